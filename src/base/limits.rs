@@ -1,0 +1,47 @@
+//! Every fixed limit, with its unit and what happens when it is reached. Limits that operators tune are
+//! keys of the config file (`config::schema`); these are the ones that size arrays and rings.
+
+use std::time::Duration;
+
+/// Most ranks of one fleet. Further ranks are refused with a log line and not routed to.
+pub const RANKS_MAX: usize = 1_024;
+/// Most workers of one fleet; `forebay check` reports more as an error.
+pub const WORKERS_MAX: usize = 1_024;
+/// Most models with their own label in the metrics; further ones share the label `other`.
+pub const MODELS_MAX: usize = 64;
+/// Most shards of one process; `forebay check` reports more as an error.
+pub const SHARDS_MAX: usize = 64;
+
+/// KV batches waiting between the control plane and one shard. Full: the feed stops reading its socket.
+pub const KV_RING_BATCHES_MAX: usize = 1_024;
+/// Operations in one KV batch. A larger engine batch is split.
+pub const KV_BATCH_OPS_MAX: usize = 512;
+/// Commands waiting between the control plane and one shard. Full: control tries again on its next tick.
+pub const COMMAND_RING_MAX: usize = 16;
+/// Messages waiting from one shard to another. Full: the message is dropped and counted (all are hints).
+pub const MESH_RING_MAX: usize = 256;
+/// Latency buffers under way from a shard to the control plane. Full: the shard keeps recording.
+pub const HISTOGRAM_RING_MAX: usize = 4;
+
+/// Bytes of one read from a socket; also the size of a pooled buffer.
+pub const READ_BYTES: usize = 16 * 1024;
+/// Pooled buffers a shard keeps; further ones are freed.
+pub const POOLED_BUFFERS_MAX: usize = 4_096;
+/// Idle upstream connections a shard keeps per address; further ones are closed.
+pub const UPSTREAM_IDLE_MAX: usize = 1_024;
+/// Depth of JSON that the scanner follows; deeper bodies are refused with 400.
+pub const JSON_DEPTH_MAX: usize = 128;
+/// Child lengths tried per matched block and per prompt; past it the walk stops where it is.
+pub const WALK_PROBES_MAX: usize = 65_536;
+/// Longest block in bytes that the index knows; longer blocks end the chain (they are not stored).
+pub const BLOCK_BYTES_MAX: usize = 32_767;
+/// Prompts longer than this are matched only up to it.
+pub const PROMPT_BYTES_MATCHED_MAX: usize = 8 * 1024 * 1024;
+/// Work that a shard does for KV events before it lets requests run again.
+pub const APPLY_OPS_PER_TURN: usize = 1_024;
+/// How often the latency histograms travel to the control plane.
+pub const HISTOGRAM_PERIOD: Duration = Duration::from_secs(1);
+
+const _: () = assert!(RANKS_MAX <= u16::MAX as usize && RANKS_MAX.is_multiple_of(64));
+const _: () = assert!(WORKERS_MAX <= RANKS_MAX);
+const _: () = assert!(BLOCK_BYTES_MAX < 1 << 15);

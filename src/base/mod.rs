@@ -1,0 +1,12 @@
+//! Ids, units, limits, the clock and the invariant macro. Owns nothing, runs on any thread, imports nothing.
+
+mod clock;
+mod ids;
+mod invariant;
+pub mod limits;
+mod units;
+
+pub use clock::Clock;
+pub use ids::{DpRank, ModelIndex, RankIndex, ShardIndex, WorkerIndex};
+pub use invariant::{broken_invariant_count, count_broken_invariant};
+pub use units::NanosSinceStart;

@@ -1,0 +1,7 @@
+//! KV blocks as bytes: the vocabulary (token id to bytes) and block keys. Pure data and functions, any thread.
+
+mod key;
+mod vocabulary;
+
+pub use key::{BlockKey, KeySeed, RootName};
+pub use vocabulary::{Vocabulary, VocabularyError};

@@ -1,0 +1,5 @@
+//! A compiled chat template.
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub struct ChatTemplate;

@@ -1,0 +1,8 @@
+//! Every type that crosses a thread, and the rings that carry them (the table in ARCHITECTURE.md is this module).
+//! Holds `Send` data only, no behaviour beyond building the rings.
+
+mod command;
+mod kv;
+
+pub use command::{MeshMessage, ShardCommand};
+pub use kv::{KvBatch, KvOp};

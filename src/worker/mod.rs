@@ -1,0 +1,10 @@
+//! The fleet as data. Snapshots are made by the control plane, immutable, and shared by `Arc`;
+//! the load board is the one piece of shared mutable state: padded atomics, one cell per rank.
+
+mod fleet;
+mod load;
+
+pub use fleet::{
+    BlockRoot, Dialect, FleetSnapshot, Model, ModelText, Rank, Role, Worker, WorkerState,
+};
+pub use load::{LoadBoard, RankLoad};
