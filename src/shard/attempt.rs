@@ -36,7 +36,7 @@ pub(super) async fn run(
             return Err(error);
         }
     };
-    shard.counters.answered(endpoint.index(), slot.response.status);
+    shard.counters.answered(endpoint as usize, slot.response.status);
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no illness.
         let breaker = &shard.config.breaker;

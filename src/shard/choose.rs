@@ -127,7 +127,7 @@ fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scratch: &mut S
     let start = shard.now();
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
     match render(&slot.request, body, text, &mut scratch.prompt) {
-        Ok(rendered) => shard.counters.add(rendered.count(), 1),
+        Ok(()) => shard.counters.add(Count::RenderedFull, 1),
         Err(_) => {
             scratch.prompt.clear();
             shard.counters.add(Count::Unrenderable, 1);

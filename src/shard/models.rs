@@ -38,7 +38,7 @@ pub(super) async fn answer(
     };
     let mut out = Vec::with_capacity(body.len() + 256);
     encode_own(&response, &mut out);
-    shard.counters.answered(Endpoint::Models.index(), 200);
+    shard.counters.answered(Endpoint::Models as usize, 200);
     conn.wait_at_most(shard.config.timeouts.write);
     match conn.write(out).await {
         Ok(()) if keep_alive => After::KeepAlive,

@@ -124,7 +124,7 @@ fn encode(shard: &Shard, refusal: &Refusal, labels: &Labels, wire: Wire, request
         extra.push(("retry-after", seconds.as_bytes()));
         extra.push(("retry-after-ms", millis.as_bytes()));
     }
-    let endpoint = labels.endpoint.map_or(NO_ENDPOINT, Endpoint::index);
+    let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     shard.counters.answered(endpoint, refusal.status());
     let model = labels.model.unwrap_or(usize::MAX);
     shard.counters.refused(refusal.reason() as usize, endpoint, labels.stream, model);
