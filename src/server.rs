@@ -35,7 +35,9 @@ pub enum StartError {
     #[error("no core is left to run on: set `cores` to 1 to {SHARDS_MAX} core numbers")]
     NoCores,
     /// An address cannot be bound.
-    #[error("cannot listen on {address}: {source}; is another process listening there? (key `{key}`)")]
+    #[error(
+        "cannot listen on {address}: {source}; is another process listening there? (key `{key}`)"
+    )]
     Listen {
         /// The key of the config file.
         key: &'static str,
@@ -172,4 +174,3 @@ fn available_cores() -> Vec<usize> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     cores.into_iter().map(|core| core.id).collect()
 }
-

@@ -44,7 +44,8 @@ pub(super) async fn run(
     } else {
         lease.judge_success();
     }
-    let answered = answer(shard, conn, slot, &plan, upstream, lease, predicted).await;
+    let answered =
+        answer(shard, conn, slot, upstream, Accounted { plan: &plan, lease, predicted }).await;
     if let Err(error) = answered
         && error.blames_worker()
     {
@@ -120,18 +121,28 @@ fn encode_head(slot: &Slot, plan: &SendPlan, out: &mut Vec<u8>) {
     encode_request(&slot.head, &slot.message, &head, out);
 }
 
+/// What is accounted while the answer passes.
+struct Accounted<'a> {
+    plan: &'a SendPlan,
+    lease: Lease,
+    predicted: Option<Predicted>,
+}
+
+/// Relays the answer whose head is parsed in the slot.
 async fn answer(
     shard: &Shard,
     conn: &mut Conn,
     slot: &Slot,
-    plan: &SendPlan,
     (mut upstream, sent): (Upstream, bool),
-    mut lease: Lease,
-    predicted: Option<Predicted>,
+    accounted: Accounted<'_>,
 ) -> Result<After, RelayError> {
+    let Accounted { plan, mut lease, predicted } = accounted;
     let mut digits = [0; 10];
-    let mut extra: [(&str, &[u8]); 3] =
-        [("x-forebay-worker", plan.shown_as.as_bytes()), ("x-request-id", &slot.request_id), ("", b"")];
+    let mut extra: [(&str, &[u8]); 3] = [
+        ("x-forebay-worker", plan.shown_as.as_bytes()),
+        ("x-request-id", &slot.request_id),
+        ("", b""),
+    ];
     let mut extra_count = 2;
     if let Some(predicted) = predicted {
         let tokens = predicted.blocks.saturating_mul(predicted.block_size_tokens);

@@ -111,7 +111,8 @@ pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Ch
         if let Some(lease) = Lease::try_take(&shard.board, rank, cost, limit, start)
             && let Some(plan) = SendPlan::new(target.fleet, rank)
         {
-            let predicted = matched.then(|| account_overlap(shard, scratch, target, rank)).flatten();
+            let predicted =
+                matched.then(|| account_overlap(shard, scratch, target, rank)).flatten();
             shard.time(Stage::Select, start);
             return Ok(Chosen { plan, lease, predicted });
         }

@@ -1,9 +1,9 @@
 //! The life of one client connection: request after request until either side has had enough.
 
 use super::read::{self, NoRequest};
-use super::state::Shard;
 use super::refuse::{self, Labels};
 use super::request;
+use super::state::Shard;
 use crate::account::Count;
 use crate::dispatch::request_id;
 use crate::http1::{FieldKind, RequestHead, ResponseHead};
@@ -76,11 +76,15 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
         let after = match read::head(shard, &mut conn, &mut slot, reused).await {
             Ok(()) => request::serve(shard, &mut conn, &mut slot).await,
             Err(NoRequest::Silent) => After::Drop,
-            Err(NoRequest::Refused(refusal)) => refuse::and_close(shard, &mut conn, &refusal, &Labels::default()).await,
+            Err(NoRequest::Refused(refusal)) => {
+                refuse::and_close(shard, &mut conn, &refusal, &Labels::default()).await
+            }
         };
         match after {
             After::KeepAlive => reused = true,
-            After::Linger => return conn.linger(refuse::DRAIN_BYTES_MAX, refuse::DRAIN_TIME_MAX).await,
+            After::Linger => {
+                return conn.linger(refuse::DRAIN_BYTES_MAX, refuse::DRAIN_TIME_MAX).await;
+            }
             After::Drop => return,
         }
     }

@@ -58,8 +58,11 @@ impl Inbox {
     }
 
     fn has_work(&self) -> bool {
-        !(self.kv.is_empty() && self.commands.is_empty() && self.mesh.is_empty())
-            || !self.fleet.is_empty()
+        let empty = self.kv.is_empty()
+            && self.commands.is_empty()
+            && self.mesh.is_empty()
+            && self.fleet.is_empty();
+        !empty
     }
 
     /// One bounded round over all rings; true if KV operations are left.

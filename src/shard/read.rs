@@ -4,9 +4,7 @@ use super::connection::Slot;
 use super::outcome;
 use super::state::Shard;
 use crate::admit::Admitted;
-use crate::http1::{
-    BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, Progress, parse_request,
-};
+use crate::http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, Progress, parse_request};
 use crate::ingress::{Conn, ReadEnd};
 use crate::parse::{Reason, Refusal};
 use std::future::{Future, poll_fn};
@@ -48,7 +46,9 @@ pub(super) async fn head(
         match conn.fill().await {
             Ok(()) => {}
             Err(ReadEnd::Closed) => return Err(NoRequest::Silent),
-            Err(ReadEnd::TimedOut) => return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout))),
+            Err(ReadEnd::TimedOut) => {
+                return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
+            }
         }
     }
 }
@@ -72,7 +72,8 @@ pub(super) async fn body(
     admitted: &mut Admitted,
 ) -> Result<usize, NoRequest> {
     let start = slot.head.head_bytes;
-    if slot.head.expect_continue && conn.input.len() == start && slot.head.body != BodyFraming::None {
+    if slot.head.expect_continue && conn.input.len() == start && slot.head.body != BodyFraming::None
+    {
         conn.wait_at_most(shard.config.timeouts.write);
         if conn.write(CONTINUE.to_vec()).await.is_err() {
             return Err(NoRequest::Silent);
@@ -109,7 +110,8 @@ struct BodyReading<'a> {
 impl BodyReading<'_> {
     async fn chunked(&mut self, conn: &mut Conn, start: usize) -> Result<usize, NoRequest> {
         let limits = BodyLimits {
-            body_bytes_max: u64::try_from(self.shard.config.limits.body_bytes_max).unwrap_or(u64::MAX),
+            body_bytes_max: u64::try_from(self.shard.config.limits.body_bytes_max)
+                .unwrap_or(u64::MAX),
             ..BodyLimits::default()
         };
         let mut decoder = ChunkedDecoder::new(&limits);
@@ -133,7 +135,9 @@ impl BodyReading<'_> {
     }
 
     fn hold(&mut self, body_bytes: usize) -> Result<(), NoRequest> {
-        self.admitted.hold_body(body_bytes).map_err(|_| NoRequest::Refused(outcome::in_flight_full()))
+        self.admitted
+            .hold_body(body_bytes)
+            .map_err(|_| NoRequest::Refused(outcome::in_flight_full()))
     }
 
     fn too_large(&self) -> NoRequest {

@@ -104,14 +104,21 @@ struct Wire {
     head_only: bool,
 }
 
-fn encode(shard: &Shard, refusal: &Refusal, labels: &Labels, wire: Wire, request_id: &[u8]) -> Vec<u8> {
+fn encode(
+    shard: &Shard,
+    refusal: &Refusal,
+    labels: &Labels,
+    wire: Wire,
+    request_id: &[u8],
+) -> Vec<u8> {
     let shape = match labels.endpoint {
         Some(Endpoint::Messages) => ApiShape::Anthropic,
         _ => ApiShape::OpenAi,
     };
     let mut body = Vec::with_capacity(256);
     refusal.encode_body(shape, &mut body);
-    let mut extra: Vec<(&str, &[u8])> = vec![("x-forebay-reason", refusal.reason().as_str().as_bytes())];
+    let mut extra: Vec<(&str, &[u8])> =
+        vec![("x-forebay-reason", refusal.reason().as_str().as_bytes())];
     if !request_id.is_empty() {
         extra.push(("x-request-id", request_id));
     }

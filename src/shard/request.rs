@@ -35,7 +35,9 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     shard.time(Stage::Total, started);
     match served {
         Ok(after) => after,
-        Err(Stop::BeforeBody(refusal)) => refuse::before_body(shard, conn, slot, &refusal, &labels).await,
+        Err(Stop::BeforeBody(refusal)) => {
+            refuse::before_body(shard, conn, slot, &refusal, &labels).await
+        }
         Err(Stop::InBody(refusal)) => refuse::and_close(shard, conn, &refusal, &labels).await,
         Err(Stop::Refused(refusal)) => refuse::request(shard, conn, slot, &refusal, &labels).await,
         Err(Stop::ClientGone | Stop::Cut(RelayError::ClientGone | RelayError::ClientStalled)) => {
@@ -56,7 +58,8 @@ async fn stages(
     labels: &mut Labels,
 ) -> Result<After, Stop> {
     // parse: the route. admit: the exact limits, before any of the body is read.
-    let endpoint = route(&slot.head.method, slot.head.path(&conn.input)).map_err(Stop::BeforeBody)?;
+    let endpoint =
+        route(&slot.head.method, slot.head.path(&conn.input)).map_err(Stop::BeforeBody)?;
     labels.endpoint = Some(endpoint);
     let full = |_| Stop::BeforeBody(outcome::in_flight_full());
     let mut admitted = shard.in_flight.admit().map_err(full)?;
@@ -75,7 +78,8 @@ async fn stages(
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
         return Ok(models::answer(shard, conn, slot, &fleet).await);
     }
-    let (model_index, model) = choose::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
+    let (model_index, model) =
+        choose::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
 
     // render, index, select, dispatch, relay: again with another worker while no byte has reached the client.
@@ -113,4 +117,3 @@ impl From<NoRequest> for Stop {
         }
     }
 }
-

@@ -131,7 +131,9 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
         });
         match accepted.await {
             None => return,
-            Some(Ok((stream, _))) if shard.connections.get() < shard.config.limits.connections_max => {
+            Some(Ok((stream, _)))
+                if shard.connections.get() < shard.config.limits.connections_max =>
+            {
                 shard.counters.add(Count::ConnectionsAccepted, 1);
                 monoio::spawn(connection::serve(Rc::clone(&shard), stream));
             }

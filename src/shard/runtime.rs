@@ -23,7 +23,11 @@ impl Driver {
     #[must_use]
     pub fn detect() -> Self {
         let forced = std::env::var_os("FOREBAY_DRIVER").is_some_and(|driver| driver == "epoll");
-        if !forced && uring(io_uring::IoUring::builder()).is_ok() { Self::IoUring } else { Self::Epoll }
+        if !forced && uring(io_uring::IoUring::builder()).is_ok() {
+            Self::IoUring
+        } else {
+            Self::Epoll
+        }
     }
 }
 
