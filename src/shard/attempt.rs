@@ -39,8 +39,7 @@ pub(super) async fn run(
     shard.counters.answered(endpoint as usize, slot.response.status);
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no illness.
-        let breaker = &shard.config.breaker;
-        lease.judge_failure(shard.now(), breaker.failures, breaker.open);
+        mark_failed(shard, &mut lease);
     } else {
         lease.judge_success();
     }
@@ -56,9 +55,16 @@ pub(super) async fn run(
 
 fn judge_failure(shard: &Shard, lease: &mut Lease, plan: &SendPlan, error: RelayError) {
     if error.blames_worker() {
+        mark_failed(shard, lease);
+        shard.worker_failed(plan.worker);
+    }
+}
+
+/// Tells the rank's breaker; without health checks nothing is ever marked.
+fn mark_failed(shard: &Shard, lease: &mut Lease) {
+    if shard.config.health.enabled {
         let breaker = &shard.config.breaker;
         lease.judge_failure(shard.now(), breaker.failures, breaker.open);
-        shard.worker_failed(plan.worker);
     }
 }
 
