@@ -85,13 +85,19 @@ async fn stages(
     // render, index, select, dispatch, relay: again with another worker while no byte has reached the client.
     shard.retry.borrow_mut().deposit();
     let mut tried = Vec::new();
+    let mut failed = None;
     loop {
         let target = Target { fleet: &fleet, model_index, model, tried: &tried };
-        let chosen = choose::rank(shard, slot, &target).map_err(Stop::Refused)?;
+        // When no other worker is left, the client hears what the last one did.
+        let refused = |refusal| failed.take().unwrap_or(Stop::Refused(refusal));
+        let chosen = choose::rank(shard, slot, &target).map_err(refused)?;
         let rank = chosen.lease.rank();
         match attempt::run(shard, conn, slot, Attempt { endpoint, chosen, read_at }).await {
             Ok(after) => return Ok(after),
-            Err(error) if may_retry(shard, error, tried.len()) => tried.push(rank),
+            Err(error) if may_retry(shard, error, tried.len()) => {
+                failed = Some(outcome::stop(&fleet, rank, error));
+                tried.push(rank);
+            }
             Err(error) => return Err(outcome::stop(&fleet, rank, error)),
         }
     }

@@ -156,7 +156,8 @@ async fn tick(
             shard.counters.set_phase(ShardPhase::Draining);
             if shard.connections.get() == 0 || now >= deadline {
                 deliver(shard, histograms);
-                return;
+                // Closed sockets whose last read is being cancelled need a turn of the ring to be closed for good.
+                return monoio::time::sleep(2 * DRAIN_TICK).await;
             }
         }
         if now >= next {

@@ -16,7 +16,8 @@ fn small_requests_pass_through_floods_of_every_kind() {
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 400000000\r\n\r\n").unwrap();
         let megabyte = vec![b'x'; 1 << 20];
-        (0..400).all(|_| stream.write_all(&megabyte).is_ok()) && false
+        while stream.write_all(&megabyte).is_ok() {}
+        false
     });
     let mut config = config(&[&worker]);
     config.timeouts.head = Duration::from_millis(300);

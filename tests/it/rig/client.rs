@@ -1,44 +1,44 @@
 //! A raw HTTP/1.1 client: sends bytes, reads one answer at a time.
 
 use super::PATIENCE;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 /// One connection.
-pub struct Client {
-    pub stream: TcpStream,
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
     input: Vec<u8>,
 }
 
 /// One answer.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Reply {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
     /// False if the connection ended before the body did.
-    pub complete: bool,
+    pub(crate) complete: bool,
 }
 
 impl Client {
-    pub fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("connect");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, input: Vec::new() }
     }
 
-    pub fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("send");
     }
 
     /// Reads the next final answer (interim ones are returned too).
-    pub fn reply(&mut self) -> Reply {
+    pub(crate) fn reply(&mut self) -> Reply {
         self.reply_to(false)
     }
 
     /// The same; the answer to a HEAD has no body.
-    pub fn reply_to(&mut self, head_request: bool) -> Reply {
+    pub(crate) fn reply_to(&mut self, head_request: bool) -> Reply {
         let head = loop {
             if let Some(end) = memchr::memmem::find(&self.input, b"\r\n\r\n") {
                 break self.input.drain(..end + 4).collect::<Vec<u8>>();
@@ -67,19 +67,20 @@ impl Client {
     }
 
     /// True if the other side has closed and sent nothing more.
-    pub fn at_end(&mut self) -> bool {
+    pub(crate) fn at_end(&mut self) -> bool {
         self.input.is_empty() && !self.more()
     }
 
     fn more(&mut self) -> bool {
         let mut buffer = [0; 65_536];
         match self.stream.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.more(),
             Ok(0) => false,
             Ok(count) => {
                 self.input.extend_from_slice(&buffer[..count]);
                 true
             }
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
             Err(error) => panic!("no answer in time: {error}"),
         }
     }
@@ -124,14 +125,14 @@ impl Client {
 }
 
 impl Reply {
-    pub fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (key, value) = line.split_once(':')?;
             key.eq_ignore_ascii_case(name).then(|| value.trim())
         })
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }

@@ -1,20 +1,20 @@
 //! What the tests share: a router, scripted workers, a raw HTTP client. Every wait has a deadline.
 
-pub mod client;
-pub mod worker;
+pub(crate) mod client;
+pub(crate) mod worker;
 
-pub use client::{Client, Reply};
-pub use worker::{Seen, Worker};
+pub(crate) use client::Client;
+pub(crate) use worker::Worker;
 
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::server::{ServerHandle, start};
 use std::time::{Duration, Instant};
 
 /// How long any wait of a test may take before it fails.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A router on free ports in front of these workers, without health checks.
-pub fn config(workers: &[&Worker]) -> Config {
+pub(crate) fn config(workers: &[&Worker]) -> Config {
     let mut config = Config {
         listen: ([127, 0, 0, 1], 0).into(),
         admin: ([127, 0, 0, 1], 0).into(),
@@ -31,7 +31,7 @@ pub fn config(workers: &[&Worker]) -> Config {
 }
 
 /// Starts it and waits until it forwards.
-pub fn router(config: Config) -> ServerHandle {
+pub(crate) fn router(config: Config) -> ServerHandle {
     let handle = start(config, false).expect("the router starts");
     until(
         "the router has its fleet",
@@ -46,7 +46,7 @@ pub fn router(config: Config) -> ServerHandle {
 }
 
 /// Polls until the condition is `wanted`; fails after [`PATIENCE`].
-pub fn until(what: &str, mut condition: impl FnMut() -> bool, wanted: bool) {
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool, wanted: bool) {
     let start = Instant::now();
     while condition() != wanted {
         assert!(start.elapsed() < PATIENCE, "gave up waiting: {what}");
@@ -55,7 +55,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool, wanted: bool) {
 }
 
 /// A POST with this body.
-pub fn post(path: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn post(path: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: router\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
@@ -64,4 +64,4 @@ pub fn post(path: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// A small valid completion request.
-pub const ASK: &[u8] = br#"{"model":"m","prompt":"hi"}"#;
+pub(crate) const ASK: &[u8] = br#"{"model":"m","prompt":"hi"}"#;

@@ -1,51 +1,46 @@
 //! A scripted worker: for every request it reads completely, a closure decides what bytes go back.
 
 use super::PATIENCE;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// One request as the worker got it.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub head: String,
-    pub body: Vec<u8>,
-    /// Which of the worker's connections it came on, from 0.
-    pub connection: usize,
+pub(crate) struct Seen {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 /// A listening worker; its threads end with the process.
-pub struct Worker {
-    pub address: SocketAddr,
-    pub seen: Receiver<Seen>,
-    pub connections: Arc<AtomicUsize>,
+pub(crate) struct Worker {
+    pub(crate) address: SocketAddr,
+    pub(crate) seen: Receiver<Seen>,
 }
 
 type Script = dyn Fn(&Seen, &mut TcpStream) -> bool + Send + Sync;
 
 impl Worker {
     /// `script` answers a request on its stream; false closes the connection.
-    pub fn start(script: impl Fn(&Seen, &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        script: impl Fn(&Seen, &mut TcpStream) -> bool + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, seen) = channel();
-        let connections = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&connections);
         let script: Arc<Script> = Arc::new(script);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let connection = count.fetch_add(1, Ordering::SeqCst);
                 let (script, sender) = (Arc::clone(&script), sender.clone());
-                std::thread::spawn(move || serve(stream, connection, &*script, &sender));
+                std::thread::spawn(move || serve(stream, &*script, &sender));
             }
         });
-        Self { address, seen, connections }
+        Self { address, seen }
     }
 
     /// Answers everything with 200 and this JSON.
-    pub fn json(body: &'static str) -> Self {
+    pub(crate) fn json(body: &'static str) -> Self {
         Self::start(move |_, stream| {
             let reply = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -55,17 +50,17 @@ impl Worker {
         })
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// The next request.
-    pub fn next(&self) -> Seen {
+    pub(crate) fn next(&self) -> Seen {
         self.seen.recv_timeout(PATIENCE).expect("a request reaches the worker")
     }
 }
 
-fn serve(mut stream: TcpStream, connection: usize, script: &Script, seen: &Sender<Seen>) {
+fn serve(mut stream: TcpStream, script: &Script, seen: &Sender<Seen>) {
     stream.set_nodelay(true).unwrap();
     let mut input = Vec::new();
     loop {
@@ -87,7 +82,7 @@ fn serve(mut stream: TcpStream, connection: usize, script: &Script, seen: &Sende
                 return;
             }
         }
-        let request = Seen { head, body: input.drain(..length).collect(), connection };
+        let request = Seen { head, body: input.drain(..length).collect() };
         // The test may have ended and dropped its end.
         let _ = seen.send(request.clone());
         if !script(&request, &mut stream) {
@@ -103,6 +98,7 @@ fn more(stream: &mut TcpStream, input: &mut Vec<u8>) -> bool {
             input.extend_from_slice(&buffer[..count]);
             count > 0
         }
+        Err(error) if error.kind() == ErrorKind::Interrupted => more(stream, input),
         Err(_) => false,
     }
 }
