@@ -13,6 +13,18 @@ pub enum ChatRole {
     Assistant,
 }
 
+impl ChatRole {
+    /// The word on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
 /// One message that has a role, one string as content, and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageSpan {
