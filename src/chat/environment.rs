@@ -8,7 +8,6 @@ use super::python::{is_space, write_str};
 use super::source::prepare;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
-use std::fmt::Write;
 
 /// What `strftime_now` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

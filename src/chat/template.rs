@@ -10,7 +10,7 @@ use super::source::content_format;
 use super::special::SpecialTokens;
 use crate::base::limits::JSON_DEPTH_MAX;
 use minijinja::Environment;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// A compiled chat template with what was learnt of it.
 #[derive(Debug)]
@@ -78,6 +78,28 @@ impl ChatTemplate {
         plan.is_some_and(|plan| plan.write(messages, body, add_generation_prompt, out))
     }
 
+    /// Appends the prompt of plain messages by way of the template, for those that the plan does not cover. On an error
+    /// nothing is appended.
+    ///
+    /// # Errors
+    /// [`RenderError`] when the template refuses the messages or a span is not UTF-8 text of the body.
+    pub fn render_messages(
+        &self,
+        messages: &[MessageSpan],
+        body: &[u8],
+        add_generation_prompt: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RenderError> {
+        let mut contents = Vec::with_capacity(messages.len());
+        for message in messages {
+            let content = message.text(body).ok_or(RenderError::Body)?;
+            contents.push((message.role, content));
+        }
+        let messages = contents.iter().map(|(role, content)| (*role, content.as_str()));
+        let conversation = self.renderer.plain(messages, add_generation_prompt);
+        self.renderer.render(conversation, out)
+    }
+
     /// Appends the prompt of a whole body: chat, Anthropic messages or responses. On an error nothing is appended.
     ///
     /// # Errors
@@ -131,18 +153,26 @@ impl Renderer {
         messages: &[(ChatRole, &str)],
         add_generation_prompt: bool,
     ) -> Option<String> {
-        let messages: Vec<Value> = messages
-            .iter()
+        let conversation = self.plain(messages.iter().copied(), add_generation_prompt);
+        let mut out = Vec::new();
+        self.render(conversation, &mut out).ok()?;
+        String::from_utf8(out).ok()
+    }
+
+    fn plain<'a>(
+        &self,
+        messages: impl Iterator<Item = (ChatRole, &'a str)>,
+        add_generation_prompt: bool,
+    ) -> Conversation {
+        let messages: Value = messages
             .map(|(role, content)| plain_message(&self.shaper, role.name(), content))
             .collect();
-        let variables = json!({
-            "messages": messages, "tools": null, "documents": null,
-            "add_generation_prompt": add_generation_prompt,
-        });
-        let Value::Object(variables) = variables else { return None };
-        let mut out = Vec::new();
-        self.render(Conversation { variables, ends_with: None }, &mut out).ok()?;
-        String::from_utf8(out).ok()
+        let mut variables = Map::new();
+        variables.insert("messages".into(), messages);
+        variables.insert("tools".into(), Value::Null);
+        variables.insert("documents".into(), Value::Null);
+        variables.insert("add_generation_prompt".into(), Value::Bool(add_generation_prompt));
+        Conversation { variables, ends_with: None }
     }
 
     fn render(&self, conversation: Conversation, out: &mut Vec<u8>) -> Result<(), RenderError> {

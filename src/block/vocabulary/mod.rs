@@ -12,7 +12,7 @@
 //! tokens): `align` inserts it. Special tokens marked `lstrip` or `rstrip` swallow the whitespace beside them (Phi):
 //! `align` takes it away. For most byte-level models both are absent and `align` does nothing.
 //!
-//! Limits: [`TOKEN_IDS_MAX`] ids; 2 GiB of token text. Must never allocate after it is built.
+//! Limits: `TOKEN_IDS_MAX` ids; 2 GiB of token text. Must never allocate after it is built.
 
 mod file;
 mod lossless;
@@ -40,7 +40,7 @@ pub enum VocabularyError {
     /// Tokens do not decode to the text they came from, for example after lower-casing.
     #[error("tokens cannot be turned back into the text they came from: {0}")]
     NotInvertible(String),
-    /// An id beyond [`TOKEN_IDS_MAX`], or more text than 32-bit offsets address.
+    /// An id beyond the limit of 4,194,304, or more text than 32-bit offsets address.
     #[error("token id {0} is too large")]
     TooLarge(u32),
 }
@@ -115,7 +115,7 @@ impl Vocabulary {
 }
 
 /// Largest token id plus one; the largest vocabularies of 2026 hold about 260,000 tokens.
-pub const TOKEN_IDS_MAX: u32 = 1 << 22;
+const TOKEN_IDS_MAX: u32 = 1 << 22;
 
 #[cfg(test)]
 mod tests;

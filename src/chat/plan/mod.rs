@@ -107,9 +107,7 @@ impl Plan {
         trim: usize,
         out: &mut Vec<u8>,
     ) -> Option<()> {
-        let span = &message.content;
-        let range = usize::try_from(span.start).ok()?..usize::try_from(span.end).ok()?;
-        let sent = body.get(range)?;
+        let sent = message.sent(body)?;
         let start = out.len();
         if message.escaped {
             unescape_into(sent, out);
