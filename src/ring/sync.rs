@@ -7,7 +7,7 @@ pub use loom::{
     cell::UnsafeCell,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
 #[cfg(not(feature = "loom"))]
@@ -15,7 +15,7 @@ pub use real::UnsafeCell;
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 #[cfg(not(feature = "loom"))]
