@@ -2,6 +2,8 @@
 
 mod key;
 mod vocabulary;
+mod whitespace;
 
 pub use key::{BlockKey, KeySeed, RootName};
 pub use vocabulary::{Vocabulary, VocabularyError};
+pub(crate) use whitespace::{leading_bytes, trailing_bytes};

@@ -1,8 +1,30 @@
 //! Chat templates: messages to the text that the engine tokenizes. Compiled by the control plane, used by
-//! every shard through `Arc`; pure functions of their arguments.
+//! every shard through `Arc`; pure functions of their arguments (and of the date, for templates that print it).
+//!
+//! Two ways lead to the text. [`ChatTemplate::render_full`] parses the body and runs the template as the engine
+//! does. [`ChatTemplate::render_plain`] puts plain messages together from pieces that `plan` learnt from the
+//! template and checked against it; it declines whatever was not checked.
 
+mod date;
+mod environment;
+mod json;
+mod load;
 mod message;
+mod methods;
+mod plan;
+mod python;
+mod rules;
+mod shape;
+mod source;
+mod special;
 mod template;
+mod unescape;
 
+pub use load::{
+    LoadError, ModelTextParts, find_model_dir, load_model_text, load_model_text_for,
+};
 pub use message::{ChatRole, MessageSpan};
-pub use template::ChatTemplate;
+pub use rules::EngineRules;
+pub use special::SpecialTokens;
+pub use template::{ChatTemplate, RenderError, TemplateError};
+pub use unescape::unescape_into;

@@ -1,5 +1,239 @@
 //! A compiled chat template.
 
-/// A compiled chat template.
+use super::environment::{self, Clock, TEMPLATE};
+use super::message::{ChatRole, MessageSpan};
+use super::plan::Plan;
+use super::python::is_space;
+use super::rules::EngineRules;
+use super::shape::{Conversation, Ending, Shaper, plain_message};
+use super::source::content_format;
+use super::special::SpecialTokens;
+use crate::base::limits::JSON_DEPTH_MAX;
+use minijinja::Environment;
+use serde_json::{Map, Value};
+
+/// A compiled chat template with what was learnt of it.
 #[derive(Debug)]
-pub struct ChatTemplate;
+pub struct ChatTemplate {
+    renderer: Renderer,
+    plan: Option<Plan>,
+}
+
+/// Why a template cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the chat template does not compile: {0}")]
+pub struct TemplateError(#[from] minijinja::Error);
+
+/// Why a body was not rendered. The request is still served, only without a match by prefix.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// Not a JSON object, or nested deeper than `JSON_DEPTH_MAX`.
+    #[error("the body is not a JSON object that can be read")]
+    Body,
+    /// No list of messages and nothing that can be made one.
+    #[error("the body has no messages")]
+    NoMessages,
+    /// A shape that is not followed.
+    #[error("not rendered: {0}")]
+    Unsupported(&'static str),
+    /// The template refused the messages or failed.
+    #[error("the chat template failed: {0}")]
+    Template(#[from] minijinja::Error),
+}
+
+impl ChatTemplate {
+    /// Compiles a template under vLLM's rules and learns its plan (some hundred renderings, milliseconds).
+    ///
+    /// # Errors
+    /// [`TemplateError`] when the source is no template.
+    pub fn compile(source: &str, special: &SpecialTokens) -> Result<Self, TemplateError> {
+        Self::compile_for(source, special, EngineRules::default())
+    }
+
+    /// The same under the rules of one engine.
+    ///
+    /// # Errors
+    /// [`TemplateError`] when the source is no template.
+    pub fn compile_for(
+        source: &str,
+        special: &SpecialTokens,
+        rules: EngineRules,
+    ) -> Result<Self, TemplateError> {
+        let probe = Renderer::try_new(source, special, rules, Clock::Marks)?;
+        let plan = Plan::learn(source, &probe);
+        let renderer = Renderer::try_new(source, special, rules, Clock::System)?;
+        Ok(Self { renderer, plan })
+    }
+
+    /// Appends the prompt of plain messages if the plan covers them; otherwise returns false and appends nothing.
+    /// Allocates only when `out` has to grow.
+    pub fn render_plain(
+        &self,
+        messages: &[MessageSpan],
+        body: &[u8],
+        add_generation_prompt: bool,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let plan = self.plan.as_ref();
+        plan.is_some_and(|plan| plan.write(messages, body, add_generation_prompt, out))
+    }
+
+    /// Appends the prompt of plain messages by way of the template, for those that the plan does not cover. On an error
+    /// nothing is appended.
+    ///
+    /// # Errors
+    /// [`RenderError`] when the template refuses the messages or a span is not UTF-8 text of the body.
+    pub fn render_messages(
+        &self,
+        messages: &[MessageSpan],
+        body: &[u8],
+        add_generation_prompt: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RenderError> {
+        let mut contents = Vec::with_capacity(messages.len());
+        for message in messages {
+            let content = message.text(body).ok_or(RenderError::Body)?;
+            contents.push((message.role, content));
+        }
+        let messages = contents.iter().map(|(role, content)| (*role, content.as_str()));
+        let conversation = self.renderer.plain(messages, add_generation_prompt);
+        self.renderer.render(conversation, out)
+    }
+
+    /// Appends the prompt of a whole body: chat, Anthropic messages or responses. On an error nothing is appended.
+    ///
+    /// # Errors
+    /// [`RenderError`] when the body has no messages or the template refuses them.
+    pub fn render_full(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+        let conversation = self.renderer.shaper.shape(parse(body)?)?;
+        self.renderer.render(conversation, out)
+    }
+
+    /// True when plain conversations of at least one kind take the fast way.
+    #[must_use]
+    pub fn has_plan(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    /// The plan in one line for the log: which conversations it covers.
+    #[must_use]
+    pub fn plan_summary(&self) -> String {
+        self.plan.as_ref().map_or_else(|| "none".to_owned(), Plan::summary)
+    }
+}
+
+/// The template engine with one template and its rules.
+#[derive(Debug)]
+pub(super) struct Renderer {
+    environment: Environment<'static>,
+    shaper: Shaper,
+    special: Map<String, Value>,
+}
+
+impl Renderer {
+    fn try_new(
+        source: &str,
+        special: &SpecialTokens,
+        rules: EngineRules,
+        clock: Clock,
+    ) -> Result<Self, minijinja::Error> {
+        let environment = environment::build(source, clock)?;
+        let shaper = Shaper {
+            rules,
+            format: content_format(source),
+            knows_developer: source.contains("developer"),
+        };
+        let special = special.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
+        Ok(Self { environment, shaper, special })
+    }
+
+    /// Renders plain messages as [`ChatTemplate::render_full`] would.
+    pub(super) fn render_plain(
+        &self,
+        messages: &[(ChatRole, &str)],
+        add_generation_prompt: bool,
+    ) -> Option<String> {
+        let conversation = self.plain(messages.iter().copied(), add_generation_prompt);
+        let mut out = Vec::new();
+        self.render(conversation, &mut out).ok()?;
+        String::from_utf8(out).ok()
+    }
+
+    fn plain<'a>(
+        &self,
+        messages: impl Iterator<Item = (ChatRole, &'a str)>,
+        add_generation_prompt: bool,
+    ) -> Conversation {
+        let messages: Value = messages
+            .map(|(role, content)| plain_message(&self.shaper, role.name(), content))
+            .collect();
+        let mut variables = Map::new();
+        variables.insert("messages".into(), messages);
+        variables.insert("tools".into(), Value::Null);
+        variables.insert("documents".into(), Value::Null);
+        variables.insert("add_generation_prompt".into(), Value::Bool(add_generation_prompt));
+        Conversation { variables, ends_with: None }
+    }
+
+    fn render(&self, conversation: Conversation, out: &mut Vec<u8>) -> Result<(), RenderError> {
+        let mut variables = self.special.clone();
+        variables.extend(conversation.variables);
+        let variables = minijinja::Value::from_serialize(variables);
+        let text = self.environment.get_template(TEMPLATE)?.render(variables)?;
+        match conversation.ends_with {
+            None => out.extend_from_slice(text.as_bytes()),
+            Some(Ending::Append(ending)) => {
+                out.extend_from_slice(text.as_bytes());
+                out.extend_from_slice(ending.as_bytes());
+            }
+            Some(Ending::CutBehind(ending)) => {
+                let cut = cut_behind(&text, &ending).ok_or(RenderError::Unsupported(
+                    "the template does not print the message to be continued",
+                ))?;
+                out.extend_from_slice(cut.as_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `text` up to the last message's end: with its own trailing whitespace if the template kept that.
+fn cut_behind<'a>(text: &'a str, ending: &str) -> Option<&'a str> {
+    let stripped = ending.trim_matches(is_space);
+    let at = text.rfind(stripped)?;
+    let whole = text.get(at..).is_some_and(|rest| rest.starts_with(ending));
+    text.get(..at + if whole { ending.len() } else { stripped.len() })
+}
+
+/// The body as an object with its keys in the client's order.
+fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
+    if depth(body) > JSON_DEPTH_MAX {
+        return Err(RenderError::Body);
+    }
+    let mut copy = body.to_vec();
+    match simd_json::serde::from_slice(&mut copy) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        _ => Err(RenderError::Body),
+    }
+}
+
+/// Deepest nesting of brackets outside of strings. The scan of the body checks it too; this keeps the recursion below
+/// bounded for every caller.
+fn depth(body: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}

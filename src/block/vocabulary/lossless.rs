@@ -1,0 +1,100 @@
+//! Is a tokenizer's way from text to tokens one that its tokens lead back from? If so, how are tokens spelt?
+
+use super::VocabularyError;
+use super::file::{TokenizerFile, kind, steps};
+use serde_json::Value;
+
+/// How the model's vocabulary spells bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// Each byte is one printable character (GPT-2's table).
+    ByteLevel,
+    /// Plain text where `▁` stands for a space (SentencePiece).
+    Spaced,
+    /// Plain text.
+    Plain,
+}
+
+/// Refuses tokenizers that lose text.
+pub(super) fn check(file: &TokenizerFile) -> Result<Spelling, VocabularyError> {
+    check_model(file)?;
+    let mut spelling = Spelling::Plain;
+    for step in steps(&file.normalizer, "normalizers") {
+        spelling = spelling.or(check_normalizer(step)?);
+    }
+    for step in steps(&file.pre_tokenizer, "pretokenizers") {
+        spelling = spelling.or(check_pre_tokenizer(step)?);
+    }
+    for step in steps(&file.decoder, "decoders") {
+        spelling = spelling.or(check_decoder(step)?);
+    }
+    Ok(spelling)
+}
+
+impl Spelling {
+    fn or(self, found: Self) -> Self {
+        if self == Self::Plain { found } else { self }
+    }
+}
+
+fn lossy(part: &str, step: &Value) -> VocabularyError {
+    VocabularyError::NotInvertible(format!("its {part} `{}` loses text", kind(step)))
+}
+
+fn check_model(file: &TokenizerFile) -> Result<(), VocabularyError> {
+    let model = &file.model;
+    let name = model.kind.as_deref().unwrap_or("BPE");
+    if !matches!(name, "BPE" | "Unigram") {
+        return Err(VocabularyError::NotInvertible(format!("its model is of type `{name}`")));
+    }
+    for mark in [&model.continuing_subword_prefix, &model.end_of_word_suffix] {
+        if mark.as_deref().is_some_and(|mark| !mark.is_empty()) {
+            return Err(VocabularyError::NotInvertible("its model marks word borders".into()));
+        }
+    }
+    Ok(())
+}
+
+fn check_normalizer(step: &Value) -> Result<Spelling, VocabularyError> {
+    let content = step.get("content").and_then(Value::as_str);
+    let pattern = step.pointer("/pattern/String").and_then(Value::as_str);
+    match kind(step) {
+        "NFC" => Ok(Spelling::Plain),
+        "ByteLevel" => Ok(Spelling::ByteLevel),
+        "Prepend" if step.get("prepend").and_then(Value::as_str) == Some(SPACE_MARK) => {
+            Ok(Spelling::Spaced)
+        }
+        "Replace" if pattern == Some(" ") && content == Some(SPACE_MARK) => Ok(Spelling::Spaced),
+        _ => Err(lossy("normalizer", step)),
+    }
+}
+
+fn check_pre_tokenizer(step: &Value) -> Result<Spelling, VocabularyError> {
+    let removes = step.get("behavior").and_then(Value::as_str) == Some("Removed");
+    let inverted = step.get("invert").and_then(Value::as_bool) == Some(true);
+    match kind(step) {
+        "ByteLevel" => Ok(Spelling::ByteLevel),
+        "Metaspace" if step.get("replacement").and_then(Value::as_str) == Some(SPACE_MARK) => {
+            Ok(Spelling::Spaced)
+        }
+        // The inverted form keeps what matches; such patterns (cl100k) match all text.
+        "Split" if !removes || inverted => Ok(Spelling::Plain),
+        "Punctuation" if !removes => Ok(Spelling::Plain),
+        "Digits" | "UnicodeScripts" | "FixedLength" => Ok(Spelling::Plain),
+        _ => Err(lossy("pre-tokenizer", step)),
+    }
+}
+
+fn check_decoder(step: &Value) -> Result<Spelling, VocabularyError> {
+    let mark = step.pointer("/pattern/String").and_then(Value::as_str) == Some(SPACE_MARK);
+    match kind(step) {
+        "ByteLevel" => Ok(Spelling::ByteLevel),
+        "Metaspace" => Ok(Spelling::Spaced),
+        "Replace" if mark => Ok(Spelling::Spaced),
+        "WordPiece" | "BPEDecoder" | "CTC" => Err(lossy("decoder", step)),
+        _ => Ok(Spelling::Plain),
+    }
+}
+
+/// U+2581, which SentencePiece writes for a space.
+pub(super) const SPACE_MARK: &str = "\u{2581}";

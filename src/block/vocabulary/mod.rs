@@ -1,0 +1,121 @@
+//! Token ids to bytes, and how the tokenizer reads text. Built by the control plane from `tokenizer.json`, then
+//! immutable and shared by every shard.
+//!
+//! Only tokenizers that keep every byte are accepted: byte-level BPE and SentencePiece models. Normalizers to NFC
+//! (Qwen) are accepted although they rewrite decomposed characters: text that is not in NFC is matched up to the
+//! first such character, which costs a hit and nothing else. The same holds for characters that a SentencePiece
+//! model without byte fallback does not know, and for a literal `▁` in the prompt of one.
+//!
+//! # Spaces that the tokenizer makes up
+//! Decoded blocks hold what the tokenizer saw, so the prompt's text is changed to that ([`Vocabulary::align`]) and
+//! the blocks never are. SentencePiece models put a space before the text (or before each run of text between special
+//! tokens): `align` inserts it. Special tokens marked `lstrip` or `rstrip` swallow the whitespace beside them (Phi):
+//! `align` takes it away. For most byte-level models both are absent and `align` does nothing.
+//!
+//! Limits: `TOKEN_IDS_MAX` ids; 2 GiB of token text. Must never allocate after it is built.
+
+mod file;
+mod lossless;
+mod pieces;
+mod reading;
+
+use file::TokenizerFile;
+use pieces::Arena;
+use reading::Reading;
+
+/// Token id to bytes, for one tokenizer.
+#[derive(Debug)]
+pub struct Vocabulary {
+    arena: Arena,
+    reading: Reading,
+    completion_prefix: Box<[u8]>,
+}
+
+/// Why a tokenizer file cannot be used to match prompts by their bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum VocabularyError {
+    /// Not the JSON that Hugging Face `tokenizers` writes.
+    #[error("not a tokenizer.json of Hugging Face tokenizers: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Tokens do not decode to the text they came from, for example after lower-casing.
+    #[error("tokens cannot be turned back into the text they came from: {0}")]
+    NotInvertible(String),
+    /// An id beyond the limit of 4,194,304, or more text than 32-bit offsets address.
+    #[error("token id {0} is too large")]
+    TooLarge(u32),
+}
+
+impl Vocabulary {
+    /// Reads a `tokenizer.json` as Hugging Face `tokenizers` 0.13 to 0.23 write it.
+    ///
+    /// # Errors
+    /// [`VocabularyError`], which says what of the file is not supported.
+    pub fn from_tokenizer_json(text: &str) -> Result<Self, VocabularyError> {
+        let file: TokenizerFile = serde_json::from_str(text)?;
+        let style = lossless::check(&file)?;
+        let arena = pieces::build(&file, style)?;
+        let reading = Reading::new(&file, style);
+        let mut vocabulary = Self { arena, reading, completion_prefix: Box::default() };
+        vocabulary.completion_prefix = vocabulary.prefix_of(&file);
+        Ok(vocabulary)
+    }
+
+    /// The same with other bytes before completion prompts, for configurations that override the file's own.
+    #[must_use]
+    pub fn with_completion_prefix(mut self, prefix: &[u8]) -> Self {
+        self.completion_prefix = prefix.into();
+        self
+    }
+
+    /// The bytes that a token stands for. `None` for an id that is not in the vocabulary.
+    #[must_use]
+    pub fn bytes(&self, token_id: u32) -> Option<&[u8]> {
+        self.arena.bytes(token_id)
+    }
+
+    /// Appends the bytes of all `ids`. False, and nothing is appended, when one of them is unknown.
+    pub fn decode_into(&self, ids: &[u32], out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        for id in ids {
+            let Some(bytes) = self.arena.bytes(*id) else {
+                out.truncate(start);
+                return false;
+            };
+            out.extend_from_slice(bytes);
+        }
+        true
+    }
+
+    /// Bytes that the engine puts before the prompt of `/v1/completions` (the BOS token of the post-processor);
+    /// empty if none. Chat templates write their own.
+    #[must_use]
+    pub fn completion_prefix(&self) -> &[u8] {
+        &self.completion_prefix
+    }
+
+    /// Changes the text in `text[from..]` to what its tokens will decode to (see the module's words on spaces).
+    /// Allocates only when `text` has to grow.
+    pub fn align(&self, text: &mut Vec<u8>, from: usize) {
+        self.reading.align(text, from);
+    }
+
+    /// One past the highest token id.
+    #[must_use]
+    pub fn token_count(&self) -> usize {
+        self.arena.token_count()
+    }
+
+    fn prefix_of(&self, file: &TokenizerFile) -> Box<[u8]> {
+        let mut prefix = Vec::new();
+        for id in file.leading_special_ids() {
+            prefix.extend_from_slice(self.bytes(id).unwrap_or_default());
+        }
+        prefix.into_boxed_slice()
+    }
+}
+
+/// Largest token id plus one; the largest vocabularies of 2026 hold about 260,000 tokens.
+const TOKEN_IDS_MAX: u32 = 1 << 22;
+
+#[cfg(test)]
+mod tests;

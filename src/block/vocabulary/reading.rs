@@ -1,0 +1,168 @@
+//! What a tokenizer does to text before it cuts it: whitespace swallowed by special tokens, spaces put in front.
+
+use super::file::{TokenizerFile, kind, steps};
+use super::lossless::{SPACE_MARK, Spelling};
+use super::pieces::literal;
+use crate::block::whitespace::{leading_bytes, trailing_bytes};
+use memchr::{memchr, memchr2, memchr3};
+use serde_json::Value;
+
+/// How text is read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    prefix: Prefix,
+    /// In the order of their bytes.
+    literals: Vec<Literal>,
+    /// Distinct first bytes of `literals`.
+    first_bytes: Vec<u8>,
+    /// Nothing to do: no prefix, and no literal that swallows whitespace.
+    plain: bool,
+}
+
+/// Where a space is put before text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prefix {
+    None,
+    /// Before each run of text between special tokens, even if it starts with a space.
+    EveryRun,
+    /// The same unless the run starts with a space.
+    EveryRunUnlessSpace,
+    /// Only where the text starts, unless it starts with a space or a special token.
+    FirstRunUnlessSpace,
+}
+
+#[derive(Debug)]
+struct Literal {
+    text: Vec<u8>,
+    strips_left: bool,
+    strips_right: bool,
+}
+
+impl Reading {
+    /// From the file.
+    pub(super) fn new(file: &TokenizerFile, style: Spelling) -> Self {
+        let mut literals: Vec<Literal> = file
+            .added_tokens
+            .iter()
+            .filter(|token| !token.content.is_empty())
+            .map(|token| Literal {
+                text: literal(&token.content, style),
+                strips_left: token.lstrip,
+                strips_right: token.rstrip,
+            })
+            .collect();
+        literals.sort_by(|a, b| a.text.cmp(&b.text));
+        let mut first_bytes: Vec<u8> =
+            literals.iter().filter_map(|literal| literal.text.first().copied()).collect();
+        first_bytes.sort_unstable();
+        first_bytes.dedup();
+        let prefix = prefix_of(file);
+        let strips = literals.iter().any(|literal| literal.strips_left || literal.strips_right);
+        Self { prefix, literals, first_bytes, plain: prefix == Prefix::None && !strips }
+    }
+
+    /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then taken out.
+    pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) {
+        let end = text.len();
+        if self.plain || from >= end {
+            return;
+        }
+        let mut position = from;
+        while position < end {
+            let (start, found) = self.find(text.get(..end).unwrap_or_default(), position);
+            let run_end = match found {
+                Some(literal) if literal.strips_left => {
+                    let run = text.get(position..start).unwrap_or_default();
+                    start - trailing_bytes(run, char::is_whitespace)
+                }
+                _ => start,
+            };
+            self.push_run(text, position..run_end, from);
+            let Some(literal) = found else { break };
+            text.extend_from_slice(&literal.text);
+            position = start + literal.text.len();
+            if literal.strips_right {
+                let rest = text.get(position..end).unwrap_or_default();
+                position += leading_bytes(rest, char::is_whitespace);
+            }
+        }
+        text.drain(from..end);
+    }
+
+    fn push_run(&self, text: &mut Vec<u8>, run: std::ops::Range<usize>, from: usize) {
+        if run.is_empty() {
+            return;
+        }
+        let spaced = text.get(run.start) == Some(&b' ');
+        let prefixed = match self.prefix {
+            Prefix::None => false,
+            Prefix::EveryRun => true,
+            Prefix::EveryRunUnlessSpace => !spaced,
+            Prefix::FirstRunUnlessSpace => run.start == from && !spaced,
+        };
+        if prefixed {
+            text.push(b' ');
+        }
+        text.extend_from_within(run);
+    }
+
+    /// The first literal at or after `position`, the longest there; the text's end if there is none.
+    fn find(&self, text: &[u8], position: usize) -> (usize, Option<&Literal>) {
+        let mut at = position;
+        while let Some(step) = self.next_candidate(text.get(at..).unwrap_or_default()) {
+            at += step;
+            let rest = text.get(at..).unwrap_or_default();
+            if let Some(literal) = self.longest(rest) {
+                return (at, Some(literal));
+            }
+            at += 1;
+        }
+        (text.len(), None)
+    }
+
+    /// The longest literal that `rest` starts with. All literals between such a one and `rest`, in order of bytes,
+    /// start with it too: so look below `rest`, cut `rest` to what it shares with that neighbour, and look again.
+    fn longest(&self, rest: &[u8]) -> Option<&Literal> {
+        let mut key = rest;
+        loop {
+            let below = self.literals.partition_point(|literal| literal.text.as_slice() <= key);
+            let neighbour = self.literals.get(below.checked_sub(1)?)?;
+            let shared = key.iter().zip(&neighbour.text).take_while(|(a, b)| a == b).count();
+            if shared == neighbour.text.len() {
+                return Some(neighbour);
+            }
+            key = key.get(..shared).filter(|key| !key.is_empty())?;
+        }
+    }
+
+    fn next_candidate(&self, rest: &[u8]) -> Option<usize> {
+        match self.first_bytes.as_slice() {
+            [] => None,
+            [a] => memchr(*a, rest),
+            [a, b] => memchr2(*a, *b, rest),
+            [a, b, c] => memchr3(*a, *b, *c, rest),
+            many => rest.iter().position(|byte| many.binary_search(byte).is_ok()),
+        }
+    }
+}
+
+fn prefix_of(file: &TokenizerFile) -> Prefix {
+    let prepends = steps(&file.normalizer, "normalizers").into_iter().any(|step| {
+        kind(step) == "Prepend" && step.get("prepend").and_then(Value::as_str) == Some(SPACE_MARK)
+    });
+    if prepends {
+        return Prefix::EveryRun;
+    }
+    for step in steps(&file.pre_tokenizer, "pretokenizers") {
+        let adds = step.get("add_prefix_space").and_then(Value::as_bool);
+        let scheme = step.get("prepend_scheme").and_then(Value::as_str);
+        match (kind(step), scheme, adds) {
+            ("ByteLevel", _, Some(true)) => return Prefix::EveryRunUnlessSpace,
+            ("Metaspace", Some("first"), _) => return Prefix::FirstRunUnlessSpace,
+            ("Metaspace", Some("never"), _) | ("Metaspace", None, Some(false)) => {}
+            ("Metaspace", _, _) => return Prefix::EveryRunUnlessSpace,
+            _ => {}
+        }
+    }
+    Prefix::None
+}

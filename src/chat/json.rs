@@ -1,0 +1,147 @@
+//! The `tojson` filter as chat templates know it: Python's `json.dumps(ensure_ascii=False)`, nothing escaped for HTML.
+
+use super::python::write_number;
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+/// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+pub(super) fn tojson(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
+        let given: Option<Value> = named.get(name)?;
+        Ok(given.or_else(|| positional.get(index).cloned()).filter(|value| !value.is_none()))
+    };
+    let ensure_ascii = argument(0, "ensure_ascii")?.is_some_and(|value| value.is_true());
+    let indent = argument(1, "indent")?;
+    let separators = argument(2, "separators")?;
+    let sort_keys = argument(3, "sort_keys")?.is_some_and(|value| value.is_true());
+    named.assert_all_used()?;
+    let indent = match indent {
+        Some(value) => match value.as_str() {
+            Some(text) => Some(text.to_owned()),
+            None => Some(" ".repeat(value.as_usize().unwrap_or_default().min(INDENT_MAX))),
+        },
+        None => None,
+    };
+    let default_item = if indent.is_some() { "," } else { ", " };
+    let separator = |index: usize, default: &str| -> String {
+        let given = separators.as_ref().and_then(|pair| pair.get_item_by_index(index).ok());
+        given.as_ref().and_then(Value::as_str).unwrap_or(default).to_owned()
+    };
+    let style = Style { ensure_ascii, sort_keys, item: separator(0, default_item), key: separator(1, ": "), indent };
+    let mut out = String::new();
+    style.write(value, 0, &mut out)?;
+    Ok(Value::from(out))
+}
+
+struct Style {
+    ensure_ascii: bool,
+    sort_keys: bool,
+    item: String,
+    key: String,
+    indent: Option<String>,
+}
+
+impl Style {
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > DEPTH_MAX {
+            return Err(Error::new(ErrorKind::InvalidOperation, "value is nested too deeply"));
+        }
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => write_number(value, out),
+            ValueKind::String => self.write_string(value.as_str().unwrap_or_default(), out),
+            ValueKind::Map => return self.write_map(value, depth, out),
+            ValueKind::Seq | ValueKind::Iterable => return self.write_list(value, depth, out),
+            kind => {
+                let text = format!("a value of type {kind} is not JSON serializable");
+                return Err(Error::new(ErrorKind::InvalidOperation, text));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_list(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        out.push('[');
+        let mut empty = true;
+        for item in value.try_iter()? {
+            self.start_item(empty, depth, out);
+            empty = false;
+            self.write(&item, depth + 1, out)?;
+        }
+        self.close(']', empty, depth, out);
+        Ok(())
+    }
+
+    fn write_map(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        let mut keys: Vec<Value> = value.try_iter()?.collect();
+        if self.sort_keys {
+            keys.sort();
+        }
+        out.push('{');
+        for (index, key) in keys.iter().enumerate() {
+            self.start_item(index == 0, depth, out);
+            match key.as_str() {
+                Some(text) => self.write_string(text, out),
+                None => {
+                    // json.dumps writes numbers, booleans and null as strings when they are keys.
+                    let mut text = String::new();
+                    self.write(key, depth + 1, &mut text)?;
+                    self.write_string(&text, out);
+                }
+            }
+            out.push_str(&self.key);
+            self.write(&value.get_item(key)?, depth + 1, out)?;
+        }
+        self.close('}', keys.is_empty(), depth, out);
+        Ok(())
+    }
+
+    fn start_item(&self, first: bool, depth: usize, out: &mut String) {
+        if !first {
+            out.push_str(&self.item);
+        }
+        self.break_line(depth + 1, out);
+    }
+
+    fn close(&self, bracket: char, empty: bool, depth: usize, out: &mut String) {
+        if !empty {
+            self.break_line(depth, out);
+        }
+        out.push(bracket);
+    }
+
+    fn break_line(&self, depth: usize, out: &mut String) {
+        if let Some(indent) = &self.indent {
+            out.push('\n');
+            (0..depth).for_each(|_| out.push_str(indent));
+        }
+    }
+
+    fn write_string(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for character in text.chars() {
+            match character {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                _ if character < ' ' || (self.ensure_ascii && !character.is_ascii()) => {
+                    for unit in character.encode_utf16(&mut [0; 2]) {
+                        out.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                _ => out.push(character),
+            }
+        }
+        out.push('"');
+    }
+}
+
+/// Deeper values are refused by the body scan; templates build no such thing.
+const DEPTH_MAX: usize = 256;
+/// Widest indent of one level.
+const INDENT_MAX: usize = 64;

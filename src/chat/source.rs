@@ -1,0 +1,322 @@
+//! The template's source as text: made ready for the engine, and read for what it does with contents.
+
+use super::rules::ContentFormat;
+use std::collections::BTreeSet;
+
+/// Line ends as Jinja2 normalizes them, and `{% generation %}` blocks as blocks that do nothing.
+pub(super) fn prepare(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut out = String::with_capacity(source.len());
+    for piece in pieces(&source) {
+        match piece {
+            Piece::Block { text, inner } => match inner.trim_matches(['-', '+']).trim() {
+                "generation" => out.push_str(&text.replacen("generation", "if true", 1)),
+                "endgeneration" => out.push_str(&text.replacen("endgeneration", "endif", 1)),
+                _ => out.push_str(text),
+            },
+            Piece::Print { text, .. } | Piece::Other { text } => out.push_str(text),
+        }
+    }
+    out
+}
+
+/// What vLLM finds: does a loop run over the content of a message?
+pub(super) fn content_format(source: &str) -> ContentFormat {
+    let mut lists = BTreeSet::from(["messages".to_owned()]);
+    let mut messages = BTreeSet::new();
+    for piece in pieces(source) {
+        let Piece::Block { inner, .. } = piece else { continue };
+        let words = words(inner);
+        let mut words = words.iter().filter(|word| !matches!(word, Word::Sign('-' | '+')));
+        match (words.next(), words.next(), words.next()) {
+            (Some(Word::Name("set")), Some(Word::Name(name)), Some(Word::Sign('='))) => {
+                let value: Vec<&Word<'_>> = words.collect();
+                if base_name(&value).is_some_and(|(base, member)| member.is_none() && lists.contains(base)) {
+                    lists.insert((*name).to_owned());
+                }
+            }
+            (Some(Word::Name("for")), Some(Word::Name(name)), Some(Word::Name("in"))) => {
+                let value: Vec<&Word<'_>> = words.collect();
+                match base_name(&value) {
+                    Some((base, None)) if lists.contains(base) => {
+                        messages.insert((*name).to_owned());
+                    }
+                    Some((base, Some("content"))) if messages.contains(base) => {
+                        return ContentFormat::Parts;
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    ContentFormat::Text
+}
+
+/// String literals of a template, as far as they can matter to how a content is treated.
+#[derive(Debug, Default)]
+pub(super) struct Literals {
+    /// Searched for in some string: `'x' in …`, `….split('x')`; also values of `set`, which may be searched for.
+    pub(super) sought: BTreeSet<String>,
+    /// All others.
+    pub(super) others: BTreeSet<String>,
+}
+
+/// Collects them.
+pub(super) fn literals(source: &str) -> Literals {
+    let mut found = Literals::default();
+    for piece in pieces(source) {
+        let (Piece::Block { inner, .. } | Piece::Print { inner, .. }) = piece else { continue };
+        let words = words(inner);
+        let set = matches!(words.iter().find(|word| !matches!(word, Word::Sign('-' | '+'))), Some(Word::Name("set")));
+        // Callee of each open bracket; `None` for brackets that are no call.
+        let mut open: Vec<Option<&str>> = Vec::new();
+        for (index, word) in words.iter().enumerate() {
+            match word {
+                Word::Sign('(') => open.push(match index.checked_sub(1).and_then(|i| words.get(i)) {
+                    Some(Word::Name(name)) => Some(*name),
+                    // A tuple inside a call belongs to that call: startswith(('a', 'b')).
+                    _ => open.last().copied().flatten(),
+                }),
+                Word::Sign(')') => {
+                    open.pop();
+                }
+                Word::Text(text) if !text.is_empty() => {
+                    let callee = open.last().copied().flatten();
+                    let searched = callee.is_some_and(|name| SEARCHES.contains(&name));
+                    let tested = matches!(
+                        (words.get(index + 1), words.get(index + 2)),
+                        (Some(Word::Name("in")), _) | (Some(Word::Name("not")), Some(Word::Name("in")))
+                    );
+                    let kept = set && callee.is_none() && looks_like_mark(text);
+                    let sought = searched || tested || kept;
+                    if sought { &mut found.sought } else { &mut found.others }.insert(text.clone());
+                }
+                _ => {}
+            }
+        }
+    }
+    found.others.retain(|text| !found.sought.contains(text));
+    found
+}
+
+/// Methods and filters whose argument is looked for in a string.
+const SEARCHES: [&str; 15] = [
+    "split", "rsplit", "startswith", "endswith", "replace", "find", "rfind", "index", "rindex", "count",
+    "partition", "rpartition", "removeprefix", "removesuffix", "startingwith",
+];
+
+fn looks_like_mark(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte.is_ascii_whitespace();
+    text.len() >= 2 && !text.bytes().all(plain)
+}
+
+/// `(name, member)` of `name`, `name.member` or `name['member']`, whatever filters or slices follow.
+fn base_name<'a>(words: &[&'a Word<'a>]) -> Option<(&'a str, Option<&'a str>)> {
+    let [Word::Name(base), rest @ ..] = words else { return None };
+    let (member, rest) = match rest {
+        [Word::Sign('.'), Word::Name(member), rest @ ..] => (Some(*member), rest),
+        [Word::Sign('['), Word::Text(member), Word::Sign(']'), rest @ ..] => (Some(member.as_str()), rest),
+        rest => (None, rest),
+    };
+    let slice = |rest: &[&Word<'_>]| {
+        let inside = rest.iter().take_while(|word| !matches!(word, Word::Sign(']')));
+        inside.filter(|word| matches!(word, Word::Sign(':'))).count() > 0
+    };
+    match rest {
+        [] | [Word::Sign('|'), ..] | [Word::Name("if" | "recursive" | "is"), ..] => Some((base, member)),
+        [Word::Sign('['), ..] if slice(rest) => Some((base, member)),
+        [Word::Sign('-' | '+')] => Some((base, member)),
+        _ => None,
+    }
+}
+
+/// A stretch of the source.
+enum Piece<'a> {
+    /// `{% … %}`, whole and what stands between the braces.
+    Block { text: &'a str, inner: &'a str },
+    /// `{{ … }}`.
+    Print { text: &'a str, inner: &'a str },
+    /// Text and comments.
+    Other { text: &'a str },
+}
+
+fn pieces(source: &str) -> Vec<Piece<'_>> {
+    let mut found = Vec::new();
+    let mut rest = source;
+    while let Some(start) = next_open(rest) {
+        let (text, tag) = rest.split_at(start);
+        if !text.is_empty() {
+            found.push(Piece::Other { text });
+        }
+        let length = tag_length(tag);
+        let (text, tail) = tag.split_at(length);
+        let inner = text.get(2..length.saturating_sub(2)).unwrap_or_default();
+        found.push(match text.as_bytes().get(1) {
+            Some(b'%') => Piece::Block { text, inner },
+            Some(b'{') => Piece::Print { text, inner },
+            _ => Piece::Other { text },
+        });
+        rest = tail;
+    }
+    if !rest.is_empty() {
+        found.push(Piece::Other { text: rest });
+    }
+    found
+}
+
+fn next_open(text: &str) -> Option<usize> {
+    ["{%", "{{", "{#"].iter().filter_map(|mark| text.find(mark)).min()
+}
+
+/// Length of the tag at the front, up to and with its closing mark; marks inside string literals do not count.
+fn tag_length(tag: &str) -> usize {
+    let bytes = tag.as_bytes();
+    let close: &[u8] = match bytes.get(1) {
+        Some(b'%') => b"%}",
+        Some(b'{') => b"}}",
+        _ => return tag.find("#}").map_or(tag.len(), |at| at + 2),
+    };
+    let mut at = 2;
+    let mut braces = 0_usize;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' | b'\'' => at += text_length(bytes.get(at..).unwrap_or_default()),
+            _ if braces == 0 && bytes.get(at..).is_some_and(|rest| rest.starts_with(close)) => return at + 2,
+            _ => {
+                match byte {
+                    b'{' => braces += 1,
+                    b'}' => braces = braces.saturating_sub(1),
+                    _ => {}
+                }
+                at += 1;
+            }
+        }
+    }
+    tag.len()
+}
+
+/// Length of the string literal at the front, quotes included.
+fn text_length(bytes: &[u8]) -> usize {
+    let quote = bytes.first();
+    let mut at = 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            byte if Some(byte) == quote => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// A word of an expression.
+#[derive(Debug)]
+enum Word<'a> {
+    Name(&'a str),
+    Text(String),
+    Sign(char),
+}
+
+fn words(inner: &str) -> Vec<Word<'_>> {
+    let mut found = Vec::new();
+    let mut rest = inner.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            '"' | '\'' => {
+                let length = text_length(rest.as_bytes()).min(rest.len());
+                let end = length.saturating_sub(1).max(1);
+                found.push(Word::Text(unescape(rest.get(1..end).unwrap_or_default())));
+                length
+            }
+            _ if first.is_alphanumeric() || first == '_' => {
+                let ends = |character: char| !character.is_alphanumeric() && character != '_';
+                let length = rest.find(ends).unwrap_or(rest.len());
+                found.push(Word::Name(rest.get(..length).unwrap_or_default()));
+                length
+            }
+            _ => {
+                found.push(Word::Sign(first));
+                first.len_utf8()
+            }
+        };
+        rest = rest.get(length..).unwrap_or_default().trim_start();
+    }
+    found
+}
+
+/// The escapes that templates use; unknown ones keep their backslash.
+fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        if character != '\\' {
+            out.push(character);
+            continue;
+        }
+        match characters.next() {
+            Some('n') => out.push('\n'),
+            Some('t') => out.push('\t'),
+            Some('r') => out.push('\r'),
+            Some(quoted @ ('\\' | '\'' | '"')) => out.push(quoted),
+            Some(other) => out.extend(['\\', other]),
+            None => out.push('\\'),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{content_format, literals, prepare};
+    use crate::chat::rules::ContentFormat;
+    use proptest::prelude::{prop_assert_eq, proptest};
+
+    #[test]
+    fn generation_blocks_become_neutral() {
+        let source = "a{%- generation -%}b{% endgeneration %}c{{ '{% generation %}' }}";
+        assert_eq!(prepare(source), "a{%- if true -%}b{% endif %}c{{ '{% generation %}' }}");
+    }
+
+    #[test]
+    fn loops_over_contents_are_found() {
+        for source in [
+            "{% for m in messages %}{% for c in m.content %}{{ c }}{% endfor %}{% endfor %}",
+            "{%- for m in messages[1:] -%}{%- for c in m['content'] | list -%}{%- endfor -%}{%- endfor -%}",
+            "{% set rest = messages[1:] %}{% for m in rest %}{% for c in m[\"content\"] if c %}{% endfor %}{% endfor %}",
+        ] {
+            assert_eq!(content_format(source), ContentFormat::Parts, "{source}");
+        }
+        for source in [
+            "{% for m in messages %}{{ m.content }}{% endfor %}",
+            "{% for m in messages %}{% for c in m.tool_calls %}{% endfor %}{% endfor %}",
+            "{# {% for m in messages %}{% for c in m.content %} #}",
+            "{% for c in other.content %}{% endfor %}",
+            "{% for m in messages %}{% set content = m.content %}{% for c in content %}{% endfor %}{% endfor %}",
+        ] {
+            assert_eq!(content_format(source), ContentFormat::Text, "{source}");
+        }
+    }
+
+    #[test]
+    fn literals_are_told_apart() {
+        let found = literals(
+            "{% if '</think>' in c %}{{ c.split('<a>')[-1].strip('x') }}{% endif %}{{ '<|im_start|>' + \"q\\n\" }}\
+             {% set end = '<end>' %}{% if r == 'user' and c.startswith(('p', \"q\")) and 'not' not in c %}{% endif %}",
+        );
+        let sought: Vec<&str> = found.sought.iter().map(String::as_str).collect();
+        assert_eq!(sought, ["</think>", "<a>", "<end>", "not", "p", "q"]);
+        let others: Vec<&str> = found.others.iter().map(String::as_str).collect();
+        assert_eq!(others, ["<|im_start|>", "q\n", "user", "x"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_source_is_survived(source in "[{}%#'\"a-c\\\\ .=é\n(in)-]{0,60}") {
+            literals(&source);
+            content_format(&source);
+            let without_generation = !source.contains("generation");
+            prop_assert_eq!(prepare(&source) == source, without_generation);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Messages to text: by the template's plan where it covers them, else by the template.
+
+use super::{TEMPLATE_BODY_BYTES_MAX, Unrenderable};
+use crate::chat::ChatTemplate;
+use crate::parse::ApiRequest;
+use crate::worker::ModelText;
+
+/// Plain messages, as the scan found them.
+pub(super) fn plain(
+    request: &ApiRequest,
+    body: &[u8],
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<(), Unrenderable> {
+    let template = template_of(text)?;
+    let start = out.len();
+    let generates = request.add_generation_prompt;
+    if !template.render_plain(&request.messages, body, generates, out) {
+        check_size(body)?;
+        template
+            .render_messages(&request.messages, body, generates, out)
+            .map_err(|_| Unrenderable::Refused)?;
+    }
+    text.vocabulary.align(out, start);
+    Ok(())
+}
+
+/// Any body with messages.
+pub(super) fn full(body: &[u8], text: &ModelText, out: &mut Vec<u8>) -> Result<(), Unrenderable> {
+    let template = template_of(text)?;
+    check_size(body)?;
+    let start = out.len();
+    template.render_full(body, out).map_err(|_| Unrenderable::Refused)?;
+    text.vocabulary.align(out, start);
+    Ok(())
+}
+
+fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {
+    text.chat_template.as_ref().ok_or(Unrenderable::NoTemplate)
+}
+
+fn check_size(body: &[u8]) -> Result<(), Unrenderable> {
+    if body.len() > TEMPLATE_BODY_BYTES_MAX { Err(Unrenderable::TooLarge) } else { Ok(()) }
+}
