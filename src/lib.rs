@@ -38,6 +38,8 @@ pub mod control;
 pub mod server;
 pub mod shard;
 // Programs built from the above.
-pub mod cli;
-pub mod demo;
 pub mod engine;
+// Runs engines and a router.
+pub mod demo;
+// Runs all programs.
+pub mod cli;

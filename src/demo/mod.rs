@@ -1,1 +1,211 @@
-//! To be built.
+//! `forebay demo`: four simulated engines, the router and a load of conversations in one process; first with KV-aware
+//! routing, then round robin; a live view and a table at the end.
+//!
+//! Threads: the caller's runs the load and the view (`tokio`, one thread); engines and router bring their own. All
+//! ports are chosen by the system, everything is on loopback, and nothing stays behind. The sizes make all
+//! conversations together too large for the cache of one engine and small enough for the four.
+
+mod client;
+mod conversations;
+mod load;
+mod meter;
+mod router;
+mod view;
+
+pub use client::ChatClient;
+pub use conversations::{Conversation, Conversations, Sizes};
+pub use meter::{Figures, Meter, Outcome};
+
+use crate::base::Clock;
+use crate::engine::{Engine, EngineConfig, EngineError, EngineHandle, Tokenizer, TokenizerError};
+use router::DemoRouter;
+use serde_json::json;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use view::Live;
+
+/// What `forebay demo` is asked to do.
+#[derive(Clone, Debug)]
+pub struct DemoConfig {
+    /// How long each policy is under load.
+    pub duration: Duration,
+    /// Where to write the figures as JSON.
+    pub json: Option<PathBuf>,
+    /// Redraw in place instead of writing lines.
+    pub terminal: bool,
+}
+
+/// The two policies that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DemoPolicy {
+    /// To the engine that holds the prefix.
+    Kv,
+    /// To each engine in turn.
+    RoundRobin,
+}
+
+/// Why the demo cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// An engine does not start.
+    #[error("engine: {0}")]
+    Engine(#[from] EngineError),
+    /// The built-in tokenizer does not load.
+    #[error("{0}")]
+    Tokenizer(#[from] TokenizerError),
+    /// The router does not start.
+    #[error("router: {0}")]
+    Router(String),
+    /// The HTTP client cannot be built.
+    #[error("client: {0}")]
+    Client(#[from] reqwest::Error),
+    /// A file, the terminal or a runtime fails.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl DemoPolicy {
+    /// As in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kv => "kv",
+            Self::RoundRobin => "round_robin",
+        }
+    }
+}
+
+/// Runs the demo on the calling thread; what people read goes to `out`.
+pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let folder = format!("forebay-demo-{:016x}", fastrand::u64(..));
+    let model_dir = std::env::temp_dir().join(folder);
+    Tokenizer::write_built_in(&model_dir)?;
+    let both = runtime.block_on(async {
+        let kv = one_policy(config, DemoPolicy::Kv, &model_dir, out).await?;
+        let round_robin = one_policy(config, DemoPolicy::RoundRobin, &model_dir, out).await?;
+        Ok::<_, DemoError>((kv, round_robin))
+    });
+    // Best effort: it is a folder for temporary files.
+    let _left_behind = std::fs::remove_dir_all(&model_dir);
+    let (kv, round_robin) = both?;
+    writeln!(out, "{}", view::table(&kv, &round_robin))?;
+    writeln!(out, "{}", view::conclusion(&kv, &round_robin))?;
+    if let Some(path) = &config.json {
+        let policies = json!({ "kv": kv.to_json(), "round_robin": round_robin.to_json() });
+        std::fs::write(path, format!("{}\n", json!({ "policies": policies })))?;
+    }
+    Ok(())
+}
+
+async fn one_policy(
+    config: &DemoConfig,
+    policy: DemoPolicy,
+    model_dir: &Path,
+    out: &mut impl Write,
+) -> Result<Figures, DemoError> {
+    let engines =
+        (0..ENGINES).map(|_| Engine::start(engine_config())).collect::<Result<Vec<_>, _>>()?;
+    let router = DemoRouter::start(policy, &engines, model_dir)?;
+    let conversations = Arc::new(Conversations::new(Tokenizer::built_in()?, SIZES));
+    let clock = Clock::start();
+    let client = ChatClient::new(clock)?;
+    let (sink, outcomes) = mpsc::unbounded_channel();
+    let people = load::start(&conversations, &client, router.entrance(), &sink);
+    let figures = watch(config, policy, clock, &engines, outcomes, out).await?;
+    drop(people);
+    router.stop();
+    engines.into_iter().for_each(EngineHandle::stop);
+    Ok(figures)
+}
+
+/// Collects outcomes and shows them until the time is over.
+async fn watch(
+    config: &DemoConfig,
+    policy: DemoPolicy,
+    clock: Clock,
+    engines: &[EngineHandle],
+    mut outcomes: mpsc::UnboundedReceiver<Outcome>,
+    out: &mut impl Write,
+) -> Result<Figures, DemoError> {
+    let total_s = config.duration.as_secs_f64();
+    let warm_up_s = (total_s * WARM_UP_SHARE).min(WARM_UP_S_MAX);
+    let period = if config.terminal { FRAME_PERIOD } else { LINE_PERIOD };
+    let mut ticks = tokio::time::interval(period);
+    let end = tokio::time::sleep(config.duration);
+    tokio::pin!(end);
+    let elapsed_s = || clock.now().0 as f64 / 1e9;
+    let mut meter = Meter::default();
+    let mut drawn = String::new();
+    loop {
+        let last = tokio::select! {
+            Some(outcome) = outcomes.recv() => {
+                if elapsed_s() >= warm_up_s {
+                    meter.add(outcome);
+                }
+                continue;
+            }
+            _ = ticks.tick() => false,
+            () = &mut end => true,
+        };
+        let elapsed_s = elapsed_s();
+        let figures = meter.figures(elapsed_s - warm_up_s);
+        let live = Live {
+            policy: policy.name(),
+            elapsed_s,
+            total_s,
+            warming_up: elapsed_s < warm_up_s,
+            figures,
+            rank_loads: engines.iter().map(load_of).collect(),
+        };
+        if config.terminal {
+            let frame = view::frame(&live);
+            write!(out, "{}{frame}", view::erase(&drawn))?;
+            drawn = frame;
+        } else if !last {
+            writeln!(out, "{}", view::line(&live))?;
+        }
+        out.flush()?;
+        if last {
+            return Ok(figures);
+        }
+    }
+}
+
+fn load_of(engine: &EngineHandle) -> usize {
+    engine.stats().iter().map(|rank| rank.running + rank.waiting).sum()
+}
+
+fn engine_config() -> EngineConfig {
+    EngineConfig {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        kv_events: Some("tcp://127.0.0.1:0".into()),
+        replay: Some("tcp://127.0.0.1:0".into()),
+        kv_blocks: 1_024,
+        block_size: 16,
+        concurrency: 64,
+        prefill_tokens_per_s: 12_000.0,
+        itl_ms: 8.0,
+        ..EngineConfig::default()
+    }
+}
+
+const ENGINES: usize = 4;
+/// 40 conversations of up to 900 tokens: 36,000 tokens, of which one engine keeps 16,384 and four keep 65,536.
+const SIZES: Sizes = Sizes {
+    slots: 40,
+    system_prompts: 6,
+    system_tokens: 300,
+    question_tokens: 90,
+    answer_tokens: 12,
+    turns: 6,
+    think_ms: 250.0,
+};
+const WARM_UP_SHARE: f64 = 0.25;
+const WARM_UP_S_MAX: f64 = 2.5;
+const FRAME_PERIOD: Duration = Duration::from_millis(200);
+const LINE_PERIOD: Duration = Duration::from_secs(1);

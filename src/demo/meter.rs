@@ -1,0 +1,138 @@
+//! What the demo measures. Sums and a histogram, fed by one task; no clock, no I/O.
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+/// One request as the client saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered in full.
+    Answered {
+        /// From sending the request to the first token, microseconds.
+        ttft_us: u64,
+        /// Prompt length as the engine counted it.
+        prompt_tokens: u64,
+        /// Part of the prompt that was in the engine's cache.
+        cached_tokens: u64,
+    },
+    /// Refused, broken off or not understood.
+    Failed,
+}
+
+/// Sums since its creation.
+#[derive(Debug)]
+pub struct Meter {
+    requests: u64,
+    errors: u64,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    ttft_us: Option<Histogram<u64>>,
+}
+
+/// Figures of one policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Requests answered.
+    pub requests: u64,
+    /// Requests not answered.
+    pub errors: u64,
+    /// Prompt tokens found in caches, as a share of all, 0 to 1.
+    pub hit_rate: f64,
+    /// Median time to the first token.
+    pub ttft_ms_p50: f64,
+    /// 99th percentile of the time to the first token.
+    pub ttft_ms_p99: f64,
+    /// Answers per second.
+    pub requests_per_s: f64,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self {
+            requests: 0,
+            errors: 0,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            ttft_us: Histogram::new_with_bounds(1, TTFT_US_MAX, 3).ok(),
+        }
+    }
+}
+
+impl Meter {
+    /// Adds one request.
+    pub fn add(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Failed => self.errors += 1,
+            Outcome::Answered { ttft_us, prompt_tokens, cached_tokens } => {
+                self.requests += 1;
+                self.prompt_tokens += prompt_tokens;
+                self.cached_tokens += cached_tokens;
+                if let Some(histogram) = &mut self.ttft_us {
+                    histogram.saturating_record(ttft_us);
+                }
+            }
+        }
+    }
+
+    /// The figures after `elapsed_s` seconds of measuring.
+    #[must_use]
+    pub fn figures(&self, elapsed_s: f64) -> Figures {
+        let quantile_ms = |quantile| {
+            let value = self.ttft_us.as_ref().map_or(0, |ttft| ttft.value_at_quantile(quantile));
+            value as f64 / 1_000.0
+        };
+        Figures {
+            requests: self.requests,
+            errors: self.errors,
+            hit_rate: self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64,
+            ttft_ms_p50: quantile_ms(0.50),
+            ttft_ms_p99: quantile_ms(0.99),
+            requests_per_s: self.requests as f64 / elapsed_s.max(1e-9),
+        }
+    }
+}
+
+impl Figures {
+    /// As `demo --json` writes them.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({
+            "requests": self.requests, "errors": self.errors, "hit_rate": rounded(self.hit_rate, 4),
+            "ttft_ms_p50": rounded(self.ttft_ms_p50, 2), "ttft_ms_p99": rounded(self.ttft_ms_p99, 2),
+            "requests_per_s": rounded(self.requests_per_s, 2),
+        })
+    }
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+const TTFT_US_MAX: u64 = 600_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_a_hundred_requests() {
+        let mut meter = Meter::default();
+        for at in 1..=100 {
+            let ttft_us = at * 1_000;
+            meter.add(Outcome::Answered { ttft_us, prompt_tokens: 10, cached_tokens: 4 });
+        }
+        meter.add(Outcome::Failed);
+        let figures = meter.figures(10.0);
+        assert_eq!((figures.requests, figures.errors), (100, 1));
+        assert!((figures.hit_rate - 0.4).abs() < 1e-9);
+        assert!((figures.requests_per_s - 10.0).abs() < 1e-9);
+        assert!((figures.ttft_ms_p50 - 50.0).abs() < 0.1, "{figures:?}");
+        assert!((figures.ttft_ms_p99 - 99.0).abs() < 0.1, "{figures:?}");
+    }
+
+    #[test]
+    fn nothing_measured_is_zero_not_nan() {
+        assert_eq!(Meter::default().figures(0.0), Figures::default());
+    }
+}

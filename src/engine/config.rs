@@ -1,0 +1,193 @@
+//! What a simulated engine is asked to be. Plain data with its checks; any thread.
+
+use super::schedule::Pace;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Whose HTTP interface the engine speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// vLLM 0.33.
+    #[default]
+    Vllm,
+    /// SGLang. Accepted by the command line, not available yet.
+    Sglang,
+}
+
+/// Part of the work that the engine does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineRole {
+    /// Prefill and decode.
+    #[default]
+    Both,
+    /// Prefill only. Not available yet.
+    Prefill,
+    /// Decode only. Not available yet.
+    Decode,
+}
+
+/// Settings of one simulated engine; the flags of `forebay engine`.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// HTTP address; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Served model name; `None` answers to any name and lists [`DEFAULT_MODEL`].
+    pub model: Option<String>,
+    /// Folder with `tokenizer.json` and a chat template; `None` uses the built-in tokenizer.
+    pub model_dir: Option<PathBuf>,
+    /// HTTP interface.
+    pub wire: Wire,
+    /// Data-parallel ranks, each with its own cache and batch; at least 1.
+    pub ranks: u32,
+    /// `tcp://host:port` on which rank 0 publishes KV events, rank r on port + r (port 0: any free ports). A host `*`
+    /// is every interface. `None` publishes nothing.
+    pub kv_events: Option<String>,
+    /// Same for the replay sockets. Needs `kv_events`.
+    pub replay: Option<String>,
+    /// Cache capacity of one rank, in blocks; at least 1.
+    pub kv_blocks: u32,
+    /// Tokens in a block; at least 1.
+    pub block_size: u32,
+    /// Requests that run at the same time in one rank; at least 1. Further ones wait.
+    pub concurrency: usize,
+    /// Prompt tokens that one rank computes per second; more than 0.
+    pub prefill_tokens_per_s: f64,
+    /// Milliseconds from one token of a request to its next.
+    pub itl_ms: f64,
+    /// Part of the work that the engine does.
+    pub role: EngineRole,
+}
+
+/// Model name when none is configured.
+pub const DEFAULT_MODEL: &str = "sim";
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)),
+            model: None,
+            model_dir: None,
+            wire: Wire::Vllm,
+            ranks: 1,
+            kv_events: None,
+            replay: None,
+            kv_blocks: 4_096,
+            block_size: 16,
+            concurrency: 64,
+            prefill_tokens_per_s: 20_000.0,
+            itl_ms: 10.0,
+            role: EngineRole::Both,
+        }
+    }
+}
+
+/// Why an engine cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A setting that this version does not have.
+    #[error("{0} is not available in this version")]
+    NotAvailable(&'static str),
+    /// A setting out of range.
+    #[error("{setting}: {problem}")]
+    Setting {
+        /// Name of the flag, without dashes.
+        setting: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The tokenizer or the chat template cannot be used.
+    #[error("{0}")]
+    ModelText(String),
+    /// A socket cannot be opened.
+    #[error("cannot listen on {address}: {problem}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        problem: String,
+    },
+    /// A thread or a runtime cannot be started.
+    #[error("cannot start the engine: {0}")]
+    Start(#[from] std::io::Error),
+}
+
+impl EngineConfig {
+    /// Name under which `/v1/models` lists the model.
+    #[must_use]
+    pub fn model_name(&self) -> &str {
+        self.model.as_deref().unwrap_or(DEFAULT_MODEL)
+    }
+
+    /// Longest prompt plus answer, in tokens: what the cache of a rank can hold.
+    #[must_use]
+    pub fn model_tokens_max(&self) -> usize {
+        (self.kv_blocks as usize).saturating_mul(self.block_size as usize).min(MODEL_TOKENS_MAX)
+    }
+
+    /// Speed of a rank.
+    #[must_use]
+    pub fn pace(&self) -> Pace {
+        Pace {
+            concurrency_max: self.concurrency,
+            prefill_tokens_per_s: self.prefill_tokens_per_s,
+            inter_token: Duration::try_from_secs_f64(self.itl_ms / 1_000.0).unwrap_or_default(),
+        }
+    }
+
+    /// Checks every setting; the first problem is the error.
+    pub fn check(&self) -> Result<(), EngineError> {
+        if self.wire == Wire::Sglang {
+            return Err(EngineError::NotAvailable("--wire sglang"));
+        }
+        if self.role != EngineRole::Both {
+            return Err(EngineError::NotAvailable("--role other than both"));
+        }
+        let range = |setting, good: bool, problem: &str| {
+            if good {
+                Ok(())
+            } else {
+                Err(EngineError::Setting { setting, problem: problem.into() })
+            }
+        };
+        range("ranks", (1..=RANKS_MAX).contains(&self.ranks), "must be 1 to 1024")?;
+        range("kv-blocks", self.kv_blocks > 0, "must be at least 1")?;
+        range("block-size", self.block_size > 0, "must be at least 1")?;
+        range("concurrency", self.concurrency > 0, "must be at least 1")?;
+        let rate = self.prefill_tokens_per_s;
+        range("prefill-tokens-per-s", rate > 0.0 && rate.is_finite(), "must be more than 0")?;
+        let itl = self.itl_ms;
+        range("itl-ms", (0.0..=60_000.0).contains(&itl), "must be 0 to 60000")?;
+        let orphan = self.replay.is_some() && self.kv_events.is_none();
+        range("replay", !orphan, "needs kv-events")
+    }
+}
+
+const MODEL_TOKENS_MAX: usize = 1 << 20;
+const RANKS_MAX: u32 = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_every_bound_is_checked() {
+        let good = EngineConfig::default;
+        assert!(good().check().is_ok());
+        let bad = [
+            EngineConfig { ranks: 0, ..good() },
+            EngineConfig { kv_blocks: 0, ..good() },
+            EngineConfig { block_size: 0, ..good() },
+            EngineConfig { concurrency: 0, ..good() },
+            EngineConfig { prefill_tokens_per_s: 0.0, ..good() },
+            EngineConfig { prefill_tokens_per_s: f64::NAN, ..good() },
+            EngineConfig { itl_ms: -1.0, ..good() },
+            EngineConfig { replay: Some("tcp://*:1".into()), ..good() },
+        ];
+        for config in bad {
+            assert!(matches!(config.check(), Err(EngineError::Setting { .. })), "{config:?}");
+        }
+        let sglang = EngineConfig { wire: Wire::Sglang, ..good() }.check().expect_err("refused");
+        assert_eq!(sglang.to_string(), "--wire sglang is not available in this version");
+    }
+}

@@ -1,0 +1,72 @@
+//! Errors in vLLM's OpenAI shape.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// An answer that is not 200.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    message: String,
+    param: Option<String>,
+}
+
+impl ApiError {
+    /// The body is not what the route takes.
+    pub(super) fn validation(problem: &str, param: Option<String>) -> Self {
+        let message = format!("1 validation error:\n  {problem}");
+        Self { status: StatusCode::BAD_REQUEST, kind: "Bad Request", message, param }
+    }
+
+    /// A required field is absent.
+    pub(super) fn missing(field: &str) -> Self {
+        let problem =
+            format!("{{'type': 'missing', 'loc': 'body.{field}', 'msg': 'Field required'}}");
+        Self::validation(&problem, Some(format!("body.{field}")))
+    }
+
+    /// A well-formed request that cannot be served.
+    pub(super) fn bad_request(message: String, param: Option<&str>) -> Self {
+        let param = param.map(str::to_owned);
+        Self { status: StatusCode::BAD_REQUEST, kind: "BadRequestError", message, param }
+    }
+
+    /// A number out of its range.
+    pub(super) fn out_of_range(what: &str, param: &str, value: i64) -> Self {
+        let message = format!("{what}, got {value}. (parameter={param}, value={value})");
+        Self::bad_request(message, Some(param))
+    }
+
+    /// Not the model that this engine serves.
+    pub(super) fn unknown_model(asked: &str, served: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            kind: "NotFoundError",
+            message: format!("The model `{asked}` does not exist. Valid aliases: {served}."),
+            param: Some("model".into()),
+        }
+    }
+
+    /// The engine is going away.
+    pub(super) fn stopping() -> Self {
+        Self {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            kind: "Service Unavailable",
+            message: "The engine is stopping.".into(),
+            param: None,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = json!({ "error": {
+            "message": self.message, "type": self.kind, "param": self.param,
+            "code": self.status.as_u16(),
+        } });
+        (self.status, Json(body)).into_response()
+    }
+}

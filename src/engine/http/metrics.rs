@@ -1,0 +1,102 @@
+//! `/metrics` in Prometheus text, with vLLM's names and labels.
+
+use super::EngineState;
+use crate::engine::schedule::RankStats;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use std::fmt::Write;
+
+/// Every figure of every rank.
+pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
+    let config = &state.config;
+    let ranks = state.ranks.stats();
+    let mut page =
+        Page { out: String::with_capacity(4_096), model: config.model_name(), ranks: &ranks };
+    page.series("gauge", "vllm:num_requests_running", "Requests in the batch.", |r| {
+        r.running as f64
+    });
+    page.series("gauge", "vllm:num_requests_waiting", "Requests that wait.", |r| r.waiting as f64);
+    page.series(
+        "gauge",
+        "vllm:kv_cache_usage_perc",
+        "KV-cache usage. 1 means 100 percent usage.",
+        |r| r.used_blocks as f64 / r.capacity_blocks.max(1) as f64,
+    );
+    page.series(
+        "counter",
+        "vllm:prefix_cache_queries_total",
+        "Prefix cache queries, in tokens.",
+        |r| r.queried_tokens as f64,
+    );
+    page.series("counter", "vllm:prefix_cache_hits_total", "Prefix cache hits, in tokens.", |r| {
+        r.hit_tokens as f64
+    });
+    page.series("counter", "vllm:prompt_tokens_total", "Prompt tokens.", |r| {
+        r.queried_tokens as f64
+    });
+    page.series("counter", "vllm:generation_tokens_total", "Generated tokens.", |r| {
+        r.generated_tokens as f64
+    });
+    page.series(
+        "gauge",
+        "forebay_engine_in_flight_peak",
+        "Most requests that ran or waited at one time.",
+        |r| r.in_flight_peak as f64,
+    );
+    page.series("counter", "forebay_engine_aborted_total", "Requests whose client left.", |r| {
+        r.aborted_requests as f64
+    });
+    page.finished();
+    page.cache_config(config.block_size, config.kv_blocks);
+    ([(header::CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page.out).into_response()
+}
+
+struct Page<'a> {
+    out: String,
+    model: &'a str,
+    ranks: &'a [RankStats],
+}
+
+impl Page<'_> {
+    fn head(&mut self, kind: &str, name: &str, help: &str) {
+        let _infallible = write!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn series(&mut self, kind: &str, name: &str, help: &str, value: impl Fn(&RankStats) -> f64) {
+        self.head(kind, name, help);
+        for (engine, rank) in self.ranks.iter().enumerate() {
+            let labels = format!(r#"engine="{engine}",model_name="{}""#, escaped(self.model));
+            let _infallible = writeln!(self.out, "{name}{{{labels}}} {:?}", value(rank));
+        }
+    }
+
+    fn finished(&mut self) {
+        let name = "vllm:request_success_total";
+        self.head("counter", name, "Count of successfully processed requests.");
+        for (engine, rank) in self.ranks.iter().enumerate() {
+            let model = escaped(self.model);
+            let _infallible = writeln!(
+                self.out,
+                r#"{name}{{engine="{engine}",finished_reason="length",model_name="{model}"}} {:?}"#,
+                rank.finished_requests as f64
+            );
+        }
+    }
+
+    fn cache_config(&mut self, block_size: u32, block_count: u32) {
+        let name = "vllm:cache_config_info";
+        self.head("gauge", name, "Information of the LLMEngine CacheConfig");
+        for engine in 0..self.ranks.len() {
+            let _infallible = writeln!(
+                self.out,
+                r#"{name}{{block_size="{block_size}",enable_prefix_caching="True",engine="{engine}",num_gpu_blocks="{block_count}"}} 1.0"#
+            );
+        }
+    }
+}
+
+/// A label value as the text format wants it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n")
+}

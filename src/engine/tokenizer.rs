@@ -1,0 +1,298 @@
+//! The engine's tokenizer: any `tokenizer.json`, or a small built-in one, and the words of which answers are made.
+//! Immutable after loading, shared by reference. Encoding is slow (milliseconds for long prompts) and belongs on the
+//! encode thread; everything else is cheap.
+
+use ahash::AHashMap;
+use std::path::Path;
+use tokenizers::Tokenizer as Inner;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Why a tokenizer cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The library refuses the file or a text.
+    #[error("tokenizer: {0}")]
+    Library(String),
+    /// No token is usable text, so no answer can be made.
+    #[error("the tokenizer has no token that is plain text")]
+    NoWords,
+}
+
+/// Text to token ids and back, and made-up answers.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: Inner,
+    /// Added tokens that always split the text, longest first; empty when splitting there is not exact.
+    splitters: Vec<(String, u32)>,
+    /// Distinct first bytes of the splitters; one or two in practice.
+    splitter_starts: Vec<u8>,
+    words: AHashMap<u32, Box<str>>,
+    first_words: Vec<u32>,
+    next_words: Vec<u32>,
+}
+
+/// A part of a text that is tokenized on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment<'a> {
+    /// An added token.
+    Token(u32),
+    /// Anything else.
+    Text(&'a str),
+}
+
+impl Tokenizer {
+    /// The small tokenizer that is part of the program.
+    pub fn built_in() -> Result<Self, TokenizerError> {
+        Self::from_json(BUILT_IN)
+    }
+
+    /// Writes the small tokenizer and its chat template as a model folder, for a router in front of the engine.
+    pub fn write_built_in(dir: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(dir)?;
+        std::fs::write(dir.join("tokenizer.json"), BUILT_IN)?;
+        std::fs::write(dir.join("tokenizer_config.json"), BUILT_IN_CONFIG)
+    }
+
+    /// `tokenizer.json` of a model folder.
+    pub fn from_model_dir(dir: &Path) -> Result<Self, TokenizerError> {
+        let path = dir.join("tokenizer.json");
+        let text = std::fs::read_to_string(&path)
+            .map_err(|source| TokenizerError::Read { path: path.display().to_string(), source })?;
+        Self::from_json(&text)
+    }
+
+    /// The text of a `tokenizer.json`.
+    pub fn from_json(text: &str) -> Result<Self, TokenizerError> {
+        let mut inner: Inner =
+            text.parse().map_err(|error| TokenizerError::Library(format!("{error}")))?;
+        // Padding and truncation are the training pipeline's; servers use neither.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| TokenizerError::Library(error.to_string()))?;
+        let splitters = splitters(&inner);
+        let mut splitter_starts: Vec<u8> =
+            splitters.iter().filter_map(|(token, _)| token.bytes().next()).collect();
+        splitter_starts.sort_unstable();
+        splitter_starts.dedup();
+        let mut tokenizer = Self {
+            splitters,
+            splitter_starts,
+            inner,
+            words: AHashMap::new(),
+            first_words: Vec::new(),
+            next_words: Vec::new(),
+        };
+        if !tokenizer.splits_exactly() {
+            tokenizer.splitters.clear();
+            tokenizer.splitter_starts.clear();
+        }
+        tokenizer.find_words()?;
+        Ok(tokenizer)
+    }
+
+    /// Token ids of a text. `special` adds what the tokenizer puts around a whole prompt (BOS).
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self.inner.encode_fast(text, special);
+        let encoding = encoding.map_err(|error| TokenizerError::Library(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Parts of a text whose token ids, one after the other, are the text's (without BOS).
+    pub fn segments<'a>(&self, text: &'a str, mut each: impl FnMut(Segment<'a>)) {
+        let mut rest = text;
+        while let Some((offset, length, id)) = self.next_splitter(rest) {
+            let (before, after) = rest.split_at(offset);
+            if !before.is_empty() {
+                each(Segment::Text(before));
+            }
+            each(Segment::Token(id));
+            rest = after.get(length..).unwrap_or_default();
+        }
+        if !rest.is_empty() {
+            each(Segment::Text(rest));
+        }
+    }
+
+    /// Text of token ids, special tokens included. Unknown ids give nothing.
+    #[must_use]
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.inner.decode(ids, false).unwrap_or_default()
+    }
+
+    /// A token as the vocabulary spells it.
+    #[must_use]
+    pub fn spelling(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// Text of a token of an answer.
+    #[must_use]
+    pub fn word(&self, id: u32) -> &str {
+        self.words.get(&id).map_or("", |text| text)
+    }
+
+    /// The answer to a prompt: the same for the same prompt, choice and count. Whole words, so that the text of the
+    /// answer, sent back in a later turn, becomes the same token ids again.
+    #[must_use]
+    pub fn answer(&self, prompt: &[u32], choice_index: u32, token_count: usize) -> Vec<u32> {
+        let mut bytes = Vec::with_capacity(prompt.len() * 4);
+        prompt.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
+        let mut random = fastrand::Rng::with_seed(xxh3_64_with_seed(&bytes, choice_index.into()));
+        let mut pick = |words: &[u32]| {
+            let at = random.usize(0..words.len().max(1));
+            words.get(at).copied().unwrap_or_default()
+        };
+        (0..token_count)
+            .map(|at| pick(if at == 0 { &self.first_words } else { &self.next_words }))
+            .collect()
+    }
+
+    fn next_splitter(&self, text: &str) -> Option<(usize, usize, u32)> {
+        let candidates = text.bytes().enumerate();
+        let candidates = candidates.filter(|(_, byte)| self.splitter_starts.contains(byte));
+        candidates.map(|(offset, _)| offset).find_map(|offset| {
+            let tail = text.get(offset..)?;
+            let found = self.splitters.iter().find(|(token, _)| tail.starts_with(token.as_str()));
+            found.map(|(token, id)| (offset, token.len(), *id))
+        })
+    }
+
+    fn splits_exactly(&self) -> bool {
+        let mut probe = String::from(" First  words,\n\nsecond ");
+        for (token, _) in self.splitters.iter().take(16) {
+            probe.push_str(token);
+            probe.push_str("user\nHello, World! 12345\t<|x|> é\n");
+            probe.push_str(token);
+            probe.push('\n');
+        }
+        let mut ids = Vec::new();
+        self.segments(&probe, |segment| match segment {
+            Segment::Token(id) => ids.push(id),
+            Segment::Text(text) => ids.extend(self.encode(text, false).unwrap_or_default()),
+        });
+        self.encode(&probe, false).is_ok_and(|whole| whole == ids)
+    }
+
+    fn find_words(&mut self) -> Result<(), TokenizerError> {
+        let size = u32::try_from(self.inner.get_vocab_size(false)).unwrap_or(u32::MAX);
+        let mut fallback = Vec::new();
+        for id in 0..size {
+            if self.next_words.len() >= WORDS_MAX && self.first_words.len() >= WORDS_MAX {
+                break;
+            }
+            // Decoded after another token: some decoders drop the space at the start of a text.
+            let text = self.text_after_first(id);
+            let word = text.strip_prefix(' ').unwrap_or(&text);
+            if word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+                continue;
+            }
+            fallback.push((id, text.clone()));
+            let list = if word.len() < text.len() { &self.next_words } else { &self.first_words };
+            let wanted = list.len() < WORDS_MAX && word.len() >= 2;
+            if wanted && self.encode(&text, false).is_ok_and(|ids| ids == [id]) {
+                let list = if word.len() < text.len() {
+                    &mut self.next_words
+                } else {
+                    &mut self.first_words
+                };
+                list.push(id);
+                self.words.insert(id, text.into());
+            }
+        }
+        if self.next_words.is_empty() {
+            self.next_words = fallback.iter().map(|(id, _)| *id).collect();
+            self.words.extend(fallback.into_iter().map(|(id, text)| (id, text.into())));
+        }
+        if self.first_words.is_empty() {
+            self.first_words.clone_from(&self.next_words);
+        }
+        if self.next_words.is_empty() { Err(TokenizerError::NoWords) } else { Ok(()) }
+    }
+
+    fn text_after_first(&self, id: u32) -> String {
+        let pair = self.decode(&[id, id]);
+        let single = self.decode(&[id]);
+        pair.strip_prefix(single.as_str()).map_or(String::new(), str::to_owned)
+    }
+}
+
+/// Added tokens that the library cuts out before anything else looks at the text.
+fn splitters(inner: &Inner) -> Vec<(String, u32)> {
+    let added = inner.get_added_tokens_decoder();
+    if added.values().any(|token| token.lstrip || token.rstrip || token.single_word) {
+        return Vec::new();
+    }
+    let raw = added.into_iter().filter(|(_, token)| !token.normalized);
+    let mut tokens: Vec<_> = raw.map(|(id, token)| (token.content, id)).collect();
+    tokens.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
+    tokens
+}
+
+/// Words that answers choose from; enough for variety, few enough to load fast.
+const WORDS_MAX: usize = 256;
+const BUILT_IN: &str = include_str!("../../tests/data/tokenizer/tokenizer.json");
+const BUILT_IN_CONFIG: &str = include_str!("../../tests/data/tokenizer/tokenizer_config.json");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_canonical_and_deterministic() {
+        let tokenizer = Tokenizer::built_in().expect("loads");
+        assert!(tokenizer.next_words.len() > 100, "{}", tokenizer.next_words.len());
+        for seed in 0..50 {
+            let prompt = [seed, 7, 9];
+            let ids = tokenizer.answer(&prompt, 0, 40);
+            assert_eq!(ids, tokenizer.answer(&prompt, 0, 40));
+            assert_ne!(ids, tokenizer.answer(&prompt, 1, 40));
+            let text: String = ids.iter().map(|id| tokenizer.word(*id)).collect();
+            assert_eq!(text, tokenizer.decode(&ids));
+            assert_eq!(text, text.trim());
+            // As it stands in a later turn of a chat.
+            let around = format!("<|im_start|>assistant\n{text}<|im_end|>\n");
+            let encoded = tokenizer.encode(&around, false).expect("encodes");
+            assert!(encoded.windows(ids.len()).any(|window| window == ids), "{text}");
+        }
+    }
+
+    #[test]
+    fn segments_give_the_ids_of_the_whole() {
+        let tokenizer = Tokenizer::built_in().expect("loads");
+        assert_eq!(tokenizer.splitters.len(), 3);
+        for text in [
+            "",
+            "<|im_start|>",
+            "<|im_start|><|im_end|>x",
+            "a<b <|im_start|>user\n héllo <|im_<|im_end|>\n<|im_start|>assistant\n",
+        ] {
+            let (mut ids, mut joined) = (Vec::new(), String::new());
+            tokenizer.segments(text, |segment| match segment {
+                Segment::Token(id) => {
+                    ids.push(id);
+                    joined.push_str(&tokenizer.spelling(id).expect("known"));
+                }
+                Segment::Text(part) => {
+                    ids.extend(tokenizer.encode(part, false).expect("encodes"));
+                    joined.push_str(part);
+                }
+            });
+            assert_eq!(joined, text);
+            assert_eq!(ids, tokenizer.encode(text, false).expect("encodes"));
+        }
+    }
+
+    #[test]
+    fn bad_files_are_errors() {
+        assert!(matches!(Tokenizer::from_json("{}"), Err(TokenizerError::Library(_))));
+        let missing = Tokenizer::from_model_dir(Path::new("/nonexistent"));
+        assert!(matches!(missing, Err(TokenizerError::Read { .. })));
+    }
+}
