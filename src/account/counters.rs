@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
 pub(crate) const ENDPOINTS_MAX: usize = 16;
 /// Reasons that have counters of their own; `parse::Reason::index` stays below it.
-pub(crate) const REASONS_MAX: usize = 32;
+const REASONS_MAX: usize = 32;
 /// Statuses 100 to 599.
 const STATUSES: usize = 500;
 /// Predicted minus reported overlap is counted from minus to plus this many blocks; beyond it in the end buckets.

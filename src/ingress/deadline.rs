@@ -38,7 +38,8 @@ impl Deadline {
             let (sleep, _) = match &mut self.timer {
                 Some((sleep, fires_at)) if *fires_at <= self.at => (sleep, fires_at),
                 timer => {
-                    let until = Instant::now() + Duration::from_nanos(self.at.since(self.clock.now()));
+                    let until =
+                        Instant::now() + Duration::from_nanos(self.at.since(self.clock.now()));
                     match timer {
                         Some((sleep, fires_at)) => {
                             sleep.as_mut().reset(until);

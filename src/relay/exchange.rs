@@ -90,7 +90,9 @@ fn final_head(
             Err(_) => return Err(RelayError::HeadInvalid),
             Ok(Progress::Partial) => return Ok(Progress::Partial),
             // We never ask to switch protocols.
-            Ok(Progress::Complete) if response.status == 101 => return Err(RelayError::HeadInvalid),
+            Ok(Progress::Complete) if response.status == 101 => {
+                return Err(RelayError::HeadInvalid);
+            }
             Ok(Progress::Complete) if response.status >= 200 => return Ok(Progress::Complete),
             Ok(Progress::Complete) => {
                 input.drain(..response.head_bytes.min(input.len()));

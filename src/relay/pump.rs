@@ -143,7 +143,7 @@ async fn cut(
     mut out: Vec<u8>,
     error: RelayError,
 ) -> RelayError {
-    if answer.head.event_stream {
+    if answer.head.event_stream && !matches!(answer.head.body, BodyFraming::Length(_)) {
         let event = format!(
             "data: {{\"error\":{{\"message\":\"The worker failed in the middle of the answer: {}. \
              What was received so far is incomplete; send the request again.\",\

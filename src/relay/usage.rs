@@ -29,7 +29,8 @@ impl CachedTokens {
             let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
             // A number that the chunk ends in may go on in the next one.
             if (1..=12).contains(&length) && length < digits.len() {
-                found = digits.get(..length).and_then(|d| std::str::from_utf8(d).ok()?.parse().ok());
+                found =
+                    digits.get(..length).and_then(|d| std::str::from_utf8(d).ok()?.parse().ok());
             }
         }
         found

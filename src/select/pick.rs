@@ -61,6 +61,12 @@ impl PickRequest<'_> {
         tokens(self.prompt_bytes.saturating_sub(held), self.bytes_per_token)
     }
 
+    /// Tokens of the whole prompt.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u64 {
+        tokens(self.prompt_bytes, self.bytes_per_token)
+    }
+
     fn cost(&self, rank: RankIndex) -> RankCost {
         let uncached = self.uncached_tokens(rank);
         self.board
@@ -77,7 +83,7 @@ impl PickRequest<'_> {
 
 /// Tokens that so many bytes are expected to be, rounded up.
 #[must_use]
-pub(super) fn tokens(bytes: u64, bytes_per_token: f32) -> u64 {
+fn tokens(bytes: u64, bytes_per_token: f32) -> u64 {
     // In hundredths, so that the arithmetic stays in integers; the ratio is an estimate anyway.
     #[expect(
         clippy::cast_possible_truncation,
