@@ -3,6 +3,8 @@
 
 mod message;
 mod template;
+mod unescape;
 
 pub use message::{ChatRole, MessageSpan};
 pub use template::ChatTemplate;
+pub use unescape::unescape_into;
