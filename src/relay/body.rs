@@ -1,7 +1,9 @@
 //! Turns the worker's body framing into the client's: sans-IO, one chunk of upstream bytes at a time.
 
 use super::RelayError;
-use crate::http1::{BodyFraming, ChunkedDecoder, LAST_CHUNK, Version, encode_chunk_header};
+use crate::http1::{
+    BodyFraming, BodyLimits, ChunkedDecoder, LAST_CHUNK, Version, encode_chunk_header,
+};
 
 /// How the answer's body reaches the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ impl AnswerBody {
         let (inbound, framing, done) = match inbound {
             BodyFraming::None => (Inbound::Length(0), AnswerFraming::Plain, true),
             BodyFraming::Length(bytes) => (Inbound::Length(bytes), AnswerFraming::Plain, bytes == 0),
-            BodyFraming::Chunked => (Inbound::Chunked(ChunkedDecoder::new()), Self::open(client), false),
+            BodyFraming::Chunked => (Inbound::Chunked(ChunkedDecoder::new(&BodyLimits::default())), Self::open(client), false),
             BodyFraming::UntilClose => (Inbound::UntilClose, Self::open(client), false),
         };
         Self { inbound, framing, done }

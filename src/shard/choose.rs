@@ -2,6 +2,7 @@
 //! No await in here, so the shard's working memory serves all requests.
 
 use super::connection::Slot;
+use super::outcome;
 use super::state::{Scratch, Shard};
 use crate::account::{Count, Lease, LeaseCost, Stage};
 use crate::base::{ModelIndex, RankIndex};
@@ -62,7 +63,7 @@ pub(super) fn model<'a>(
     if request.has_model && endpoint != Endpoint::Models {
         return fleet.model(&request.model).ok_or_else(|| {
             if fleet.models.is_empty() {
-                Refusal::no_healthy_worker("no worker has answered yet")
+                outcome::no_worker("none has answered yet")
             } else {
                 Refusal::unknown_model(&request.model)
             }
@@ -76,7 +77,7 @@ pub(super) fn model<'a>(
         return Err(Refusal::missing_model());
     }
     let first = fleet.models.first().map(|model| (ModelIndex(0), model));
-    first.ok_or_else(|| Refusal::no_healthy_worker("no worker has answered yet"))
+    first.ok_or_else(|| outcome::no_worker("none has answered yet"))
 }
 
 /// Chooses a rank and takes its lease. A rank that has no room is left out and the next best is tried.
@@ -88,7 +89,7 @@ pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Ch
     scratch
         .candidates
         .collect(target.fleet, target.model, &shard.board, target.tried, start)
-        .map_err(|_| Refusal::no_healthy_worker("all of them are down or failed this request"))?;
+        .map_err(|_| outcome::no_worker("all that serve its model are down, or failed it"))?;
     let ratio = bytes_per_token(scratch, target.model_index);
     loop {
         let request = PickRequest {
@@ -104,7 +105,7 @@ pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Ch
             &mut shard.turn.borrow_mut(),
             &mut shard.random.borrow_mut(),
         );
-        let Some(rank) = picked else { return Err(Refusal::no_room()) };
+        let Some(rank) = picked else { return Err(outcome::no_room()) };
         let cost = cost(&request, rank, slot.request.max_tokens);
         let limit = shard.concurrency_max(target.fleet, rank);
         if let Some(lease) = Lease::try_take(&shard.board, rank, cost, limit, start)

@@ -2,9 +2,11 @@
 
 use super::read::{self, NoRequest};
 use super::state::Shard;
-use super::{refuse, request};
+use super::refuse::{self, Labels};
+use super::request;
 use crate::account::Count;
-use crate::http1::{RequestHead, ResponseHead};
+use crate::dispatch::request_id;
+use crate::http1::{FieldKind, RequestHead, ResponseHead};
 use crate::ingress::Conn;
 use crate::parse::ApiRequest;
 use futures_util::FutureExt;
@@ -21,10 +23,25 @@ pub(super) struct Slot {
     pub(super) request: ApiRequest,
     /// Head of the worker's answer.
     pub(super) response: ResponseHead,
-    /// Head and body of the request being served.
+    /// Head and body of the request being served, without the body's framing.
     pub(super) message: Vec<u8>,
-    /// Where the body ends in `message`.
-    pub(super) message_bytes: usize,
+    /// Its id: the client's own, or a fresh one.
+    pub(super) request_id: Vec<u8>,
+}
+
+impl Slot {
+    /// Moves a request that has been read completely out of the connection's input, so that what the client
+    /// sends meanwhile has its own place.
+    pub(super) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize, fresh_id: u64) {
+        let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
+        let next = conn.input.split_off(end);
+        self.message = std::mem::replace(&mut conn.input, next);
+        let sent = self.head.value_of(FieldKind::RequestId, &self.message);
+        let mut buffer = [0; 16];
+        let id = request_id(sent, fresh_id, &mut buffer);
+        self.request_id.clear();
+        self.request_id.extend_from_slice(id);
+    }
 }
 
 /// What becomes of the connection after an answer.
@@ -59,7 +76,7 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
         let after = match read::head(shard, &mut conn, &mut slot, reused).await {
             Ok(()) => request::serve(shard, &mut conn, &mut slot).await,
             Err(NoRequest::Silent) => After::Drop,
-            Err(NoRequest::Refused(refusal)) => refuse::head(shard, &mut conn, &refusal).await,
+            Err(NoRequest::Refused(refusal)) => refuse::and_close(shard, &mut conn, &refusal, &Labels::default()).await,
         };
         match after {
             After::KeepAlive => reused = true,

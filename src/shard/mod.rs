@@ -9,6 +9,7 @@ mod choose;
 mod connection;
 mod inbox;
 mod models;
+mod outcome;
 mod read;
 mod refuse;
 mod request;

@@ -37,7 +37,7 @@ pub(super) async fn answer(
         extra: &[("x-request-id", &slot.request_id)],
     };
     let mut out = Vec::with_capacity(body.len() + 256);
-    encode_own(&response, slot.head.version, &mut out);
+    encode_own(&response, &mut out);
     shard.counters.answered(Endpoint::Models.index(), 200);
     conn.wait_at_most(shard.config.timeouts.write);
     match conn.write(out).await {

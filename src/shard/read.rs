@@ -1,11 +1,14 @@
 //! Reads one request from a connection: head, then body, with limits and deadlines at every wait.
 
 use super::connection::Slot;
+use super::outcome;
 use super::state::Shard;
 use crate::admit::Admitted;
-use crate::http1::{BodyFraming, CONTINUE, ChunkedDecoder, Progress, parse_request};
+use crate::http1::{
+    BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, Progress, parse_request,
+};
 use crate::ingress::{Conn, ReadEnd};
-use crate::parse::Refusal;
+use crate::parse::{Reason, Refusal};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -45,7 +48,7 @@ pub(super) async fn head(
         match conn.fill().await {
             Ok(()) => {}
             Err(ReadEnd::Closed) => return Err(NoRequest::Silent),
-            Err(ReadEnd::TimedOut) => return Err(NoRequest::Refused(Refusal::request_timeout())),
+            Err(ReadEnd::TimedOut) => return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout))),
         }
     }
 }
@@ -105,7 +108,11 @@ struct BodyReading<'a> {
 
 impl BodyReading<'_> {
     async fn chunked(&mut self, conn: &mut Conn, start: usize) -> Result<usize, NoRequest> {
-        let mut decoder = ChunkedDecoder::new();
+        let limits = BodyLimits {
+            body_bytes_max: u64::try_from(self.shard.config.limits.body_bytes_max).unwrap_or(u64::MAX),
+            ..BodyLimits::default()
+        };
+        let mut decoder = ChunkedDecoder::new(&limits);
         // input[start..decoded] is data, input[raw..] is still framed.
         let mut decoded = start;
         loop {
@@ -121,29 +128,26 @@ impl BodyReading<'_> {
                     return Ok(decoded - start);
                 }
             }
-            if decoded - start > self.shard.config.limits.body_bytes_max {
-                return Err(self.too_large());
-            }
             self.more(conn).await?;
         }
     }
 
     fn hold(&mut self, body_bytes: usize) -> Result<(), NoRequest> {
-        self.admitted.hold_body(body_bytes).map_err(|_| NoRequest::Refused(Refusal::in_flight_full()))
+        self.admitted.hold_body(body_bytes).map_err(|_| NoRequest::Refused(outcome::in_flight_full()))
     }
 
     fn too_large(&self) -> NoRequest {
-        NoRequest::Refused(Refusal::body_too_large(self.shard.config.limits.body_bytes_max))
+        NoRequest::Refused(outcome::body_too_large(self.shard.config.limits.body_bytes_max))
     }
 
     async fn more(&mut self, conn: &mut Conn) -> Result<(), NoRequest> {
         if self.shard.now() >= self.give_up_at {
-            return Err(NoRequest::Refused(Refusal::request_timeout()));
+            return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
         }
         conn.wait_at_most(self.shard.config.timeouts.body);
         conn.fill().await.map_err(|end| match end {
             ReadEnd::Closed => NoRequest::Silent,
-            ReadEnd::TimedOut => NoRequest::Refused(Refusal::request_timeout()),
+            ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(Reason::RequestTimeout)),
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::connection::{After, Slot};
 use super::state::Shard;
 use crate::account::ENDPOINTS_MAX;
-use crate::http1::{BodyFraming, Method, OwnResponse, Version, encode_own};
+use crate::http1::{BodyFraming, Method, OwnResponse, encode_own};
 use crate::ingress::Conn;
 use crate::parse::{ApiShape, Endpoint, Refusal};
 use std::time::Duration;
@@ -24,9 +24,14 @@ pub(super) struct Labels {
     pub(super) stream: bool,
 }
 
-/// Answers a request whose head is no good. The connection ends: where the next request starts is unknown.
-pub(super) async fn head(shard: &Shard, conn: &mut Conn, refusal: &Refusal) -> After {
-    let bytes = encode(shard, refusal, &Labels::default(), Wire::CLOSE, &[]);
+/// Answers a request whose head or body is no good. The connection ends: where the next request starts is unknown.
+pub(super) async fn and_close(
+    shard: &Shard,
+    conn: &mut Conn,
+    refusal: &Refusal,
+    labels: &Labels,
+) -> After {
+    let bytes = encode(shard, refusal, labels, Wire { keep_alive: false, head_only: false }, &[]);
     conn.wait_at_most(shard.config.timeouts.write);
     if conn.write(bytes).await.is_ok() { After::Linger } else { After::Drop }
 }
@@ -52,7 +57,6 @@ pub(super) async fn before_body(
     let wire = Wire {
         keep_alive: end.is_some() && !shard.draining.is_set(),
         head_only: head.method == Method::Head,
-        version: head.version,
     };
     let bytes = encode(shard, refusal, labels, wire, &[]);
     conn.wait_at_most(shard.config.timeouts.write);
@@ -80,14 +84,12 @@ pub(super) async fn request(
     slot: &Slot,
     refusal: &Refusal,
     labels: &Labels,
-    request_id: &[u8],
 ) -> After {
     let wire = Wire {
         keep_alive: slot.head.keep_alive && !shard.draining.is_set(),
         head_only: slot.head.method == Method::Head,
-        version: slot.head.version,
     };
-    let bytes = encode(shard, refusal, labels, wire, request_id);
+    let bytes = encode(shard, refusal, labels, wire, &slot.request_id);
     conn.wait_at_most(shard.config.timeouts.write);
     match conn.write(bytes).await {
         Ok(()) if wire.keep_alive => After::KeepAlive,
@@ -100,30 +102,32 @@ pub(super) async fn request(
 struct Wire {
     keep_alive: bool,
     head_only: bool,
-    version: Version,
-}
-
-impl Wire {
-    const CLOSE: Self = Self { keep_alive: false, head_only: false, version: Version::Http11 };
 }
 
 fn encode(shard: &Shard, refusal: &Refusal, labels: &Labels, wire: Wire, request_id: &[u8]) -> Vec<u8> {
     let shape = match labels.endpoint {
         Some(Endpoint::Messages) => ApiShape::Anthropic,
-        _ => ApiShape::Openai,
+        _ => ApiShape::OpenAi,
     };
     let mut body = Vec::with_capacity(256);
     refusal.encode_body(shape, &mut body);
-    let mut extra: Vec<(&str, &[u8])> = vec![("x-forebay-reason", refusal.reason().label().as_bytes())];
+    let mut extra: Vec<(&str, &[u8])> = vec![("x-forebay-reason", refusal.reason().as_str().as_bytes())];
     if !request_id.is_empty() {
         extra.push(("x-request-id", request_id));
     }
-    let fields = refusal.fields();
-    extra.extend(fields.iter().map(|(name, value)| (*name, value.as_bytes())));
+    if let Some(methods) = refusal.allow() {
+        extra.push(("allow", methods.as_bytes()));
+    }
+    let seconds = refusal.retry_after_s().map(|seconds| seconds.to_string());
+    let millis = refusal.retry_after().map(|after| after.as_millis().to_string());
+    if let (Some(seconds), Some(millis)) = (&seconds, &millis) {
+        extra.push(("retry-after", seconds.as_bytes()));
+        extra.push(("retry-after-ms", millis.as_bytes()));
+    }
     let endpoint = labels.endpoint.map_or(NO_ENDPOINT, Endpoint::index);
     shard.counters.answered(endpoint, refusal.status());
     let model = labels.model.unwrap_or(usize::MAX);
-    shard.counters.refused(refusal.reason().index(), endpoint, labels.stream, model);
+    shard.counters.refused(refusal.reason() as usize, endpoint, labels.stream, model);
     let mut out = Vec::with_capacity(body.len() + 256);
     let response = OwnResponse {
         status: refusal.status(),
@@ -133,6 +137,6 @@ fn encode(shard: &Shard, refusal: &Refusal, labels: &Labels, wire: Wire, request
         head_only: wire.head_only,
         extra: &extra,
     };
-    encode_own(&response, wire.version, &mut out);
+    encode_own(&response, &mut out);
     out
 }

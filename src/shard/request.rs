@@ -56,9 +56,9 @@ async fn stages(
     labels: &mut Labels,
 ) -> Result<After, Stop> {
     // parse: the route. admit: the exact limits, before any of the body is read.
-    let endpoint = route(&slot.head.method, slot.path(&conn.input)).map_err(Stop::BeforeBody)?;
+    let endpoint = route(&slot.head.method, slot.head.path(&conn.input)).map_err(Stop::BeforeBody)?;
     labels.endpoint = Some(endpoint);
-    let full = |_| Stop::BeforeBody(Refusal::in_flight_full());
+    let full = |_| Stop::BeforeBody(outcome::in_flight_full());
     let mut admitted = shard.in_flight.admit().map_err(full)?;
 
     // ingress: the whole body. parse: one scan of it.
