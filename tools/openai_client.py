@@ -141,6 +141,14 @@ def concurrent(url):
     score.check("128 at once: both workers served", len(workers) == 2, workers)
 
 
+def guarded(group, *arguments):
+    """Runs a group of checks; what it raises fails it, and the other groups still run."""
+    try:
+        group(*arguments)
+    except Exception as error:  # noqa: BLE001: whatever went wrong, it is this group's result.
+        score.check(f"{group.__name__}: ran to its end", False, f"{type(error).__name__}: {error}")
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--cancel-ms-max", type=float, default=100.0, help="longest time from close to an idle engine")
@@ -151,12 +159,12 @@ def main():
         urls = [engine.url for engine in engines]
         router = rig.router(urls, wrap=given.wrap.split())
         client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="unused", max_retries=0, timeout=20)
-        unary_and_stream(client)
-        headers(client)
-        other_endpoints(client)
-        errors(client, router.url)
-        cancels(client, router, engines, given.cancel_ms_max)
-        concurrent(router.url)
+        guarded(unary_and_stream, client)
+        guarded(headers, client)
+        guarded(other_endpoints, client)
+        guarded(errors, client, router.url)
+        guarded(cancels, client, router, engines, given.cancel_ms_max)
+        guarded(concurrent, router.url)
         score.check("admin: /workers lists both", all(url.split("//")[1] in get(f"{router.admin}/workers")[1] for url in urls))
         score.check("router: stops cleanly on SIGTERM", router.stop() == 0, router.child.returncode)
     return score.finish()
