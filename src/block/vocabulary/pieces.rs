@@ -76,7 +76,11 @@ pub(super) fn literal(content: &str, style: Spelling) -> Vec<u8> {
     }
 }
 
-fn place(tokens: &mut Vec<Option<Vec<u8>>>, id: u32, bytes: Vec<u8>) -> Result<(), VocabularyError> {
+fn place(
+    tokens: &mut Vec<Option<Vec<u8>>>,
+    id: u32,
+    bytes: Vec<u8>,
+) -> Result<(), VocabularyError> {
     let index = usize::try_from(id).unwrap_or(usize::MAX);
     if id >= TOKEN_IDS_MAX {
         return Err(VocabularyError::TooLarge(id));
