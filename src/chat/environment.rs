@@ -35,11 +35,9 @@ pub(super) fn build(source: &str, clock: Clock) -> Result<Environment<'static>, 
     environment.set_formatter(print);
     environment.add_filter("tojson", tojson);
     environment.add_filter("trim", trim);
-    environment.add_filter("string", |value: &Value| -> String {
-        let mut out = String::new();
-        write_str(value, &mut out);
-        out
-    });
+    environment.add_filter("string", |value: &Value| text_of(value));
+    environment.add_filter("upper", |value: &Value| text_of(value).to_uppercase());
+    environment.add_filter("lower", |value: &Value| text_of(value).to_lowercase());
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
@@ -64,19 +62,21 @@ pub(super) fn build(source: &str, clock: Clock) -> Result<Environment<'static>, 
 fn print(out: &mut Output<'_>, _state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     let written = match value.as_str() {
         Some(text) => out.write_str(text),
-        None => {
-            let mut text = String::new();
-            write_str(value, &mut text);
-            out.write_str(&text)
-        }
+        None => out.write_str(&text_of(value)),
     };
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "cannot write"))
 }
 
-/// Jinja's `trim`: `str(value).strip(chars)`.
-fn trim(value: &Value, characters: Option<&str>) -> String {
+/// `str(value)`.
+fn text_of(value: &Value) -> String {
     let mut text = String::new();
     write_str(value, &mut text);
+    text
+}
+
+/// Jinja's `trim`: `str(value).strip(chars)`.
+fn trim(value: &Value, characters: Option<&str>) -> String {
+    let text = text_of(value);
     let stripped =
         |character: char| characters.map_or(is_space(character), |set| set.contains(character));
     text.trim_matches(stripped).to_owned()

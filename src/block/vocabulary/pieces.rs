@@ -69,7 +69,7 @@ pub(super) fn build(file: &TokenizerFile, style: Spelling) -> Result<Arena, Voca
 }
 
 /// Added tokens are literal text. SentencePiece files also list runs of their space mark, which stand for spaces.
-pub(super) fn literal(content: &str, style: Spelling) -> Vec<u8> {
+fn literal(content: &str, style: Spelling) -> Vec<u8> {
     match style {
         Spelling::Spaced => content.replace(SPACE_MARK, " ").into_bytes(),
         Spelling::ByteLevel | Spelling::Plain => content.as_bytes().to_vec(),

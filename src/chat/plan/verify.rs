@@ -27,8 +27,9 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
             break;
         }
     }
+    let mut trials_left = LITERAL_TRIALS_MAX;
     for text in others.iter().filter(|text| !text.trim().is_empty()) {
-        if !literal_is_harmless(&plan, text, probe) {
+        if !literal_is_harmless(&plan, text, probe, &mut trials_left) {
             triggers.insert(text.clone());
         }
     }
@@ -43,8 +44,8 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
     Some(plan)
 }
 
-/// Is a literal of the template, as part of a content, printed like any text?
-fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer) -> bool {
+/// Is a literal of the template, as part of a content, printed like any text? When all trials are used up: no.
+fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer, trials_left: &mut usize) -> bool {
     let forms =
         [text.to_owned(), format!("{text}b"), format!("a{text}"), format!("a{text}b{text}c")];
     for roles in plan.kind.sequences(LITERAL_LENGTH) {
@@ -56,9 +57,10 @@ fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer) -> bool {
                 content.clone_from(form);
             }
             let case = Case { roles: roles.clone(), contents, generates: true };
-            if !case.agrees(plan, probe) {
+            if *trials_left == 0 || !case.agrees(plan, probe) {
                 return false;
             }
+            *trials_left -= 1;
         }
     }
     true
@@ -158,8 +160,10 @@ fn random_content(rng: &mut Rng, blanks: bool) -> String {
 const CONVERSATIONS: usize = 240;
 const CONVERSATIONS_WITH_BLANKS: usize = 80;
 const CONVERSATIONS_AT_END: usize = 80;
+/// Renderings spent on literals of the template: a second or less, for templates of a thousand lines too.
+const LITERAL_TRIALS_MAX: usize = 12_000;
 /// Sequences in which each literal of the template is tried.
-const LITERAL_LENGTH: usize = 3;
+const LITERAL_LENGTH: usize = 2;
 
 const SPACES: [&str; 12] = [
     " ",
