@@ -17,12 +17,12 @@ pub use conversations::{Conversation, Conversations, Sizes};
 pub use meter::{Figures, Meter, Outcome};
 
 use crate::base::Clock;
-use crate::engine::{Engine, EngineConfig, EngineError, EngineHandle, Tokenizer, TokenizerError};
+use crate::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText, Tokenizer};
 use router::DemoRouter;
 use serde_json::json;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -54,9 +54,6 @@ pub enum DemoError {
     /// An engine does not start.
     #[error("engine: {0}")]
     Engine(#[from] EngineError),
-    /// The built-in tokenizer does not load.
-    #[error("{0}")]
-    Tokenizer(#[from] TokenizerError),
     /// The router does not start.
     #[error("router: {0}")]
     Router(String),
@@ -85,9 +82,10 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     let folder = format!("forebay-demo-{:016x}", fastrand::u64(..));
     let model_dir = std::env::temp_dir().join(folder);
     Tokenizer::write_built_in(&model_dir)?;
+    let stage = Stage { text: EngineText::load(None)?, model_dir: model_dir.clone() };
     let both = runtime.block_on(async {
-        let kv = one_policy(config, DemoPolicy::Kv, &model_dir, out).await?;
-        let round_robin = one_policy(config, DemoPolicy::RoundRobin, &model_dir, out).await?;
+        let kv = one_policy(config, DemoPolicy::Kv, &stage, out).await?;
+        let round_robin = one_policy(config, DemoPolicy::RoundRobin, &stage, out).await?;
         Ok::<_, DemoError>((kv, round_robin))
     });
     // Best effort: it is a folder for temporary files.
@@ -102,16 +100,22 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     Ok(())
 }
 
+/// What both runs share.
+struct Stage {
+    text: EngineText,
+    model_dir: PathBuf,
+}
+
 async fn one_policy(
     config: &DemoConfig,
     policy: DemoPolicy,
-    model_dir: &Path,
+    stage: &Stage,
     out: &mut impl Write,
 ) -> Result<Figures, DemoError> {
-    let engines =
-        (0..ENGINES).map(|_| Engine::start(engine_config())).collect::<Result<Vec<_>, _>>()?;
-    let router = DemoRouter::start(policy, &engines, model_dir)?;
-    let conversations = Arc::new(Conversations::new(Tokenizer::built_in()?, SIZES));
+    let start = |_| Engine::start_with(engine_config(), stage.text.clone());
+    let engines = (0..ENGINES).map(start).collect::<Result<Vec<_>, _>>()?;
+    let router = DemoRouter::start(policy, &engines, &stage.model_dir)?;
+    let conversations = Arc::new(Conversations::new(stage.text.tokenizer().clone(), SIZES));
     let clock = Clock::start();
     let client = ChatClient::new(clock)?;
     let (sink, outcomes) = mpsc::unbounded_channel();

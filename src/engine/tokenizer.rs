@@ -238,7 +238,9 @@ fn splitters(inner: &Inner) -> Vec<(String, u32)> {
 /// Words that answers choose from; enough for variety, few enough to load fast.
 const WORDS_MAX: usize = 256;
 const BUILT_IN: &str = include_str!("../../tests/data/tokenizer/tokenizer.json");
-const BUILT_IN_CONFIG: &str = include_str!("../../tests/data/tokenizer/tokenizer_config.json");
+/// The `tokenizer_config.json` beside the small tokenizer: its chat template.
+pub(super) const BUILT_IN_CONFIG: &str =
+    include_str!("../../tests/data/tokenizer/tokenizer_config.json");
 
 #[cfg(test)]
 mod tests {
