@@ -192,22 +192,23 @@ fn engine_config() -> EngineConfig {
         kv_blocks: 1_024,
         block_size: 16,
         concurrency: 64,
-        prefill_tokens_per_s: 12_000.0,
+        prefill_tokens_per_s: 6_500.0,
         itl_ms: 8.0,
         ..EngineConfig::default()
     }
 }
 
 const ENGINES: usize = 4;
-/// 40 conversations of up to 900 tokens: 36,000 tokens, of which one engine keeps 16,384 and four keep 65,536.
+/// 40 conversations that grow to 900 tokens each beside 6 system prompts of 400: up to 38,000 tokens, of which one
+/// engine keeps 16,384 and four keep 65,536.
 const SIZES: Sizes = Sizes {
     slots: 40,
     system_prompts: 6,
-    system_tokens: 300,
-    question_tokens: 90,
+    system_tokens: 400,
+    question_tokens: 120,
     answer_tokens: 12,
     turns: 6,
-    think_ms: 250.0,
+    think_ms: 400.0,
 };
 const WARM_UP_SHARE: f64 = 0.25;
 const WARM_UP_S_MAX: f64 = 2.5;
