@@ -15,31 +15,29 @@
 //! (`tests/house.rs` keeps this true).
 
 // Things.
-pub mod account;
 pub mod base;
-pub mod block;
-pub mod chat;
+pub mod ring;
 pub mod config;
 pub mod http1;
-pub mod mailbox;
-pub mod ring;
+pub mod block;
+pub mod chat;
 pub mod worker;
+pub mod account;
+pub mod mailbox;
 // Stages, in the order a request meets them.
-pub mod admit;
-pub mod dispatch;
-pub mod index;
 pub mod ingress;
 pub mod parse;
-pub mod relay;
+pub mod admit;
 pub mod render;
+pub mod index;
 pub mod select;
+pub mod dispatch;
+pub mod relay;
 // Planes.
+pub mod shard;
 pub mod control;
 pub mod server;
-pub mod shard;
 // Programs built from the above.
 pub mod engine;
-// Runs engines and a router.
 pub mod demo;
-// Runs all programs.
 pub mod cli;

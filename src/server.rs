@@ -1,1 +1,176 @@
-//! To be built.
+//! Builds the rings, starts the shards and the control plane, and joins them at the end: the only place that
+//! names both planes.
+
+use crate::base::limits::SHARDS_MAX;
+use crate::base::{Clock, ShardIndex};
+use crate::block::KeySeed;
+use crate::config::Config;
+use crate::control::{self, ControlSetup};
+use crate::index;
+use crate::ingress;
+use crate::mailbox::wire;
+use crate::shard::{self, Driver, ShardSetup, wake_pair};
+use crate::worker::LoadBoard;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// A running router.
+#[derive(Debug)]
+pub struct ServerHandle {
+    /// Where it listens; the port is real even if 0 was asked for.
+    pub listen: SocketAddr,
+    /// Where the admin API listens.
+    pub admin: SocketAddr,
+    stop: tokio::sync::watch::Sender<bool>,
+    control: Option<JoinHandle<()>>,
+    shards: Vec<JoinHandle<()>>,
+}
+
+/// Why the router does not start. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No core is configured.
+    #[error("no core is left to run on: set `cores` to 1 to {SHARDS_MAX} core numbers")]
+    NoCores,
+    /// An address cannot be bound.
+    #[error(
+        "cannot listen on {address}: {source}; is another process listening there? (key `{key}`)"
+    )]
+    Listen {
+        /// The key of the config file.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A thread or descriptor cannot be had.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// Starts everything and returns at once. With `signals` SIGTERM and SIGINT drain the router, else only
+/// [`ServerHandle::stop`] does.
+///
+/// # Errors
+/// [`StartError`]; nothing runs then.
+pub fn start(mut config: Config, signals: bool) -> Result<ServerHandle, StartError> {
+    config.resolve_cores(&available_cores());
+    let shard_count = config.cores.len();
+    if shard_count == 0 || shard_count > SHARDS_MAX {
+        return Err(StartError::NoCores);
+    }
+    let driver = Driver::detect();
+    if driver == Driver::Epoll {
+        tracing::warn!(
+            "io_uring is not available (container seccomp profile, or kernel.io_uring_disabled); \
+             running on epoll, which costs some 25 % more CPU per request"
+        );
+    }
+    let bound = |key, address| {
+        let listener = ingress::bind(address);
+        listener.map_err(|source| StartError::Listen { key, address, source })
+    };
+    let first = bound("listen", config.listen)?;
+    config.listen = first.local_addr()?;
+    let mut listeners = vec![first];
+    for _ in 1..shard_count {
+        listeners.push(bound("listen", config.listen)?);
+    }
+    let admin = TcpListener::bind(config.admin)
+        .and_then(|admin| admin.set_nonblocking(true).map(|()| admin))
+        .map_err(|source| StartError::Listen { key: "admin", address: config.admin, source })?;
+    config.admin = admin.local_addr()?;
+    launch(Arc::new(config), driver, listeners, admin, signals)
+}
+
+fn launch(
+    config: Arc<Config>,
+    driver: Driver,
+    listeners: Vec<TcpListener>,
+    admin: TcpListener,
+    signals: bool,
+) -> Result<ServerHandle, StartError> {
+    let clock = Clock::start();
+    let seed = KeySeed(fastrand::u64(..));
+    let board = Arc::new(LoadBoard::new());
+    let (reader, slices) = index::index(listeners.len(), seed, config.limits.index_bytes_max);
+    let mut wakes = Vec::new();
+    let mut sources = Vec::new();
+    for _ in &listeners {
+        let (wake, source) = wake_pair(driver)?;
+        wakes.push(wake);
+        sources.push(source);
+    }
+    let (end, ends) = wire(wakes);
+    let mut shards = Vec::new();
+    let parts = ends.into_iter().zip(listeners).zip(sources).zip(slices).zip(config.cores.clone());
+    for ((((end, listener), wake), slice), core) in parts {
+        let setup = ShardSetup {
+            config: Arc::clone(&config),
+            clock,
+            core,
+            driver,
+            listener,
+            wake,
+            board: Arc::clone(&board),
+            index: reader.clone(),
+            slice,
+            end,
+        };
+        shards.push(spawn_shard(setup)?);
+    }
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let (listen, admin_address) = (config.listen, config.admin);
+    let setup =
+        ControlSetup { config, clock, seed, end, board, index: reader, admin, stopped, signals };
+    let control = std::thread::Builder::new().name("control".into()).spawn(move || {
+        if let Err(error) = control::run(setup) {
+            tracing::error!(%error, "the control plane ended");
+        }
+    })?;
+    Ok(ServerHandle { listen, admin: admin_address, stop, control: Some(control), shards })
+}
+
+fn spawn_shard(setup: ShardSetup) -> io::Result<JoinHandle<()>> {
+    let ShardIndex(number) = setup.end.index;
+    std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
+        if let Err(error) = shard::run(setup) {
+            tracing::error!(shard = number, %error, "a shard ended: its runtime failed");
+        }
+    })
+}
+
+impl ServerHandle {
+    /// Asks for a drain: no new connections, streams finish up to `timeouts.drain`.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Waits for the end of a drain.
+    pub fn join(mut self) {
+        self.join_threads();
+    }
+
+    fn join_threads(&mut self) {
+        for thread in self.shards.drain(..).chain(self.control.take()) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the router panicked (this is a bug)");
+            }
+        }
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        self.stop();
+        self.join_threads();
+    }
+}
+
+fn available_cores() -> Vec<usize> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    cores.into_iter().map(|core| core.id).collect()
+}

@@ -1,1 +1,11 @@
-//! To be built.
+//! What a request costs and what it did: leases on ranks, counters, latencies.
+//! Each shard owns its counters and histograms and is their only writer; the control plane reads.
+
+mod counters;
+mod latency;
+mod lease;
+
+pub(crate) use counters::ENDPOINTS_MAX;
+pub use counters::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
+pub use latency::{Stage, StageHistograms};
+pub use lease::{Lease, LeaseCost};

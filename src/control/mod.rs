@@ -1,1 +1,4 @@
-//! To be built.
+//! The control plane.
+pub mod kv_events;
+#[cfg(test)]
+mod test_support;

@@ -1,1 +1,8 @@
-//! To be built.
+//! From a chosen rank to what is sent: the retry budget, the head of the upstream request. Pure.
+//! Runs on the shard's thread, called by `shard::request`.
+
+mod retry;
+mod send_plan;
+
+pub use retry::RetryBudget;
+pub use send_plan::{SendPlan, request_id};

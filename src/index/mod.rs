@@ -1,1 +1,94 @@
-//! To be built.
+//! The index: which rank holds which prefix, by bytes. Each shard owns one slice and alone writes it
+//! ([`SliceWriter`]); every shard reads all slices in place ([`IndexReader`]), without locks and without messages.
+//!
+//! An entry stands for one path of blocks from a root and has the ranks that hold its last block and the byte
+//! lengths of the blocks that follow. A path belongs to the slice that its first block gives ([`slice_of`]), with
+//! all that extends it. A walk is bounded by `WALK_PROBES_MAX`, the memory by the budget; at the budget stores
+//! are refused and counted. Never waits, never panics, and never says that a rank holds what it does not hold, but for the
+//! moments that a change is under way.
+
+mod overlaps;
+mod ranks;
+mod slice;
+mod table;
+mod walk;
+mod words;
+
+pub use overlaps::{Overlap, Overlaps};
+pub use slice::SliceWriter;
+pub use table::Shape;
+
+use crate::base::ShardIndex;
+use crate::block::{BlockKey, KeySeed};
+use std::sync::Arc;
+use table::Table;
+use walk::Walk;
+
+/// Slots of one segment of a slice: growing by one takes some 20 us.
+const SEGMENT_SLOTS: usize = 1_024;
+
+/// Makes an empty index of one slice per shard. The budget is for all slices together, in bytes.
+#[must_use]
+pub fn index(
+    shard_count: usize,
+    seed: KeySeed,
+    memory_bytes_max: usize,
+) -> (IndexReader, Vec<SliceWriter>) {
+    let memory_bytes_max = memory_bytes_max / shard_count.max(1);
+    index_of_shape(shard_count, seed, Shape { segment_slots: SEGMENT_SLOTS, memory_bytes_max })
+}
+
+/// The same with slices of a given shape, for tests that want small ones.
+#[must_use]
+pub fn index_of_shape(
+    shard_count: usize,
+    seed: KeySeed,
+    shape: Shape,
+) -> (IndexReader, Vec<SliceWriter>) {
+    let writers: Vec<SliceWriter> =
+        (0..shard_count.max(1)).map(|_| SliceWriter::new(shape)).collect();
+    let slices = writers.iter().map(SliceWriter::table).collect();
+    (IndexReader { seed, slices }, writers)
+}
+
+/// The shard that owns a path, by the key of the path's first block.
+#[must_use]
+pub fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
+    // The high bits choose the slice, as a fraction of the whole; the table uses the others.
+    let scaled = u128::from(first_block.to_word()) * (shard_count.max(1) as u128);
+    ShardIndex(u16::try_from(scaled >> 64).unwrap_or(0))
+}
+
+/// Reads all slices. Cheap to clone; one for each thread.
+#[derive(Clone, Debug)]
+pub struct IndexReader {
+    seed: KeySeed,
+    slices: Arc<[Arc<Table>]>,
+}
+
+impl IndexReader {
+    /// Finds how much of `text` each rank holds under `root` and adds it to `out`: a rank that is there already keeps
+    /// the larger overlap.
+    pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {
+        Walk { slices: &self.slices, seed: self.seed, text, out }.run(root);
+    }
+
+    /// Entries of all slices.
+    #[must_use]
+    pub fn entry_count(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.entry_count()).sum()
+    }
+
+    /// Bytes allocated for entries; does not shrink.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.memory_bytes()).sum()
+    }
+
+    /// Stores refused since start, because of the memory budget or because a rank, a block or the number of different
+    /// block lengths after one block was outside its limit.
+    #[must_use]
+    pub fn refused_count(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.refused_count()).sum()
+    }
+}

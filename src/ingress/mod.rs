@@ -1,1 +1,15 @@
-//! To be built.
+//! Client connections of one shard: listener, buffers, the one outstanding read of each socket, deadlines.
+//! Runs on the shard's thread. Fills buffers and never parses; `shard::request` calls it and the parser.
+//! Limits: `limits.connections_max`, pooled buffers, one read buffer per connection.
+
+mod buffer;
+mod conn;
+mod deadline;
+mod listener;
+mod reader;
+
+pub use buffer::BufferPool;
+pub use conn::{Conn, ReadEnd, WriteEnd};
+pub use deadline::Deadline;
+pub use listener::{bind, listen};
+pub use reader::Reader;

@@ -3,6 +3,8 @@
 
 mod command;
 mod kv;
+mod wiring;
 
 pub use command::{MeshMessage, ShardCommand};
 pub use kv::{KvBatch, KvOp};
+pub use wiring::{ControlEnd, ShardEnd, ShardPort, wire};

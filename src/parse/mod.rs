@@ -1,5 +1,20 @@
-//! Bytes of a request to an [`ApiRequest`], or a refusal. Sans-IO.
+//! Bytes of a request to an [`ApiRequest`], or a [`Refusal`]. Sans-IO: no socket, no clock, no allocation once the
+//! reused request has grown to size.
+//!
+//! [`route`] says which API a path is, [`scan`] reads the body once and keeps spans into it, [`Refusal`] is every
+//! answer that the router gives itself. The body is never re-serialised: what the engine gets is what was scanned.
+//! This module must never follow a body deeper than [`crate::base::JSON_DEPTH_MAX`].
 
+mod json;
+mod messages;
+mod prompt;
+mod refuse;
 mod request;
+mod route;
+mod scan;
 
-pub use request::{ApiRequest, Endpoint, PromptSource};
+pub use json::{ScanError, check_json};
+pub use refuse::{Reason, Refusal};
+pub use request::{ApiRequest, ApiShape, Endpoint, PromptSource};
+pub use route::route;
+pub use scan::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, scan};

@@ -30,15 +30,55 @@ pub enum Endpoint {
     Models,
 }
 
+/// Whose shape errors take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ApiShape {
+    /// `{"error":{"message","type","param","code"}}`
+    #[default]
+    OpenAi,
+    /// `{"type":"error","error":{"type","message"}}`
+    Anthropic,
+}
+
+impl Endpoint {
+    /// Short name for metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat_completions",
+            Self::Completions => "completions",
+            Self::Embeddings => "embeddings",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::Rerank => "rerank",
+            Self::Score => "score",
+            Self::Generate => "generate",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
+            Self::Models => "models",
+        }
+    }
+
+    /// Whose shape errors on this endpoint take.
+    #[must_use]
+    pub const fn shape(self) -> ApiShape {
+        match self {
+            Self::Messages => ApiShape::Anthropic,
+            _ => ApiShape::OpenAi,
+        }
+    }
+}
+
 /// Where the prompt stands in the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PromptSource {
     /// None found, or of a shape that is not matched.
     #[default]
     None,
-    /// `messages` where every entry is plain; the spans are in [`ApiRequest::messages`].
+    /// `messages` where every entry is plain; the spans are in [`ApiRequest::messages`]. Also `input` of
+    /// `/v1/responses` and `system` plus `messages` of `/v1/messages`, in the order the engine renders them.
     PlainMessages,
-    /// `messages` (or tools, template arguments) that need the full template.
+    /// `messages` of a chat request that need the full template (parts, tools, template arguments ...).
     Messages,
     /// One string: the span between the quotes, JSON-escaped if it holds a backslash.
     Text(Range<u32>),
@@ -65,6 +105,23 @@ pub struct ApiRequest {
     pub messages: Vec<MessageSpan>,
     /// `add_generation_prompt`, true when absent.
     pub add_generation_prompt: bool,
+    /// Position of the brace that closes the body: further members are spliced in before it.
+    pub closing_brace: u32,
     /// LoRA or cache namespace given in the body (`cache_salt`), decoded; empty when absent.
     pub cache_salt: String,
+}
+
+impl ApiRequest {
+    /// Empties it; vectors and strings keep their capacity.
+    pub fn clear(&mut self) {
+        self.model.clear();
+        self.has_model = false;
+        self.stream = false;
+        self.max_tokens = None;
+        self.prompt = PromptSource::None;
+        self.messages.clear();
+        self.add_generation_prompt = true;
+        self.closing_brace = 0;
+        self.cache_salt.clear();
+    }
 }

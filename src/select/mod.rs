@@ -1,1 +1,10 @@
-//! To be built.
+//! Chooses the rank of a request. Pure: candidates, loads, overlaps and a random source in, a choice out.
+//! Called by `shard::request` on the shard's thread; never blocks, never allocates.
+
+mod candidate;
+mod cost;
+mod pick;
+
+pub use candidate::{Candidates, NoCandidate};
+pub use cost::{RankCost, predicted_work_tokens};
+pub use pick::{PickRequest, Policy, RoundRobin, pick};

@@ -1,1 +1,24 @@
-//! To be built.
+//! The data plane: one pinned thread that owns one of everything. `request.rs` calls the stages in order and is
+//! the file to open first.
+//!
+//! Limits: `limits.connections_max`, `limits.in_flight_max`, `limits.buffered_bytes_max` per shard; the rings of
+//! `mailbox`. A shard never waits for another thread, never locks, never resolves names, never opens files.
+
+mod attempt;
+mod choose;
+mod connection;
+mod inbox;
+mod models;
+mod outcome;
+mod read;
+mod refuse;
+mod request;
+mod run;
+mod runtime;
+mod signal;
+mod state;
+mod wake;
+
+pub use run::{ShardSetup, run};
+pub use runtime::Driver;
+pub use wake::{WakeSource, wake_pair};

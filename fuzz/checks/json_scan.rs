@@ -1,0 +1,141 @@
+//! Any bytes as a request body. Must hold: the scan accepts what `serde_json` accepts and nothing else (limits of
+//! depth, numbers and names aside), and both read the same model, flags, prompt and messages out of it.
+
+use forebay::chat::{ChatRole, unescape_into};
+use forebay::parse::{ApiRequest, Endpoint, PromptSource, ScanError, check_json, scan};
+use serde_json::Value;
+
+const ENDPOINTS: [Endpoint; 6] = [
+    Endpoint::ChatCompletions,
+    Endpoint::Completions,
+    Endpoint::Responses,
+    Endpoint::Messages,
+    Endpoint::Generate,
+    Endpoint::Tokenize,
+];
+
+/// Panics when a rule above is broken.
+pub(crate) fn check(data: &[u8]) {
+    let verdict = check_json(data);
+    let parsed = serde_json::from_slice::<Value>(data);
+    match (&verdict, &parsed) {
+        (Ok(()), Err(error)) => {
+            let text = error.to_string();
+            // serde_json has no number above f64's range and stops one level earlier.
+            assert!(
+                text.contains("number out of range") || text.contains("recursion limit"),
+                "accepted, but serde_json says {text}"
+            );
+        }
+        (Err(error), Ok(_)) => assert!(
+            matches!(error, ScanError::Depth { .. }),
+            "refused with {error}, serde_json accepts"
+        ),
+        _ => {}
+    }
+    let mut request = ApiRequest::default();
+    for endpoint in ENDPOINTS {
+        let scanned = scan(data, endpoint, &mut request);
+        match (scanned, &verdict) {
+            (Ok(()), verdict) => assert_eq!(*verdict, Ok(()), "the scan accepts what is no JSON"),
+            (
+                Err(ScanError::NotObject | ScanError::ModelTooLong | ScanError::Owned { .. }),
+                Ok(()),
+            ) => continue,
+            (Err(error), verdict) => {
+                assert_eq!(Err(error), *verdict, "scan and check disagree");
+                continue;
+            }
+        }
+        if let Ok(value) = &parsed {
+            agree(data, value, endpoint, &request);
+        }
+    }
+}
+
+fn agree(data: &[u8], value: &Value, endpoint: Endpoint, request: &ApiRequest) {
+    assert_eq!(request.has_model, value["model"].is_string());
+    assert_eq!(request.model, value["model"].as_str().unwrap_or(""));
+    assert_eq!(request.stream, value["stream"] == true);
+    assert_eq!(request.add_generation_prompt, value["add_generation_prompt"] != false);
+    assert_eq!(data[usize::try_from(request.closing_brace).unwrap()], b'}');
+    if endpoint == Endpoint::ChatCompletions {
+        let count = [&value["max_completion_tokens"], &value["max_tokens"]]
+            .into_iter()
+            .find_map(Value::as_u64);
+        if let (Some(count), Some(tokens)) = (count, request.max_tokens) {
+            assert!(tokens == u32::MAX || u64::from(tokens) == count);
+        }
+    }
+    match &request.prompt {
+        PromptSource::None => {}
+        PromptSource::Messages => assert!(value["messages"].is_array()),
+        PromptSource::PlainMessages => plain_messages(data, value, endpoint, request),
+        PromptSource::Text(span) => {
+            assert!(prompts_of(value, endpoint).contains(&&Value::String(text(bytes(data, span)))))
+        }
+        PromptSource::TokenIds(span) => {
+            let ids: Value = serde_json::from_slice(bytes(data, span)).unwrap();
+            assert!(ids.as_array().unwrap().iter().all(Value::is_u64));
+            assert!(prompts_of(value, endpoint).contains(&&ids));
+        }
+        PromptSource::Batch(span) => {
+            let first: Value = serde_json::from_slice(bytes(data, span)).unwrap();
+            assert!(prompts_of(value, endpoint).iter().any(|prompt| prompt[0] == first));
+        }
+    }
+    if endpoint == Endpoint::Completions
+        && value["prompt"].is_string()
+        && value["cache_salt"].is_null()
+    {
+        assert!(matches!(request.prompt, PromptSource::Text(_)));
+    }
+}
+
+/// Keys that the endpoint's prompt may stand under.
+fn prompts_of(value: &Value, endpoint: Endpoint) -> Vec<&Value> {
+    match endpoint {
+        Endpoint::Generate => vec![&value["input_ids"], &value["text"]],
+        _ => vec![&value["prompt"]],
+    }
+}
+
+fn plain_messages(data: &[u8], value: &Value, endpoint: Endpoint, request: &ApiRequest) {
+    let mut wanted = Vec::new();
+    let (preamble, list) = match endpoint {
+        Endpoint::Responses => (&value["instructions"], &value["input"]),
+        Endpoint::Messages => (&value["system"], &value["messages"]),
+        _ => (&Value::Null, &value["messages"]),
+    };
+    if let Some(preamble) = preamble.as_str() {
+        wanted.push(("system", preamble));
+    }
+    match list {
+        Value::String(input) => wanted.push(("user", input)),
+        Value::Array(list) => wanted.extend(list.iter().map(|message| {
+            (message["role"].as_str().unwrap(), message["content"].as_str().unwrap())
+        })),
+        _ => panic!("no messages in {list}"),
+    }
+    assert_eq!(wanted.len(), request.messages.len());
+    for ((role, content), message) in wanted.into_iter().zip(&request.messages) {
+        let raw = bytes(data, &message.content);
+        let ours = match message.role {
+            ChatRole::System => "system",
+            ChatRole::User => "user",
+            ChatRole::Assistant => "assistant",
+        };
+        assert_eq!((ours, text(raw).as_str()), (role, content));
+        assert_eq!(message.escaped, raw.contains(&b'\\'));
+    }
+}
+
+fn bytes<'a>(data: &'a [u8], span: &std::ops::Range<u32>) -> &'a [u8] {
+    &data[usize::try_from(span.start).unwrap()..usize::try_from(span.end).unwrap()]
+}
+
+fn text(escaped: &[u8]) -> String {
+    let mut out = Vec::new();
+    unescape_into(escaped, &mut out);
+    String::from_utf8(out).unwrap()
+}

@@ -1,0 +1,283 @@
+//! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no read-modify-write.
+
+use crate::base::limits::MODELS_MAX;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
+pub(crate) const ENDPOINTS_MAX: usize = 16;
+/// Reasons that have counters of their own; `parse::Reason::index` stays below it.
+const REASONS_MAX: usize = 32;
+/// Statuses 100 to 599.
+const STATUSES: usize = 500;
+/// Predicted minus reported overlap is counted from minus to plus this many blocks; beyond it in the end buckets.
+pub const OVERLAP_ERROR_BLOCKS_MAX: i64 = 8;
+const OVERLAP_BUCKETS: usize = 17;
+
+/// Plain counters, exported as `forebay_<name>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// Client connections accepted.
+    ConnectionsAccepted,
+    /// Client connections closed.
+    ConnectionsClosed,
+    /// Connections refused because `connections_max` was reached.
+    ConnectionsRefused,
+    /// Connections opened to workers.
+    UpstreamConnects,
+    /// Requests sent on a pooled connection.
+    UpstreamReused,
+    /// Requests sent again because a pooled connection died before a byte came back.
+    Resends,
+    /// Requests sent to another rank before the first byte.
+    Retries,
+    /// Requests whose client left before the answer was complete.
+    ClientGone,
+    /// Answers cut because the worker died in the middle.
+    CutMidStream,
+    /// Prompts rendered by the chat template's verified fast path.
+    RenderedPlan,
+    /// Prompts rendered by the full chat template, or plain text and token ids.
+    RenderedFull,
+    /// Prompts that could not be rendered and were routed by load alone.
+    Unrenderable,
+    /// Prompt bytes walked.
+    PromptBytes,
+    /// Prompt bytes found on the chosen rank.
+    OverlapBytes,
+    /// Index operations applied by this shard.
+    KvOpsApplied,
+    /// Hints to other shards dropped because the ring was full.
+    MeshDropped,
+    /// Tasks that panicked; the connection was closed. Anything but 0 is a bug.
+    TasksPanicked,
+    /// Response body bytes relayed.
+    ResponseBytes,
+}
+
+impl Count {
+    /// All, in order of their index.
+    pub const ALL: [(Self, &'static str); 18] = [
+        (Self::ConnectionsAccepted, "connections_accepted"),
+        (Self::ConnectionsClosed, "connections_closed"),
+        (Self::ConnectionsRefused, "connections_refused"),
+        (Self::UpstreamConnects, "upstream_connects"),
+        (Self::UpstreamReused, "upstream_reused"),
+        (Self::Resends, "resends"),
+        (Self::Retries, "retries"),
+        (Self::ClientGone, "client_gone"),
+        (Self::CutMidStream, "cut_mid_stream"),
+        (Self::RenderedPlan, "rendered_plan"),
+        (Self::RenderedFull, "rendered_full"),
+        (Self::Unrenderable, "unrenderable"),
+        (Self::PromptBytes, "prompt_bytes"),
+        (Self::OverlapBytes, "overlap_bytes"),
+        (Self::KvOpsApplied, "kv_ops_applied"),
+        (Self::MeshDropped, "mesh_dropped"),
+        (Self::TasksPanicked, "tasks_panicked"),
+        (Self::ResponseBytes, "response_bytes"),
+    ];
+}
+
+/// Where a shard stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardPhase {
+    /// Not listening yet.
+    Starting,
+    /// Accepts connections.
+    Listening,
+    /// Accepts none; lets the open ones finish.
+    Draining,
+    /// The thread is gone.
+    Ended,
+}
+
+/// All counters of one shard.
+#[derive(Debug)]
+pub struct ShardCounters {
+    plain: Box<[AtomicU64]>,
+    requests: Box<[AtomicU64]>,
+    refused: Box<[AtomicU64]>,
+    overlap_error: [AtomicU64; OVERLAP_BUCKETS],
+    overlap_error_sum: AtomicU64,
+    phase: AtomicU32,
+}
+
+impl ShardCounters {
+    /// All zero.
+    #[must_use]
+    pub fn new() -> Self {
+        let zeroed = |length: usize| (0..length).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            plain: zeroed(Count::ALL.len()),
+            requests: zeroed(ENDPOINTS_MAX * STATUSES),
+            refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * 2 * (MODELS_MAX + 1)),
+            overlap_error: std::array::from_fn(|_| AtomicU64::new(0)),
+            overlap_error_sum: AtomicU64::new(0),
+            phase: AtomicU32::new(0),
+        }
+    }
+
+    /// Adds to a plain counter. Only the owning shard calls it.
+    pub fn add(&self, count: Count, amount: u64) {
+        if let Some(cell) = self.plain.get(count as usize) {
+            bump(cell, amount);
+        }
+    }
+
+    /// Value of a plain counter.
+    #[must_use]
+    pub fn value(&self, count: Count) -> u64 {
+        self.plain.get(count as usize).map_or(0, read)
+    }
+
+    /// Counts one answered request.
+    pub fn answered(&self, endpoint_index: usize, status: u16) {
+        if let Some(cell) =
+            request_slot(endpoint_index, status).and_then(|at| self.requests.get(at))
+        {
+            bump(cell, 1);
+        }
+    }
+
+    /// Requests answered on that endpoint with that status.
+    #[must_use]
+    pub fn answered_count(&self, endpoint_index: usize, status: u16) -> u64 {
+        request_slot(endpoint_index, status).and_then(|at| self.requests.get(at)).map_or(0, read)
+    }
+
+    /// Counts one request that the router itself refused.
+    pub fn refused(
+        &self,
+        reason_index: usize,
+        endpoint_index: usize,
+        stream: bool,
+        model_index: usize,
+    ) {
+        if let Some(cell) =
+            self.refused.get(refused_slot(reason_index, endpoint_index, stream, model_index))
+        {
+            bump(cell, 1);
+        }
+    }
+
+    /// Requests refused for that reason; models past `MODELS_MAX` share the index `MODELS_MAX`.
+    #[must_use]
+    pub fn refused_count(
+        &self,
+        reason_index: usize,
+        endpoint_index: usize,
+        stream: bool,
+        model_index: usize,
+    ) -> u64 {
+        self.refused
+            .get(refused_slot(reason_index, endpoint_index, stream, model_index))
+            .map_or(0, read)
+    }
+
+    /// Counts one comparison of predicted overlap with what the engine reported, in blocks.
+    pub fn overlap_error(&self, predicted_minus_reported_blocks: i64) {
+        let clamped = predicted_minus_reported_blocks
+            .clamp(-OVERLAP_ERROR_BLOCKS_MAX, OVERLAP_ERROR_BLOCKS_MAX);
+        let bucket = usize::try_from(clamped + OVERLAP_ERROR_BLOCKS_MAX).unwrap_or(0);
+        if let Some(cell) = self.overlap_error.get(bucket) {
+            bump(cell, 1);
+        }
+        bump(&self.overlap_error_sum, predicted_minus_reported_blocks.unsigned_abs());
+    }
+
+    /// Comparisons by error in blocks, from `-OVERLAP_ERROR_BLOCKS_MAX` up.
+    pub fn overlap_errors(&self) -> impl Iterator<Item = (i64, u64)> + '_ {
+        (-OVERLAP_ERROR_BLOCKS_MAX..).zip(self.overlap_error.iter().map(read))
+    }
+
+    /// Sum of the absolute errors, in blocks.
+    #[must_use]
+    pub fn overlap_error_blocks_sum(&self) -> u64 {
+        read(&self.overlap_error_sum)
+    }
+
+    /// Moves the shard to its next phase.
+    pub fn set_phase(&self, phase: ShardPhase) {
+        // ordering: Release; pairs with the Acquire load in `phase`, so that whoever sees `Listening` or `Ended`
+        // also sees what the shard did before.
+        self.phase.store(phase as u32, Ordering::Release);
+    }
+
+    /// Where the shard stands.
+    #[must_use]
+    pub fn phase(&self) -> ShardPhase {
+        // ordering: Acquire; pairs with the Release store in `set_phase`.
+        match self.phase.load(Ordering::Acquire) {
+            0 => ShardPhase::Starting,
+            1 => ShardPhase::Listening,
+            2 => ShardPhase::Draining,
+            _ => ShardPhase::Ended,
+        }
+    }
+}
+
+impl Default for ShardCounters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn request_slot(endpoint_index: usize, status: u16) -> Option<usize> {
+    let status = usize::from(status).checked_sub(100).filter(|&at| at < STATUSES)?;
+    (endpoint_index < ENDPOINTS_MAX).then_some(endpoint_index * STATUSES + status)
+}
+
+fn refused_slot(reason: usize, endpoint: usize, stream: bool, model: usize) -> usize {
+    let reason = reason.min(REASONS_MAX - 1);
+    let endpoint = endpoint.min(ENDPOINTS_MAX - 1);
+    ((reason * ENDPOINTS_MAX + endpoint) * 2 + usize::from(stream)) * (MODELS_MAX + 1)
+        + model.min(MODELS_MAX)
+}
+
+fn bump(cell: &AtomicU64, amount: u64) {
+    // ordering: statistic with one writer: load and store need no lock prefix and pair with nothing.
+    let value = cell.load(Ordering::Relaxed);
+    // ordering: as above.
+    cell.store(value.wrapping_add(amount), Ordering::Relaxed);
+}
+
+fn read(cell: &AtomicU64) -> u64 {
+    // ordering: statistic; pairs with nothing.
+    cell.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_at_their_index() {
+        for (index, (count, _)) in Count::ALL.iter().enumerate() {
+            assert_eq!(*count as usize, index);
+        }
+    }
+
+    #[test]
+    fn every_label_has_its_own_cell() {
+        let counters = ShardCounters::new();
+        counters.refused(3, 2, true, 5);
+        counters.refused(3, 2, true, 9_999);
+        counters.answered(2, 200);
+        counters.answered(2, 99);
+        assert_eq!(counters.refused_count(3, 2, true, 5), 1);
+        assert_eq!(counters.refused_count(3, 2, true, MODELS_MAX), 1);
+        assert_eq!(counters.refused_count(3, 2, false, 5), 0);
+        assert_eq!(counters.answered_count(2, 200), 1);
+    }
+
+    #[test]
+    fn overlap_errors_beyond_the_range_fall_into_the_end_buckets() {
+        let counters = ShardCounters::new();
+        for error in [-100, -1, 0, 0, 100] {
+            counters.overlap_error(error);
+        }
+        let seen: Vec<_> = counters.overlap_errors().filter(|&(_, count)| count > 0).collect();
+        assert_eq!(seen, [(-8, 1), (-1, 1), (0, 2), (8, 1)]);
+        assert_eq!(counters.overlap_error_blocks_sum(), 201);
+    }
+}

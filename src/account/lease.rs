@@ -1,0 +1,163 @@
+//! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
+
+use crate::base::{NanosSinceStart, RankIndex};
+use crate::worker::LoadBoard;
+use std::sync::Arc;
+
+/// What a request is expected to cost its rank, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseCost {
+    /// Prompt tokens that the rank has to compute: not found in its cache.
+    pub prefill_tokens: u64,
+    /// Prompt and output tokens whose KV the request will hold.
+    pub decode_tokens: u64,
+}
+
+/// One place on one rank. Dropping it returns everything.
+#[derive(Debug)]
+pub struct Lease {
+    board: Arc<LoadBoard>,
+    rank: RankIndex,
+    cost: LeaseCost,
+    prefilling: bool,
+    judged: bool,
+}
+
+impl Lease {
+    /// Takes a place unless `concurrency_max` (0 = no limit) are taken, or the rank's breaker refuses.
+    #[must_use]
+    pub fn try_take(
+        board: &Arc<LoadBoard>,
+        rank: RankIndex,
+        cost: LeaseCost,
+        concurrency_max: u32,
+        now: NanosSinceStart,
+    ) -> Option<Self> {
+        let cell = board.rank(rank)?;
+        if !cell.try_acquire(concurrency_max) {
+            return None;
+        }
+        if !cell.claim(now) {
+            cell.release();
+            return None;
+        }
+        cell.add_prefill(cost.prefill_tokens);
+        cell.add_decode(cost.decode_tokens);
+        Some(Self { board: Arc::clone(board), rank, cost, prefilling: true, judged: false })
+    }
+
+    /// The rank this lease is on.
+    #[must_use]
+    pub const fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    /// The first byte of the answer's body came: the prompt is computed.
+    pub fn prefill_done(&mut self) {
+        if self.prefilling {
+            self.prefilling = false;
+            if let Some(cell) = self.board.rank(self.rank) {
+                cell.sub_prefill(self.cost.prefill_tokens);
+            }
+        }
+    }
+
+    /// The rank answered; its breaker closes.
+    pub fn judge_success(&mut self) {
+        self.judged = true;
+        if let Some(cell) = self.board.rank(self.rank) {
+            cell.succeeded();
+        }
+    }
+
+    /// The rank failed; its breaker opens after `failures_max` in a row.
+    pub fn judge_failure(
+        &mut self,
+        now: NanosSinceStart,
+        failures_max: u32,
+        open: std::time::Duration,
+    ) {
+        self.judged = true;
+        if let Some(cell) = self.board.rank(self.rank) {
+            cell.failed(now, failures_max, open);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.prefill_done();
+        if let Some(cell) = self.board.rank(self.rank) {
+            cell.sub_decode(self.cost.decode_tokens);
+            if !self.judged {
+                cell.trial_abandoned();
+            }
+            cell.release();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130 };
+
+    fn state(board: &LoadBoard) -> (u32, u64, u64) {
+        let cell = board.rank(RankIndex(0)).unwrap();
+        (cell.in_flight(), cell.prefill_tokens(), cell.decode_tokens())
+    }
+
+    #[test]
+    fn everything_comes_back_on_drop() {
+        let board = Arc::new(LoadBoard::new());
+        let mut lease = Lease::try_take(&board, RankIndex(0), COST, 0, NanosSinceStart(0)).unwrap();
+        assert_eq!(state(&board), (1, 100, 130));
+        lease.prefill_done();
+        lease.prefill_done();
+        assert_eq!(state(&board), (1, 0, 130));
+        drop(lease);
+        assert_eq!(state(&board), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_limit_holds_under_threads() {
+        let board = Arc::new(LoadBoard::new());
+        let peak = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut peak = 0;
+                        for _ in 0..20_000 {
+                            let lease =
+                                Lease::try_take(&board, RankIndex(0), COST, 3, NanosSinceStart(0));
+                            peak = peak.max(state(&board).0);
+                            drop(lease);
+                        }
+                        peak
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
+        });
+        assert!(peak <= 3, "{peak} in flight with a limit of 3");
+        assert_eq!(state(&board), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_open_breaker_lets_one_trial_through() {
+        let board = Arc::new(LoadBoard::new());
+        let second = std::time::Duration::from_secs(1);
+        let take = |at| Lease::try_take(&board, RankIndex(0), COST, 0, NanosSinceStart(at));
+        let mut first = take(0).unwrap();
+        first.judge_failure(NanosSinceStart(0), 1, second);
+        drop(first);
+        assert!(take(10).is_none(), "open");
+        let trial = take(2_000_000_000).unwrap();
+        assert!(take(2_000_000_000).is_none(), "one trial at a time");
+        drop(trial);
+        let mut trial = take(2_000_000_000).unwrap();
+        trial.judge_success();
+        assert!(take(2_000_000_001).is_some(), "closed again");
+    }
+}

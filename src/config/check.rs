@@ -1,0 +1,225 @@
+//! What a well-formed configuration may still get wrong: values out of range and values at odds with each other.
+//! Looks at the whole configuration and reports everything; never stops at the first fault.
+
+use super::finding::{Finding, Origins};
+use super::schema::{Config, WorkerConfig};
+use super::url::WorkerUrl;
+use crate::base::limits::{RANKS_MAX, SHARDS_MAX, WORKERS_MAX};
+use std::path::Path;
+use std::time::Duration;
+
+/// Engines' HTTP servers close idle connections after this long (uvicorn's default, vLLM 0.33 and SGLang 0.5).
+const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// All findings on a configuration that was read.
+#[must_use]
+pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
+    let mut check = Check { origins, findings: Vec::new() };
+    check.addresses(config);
+    check.cores(config);
+    check.workers(config);
+    check.limits(config);
+    check.times(config);
+    check.findings
+}
+
+struct Check<'a> {
+    origins: &'a Origins,
+    findings: Vec<Finding>,
+}
+
+impl Check<'_> {
+    fn error(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
+        self.findings.push(Finding::error(self.origins.of(path), what, help));
+    }
+
+    fn warning(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
+        self.findings.push(Finding::warning(self.origins.of(path), what, help));
+    }
+
+    fn addresses(&mut self, config: &Config) {
+        let same_port = config.listen.port() == config.admin.port() && config.listen.port() != 0;
+        let overlap = config.listen.ip() == config.admin.ip()
+            || config.listen.ip().is_unspecified()
+            || config.admin.ip().is_unspecified();
+        if same_port && overlap {
+            let what = format!("`admin` {} collides with `listen` {}", config.admin, config.listen);
+            self.error("admin", what, "give each its own port");
+        }
+        if !config.admin.ip().is_loopback() {
+            let what =
+                format!("`admin` {} can be reached from outside and asks for no key", config.admin);
+            self.warning("admin", what, "bind it to 127.0.0.1 unless the network is yours");
+        }
+    }
+
+    fn cores(&mut self, config: &Config) {
+        let count = config.cores.len();
+        if count > SHARDS_MAX {
+            let what = format!(
+                "`cores` lists {count} cores, more than the {SHARDS_MAX} shards of one process"
+            );
+            self.error("cores", what, "start a second process for the rest");
+        }
+        let mut seen = config.cores.clone();
+        seen.sort_unstable();
+        if let Some(twice) = seen.windows(2).find(|pair| pair.first() == pair.last()) {
+            let core = twice.first().copied().unwrap_or_default();
+            self.error("cores", format!("`cores` lists core {core} twice"), "one shard per core");
+        }
+    }
+
+    fn workers(&mut self, config: &Config) {
+        if config.workers.is_empty() {
+            let help = "give --worker http://host:port, or a [[worker]] table with a url";
+            self.error("worker", "no worker is configured", help);
+        }
+        if config.workers.len() > WORKERS_MAX {
+            let what = format!("{} workers, more than {WORKERS_MAX}", config.workers.len());
+            self.error("worker", what, "split the fleet over several routers");
+        }
+        if let Some(dir) = &config.model_dir {
+            self.model_dir("model_dir", dir);
+        }
+        for (position, worker) in config.workers.iter().enumerate() {
+            self.worker(&format!("worker.{position}"), worker);
+            let before = config.workers.iter().take(position);
+            if before.clone().any(|other| other.url == worker.url) && !worker.url.is_empty() {
+                let what = format!("worker {} is listed twice", worker.url);
+                self.error(&format!("worker.{position}.url"), what, "remove one of the two");
+            }
+            let named = |other: &WorkerConfig| worker.name.is_some() && other.name == worker.name;
+            if before.clone().any(named) {
+                let what =
+                    format!("the name {:?} is used twice", worker.name.as_deref().unwrap_or(""));
+                self.error(&format!("worker.{position}.name"), what, "names tell workers apart");
+            }
+        }
+    }
+
+    fn worker(&mut self, path: &str, worker: &WorkerConfig) {
+        let url_path = format!("{path}.url");
+        if worker.url.is_empty() {
+            self.error(path, "a worker has no `url`", "add url = \"http://host:port\"");
+        } else if let Err(error) = WorkerUrl::parse(&worker.url) {
+            let what = format!("`url` {:?}: {error}", worker.url);
+            self.error(&url_path, what, "write it as http://host:port");
+        }
+        if let Some(dir) = &worker.model_dir {
+            self.model_dir(&format!("{path}.model_dir"), dir);
+        }
+        for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
+            for endpoint in endpoints {
+                if let Err(what) = check_endpoint(endpoint) {
+                    let key_path = format!("{path}.{key}");
+                    self.error(&key_path, what, "write it as tcp://host:port or ipc:///path");
+                }
+            }
+        }
+        let ranks = worker.ranks.map_or(1, |ranks| usize::try_from(ranks).unwrap_or(usize::MAX));
+        if ranks == 0 || ranks > RANKS_MAX {
+            let what = format!("`ranks` is {ranks}, should be 1 to {RANKS_MAX}");
+            self.error(&format!("{path}.ranks"), what, "");
+        }
+        if worker.block_size_tokens == Some(0) {
+            self.error(
+                &format!("{path}.block_size"),
+                "`block_size` is 0",
+                "leave it out if unknown",
+            );
+        }
+        let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+        if worker.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
+            let what = "`name` goes into a header field and has to be visible ASCII without spaces";
+            self.error(&format!("{path}.name"), what, "");
+        }
+        if worker.api_key.as_deref().is_some_and(|key| key.is_empty() || !printable(key)) {
+            let what =
+                "`api_key` goes into a header field and has to be visible ASCII without spaces";
+            self.error(&format!("{path}.api_key"), what, "");
+        }
+    }
+
+    fn model_dir(&mut self, path: &str, dir: &Path) {
+        if !dir.is_dir() {
+            let what = format!("`model_dir` {} is not a directory", dir.display());
+            self.error(path, what, "it should hold tokenizer.json and tokenizer_config.json");
+        } else if !dir.join("tokenizer.json").is_file() {
+            let what = format!("`model_dir` {} holds no tokenizer.json", dir.display());
+            self.warning(path, what, "without it prompts are not matched against KV caches");
+        }
+    }
+
+    fn limits(&mut self, config: &Config) {
+        let limits = &config.limits;
+        let ranges = [
+            ("limits.head_bytes_max", limits.head_bytes_max, 1_024, 1 << 20),
+            ("limits.head_fields_max", limits.head_fields_max, 8, 1_000),
+            ("limits.body_bytes_max", limits.body_bytes_max, 1_024, 1 << 30),
+            ("limits.in_flight_max", limits.in_flight_max, 1, 1 << 20),
+            ("limits.connections_max", limits.connections_max, 1, 1 << 20),
+            ("limits.buffered_bytes_max", limits.buffered_bytes_max, 1 << 16, 1 << 40),
+            ("limits.index_bytes_max", limits.index_bytes_max, 1 << 20, 1 << 40),
+            ("retry.attempts_max", wide(config.retry.attempts_max), 1, 10),
+            ("retry.budget_percent", wide(config.retry.budget_percent), 0, 100),
+            ("breaker.failures", wide(config.breaker.failures), 1, 1_000),
+            ("health.unhealthy_after", wide(config.health.unhealthy_after), 1, 1_000),
+            ("health.healthy_after", wide(config.health.healthy_after), 1, 1_000),
+        ];
+        for (path, value, least, most) in ranges {
+            if value < least || value > most {
+                self.error(path, format!("`{path}` is {value}, should be {least} to {most}"), "");
+            }
+        }
+        if limits.buffered_bytes_max < limits.body_bytes_max {
+            let what = "`limits.buffered_bytes_max` is smaller than `limits.body_bytes_max`";
+            let help = "a body of the largest size could never be taken; raise it";
+            self.error("limits.buffered_bytes_max", what, help);
+        }
+    }
+
+    fn times(&mut self, config: &Config) {
+        let times = &config.timeouts;
+        let positive = [
+            ("timeouts.head", times.head),
+            ("timeouts.body", times.body),
+            ("timeouts.idle", times.idle),
+            ("timeouts.connect", times.connect),
+            ("timeouts.first_byte", times.first_byte),
+            ("timeouts.stream_idle", times.stream_idle),
+            ("timeouts.write", times.write),
+            ("breaker.open", config.breaker.open),
+            ("health.interval", config.health.interval),
+            ("health.timeout", config.health.timeout),
+        ];
+        for (path, value) in positive {
+            if value.is_zero() {
+                self.error(
+                    path,
+                    format!("`{path}` is 0"),
+                    "every wait needs an end; give a duration",
+                );
+            }
+        }
+        if times.upstream_idle >= ENGINE_KEEP_ALIVE {
+            let what = "`timeouts.upstream_idle` is 5s or more, and engines close idle connections after 5s";
+            let help =
+                "stay below the engines' keep-alive time, or requests meet closed connections";
+            self.warning("timeouts.upstream_idle", what, help);
+        }
+    }
+}
+
+fn wide(value: u32) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+fn check_endpoint(endpoint: &str) -> Result<(), String> {
+    let fault = || format!("{endpoint:?} is not a ZMQ endpoint");
+    if let Some(path) = endpoint.strip_prefix("ipc://") {
+        return if path.is_empty() { Err(fault()) } else { Ok(()) };
+    }
+    let rest = endpoint.strip_prefix("tcp://").ok_or_else(fault)?;
+    let (host, port) = rest.rsplit_once(':').ok_or_else(fault)?;
+    if host.is_empty() || port.parse::<u16>().is_err() { Err(fault()) } else { Ok(()) }
+}

@@ -1,0 +1,126 @@
+//! What the check has to say: one [`Finding`] per fault, each with the place it comes from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One fault of the configuration, or one thing that is probably not meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Errors keep the router from starting; warnings do not.
+    pub severity: Severity,
+    /// Where it was written.
+    pub origin: Origin,
+    /// What is wrong.
+    pub what: String,
+    /// What to do; may be empty.
+    pub help: String,
+}
+
+/// Weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Refuses to start.
+    Error,
+    /// Starts, but should be looked at.
+    Warning,
+}
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In the file.
+    File {
+        /// Name of the file as given.
+        name: String,
+        /// From 1.
+        line: usize,
+        /// In characters, from 1.
+        column: usize,
+    },
+    /// On the command line: the flag, as written.
+    Flag(String),
+    /// Nowhere: the built-in default, or the configuration as a whole.
+    Whole,
+}
+
+/// Where each key was written, by its dotted path; lists by position: `worker.0.url`.
+#[derive(Clone, Debug, Default)]
+pub struct Origins {
+    by_path: BTreeMap<String, Origin>,
+}
+
+impl Origins {
+    /// Remembers where a key was written; the last writer wins, as its value does.
+    pub fn set(&mut self, path: String, origin: Origin) {
+        self.by_path.insert(path, origin);
+    }
+
+    /// Forgets a key and all that it contains.
+    pub fn forget(&mut self, path: &str) {
+        let prefix = format!("{path}.");
+        self.by_path.retain(|key, _| key != path && !key.starts_with(&prefix));
+    }
+
+    /// Where the key was written, or the nearest thing that contains it.
+    #[must_use]
+    pub fn of(&self, path: &str) -> Origin {
+        let mut path = path;
+        loop {
+            if let Some(origin) = self.by_path.get(path) {
+                return origin.clone();
+            }
+            let Some((parent, _)) = path.rsplit_once('.') else {
+                return Origin::Whole;
+            };
+            path = parent;
+        }
+    }
+}
+
+impl Finding {
+    /// An error.
+    #[must_use]
+    pub fn error(origin: Origin, what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, origin, what: what.into(), help: help.into() }
+    }
+
+    /// A warning.
+    #[must_use]
+    pub fn warning(origin: Origin, what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, origin, what: what.into(), help: help.into() }
+    }
+
+    /// Order of the listing: flags, then the file from top to bottom, then what belongs to no place.
+    #[must_use]
+    pub fn position(&self) -> (u8, usize, usize) {
+        match &self.origin {
+            Origin::Flag(_) => (0, 0, 0),
+            Origin::File { line, column, .. } => (1, *line, *column),
+            Origin::Whole => (2, 0, 0),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { name, line, column } => write!(formatter, "{name}:{line}:{column}"),
+            Self::Flag(flag) => write!(formatter, "{flag}"),
+            Self::Whole => write!(formatter, "configuration"),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        write!(formatter, "{}: {severity}: {}", self.origin, self.what)?;
+        if !self.help.is_empty() {
+            write!(formatter, ". help: {}", self.help)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! The effective configuration as types. Every field is a key of the file under the same words; the defaults
+//! here are the documented ones. Plain data: built by the loader, read by every plane.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything that one process runs with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// `listen`: where clients connect. Every shard opens its own socket on it.
+    pub listen: SocketAddr,
+    /// `admin`: health, metrics and worker listing. Loopback unless configured.
+    pub admin: SocketAddr,
+    /// `cores`: one shard each, pinned. Empty means not resolved yet, see [`Config::resolve_cores`].
+    pub cores: Vec<usize>,
+    /// `[[worker]]`: the fleet, in file order.
+    pub workers: Vec<WorkerConfig>,
+    /// `engine`: what the workers speak, unless a worker says otherwise.
+    pub engine: EngineKind,
+    /// `[health]`.
+    pub health: HealthConfig,
+    /// `model_dir`: tokenizer and chat template of all workers that name none themselves.
+    pub model_dir: Option<PathBuf>,
+    /// `policy`: how a rank is chosen.
+    pub policy: Policy,
+    /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit.
+    pub rank_concurrency_max: u32,
+    /// `[limits]`.
+    pub limits: LimitsConfig,
+    /// `[timeouts]`.
+    pub timeouts: TimeoutsConfig,
+    /// `[retry]`.
+    pub retry: RetryConfig,
+    /// `[breaker]`.
+    pub breaker: BreakerConfig,
+    /// `[log]`.
+    pub log: LogConfig,
+}
+
+/// One `[[worker]]` table or one `--worker` flag. What is not given is discovered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// `url`: `http://host:port`.
+    pub url: String,
+    /// `name`: shown to people; `host:port` when absent.
+    pub name: Option<String>,
+    /// `model_dir`: tokenizer and chat template of this worker's model.
+    pub model_dir: Option<PathBuf>,
+    /// `kv_events`: ZMQ endpoints, one per rank, or one base (`tcp`, port + rank) for all.
+    pub kv_events: Vec<String>,
+    /// `replay`: ZMQ endpoints that repeat old batches, in the same form.
+    pub replay: Vec<String>,
+    /// `kv_topic`: prefix that the events' topic must have; empty takes all.
+    pub kv_topic: String,
+    /// `engine`: what this worker speaks.
+    pub engine: Option<EngineKind>,
+    /// `api_key`: sent as `Authorization: Bearer …` to this worker. Never printed.
+    pub api_key: Option<String>,
+    /// `concurrency_max`: most requests in flight on each of its ranks, instead of `rank_concurrency_max`.
+    pub concurrency_max: Option<u32>,
+    /// `ranks`: data-parallel ranks, where they cannot be discovered.
+    pub ranks: Option<u32>,
+    /// `models`: names it serves, where they cannot be discovered.
+    pub models: Vec<String>,
+    /// `block_size`: tokens per KV block, where it cannot be discovered.
+    pub block_size_tokens: Option<u32>,
+}
+
+/// Engine families, as written in the file and on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// `auto`: asked of each worker.
+    #[default]
+    Auto,
+    /// `vllm`.
+    Vllm,
+    /// `sglang`.
+    Sglang,
+    /// `openai`: any other OpenAI-compatible server.
+    Openai,
+}
+
+/// How a rank is chosen among those that may take the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// `kv`: least predicted work, counting the prefix that a rank already holds.
+    #[default]
+    Kv,
+    /// `least_loaded`: least work in flight.
+    LeastLoaded,
+    /// `power_of_two`: the less loaded of two random ranks.
+    PowerOfTwo,
+    /// `round_robin`: in turn.
+    RoundRobin,
+    /// `random`: uniformly.
+    Random,
+}
+
+/// Active health checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthConfig {
+    /// `health.enabled`. When off nothing is asked of the workers: all take traffic at once, as configured.
+    pub enabled: bool,
+    /// `health.interval`: between two checks of one worker.
+    pub interval: Duration,
+    /// `health.timeout`: for one check.
+    pub timeout: Duration,
+    /// `health.unhealthy_after`: failed checks in a row that take a worker out.
+    pub unhealthy_after: u32,
+    /// `health.healthy_after`: good checks in a row that bring it back.
+    pub healthy_after: u32,
+}
+
+/// Bounds on what clients and engines may make the router hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitsConfig {
+    /// `limits.head_bytes_max`: request or response head.
+    pub head_bytes_max: usize,
+    /// `limits.head_fields_max`: fields in a head.
+    pub head_fields_max: usize,
+    /// `limits.body_bytes_max`: request body.
+    pub body_bytes_max: usize,
+    /// `limits.in_flight_max`: requests in flight per shard.
+    pub in_flight_max: usize,
+    /// `limits.connections_max`: client connections per shard.
+    pub connections_max: usize,
+    /// `limits.buffered_bytes_max`: request bodies held per shard.
+    pub buffered_bytes_max: usize,
+    /// `limits.index_bytes_max`: the whole radix index and, again, the feeds' own maps.
+    pub index_bytes_max: usize,
+}
+
+/// Every wait has an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeoutsConfig {
+    /// `timeouts.head`: for a whole request head.
+    pub head: Duration,
+    /// `timeouts.body`: between two reads of a request body.
+    pub body: Duration,
+    /// `timeouts.idle`: a client connection between requests.
+    pub idle: Duration,
+    /// `timeouts.connect`: to a worker.
+    pub connect: Duration,
+    /// `timeouts.first_byte`: from the request sent to the first byte of the answer.
+    pub first_byte: Duration,
+    /// `timeouts.stream_idle`: between two reads of an answer.
+    pub stream_idle: Duration,
+    /// `timeouts.write`: a client that does not read.
+    pub write: Duration,
+    /// `timeouts.upstream_idle`: pooled connections; below the 5 s after which engines close theirs.
+    pub upstream_idle: Duration,
+    /// `timeouts.drain`: for what is in flight at shutdown.
+    pub drain: Duration,
+}
+
+/// Second tries of requests whose first byte has not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryConfig {
+    /// `retry.attempts_max`: sends in all, the first included.
+    pub attempts_max: u32,
+    /// `retry.budget_percent`: retries per hundred requests.
+    pub budget_percent: u32,
+}
+
+/// The passive breaker of each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerConfig {
+    /// `breaker.failures`: failures in a row that open it.
+    pub failures: u32,
+    /// `breaker.open`: how long it stays open before one trial.
+    pub open: Duration,
+}
+
+/// What is logged, to standard error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// `log.json`: one JSON object per line.
+    pub json: bool,
+    /// `log.requests`: one record per request.
+    pub requests: bool,
+    /// `log.level`: `error`, `warn`, `info`, `debug`, `trace`, or a `tracing` filter.
+    pub level: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin: SocketAddr::from(([127, 0, 0, 1], 9090)),
+            cores: Vec::new(),
+            workers: Vec::new(),
+            engine: EngineKind::Auto,
+            health: HealthConfig::default(),
+            model_dir: None,
+            policy: Policy::Kv,
+            rank_concurrency_max: 0,
+            limits: LimitsConfig::default(),
+            timeouts: TimeoutsConfig::default(),
+            retry: RetryConfig { attempts_max: 2, budget_percent: 20 },
+            breaker: BreakerConfig { failures: 3, open: Duration::from_secs(2) },
+            log: LogConfig::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Fills empty `cores` from the cores this process may run on: all but the last, which is left to the
+    /// control plane, or the only one.
+    pub fn resolve_cores(&mut self, available: &[usize]) {
+        if self.cores.is_empty() {
+            let kept = available.len().saturating_sub(1).max(1);
+            let shards = crate::base::limits::SHARDS_MAX.min(kept);
+            self.cores = available.iter().copied().take(shards).collect();
+        }
+    }
+}
+
+impl Default for HealthConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(2),
+            unhealthy_after: 3,
+            healthy_after: 1,
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        const KIB: usize = 1024;
+        const MIB: usize = 1024 * KIB;
+        Self {
+            head_bytes_max: 64 * KIB,
+            head_fields_max: 100,
+            body_bytes_max: 32 * MIB,
+            in_flight_max: 8_192,
+            connections_max: 16_384,
+            buffered_bytes_max: 512 * MIB,
+            index_bytes_max: 512 * MIB,
+        }
+    }
+}
+
+impl Default for TimeoutsConfig {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            idle: Duration::from_secs(75),
+            connect: Duration::from_secs(2),
+            first_byte: Duration::from_secs(600),
+            stream_idle: Duration::from_secs(300),
+            write: Duration::from_secs(60),
+            upstream_idle: Duration::from_secs(4),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { json: false, requests: false, level: "info".to_owned() }
+    }
+}
+
+/// Words of the file and the command line for each variant, in the order of their documentation.
+pub trait Word: Copy + PartialEq + 'static {
+    /// All variants with their word.
+    const WORDS: &'static [(&'static str, Self)];
+
+    /// The variant of that word.
+    #[must_use]
+    fn from_word(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(name, _)| *name == word).map(|(_, variant)| *variant)
+    }
+
+    /// The word of this variant.
+    #[must_use]
+    fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, variant)| *variant == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl Word for EngineKind {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("vllm", Self::Vllm),
+        ("sglang", Self::Sglang),
+        ("openai", Self::Openai),
+    ];
+}
+
+impl Word for Policy {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("kv", Self::Kv),
+        ("least_loaded", Self::LeastLoaded),
+        ("power_of_two", Self::PowerOfTwo),
+        ("round_robin", Self::RoundRobin),
+        ("random", Self::Random),
+    ];
+}

@@ -1,0 +1,281 @@
+//! The configuration as people meet it: files in, findings out.
+
+use super::*;
+use proptest::prelude::*;
+use std::time::Duration;
+
+fn findings(text: &str) -> Vec<String> {
+    let loaded = load(Some(Source { name: "forebay.toml", text }), &Flags::default());
+    loaded.findings.iter().map(ToString::to_string).collect()
+}
+
+const WORKER: &str = "[[worker]]\nurl = \"http://127.0.0.1:8000\"\n";
+
+#[test]
+fn an_empty_file_lacks_only_a_worker() {
+    assert_eq!(
+        findings(""),
+        [
+            "configuration: error: no worker is configured. help: give --worker http://host:port, or a \
+          [[worker]] table with a url"
+        ]
+    );
+}
+
+#[test]
+fn every_key_is_read() {
+    let text = r#"
+listen = "0.0.0.0:80"
+admin = "127.0.0.1:91"
+cores = [2, 3]
+engine = "vllm"
+policy = "power_of_two"
+rank_concurrency_max = 64
+[queue]
+mode = "off"
+[health]
+enabled = "off"
+interval = "250ms"
+timeout = "1s"
+unhealthy_after = 5
+healthy_after = 2
+[limits]
+head_bytes_max = "32KiB"
+head_fields_max = 64
+body_bytes_max = "8MiB"
+in_flight_max = 10
+connections_max = 20
+buffered_bytes_max = "64MiB"
+index_bytes_max = "1GiB"
+[timeouts]
+head = "1s"
+body = "2s"
+idle = "3s"
+connect = "4s"
+first_byte = "5m"
+stream_idle = "6s"
+write = "7s"
+upstream_idle = "3s"
+drain = "0s"
+[retry]
+attempts_max = 3
+budget_percent = 10
+[breaker]
+failures = 4
+open = "5s"
+[log]
+json = true
+requests = true
+level = "debug"
+[[worker]]
+url = "http://a:1"
+name = "a"
+kv_events = "tcp://a:5557"
+replay = ["tcp://a:5657"]
+kv_topic = "kv"
+engine = "sglang"
+api_key = "secret"
+concurrency_max = 7
+ranks = 2
+models = ["m", "n"]
+block_size = 16
+[[worker]]
+url = "http://b:1"
+"#;
+    let config = Config::from_toml(text).unwrap();
+    assert_eq!(config.cores, [2, 3]);
+    assert_eq!(config.policy, Policy::PowerOfTwo);
+    assert!(!config.health.enabled);
+    assert_eq!(config.timeouts.first_byte, Duration::from_secs(300));
+    assert_eq!(config.limits.index_bytes_max, 1 << 30);
+    let worker = &config.workers[0];
+    assert_eq!(worker.kv_events, ["tcp://a:5557"]);
+    assert_eq!(worker.engine, Some(EngineKind::Sglang));
+    assert_eq!(worker.block_size_tokens, Some(16));
+    assert_eq!(
+        config.workers[1],
+        WorkerConfig { url: "http://b:1".to_owned(), ..Default::default() }
+    );
+
+    // What is printed reads back to the same, but for the secret.
+    let printed = to_toml(&config);
+    assert!(!printed.contains("secret") && !to_json(&config).to_string().contains("secret"));
+    let mut again = Config::from_toml(&printed).unwrap();
+    again.workers[0].api_key = Some("secret".to_owned());
+    assert_eq!(again, config);
+}
+
+#[test]
+fn reports_everything_at_once_with_line_and_column() {
+    let text = "lisen = \"127.0.0.1:1\"\npolicy = \"kvv\"\nhead_bytes_max = \"1KiB\"\n\
+                nats = \"nats://x\"\n\n[timeouts]\nhead = 10\n  conect = \"1s\"\n\n\
+                [[worker]]\nurl = \"https://a\"\nnmae = \"a\"\n";
+    assert_eq!(
+        findings(text),
+        [
+            "forebay.toml:1:1: error: unknown key `lisen`. help: did you mean `listen`?",
+            "forebay.toml:2:10: error: `policy`: \"kvv\" is not one of kv, least_loaded, power_of_two, \
+             round_robin, random; did you mean kv?",
+            "forebay.toml:3:1: error: unknown key `head_bytes_max`. help: did you mean \
+             `limits.head_bytes_max`?",
+            "forebay.toml:4:8: error: `nats` is not available in this version. help: remove the line",
+            "forebay.toml:7:8: error: `timeouts.head`: has type integer, should be a duration in quotes, for \
+             example \"10s\"",
+            "forebay.toml:8:3: error: unknown key `timeouts.conect`. help: did you mean `timeouts.connect`?",
+            "forebay.toml:11:7: error: `url` \"https://a\": https to workers is not available in this \
+             version. help: write it as http://host:port",
+            "forebay.toml:12:1: error: unknown key `worker.nmae`. help: did you mean `worker.name`?",
+        ]
+    );
+}
+
+#[test]
+fn a_text_that_is_no_toml_is_one_finding() {
+    let found = findings("listen = \"a\"\npolicy = = 3\n");
+    assert!(found[0].starts_with("forebay.toml:2:"), "{found:?}");
+}
+
+#[test]
+fn conflicts_and_ranges() {
+    for (text, expected) in [
+        ("listen = \"127.0.0.1:9090\"", "configuration: error: `admin` 127.0.0.1:9090 collides"),
+        ("admin = \"0.0.0.0:9\"", "forebay.toml:1:9: warning: `admin` 0.0.0.0:9 can be reached"),
+        ("cores = [1, 1]", "forebay.toml:1:9: error: `cores` lists core 1 twice"),
+        (
+            "[limits]\nhead_bytes_max = \"1B\"",
+            "forebay.toml:2:18: error: `limits.head_bytes_max` is 1",
+        ),
+        (
+            "[limits]\nbuffered_bytes_max = \"1MiB\"",
+            "forebay.toml:2:22: error: `limits.buffered_bytes_max`",
+        ),
+        (
+            "[timeouts]\nupstream_idle = \"5s\"",
+            "forebay.toml:2:17: warning: `timeouts.upstream_idle`",
+        ),
+        ("[timeouts]\nconnect = \"0s\"", "forebay.toml:2:11: error: `timeouts.connect` is 0"),
+        ("[retry]\nattempts_max = 0", "forebay.toml:2:16: error: `retry.attempts_max` is 0"),
+        ("queue = 3", "forebay.toml:1:9: error: `queue` has type integer, not a section"),
+        (
+            "[queue]\nmode = \"pool\"",
+            "forebay.toml:2:8: error: `queue.mode`: \"pool\" is not available",
+        ),
+        (
+            "policy = \"session\"",
+            "forebay.toml:1:10: error: `policy`: \"session\" is not available",
+        ),
+        (
+            "model_dir = \"/nonexistent\"",
+            "forebay.toml:1:13: error: `model_dir` /nonexistent is not",
+        ),
+        (
+            "rank_concurrency_max = -1",
+            "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is out of",
+        ),
+    ] {
+        let found = findings(&format!("{text}\n{WORKER}"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(expected), "{found:?}\n{expected}");
+    }
+    let twice = findings(&format!("{WORKER}{WORKER}"));
+    assert_eq!(twice.len(), 1);
+    assert!(
+        twice[0]
+            .starts_with("forebay.toml:4:7: error: worker http://127.0.0.1:8000 is listed twice")
+    );
+}
+
+#[test]
+fn kv_endpoints_are_checked() {
+    for (endpoint, good) in [
+        ("tcp://127.0.0.1:5557", true),
+        ("tcp://*:5557", true),
+        ("ipc:///tmp/kv", true),
+        ("127.0.0.1:5557", false),
+        ("tcp://:5557", false),
+        ("tcp://a", false),
+        ("ipc://", false),
+    ] {
+        let found = findings(&format!("{WORKER}kv_events = [\"{endpoint}\"]"));
+        assert_eq!(found.is_empty(), good, "{endpoint}: {found:?}");
+    }
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let flags = Flags {
+        listen: Some("127.0.0.1:1".to_owned()),
+        cores: vec![5],
+        workers: vec!["http://127.0.0.1:8000".to_owned(), "http://b:2".to_owned()],
+        kv_events: vec!["-".to_owned(), "tcp://b:5557".to_owned()],
+        policy: Some("random".to_owned()),
+        health: Some("off".to_owned()),
+        queue_mode: Some("off".to_owned()),
+        rank_concurrency_max: Some(9),
+        ..Flags::default()
+    };
+    let text = format!("listen = \"127.0.0.1:2\"\ncores = [1]\n{WORKER}name = \"first\"\n");
+    let loaded = load(Some(Source { name: "f", text: &text }), &flags);
+    assert_eq!(loaded.findings, []);
+    let config = loaded.config;
+    assert_eq!(config.listen.port(), 1);
+    assert_eq!(config.cores, [5]);
+    assert_eq!(config.policy, Policy::Random);
+    assert!(!config.health.enabled);
+    assert_eq!(config.rank_concurrency_max, 9);
+    assert_eq!(config.workers[0].name.as_deref(), Some("first"));
+    assert_eq!(config.workers[1].kv_events, ["tcp://b:5557"]);
+}
+
+#[test]
+fn faults_of_flags_are_findings_too() {
+    let flags = Flags {
+        workers: vec!["a:1".to_owned()],
+        kv_events: vec!["-".to_owned(), "tcp://b:1".to_owned()],
+        policy: Some("session".to_owned()),
+        queue_mode: Some("pool".to_owned()),
+        unavailable: vec!["--nats".to_owned()],
+        ..Flags::default()
+    };
+    let found: Vec<String> = load(None, &flags).findings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        found,
+        [
+            "--policy session: error: \"session\" is not available in this version",
+            "--queue-mode pool: error: \"pool\" is not available in this version; use \"off\"",
+            "--kv-events tcp://b:1: error: --kv-events tcp://b:1 has no --worker to belong to. help: give \
+             one --kv-events per --worker, in the same order",
+            "--nats: error: --nats is not available in this version. help: leave it out",
+            "--worker a:1: error: `url` \"a:1\": it does not start with http://. help: write it as \
+             http://host:port",
+        ]
+    );
+}
+
+#[test]
+fn cores_leave_one_for_the_control_plane() {
+    let cores = |available: &[usize]| {
+        let mut config = Config::default();
+        config.resolve_cores(available);
+        config.cores
+    };
+    assert_eq!(cores(&[0]), [0]);
+    assert_eq!(cores(&[0, 1]), [0]);
+    assert_eq!(cores(&[0, 2, 4]), [0, 2]);
+    let many: Vec<usize> = (0..500).collect();
+    assert_eq!(cores(&many).len(), crate::base::limits::SHARDS_MAX);
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "\\PC{0,200}") {
+        let _ = findings(&text);
+    }
+
+    #[test]
+    fn no_toml_of_odd_types_panics(key in "(worker|health|limits|listen|cores|log|queue)(\\.[a-z_]{1,9})?",
+                                   value in "(1|-1|1\\.5|true|\"x\"|\\[\\]|\\[1\\]|\\[\"a\"\\]|\\{\\}|\\[\\{a=1\\}\\]|1979-05-27)") {
+        let found = findings(&format!("{key} = {value}"));
+        prop_assert!(!found.is_empty());
+    }
+}

@@ -1,0 +1,123 @@
+//! The one form of worker URL: `http://host:port`.
+
+use thiserror::Error;
+
+/// A worker's URL taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerUrl {
+    /// Host name or address; IPv6 addresses without their brackets.
+    pub host: String,
+    /// TCP port; 80 when not written.
+    pub port: u16,
+    /// Value for the `Host` field: as written, without a default port added.
+    pub authority: String,
+}
+
+/// Why a worker URL is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WorkerUrlError {
+    /// TLS to workers is not built.
+    #[error("https to workers is not available in this version")]
+    Https,
+    /// Anything but `http://`.
+    #[error("it does not start with http://")]
+    Scheme,
+    /// A path, query or fragment.
+    #[error("a path is not supported: the router forwards the client's own path")]
+    Path,
+    /// User and password.
+    #[error("credentials do not belong in a url: use `api_key`")]
+    Credentials,
+    /// No host.
+    #[error("the host is missing or holds characters that no host has")]
+    Host,
+    /// A port that is no number from 1 to 65535.
+    #[error("the port is not a number from 1 to 65535")]
+    Port,
+}
+
+impl WorkerUrl {
+    /// Takes a URL apart (RFC 3986, the part of it that makes sense here).
+    pub fn parse(url: &str) -> Result<Self, WorkerUrlError> {
+        if url.starts_with("https://") {
+            return Err(WorkerUrlError::Https);
+        }
+        let rest = url.strip_prefix("http://").ok_or(WorkerUrlError::Scheme)?;
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains(['/', '?', '#']) {
+            return Err(WorkerUrlError::Path);
+        }
+        if authority.contains('@') {
+            return Err(WorkerUrlError::Credentials);
+        }
+        let (host, port) = split_port(authority)?;
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+        if host.is_empty() || !host.bytes().all(allowed) {
+            return Err(WorkerUrlError::Host);
+        }
+        Ok(Self { host: host.to_owned(), port, authority: authority.to_owned() })
+    }
+}
+
+fn split_port(authority: &str) -> Result<(&str, u16), WorkerUrlError> {
+    let number = |text: &str| match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(WorkerUrlError::Port),
+    };
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or(WorkerUrlError::Host)?;
+        let port = match rest.strip_prefix(':') {
+            Some(port) => number(port)?,
+            None if rest.is_empty() => 80,
+            None => return Err(WorkerUrlError::Port),
+        };
+        return Ok((host, port));
+    }
+    match authority.split_once(':') {
+        Some((host, port)) => Ok((host, number(port)?)),
+        None => Ok((authority, 80)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn takes_urls_apart() {
+        for (url, host, port, authority) in [
+            ("http://127.0.0.1:8000", "127.0.0.1", 8000, "127.0.0.1:8000"),
+            ("http://gpu-1.example/", "gpu-1.example", 80, "gpu-1.example"),
+            ("http://[::1]:8000", "::1", 8000, "[::1]:8000"),
+            ("http://[::1]", "::1", 80, "[::1]"),
+        ] {
+            let parsed = WorkerUrl::parse(url).unwrap();
+            assert_eq!((&*parsed.host, parsed.port, &*parsed.authority), (host, port, authority));
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (url, error) in [
+            ("https://a", WorkerUrlError::Https),
+            ("a:8000", WorkerUrlError::Scheme),
+            ("http://a/v1", WorkerUrlError::Path),
+            ("http://u:p@a", WorkerUrlError::Credentials),
+            ("http://:8000", WorkerUrlError::Host),
+            ("http://a b", WorkerUrlError::Host),
+            ("http://a:0", WorkerUrlError::Port),
+            ("http://a:99999", WorkerUrlError::Port),
+            ("http://[::1", WorkerUrlError::Host),
+        ] {
+            assert_eq!(WorkerUrl::parse(url), Err(error), "{url}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(http://)?\\PC*") {
+            let _ = WorkerUrl::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What the feeds count. One set for all feeds; they share the control plane's thread, so plain cells will do.
+
+use super::blocks::Outcome;
+use std::cell::Cell;
+
+/// What became of a whole batch; the words are the metrics label `result`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchResult {
+    /// Every event was taken, or concerned another tier or group.
+    Applied,
+    /// Some events were not taken.
+    Partly,
+    /// None was.
+    Refused,
+}
+
+impl BatchResult {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 3] =
+        [(Self::Applied, "applied"), (Self::Partly, "partly"), (Self::Refused, "refused")];
+}
+
+/// Kinds of events; the words are the metrics label `kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// `BlockStored`.
+    Stored,
+    /// `BlockRemoved`.
+    Removed,
+    /// `AllBlocksCleared`.
+    Cleared,
+    /// Any other, or none at all.
+    Other,
+}
+
+impl EventKind {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Stored, "stored"),
+        (Self::Removed, "removed"),
+        (Self::Cleared, "cleared"),
+        (Self::Other, "other"),
+    ];
+}
+
+/// Why a rank's blocks were forgotten without the engine saying so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetReason {
+    /// Batches were lost.
+    Gap,
+    /// The publisher began again.
+    Restart,
+    /// The connection ended.
+    Disconnect,
+}
+
+impl ResetReason {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 3] =
+        [(Self::Gap, "gap"), (Self::Restart, "restart"), (Self::Disconnect, "disconnect")];
+}
+
+const KINDS: usize = EventKind::ALL.len();
+const OUTCOMES: usize = Outcome::ALL.len();
+
+/// Counts since start.
+#[derive(Debug, Default)]
+pub struct FeedCounters {
+    batches: [Cell<u64>; BatchResult::ALL.len()],
+    events: [[Cell<u64>; OUTCOMES]; KINDS],
+    resets: [Cell<u64>; ResetReason::ALL.len()],
+    stalls: Cell<u64>,
+    blocks: Cell<usize>,
+}
+
+impl FeedCounters {
+    /// All zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts one batch.
+    pub fn batch(&self, result: BatchResult) {
+        bump(self.batches.get(result as usize));
+    }
+
+    /// Counts one event.
+    pub fn event(&self, kind: EventKind, outcome: Outcome) {
+        bump(self.events.get(kind as usize).and_then(|row| row.get(outcome as usize)));
+    }
+
+    /// Counts one reset of a rank.
+    pub fn reset(&self, reason: ResetReason) {
+        bump(self.resets.get(reason as usize));
+    }
+
+    /// Counts one wait for a shard whose ring was full.
+    pub fn stall(&self) {
+        bump(Some(&self.stalls));
+    }
+
+    /// Notes that a feed went from holding one number of blocks to another.
+    pub fn blocks_changed(&self, before: usize, after: usize) {
+        self.blocks.set(self.blocks.get().saturating_add(after).saturating_sub(before));
+    }
+
+    /// Batches with that result.
+    #[must_use]
+    pub fn batch_count(&self, result: BatchResult) -> u64 {
+        self.batches.get(result as usize).map_or(0, Cell::get)
+    }
+
+    /// Events of that kind with that outcome.
+    #[must_use]
+    pub fn event_count(&self, kind: EventKind, outcome: Outcome) -> u64 {
+        let row = self.events.get(kind as usize);
+        row.and_then(|row| row.get(outcome as usize)).map_or(0, Cell::get)
+    }
+
+    /// Resets for that reason.
+    #[must_use]
+    pub fn reset_count(&self, reason: ResetReason) -> u64 {
+        self.resets.get(reason as usize).map_or(0, Cell::get)
+    }
+
+    /// Waits for full rings.
+    #[must_use]
+    pub fn stall_count(&self) -> u64 {
+        self.stalls.get()
+    }
+
+    /// Blocks that the feeds know by the engines' hashes.
+    #[must_use]
+    pub fn block_count(&self) -> usize {
+        self.blocks.get()
+    }
+}
+
+fn bump(cell: Option<&Cell<u64>>) {
+    if let Some(cell) = cell {
+        cell.set(cell.get().saturating_add(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_stand_at_their_index() {
+        for (index, (result, _)) in BatchResult::ALL.iter().enumerate() {
+            assert_eq!(*result as usize, index);
+        }
+        for (index, (kind, _)) in EventKind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, index);
+        }
+        for (index, (reason, _)) in ResetReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
+        }
+        for (index, (outcome, _)) in Outcome::ALL.iter().enumerate() {
+            assert_eq!(*outcome as usize, index);
+        }
+    }
+}

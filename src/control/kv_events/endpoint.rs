@@ -1,0 +1,169 @@
+//! ZMQ endpoints: as engines announce them, as people configure them, and one per rank.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Where one rank's events come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Who waits for whom.
+    pub side: Side,
+    /// The address.
+    pub place: Place,
+}
+
+/// Who opens the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The engine listens; this side connects.
+    Connect,
+    /// The engine connects; this side listens.
+    Bind,
+}
+
+/// A transport and an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// `tcp://host:port`.
+    Tcp {
+        /// Host name or address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// `ipc:///path`.
+    Ipc(PathBuf),
+}
+
+/// Why an endpoint cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum EndpointError {
+    /// Neither `tcp://host:port` nor `ipc:///path`.
+    #[error("{0:?} is not tcp://host:port or ipc:///path")]
+    Form(String),
+    /// The port of a rank would be past 65535.
+    #[error("{0:?} has no room for the ports of further ranks")]
+    Port(String),
+}
+
+impl Endpoint {
+    /// Reads an endpoint: `*`, `0.0.0.0` and `[::]` stand for the worker's host; a leading `bind:` means that the
+    /// engine connects to us.
+    pub fn parse(text: &str, worker_host: &str) -> Result<Self, EndpointError> {
+        let form = || EndpointError::Form(text.to_owned());
+        let (side, address) = match text.strip_prefix("bind:") {
+            Some(address) => (Side::Bind, address),
+            None => (Side::Connect, text),
+        };
+        if let Some(path) = address.strip_prefix("ipc://") {
+            let path = (!path.is_empty()).then(|| PathBuf::from(path)).ok_or_else(form)?;
+            return Ok(Self { side, place: Place::Ipc(path) });
+        }
+        let rest = address.strip_prefix("tcp://").ok_or_else(form)?;
+        let (host, port) = rest.rsplit_once(':').ok_or_else(form)?;
+        let port = port.parse::<u16>().ok().filter(|&port| port > 0).ok_or_else(form)?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = match (side, is_any(host)) {
+            (_, false) if host.is_empty() => return Err(form()),
+            (Side::Connect, true) => worker_host,
+            (Side::Bind, true) => "0.0.0.0",
+            (_, false) => host,
+        };
+        Ok(Self { side, place: Place::Tcp { host: host.to_owned(), port } })
+    }
+
+    /// Reads an endpoint as an engine announces its own: it listens where the host is a wildcard or its own
+    /// address, else it connects to somebody at that address (vLLM and SGLang decide by the same rule).
+    pub fn announced(
+        text: &str,
+        worker_host: &str,
+        worker_ip: IpAddr,
+    ) -> Result<Self, EndpointError> {
+        let mut endpoint = Self::parse(text, worker_host)?;
+        if let Place::Tcp { host, .. } = &endpoint.place {
+            let is_worker = host == worker_host || host.parse() == Ok(worker_ip);
+            if !is_worker {
+                endpoint.side = Side::Bind;
+            }
+        }
+        Ok(endpoint)
+    }
+
+    /// The endpoint of a rank under the engines' rule for a common base: TCP port plus rank.
+    pub fn of_rank(&self, dp_rank: u32) -> Result<Self, EndpointError> {
+        let mut endpoint = self.clone();
+        match &mut endpoint.place {
+            Place::Tcp { port, .. } => {
+                let offset = u16::try_from(dp_rank).ok();
+                *port = offset
+                    .and_then(|offset| port.checked_add(offset))
+                    .ok_or_else(|| EndpointError::Port(self.to_string()))?;
+                Ok(endpoint)
+            }
+            Place::Ipc(_) if dp_rank == 0 => Ok(endpoint),
+            Place::Ipc(_) => Err(EndpointError::Port(self.to_string())),
+        }
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.side == Side::Bind {
+            formatter.write_str("bind:")?;
+        }
+        match &self.place {
+            Place::Tcp { host, port } if host.contains(':') => {
+                write!(formatter, "tcp://[{host}]:{port}")
+            }
+            Place::Tcp { host, port } => write!(formatter, "tcp://{host}:{port}"),
+            Place::Ipc(path) => write!(formatter, "ipc://{}", path.display()),
+        }
+    }
+}
+
+fn is_any(host: &str) -> bool {
+    host == "*" || host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> String {
+        Endpoint::parse(text, "gpu1").map_or_else(|error| error.to_string(), |e| e.to_string())
+    }
+
+    #[test]
+    fn wildcards_stand_for_the_worker() {
+        assert_eq!(parse("tcp://*:5557"), "tcp://gpu1:5557");
+        assert_eq!(parse("tcp://0.0.0.0:5557"), "tcp://gpu1:5557");
+        assert_eq!(parse("tcp://[::]:5557"), "tcp://gpu1:5557");
+        assert_eq!(parse("tcp://[fe80::1]:5557"), "tcp://[fe80::1]:5557");
+        assert_eq!(parse("bind:tcp://*:5557"), "bind:tcp://0.0.0.0:5557");
+        assert_eq!(parse("ipc:///tmp/kv"), "ipc:///tmp/kv");
+        for bad in ["", "tcp://a", "tcp://a:0", "tcp://:1", "udp://a:1", "ipc://"] {
+            assert!(parse(bad).contains("is not"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn engines_that_connect_are_listened_for() {
+        let announced = |text| {
+            Endpoint::announced(text, "gpu1", IpAddr::from([10, 0, 0, 1])).unwrap().to_string()
+        };
+        assert_eq!(announced("tcp://*:5557"), "tcp://gpu1:5557");
+        assert_eq!(announced("tcp://10.0.0.1:5557"), "tcp://10.0.0.1:5557");
+        assert_eq!(announced("tcp://10.0.0.9:5557"), "bind:tcp://10.0.0.9:5557");
+    }
+
+    #[test]
+    fn ranks_have_ports_of_their_own() {
+        let base = Endpoint::parse("tcp://a:65534", "b").unwrap();
+        assert_eq!(base.of_rank(1).unwrap().to_string(), "tcp://a:65535");
+        assert!(base.of_rank(2).is_err());
+        let ipc = Endpoint::parse("ipc:///a", "b").unwrap();
+        assert!(ipc.of_rank(0).is_ok());
+        assert!(ipc.of_rank(1).is_err());
+    }
+}

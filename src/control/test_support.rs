@@ -1,0 +1,17 @@
+//! What the control plane's tests share.
+
+use crate::block::Vocabulary;
+use std::future::Future;
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+
+/// Runs a test on a runtime like the control plane's own.
+pub(super) fn block_on_local(test: impl Future<Output = ()>) {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+/// A vocabulary in which every token has text.
+pub(super) fn vocabulary() -> Vocabulary {
+    Vocabulary
+}

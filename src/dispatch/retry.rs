@@ -1,0 +1,61 @@
+//! Retry budget of one shard: retries may be at most a share of requests, so that a failing fleet is not
+//! hammered with twice the traffic (gRFC A6 and Envoy's retry budgets have the same shape).
+
+/// Hundredths of a retry kept in reserve, so that a quiet router can still retry.
+const RESERVE_MAX_PERCENT: u32 = 1_000;
+
+/// Earns a share of a retry with every request, spends one per retry.
+#[derive(Debug)]
+pub struct RetryBudget {
+    share_percent: u32,
+    balance_percent: u32,
+}
+
+impl RetryBudget {
+    /// `share_percent`: retries per hundred requests.
+    #[must_use]
+    pub const fn new(share_percent: u32) -> Self {
+        let balance_percent = if share_percent == 0 { 0 } else { RESERVE_MAX_PERCENT };
+        Self { share_percent, balance_percent }
+    }
+
+    /// A new request came.
+    pub fn deposit(&mut self) {
+        let full = if self.share_percent == 0 { 0 } else { RESERVE_MAX_PERCENT };
+        self.balance_percent = self.balance_percent.saturating_add(self.share_percent).min(full);
+    }
+
+    /// May one more be retried? Takes it from the budget if so.
+    #[must_use]
+    pub fn withdraw(&mut self) -> bool {
+        let enough = self.balance_percent >= 100;
+        if enough {
+            self.balance_percent -= 100;
+        }
+        enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_stay_within_their_share() {
+        let mut budget = RetryBudget::new(20);
+        let retries = (0..1_000)
+            .filter(|_| {
+                budget.deposit();
+                budget.withdraw()
+            })
+            .count();
+        assert!((200..=210).contains(&retries), "{retries} of 1000");
+    }
+
+    #[test]
+    fn none_at_zero_percent() {
+        let mut budget = RetryBudget::new(0);
+        budget.deposit();
+        assert!(!budget.withdraw());
+    }
+}

@@ -1,0 +1,85 @@
+//! What is sent to the chosen rank: its address and the fields that the router adds to the client's own.
+
+use crate::base::{RankIndex, WorkerIndex};
+use crate::worker::{Dialect, FleetSnapshot};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Longest `x-request-id` that is kept from a client.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Where a request goes and what names it there.
+#[derive(Clone, Debug)]
+pub struct SendPlan {
+    /// The rank.
+    pub rank: RankIndex,
+    /// Its worker.
+    pub worker: WorkerIndex,
+    /// Address to connect to.
+    pub address: SocketAddr,
+    /// Value of `Host`.
+    pub authority: Arc<str>,
+    /// Name in `x-forebay-worker`; with several ranks `name/dp_rank`.
+    pub shown_as: Arc<str>,
+    /// Replaces the client's `Authorization` when set.
+    pub authorization: Option<Arc<str>>,
+    /// Value of `X-data-parallel-rank`, when the worker has several ranks behind one address.
+    pub dp_rank_pin: Option<u32>,
+}
+
+impl SendPlan {
+    /// The plan for one rank; `None` if the snapshot does not know it.
+    #[must_use]
+    pub fn new(fleet: &FleetSnapshot, index: RankIndex) -> Option<Self> {
+        let (rank, worker) = fleet.rank(index)?;
+        let several = rank.dp_size > 1;
+        // Both engines pin by the same header (vLLM since 0.11.1, SGLang since 0.5.10); others do not know it.
+        let pinned = several && worker.dialect != Dialect::Openai && rank.address == worker.address;
+        Some(Self {
+            rank: index,
+            worker: rank.worker,
+            address: rank.address,
+            authority: Arc::clone(&worker.authority),
+            shown_as: if several {
+                format!("{}/{}", worker.name, rank.dp_rank.0).into()
+            } else {
+                Arc::clone(&worker.name)
+            },
+            authorization: worker.api_key.as_ref().map(|key| format!("Bearer {key}").into()),
+            dp_rank_pin: pinned.then_some(rank.dp_rank.0),
+        })
+    }
+}
+
+/// The id of a request: the client's own if it is short and printable, else 16 hex digits.
+#[must_use]
+pub fn request_id<'a>(sent: Option<&'a [u8]>, fresh: u64, buffer: &'a mut [u8; 16]) -> &'a [u8] {
+    if let Some(id) = sent
+        && !id.is_empty()
+        && id.len() <= REQUEST_ID_BYTES_MAX
+        && id.iter().all(u8::is_ascii_graphic)
+    {
+        return id;
+    }
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    for (position, byte) in buffer.iter_mut().enumerate() {
+        let nibble = (fresh >> (60 - 4 * position)) & 15;
+        *byte = usize::try_from(nibble).ok().and_then(|n| DIGITS.get(n)).copied().unwrap_or(b'0');
+    }
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_kept_when_sane_and_made_otherwise() {
+        let mut buffer = [0; 16];
+        assert_eq!(request_id(Some(b"abc-1"), 0, &mut buffer), b"abc-1");
+        let fresh = 0x0123_4567_89ab_cdef;
+        for bad in [Some(&b""[..]), Some(b"a b"), Some(&[b'x'; 129]), None] {
+            assert_eq!(request_id(bad, fresh, &mut buffer), b"0123456789abcdef");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Chunked bodies (RFC 9112 section 7.1), decoded in place and to the letter: CR LF ends every line, sizes are bare
+//! hexadecimal, extensions follow their grammar and are dropped, trailers are checked and dropped.
+
+use super::chars::{is_token, is_value};
+use thiserror::Error;
+
+/// Hexadecimal digits of one chunk size, leading zeros included.
+const SIZE_DIGITS_MAX: u8 = 16;
+
+/// Limits of one chunked body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyLimits {
+    /// Most data bytes, all chunks together. A chunk that would pass it is refused when its size is read: 413.
+    pub body_bytes_max: u64,
+    /// Most bytes of chunk extensions, all chunks together. Past it: 400.
+    pub extension_bytes_max: u32,
+    /// Most bytes of trailer fields. Past it: 400.
+    pub trailer_bytes_max: u32,
+}
+
+impl Default for BodyLimits {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: u64::MAX >> 1,
+            extension_bytes_max: 4 * 1024,
+            trailer_bytes_max: 8 * 1024,
+        }
+    }
+}
+
+/// Why a body was refused. After any of these the connection must not be read any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BodyError {
+    /// Chunk size is not bare hexadecimal digits, or too many of them.
+    #[error("a chunk size is malformed")]
+    Size,
+    /// Chunk extension breaks its grammar.
+    #[error("a chunk extension is malformed")]
+    Extension,
+    /// Chunk extensions longer than the limit.
+    #[error("the chunk extensions are too long")]
+    ExtensionsTooLong,
+    /// Line does not end with CR LF, or chunk data are not followed by it.
+    #[error("the chunked framing is broken: CR LF expected")]
+    LineEnd,
+    /// Trailer field is malformed.
+    #[error("a trailer field is malformed")]
+    Trailer,
+    /// Trailer longer than the limit.
+    #[error("the trailer section is too long")]
+    TrailerTooLong,
+    /// Body longer than the limit.
+    #[error("the body is too large")]
+    TooLarge,
+}
+
+impl BodyError {
+    /// Status for the client: 400 or 413. (A bad response body ends the response: it is the worker's fault.)
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        if *self == Self::TooLarge { 413 } else { 400 }
+    }
+}
+
+/// What one call decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// Decoded data, now at `bytes[..data_bytes]`.
+    pub data_bytes: usize,
+    /// Bytes read; `bytes[consumed_bytes..]` is unchanged and belongs to the next message when `done`.
+    pub consumed_bytes: usize,
+    /// The body has ended.
+    pub done: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    SizeStart,
+    Size,
+    /// Blanks after a size, a name or a value: only `;` (or `=` after a name) may follow.
+    BlankBeforeExtension,
+    ExtensionStart,
+    ExtensionName,
+    BlankAfterName,
+    ValueStart,
+    ValueToken,
+    ValueQuoted,
+    ValueEscaped,
+    ValueEnd,
+    SizeLineFeed,
+    Data,
+    DataReturn,
+    DataLineFeed,
+    TrailerStart,
+    TrailerName,
+    TrailerValue,
+    TrailerLineFeed,
+    EndLineFeed,
+    Done,
+}
+
+/// Decoder of one chunked body.
+#[derive(Clone, Debug)]
+pub struct ChunkedDecoder {
+    state: State,
+    size: u64,
+    digits: u8,
+    body_bytes_left: u64,
+    extension_bytes_left: u32,
+    trailer_bytes_left: u32,
+}
+
+impl ChunkedDecoder {
+    /// A decoder that stands before the first chunk size.
+    #[must_use]
+    pub fn new(limits: &BodyLimits) -> Self {
+        Self {
+            state: State::SizeStart,
+            size: 0,
+            digits: 0,
+            body_bytes_left: limits.body_bytes_max.min(u64::MAX >> 1),
+            extension_bytes_left: limits.extension_bytes_max,
+            trailer_bytes_left: limits.trailer_bytes_max,
+        }
+    }
+
+    /// Decodes what is there: data of all whole and part chunks moves to the front of `bytes`. Consumes everything
+    /// unless the body ends first; after that it consumes nothing more.
+    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, BodyError> {
+        let (mut read, mut written) = (0_usize, 0_usize);
+        while self.state != State::Done {
+            if self.state == State::Data {
+                let available = bytes.len().saturating_sub(read);
+                let step = usize::try_from(self.size).map_or(available, |size| size.min(available));
+                if read != written {
+                    bytes.copy_within(read..read + step, written);
+                }
+                read += step;
+                written += step;
+                self.size -= u64::try_from(step).unwrap_or(0);
+                if self.size > 0 {
+                    break;
+                }
+                self.state = State::DataReturn;
+            }
+            let Some(byte) = bytes.get(read) else { break };
+            self.state = self.next(*byte)?;
+            read += 1;
+        }
+        Ok(Decoded { data_bytes: written, consumed_bytes: read, done: self.state == State::Done })
+    }
+
+    /// The state after one byte of framing.
+    fn next(&mut self, byte: u8) -> Result<State, BodyError> {
+        match self.state {
+            State::SizeStart | State::Size => self.size_byte(byte),
+            State::SizeLineFeed => self.size_line_feed(byte),
+            State::Data | State::DataReturn => expect(byte, b'\r', State::DataLineFeed),
+            State::DataLineFeed => expect(byte, b'\n', State::SizeStart),
+            State::TrailerStart
+            | State::TrailerName
+            | State::TrailerValue
+            | State::TrailerLineFeed
+            | State::EndLineFeed => self.trailer_byte(byte),
+            State::Done => Ok(State::Done),
+            _ => self.extension_byte(byte),
+        }
+    }
+
+    fn size_byte(&mut self, byte: u8) -> Result<State, BodyError> {
+        if let Some(digit) = char::from(byte).to_digit(16) {
+            if self.state == State::SizeStart {
+                (self.size, self.digits) = (0, 0);
+            }
+            if self.digits == SIZE_DIGITS_MAX {
+                return Err(BodyError::Size);
+            }
+            self.digits += 1;
+            self.size = (self.size << 4) | u64::from(digit);
+            return Ok(State::Size);
+        }
+        match byte {
+            _ if self.state == State::SizeStart => Err(BodyError::Size),
+            b'\r' => Ok(State::SizeLineFeed),
+            b';' | b' ' | b'\t' => self.count_extension(if byte == b';' {
+                State::ExtensionStart
+            } else {
+                State::BlankBeforeExtension
+            }),
+            b'\n' => Err(BodyError::LineEnd),
+            _ => Err(BodyError::Size),
+        }
+    }
+
+    fn size_line_feed(&mut self, byte: u8) -> Result<State, BodyError> {
+        if self.size == 0 {
+            return expect(byte, b'\n', State::TrailerStart);
+        }
+        self.body_bytes_left =
+            self.body_bytes_left.checked_sub(self.size).ok_or(BodyError::TooLarge)?;
+        expect(byte, b'\n', State::Data)
+    }
+
+    fn count_extension(&mut self, next: State) -> Result<State, BodyError> {
+        self.extension_bytes_left =
+            self.extension_bytes_left.checked_sub(1).ok_or(BodyError::ExtensionsTooLong)?;
+        Ok(next)
+    }
+
+    /// RFC 9112 section 7.1.1: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`.
+    fn extension_byte(&mut self, byte: u8) -> Result<State, BodyError> {
+        let blank = matches!(byte, b' ' | b'\t');
+        let next = match (self.state, byte) {
+            (State::ValueQuoted, b'"') => State::ValueEnd,
+            (State::ValueQuoted, b'\\') => State::ValueEscaped,
+            (State::ValueQuoted | State::ValueEscaped, _) if is_value(byte) => State::ValueQuoted,
+            (State::ExtensionName | State::ValueToken | State::ValueEnd, b'\r') => {
+                return Ok(State::SizeLineFeed);
+            }
+            (_, b'\n') => return Err(BodyError::LineEnd),
+            (
+                State::BlankBeforeExtension
+                | State::ExtensionName
+                | State::BlankAfterName
+                | State::ValueToken
+                | State::ValueEnd,
+                b';',
+            ) => State::ExtensionStart,
+            (State::ExtensionName | State::BlankAfterName, b'=') => State::ValueStart,
+            (State::ValueStart, b'"') => State::ValueQuoted,
+            (
+                State::ExtensionStart
+                | State::ValueStart
+                | State::BlankBeforeExtension
+                | State::BlankAfterName,
+                _,
+            ) if blank => self.state,
+            (State::ExtensionName, _) if blank => State::BlankAfterName,
+            (State::ValueToken | State::ValueEnd, _) if blank => State::BlankBeforeExtension,
+            (State::ExtensionStart | State::ExtensionName, _) if is_token(byte) => {
+                State::ExtensionName
+            }
+            (State::ValueStart | State::ValueToken, _) if is_token(byte) => State::ValueToken,
+            (State::BlankBeforeExtension, b'\r') => return Err(BodyError::Size),
+            _ => return Err(BodyError::Extension),
+        };
+        self.count_extension(next)
+    }
+
+    /// RFC 9112 section 7.1.2: field lines, then an empty one.
+    fn trailer_byte(&mut self, byte: u8) -> Result<State, BodyError> {
+        let next = match (self.state, byte) {
+            (State::EndLineFeed, _) => return expect(byte, b'\n', State::Done),
+            (State::TrailerLineFeed, _) => return expect(byte, b'\n', State::TrailerStart),
+            (State::TrailerStart, b'\r') => return Ok(State::EndLineFeed),
+            (State::TrailerValue, b'\r') => State::TrailerLineFeed,
+            (_, b'\n') => return Err(BodyError::LineEnd),
+            (State::TrailerName, b':') => State::TrailerValue,
+            (State::TrailerStart | State::TrailerName, _) if is_token(byte) => State::TrailerName,
+            (State::TrailerValue, _) if is_value(byte) => State::TrailerValue,
+            _ => return Err(BodyError::Trailer),
+        };
+        self.trailer_bytes_left =
+            self.trailer_bytes_left.checked_sub(1).ok_or(BodyError::TrailerTooLong)?;
+        Ok(next)
+    }
+}
+
+fn expect(byte: u8, wanted: u8, next: State) -> Result<State, BodyError> {
+    if byte == wanted { Ok(next) } else { Err(BodyError::LineEnd) }
+}

@@ -1,0 +1,183 @@
+//! Heads as they leave the proxy: own framing, own `Host`, nothing hop-by-hop.
+
+use super::head::{BodyFraming, Field, FieldKind, RequestHead, ResponseHead, Version, bytes_of};
+use super::own::{push_decimal, reason_phrase};
+
+/// What the proxy itself says in an upstream request.
+#[derive(Clone, Copy, Debug)]
+pub struct UpstreamHead<'a> {
+    /// `Host` of the worker.
+    pub authority: &'a str,
+    /// Body length; `None` sends no framing field, which means no body.
+    pub content_length: Option<u64>,
+    /// `x-request-id`; the client's own is dropped unless this is empty.
+    pub request_id: &'a [u8],
+    /// Whole `Authorization` value for the worker in place of the client's; `None` passes the client's on.
+    pub authorization: Option<&'a str>,
+    /// Further fields; each replaces the client's fields of the same name. Values must be free of CR and LF.
+    pub extra: &'a [(&'a str, &'a [u8])],
+}
+
+/// Appends the request head for a worker to `out`: always HTTP/1.1 in origin form, the client's end-to-end
+/// fields byte for byte, `Via` (RFC 9110 section 7.6.3) and what `upstream` says.
+pub fn encode_request(
+    head: &RequestHead,
+    buffer: &[u8],
+    upstream: &UpstreamHead<'_>,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(bytes_of(buffer, &head.method_span));
+    out.push(b' ');
+    out.extend_from_slice(head.path(buffer));
+    out.extend_from_slice(bytes_of(buffer, &head.query));
+    out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
+    out.extend_from_slice(upstream.authority.as_bytes());
+    out.extend_from_slice(b"\r\n");
+    for field in &head.fields {
+        let travels = match field.kind {
+            FieldKind::Other | FieldKind::ContentType => true,
+            FieldKind::Authorization => upstream.authorization.is_none(),
+            FieldKind::RequestId => upstream.request_id.is_empty(),
+            FieldKind::Host
+            | FieldKind::ContentLength
+            | FieldKind::TransferEncoding
+            | FieldKind::HopByHop
+            | FieldKind::Expect => false,
+        };
+        if travels {
+            push_unless_replaced(field, buffer, upstream.extra, out);
+        }
+    }
+    out.extend_from_slice(match head.version {
+        Version::Http10 => b"via: 1.0 forebay\r\n",
+        Version::Http11 => b"via: 1.1 forebay\r\n",
+    });
+    if let Some(authorization) = upstream.authorization {
+        push_field("authorization", authorization.as_bytes(), out);
+    }
+    if !upstream.request_id.is_empty() {
+        push_field("x-request-id", upstream.request_id, out);
+    }
+    finish(upstream.content_length, upstream.extra, out);
+}
+
+/// What the proxy itself says in a response it passes on.
+#[derive(Clone, Copy, Debug)]
+pub struct DownstreamHead<'a> {
+    /// How the body reaches the client, see [`ResponseHead::framing_for`]. [`BodyFraming::None`] keeps the worker's
+    /// `Content-Length` where RFC 9110 section 8.6 allows it (answers to HEAD, 304).
+    pub framing: BodyFraming,
+    /// Keep the client's connection; ignored (closed) with [`BodyFraming::UntilClose`].
+    pub keep_alive: bool,
+    /// Version the client spoke: HTTP/1.0 has to be told that the connection stays.
+    pub client_version: Version,
+    /// Further fields; each replaces the worker's fields of the same name. Values must be free of CR and LF.
+    pub extra: &'a [(&'a str, &'a [u8])],
+}
+
+/// Appends the response head for the client to `out`: the worker's status and end-to-end fields byte for byte, then
+/// what `downstream` says.
+pub fn encode_response(
+    head: &ResponseHead,
+    buffer: &[u8],
+    downstream: &DownstreamHead<'_>,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    push_decimal(u64::from(head.status), out);
+    out.push(b' ');
+    match bytes_of(buffer, &head.reason) {
+        [] => out.extend_from_slice(reason_phrase(head.status).as_bytes()),
+        reason => out.extend_from_slice(reason),
+    }
+    out.extend_from_slice(b"\r\n");
+    for field in &head.fields {
+        match field.kind {
+            FieldKind::ContentLength | FieldKind::TransferEncoding | FieldKind::HopByHop => {}
+            _ => push_unless_replaced(field, buffer, downstream.extra, out),
+        }
+    }
+    if head.is_interim() {
+        finish(None, downstream.extra, out);
+        return;
+    }
+    let content_length = match downstream.framing {
+        BodyFraming::Length(bytes) => Some(bytes),
+        BodyFraming::None if head.status != 204 => head.content_length,
+        _ => None,
+    };
+    if downstream.framing == BodyFraming::Chunked {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    }
+    push_persistence(
+        downstream.keep_alive && downstream.framing != BodyFraming::UntilClose,
+        downstream.client_version,
+        out,
+    );
+    finish(content_length, downstream.extra, out);
+}
+
+fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
+    let name = bytes_of(buffer, &field.name);
+    if extra.iter().any(|(own, _)| name.eq_ignore_ascii_case(own.as_bytes())) {
+        return;
+    }
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(bytes_of(buffer, &field.value));
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(super) fn push_persistence(keep_alive: bool, client_version: Version, out: &mut Vec<u8>) {
+    match (keep_alive, client_version) {
+        (false, _) => out.extend_from_slice(b"connection: close\r\n"),
+        (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
+        (true, Version::Http11) => {}
+    }
+}
+
+pub(super) fn push_field(name: &str, value: &[u8], out: &mut Vec<u8>) {
+    debug_assert!(
+        !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)),
+        "own field values hold no line ends"
+    );
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Own fields, the length, and the empty line.
+pub(super) fn finish(content_length: Option<u64>, extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
+    for (name, value) in extra {
+        push_field(name, value, out);
+    }
+    if let Some(bytes) = content_length {
+        out.extend_from_slice(b"content-length: ");
+        push_decimal(bytes, out);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a chunk header (size in hexadecimal, CR LF) right-aligned into `out` and returns where it starts, so that
+/// it can stand right before the data in one buffer. `data_bytes` must be from 1 to 2^32 - 1.
+pub fn encode_chunk_header(data_bytes: usize, out: &mut [u8; 10]) -> usize {
+    crate::invariant!(data_bytes > 0 && data_bytes <= 0xffff_ffff, out.len());
+    let mut left = data_bytes;
+    let mut start = out.len();
+    for (index, slot) in out.iter_mut().enumerate().rev() {
+        *slot = match index {
+            9 => b'\n',
+            8 => b'\r',
+            _ if left == 0 => break,
+            _ => {
+                let digit = b"0123456789abcdef".get(left & 0xf).copied().unwrap_or(b'0');
+                left >>= 4;
+                digit
+            }
+        };
+        start = index;
+    }
+    start
+}

@@ -1,0 +1,161 @@
+//! What single fields say about the message: framing, persistence, expectations, and what must not travel on.
+
+use super::chars::trim_blanks;
+use super::error::HeadError;
+use super::head::{Field, FieldKind, Version, bytes_of};
+
+/// Connection options read in one head; each costs a comparison with every field.
+const CONNECTION_OPTIONS_MAX: usize = 64;
+
+/// What a field of that name is to the proxy, `Connection` itself aside.
+pub(super) fn classify(name: &[u8]) -> FieldKind {
+    let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+    match name.len() {
+        2 if is("te") => FieldKind::HopByHop,
+        4 if is("host") => FieldKind::Host,
+        6 if is("expect") => FieldKind::Expect,
+        7 if is("trailer") || is("upgrade") => FieldKind::HopByHop,
+        10 if is("connection") || is("keep-alive") => FieldKind::HopByHop,
+        12 if is("content-type") => FieldKind::ContentType,
+        12 if is("x-request-id") => FieldKind::RequestId,
+        13 if is("authorization") => FieldKind::Authorization,
+        14 if is("content-length") => FieldKind::ContentLength,
+        14 if is("http2-settings") || is("content_length") => FieldKind::HopByHop,
+        17 if is("transfer-encoding") => FieldKind::TransferEncoding,
+        17 if is("transfer_encoding") => FieldKind::HopByHop,
+        7.. if name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"proxy-")) => {
+            FieldKind::HopByHop
+        }
+        _ => FieldKind::Other,
+    }
+}
+
+/// The message's framing fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Framing {
+    pub length: Option<u64>,
+    pub chunked: bool,
+}
+
+/// Reads `Content-Length` and `Transfer-Encoding` (RFC 9112 sections 6.1 to 6.3): at most one of them, once, and
+/// nothing but digits or `chunked` in it.
+pub(super) fn framing(
+    fields: &[Field],
+    buffer: &[u8],
+    version: Version,
+) -> Result<Framing, HeadError> {
+    let mut found = Framing::default();
+    for field in fields {
+        let value = bytes_of(buffer, &field.value);
+        match field.kind {
+            FieldKind::ContentLength if found.length.is_some() => {
+                return Err(HeadError::ContentLengthRepeated);
+            }
+            FieldKind::ContentLength => {
+                found.length = Some(decimal(value).ok_or(HeadError::ContentLength)?)
+            }
+            FieldKind::TransferEncoding
+                if found.chunked || value.is_empty() || version == Version::Http10 =>
+            {
+                return Err(HeadError::TransferEncoding);
+            }
+            FieldKind::TransferEncoding if value.eq_ignore_ascii_case(b"chunked") => {
+                found.chunked = true
+            }
+            FieldKind::TransferEncoding => return Err(HeadError::Coding),
+            _ => {}
+        }
+    }
+    if found.chunked && found.length.is_some() {
+        return Err(HeadError::FramingConflict);
+    }
+    Ok(found)
+}
+
+/// A decimal number below 2^63; no sign, no list, no space.
+fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    let mut value = 0_u64;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+    }
+    (value <= u64::MAX >> 1).then_some(value)
+}
+
+/// Reads `Connection`: marks the fields it names as hop-by-hop (RFC 9110 section 7.6.1) and says whether the
+/// connection persists (RFC 9112 section 9.3).
+pub(super) fn connection(
+    fields: &mut [Field],
+    buffer: &[u8],
+    version: Version,
+) -> Result<bool, HeadError> {
+    let (mut close, mut keep_alive, mut options) = (false, false, 0_usize);
+    for index in 0..fields.len() {
+        let Some(field) = fields.get(index) else { break };
+        if field.kind != FieldKind::HopByHop
+            || !bytes_of(buffer, &field.name).eq_ignore_ascii_case(b"connection")
+        {
+            continue;
+        }
+        let value = field.value.clone();
+        for option in bytes_of(buffer, &value).split(|byte| *byte == b',').map(trim_blanks) {
+            options += 1;
+            if options > CONNECTION_OPTIONS_MAX {
+                return Err(HeadError::ConnectionOptions);
+            }
+            if option.eq_ignore_ascii_case(b"close") {
+                close = true;
+            } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                keep_alive = true;
+            } else if !option.is_empty() {
+                nominate(fields, buffer, option);
+            }
+        }
+    }
+    Ok(!close && (keep_alive || version == Version::Http11))
+}
+
+fn nominate(fields: &mut [Field], buffer: &[u8], option: &[u8]) {
+    for field in fields {
+        let framing = matches!(
+            field.kind,
+            FieldKind::Host | FieldKind::ContentLength | FieldKind::TransferEncoding
+        );
+        if !framing && bytes_of(buffer, &field.name).eq_ignore_ascii_case(option) {
+            field.kind = FieldKind::HopByHop;
+        }
+    }
+}
+
+/// Reads `Expect` (RFC 9110 section 10.1.1): true for `100-continue`. HTTP/1.0 requests expect nothing.
+pub(super) fn expects_continue(
+    fields: &[Field],
+    buffer: &[u8],
+    version: Version,
+) -> Result<bool, HeadError> {
+    let mut expects = false;
+    if version == Version::Http10 {
+        return Ok(false);
+    }
+    for field in fields.iter().filter(|field| field.kind == FieldKind::Expect) {
+        for member in bytes_of(buffer, &field.value).split(|byte| *byte == b',').map(trim_blanks) {
+            match member {
+                [] => {}
+                known if known.eq_ignore_ascii_case(b"100-continue") => expects = true,
+                _ => return Err(HeadError::Expectation),
+            }
+        }
+    }
+    Ok(expects)
+}
+
+/// True when the media type of a `Content-Type` value is `text/event-stream`.
+pub(super) fn is_event_stream(value: &[u8]) -> bool {
+    let media_type = value.split(|byte| *byte == b';').next().unwrap_or(&[]);
+    trim_blanks(media_type).eq_ignore_ascii_case(b"text/event-stream")
+}

@@ -1,0 +1,262 @@
+//! What a parsed head looks like: spans into the buffer it was parsed from.
+
+use std::ops::Range;
+
+/// Part of the buffer that was parsed.
+pub type Span = Range<u32>;
+
+/// The bytes of a span, empty when it does not lie in `buffer`.
+#[must_use]
+pub fn bytes_of<'a>(buffer: &'a [u8], span: &Span) -> &'a [u8] {
+    let (Ok(start), Ok(end)) = (usize::try_from(span.start), usize::try_from(span.end)) else {
+        return &[];
+    };
+    buffer.get(start..end).unwrap_or(&[])
+}
+
+/// A span from array positions. Heads are bounded far below 4 GiB ([`HeadLimits`]); a position past it saturates.
+pub(super) fn span(range: Range<usize>) -> Span {
+    u32::try_from(range.start).unwrap_or(u32::MAX)..u32::try_from(range.end).unwrap_or(u32::MAX)
+}
+
+/// Limits of one head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Longest head in bytes, start line and final empty line included. Past it: 414 or 431.
+    pub head_bytes_max: usize,
+    /// Most field lines. Past it: 431.
+    pub fields_max: usize,
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        Self { head_bytes_max: 64 * 1024, fields_max: 100 }
+    }
+}
+
+/// Protocol version of a message. Minor versions above 1 are read as 1.1 (RFC 9110 section 2.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    #[default]
+    Http11,
+}
+
+/// Request method, RFC 9110 section 9.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// `GET`
+    #[default]
+    Get,
+    /// `HEAD`
+    Head,
+    /// `POST`
+    Post,
+    /// `PUT`
+    Put,
+    /// `DELETE`
+    Delete,
+    /// `OPTIONS`
+    Options,
+    /// `PATCH`
+    Patch,
+    /// `CONNECT`; the parser refuses it, so no parsed head holds it.
+    Connect,
+    /// `TRACE`
+    Trace,
+    /// Any other token; see [`RequestHead::method_span`].
+    Other,
+}
+
+impl Method {
+    /// From the token as sent; case matters.
+    #[must_use]
+    pub fn from_bytes(token: &[u8]) -> Self {
+        match token {
+            b"GET" => Self::Get,
+            b"HEAD" => Self::Head,
+            b"POST" => Self::Post,
+            b"PUT" => Self::Put,
+            b"DELETE" => Self::Delete,
+            b"OPTIONS" => Self::Options,
+            b"PATCH" => Self::Patch,
+            b"CONNECT" => Self::Connect,
+            b"TRACE" => Self::Trace,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// How a body ends, RFC 9112 section 6.3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// No body follows.
+    #[default]
+    None,
+    /// This many bytes follow.
+    Length(u64),
+    /// Chunks follow.
+    Chunked,
+    /// Everything until the peer closes; responses only.
+    UntilClose,
+}
+
+/// What a field is to the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// `Host`
+    Host,
+    /// `Content-Length`
+    ContentLength,
+    /// `Transfer-Encoding`
+    TransferEncoding,
+    /// Belongs to the connection it came on: `Connection`, `Keep-Alive`, `Proxy-*`, `TE`, `Trailer`, `Upgrade`,
+    /// `HTTP2-Settings`, look-alikes of the framing fields spelt with `_`, and all that `Connection` names.
+    HopByHop,
+    /// `Content-Type`
+    ContentType,
+    /// `Authorization`
+    Authorization,
+    /// `Expect`
+    Expect,
+    /// `x-request-id`
+    RequestId,
+    /// Anything else; forwarded.
+    Other,
+}
+
+/// One field line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Name as sent.
+    pub name: Span,
+    /// Value without the whitespace around it.
+    pub value: Span,
+    /// What it is to the proxy.
+    pub kind: FieldKind,
+}
+
+/// A parsed request head. Reused: parsing clears it and keeps its capacity.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHead {
+    /// Method.
+    pub method: Method,
+    /// Method token as sent.
+    pub method_span: Span,
+    /// Target as sent.
+    pub target: Span,
+    /// Path without query; the absolute form is reduced. Empty for `http://host` and `http://host?q`, which mean `/`.
+    pub path: Span,
+    /// Query with its question mark, empty when there is none.
+    pub query: Span,
+    /// Version.
+    pub version: Version,
+    /// Field lines in order.
+    pub fields: Vec<Field>,
+    /// How the body ends; never [`BodyFraming::UntilClose`].
+    pub body: BodyFraming,
+    /// False when the connection ends after the response (RFC 9112 section 9.3).
+    pub keep_alive: bool,
+    /// True when the client waits for `100 Continue` before it sends the body (RFC 9110 section 10.1.1).
+    pub expect_continue: bool,
+    /// Length of the head, empty lines before it included; the body starts here.
+    pub head_bytes: usize,
+}
+
+impl RequestHead {
+    /// Path as a route sees it: `/` when the absolute form has none.
+    #[must_use]
+    pub fn path<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
+        match bytes_of(buffer, &self.path) {
+            [] => b"/",
+            path => path,
+        }
+    }
+
+    /// Value of the first field of that kind.
+    #[must_use]
+    pub fn value_of<'a>(&self, kind: FieldKind, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.fields
+            .iter()
+            .find(|field| field.kind == kind)
+            .map(|field| bytes_of(buffer, &field.value))
+    }
+
+    pub(super) fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = Self { fields, ..Self::default() };
+    }
+}
+
+/// A parsed response head. Reused: parsing clears it and keeps its capacity.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseHead {
+    /// Status code, 100 to 599.
+    pub status: u16,
+    /// Reason phrase as sent, may be empty.
+    pub reason: Span,
+    /// Version.
+    pub version: Version,
+    /// Field lines in order.
+    pub fields: Vec<Field>,
+    /// How the body ends.
+    pub body: BodyFraming,
+    /// `Content-Length` as sent, also where no body follows (HEAD, 304).
+    pub content_length: Option<u64>,
+    /// True when the connection may be used again after the body.
+    pub keep_alive: bool,
+    /// Length of the head; the body starts here.
+    pub head_bytes: usize,
+    /// Content type is `text/event-stream`.
+    pub event_stream: bool,
+}
+
+impl ResponseHead {
+    /// True for 1xx: another head follows.
+    #[must_use]
+    pub fn is_interim(&self) -> bool {
+        self.status < 200
+    }
+
+    /// How to frame this body for a client of that version: a length stays, everything else becomes chunks, which
+    /// HTTP/1.0 does not know, so there the connection's end is the body's end.
+    #[must_use]
+    pub fn framing_for(&self, client_version: Version) -> BodyFraming {
+        match (self.body, client_version) {
+            (BodyFraming::Chunked | BodyFraming::UntilClose, Version::Http11) => {
+                BodyFraming::Chunked
+            }
+            (BodyFraming::Chunked | BodyFraming::UntilClose, Version::Http10) => {
+                BodyFraming::UntilClose
+            }
+            (framing, _) => framing,
+        }
+    }
+
+    /// Value of the first field of that kind.
+    #[must_use]
+    pub fn value_of<'a>(&self, kind: FieldKind, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.fields
+            .iter()
+            .find(|field| field.kind == kind)
+            .map(|field| bytes_of(buffer, &field.value))
+    }
+
+    pub(super) fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = Self { fields, ..Self::default() };
+    }
+}
+
+/// Whether a head has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The whole head was there.
+    Complete,
+    /// More bytes are needed; what is there could still become a valid head.
+    Partial,
+}

@@ -1,0 +1,95 @@
+//! Answers that the router writes itself.
+
+use super::encode::{finish, push_field, push_persistence};
+use super::head::Version;
+
+/// Tells the client to send the body it announced (RFC 9110 section 10.1.1).
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Ends a chunked body that has no trailer.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// An answer of the router's own: refusals, the model list.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnResponse<'a> {
+    /// Status code.
+    pub status: u16,
+    /// `Content-Type`; none is sent when empty.
+    pub content_type: &'a str,
+    /// Body.
+    pub body: &'a [u8],
+    /// Keep the client's connection.
+    pub keep_alive: bool,
+    /// The request was HEAD: length without the body.
+    pub head_only: bool,
+    /// Further fields. Values must be free of CR and LF.
+    pub extra: &'a [(&'a str, &'a [u8])],
+}
+
+/// Appends the whole response to `out`.
+pub fn encode_own(response: &OwnResponse<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    push_decimal(u64::from(response.status), out);
+    out.push(b' ');
+    out.extend_from_slice(reason_phrase(response.status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+    if !response.content_type.is_empty() {
+        push_field("content-type", response.content_type.as_bytes(), out);
+    }
+    // Said to both versions: harmless in 1.1, needed in 1.0.
+    push_persistence(response.keep_alive, Version::Http10, out);
+    let length = u64::try_from(response.body.len()).unwrap_or(u64::MAX);
+    finish((response.status != 204).then_some(length), response.extra, out);
+    if !response.head_only && response.status != 204 {
+        out.extend_from_slice(response.body);
+    }
+}
+
+/// The phrase of RFC 9110 section 15 for the codes the router and engines use; empty for others.
+#[must_use]
+pub fn reason_phrase(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        204 => "No Content",
+        304 => "Not Modified",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        417 => "Expectation Failed",
+        422 => "Unprocessable Content",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        499 => "Client Closed Request",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "",
+    }
+}
+
+pub(super) fn push_decimal(mut value: u64, out: &mut Vec<u8>) {
+    let mut digits = [0_u8; 20];
+    let mut start = digits.len();
+    for slot in digits.iter_mut().rev() {
+        *slot = b'0' + u8::try_from(value % 10).unwrap_or(0);
+        value /= 10;
+        start -= 1;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(digits.get(start..).unwrap_or(&[]));
+}

@@ -1,0 +1,176 @@
+//! Request heads.
+
+use super::chars::{target_run, token_run};
+use super::error::HeadError;
+use super::fields::{connection, expects_continue, framing};
+use super::head::{
+    BodyFraming, FieldKind, HeadLimits, Method, Progress, RequestHead, Version, bytes_of, span,
+};
+use super::host::is_authority;
+use super::lines::{field_lines, line_end, protocol};
+
+/// Empty lines tolerated before a request line (RFC 9112 section 2.2 asks for one).
+const EMPTY_LINES_MAX: usize = 4;
+/// Longest method token looked at; longer than any registered one.
+const METHOD_BYTES_MAX: usize = 32;
+
+/// Parses the request head at the front of `buffer`.
+///
+/// Nothing is remembered between calls: call it again with the longer buffer after [`Progress::Partial`]. Wrong bytes
+/// are refused as soon as they are seen, not only at the end of the head. After an error `head` holds nothing useful.
+pub fn parse_request(
+    buffer: &[u8],
+    limits: &HeadLimits,
+    head: &mut RequestHead,
+) -> Result<Progress, HeadError> {
+    head.clear();
+    let window = buffer.get(..limits.head_bytes_max).unwrap_or(buffer);
+    let Some(line_start) = skip_empty_lines(window)? else {
+        return within(buffer, limits, HeadError::EmptyLines);
+    };
+    let Some(fields_start) = request_line(window, line_start, head)? else {
+        return within(buffer, limits, HeadError::TargetTooLong);
+    };
+    let Some(end) = field_lines(window, fields_start, limits.fields_max, &mut head.fields)? else {
+        return within(buffer, limits, HeadError::HeadTooLarge);
+    };
+    finish(window, end, head)?;
+    Ok(Progress::Complete)
+}
+
+/// Partial, unless no further byte is allowed.
+fn within(buffer: &[u8], limits: &HeadLimits, past: HeadError) -> Result<Progress, HeadError> {
+    if buffer.len() < limits.head_bytes_max { Ok(Progress::Partial) } else { Err(past) }
+}
+
+fn skip_empty_lines(window: &[u8]) -> Result<Option<usize>, HeadError> {
+    let mut at = 0;
+    loop {
+        match window.get(at) {
+            None => return Ok(None),
+            Some(b'\r') if at >= 2 * EMPTY_LINES_MAX => return Err(HeadError::EmptyLines),
+            Some(b'\r') => match line_end(window, at)? {
+                Some(next) => at = next,
+                None => return Ok(None),
+            },
+            Some(b'\n') => return Err(HeadError::LineEnd),
+            Some(_) => return Ok(Some(at)),
+        }
+    }
+}
+
+fn request_line(
+    window: &[u8],
+    start: usize,
+    head: &mut RequestHead,
+) -> Result<Option<usize>, HeadError> {
+    let line = window.get(start..).unwrap_or(&[]);
+    let method_bytes = token_run(line);
+    if method_bytes > METHOD_BYTES_MAX {
+        return Err(HeadError::MethodTooLong);
+    }
+    match line.get(method_bytes) {
+        None => return Ok(None),
+        Some(b' ') if method_bytes > 0 => {}
+        Some(_) => return Err(HeadError::Method),
+    }
+    head.method = Method::from_bytes(line.get(..method_bytes).unwrap_or(&[]));
+    head.method_span = span(start..start + method_bytes);
+    if head.method == Method::Connect {
+        return Err(HeadError::Connect);
+    }
+    let target_at = start + method_bytes + 1;
+    let rest = window.get(target_at..).unwrap_or(&[]);
+    let target_bytes = target_run(rest);
+    let target = rest.get(..target_bytes).unwrap_or(&[]);
+    match rest.get(target_bytes) {
+        None => return Ok(None),
+        Some(b' ') if target_bytes > 0 => {}
+        // HTTP/0.9 knew only `GET /path`.
+        Some(b'\r') if target.first() == Some(&b'/') => return Err(HeadError::Version),
+        Some(b' ' | b'\r') => return Err(HeadError::StartLine),
+        Some(b'\n') => return Err(HeadError::LineEnd),
+        Some(_) => return Err(HeadError::Target),
+    }
+    let protocol_at = target_at + target_bytes + 1;
+    let Some((version, protocol_bytes)) = protocol(window.get(protocol_at..).unwrap_or(&[]))?
+    else {
+        return Ok(None);
+    };
+    let line_end_at = protocol_at + protocol_bytes;
+    if window.get(line_end_at) != Some(&b'\r') {
+        return Err(HeadError::StartLine);
+    }
+    head.version = version;
+    split_target(target, target_at, head)?;
+    line_end(window, line_end_at)
+}
+
+/// RFC 9112 section 3.2: origin-form, absolute-form, and `*` for OPTIONS. Authority-form belongs to CONNECT.
+fn split_target(target: &[u8], at: usize, head: &mut RequestHead) -> Result<(), HeadError> {
+    let end = at + target.len();
+    head.target = span(at..end);
+    let path_at = match target {
+        [b'/', ..] => at,
+        b"*" if head.method == Method::Options => at,
+        _ => {
+            let scheme_bytes = [&b"http://"[..], b"https://"]
+                .into_iter()
+                .find(|scheme| {
+                    target
+                        .get(..scheme.len())
+                        .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+                })
+                .map(<[u8]>::len)
+                .ok_or(HeadError::Target)?;
+            let rest = target.get(scheme_bytes..).unwrap_or(&[]);
+            let authority_bytes =
+                rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+            if !is_authority(rest.get(..authority_bytes).unwrap_or(&[])) {
+                return Err(HeadError::Target);
+            }
+            at + scheme_bytes + authority_bytes
+        }
+    };
+    let path_and_query = target.get(path_at - at..).unwrap_or(&[]);
+    let path_bytes =
+        path_and_query.iter().position(|byte| *byte == b'?').unwrap_or(path_and_query.len());
+    head.path = span(path_at..path_at + path_bytes);
+    head.query = span(path_at + path_bytes..end);
+    Ok(())
+}
+
+fn finish(window: &[u8], end: usize, head: &mut RequestHead) -> Result<(), HeadError> {
+    host(window, head)?;
+    let framing = framing(&head.fields, window, head.version)?;
+    head.body = match framing.length {
+        Some(bytes) => BodyFraming::Length(bytes),
+        None if framing.chunked => BodyFraming::Chunked,
+        None => BodyFraming::None,
+    };
+    let expects = expects_continue(&head.fields, window, head.version)?;
+    head.expect_continue =
+        expects && !matches!(head.body, BodyFraming::None | BodyFraming::Length(0));
+    head.keep_alive = connection(&mut head.fields, window, head.version)?;
+    head.head_bytes = end;
+    Ok(())
+}
+
+/// RFC 9112 section 3.2: exactly one valid `Host` in HTTP/1.1, at most one in 1.0. It may be empty only where the
+/// target has no authority of its own (`*`). In absolute form the target's authority counts and `Host` is ignored.
+fn host(window: &[u8], head: &RequestHead) -> Result<(), HeadError> {
+    let mut hosts = head.fields.iter().filter(|field| field.kind == FieldKind::Host);
+    let Some(first) = hosts.next() else {
+        return if head.version == Version::Http10 { Ok(()) } else { Err(HeadError::HostMissing) };
+    };
+    if hosts.next().is_some() {
+        return Err(HeadError::HostRepeated);
+    }
+    let value = bytes_of(window, &first.value);
+    let may_be_empty = bytes_of(window, &head.target) == b"*";
+    if is_authority(value) || (value.is_empty() && may_be_empty) {
+        Ok(())
+    } else {
+        Err(HeadError::Host)
+    }
+}

@@ -1,0 +1,104 @@
+//! Response heads, as workers send them.
+
+use super::chars::value_run;
+use super::error::HeadError;
+use super::fields::{connection, framing, is_event_stream};
+use super::head::{
+    BodyFraming, FieldKind, HeadLimits, Method, Progress, ResponseHead, bytes_of, span,
+};
+use super::lines::{field_lines, line_end, protocol};
+
+/// Parses the response head at the front of `buffer`; `request_method` decides whether a body follows.
+///
+/// Interim responses (1xx) are returned like others, without body; 101 is an error, because the proxy never
+/// forwards `Upgrade`. As strict as [`super::parse_request`]; an error means the worker's answer cannot be used.
+pub fn parse_response(
+    buffer: &[u8],
+    request_method: &Method,
+    limits: &HeadLimits,
+    head: &mut ResponseHead,
+) -> Result<Progress, HeadError> {
+    head.clear();
+    let window = buffer.get(..limits.head_bytes_max).unwrap_or(buffer);
+    let end = match status_line(window, head)? {
+        Some(fields_start) => {
+            field_lines(window, fields_start, limits.fields_max, &mut head.fields)?
+        }
+        None => None,
+    };
+    let Some(end) = end else {
+        return if buffer.len() < limits.head_bytes_max {
+            Ok(Progress::Partial)
+        } else {
+            Err(HeadError::HeadTooLarge)
+        };
+    };
+    finish(window, end, request_method, head)?;
+    Ok(Progress::Complete)
+}
+
+fn status_line(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, HeadError> {
+    let Some((version, protocol_bytes)) = protocol(window)? else { return Ok(None) };
+    head.version = version;
+    if window.get(protocol_bytes) != Some(&b' ') {
+        return Err(HeadError::StartLine);
+    }
+    let rest = window.get(protocol_bytes + 1..).unwrap_or(&[]);
+    for index in 0..3 {
+        match rest.get(index) {
+            None => return Ok(None),
+            Some(digit @ b'0'..=b'9') => head.status = head.status * 10 + u16::from(digit - b'0'),
+            Some(_) => return Err(HeadError::Status),
+        }
+    }
+    if !(100..600).contains(&head.status) {
+        return Err(HeadError::Status);
+    }
+    if head.status == 101 {
+        return Err(HeadError::Switched);
+    }
+    let after_status = protocol_bytes + 4;
+    match window.get(after_status) {
+        None => Ok(None),
+        // Some servers leave the space out together with the phrase.
+        Some(b'\r') => line_end(window, after_status),
+        Some(b' ') => {
+            let phrase = window.get(after_status + 1..).unwrap_or(&[]);
+            let phrase_bytes = value_run(phrase);
+            let phrase_end = after_status + 1 + phrase_bytes;
+            head.reason = span(after_status + 1..phrase_end);
+            match phrase.get(phrase_bytes) {
+                None => Ok(None),
+                Some(b'\r') => line_end(window, phrase_end),
+                Some(b'\n') => Err(HeadError::LineEnd),
+                Some(_) => Err(HeadError::FieldValue),
+            }
+        }
+        Some(_) => Err(HeadError::StartLine),
+    }
+}
+
+/// RFC 9112 section 6.3, in its order.
+fn finish(
+    window: &[u8],
+    end: usize,
+    request_method: &Method,
+    head: &mut ResponseHead,
+) -> Result<(), HeadError> {
+    let framing = framing(&head.fields, window, head.version)?;
+    head.content_length = framing.length;
+    let no_body = *request_method == Method::Head || matches!(head.status, 100..=199 | 204 | 304);
+    head.body = match framing.length {
+        _ if no_body => BodyFraming::None,
+        Some(bytes) => BodyFraming::Length(bytes),
+        None if framing.chunked => BodyFraming::Chunked,
+        None => BodyFraming::UntilClose,
+    };
+    head.keep_alive =
+        connection(&mut head.fields, window, head.version)? && head.body != BodyFraming::UntilClose;
+    head.event_stream = head.fields.iter().any(|field| {
+        field.kind == FieldKind::ContentType && is_event_stream(bytes_of(window, &field.value))
+    });
+    head.head_bytes = end;
+    Ok(())
+}

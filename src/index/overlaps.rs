@@ -1,0 +1,86 @@
+//! What a walk finds: for each rank how much of the prompt it holds. Owned by one shard and used again for every
+//! request, so that a walk allocates nothing in steady state.
+
+use super::walk::Scratch;
+use crate::base::RankIndex;
+
+/// Part of a prompt, counted from its start, that one rank holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overlap {
+    /// Whole KV blocks.
+    pub blocks: u32,
+    /// Bytes of rendered prompt text in them.
+    pub bytes: u32,
+}
+
+/// Overlap of one prompt with every rank.
+#[derive(Debug)]
+pub struct Overlaps {
+    /// Indexed by rank.
+    best: Vec<Overlap>,
+    /// Ranks whose overlap is not zero.
+    held: Vec<RankIndex>,
+    pub(super) scratch: Scratch,
+}
+
+impl Overlaps {
+    /// Room for the ranks `0..rank_count`; what is found for others is left out.
+    #[must_use]
+    pub fn new(rank_count: usize) -> Self {
+        Self {
+            best: vec![Overlap::default(); rank_count],
+            held: Vec::with_capacity(rank_count),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Forgets the prompt. Costs as much as ranks were found.
+    pub fn clear(&mut self) {
+        for rank in self.held.drain(..) {
+            if let Some(best) = self.best.get_mut(rank.index()) {
+                *best = Overlap::default();
+            }
+        }
+    }
+
+    /// Overlap of one rank; zero for ranks out of range.
+    #[must_use]
+    pub fn get(&self, rank: RankIndex) -> Overlap {
+        self.best.get(rank.index()).copied().unwrap_or_default()
+    }
+
+    /// Ranks with some overlap, in no order.
+    pub fn iter_held(&self) -> impl Iterator<Item = (RankIndex, Overlap)> + '_ {
+        self.held.iter().map(|rank| (*rank, self.get(*rank)))
+    }
+
+    /// Keeps the larger of what is known and `found` (which is not zero).
+    pub(super) fn record(&mut self, rank: RankIndex, found: Overlap) {
+        let Some(best) = self.best.get_mut(rank.index()) else { return };
+        if best.bytes == 0 {
+            self.held.push(rank);
+        }
+        if (found.bytes, found.blocks) > (best.bytes, best.blocks) {
+            *best = found;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_larger_overlap_is_kept_and_clear_forgets() {
+        let mut overlaps = Overlaps::new(2);
+        let (small, large) = (Overlap { blocks: 1, bytes: 10 }, Overlap { blocks: 2, bytes: 20 });
+        overlaps.record(RankIndex(1), large);
+        overlaps.record(RankIndex(1), small);
+        overlaps.record(RankIndex(2), large);
+        assert_eq!(overlaps.iter_held().collect::<Vec<_>>(), [(RankIndex(1), large)]);
+        assert_eq!(overlaps.get(RankIndex(0)), Overlap::default());
+        overlaps.clear();
+        assert_eq!(overlaps.iter_held().count(), 0);
+        assert_eq!(overlaps.get(RankIndex(1)), Overlap::default());
+    }
+}

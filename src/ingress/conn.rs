@@ -1,0 +1,172 @@
+//! One client connection: bytes in, bytes out, and the sight of the client leaving.
+
+use super::{BufferPool, Deadline, Reader};
+use crate::base::Clock;
+use crate::base::limits::READ_BYTES;
+use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf, Splitable};
+use monoio::net::TcpStream;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A client that sends on while its request is served is read up to this much, then not any more.
+const INPUT_AHEAD_BYTES_MAX: usize = 4 * READ_BYTES;
+
+/// One client connection and its unparsed input.
+#[derive(Debug)]
+pub struct Conn {
+    /// Bytes received and not used yet.
+    pub input: Vec<u8>,
+    reader: Reader,
+    writer: OwnedWriteHalf<TcpStream>,
+    deadline: Deadline,
+    pool: Rc<BufferPool>,
+    closed: bool,
+}
+
+/// Why no more bytes came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// The client closed its side, or the connection broke.
+    Closed,
+    /// Nothing came in time.
+    TimedOut,
+}
+
+/// Why bytes could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteEnd {
+    /// The client is gone.
+    Gone,
+    /// The client does not read.
+    Stalled,
+}
+
+impl Conn {
+    /// Takes over an accepted socket.
+    #[must_use]
+    pub fn new(stream: TcpStream, pool: Rc<BufferPool>, clock: Clock) -> Self {
+        let (read, writer) = stream.into_split();
+        let reader = Reader::new(read, Rc::clone(&pool));
+        let deadline = Deadline::new(clock);
+        Self { input: Vec::new(), reader, writer, deadline, pool, closed: false }
+    }
+
+    /// Sets when the current wait is given up.
+    pub fn wait_at_most(&mut self, after: Duration) {
+        self.deadline.set(after);
+    }
+
+    /// Waits for at least one more byte of input.
+    ///
+    /// # Errors
+    /// [`ReadEnd`] when none will come, or none came before the deadline.
+    pub async fn fill(&mut self) -> Result<(), ReadEnd> {
+        poll_fn(|cx| {
+            match self.reader.poll_chunk(cx) {
+                Poll::Ready(Ok(chunk)) if !chunk.is_empty() => {
+                    self.pool.append(&mut self.input, chunk);
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Ready(_) => {
+                    self.closed = true;
+                    return Poll::Ready(Err(ReadEnd::Closed));
+                }
+                Poll::Pending => {}
+            }
+            self.deadline.poll(cx).map(|()| Err(ReadEnd::TimedOut))
+        })
+        .await
+    }
+
+    /// Ready once the client has closed. Input that comes meanwhile is kept, up to a bound.
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.closed && self.input.len() < INPUT_AHEAD_BYTES_MAX {
+            match self.reader.poll_chunk(cx) {
+                Poll::Ready(Ok(chunk)) if !chunk.is_empty() => {
+                    self.pool.append(&mut self.input, chunk);
+                }
+                Poll::Ready(_) => self.closed = true,
+                Poll::Pending => break,
+            }
+        }
+        if self.closed { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Ready once the deadline has passed.
+    pub fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.deadline.poll(cx)
+    }
+
+    /// Sends all of `bytes` before the deadline and gives the buffer back. `meanwhile` is polled too, so that the
+    /// worker's next bytes are already under way.
+    ///
+    /// # Errors
+    /// [`WriteEnd`] when the client left or does not read.
+    pub async fn write_while(
+        &mut self,
+        bytes: Vec<u8>,
+        mut meanwhile: impl FnMut(&mut Context<'_>),
+    ) -> Result<Vec<u8>, WriteEnd> {
+        let Self { input, reader, writer, deadline, pool, closed } = self;
+        let mut writing = pin!(writer.write_all(bytes));
+        poll_fn(|cx| {
+            if let Poll::Ready((result, buffer)) = writing.as_mut().poll(cx) {
+                return Poll::Ready(result.map(|_| buffer).map_err(|_| WriteEnd::Gone));
+            }
+            meanwhile(cx);
+            // A client that closed while we cannot send to it will not take the rest.
+            if !*closed && input.len() < INPUT_AHEAD_BYTES_MAX {
+                match reader.poll_chunk(cx) {
+                    Poll::Ready(Ok(chunk)) if !chunk.is_empty() => pool.append(input, chunk),
+                    Poll::Ready(_) => *closed = true,
+                    Poll::Pending => {}
+                }
+            }
+            if *closed {
+                return Poll::Ready(Err(WriteEnd::Gone));
+            }
+            deadline.poll(cx).map(|()| Err(WriteEnd::Stalled))
+        })
+        .await
+    }
+
+    /// Sends all of `bytes` before the deadline; the client may have closed its sending side.
+    ///
+    /// # Errors
+    /// [`WriteEnd`] when the client left or does not read.
+    pub async fn write(&mut self, bytes: Vec<u8>) -> Result<(), WriteEnd> {
+        let Self { writer, deadline, pool, .. } = self;
+        let mut writing = pin!(writer.write_all(bytes));
+        let buffer = poll_fn(|cx| {
+            if let Poll::Ready((result, buffer)) = writing.as_mut().poll(cx) {
+                return Poll::Ready(result.map(|_| buffer).map_err(|_| WriteEnd::Gone));
+            }
+            deadline.poll(cx).map(|()| Err(WriteEnd::Stalled))
+        })
+        .await?;
+        pool.give(buffer);
+        Ok(())
+    }
+
+    /// Ends the connection so that the client still gets what was sent: closes the sending side, then reads and
+    /// throws away what the client still sends, within a bound of bytes and time (RFC 9112 9.6). Closing with
+    /// unread bytes would make the kernel send a reset, which can destroy the answer on its way.
+    pub async fn linger(mut self, bytes_max: usize, time_max: Duration) {
+        use monoio::io::AsyncWriteRent;
+        if self.closed || self.writer.shutdown().await.is_err() {
+            return;
+        }
+        self.deadline.set(time_max);
+        let mut drained = 0;
+        while drained < bytes_max {
+            self.input.clear();
+            if self.fill().await.is_err() {
+                return;
+            }
+            drained += self.input.len();
+        }
+    }
+}

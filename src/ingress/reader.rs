@@ -1,0 +1,111 @@
+//! The one outstanding read of a socket.
+//!
+//! `monoio` loses bytes when a read in flight is dropped, so a read that has started is kept until it completes:
+//! across requests, and while the answer is relayed. That also shows at once when the peer closes.
+
+use super::BufferPool;
+use monoio::BufResult;
+use monoio::io::{AsyncReadRent, OwnedReadHalf};
+use monoio::net::TcpStream;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+type Half = OwnedReadHalf<TcpStream>;
+type Reading = Pin<Box<dyn Future<Output = (Half, BufResult<usize, Vec<u8>>)>>>;
+
+/// Reads a socket in chunks of at most `READ_BYTES`; at most one read in flight and one chunk waiting.
+pub struct Reader {
+    state: State,
+    ahead: Option<io::Result<Vec<u8>>>,
+    pool: Rc<BufferPool>,
+}
+
+enum State {
+    Idle(Half),
+    Reading(Reading),
+    Ended,
+}
+
+impl Reader {
+    /// Reads nothing yet.
+    #[must_use]
+    pub const fn new(half: Half, pool: Rc<BufferPool>) -> Self {
+        Self { state: State::Idle(half), ahead: None, pool }
+    }
+
+    /// The next chunk; empty at the end of the stream, and from then on.
+    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        match self.ahead.take() {
+            Some(ready) => Poll::Ready(ready),
+            None => self.poll_socket(cx),
+        }
+    }
+
+    /// Keeps a read in flight while nobody wants the bytes yet. Holds at most one chunk: a socket whose
+    /// bytes are not taken is not read further. True once a chunk (or the end) waits.
+    pub fn poll_ahead(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.ahead.is_none()
+            && let Poll::Ready(ready) = self.poll_socket(cx)
+        {
+            self.ahead = Some(ready);
+        }
+        self.ahead.is_some()
+    }
+
+    /// True when no byte and no end has arrived that was not taken. For a connection in the idle pool, anything
+    /// else means that it is not to be used again.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        !self.poll_ahead(&mut cx)
+    }
+
+    /// Takes back a chunk whose bytes are used up.
+    pub fn recycle(&self, chunk: Vec<u8>) {
+        self.pool.give(chunk);
+    }
+
+    fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        let mut reading = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Idle(half) => Box::pin(read_once(half, self.pool.take())) as Reading,
+            State::Reading(reading) => reading,
+            State::Ended => return Poll::Ready(Ok(Vec::new())),
+        };
+        let Poll::Ready((half, (result, buffer))) = reading.as_mut().poll(cx) else {
+            self.state = State::Reading(reading);
+            return Poll::Pending;
+        };
+        match result {
+            Ok(0) => {
+                self.pool.give(buffer);
+                Poll::Ready(Ok(Vec::new()))
+            }
+            Ok(_) => {
+                self.state = State::Idle(half);
+                Poll::Ready(Ok(buffer))
+            }
+            Err(error) => {
+                self.pool.give(buffer);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = match self.state {
+            State::Idle(_) => "idle",
+            State::Reading(_) => "reading",
+            State::Ended => "ended",
+        };
+        formatter.debug_struct("Reader").field("state", &state).finish_non_exhaustive()
+    }
+}
+
+async fn read_once(mut half: Half, buffer: Vec<u8>) -> (Half, BufResult<usize, Vec<u8>>) {
+    let result = half.read(buffer).await;
+    (half, result)
+}

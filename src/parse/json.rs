@@ -1,0 +1,393 @@
+//! A cursor over JSON text: strict (RFC 8259), no tree, no recursion. Strings are skipped eight bytes at a time.
+
+use crate::base::limits::JSON_DEPTH_MAX;
+use std::ops::Range;
+use thiserror::Error;
+
+/// Why a body was refused. Positions are byte offsets into the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ScanError {
+    /// No value at all.
+    #[error("it is empty")]
+    Empty,
+    /// A value, but no object.
+    #[error("it is another JSON value")]
+    NotObject,
+    /// Not UTF-8 (RFC 8259 section 8.1).
+    #[error("it is not UTF-8 at byte {at}")]
+    Encoding {
+        /// First byte that is wrong.
+        at: usize,
+    },
+    /// Not JSON, or bytes after the value.
+    #[error("syntax error at byte {at}")]
+    Syntax {
+        /// Where the scan stopped.
+        at: usize,
+    },
+    /// Half of a surrogate pair, which no UTF-8 text can hold; engines refuse it too.
+    #[error("lone surrogate in an escape at byte {at}")]
+    LoneSurrogate {
+        /// Where the escape starts.
+        at: usize,
+    },
+    /// Nested deeper than [`JSON_DEPTH_MAX`].
+    #[error("it is nested too deep at byte {at}")]
+    Depth {
+        /// Where the level too many opens.
+        at: usize,
+    },
+    /// Key that only the router may set.
+    #[error("the key {key} is set by the router and may not be sent")]
+    Owned {
+        /// The key.
+        key: &'static str,
+    },
+    /// Model name longer than [`super::MODEL_BYTES_MAX`].
+    #[error("the model name is too long")]
+    ModelTooLong,
+    /// 4 GiB or more.
+    #[error("it is too long")]
+    TooLong,
+}
+
+/// A string in the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Text {
+    /// Between the quotes.
+    pub span: Range<usize>,
+    /// Holds a backslash.
+    pub escaped: bool,
+}
+
+/// Checks that `body` is one JSON value in UTF-8, not deeper than [`JSON_DEPTH_MAX`].
+pub fn check_json(body: &[u8]) -> Result<(), ScanError> {
+    let mut cursor = Cursor::new(body)?;
+    cursor.blanks();
+    if cursor.peek().is_none() {
+        return Err(ScanError::Empty);
+    }
+    cursor.skip_value(0)?;
+    cursor.end()
+}
+
+/// Position in UTF-8 text.
+#[derive(Debug)]
+pub(super) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(body: &'a [u8]) -> Result<Self, ScanError> {
+        if u32::try_from(body.len()).is_err() {
+            return Err(ScanError::TooLong);
+        }
+        let text = std::str::from_utf8(body)
+            .map_err(|error| ScanError::Encoding { at: error.valid_up_to() })?;
+        Ok(Self { text, at: 0 })
+    }
+
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The text of a range, empty if it were outside.
+    pub(super) fn slice(&self, range: &Range<usize>) -> &'a str {
+        self.text.get(range.clone()).unwrap_or("")
+    }
+
+    pub(super) fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    pub(super) fn syntax<T>(&self) -> Result<T, ScanError> {
+        Err(ScanError::Syntax { at: self.at })
+    }
+
+    pub(super) fn blanks(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), ScanError> {
+        if self.peek() != Some(byte) {
+            return self.syntax();
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Only blanks may follow.
+    pub(super) fn end(&mut self) -> Result<(), ScanError> {
+        self.blanks();
+        if self.at == self.text.len() { Ok(()) } else { self.syntax() }
+    }
+
+    /// Enters the array or object that the cursor stands on.
+    pub(super) fn open(&mut self) {
+        self.at += 1;
+    }
+
+    /// Next key of the object entered; then the cursor stands on its value. `None`: the object is closed.
+    /// `first` is true before the first call.
+    pub(super) fn next_key(&mut self, first: &mut bool) -> Result<Option<Text>, ScanError> {
+        if !self.next_item(b'}', first)? {
+            return Ok(None);
+        }
+        self.key().map(Some)
+    }
+
+    /// True when the cursor stands on another element of the array entered, false when the array is closed.
+    pub(super) fn next_element(&mut self, first: &mut bool) -> Result<bool, ScanError> {
+        self.next_item(b']', first)
+    }
+
+    fn next_item(&mut self, close: u8, first: &mut bool) -> Result<bool, ScanError> {
+        self.blanks();
+        if self.peek() == Some(close) {
+            self.at += 1;
+            return Ok(false);
+        }
+        if !std::mem::take(first) {
+            self.expect(b',')?;
+            self.blanks();
+        }
+        Ok(true)
+    }
+
+    /// A key, its colon and the blanks around it.
+    fn key(&mut self) -> Result<Text, ScanError> {
+        let key = self.string()?;
+        self.blanks();
+        self.expect(b':')?;
+        self.blanks();
+        Ok(key)
+    }
+
+    /// The string the cursor stands on.
+    pub(super) fn string(&mut self) -> Result<Text, ScanError> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            self.at += plain_run(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
+            match self.peek() {
+                Some(b'"') => {
+                    let span = start..self.at;
+                    self.at += 1;
+                    return Ok(Text { span, escaped });
+                }
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                _ => return self.syntax(),
+            }
+        }
+    }
+
+    /// The escape the cursor stands on.
+    fn escape(&mut self) -> Result<(), ScanError> {
+        match self.text.as_bytes().get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 2;
+                Ok(())
+            }
+            Some(b'u') => {
+                let start = self.at;
+                match self.code_unit()? {
+                    0xd800..=0xdbff => {
+                        let pairs = self.text.as_bytes().get(self.at..self.at + 2) == Some(b"\\u");
+                        if !pairs || !matches!(self.code_unit()?, 0xdc00..=0xdfff) {
+                            return Err(ScanError::LoneSurrogate { at: start });
+                        }
+                        Ok(())
+                    }
+                    0xdc00..=0xdfff => Err(ScanError::LoneSurrogate { at: start }),
+                    _ => Ok(()),
+                }
+            }
+            _ => self.syntax(),
+        }
+    }
+
+    /// The `\uXXXX` the cursor stands on.
+    fn code_unit(&mut self) -> Result<u32, ScanError> {
+        let digits = self.text.as_bytes().get(self.at + 2..self.at + 6).unwrap_or(&[]);
+        if digits.len() < 4 {
+            return self.syntax();
+        }
+        let mut value = 0;
+        for digit in digits {
+            let Some(digit) = char::from(*digit).to_digit(16) else { return self.syntax() };
+            value = value * 16 + digit;
+        }
+        self.at += 6;
+        Ok(value)
+    }
+
+    /// The number the cursor stands on; its range when it is a plain one (no sign, fraction or exponent).
+    pub(super) fn number(&mut self) -> Result<Option<Range<usize>>, ScanError> {
+        let start = self.at;
+        let mut plain = true;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+            plain = false;
+        }
+        let digits_at = self.at;
+        self.digits()?;
+        if self.at - digits_at > 1 && self.text.as_bytes().get(digits_at) == Some(&b'0') {
+            return self.syntax();
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+            plain = false;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.digits()?;
+            plain = false;
+        }
+        Ok(plain.then_some(start..self.at))
+    }
+
+    /// At least one digit.
+    fn digits(&mut self) -> Result<(), ScanError> {
+        let start = self.at;
+        while let Some(b'0'..=b'9') = self.peek() {
+            self.at += 1;
+        }
+        if self.at == start { self.syntax() } else { Ok(()) }
+    }
+
+    fn literal(&mut self, word: &str) -> Result<(), ScanError> {
+        if !self
+            .text
+            .as_bytes()
+            .get(self.at..)
+            .is_some_and(|rest| rest.starts_with(word.as_bytes()))
+        {
+            return self.syntax();
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    /// Skips the value the cursor stands on; `depth` containers are open around it.
+    pub(super) fn skip_value(&mut self, depth: usize) -> Result<(), ScanError> {
+        // One bit for each container opened here: 1 is an object.
+        let (mut open, mut level) = (0_u128, 0_usize);
+        loop {
+            self.blanks();
+            let container = match self.peek() {
+                Some(b'"') => self.string().map(|_| None)?,
+                Some(b'-' | b'0'..=b'9') => self.number().map(|_| None)?,
+                Some(b't') => self.literal("true").map(|()| None)?,
+                Some(b'f') => self.literal("false").map(|()| None)?,
+                Some(b'n') => self.literal("null").map(|()| None)?,
+                Some(b'{') => Some(1_u128),
+                Some(b'[') => Some(0_u128),
+                _ => return self.syntax(),
+            };
+            if let Some(kind) = container {
+                if depth + level >= JSON_DEPTH_MAX {
+                    return Err(ScanError::Depth { at: self.at });
+                }
+                self.open();
+                (open, level) = (open << 1 | kind, level + 1);
+                if self.inner_item(kind, &mut true)? {
+                    continue;
+                }
+                (open, level) = (open >> 1, level - 1);
+            }
+            // A value has ended: close what ends here, or go on to the next one.
+            loop {
+                if level == 0 {
+                    return Ok(());
+                }
+                if self.inner_item(open & 1, &mut false)? {
+                    break;
+                }
+                (open, level) = (open >> 1, level - 1);
+            }
+        }
+    }
+
+    /// Next value of an array (0) or object (1), key skipped; false when it is closed.
+    fn inner_item(&mut self, kind: u128, first: &mut bool) -> Result<bool, ScanError> {
+        if kind == 1 {
+            self.next_key(first).map(|key| key.is_some())
+        } else {
+            self.next_element(first)
+        }
+    }
+}
+
+/// Length of the run before the next quote, backslash or control character.
+fn plain_run(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        let rest = bytes.get(at..).unwrap_or(&[]);
+        let Some(word) = rest.first_chunk::<8>() else {
+            let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20));
+            return at + end.unwrap_or(rest.len());
+        };
+        let marks = specials(u64::from_le_bytes(*word));
+        if marks != 0 {
+            // The lowest mark is exact, and that is the one taken.
+            return at + usize::try_from(marks.trailing_zeros() / 8).unwrap_or(0);
+        }
+        at += 8;
+    }
+}
+
+/// Marks (0x80) each quote, backslash and byte below 0x20; the lowest mark is always right.
+const fn specials(word: u64) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = ONES << 7;
+    let quote = word ^ (ONES * 0x22);
+    let backslash = word ^ (ONES * 0x5c);
+    let control = word.wrapping_sub(ONES * 0x20) & !word;
+    let either = (quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash);
+    (either | control) & HIGHS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ScanError, check_json, plain_run};
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    #[test]
+    fn depth_is_limited() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert_eq!(check_json(nested(128).as_bytes()), Ok(()));
+        assert_eq!(check_json(nested(129).as_bytes()), Err(ScanError::Depth { at: 128 }));
+        assert_eq!(
+            check_json("{\"a\":".repeat(100_000).as_bytes()),
+            Err(ScanError::Depth { at: 640 })
+        );
+    }
+
+    #[test]
+    fn faults_say_where() {
+        assert_eq!(check_json(b"  "), Err(ScanError::Empty));
+        assert_eq!(check_json(b"{\"a\":1,}"), Err(ScanError::Syntax { at: 7 }));
+        assert_eq!(check_json(b"[1] x"), Err(ScanError::Syntax { at: 4 }));
+        assert_eq!(check_json(b"\"a\xff\""), Err(ScanError::Encoding { at: 2 }));
+        assert_eq!(check_json(br#"["\ud800"]"#), Err(ScanError::LoneSurrogate { at: 2 }));
+    }
+
+    proptest! {
+        #[test]
+        fn words_agree_with_bytes(bytes in any::<Vec<u8>>()) {
+            let slow = bytes.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(bytes.len());
+            prop_assert_eq!(plain_run(&bytes), slow);
+        }
+    }
+}

@@ -1,0 +1,585 @@
+//! One pass over a request body: what routing needs, as spans; everything else is only checked.
+//!
+//! Duplicate keys: the last one counts, in whatever spelling (`"mod\u0065l"`), because that is what the engines'
+//! parsers do; a body must never mean one thing here and another there.
+
+use super::json::{Cursor, ScanError, Text};
+use super::messages::{MessageList, message_list, message_span};
+use super::prompt::prompt;
+use super::request::{ApiRequest, Endpoint, PromptSource};
+use crate::chat::{ChatRole, MessageSpan, unescape_into};
+
+/// Longest model name. Longer ones are refused: names go into tables and error messages.
+pub const MODEL_BYTES_MAX: usize = 1_024;
+/// Longest cache salt that is matched; requests with a longer one are routed without a prompt.
+pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
+/// Most messages that are matched; longer conversations are routed without a prompt.
+pub const MESSAGES_MAX: usize = 8_192;
+
+/// Keys by which a router addresses one engine rank to another. A client that could set them would reach hosts
+/// inside the fleet.
+const OWNED: [&str; 6] = [
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "disagg_prefill_dp_rank",
+    "disaggregated_params",
+    "kv_transfer_params",
+];
+
+/// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
+const TEMPLATE_KEYS: [&str; 8] = [
+    "tools",
+    "functions",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "reasoning_effort",
+    "add_special_tokens",
+];
+
+/// Reads a request body into `request`, which is cleared first.
+///
+/// Strict: the body is one UTF-8 JSON object without trailing bytes, at most [`crate::base::limits::JSON_DEPTH_MAX`]
+/// deep. A missing or wrongly typed key is no error here: the caller decides about the model, the engine about the rest.
+pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result<(), ScanError> {
+    request.clear();
+    let mut cursor = Cursor::new(body)?;
+    cursor.blanks();
+    match cursor.peek() {
+        None => return Err(ScanError::Empty),
+        Some(b'{') => cursor.open(),
+        Some(_) => {
+            cursor.skip_value(0)?;
+            cursor.end()?;
+            return Err(ScanError::NotObject);
+        }
+    }
+    let mut found = Found::default();
+    let mut first = true;
+    while let Some(key) = cursor.next_key(&mut first)? {
+        let name = cursor.slice(&key.span);
+        if key.escaped {
+            let name = unescaped(name);
+            found.member(&name, endpoint, &mut cursor, request)?;
+        } else {
+            found.member(name, endpoint, &mut cursor, request)?;
+        }
+    }
+    request.closing_brace = u32::try_from(cursor.at().saturating_sub(1)).unwrap_or(u32::MAX);
+    cursor.end()?;
+    found.finish(endpoint, &cursor, request)
+}
+
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    unescape_into(text.as_bytes(), &mut bytes);
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// A value that is a string, something else, or nothing.
+#[derive(Clone, Debug, Default)]
+enum Optional {
+    #[default]
+    Absent,
+    Text(Text),
+    Other,
+}
+
+/// What has been seen so far; every field is overwritten by a later key of the same name.
+#[derive(Debug, Default)]
+struct Found {
+    model: Optional,
+    cache_salt: Optional,
+    /// `system` of `/v1/messages`, `instructions` of `/v1/responses`.
+    preamble: Optional,
+    /// `previous_response_id` and `conversation` of `/v1/responses`: text before the prompt that is not in the body.
+    previous_response: bool,
+    conversation: bool,
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    list: MessageList,
+    prompt: PromptSource,
+    /// A single string as `input` of `/v1/responses`.
+    input: Option<Text>,
+    input_ids: PromptSource,
+    /// One flag for each of [`TEMPLATE_KEYS`].
+    template_keys: [bool; TEMPLATE_KEYS.len()],
+    /// One flag for each of [`OWNED`].
+    owned: [bool; OWNED.len()],
+}
+
+impl Found {
+    /// One member of the top object; the cursor stands on its value and leaves it.
+    fn member(
+        &mut self,
+        name: &str,
+        endpoint: Endpoint,
+        cursor: &mut Cursor<'_>,
+        request: &mut ApiRequest,
+    ) -> Result<(), ScanError> {
+        match (name, endpoint) {
+            ("model", _) => self.model = optional(cursor)?,
+            ("cache_salt", _) => self.cache_salt = optional(cursor)?,
+            ("stream", _) => request.stream = flag(cursor, false)?,
+            ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
+            ("max_tokens", _) => self.max_tokens = count(cursor)?,
+            ("max_completion_tokens", _) | ("max_output_tokens", Endpoint::Responses) => {
+                self.max_completion_tokens = count(cursor)?
+            }
+            ("sampling_params", Endpoint::Generate) => {
+                self.max_completion_tokens = max_new_tokens(cursor)?
+            }
+            (
+                "messages",
+                Endpoint::ChatCompletions
+                | Endpoint::Messages
+                | Endpoint::Tokenize
+                | Endpoint::Embeddings,
+            ) => {
+                self.list = message_list(cursor, false, &mut request.messages)?;
+            }
+            ("input", Endpoint::Responses) => self.responses_input(cursor, request)?,
+            ("input", Endpoint::Embeddings)
+            | ("prompt", Endpoint::Completions | Endpoint::Tokenize)
+            | ("text", Endpoint::Generate) => {
+                self.prompt = prompt(cursor)?;
+            }
+            ("input_ids", Endpoint::Generate) => self.input_ids = prompt(cursor)?,
+            ("system", Endpoint::Messages) | ("instructions", Endpoint::Responses) => {
+                self.preamble = optional(cursor)?
+            }
+            ("previous_response_id", Endpoint::Responses) => {
+                self.previous_response = present(cursor)?
+            }
+            ("conversation", Endpoint::Responses) => self.conversation = present(cursor)?,
+            _ => self.other(name, cursor)?,
+        }
+        Ok(())
+    }
+
+    fn other(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+        let template = TEMPLATE_KEYS.iter().zip(&mut self.template_keys);
+        let owned = OWNED.iter().zip(&mut self.owned);
+        match template.chain(owned).find(|(key, _)| **key == name) {
+            Some((_, flag)) => *flag = present(cursor)?,
+            None => cursor.skip_value(1)?,
+        }
+        Ok(())
+    }
+
+    fn responses_input(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        request: &mut ApiRequest,
+    ) -> Result<(), ScanError> {
+        self.input = None;
+        if cursor.peek() == Some(b'"') {
+            request.messages.clear();
+            self.list = MessageList::None;
+            self.input = Some(cursor.string()?);
+        } else {
+            self.list = message_list(cursor, true, &mut request.messages)?;
+        }
+        Ok(())
+    }
+
+    fn finish(
+        mut self,
+        endpoint: Endpoint,
+        cursor: &Cursor<'_>,
+        request: &mut ApiRequest,
+    ) -> Result<(), ScanError> {
+        if let Some((key, _)) = OWNED.iter().zip(self.owned).find(|(_, sent)| *sent) {
+            return Err(ScanError::Owned { key });
+        }
+        if let Optional::Text(model) = &self.model {
+            if model.span.len() > MODEL_BYTES_MAX {
+                return Err(ScanError::ModelTooLong);
+            }
+            request.has_model = true;
+            decode(model, cursor, &mut request.model);
+        }
+        request.max_tokens = self.max_completion_tokens.or(self.max_tokens);
+        request.prompt = self.source(endpoint, request);
+        if let Optional::Text(salt) = &self.cache_salt {
+            if salt.span.len() <= CACHE_SALT_BYTES_MAX {
+                decode(salt, cursor, &mut request.cache_salt);
+            } else {
+                request.prompt = PromptSource::None;
+            }
+        }
+        if request.prompt != PromptSource::PlainMessages {
+            request.messages.clear();
+        }
+        Ok(())
+    }
+
+    fn source(&mut self, endpoint: Endpoint, request: &mut ApiRequest) -> PromptSource {
+        match endpoint {
+            Endpoint::Generate => match std::mem::take(&mut self.input_ids) {
+                PromptSource::None => std::mem::take(&mut self.prompt),
+                ids => ids,
+            },
+            Endpoint::Responses => {
+                if let Some(message) =
+                    self.input.take().and_then(|text| message_span(ChatRole::User, &text))
+                {
+                    request.messages.push(message);
+                    self.list = MessageList::Plain;
+                }
+                self.with_preamble(&mut request.messages)
+            }
+            Endpoint::Messages => self.with_preamble(&mut request.messages),
+            _ => match (std::mem::take(&mut self.prompt), self.list) {
+                (PromptSource::None, MessageList::None) => PromptSource::None,
+                (PromptSource::None, MessageList::Plain) if !self.template_keys.contains(&true) => {
+                    PromptSource::PlainMessages
+                }
+                (PromptSource::None, _) => PromptSource::Messages,
+                (prompt, _) => prompt,
+            },
+        }
+    }
+
+    /// Requests whose own shape no chat template reads: plain messages with an optional preamble, or nothing.
+    fn with_preamble(&self, messages: &mut Vec<MessageSpan>) -> PromptSource {
+        let continued = self.previous_response || self.conversation;
+        if self.list != MessageList::Plain || self.template_keys.contains(&true) || continued {
+            return PromptSource::None;
+        }
+        match &self.preamble {
+            Optional::Absent => PromptSource::PlainMessages,
+            Optional::Other => PromptSource::None,
+            Optional::Text(text) => match message_span(ChatRole::System, text) {
+                Some(message) => {
+                    messages.insert(0, message);
+                    PromptSource::PlainMessages
+                }
+                None => PromptSource::None,
+            },
+        }
+    }
+}
+
+fn decode(text: &Text, cursor: &Cursor<'_>, out: &mut String) {
+    let raw = cursor.slice(&text.span);
+    if text.escaped { out.push_str(&unescaped(raw)) } else { out.push_str(raw) }
+}
+
+fn optional(cursor: &mut Cursor<'_>) -> Result<Optional, ScanError> {
+    if cursor.peek() == Some(b'"') {
+        return cursor.string().map(Optional::Text);
+    }
+    let is_null = cursor.peek() == Some(b'n');
+    cursor.skip_value(1)?;
+    Ok(if is_null { Optional::Absent } else { Optional::Other })
+}
+
+/// A boolean; `default` for anything else.
+fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
+    let first = cursor.peek();
+    cursor.skip_value(1)?;
+    Ok(match first {
+        Some(b't') => true,
+        Some(b'f') => false,
+        _ => default,
+    })
+}
+
+/// True unless the value is `null` or `false`.
+fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+    let absent = matches!(cursor.peek(), Some(b'n' | b'f'));
+    cursor.skip_value(1)?;
+    Ok(!absent)
+}
+
+/// A whole number from 0; larger ones than 32 bits saturate.
+fn count(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
+    if !matches!(cursor.peek(), Some(b'0'..=b'9')) {
+        cursor.skip_value(1)?;
+        return Ok(None);
+    }
+    let digits = cursor.number()?;
+    Ok(digits.map(|digits| cursor.slice(&digits).parse().unwrap_or(u32::MAX)))
+}
+
+/// `max_new_tokens` of `/generate`'s sampling parameters.
+fn max_new_tokens(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
+    if cursor.peek() != Some(b'{') {
+        cursor.skip_value(1)?;
+        return Ok(None);
+    }
+    cursor.open();
+    let (mut first, mut tokens) = (true, None);
+    while let Some(key) = cursor.next_key(&mut first)? {
+        if cursor.slice(&key.span) == "max_new_tokens" {
+            tokens = count(cursor)?;
+        } else {
+            cursor.skip_value(2)?;
+        }
+    }
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, ScanError, scan};
+    use crate::chat::{ChatRole, MessageSpan};
+    use crate::parse::{ApiRequest, Endpoint, PromptSource};
+
+    fn scanned(body: &str, endpoint: Endpoint) -> ApiRequest {
+        let mut request = ApiRequest::default();
+        scan(body.as_bytes(), endpoint, &mut request).unwrap();
+        request
+    }
+
+    fn chat(body: &str) -> ApiRequest {
+        scanned(body, Endpoint::ChatCompletions)
+    }
+
+    fn contents<'a>(body: &'a str, messages: &[MessageSpan]) -> Vec<(ChatRole, &'a str)> {
+        messages
+            .iter()
+            .map(|message| {
+                (message.role, &body[message.content.start as usize..message.content.end as usize])
+            })
+            .collect()
+    }
+
+    #[test]
+    fn plain_chat() {
+        let body = r#" {"model":"m","messages":[{"role":"system","content":"s"},{"content":"a\nb","role":"user"}],"max_tokens":7,"stream":true} "#;
+        let request = chat(body);
+        assert_eq!(
+            (request.model.as_str(), request.has_model, request.stream, request.max_tokens),
+            ("m", true, true, Some(7))
+        );
+        assert_eq!(request.prompt, PromptSource::PlainMessages);
+        assert_eq!(
+            contents(body, &request.messages),
+            [(ChatRole::System, "s"), (ChatRole::User, "a\\nb")]
+        );
+        assert_eq!((request.messages[0].escaped, request.messages[1].escaped), (false, true));
+        assert_eq!(&body[request.closing_brace as usize..], "} ");
+        assert!(request.add_generation_prompt);
+    }
+
+    #[test]
+    fn what_is_not_plain_needs_the_template() {
+        for messages in [
+            r#"[{"role":"tool","content":"x"}]"#,
+            r#"[{"role":"user","content":"x","name":"n"}]"#,
+            r#"[{"role":"user","content":[{"type":"text","text":"x"}]}]"#,
+            r#"[{"role":"user","content":"x"},{"role":"assistant","content":null}]"#,
+            r#"[{"role":"user"}]"#,
+            r#"[{"r\u006fle":"user","content":"x"}]"#,
+            r#"[1]"#,
+        ] {
+            let request = chat(&format!(r#"{{"messages":{messages}}}"#));
+            assert_eq!(
+                (request.prompt, request.messages.len()),
+                (PromptSource::Messages, 0),
+                "{messages}"
+            );
+        }
+        let plain = r#""messages":[{"role":"user","content":"x"}]"#;
+        for (extra, plain_still) in [
+            (r#""tools":[]"#, false),
+            (r#""tools":null"#, true),
+            (r#""chat_template_kwargs":{}"#, false),
+            (r#""continue_final_message":false"#, true),
+            (r#""add_special_tokens":true"#, false),
+            (r#""temperature":1"#, true),
+        ] {
+            let wanted =
+                if plain_still { PromptSource::PlainMessages } else { PromptSource::Messages };
+            assert_eq!(chat(&format!("{{{plain},{extra}}}")).prompt, wanted, "{extra}");
+        }
+    }
+
+    #[test]
+    fn the_last_duplicate_counts_in_any_spelling() {
+        let request = chat(
+            r#"{"model":"a","mod\u0065l":"b","stream":true,"\u0073tream":false,"max_tokens":1,"max_tokens":2}"#,
+        );
+        assert_eq!(
+            (request.model.as_str(), request.stream, request.max_tokens),
+            ("b", false, Some(2))
+        );
+        let request = chat(
+            r#"{"model":"a","model":null,"messages":[{"role":"user","content":"x"}],"messages":7}"#,
+        );
+        assert_eq!(
+            (request.has_model, request.prompt, request.messages.len()),
+            (false, PromptSource::None, 0)
+        );
+        let request = chat(
+            r#"{"messages":[{"role":"user","content":"x","role":"system"}],"tools":[1],"tools":null}"#,
+        );
+        assert_eq!(
+            (request.prompt, request.messages[0].role),
+            (PromptSource::PlainMessages, ChatRole::System)
+        );
+    }
+
+    #[test]
+    fn text_inside_strings_is_no_key() {
+        let request = chat(r#"{"user":"\"model\":\"x\"","model":"\u006d"}"#);
+        assert_eq!(request.model, "m");
+    }
+
+    #[test]
+    fn prompts_of_every_shape() {
+        for (prompt, wanted) in [
+            (r#""hi""#, PromptSource::Text(11..13)),
+            ("[1,22]", PromptSource::TokenIds(10..16)),
+            ("[ 1 , 2 ]", PromptSource::TokenIds(10..19)),
+            ("[[1],[2]]", PromptSource::Batch(11..14)),
+            (r#"["a","b"]"#, PromptSource::Batch(11..14)),
+            ("[]", PromptSource::None),
+            ("[[]]", PromptSource::None),
+            ("[1,-2]", PromptSource::None),
+            ("[1,2.0]", PromptSource::None),
+            ("[1,\"a\"]", PromptSource::None),
+            ("[{}]", PromptSource::None),
+            ("null", PromptSource::None),
+        ] {
+            let request = scanned(&format!(r#"{{"prompt":{prompt}}}"#), Endpoint::Completions);
+            assert_eq!(request.prompt, wanted, "{prompt}");
+        }
+        assert_eq!(chat(r#"{"prompt":"hi"}"#).prompt, PromptSource::None);
+        let generate = scanned(
+            r#"{"text":"a","input_ids":[5],"sampling_params":{"n":1,"max_new_tokens":9}}"#,
+            Endpoint::Generate,
+        );
+        assert_eq!(
+            (generate.prompt, generate.max_tokens),
+            (PromptSource::TokenIds(24..27), Some(9))
+        );
+        assert_eq!(
+            scanned(r#"{"input":"a"}"#, Endpoint::Embeddings).prompt,
+            PromptSource::Text(10..11)
+        );
+    }
+
+    #[test]
+    fn responses_and_anthropic_messages_become_chat() {
+        let body = r#"{"input":"hi","instructions":"be brief"}"#;
+        let request = scanned(body, Endpoint::Responses);
+        assert_eq!(request.prompt, PromptSource::PlainMessages);
+        assert_eq!(
+            contents(body, &request.messages),
+            [(ChatRole::System, "be brief"), (ChatRole::User, "hi")]
+        );
+        let body =
+            r#"{"input":[{"type":"message","role":"user","content":"hi"}],"max_output_tokens":3}"#;
+        let request = scanned(body, Endpoint::Responses);
+        assert_eq!(
+            (request.prompt, request.max_tokens, request.messages.len()),
+            (PromptSource::PlainMessages, Some(3), 1)
+        );
+        assert_eq!(
+            scanned(r#"{"input":"hi","previous_response_id":"r"}"#, Endpoint::Responses).prompt,
+            PromptSource::None
+        );
+        let body = r#"{"system":"s","messages":[{"role":"user","content":"hi"}],"max_tokens":3}"#;
+        let request = scanned(body, Endpoint::Messages);
+        assert_eq!(
+            contents(body, &request.messages),
+            [(ChatRole::System, "s"), (ChatRole::User, "hi")]
+        );
+        let parts = r#"{"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"hi"}]}"#;
+        assert_eq!(scanned(parts, Endpoint::Messages).prompt, PromptSource::None);
+    }
+
+    #[test]
+    fn numbers_of_tokens() {
+        for (value, wanted) in [
+            ("5", Some(5)),
+            ("99999999999", Some(u32::MAX)),
+            ("-1", None),
+            ("1.0", None),
+            ("null", None),
+            ("\"5\"", None),
+        ] {
+            assert_eq!(chat(&format!(r#"{{"max_tokens":{value}}}"#)).max_tokens, wanted, "{value}");
+        }
+        assert_eq!(chat(r#"{"max_completion_tokens":2,"max_tokens":9}"#).max_tokens, Some(2));
+    }
+
+    #[test]
+    fn fleet_keys_are_refused() {
+        let mut request = ApiRequest::default();
+        let body = br#"{"model":"m","bootstrap_host":"10.0.0.1"}"#;
+        assert_eq!(
+            scan(body, Endpoint::ChatCompletions, &mut request),
+            Err(ScanError::Owned { key: "bootstrap_host" })
+        );
+        assert_eq!(
+            scan(br#"{"kv_transfer_params":null}"#, Endpoint::ChatCompletions, &mut request),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        let mut request = ApiRequest::default();
+        let model = "m".repeat(MODEL_BYTES_MAX + 1);
+        let body = format!(r#"{{"model":"{model}"}}"#);
+        assert_eq!(
+            scan(body.as_bytes(), Endpoint::ChatCompletions, &mut request),
+            Err(ScanError::ModelTooLong)
+        );
+        let salt = "s".repeat(CACHE_SALT_BYTES_MAX + 1);
+        let request = chat(&format!(
+            r#"{{"cache_salt":"{salt}","messages":[{{"role":"user","content":"x"}}]}}"#
+        ));
+        assert_eq!((request.prompt, request.cache_salt.len()), (PromptSource::None, 0));
+        let messages = vec![r#"{"role":"user","content":"a"}"#; MESSAGES_MAX + 1].join(",");
+        let request = chat(&format!(r#"{{"messages":[{messages}]}}"#));
+        assert_eq!((request.prompt, request.messages.len()), (PromptSource::None, 0));
+    }
+
+    #[test]
+    fn a_reused_request_keeps_nothing() {
+        let mut request = chat(
+            r#"{"model":"m","stream":true,"add_generation_prompt":false,"max_tokens":1,"cache_salt":"s","messages":[{"role":"user","content":"x"}]}"#,
+        );
+        assert_eq!((request.cache_salt.as_str(), request.add_generation_prompt), ("s", false));
+        scan(b"{}", Endpoint::ChatCompletions, &mut request).unwrap();
+        assert_eq!(
+            (request.model.as_str(), request.has_model, request.stream, request.max_tokens),
+            ("", false, false, None)
+        );
+        assert_eq!(
+            (
+                request.prompt,
+                request.messages.len(),
+                request.cache_salt.as_str(),
+                request.add_generation_prompt
+            ),
+            (PromptSource::None, 0, "", true)
+        );
+    }
+
+    #[test]
+    fn other_values_and_junk_are_refused() {
+        let mut request = ApiRequest::default();
+        for (body, wanted) in [
+            ("", ScanError::Empty),
+            ("[]", ScanError::NotObject),
+            ("null", ScanError::NotObject),
+            ("{}x", ScanError::Syntax { at: 2 }),
+            ("[1", ScanError::Syntax { at: 2 }),
+            ("{\"a\":\"\\ud800\"}", ScanError::LoneSurrogate { at: 6 }),
+        ] {
+            assert_eq!(
+                scan(body.as_bytes(), Endpoint::ChatCompletions, &mut request),
+                Err(wanted),
+                "{body}"
+            );
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Turns the worker's body framing into the client's: sans-IO, one chunk of upstream bytes at a time.
+
+use super::RelayError;
+use crate::http1::{
+    BodyFraming, BodyLimits, ChunkedDecoder, LAST_CHUNK, Version, encode_chunk_header,
+};
+
+/// How the answer's body reaches the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerFraming {
+    /// Bytes as they are; `Content-Length` or the end of the connection delimits them.
+    Plain,
+    /// Chunks of our own, one per read.
+    Chunked,
+}
+
+/// State of one body on its way through.
+#[derive(Debug)]
+pub struct AnswerBody {
+    inbound: Inbound,
+    framing: AnswerFraming,
+    done: bool,
+}
+
+#[derive(Debug)]
+enum Inbound {
+    Length(u64),
+    Chunked(ChunkedDecoder),
+    UntilClose,
+}
+
+impl AnswerBody {
+    /// A body that arrives in `inbound` framing and leaves to a client of that version.
+    #[must_use]
+    pub fn new(inbound: BodyFraming, client: Version) -> Self {
+        let (inbound, framing, done) = match inbound {
+            BodyFraming::None => (Inbound::Length(0), AnswerFraming::Plain, true),
+            BodyFraming::Length(bytes) => {
+                (Inbound::Length(bytes), AnswerFraming::Plain, bytes == 0)
+            }
+            BodyFraming::Chunked => (
+                Inbound::Chunked(ChunkedDecoder::new(&BodyLimits::default())),
+                Self::open(client),
+                false,
+            ),
+            BodyFraming::UntilClose => (Inbound::UntilClose, Self::open(client), false),
+        };
+        Self { inbound, framing, done }
+    }
+
+    /// A body of unknown length is chunked for HTTP/1.1 and ends with the connection for HTTP/1.0.
+    const fn open(client: Version) -> AnswerFraming {
+        match client {
+            Version::Http11 => AnswerFraming::Chunked,
+            Version::Http10 => AnswerFraming::Plain,
+        }
+    }
+
+    /// Framing towards the client.
+    #[must_use]
+    pub const fn framing(&self) -> AnswerFraming {
+        self.framing
+    }
+
+    /// True once the last byte has been fed.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// True if the end of the upstream connection is the end of this body.
+    #[must_use]
+    pub const fn ends_with_connection(&self) -> bool {
+        matches!(self.inbound, Inbound::UntilClose)
+    }
+
+    /// Takes upstream bytes, appends what goes to the client to `out`. Returns how many body bytes stand at the
+    /// front of `bytes` afterwards, and how many of `bytes` belonged to this answer.
+    ///
+    /// # Errors
+    /// [`RelayError::BodyInvalid`] when the framing is broken.
+    pub fn feed(
+        &mut self,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, usize), RelayError> {
+        let (data_bytes, consumed_bytes) = match &mut self.inbound {
+            Inbound::Length(left) => {
+                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left = left.saturating_sub(u64::try_from(taken).unwrap_or(u64::MAX));
+                self.done = *left == 0;
+                (taken, taken)
+            }
+            Inbound::Chunked(decoder) => {
+                let decoded = decoder.decode(bytes).map_err(|_| RelayError::BodyInvalid)?;
+                self.done = decoded.done;
+                (decoded.data_bytes, decoded.consumed_bytes)
+            }
+            Inbound::UntilClose => (bytes.len(), bytes.len()),
+        };
+        self.emit(bytes.get(..data_bytes).unwrap_or_default(), out);
+        if self.done && self.framing == AnswerFraming::Chunked {
+            out.extend_from_slice(LAST_CHUNK);
+        }
+        Ok((data_bytes, consumed_bytes))
+    }
+
+    /// The upstream connection ended, and with it the body.
+    pub fn finish(&mut self, out: &mut Vec<u8>) {
+        self.done = true;
+        if self.framing == AnswerFraming::Chunked {
+            out.extend_from_slice(LAST_CHUNK);
+        }
+    }
+
+    /// Appends data of our own making, framed like the rest.
+    pub fn emit(&self, data: &[u8], out: &mut Vec<u8>) {
+        if data.is_empty() {
+            return;
+        }
+        match self.framing {
+            AnswerFraming::Plain => out.extend_from_slice(data),
+            AnswerFraming::Chunked => {
+                let mut header = [0; 10];
+                let start = encode_chunk_header(data.len(), &mut header);
+                out.extend_from_slice(header.get(start..).unwrap_or_default());
+                out.extend_from_slice(data);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(mut body: AnswerBody, reads: &[&[u8]]) -> (Vec<u8>, bool, usize) {
+        let (mut out, mut consumed) = (Vec::new(), 0);
+        for read in reads {
+            let mut bytes = read.to_vec();
+            consumed += body.feed(&mut bytes, &mut out).unwrap().1;
+        }
+        (out, body.is_done(), consumed)
+    }
+
+    #[test]
+    fn length_passes_through_and_stops_at_its_end() {
+        let body = AnswerBody::new(BodyFraming::Length(5), Version::Http11);
+        assert_eq!(run(body, &[b"hel", b"loXX"]), (b"hello".to_vec(), true, 5));
+    }
+
+    #[test]
+    fn chunks_are_framed_anew_per_read() {
+        let body = AnswerBody::new(BodyFraming::Chunked, Version::Http11);
+        let reads: [&[u8]; 3] = [b"3\r\nabc\r\n2\r", b"\nde\r\n", b"0\r\n\r\n"];
+        let (out, done, _) = run(body, &reads);
+        assert_eq!(out, b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+        assert!(done);
+    }
+
+    #[test]
+    fn an_http_1_0_client_gets_plain_bytes() {
+        let body = AnswerBody::new(BodyFraming::Chunked, Version::Http10);
+        assert_eq!(run(body, &[b"3\r\nabc\r\n0\r\n\r\n"]).0, b"abc");
+    }
+
+    #[test]
+    fn a_body_without_length_ends_with_the_connection() {
+        let mut body = AnswerBody::new(BodyFraming::UntilClose, Version::Http11);
+        let mut out = Vec::new();
+        body.feed(&mut b"hi".to_vec(), &mut out).unwrap();
+        assert!(!body.is_done() && body.ends_with_connection());
+        body.finish(&mut out);
+        assert_eq!(out, b"2\r\nhi\r\n0\r\n\r\n");
+    }
+}

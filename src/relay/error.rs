@@ -1,0 +1,80 @@
+//! What can go wrong between a worker and a client, by who is at fault and when.
+
+/// One failed exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayError {
+    /// The worker refused the connection, or its host is unreachable.
+    ConnectFailed,
+    /// The worker did not accept the connection in time.
+    ConnectTimedOut,
+    /// The connection ended before a byte of the answer came.
+    ClosedBeforeHead,
+    /// The connection ended in the middle of the answer's head.
+    ClosedInHead,
+    /// The worker sent something that is not an HTTP/1.1 answer.
+    HeadInvalid,
+    /// No answer came in time.
+    FirstByteTimedOut,
+    /// The answer ended before its announced end.
+    ClosedMidStream,
+    /// The answer's chunked framing is broken.
+    BodyInvalid,
+    /// The worker stopped sending in the middle of an answer.
+    StreamIdle,
+    /// The client left.
+    ClientGone,
+    /// The client stopped reading.
+    ClientStalled,
+}
+
+impl RelayError {
+    /// True if no byte of an answer can have reached the client, so that another rank may be asked.
+    #[must_use]
+    pub const fn before_head(self) -> bool {
+        matches!(
+            self,
+            Self::ConnectFailed
+                | Self::ConnectTimedOut
+                | Self::ClosedBeforeHead
+                | Self::ClosedInHead
+                | Self::HeadInvalid
+                | Self::FirstByteTimedOut
+        )
+    }
+
+    /// True if asking another rank may help: not after a time-out of minutes, whose request may well be running.
+    #[must_use]
+    pub const fn may_retry(self) -> bool {
+        self.before_head() && !matches!(self, Self::FirstByteTimedOut)
+    }
+
+    /// True if a fresh connection to the same worker may help: the pooled one had died while it was idle.
+    #[must_use]
+    pub const fn may_be_stale(self) -> bool {
+        matches!(self, Self::ClosedBeforeHead)
+    }
+
+    /// True if the worker is at fault, not the client.
+    #[must_use]
+    pub const fn blames_worker(self) -> bool {
+        !matches!(self, Self::ClientGone | Self::ClientStalled)
+    }
+
+    /// For people: what the worker did.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::ConnectFailed => "the connection was refused",
+            Self::ConnectTimedOut => "the connection was not accepted in time",
+            Self::ClosedBeforeHead => "the connection was closed before an answer came",
+            Self::ClosedInHead => "the connection was closed in the middle of the answer's head",
+            Self::HeadInvalid => "the answer was not valid HTTP/1.1",
+            Self::FirstByteTimedOut => "no answer came in time",
+            Self::ClosedMidStream => "the connection was closed before the end of the answer",
+            Self::BodyInvalid => "the answer's chunked framing was broken",
+            Self::StreamIdle => "the answer stopped in the middle",
+            Self::ClientGone => "the client left",
+            Self::ClientStalled => "the client stopped reading",
+        }
+    }
+}

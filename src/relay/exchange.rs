@@ -1,0 +1,123 @@
+//! Sends a request and waits for the head of its answer, watching the client all the while.
+
+use super::{RelayError, Upstream};
+use crate::base::limits::READ_BYTES;
+use crate::http1::{HeadLimits, Method, Progress, ResponseHead, parse_response};
+use crate::ingress::Conn;
+use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf};
+use monoio::net::TcpStream;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+
+/// Body bytes that go out together with the head, and size of the pieces after it. Pieces bound how long one
+/// large body keeps the shard busy.
+const PIECE_BYTES: usize = 4 * READ_BYTES;
+
+/// The request as it goes to the worker.
+#[derive(Debug)]
+pub struct Outbound<'a> {
+    /// Encoded head; the body is appended to it piece by piece. Given back in the answer's place when done.
+    pub head: Vec<u8>,
+    /// The body, verbatim.
+    pub body: &'a [u8],
+    /// Its method: answers to HEAD have no body.
+    pub method: &'a Method,
+    /// Limits of the answer's head.
+    pub limits: &'a HeadLimits,
+}
+
+/// Sends the request; returns when the final answer's head is complete in `upstream.input` and parsed into
+/// `response`. True if the whole request had been sent by then (else the connection cannot be used again).
+/// The deadline for the first byte is the client connection's, set by the caller.
+///
+/// # Errors
+/// [`RelayError`], all of them `before_head`, or the client left.
+pub async fn send(
+    conn: &mut Conn,
+    upstream: &mut Upstream,
+    outbound: Outbound<'_>,
+    response: &mut ResponseHead,
+) -> Result<bool, RelayError> {
+    let Outbound { head, body, method, limits } = outbound;
+    let Upstream { reader, writer, input, .. } = upstream;
+    let mut writing = pin!(write_pieces(writer, head, body));
+    let mut sent = false;
+    poll_fn(|cx| {
+        if !sent && let Poll::Ready(result) = writing.as_mut().poll(cx) {
+            // A worker may refuse early and stop reading; its answer is on the way then, so go on reading.
+            sent = result.is_ok();
+        }
+        loop {
+            match reader.poll_chunk(cx) {
+                Poll::Ready(Ok(chunk)) if !chunk.is_empty() => {
+                    if input.is_empty() {
+                        *input = chunk;
+                    } else {
+                        input.extend_from_slice(&chunk);
+                    }
+                    match final_head(input, method, limits, response) {
+                        Ok(Progress::Complete) => return Poll::Ready(Ok(sent)),
+                        Ok(Progress::Partial) => {}
+                        Err(error) => return Poll::Ready(Err(error)),
+                    }
+                }
+                Poll::Ready(_) if input.is_empty() => {
+                    return Poll::Ready(Err(RelayError::ClosedBeforeHead));
+                }
+                Poll::Ready(_) => return Poll::Ready(Err(RelayError::ClosedInHead)),
+                Poll::Pending => break,
+            }
+        }
+        if conn.poll_gone(cx).is_ready() {
+            return Poll::Ready(Err(RelayError::ClientGone));
+        }
+        conn.poll_deadline(cx).map(|()| Err(RelayError::FirstByteTimedOut))
+    })
+    .await
+}
+
+/// Parses heads until a final one; interim ones (100, 103) end here, as the client asked us, not the worker.
+fn final_head(
+    input: &mut Vec<u8>,
+    method: &Method,
+    limits: &HeadLimits,
+    response: &mut ResponseHead,
+) -> Result<Progress, RelayError> {
+    loop {
+        match parse_response(input, method, limits, response) {
+            Err(_) => return Err(RelayError::HeadInvalid),
+            Ok(Progress::Partial) => return Ok(Progress::Partial),
+            // We never ask to switch protocols.
+            Ok(Progress::Complete) if response.status == 101 => {
+                return Err(RelayError::HeadInvalid);
+            }
+            Ok(Progress::Complete) if response.status >= 200 => return Ok(Progress::Complete),
+            Ok(Progress::Complete) => {
+                input.drain(..response.head_bytes.min(input.len()));
+            }
+        }
+    }
+}
+
+async fn write_pieces(
+    writer: &mut OwnedWriteHalf<TcpStream>,
+    mut buffer: Vec<u8>,
+    body: &[u8],
+) -> io::Result<()> {
+    let mut pieces = body.chunks(PIECE_BYTES);
+    if let Some(first) = pieces.next() {
+        buffer.extend_from_slice(first);
+    }
+    loop {
+        let (result, returned) = writer.write_all(buffer).await;
+        result?;
+        buffer = returned;
+        buffer.clear();
+        match pieces.next() {
+            Some(piece) => buffer.extend_from_slice(piece),
+            None => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Idle connections to workers, per address. The engines close theirs after 5 s (uvicorn's default), so ours are
+//! dropped before, and each is looked at before use: the outstanding read has seen the close if there was one.
+
+use super::Upstream;
+use crate::base::NanosSinceStart;
+use crate::base::limits::UPSTREAM_IDLE_MAX;
+use ahash::AHashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The idle connections of one shard.
+#[derive(Debug)]
+pub struct UpstreamPool {
+    idle: AHashMap<SocketAddr, Vec<Upstream>>,
+    idle_max: Duration,
+}
+
+impl UpstreamPool {
+    /// `idle_max`: how long a connection may wait for its next request.
+    #[must_use]
+    pub fn new(idle_max: Duration) -> Self {
+        Self { idle: AHashMap::new(), idle_max }
+    }
+
+    /// The connection used last, if one is still good.
+    pub fn take(&mut self, address: SocketAddr, now: NanosSinceStart) -> Option<Upstream> {
+        let idle = self.idle.get_mut(&address)?;
+        while let Some(mut upstream) = idle.pop() {
+            if now < upstream.idle_since.plus(self.idle_max) && upstream.reader.is_quiet() {
+                return Some(upstream);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection whose answer is complete.
+    pub fn put(&mut self, address: SocketAddr, mut upstream: Upstream, now: NanosSinceStart) {
+        let idle = self.idle.entry(address).or_default();
+        if idle.len() < UPSTREAM_IDLE_MAX && upstream.input.is_empty() {
+            upstream.idle_since = now;
+            upstream.input = Vec::new();
+            idle.push(upstream);
+        }
+    }
+
+    /// Closes what waited too long. Called once per second.
+    pub fn sweep(&mut self, now: NanosSinceStart) {
+        let idle_max = self.idle_max;
+        for idle in self.idle.values_mut() {
+            idle.retain(|upstream| now < upstream.idle_since.plus(idle_max));
+        }
+        self.idle.retain(|_, idle| !idle.is_empty());
+    }
+
+    /// Closes all idle connections to an address: its worker failed.
+    pub fn purge(&mut self, address: SocketAddr) {
+        self.idle.remove(&address);
+    }
+}

@@ -1,0 +1,164 @@
+//! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
+
+use super::{AnswerBody, AnswerFraming, RelayError, Upstream};
+use crate::http1::{BodyFraming, DownstreamHead, ResponseHead, Version, encode_response};
+use crate::ingress::{Conn, WriteEnd};
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+/// The answer and how the client wants it.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// Parsed from `upstream.input`.
+    pub head: &'a ResponseHead,
+    /// The client's version.
+    pub client_version: Version,
+    /// May the client's connection stay open?
+    pub keep_alive: bool,
+    /// Fields that the router adds.
+    pub extra: &'a [(&'a str, &'a [u8])],
+    /// Longest silence of the worker.
+    pub idle_max: Duration,
+    /// Longest time for the client to take one chunk.
+    pub write_max: Duration,
+}
+
+/// An answer that reached the client completely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// Body bytes without framing.
+    pub body_bytes: u64,
+    /// May the worker's connection be used again?
+    pub upstream_reusable: bool,
+    /// May the client's connection be used again?
+    pub client_reusable: bool,
+}
+
+/// Relays the answer. `observe` sees every piece of body as it passes.
+///
+/// # Errors
+/// [`RelayError`], never one of `before_head`: the client has seen the head. A stream of events that breaks gets a
+/// last event that says so, and then no clean end.
+pub async fn relay(
+    conn: &mut Conn,
+    upstream: &mut Upstream,
+    answer: &Answer<'_>,
+    mut observe: impl FnMut(&[u8]),
+) -> Result<Relayed, RelayError> {
+    let mut body = AnswerBody::new(answer.head.body, answer.client_version);
+    // A client that cannot be sent chunks sees the end of such a body in the end of the connection.
+    let client_reusable = answer.keep_alive
+        && !(matches!(answer.head.body, BodyFraming::Chunked | BodyFraming::UntilClose)
+            && body.framing() == AnswerFraming::Plain);
+    let mut out = Vec::with_capacity(upstream.input.len() + 512);
+    encode_head(upstream, answer, client_reusable, &mut out);
+    let mut chunk = std::mem::take(&mut upstream.input);
+    chunk.drain(..answer.head.head_bytes.min(chunk.len()));
+    let mut body_bytes = 0;
+    let mut leftover = false;
+    loop {
+        if !chunk.is_empty() {
+            let fed = body.feed(&mut chunk, &mut out);
+            let (data_bytes, consumed) = match fed {
+                Ok(fed) => fed,
+                Err(error) => return Err(cut(conn, answer, &body, out, error).await),
+            };
+            observe(chunk.get(..data_bytes).unwrap_or_default());
+            body_bytes += u64::try_from(data_bytes).unwrap_or(0);
+            leftover = consumed < chunk.len();
+        }
+        if !out.is_empty() {
+            conn.wait_at_most(answer.write_max);
+            let reader = &mut upstream.reader;
+            let read_on = !body.is_done();
+            let written = conn.write_while(out, |cx| {
+                if read_on {
+                    reader.poll_ahead(cx);
+                }
+            });
+            out = written.await.map_err(client_fault)?;
+            out.clear();
+        }
+        if body.is_done() {
+            break;
+        }
+        conn.wait_at_most(answer.idle_max);
+        match next_chunk(conn, upstream).await {
+            Ok(next) if next.is_empty() && body.ends_with_connection() => {
+                body.finish(&mut out);
+                chunk.clear();
+            }
+            Ok(next) if next.is_empty() => {
+                return Err(cut(conn, answer, &body, out, RelayError::ClosedMidStream).await);
+            }
+            Ok(next) => upstream.reader.recycle(std::mem::replace(&mut chunk, next)),
+            Err(error) if error.blames_worker() => {
+                return Err(cut(conn, answer, &body, out, error).await);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let upstream_reusable = answer.head.keep_alive && !leftover && !body.ends_with_connection();
+    Ok(Relayed { body_bytes, upstream_reusable, client_reusable })
+}
+
+fn encode_head(upstream: &Upstream, answer: &Answer<'_>, keep_alive: bool, out: &mut Vec<u8>) {
+    let framing = match (answer.head.body, answer.client_version) {
+        (BodyFraming::UntilClose, Version::Http11) => BodyFraming::Chunked,
+        (BodyFraming::Chunked, Version::Http10) => BodyFraming::UntilClose,
+        (framing, _) => framing,
+    };
+    let head = DownstreamHead {
+        framing,
+        keep_alive,
+        client_version: answer.client_version,
+        extra: answer.extra,
+    };
+    encode_response(answer.head, &upstream.input, &head, out);
+}
+
+async fn next_chunk(conn: &mut Conn, upstream: &mut Upstream) -> Result<Vec<u8>, RelayError> {
+    poll_fn(|cx| {
+        match upstream.reader.poll_chunk(cx) {
+            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
+            // A reset ends a body that only the end of the connection delimits no better than any other.
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayError::ClosedMidStream)),
+            Poll::Pending => {}
+        }
+        if conn.poll_gone(cx).is_ready() {
+            return Poll::Ready(Err(RelayError::ClientGone));
+        }
+        conn.poll_deadline(cx).map(|()| Err(RelayError::StreamIdle))
+    })
+    .await
+}
+
+/// The worker broke its answer off. What came is sent; a stream of events gets a last one that says why; then
+/// the connection is closed without the body's proper end, so that no client takes it for complete.
+async fn cut(
+    conn: &mut Conn,
+    answer: &Answer<'_>,
+    body: &AnswerBody,
+    mut out: Vec<u8>,
+    error: RelayError,
+) -> RelayError {
+    if answer.head.event_stream && !matches!(answer.head.body, BodyFraming::Length(_)) {
+        let event = format!(
+            "data: {{\"error\":{{\"message\":\"The worker failed in the middle of the answer: {}. \
+             What was received so far is incomplete; send the request again.\",\
+             \"type\":\"upstream_error\",\"param\":null,\"code\":\"upstream-failed\"}}}}\n\n",
+            error.describe()
+        );
+        body.emit(event.as_bytes(), &mut out);
+    }
+    conn.wait_at_most(answer.write_max);
+    if out.is_empty() || conn.write(out).await.is_ok() { error } else { RelayError::ClientGone }
+}
+
+const fn client_fault(end: WriteEnd) -> RelayError {
+    match end {
+        WriteEnd::Gone => RelayError::ClientGone,
+        WriteEnd::Stalled => RelayError::ClientStalled,
+    }
+}

@@ -1,0 +1,49 @@
+//! One connection to a worker.
+
+use super::RelayError;
+use crate::base::NanosSinceStart;
+use crate::ingress::{BufferPool, Reader};
+use monoio::io::{OwnedWriteHalf, Splitable};
+use monoio::net::TcpStream;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A connection, idle or in use.
+#[derive(Debug)]
+pub struct Upstream {
+    /// Bytes received and not used yet.
+    pub input: Vec<u8>,
+    /// Requests already answered on it.
+    pub answered_count: u64,
+    pub(super) reader: Reader,
+    pub(super) writer: OwnedWriteHalf<TcpStream>,
+    pub(super) idle_since: NanosSinceStart,
+}
+
+impl Upstream {
+    /// Connects, with `TCP_NODELAY`.
+    ///
+    /// # Errors
+    /// [`RelayError::ConnectFailed`] or [`RelayError::ConnectTimedOut`].
+    pub async fn connect(
+        address: SocketAddr,
+        timeout: Duration,
+        buffers: &Rc<BufferPool>,
+    ) -> Result<Self, RelayError> {
+        let stream = match monoio::time::timeout(timeout, TcpStream::connect_addr(address)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(_)) => return Err(RelayError::ConnectFailed),
+            Err(_) => return Err(RelayError::ConnectTimedOut),
+        };
+        stream.set_nodelay(true).map_err(|_| RelayError::ConnectFailed)?;
+        let (read, writer) = stream.into_split();
+        Ok(Self {
+            input: Vec::new(),
+            answered_count: 0,
+            reader: Reader::new(read, Rc::clone(buffers)),
+            writer,
+            idle_since: NanosSinceStart(0),
+        })
+    }
+}

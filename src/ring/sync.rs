@@ -1,0 +1,46 @@
+//! The one switch between the real atomics and loom's, so that the models in `tests/loom.rs` run the very
+//! code that ships. Owns nothing, runs on any thread. Feature `loom` is for those models only: its types
+//! panic outside of one. Never name `std::sync::atomic` in a module that has a model.
+
+#[cfg(feature = "loom")]
+pub use loom::{
+    cell::UnsafeCell,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    },
+};
+#[cfg(not(feature = "loom"))]
+pub use real::UnsafeCell;
+#[cfg(not(feature = "loom"))]
+pub use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+#[cfg(not(feature = "loom"))]
+mod real {
+    /// `std`'s cell behind loom's closure interface; loom's records each access, this one costs nothing.
+    #[derive(Debug)]
+    #[repr(transparent)]
+    pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        /// A cell that holds `value`.
+        pub const fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        /// Hands out the pointer for a shared access.
+        #[inline]
+        pub fn with<R>(&self, access: impl FnOnce(*const T) -> R) -> R {
+            access(self.0.get().cast_const())
+        }
+
+        /// Hands out the pointer for an exclusive access.
+        #[inline]
+        pub fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+            access(self.0.get())
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The policies.
+
+use super::{RankCost, predicted_work_tokens};
+use crate::base::RankIndex;
+use crate::index::Overlaps;
+use crate::worker::LoadBoard;
+
+pub use crate::config::Policy;
+
+/// Everything a policy looks at.
+#[derive(Debug)]
+pub struct PickRequest<'a> {
+    /// Ranks to choose from; not empty.
+    pub ranks: &'a [RankIndex],
+    /// Loads of all ranks.
+    pub board: &'a LoadBoard,
+    /// Prompt bytes found per rank.
+    pub overlaps: &'a Overlaps,
+    /// Length of the prompt.
+    pub prompt_bytes: u64,
+    /// Bytes per token of this model, at least 1.
+    pub bytes_per_token: f32,
+}
+
+/// The one piece of state a policy keeps, per shard.
+#[derive(Debug, Default)]
+pub struct RoundRobin {
+    next: usize,
+}
+
+/// Chooses a rank; `None` only if there is none to choose from.
+#[must_use]
+pub fn pick(
+    policy: Policy,
+    request: &PickRequest<'_>,
+    turn: &mut RoundRobin,
+    random: &mut fastrand::Rng,
+) -> Option<RankIndex> {
+    let ranks = request.ranks;
+    match policy {
+        Policy::Kv => cheapest(ranks, random, |rank| request.cost(rank)),
+        Policy::LeastLoaded => cheapest(ranks, random, |rank| request.load_only(rank)),
+        Policy::PowerOfTwo => {
+            let pair = [any(ranks, random)?, any(ranks, random)?];
+            cheapest(&pair, random, |rank| request.load_only(rank))
+        }
+        Policy::RoundRobin => {
+            let rank = ranks.get(turn.next % ranks.len().max(1)).copied();
+            turn.next = turn.next.wrapping_add(1);
+            rank
+        }
+        Policy::Random => any(ranks, random),
+    }
+}
+
+impl PickRequest<'_> {
+    /// Tokens of the prompt that the rank would have to compute.
+    #[must_use]
+    pub fn uncached_tokens(&self, rank: RankIndex) -> u64 {
+        let held = u64::from(self.overlaps.get(rank).bytes);
+        tokens(self.prompt_bytes.saturating_sub(held), self.bytes_per_token)
+    }
+
+    /// Tokens of the whole prompt.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u64 {
+        tokens(self.prompt_bytes, self.bytes_per_token)
+    }
+
+    fn cost(&self, rank: RankIndex) -> RankCost {
+        let uncached = self.uncached_tokens(rank);
+        self.board
+            .rank(rank)
+            .map_or(RankCost(u64::MAX), |load| predicted_work_tokens(load, uncached))
+    }
+
+    fn load_only(&self, rank: RankIndex) -> RankCost {
+        self.board
+            .rank(rank)
+            .map_or(RankCost(u64::MAX), |load| RankCost(u64::from(load.in_flight())))
+    }
+}
+
+/// Tokens that so many bytes are expected to be, rounded up.
+#[must_use]
+fn tokens(bytes: u64, bytes_per_token: f32) -> u64 {
+    // In hundredths, so that the arithmetic stays in integers; the ratio is an estimate anyway.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to 1..=1000 first; a NaN becomes 0 and then 100"
+    )]
+    let hundredths = ((bytes_per_token.clamp(1.0, 10.0) * 100.0) as u64).max(100);
+    bytes.saturating_mul(100).div_ceil(hundredths)
+}
+
+/// The cheapest; among equals each has the same chance (reservoir sampling).
+fn cheapest(
+    ranks: &[RankIndex],
+    random: &mut fastrand::Rng,
+    cost: impl Fn(RankIndex) -> RankCost,
+) -> Option<RankIndex> {
+    let mut best: Option<(RankIndex, RankCost)> = None;
+    let mut ties = 1_u32;
+    for &rank in ranks {
+        let this = cost(rank);
+        match best {
+            Some((_, least)) if this > least => {}
+            Some((_, least)) if this == least => {
+                ties = ties.saturating_add(1);
+                if random.u32(..ties) == 0 {
+                    best = Some((rank, this));
+                }
+            }
+            _ => {
+                best = Some((rank, this));
+                ties = 1;
+            }
+        }
+    }
+    best.map(|(rank, _)| rank)
+}
+
+fn any(ranks: &[RankIndex], random: &mut fastrand::Rng) -> Option<RankIndex> {
+    if ranks.is_empty() { None } else { ranks.get(random.usize(..ranks.len())).copied() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ShardIndex;
+    use crate::block::{BlockKey, KeySeed, RootName};
+    use crate::index::{IndexReader, SliceWriter, index, slice_of};
+    use crate::mailbox::KvOp;
+
+    const SEED: KeySeed = KeySeed(7);
+    const PROMPT: &[u8] = b"0123456789abcdef0123456789ABCDEF";
+
+    fn root() -> BlockKey {
+        BlockKey::root(SEED, &RootName { model: "m", block_size_tokens: 4, ..RootName::default() })
+    }
+
+    /// `rank` holds the first `blocks` 16-byte blocks of the prompt.
+    fn holds(writers: &mut [SliceWriter], rank: RankIndex, blocks: usize) {
+        let mut parent = root();
+        let first = parent.child(SEED, &PROMPT[..16]);
+        let ShardIndex(slice) = slice_of(first, writers.len());
+        for block in PROMPT.chunks(16).take(blocks) {
+            let key = parent.child(SEED, block);
+            writers[usize::from(slice)].apply(rank, KvOp::Store { parent, key, block_bytes: 16 });
+            parent = key;
+        }
+    }
+
+    fn overlaps(reader: &IndexReader) -> Overlaps {
+        let mut overlaps = Overlaps::new(8);
+        reader.overlap(root(), PROMPT, &mut overlaps);
+        overlaps
+    }
+
+    fn picks(policy: Policy, board: &LoadBoard, overlaps: &Overlaps) -> Vec<u16> {
+        let ranks = [RankIndex(0), RankIndex(1), RankIndex(2)];
+        let request = PickRequest {
+            ranks: &ranks,
+            board,
+            overlaps,
+            prompt_bytes: 32,
+            bytes_per_token: 4.0,
+        };
+        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+        (0..300).map(|_| pick(policy, &request, &mut turn, &mut random).unwrap().0).collect()
+    }
+
+    fn share(picks: &[u16], rank: u16) -> usize {
+        picks.iter().filter(|&&pick| pick == rank).count()
+    }
+
+    #[test]
+    fn kv_prefers_the_longest_overlap_and_leaves_it_when_it_is_busy() {
+        let (reader, mut writers) = index(2, SEED, 1 << 24);
+        holds(&mut writers, RankIndex(1), 2);
+        holds(&mut writers, RankIndex(2), 1);
+        let (board, found) = (LoadBoard::new(), overlaps(&reader));
+        assert_eq!(found.get(RankIndex(1)).blocks, 2);
+        assert_eq!(share(&picks(Policy::Kv, &board, &found), 1), 300);
+        board.rank(RankIndex(1)).unwrap().add_prefill(100);
+        assert_eq!(share(&picks(Policy::Kv, &board, &found), 2), 300, "the next best holder");
+    }
+
+    #[test]
+    fn ties_are_shared() {
+        let board = LoadBoard::new();
+        for policy in [Policy::Kv, Policy::LeastLoaded, Policy::PowerOfTwo, Policy::Random] {
+            let picks = picks(policy, &board, &Overlaps::new(8));
+            for rank in 0..3 {
+                assert!(share(&picks, rank) > 60, "{policy:?} gave rank {rank} too little");
+            }
+        }
+    }
+
+    #[test]
+    fn least_loaded_and_power_of_two_look_at_requests_in_flight() {
+        let board = LoadBoard::new();
+        for rank in [0, 1] {
+            assert!(board.rank(RankIndex(rank)).unwrap().try_acquire(0));
+        }
+        let none = Overlaps::new(8);
+        assert_eq!(share(&picks(Policy::LeastLoaded, &board, &none), 2), 300);
+        assert!(share(&picks(Policy::PowerOfTwo, &board, &none), 2) > 140);
+    }
+
+    #[test]
+    fn round_robin_takes_turns() {
+        let picks = picks(Policy::RoundRobin, &LoadBoard::new(), &Overlaps::new(8));
+        assert_eq!(picks[..6], [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn tokens_are_rounded_up_and_survive_nonsense() {
+        assert_eq!((tokens(9, 4.0), tokens(0, 4.0), tokens(10, f32::NAN)), (3, 0, 10));
+    }
+}

@@ -1,0 +1,192 @@
+//! render, index, select for one request: the prompt's text, what each rank holds of it, the rank, its lease.
+//! No await in here, so the shard's working memory serves all requests.
+
+use super::connection::Slot;
+use super::outcome;
+use super::state::{Scratch, Shard};
+use crate::account::{Count, Lease, LeaseCost, Stage};
+use crate::base::{ModelIndex, RankIndex};
+use crate::config::Policy;
+use crate::dispatch::SendPlan;
+use crate::index::Overlap;
+use crate::parse::{ApiRequest, Endpoint, Refusal};
+use crate::render::render;
+use crate::select::{PickRequest, pick};
+use crate::worker::{FleetSnapshot, Model};
+
+/// Output tokens expected of a request that does not say.
+const OUTPUT_TOKENS_DEFAULT: u32 = 256;
+/// Output tokens counted at most: limits like 128k are ceilings, not expectations.
+const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
+/// Bytes per token until matched blocks have told better. English and code under the common vocabularies: 3.5 to 4.5.
+const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
+/// Weight of a new observation of bytes per token.
+const BYTES_PER_TOKEN_STEP: f32 = 0.05;
+/// A model of this name takes requests for any model: with health checks off the served names are unknown.
+const ANY_MODEL: &str = "*";
+
+/// What is asked for.
+pub(super) struct Target<'a> {
+    pub(super) fleet: &'a FleetSnapshot,
+    pub(super) model_index: ModelIndex,
+    pub(super) model: &'a Model,
+    /// Ranks that failed this request.
+    pub(super) tried: &'a [RankIndex],
+}
+
+/// The rank that gets the request.
+pub(super) struct Chosen {
+    pub(super) plan: SendPlan,
+    pub(super) lease: Lease,
+    /// What the rank is expected to find in its cache; `None` when the prompt was not matched.
+    pub(super) predicted: Option<Predicted>,
+}
+
+/// Expected cache hit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Predicted {
+    /// Blocks, as the engine will count them: never the one with the prompt's last token.
+    pub(super) blocks: u32,
+    /// Tokens per block on that rank.
+    pub(super) block_size_tokens: u32,
+}
+
+/// The model a request asks for. Endpoints that engines serve without a model name get the first one.
+pub(super) fn model<'a>(
+    fleet: &'a FleetSnapshot,
+    endpoint: Endpoint,
+    request: &ApiRequest,
+) -> Result<(ModelIndex, &'a Model), Refusal> {
+    if let Some(any) = fleet.model(ANY_MODEL) {
+        return Ok(any);
+    }
+    if request.has_model && endpoint != Endpoint::Models {
+        return fleet.model(&request.model).ok_or_else(|| {
+            if fleet.models.is_empty() {
+                outcome::no_worker("none has answered yet")
+            } else {
+                Refusal::unknown_model(&request.model)
+            }
+        });
+    }
+    let optional = matches!(
+        endpoint,
+        Endpoint::Generate | Endpoint::Tokenize | Endpoint::Detokenize | Endpoint::Models
+    );
+    if !optional {
+        return Err(Refusal::missing_model());
+    }
+    let first = fleet.models.first().map(|model| (ModelIndex(0), model));
+    first.ok_or_else(|| outcome::no_worker("none has answered yet"))
+}
+
+/// Chooses a rank and takes its lease. A rank that has no room is left out and the next best is tried.
+pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Chosen, Refusal> {
+    let mut scratch = shard.scratch.borrow_mut();
+    let scratch = &mut *scratch;
+    let matched = shard.config.policy == Policy::Kv && match_prompt(shard, slot, target, scratch);
+    let start = shard.now();
+    scratch
+        .candidates
+        .collect(target.fleet, target.model, &shard.board, target.tried, start)
+        .map_err(|_| outcome::no_worker("all that serve its model are down, or failed it"))?;
+    let ratio = bytes_per_token(scratch, target.model_index);
+    loop {
+        let request = PickRequest {
+            ranks: scratch.candidates.ranks(),
+            board: &shard.board,
+            overlaps: &scratch.overlaps,
+            prompt_bytes: u64::try_from(scratch.prompt.len()).unwrap_or(u64::MAX),
+            bytes_per_token: ratio,
+        };
+        let picked = pick(
+            shard.config.policy,
+            &request,
+            &mut shard.turn.borrow_mut(),
+            &mut shard.random.borrow_mut(),
+        );
+        let Some(rank) = picked else { return Err(outcome::no_room()) };
+        let cost = cost(&request, rank, slot.request.max_tokens);
+        let limit = shard.concurrency_max(target.fleet, rank);
+        if let Some(lease) = Lease::try_take(&shard.board, rank, cost, limit, start)
+            && let Some(plan) = SendPlan::new(target.fleet, rank)
+        {
+            let predicted =
+                matched.then(|| account_overlap(shard, scratch, target, rank)).flatten();
+            shard.time(Stage::Select, start);
+            return Ok(Chosen { plan, lease, predicted });
+        }
+        scratch.candidates.remove(rank);
+    }
+}
+
+/// Renders the prompt and walks the index; false (and no overlap) when the prompt cannot be matched.
+fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scratch: &mut Scratch) -> bool {
+    scratch.prompt.clear();
+    scratch.overlaps.clear();
+    let Some(text) = &target.model.text else { return false };
+    let start = shard.now();
+    let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
+    match render(&slot.request, body, text, &mut scratch.prompt) {
+        Ok(()) => shard.counters.add(Count::RenderedFull, 1),
+        Err(_) => {
+            scratch.prompt.clear();
+            shard.counters.add(Count::Unrenderable, 1);
+            return false;
+        }
+    }
+    let rendered = shard.time(Stage::Render, start);
+    for root in &target.model.roots {
+        shard.index.overlap(root.key, &scratch.prompt, &mut scratch.overlaps);
+    }
+    shard.time(Stage::Index, rendered);
+    true
+}
+
+fn cost(request: &PickRequest<'_>, rank: RankIndex, max_tokens: Option<u32>) -> LeaseCost {
+    let output = max_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(OUTPUT_TOKENS_COUNTED_MAX);
+    LeaseCost {
+        prefill_tokens: request.uncached_tokens(rank),
+        decode_tokens: request.prompt_tokens().saturating_add(u64::from(output)),
+    }
+}
+
+/// Counts what was found, learns bytes per token from it, and says what the engine should report.
+fn account_overlap(
+    shard: &Shard,
+    scratch: &mut Scratch,
+    target: &Target<'_>,
+    rank: RankIndex,
+) -> Option<Predicted> {
+    let overlap = scratch.overlaps.get(rank);
+    let prompt_bytes = scratch.prompt.len();
+    shard.counters.add(Count::PromptBytes, u64::try_from(prompt_bytes).unwrap_or(0));
+    shard.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
+    let block_size_tokens = target.fleet.ranks.get(rank.index())?.block_size_tokens;
+    learn_ratio(scratch, target.model_index, overlap, block_size_tokens);
+    // The engine always computes the last token itself (vLLM: at most floor((n-1)/B) blocks are served).
+    let whole = usize::try_from(overlap.bytes).is_ok_and(|bytes| bytes >= prompt_bytes);
+    let blocks = overlap.blocks.saturating_sub(u32::from(whole));
+    (block_size_tokens > 0).then_some(Predicted { blocks, block_size_tokens })
+}
+
+fn bytes_per_token(scratch: &Scratch, model: ModelIndex) -> f32 {
+    scratch.bytes_per_token.get(model.index()).copied().unwrap_or(BYTES_PER_TOKEN_DEFAULT)
+}
+
+fn learn_ratio(scratch: &mut Scratch, model: ModelIndex, overlap: Overlap, block_size_tokens: u32) {
+    let tokens = u64::from(overlap.blocks) * u64::from(block_size_tokens);
+    if tokens == 0 {
+        return;
+    }
+    if scratch.bytes_per_token.len() <= model.index() {
+        scratch.bytes_per_token.resize(model.index() + 1, BYTES_PER_TOKEN_DEFAULT);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a ratio of counts far below 2^24 blocks")]
+    let seen = f64::from(overlap.bytes) / (tokens as f64);
+    if let Some(ratio) = scratch.bytes_per_token.get_mut(model.index()) {
+        #[expect(clippy::cast_possible_truncation, reason = "a ratio between 1 and 100")]
+        let seen = seen as f32;
+        *ratio += (seen - *ratio) * BYTES_PER_TOKEN_STEP;
+    }
+}

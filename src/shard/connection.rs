@@ -1,0 +1,91 @@
+//! The life of one client connection: request after request until either side has had enough.
+
+use super::read::{self, NoRequest};
+use super::refuse::{self, Labels};
+use super::request;
+use super::state::Shard;
+use crate::account::Count;
+use crate::dispatch::request_id;
+use crate::http1::{FieldKind, RequestHead, ResponseHead};
+use crate::ingress::Conn;
+use crate::parse::ApiRequest;
+use futures_util::FutureExt;
+use monoio::net::TcpStream;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+
+/// What one connection reuses from request to request.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// Parsed head; its spans point into `message`, or into the connection's input while that is read.
+    pub(super) head: RequestHead,
+    /// What the scan of the body found.
+    pub(super) request: ApiRequest,
+    /// Head of the worker's answer.
+    pub(super) response: ResponseHead,
+    /// Head and body of the request being served, without the body's framing.
+    pub(super) message: Vec<u8>,
+    /// Its id: the client's own, or a fresh one.
+    pub(super) request_id: Vec<u8>,
+}
+
+impl Slot {
+    /// Moves a request that has been read completely out of the connection's input, so that what the client
+    /// sends meanwhile has its own place.
+    pub(super) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize, fresh_id: u64) {
+        let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
+        let next = conn.input.split_off(end);
+        self.message = std::mem::replace(&mut conn.input, next);
+        let sent = self.head.value_of(FieldKind::RequestId, &self.message);
+        let mut buffer = [0; 16];
+        let id = request_id(sent, fresh_id, &mut buffer);
+        self.request_id.clear();
+        self.request_id.extend_from_slice(id);
+    }
+}
+
+/// What becomes of the connection after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// The next request may come.
+    KeepAlive,
+    /// The answer is sent; end the connection so that it arrives.
+    Linger,
+    /// Nothing more to send: the client left, or the answer was cut off on purpose.
+    Drop,
+}
+
+/// Serves a connection to its end. A panic ends this connection only.
+pub(super) async fn serve(shard: Rc<Shard>, stream: TcpStream) {
+    let counters = Rc::clone(&shard);
+    shard.connections.set(shard.connections.get() + 1);
+    let served = AssertUnwindSafe(requests(&shard, stream)).catch_unwind().await;
+    if served.is_err() {
+        counters.counters.add(Count::TasksPanicked, 1);
+        tracing::error!("a connection's task panicked; its connection was closed (this is a bug)");
+    }
+    shard.connections.set(shard.connections.get().saturating_sub(1));
+    counters.counters.add(Count::ConnectionsClosed, 1);
+}
+
+async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
+    let mut conn = Conn::new(stream, Rc::clone(&shard.buffers), shard.clock);
+    let mut slot = Slot::default();
+    let mut reused = false;
+    loop {
+        let after = match read::head(shard, &mut conn, &mut slot, reused).await {
+            Ok(()) => request::serve(shard, &mut conn, &mut slot).await,
+            Err(NoRequest::Silent) => After::Drop,
+            Err(NoRequest::Refused(refusal)) => {
+                refuse::and_close(shard, &mut conn, &refusal, &Labels::default()).await
+            }
+        };
+        match after {
+            After::KeepAlive => reused = true,
+            After::Linger => {
+                return conn.linger(refuse::DRAIN_BYTES_MAX, refuse::DRAIN_TIME_MAX).await;
+            }
+            After::Drop => return,
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Reads one request from a connection: head, then body, with limits and deadlines at every wait.
+
+use super::connection::Slot;
+use super::outcome;
+use super::state::Shard;
+use crate::admit::Admitted;
+use crate::http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, Progress, parse_request};
+use crate::ingress::{Conn, ReadEnd};
+use crate::parse::{Reason, Refusal};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+/// A body may take this many times `timeouts.body` in all, however steadily it trickles in.
+const BODY_TIMEOUTS_MAX: u32 = 10;
+
+/// Why there is no request to serve.
+#[derive(Debug)]
+pub(super) enum NoRequest {
+    /// The connection is over and nobody waits for an answer.
+    Silent,
+    /// The client gets this answer, then the connection ends.
+    Refused(Refusal),
+}
+
+/// Waits for the next request's head and parses it into the slot. `reused`: requests came before on this
+/// connection, so that its idle time counts.
+pub(super) async fn head(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    reused: bool,
+) -> Result<(), NoRequest> {
+    let timeouts = &shard.config.timeouts;
+    conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
+    while conn.input.is_empty() {
+        first_byte(shard, conn).await?;
+    }
+    conn.wait_at_most(timeouts.head);
+    loop {
+        match parse_request(&conn.input, &shard.head_limits, &mut slot.head) {
+            Ok(Progress::Complete) => return Ok(()),
+            Ok(Progress::Partial) => {}
+            Err(error) => return Err(NoRequest::Refused(error.into())),
+        }
+        match conn.fill().await {
+            Ok(()) => {}
+            Err(ReadEnd::Closed) => return Err(NoRequest::Silent),
+            Err(ReadEnd::TimedOut) => {
+                return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
+            }
+        }
+    }
+}
+
+/// Waits between requests; a drain ends the wait.
+async fn first_byte(shard: &Shard, conn: &mut Conn) -> Result<(), NoRequest> {
+    let seat = shard.draining.seat();
+    let mut filling = pin!(conn.fill());
+    let filled = poll_fn(|cx| match filling.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => seat.poll(cx).map(|()| Err(ReadEnd::Closed)),
+    });
+    filled.await.map_err(|_| NoRequest::Silent)
+}
+
+/// Reads the body so that it stands right after the head in `conn.input`, without its framing. Returns its length.
+pub(super) async fn body(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &Slot,
+    admitted: &mut Admitted,
+) -> Result<usize, NoRequest> {
+    let start = slot.head.head_bytes;
+    if slot.head.expect_continue && conn.input.len() == start && slot.head.body != BodyFraming::None
+    {
+        conn.wait_at_most(shard.config.timeouts.write);
+        if conn.write(CONTINUE.to_vec()).await.is_err() {
+            return Err(NoRequest::Silent);
+        }
+    }
+    let mut reading = BodyReading {
+        shard,
+        give_up_at: shard.now().plus(shard.config.timeouts.body * BODY_TIMEOUTS_MAX),
+        admitted,
+    };
+    match slot.head.body {
+        BodyFraming::None | BodyFraming::UntilClose => Ok(0),
+        BodyFraming::Length(length) => {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            if length > shard.config.limits.body_bytes_max {
+                return Err(reading.too_large());
+            }
+            reading.hold(length)?;
+            while conn.input.len() < start + length {
+                reading.more(conn).await?;
+            }
+            Ok(length)
+        }
+        BodyFraming::Chunked => reading.chunked(conn, start).await,
+    }
+}
+
+struct BodyReading<'a> {
+    shard: &'a Shard,
+    give_up_at: crate::base::NanosSinceStart,
+    admitted: &'a mut Admitted,
+}
+
+impl BodyReading<'_> {
+    async fn chunked(&mut self, conn: &mut Conn, start: usize) -> Result<usize, NoRequest> {
+        let limits = BodyLimits {
+            body_bytes_max: u64::try_from(self.shard.config.limits.body_bytes_max)
+                .unwrap_or(u64::MAX),
+            ..BodyLimits::default()
+        };
+        let mut decoder = ChunkedDecoder::new(&limits);
+        // input[start..decoded] is data, input[raw..] is still framed.
+        let mut decoded = start;
+        loop {
+            let mut raw = decoded;
+            if let Some(framed) = conn.input.get_mut(raw..) {
+                let step = decoder.decode(framed).map_err(|e| NoRequest::Refused(e.into()))?;
+                decoded += step.data_bytes;
+                raw += step.consumed_bytes;
+                self.hold(decoded - start)?;
+                // What follows the consumed bytes belongs to the next request; it moves up to the data.
+                conn.input.drain(decoded..raw.max(decoded));
+                if step.done {
+                    return Ok(decoded - start);
+                }
+            }
+            self.more(conn).await?;
+        }
+    }
+
+    fn hold(&mut self, body_bytes: usize) -> Result<(), NoRequest> {
+        self.admitted
+            .hold_body(body_bytes)
+            .map_err(|_| NoRequest::Refused(outcome::in_flight_full()))
+    }
+
+    fn too_large(&self) -> NoRequest {
+        NoRequest::Refused(outcome::body_too_large(self.shard.config.limits.body_bytes_max))
+    }
+
+    async fn more(&mut self, conn: &mut Conn) -> Result<(), NoRequest> {
+        if self.shard.now() >= self.give_up_at {
+            return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
+        }
+        conn.wait_at_most(self.shard.config.timeouts.body);
+        conn.fill().await.map_err(|end| match end {
+            ReadEnd::Closed => NoRequest::Silent,
+            ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(Reason::RequestTimeout)),
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! One shard from its first to its last moment: runtime, listener, tasks, the tick, the end.
+
+use super::connection;
+use super::inbox::Inbox;
+use super::runtime::{self, Driver};
+use super::signal::Signal;
+use super::state::{Scratch, Shard};
+use super::wake::{Sleeper, WakeSource};
+use crate::account::{Count, ShardPhase, StageHistograms};
+use crate::admit::InFlight;
+use crate::base::limits::{HISTOGRAM_PERIOD, RANKS_MAX};
+use crate::base::{Clock, NanosSinceStart};
+use crate::config::Config;
+use crate::dispatch::RetryBudget;
+use crate::http1::HeadLimits;
+use crate::index::{IndexReader, Overlaps, SliceWriter};
+use crate::ingress::{BufferPool, listen};
+use crate::mailbox::ShardEnd;
+use crate::relay::{CachedTokens, UpstreamPool};
+use crate::ring::Producer;
+use crate::select::{Candidates, RoundRobin};
+use crate::worker::LoadBoard;
+use monoio::net::TcpListener;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// How often a draining shard looks whether it is empty.
+const DRAIN_TICK: Duration = Duration::from_millis(20);
+/// Pause after the kernel refused to hand out a connection (out of descriptors): others will end meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Everything a shard's thread starts with.
+#[derive(Debug)]
+pub struct ShardSetup {
+    /// The effective configuration.
+    pub config: Arc<Config>,
+    /// The process clock.
+    pub clock: Clock,
+    /// The core to pin to.
+    pub core: usize,
+    /// io_uring or epoll.
+    pub driver: Driver,
+    /// Bound listening socket.
+    pub listener: std::net::TcpListener,
+    /// Rings to the other threads.
+    pub end: ShardEnd,
+    /// What it sleeps on.
+    pub wake: WakeSource,
+    /// Loads of all ranks.
+    pub board: Arc<LoadBoard>,
+    /// Reads all slices.
+    pub index: IndexReader,
+    /// Writes its own slice.
+    pub slice: SliceWriter,
+}
+
+/// Runs the shard on the calling thread until it has drained.
+///
+/// # Errors
+/// When the runtime cannot be built or the sockets cannot be taken into it.
+pub fn run(setup: ShardSetup) -> io::Result<()> {
+    // Not fatal: in a container the core may not be ours. The shard then runs unpinned, and says so.
+    if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.core }) {
+        tracing::warn!(core = setup.core, "could not pin a shard to its core; it runs unpinned");
+    }
+    let counters = Arc::clone(&setup.end.counters);
+    let result = runtime::block_on(setup.driver, main(setup));
+    counters.set_phase(ShardPhase::Ended);
+    result?
+}
+
+async fn main(setup: ShardSetup) -> io::Result<()> {
+    let listener = listen(setup.listener)?;
+    let sleeper = Sleeper::new(setup.wake)?;
+    let ShardEnd { index, kv, fleet, commands, mut histograms, mesh, bells, counters } = setup.end;
+    let bell = bells.get(index.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
+    let limits = setup.config.limits;
+    let shard = Rc::new(Shard {
+        head_limits: HeadLimits {
+            head_bytes_max: limits.head_bytes_max,
+            fields_max: limits.head_fields_max,
+        },
+        clock: setup.clock,
+        board: setup.board,
+        index: setup.index,
+        counters: Arc::clone(&counters),
+        fleet: RefCell::new(fleet.take().unwrap_or_default()),
+        in_flight: Rc::new(InFlight::new(limits.in_flight_max, limits.buffered_bytes_max)),
+        buffers: Rc::new(BufferPool::default()),
+        upstreams: RefCell::new(UpstreamPool::new(setup.config.timeouts.upstream_idle)),
+        retry: RefCell::new(RetryBudget::new(setup.config.retry.budget_percent)),
+        random: RefCell::new(fastrand::Rng::new()),
+        turn: RefCell::new(RoundRobin::default()),
+        scratch: RefCell::new(Scratch {
+            prompt: Vec::new(),
+            overlaps: Overlaps::new(RANKS_MAX),
+            candidates: Candidates::default(),
+            bytes_per_token: Vec::new(),
+        }),
+        histograms: RefCell::new(Box::default()),
+        cached_tokens: CachedTokens::new(),
+        draining: Signal::default(),
+        connections: Cell::new(0),
+        mesh: RefCell::new(mesh.sender),
+        bells,
+        config: setup.config,
+    });
+    let drain_until = Rc::new(Cell::new(None));
+    let inbox = Inbox { kv, fleet, commands, mesh: mesh.receiver, bell, slice: setup.slice };
+    monoio::spawn(inbox.run(Rc::clone(&shard), sleeper, Rc::clone(&drain_until)));
+    monoio::spawn(accept(Rc::clone(&shard), listener));
+    counters.set_phase(ShardPhase::Listening);
+    tick(&shard, &mut histograms, &drain_until).await;
+    Ok(())
+}
+
+/// Accepts until the shard drains. Dropping the listener then takes it out of the kernel's spread.
+async fn accept(shard: Rc<Shard>, listener: TcpListener) {
+    let seat = shard.draining.seat();
+    loop {
+        let mut accepting = pin!(listener.accept());
+        let accepted = poll_fn(|cx| match accepting.as_mut().poll(cx) {
+            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+            Poll::Pending => seat.poll(cx).map(|()| None),
+        });
+        match accepted.await {
+            None => return,
+            Some(Ok((stream, _)))
+                if shard.connections.get() < shard.config.limits.connections_max =>
+            {
+                shard.counters.add(Count::ConnectionsAccepted, 1);
+                monoio::spawn(connection::serve(Rc::clone(&shard), stream));
+            }
+            Some(Ok(_)) => shard.counters.add(Count::ConnectionsRefused, 1),
+            Some(Err(_)) => monoio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// Housekeeping once per period; ends when the shard has drained or its deadline has passed.
+async fn tick(
+    shard: &Shard,
+    histograms: &mut Producer<Box<StageHistograms>>,
+    drain_until: &Cell<Option<NanosSinceStart>>,
+) {
+    let mut next = shard.now();
+    loop {
+        let now = shard.now();
+        if let Some(deadline) = drain_until.get() {
+            shard.counters.set_phase(ShardPhase::Draining);
+            if shard.connections.get() == 0 || now >= deadline {
+                deliver(shard, histograms);
+                // Closed sockets whose last read is being cancelled need a turn of the ring to be closed for good.
+                return monoio::time::sleep(2 * DRAIN_TICK).await;
+            }
+        }
+        if now >= next {
+            next = now.plus(HISTOGRAM_PERIOD);
+            deliver(shard, histograms);
+            shard.upstreams.borrow_mut().sweep(now);
+        }
+        if drain_until.get().is_some() {
+            monoio::time::sleep(DRAIN_TICK).await;
+        } else {
+            pause(shard).await;
+        }
+    }
+}
+
+/// Waits one period; a drain ends the wait.
+async fn pause(shard: &Shard) {
+    let seat = shard.draining.seat();
+    let mut sleeping = pin!(monoio::time::sleep(HISTOGRAM_PERIOD));
+    poll_fn(|cx| match sleeping.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => seat.poll(cx),
+    })
+    .await;
+}
+
+/// Hands the latencies over; if the control plane has not taken the last ones, keeps recording.
+fn deliver(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
+    let mut current = shard.histograms.borrow_mut();
+    if !current.is_empty()
+        && let Err(kept) = histograms.push(std::mem::take(&mut *current))
+    {
+        *current = kept;
+    }
+}

@@ -1,0 +1,101 @@
+//! Everything one shard owns, shared by its tasks through `Rc`.
+
+use super::signal::Signal;
+use crate::account::{ShardCounters, Stage, StageHistograms};
+use crate::admit::InFlight;
+use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
+use crate::config::Config;
+use crate::dispatch::RetryBudget;
+use crate::http1::HeadLimits;
+use crate::index::{IndexReader, Overlaps};
+use crate::ingress::BufferPool;
+use crate::mailbox::MeshMessage;
+use crate::relay::{CachedTokens, UpstreamPool};
+use crate::ring::{Bell, MeshSender};
+use crate::select::{Candidates, RoundRobin};
+use crate::worker::{FleetSnapshot, LoadBoard};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// One shard's state. Cells are never borrowed across an await.
+pub(super) struct Shard {
+    pub(super) config: Arc<Config>,
+    pub(super) clock: Clock,
+    pub(super) board: Arc<LoadBoard>,
+    pub(super) index: IndexReader,
+    pub(super) counters: Arc<ShardCounters>,
+    pub(super) head_limits: HeadLimits,
+    pub(super) fleet: RefCell<Arc<FleetSnapshot>>,
+    pub(super) in_flight: Rc<InFlight>,
+    pub(super) buffers: Rc<BufferPool>,
+    pub(super) upstreams: RefCell<UpstreamPool>,
+    pub(super) retry: RefCell<RetryBudget>,
+    pub(super) random: RefCell<fastrand::Rng>,
+    pub(super) turn: RefCell<RoundRobin>,
+    pub(super) scratch: RefCell<Scratch>,
+    pub(super) histograms: RefCell<Box<StageHistograms>>,
+    pub(super) cached_tokens: CachedTokens,
+    pub(super) draining: Signal,
+    pub(super) connections: Cell<usize>,
+    pub(super) mesh: RefCell<MeshSender<MeshMessage>>,
+    pub(super) bells: Vec<Arc<Bell>>,
+}
+
+/// Working memory of the match and select stages, which run without an await between them.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    pub(super) prompt: Vec<u8>,
+    pub(super) overlaps: Overlaps,
+    pub(super) candidates: Candidates,
+    /// Bytes per token by model, learnt from matched blocks.
+    pub(super) bytes_per_token: Vec<f32>,
+}
+
+impl Shard {
+    pub(super) fn fleet(&self) -> Arc<FleetSnapshot> {
+        Arc::clone(&self.fleet.borrow())
+    }
+
+    pub(super) fn now(&self) -> NanosSinceStart {
+        self.clock.now()
+    }
+
+    /// Records the time since `start` and returns the present.
+    pub(super) fn time(&self, stage: Stage, start: NanosSinceStart) -> NanosSinceStart {
+        let now = self.now();
+        self.histograms.borrow_mut().record(stage, now.since(start));
+        now
+    }
+
+    /// A worker failed under a request: its idle connections are dropped, here and on the other shards.
+    pub(super) fn worker_failed(&self, worker: WorkerIndex) {
+        self.forget_connections(worker);
+        let mut mesh = self.mesh.borrow_mut();
+        let peers: Vec<_> = mesh.peers().collect();
+        for peer in peers {
+            if mesh.send(peer, MeshMessage::WorkerFailed { worker }).is_err() {
+                self.counters.add(crate::account::Count::MeshDropped, 1);
+            } else if let Some(bell) = self.bells.get(peer.index()) {
+                bell.ring();
+            }
+        }
+    }
+
+    /// Drops idle connections to every address of a worker.
+    pub(super) fn forget_connections(&self, worker: WorkerIndex) {
+        let fleet = self.fleet();
+        let mut upstreams = self.upstreams.borrow_mut();
+        for rank in fleet.ranks.iter().filter(|rank| rank.worker == worker) {
+            upstreams.purge(rank.address);
+        }
+    }
+
+    /// The limit of places on a rank: its own, or the one for all; 0 means none.
+    pub(super) fn concurrency_max(&self, fleet: &FleetSnapshot, rank: RankIndex) -> u32 {
+        match fleet.rank(rank) {
+            Some((rank, _)) if rank.concurrency_max > 0 => rank.concurrency_max,
+            _ => self.config.rank_concurrency_max,
+        }
+    }
+}

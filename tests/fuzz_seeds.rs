@@ -1,0 +1,85 @@
+//! Replays the seed corpora through the fuzzers' checks, then small changes of them: every rule that a fuzz target
+//! watches is also a test of the stable tool chain.
+
+use proptest::prelude::{ProptestConfig, any, proptest};
+use std::path::Path;
+
+#[path = "../fuzz/checks/http_body.rs"]
+mod http_body;
+#[path = "../fuzz/checks/http_head.rs"]
+mod http_head;
+#[path = "../fuzz/checks/json_scan.rs"]
+mod json_scan;
+
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.len() >= 10, "{target} has too few seeds");
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+/// Cuts, doubles, drops and overwrites bytes of a seed, each edit taken from one word.
+fn changed(seed: &[u8], edits: &[u32]) -> Vec<u8> {
+    const TEMPTING: &[u8] = b"\r\n\0 \t:;,\"\\{}[]0f\x7f\xff/-eu";
+    let mut bytes = seed.to_vec();
+    for edit in edits {
+        let at = usize::try_from(edit >> 8).unwrap() % (bytes.len() + 1);
+        let byte = TEMPTING[usize::try_from(edit >> 3 & 0x1f).unwrap() % TEMPTING.len()];
+        match edit & 7 {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, byte),
+            2 if at < bytes.len() => drop(bytes.remove(at)),
+            3 if at < bytes.len() => bytes[at] = byte,
+            4 if at < bytes.len() => bytes[at] ^= 1 << (edit >> 3 & 7),
+            5 => {
+                let tail = bytes[at..].to_vec();
+                bytes.truncate((at + tail.len().min(16)).min(bytes.len()));
+                bytes.extend(tail);
+            }
+            _ => bytes.insert(at, b"\r\n"[usize::try_from(edit >> 3 & 1).unwrap()]),
+        }
+    }
+    bytes
+}
+
+macro_rules! target {
+    ($name:ident) => {
+        mod $name {
+            use super::{ProptestConfig, any, changed, proptest, seeds};
+
+            #[test]
+            fn seeds_hold() {
+                for seed in seeds(stringify!($name)) {
+                    super::super::$name::check(&seed);
+                }
+            }
+
+            proptest! {
+                #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+                #[test]
+                fn changed_seeds_hold(edits in proptest::collection::vec(any::<u32>(), 1..4), pick in any::<usize>()) {
+                    let seeds = seeds(stringify!($name));
+                    for offset in 0..16 {
+                        super::super::$name::check(&changed(&seeds[(pick % seeds.len() + offset) % seeds.len()], &edits));
+                    }
+                }
+
+                #[test]
+                fn any_bytes_hold(bytes in any::<Vec<u8>>()) {
+                    super::super::$name::check(&bytes);
+                }
+            }
+        }
+    };
+}
+
+mod replay {
+    use super::{ProptestConfig, any, changed, proptest, seeds};
+
+    target!(http_head);
+    target!(http_body);
+    target!(json_scan);
+}

@@ -1,0 +1,430 @@
+//! The index against a naive model, and under threads.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
+#![cfg(not(feature = "loom"))]
+
+use forebay::base::{RankIndex, ShardIndex};
+use forebay::block::{BlockKey, KeySeed, RootName};
+use forebay::index::{
+    IndexReader, Overlap, Overlaps, Shape, SliceWriter, index_of_shape, slice_of,
+};
+use forebay::mailbox::KvOp;
+use proptest::prelude::*;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const SEED: KeySeed = KeySeed(0x5eed);
+/// Blocks that begin alike and differ in length, so that one text has many readings.
+const BLOCKS: [&str; 12] = [
+    "a",
+    "b",
+    "ab",
+    "ba",
+    "aab",
+    "abb",
+    "abab",
+    "aaaaa",
+    "bbbbbb",
+    "abaabaa",
+    "baabaaba",
+    "aabbaabba",
+];
+
+fn root() -> BlockKey {
+    BlockKey::root(SEED, &RootName { model: "m", block_size_tokens: 16, ..RootName::default() })
+}
+
+/// Index and writers, with stores and removals of whole paths.
+struct Index {
+    reader: IndexReader,
+    writers: Vec<SliceWriter>,
+}
+
+impl Index {
+    fn new(shard_count: usize, segment_slots: usize, memory_bytes_max: usize) -> Self {
+        let shape = Shape { segment_slots, memory_bytes_max };
+        let (reader, writers) = index_of_shape(shard_count, SEED, shape);
+        Self { reader, writers }
+    }
+
+    fn apply(&mut self, rank: u16, path: &[&[u8]], store: bool) {
+        let keys: Vec<BlockKey> = path
+            .iter()
+            .scan(root(), |key, block| {
+                *key = key.child(SEED, block);
+                Some(*key)
+            })
+            .collect();
+        let key = *keys.last().unwrap();
+        let parent = keys.iter().rev().nth(1).copied().unwrap_or_else(root);
+        let slice = slice_of(keys[0], self.writers.len()).index();
+        let block_bytes = u16::try_from(path.last().unwrap().len()).unwrap();
+        let op = match store {
+            true => KvOp::Store { parent, key, block_bytes },
+            false => KvOp::Remove { key },
+        };
+        self.writers[slice].apply(RankIndex(rank), op);
+    }
+
+    fn overlaps(&self, text: &[u8], rank_count: u16) -> Vec<Overlap> {
+        let mut overlaps = Overlaps::new(usize::from(rank_count));
+        self.reader.overlap(root(), text, &mut overlaps);
+        (0..rank_count).map(|rank| overlaps.get(RankIndex(rank))).collect()
+    }
+}
+
+/// What one rank holds: paths as lists of block numbers.
+type Held = HashSet<Vec<usize>>;
+
+fn naive_overlap(held: &Held, path: &mut Vec<usize>, text: &[u8]) -> Overlap {
+    let mut best = Overlap::default();
+    for (number, block) in BLOCKS.iter().enumerate() {
+        let Some(rest) = text.strip_prefix(block.as_bytes()) else { continue };
+        path.push(number);
+        if held.contains(path) {
+            let further = naive_overlap(held, path, rest);
+            let bytes = further.bytes + u32::try_from(block.len()).unwrap();
+            let found = Overlap { blocks: further.blocks + 1, bytes };
+            if (found.bytes, found.blocks) > (best.bytes, best.blocks) {
+                best = found;
+            }
+        }
+        path.pop();
+    }
+    best
+}
+
+#[derive(Clone, Debug)]
+struct Change {
+    store: bool,
+    rank: u16,
+    path: Vec<usize>,
+}
+
+fn change(rank_count: u16) -> impl Strategy<Value = Change> {
+    // Low block numbers are more likely, so that paths meet.
+    let block = prop_oneof![3 => 0..4_usize, 1 => 0..BLOCKS.len()];
+    let path = prop::collection::vec(block, 1..6);
+    (prop::bool::weighted(0.7), 0..rank_count, path).prop_map(|(store, rank, path)| Change {
+        store,
+        rank,
+        path,
+    })
+}
+
+fn agree(index: &Index, held: &[Held], texts: &[String]) {
+    let rank_count = u16::try_from(held.len()).unwrap();
+    for text in texts {
+        let found = index.overlaps(text.as_bytes(), rank_count);
+        let expected: Vec<Overlap> =
+            held.iter().map(|held| naive_overlap(held, &mut Vec::new(), text.as_bytes())).collect();
+        assert_eq!(found, expected, "text {text}");
+    }
+}
+
+fn replay(index: &mut Index, held: &mut [Held], change: &Change, with_prefixes: bool) {
+    let blocks: Vec<&[u8]> = change.path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
+    let first = if with_prefixes { 1 } else { blocks.len() };
+    for length in first..=blocks.len() {
+        index.apply(change.rank, &blocks[..length], change.store);
+        let held = &mut held[usize::from(change.rank)];
+        let path = change.path[..length].to_vec();
+        if change.store {
+            held.insert(path)
+        } else {
+            held.remove(&path)
+        };
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    /// Any order of stores and removals, with and without the blocks before them, on few and on many ranks, in tables
+    /// that split often: the overlap of every rank is that of the model, and nothing is left at the end.
+    #[test]
+    fn agrees_with_the_naive_model(
+        shard_count in 1..4_usize,
+        rank_count in prop_oneof![Just(3_u16), Just(9), Just(70)],
+        changes in prop::collection::vec((change(9), any::<bool>()), 1..300),
+        texts in prop::collection::vec("[ab]{0,24}", 8),
+    ) {
+        let mut index = Index::new(shard_count, 16, 1 << 20);
+        let mut held = vec![Held::new(); usize::from(rank_count)];
+        for (step, (mut change, with_prefixes)) in changes.into_iter().enumerate() {
+            // Spread over the ranks, also across the words of a bitset.
+            change.rank = change.rank * 31 % rank_count;
+            replay(&mut index, &mut held, &change, with_prefixes);
+            if step % 50 == 0 {
+                agree(&index, &held, &texts);
+            }
+        }
+        agree(&index, &held, &texts);
+        prop_assert_eq!(index.reader.refused_count(), 0);
+        for (rank, held) in held.iter().enumerate() {
+            for path in held {
+                let blocks: Vec<&[u8]> = path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
+                index.apply(u16::try_from(rank).unwrap(), &blocks, false);
+            }
+        }
+        prop_assert_eq!(index.reader.entry_count(), 0);
+    }
+
+    /// Entry count: paths that some rank holds, and those that are only the parent of one.
+    #[test]
+    fn entries_are_what_is_held_or_extended(
+        changes in prop::collection::vec((change(6), any::<bool>()), 1..120),
+    ) {
+        let mut index = Index::new(1, 16, 1 << 20);
+        let mut held = vec![Held::new(); 6];
+        for (change, with_prefixes) in changes {
+            replay(&mut index, &mut held, &change, with_prefixes);
+            let paths: BTreeSet<&[usize]> = held.iter().flatten().map(Vec::as_slice).collect();
+            let parents: BTreeSet<&[usize]> = paths.iter().map(|path| &path[..path.len() - 1]).collect();
+            prop_assert_eq!(index.reader.entry_count(), paths.union(&parents).count() as u64);
+        }
+    }
+}
+
+fn numbered(number: usize, length: usize) -> Vec<u8> {
+    let mut block = vec![b'.'; length];
+    let digits = number.to_string();
+    block[..digits.len()].copy_from_slice(digits.as_bytes());
+    block
+}
+
+/// More child lengths than a word, a cell and a list can hold, added and dropped in different orders.
+#[test]
+fn many_child_lengths() {
+    let mut index = Index::new(1, 64, 8 << 20);
+    let system: &[u8] = b"system";
+    index.apply(0, &[system], true);
+    let blocks: Vec<Vec<u8>> = (0..500).map(|number| numbered(number, 8 + number)).collect();
+    let held =
+        |index: &Index, block: &[u8]| index.overlaps(&[system, block].concat(), 1)[0].blocks == 2;
+    for block in &blocks {
+        index.apply(0, &[system, block], true);
+    }
+    assert_eq!(index.reader.refused_count(), 20, "480 different lengths are kept");
+    for (number, block) in blocks.iter().enumerate() {
+        assert_eq!(held(&index, block), number < 480, "{number}");
+    }
+    // Every third, then from both ends.
+    let third = (0..480).filter(|number| number % 3 == 0);
+    let rest: Vec<usize> = (0..480).filter(|number| number % 3 != 0).collect();
+    let (front, back) = rest.split_at(160);
+    let order: Vec<usize> =
+        third.chain(back.iter().rev().copied()).chain(front.iter().copied()).collect();
+    let mut left: BTreeSet<usize> = (0..480).collect();
+    for (step, number) in order.into_iter().enumerate() {
+        assert!(held(&index, &blocks[number]));
+        index.apply(0, &[system, &blocks[number]], false);
+        left.remove(&number);
+        if step % 37 == 0 || left.len() < 10 {
+            assert!(left.iter().all(|number| held(&index, &blocks[*number])), "step {step}");
+            assert!(!held(&index, &blocks[number]));
+        }
+    }
+    index.apply(0, &[system], false);
+    assert_eq!(index.reader.entry_count(), 0);
+}
+
+/// A length goes with its last child, not with the first one that goes.
+#[test]
+fn children_of_one_length_are_counted() {
+    let mut index = Index::new(1, 64, 1 << 20);
+    let blocks: Vec<Vec<u8>> = (0..12).map(|number| numbered(number, 4 + number % 6)).collect();
+    for block in &blocks {
+        index.apply(0, &[block], true);
+        index.apply(1, &[block], true);
+        index.apply(1, &[block], true);
+    }
+    for gone in 0..12 {
+        index.apply(0, &[&blocks[gone]], false);
+        index.apply(1, &[&blocks[gone]], false);
+        for (number, block) in blocks.iter().enumerate() {
+            let blocks = index.overlaps(block, 2).map_blocks();
+            assert_eq!(blocks, [u32::from(number > gone); 2], "{number} after {gone}");
+        }
+    }
+    assert_eq!(index.reader.entry_count(), 0);
+}
+
+trait MapBlocks {
+    fn map_blocks(self) -> Vec<u32>;
+}
+
+impl MapBlocks for Vec<Overlap> {
+    fn map_blocks(self) -> Vec<u32> {
+        self.into_iter().map(|overlap| overlap.blocks).collect()
+    }
+}
+
+/// All ranks of the largest fleet on one path, leaving it at different depths.
+#[test]
+fn a_thousand_ranks() {
+    let mut index = Index::new(2, 64, 8 << 20);
+    let blocks: Vec<Vec<u8>> = (0..8).map(|number| numbered(number, 10)).collect();
+    let path: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+    let depth = |rank: u16| usize::from(rank % 9);
+    for rank in 0..1_024 {
+        for length in 1..=depth(rank) {
+            index.apply(rank, &path[..length], true);
+        }
+    }
+    let found = index.overlaps(&path.concat(), 1_024);
+    for (rank, found) in (0..).zip(&found) {
+        let blocks = u32::try_from(depth(rank)).unwrap();
+        assert_eq!(*found, Overlap { blocks, bytes: blocks * 10 }, "rank {rank}");
+    }
+    index.apply(1_024, &path[..1], true);
+    assert_eq!(index.reader.refused_count(), 1, "a rank outside of the limit");
+}
+
+#[test]
+fn limits_of_blocks() {
+    let mut index = Index::new(1, 64, 1 << 20);
+    let longest = vec![b'x'; 32_767];
+    index.apply(0, &[&longest], true);
+    assert_eq!(index.overlaps(&longest, 1)[0], Overlap { blocks: 1, bytes: 32_767 });
+    assert_eq!(index.overlaps(&longest[1..], 1)[0], Overlap::default());
+    index.apply(0, &[&vec![b'x'; 32_768]], true);
+    index.apply(0, &[b""], true);
+    assert_eq!(index.reader.refused_count(), 2);
+}
+
+/// At the budget stores are refused and counted, memory stays within it, and room that is given back is used again.
+#[test]
+fn the_budget_holds() {
+    let budget = 256 * 1_024;
+    let mut index = Index::new(1, 64, budget);
+    let blocks: Vec<Vec<u8>> = (0..20_000).map(|number| numbered(number, 12)).collect();
+    for block in &blocks {
+        index.apply(0, &[block], true);
+    }
+    let (refused, kept) = (index.reader.refused_count(), index.reader.entry_count());
+    assert!(index.reader.memory_bytes() <= budget as u64);
+    assert_eq!(refused + kept, 20_001, "one is the root");
+    assert!(kept > 2_500, "{kept} entries in {budget} bytes");
+    for block in &blocks {
+        index.apply(0, &[block], false);
+    }
+    assert_eq!(index.reader.entry_count(), 0);
+    for block in &blocks[10_000..12_000] {
+        index.apply(0, &[block], true);
+    }
+    assert_eq!(index.reader.refused_count(), refused);
+    assert_eq!(index.reader.entry_count(), 2_001);
+}
+
+/// Stores and evictions for a long time at one size: neither memory nor the outcome drifts.
+#[test]
+fn churn_does_not_wear_it_out() {
+    let mut index = Index::new(1, 64, 4 << 20);
+    let mut bytes = 0;
+    for number in 0..60_000 {
+        index.apply(0, &[&numbered(number, 16)], true);
+        if number >= 1_000 {
+            index.apply(0, &[&numbered(number - 1_000, 16)], false);
+        }
+        if number == 20_000 {
+            bytes = index.reader.memory_bytes();
+        }
+    }
+    assert_eq!(index.reader.entry_count(), 1_001);
+    assert!(
+        index.reader.memory_bytes() <= bytes * 3 / 2,
+        "{} after {bytes}",
+        index.reader.memory_bytes()
+    );
+    assert_eq!(index.overlaps(&numbered(59_500, 16), 1)[0].blocks, 1);
+    assert_eq!(index.overlaps(&numbered(58_900, 16), 1)[0].blocks, 0);
+}
+
+#[test]
+fn every_shard_owns_a_fair_share() {
+    for shard_count in [1, 2, 3, 7, 64] {
+        let mut owned = vec![0_usize; shard_count];
+        for number in 0..64_000_u32 {
+            let key = root().child(SEED, &number.to_le_bytes());
+            let ShardIndex(shard) = slice_of(key, shard_count);
+            owned[usize::from(shard)] += 1;
+        }
+        let fair = 64_000 / shard_count;
+        assert!(owned.iter().all(|owned| owned.abs_diff(fair) < fair / 4), "{owned:?}");
+    }
+}
+
+/// One thread applies, others walk. Conversation `c` may only ever be held by the ranks `r` with `r % 5 == c % 5`, more
+/// than fit a word; the stable ones must always be found whole. A small table that splits, shifts and reuses cells.
+#[test]
+fn readers_never_see_a_false_rank() {
+    const RANKS: u16 = 40;
+    let mut index = Index::new(1, 64, 16 << 20);
+    let text = |conversation: usize| -> Vec<Vec<u8>> {
+        (0..6).map(|block| numbered(conversation * 10 + block, 8 + conversation % 7)).collect()
+    };
+    let stable: Vec<Vec<Vec<u8>>> = (0..20).map(text).collect();
+    let owners = |conversation: usize| {
+        (0..RANKS).filter(move |rank| usize::from(rank % 5) == conversation % 5)
+    };
+    for (conversation, blocks) in stable.iter().enumerate() {
+        let path: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+        for rank in owners(conversation) {
+            for length in 1..=path.len() {
+                index.apply(rank, &path[..length], true);
+            }
+        }
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2_usize)
+        .map(|reader_number| {
+            let (reader, done) = (index.reader.clone(), Arc::clone(&done));
+            thread::spawn(move || {
+                let mut overlaps = Overlaps::new(usize::from(RANKS));
+                let (mut walks, mut partly) = (0_u64, 0_u64);
+                let mut conversation = reader_number;
+                while !done.load(Ordering::Relaxed) {
+                    conversation = (conversation + 7) % 400;
+                    overlaps.clear();
+                    reader.overlap(root(), &text(conversation).concat(), &mut overlaps);
+                    for (rank, overlap) in overlaps.iter_held() {
+                        assert_eq!(
+                            usize::from(rank.0 % 5),
+                            conversation % 5,
+                            "a rank that never held it"
+                        );
+                        assert!(overlap.blocks <= 6);
+                    }
+                    if conversation < 20 {
+                        let whole =
+                            overlaps.iter_held().filter(|(_, found)| found.blocks == 6).count();
+                        partly += u64::from(whole != 8);
+                    }
+                    walks += 1;
+                }
+                (walks, partly)
+            })
+        })
+        .collect();
+    for round in 0..60_usize {
+        for conversation in 20..400 {
+            let blocks = text(conversation);
+            let path: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+            let store = (conversation + round) % 3 != 0;
+            for rank in owners(conversation).skip(round % 4) {
+                for length in 1..=path.len() {
+                    let length = if store { length } else { path.len() + 1 - length };
+                    index.apply(rank, &path[..length], store);
+                }
+            }
+        }
+    }
+    done.store(true, Ordering::Relaxed);
+    for reader in readers {
+        let (walks, partly) = reader.join().unwrap();
+        assert!(walks > 100, "{walks} walks");
+        assert_eq!(partly, 0, "stable conversations found only in part, of {walks} walks");
+    }
+}

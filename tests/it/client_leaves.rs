@@ -1,0 +1,89 @@
+//! A client that leaves takes its request with it, at once.
+
+use crate::rig::{ASK, Client, PATIENCE, Worker, config, post, router};
+use std::io::{Read, Write};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// Most that may pass between the client's close and the worker's sight of it. The promise is 50 ms; the rest is
+/// for a machine that runs other things.
+const SOON: Duration = Duration::from_millis(250);
+
+/// A worker that sends `first`, then reports when its connection ends.
+fn watching(first: &'static [u8]) -> (Worker, std::sync::mpsc::Receiver<Instant>) {
+    let (sender, closed) = channel();
+    let worker = Worker::start(move |_, stream| {
+        stream.write_all(first).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let ended = stream.read(&mut [0; 16]);
+        assert!(matches!(ended, Ok(0) | Err(_)), "the router sends nothing more");
+        let _ = sender.send(Instant::now());
+        false
+    });
+    (worker, closed)
+}
+
+fn leaves(first: &'static [u8]) {
+    let (worker, closed) = watching(first);
+    let router = router(config(&[&worker]));
+    while worker.seen.try_recv().is_ok() {}
+    while closed.recv_timeout(Duration::from_millis(300)).is_ok() {}
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", ASK));
+    worker.next();
+    if !first.is_empty() {
+        client.stream.read_exact(&mut [0; 16]).unwrap();
+    }
+    let left = Instant::now();
+    drop(client);
+    let seen = closed.recv_timeout(PATIENCE).expect("the worker sees the close");
+    assert!(seen - left < SOON, "took {:?}", seen - left);
+}
+
+#[test]
+fn before_the_first_byte() {
+    leaves(b"");
+}
+
+#[test]
+fn in_the_middle_of_a_stream() {
+    leaves(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
+          9\r\ndata: x\n\n\r\n",
+    );
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_the_worker_from_being_read() {
+    let (sender, written) = channel();
+    let worker = Worker::start(move |_, stream| {
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 1000000000\r\n\r\n")
+            .unwrap();
+        stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        let mut total = 0;
+        while let Ok(count) = stream.write(&[b'x'; 65_536]) {
+            total += count;
+        }
+        let _ = sender.send(total);
+        false
+    });
+    let mut config = config(&[&worker]);
+    config.timeouts.write = Duration::from_secs(2);
+    let handle = forebay::server::start(config, false).unwrap();
+    let mut client = loop {
+        let mut client = Client::connect(handle.listen);
+        client.send(&post("/v1/completions", ASK));
+        let mut first = [0; 12];
+        client.stream.read_exact(&mut first).unwrap();
+        if &first == b"HTTP/1.1 200" {
+            break client;
+        }
+    };
+    let total = written.recv_timeout(PATIENCE).expect("the worker is stopped");
+    assert!(total < 64 << 20, "the router and the kernel took {total} bytes nobody read");
+    // After `timeouts.write` the client is given up.
+    let mut rest = Vec::new();
+    let _ = client.stream.read_to_end(&mut rest);
+    assert!(rest.len() < 64 << 20);
+}

@@ -1,0 +1,181 @@
+//! HTTP/1.1 as clients use it: keep-alive, pipelining, expectations, limits, versions, the router's own answers.
+
+use crate::rig::{ASK, Client, Worker, config, post, router};
+
+#[test]
+fn bodies_and_heads_arrive_as_they_were_sent() {
+    let worker = Worker::json("{}");
+    let router = router(config(&[&worker]));
+    while worker.seen.try_recv().is_ok() {}
+    let body = br#"{ "model" :"m",  "prompt":"h\u0069", "unknown":[1,{"x":null}] }"#;
+    let mut client = Client::connect(router.listen);
+    let mut request = post("/v1/completions?x=1", body);
+    let at = memchr::memmem::find(&request, b"host:").unwrap();
+    request.splice(
+        at..at,
+        *b"X-Mine: yes\r\nConnection: x-drop\r\nX-Drop: 1\r\nX-Request-Id: abc-7\r\n",
+    );
+    client.send(&request);
+    let reply = client.reply();
+    let seen = worker.next();
+    assert_eq!(seen.body, body);
+    assert!(seen.head.starts_with("POST /v1/completions?x=1 HTTP/1.1\r\n"), "{}", seen.head);
+    let head = seen.head.to_ascii_lowercase();
+    assert!(head.contains("x-mine: yes") && !head.contains("x-drop"), "{head}");
+    assert!(head.contains(&format!("host: {}", worker.address)), "{head}");
+    assert!(head.contains("x-request-id: abc-7"), "{head}");
+    assert_eq!(reply.field("x-request-id"), Some("abc-7"));
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_on_one_connection() {
+    let worker = Worker::start(|seen, stream| {
+        use std::io::Write;
+        let reply = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", seen.body.len());
+        stream.write_all(&[reply.as_bytes(), &seen.body].concat()).is_ok()
+    });
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    let bodies: Vec<String> =
+        (0..50).map(|n| format!(r#"{{"model":"m","prompt":"{n}"}}"#)).collect();
+    let all: Vec<u8> =
+        bodies.iter().flat_map(|body| post("/v1/completions", body.as_bytes())).collect();
+    client.send(&all);
+    for body in &bodies {
+        assert_eq!(client.reply().text(), *body);
+    }
+}
+
+#[test]
+fn chunked_requests_reach_the_worker_whole() {
+    let worker = Worker::json("{}");
+    let router = router(config(&[&worker]));
+    while worker.seen.try_recv().is_ok() {}
+    let mut client = Client::connect(router.listen);
+    client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n");
+    for part in ASK.chunks(5) {
+        client.send(format!("{:x}\r\n", part.len()).as_bytes());
+        client.send(part);
+        client.send(b"\r\n");
+    }
+    client.send(b"0\r\n\r\n");
+    client.send(&post("/v1/completions", br#"{"model":"m","prompt":"next"}"#));
+    assert_eq!((client.reply().status, client.reply().status), (200, 200));
+    assert_eq!(worker.next().body, ASK);
+    assert_eq!(worker.next().body, br#"{"model":"m","prompt":"next"}"#);
+}
+
+#[test]
+fn a_client_that_waits_for_100_continue_gets_it() {
+    let worker = Worker::json("{}");
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    let request = post("/v1/completions", ASK);
+    let at = memchr::memmem::find(&request, b"content-type").unwrap();
+    client.send(&request[..at]);
+    client.send(b"expect: 100-continue\r\n");
+    client.send(&request[at..request.len() - ASK.len()]);
+    assert_eq!(client.reply().status, 100);
+    client.send(ASK);
+    assert_eq!(client.reply().status, 200);
+}
+
+#[test]
+fn limits_have_their_status() {
+    let worker = Worker::json("{}");
+    let mut config = config(&[&worker]);
+    config.limits.body_bytes_max = 1_000;
+    let router = router(config);
+    let cases: [(Vec<u8>, u16); 5] = [
+        (post("/v1/completions", &[b' '; 2_000]), 413),
+        (
+            b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx: "
+                .iter()
+                .copied()
+                .chain([b'y'; 70_000])
+                .collect(),
+            431,
+        ),
+        (post("/v1/nothing", b"{}"), 404),
+        (b"GET /v1/completions HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), 405),
+        (post("/v1/completions", b"{nope"), 400),
+    ];
+    for (request, status) in cases {
+        let mut client = Client::connect(router.listen);
+        client.send(&request);
+        let reply = client.reply();
+        assert_eq!(reply.status, status, "{}", reply.text());
+        assert!(reply.field("x-forebay-reason").is_some());
+        assert!(reply.text().contains("\"error\""), "{}", reply.text());
+    }
+}
+
+#[test]
+fn a_refused_short_body_leaves_the_connection_usable() {
+    let worker = Worker::json("{}");
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/nothing", &[b'x'; 50_000]));
+    assert_eq!(client.reply().status, 404);
+    client.send(&post("/v1/completions", ASK));
+    assert_eq!(client.reply().status, 200);
+}
+
+#[test]
+fn the_anthropic_route_refuses_in_its_own_shape() {
+    let worker = Worker::json("{}");
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/messages", b"[]"));
+    let reply = client.reply();
+    assert_eq!(reply.status, 400);
+    assert!(reply.text().starts_with(r#"{"type":"error","error":{"type":"#), "{}", reply.text());
+}
+
+#[test]
+fn an_http_1_0_client_gets_the_body_and_the_end() {
+    let worker = Worker::start(|_, stream| {
+        use std::io::Write;
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n")
+            .is_ok()
+    });
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    let request = String::from_utf8(post("/v1/completions", ASK)).unwrap();
+    client.send(request.replace("HTTP/1.1", "HTTP/1.0").as_bytes());
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.text()), (200, "hi".into()));
+    assert!(reply.field("transfer-encoding").is_none());
+    assert!(client.at_end());
+}
+
+#[test]
+fn full_shards_refuse_and_recover() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let worker = Worker::start(move |seen, stream| {
+        use std::io::Write;
+        if seen.head.contains("hold") {
+            let _ = released.lock().unwrap().recv();
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").is_ok()
+    });
+    let mut config = config(&[&worker]);
+    config.limits.in_flight_max = 1;
+    let router = router(config);
+    while worker.seen.try_recv().is_ok() {}
+    let mut first = Client::connect(router.listen);
+    first.send(&post("/v1/completions?hold", ASK));
+    worker.next();
+    let mut second = Client::connect(router.listen);
+    second.send(&post("/v1/completions", ASK));
+    let reply = second.reply();
+    assert_eq!(reply.status, 429);
+    assert_eq!(reply.field("x-forebay-reason"), Some("rejected-in-flight"));
+    assert_eq!(reply.field("retry-after"), Some("1"));
+    release.send(()).unwrap();
+    assert_eq!(first.reply().status, 200);
+    second.send(&post("/v1/completions", ASK));
+    assert_eq!(second.reply().status, 200);
+}

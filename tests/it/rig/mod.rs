@@ -1,0 +1,67 @@
+//! What the tests share: a router, scripted workers, a raw HTTP client. Every wait has a deadline.
+
+pub(crate) mod client;
+pub(crate) mod worker;
+
+pub(crate) use client::Client;
+pub(crate) use worker::Worker;
+
+use forebay::config::{Config, Policy, WorkerConfig};
+use forebay::server::{ServerHandle, start};
+use std::time::{Duration, Instant};
+
+/// How long any wait of a test may take before it fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A router on free ports in front of these workers, without health checks.
+pub(crate) fn config(workers: &[&Worker]) -> Config {
+    let mut config = Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        admin: ([127, 0, 0, 1], 0).into(),
+        cores: vec![0],
+        policy: Policy::RoundRobin,
+        workers: workers
+            .iter()
+            .map(|worker| WorkerConfig { url: worker.url(), ..WorkerConfig::default() })
+            .collect(),
+        ..Config::default()
+    };
+    config.health.enabled = false;
+    config
+}
+
+/// Starts it and waits until it forwards.
+pub(crate) fn router(config: Config) -> ServerHandle {
+    let handle = start(config, false).expect("the router starts");
+    until(
+        "the router has its fleet",
+        || {
+            let mut client = Client::connect(handle.listen);
+            client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}");
+            client.reply().status == 503
+        },
+        false,
+    );
+    handle
+}
+
+/// Polls until the condition is `wanted`; fails after [`PATIENCE`].
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool, wanted: bool) {
+    let start = Instant::now();
+    while condition() != wanted {
+        assert!(start.elapsed() < PATIENCE, "gave up waiting: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A POST with this body.
+pub(crate) fn post(path: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: router\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// A small valid completion request.
+pub(crate) const ASK: &[u8] = br#"{"model":"m","prompt":"hi"}"#;

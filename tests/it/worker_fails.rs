@@ -1,0 +1,131 @@
+//! What the client sees when a worker fails at each phase.
+
+use crate::rig::{ASK, Client, Worker, config, post, router};
+use std::io::Write;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const STREAM_HEAD: &[u8] =
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// A worker whose port nobody listens on.
+fn dead() -> Worker {
+    let mut worker = Worker::json("{}");
+    worker.address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    worker
+}
+
+#[test]
+fn a_refused_connection_is_retried_on_another_worker() {
+    let (bad, good) = (dead(), Worker::json(r#"{"ok":true}"#));
+    let router = router(config(&[&bad, &good]));
+    let mut client = Client::connect(router.listen);
+    for _ in 0..4 {
+        client.send(&post("/v1/completions", ASK));
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.text()), (200, r#"{"ok":true}"#.into()));
+        assert_eq!(reply.field("x-forebay-worker"), Some(good.address.to_string().as_str()));
+    }
+}
+
+#[test]
+fn with_no_other_worker_the_answer_is_a_502_that_says_so() {
+    let bad = dead();
+    let router = router(config(&[&bad]));
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/chat/completions", br#"{"model":"m","messages":[]}"#));
+    let reply = client.reply();
+    assert_eq!(reply.status, 502);
+    assert_eq!(reply.field("x-forebay-reason"), Some("upstream-failed"));
+    assert!(reply.text().contains("refused"), "{}", reply.text());
+    client.send(&post("/v1/chat/completions", br#"{"model":"m","messages":[]}"#));
+    assert_eq!(client.reply().status, 502, "the connection is still good");
+}
+
+#[test]
+fn a_worker_that_dies_before_the_head_is_retried() {
+    let bad = Worker::start(|_, _| false);
+    let good = Worker::json("{}");
+    let router = router(config(&[&bad, &good]));
+    let mut client = Client::connect(router.listen);
+    for _ in 0..4 {
+        client.send(&post("/v1/completions", ASK));
+        assert_eq!(client.reply().status, 200);
+    }
+}
+
+#[test]
+fn a_pooled_connection_that_died_is_replaced_unseen() {
+    // Answers once per connection, then closes without saying so, like a server whose idle time is over.
+    let answers = AtomicUsize::new(0);
+    let worker = Worker::start(move |_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap();
+        answers.fetch_add(1, Ordering::SeqCst);
+        false
+    });
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    for _ in 0..20 {
+        client.send(&post("/v1/completions", ASK));
+        assert_eq!(client.reply().status, 200);
+    }
+}
+
+#[test]
+fn death_in_the_middle_of_a_stream_is_told_and_not_dressed_up() {
+    let worker = Worker::start(|_, stream| {
+        stream.write_all(STREAM_HEAD).unwrap();
+        stream.write_all(b"9\r\ndata: x\n\n\r\n5\r\nda").unwrap();
+        false
+    });
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", ASK));
+    let reply = client.reply();
+    assert!(!reply.complete, "no clean end");
+    let text = reply.text();
+    assert!(text.starts_with("data: x\n\n"), "{text}");
+    assert!(text.contains("data: {\"error\":{\"message\":\"The worker failed"), "{text}");
+    assert!(client.at_end());
+}
+
+#[test]
+fn death_in_the_middle_of_a_plain_answer_is_a_short_body() {
+    let worker = Worker::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort").unwrap();
+        false
+    });
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", ASK));
+    let reply = client.reply();
+    assert_eq!((reply.complete, reply.text()), (false, "short".into()));
+}
+
+#[test]
+fn an_answer_that_is_not_http_is_a_502() {
+    let worker = Worker::start(|_, stream| {
+        stream.write_all(b"SSH-2.0-OpenSSH_9.6\r\n\r\n").unwrap();
+        false
+    });
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", ASK));
+    assert_eq!(client.reply().status, 502);
+}
+
+#[test]
+fn the_engines_own_refusals_pass_through() {
+    let worker = Worker::start(|_, stream| {
+        stream
+            .write_all(
+                b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 2\r\n\r\n{}",
+            )
+            .is_ok()
+    });
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", ASK));
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.field("retry-after")), (429, Some("7")));
+}
