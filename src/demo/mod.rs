@@ -114,12 +114,13 @@ async fn one_policy(
 ) -> Result<Figures, DemoError> {
     let start = |_| Engine::start_with(engine_config(), stage.text.clone());
     let engines = (0..ENGINES).map(start).collect::<Result<Vec<_>, _>>()?;
-    let router = DemoRouter::start(policy, &engines, &stage.model_dir)?;
+    let router = DemoRouter::start(policy, &engines, &stage.model_dir).await?;
     let conversations = Arc::new(Conversations::new(stage.text.tokenizer().clone(), SIZES));
     let clock = Clock::start();
     let client = ChatClient::new(clock)?;
     let (sink, outcomes) = mpsc::unbounded_channel();
-    let people = load::start(&conversations, &client, router.entrance(), &sink);
+    let url: Arc<str> = router.url().into();
+    let people = load::start(&conversations, &client, &url, &sink);
     let figures = watch(config, policy, clock, &engines, outcomes, out).await?;
     drop(people);
     router.stop();
