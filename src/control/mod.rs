@@ -1,4 +1,74 @@
-//! The control plane.
+//! The control plane: everything that is not the request path. One thread, one `tokio` runtime on it.
+//!
+//! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text ([`model_text`]), the
+//! fleet and its snapshots ([`fleet`]), the KV-event feeds ([`kv_events`]), and the admin API with its metrics
+//! ([`admin`], [`scrape`]). Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
+//! counters. Limits: one task per worker and per rank, 256 notices under way, every answer of a worker bounded in
+//! time and bytes. Must never make a shard wait, and never count on a worker's good will.
+
+mod admin;
+mod described;
+mod discovery;
+mod exposition;
+mod fleet;
+mod http;
 pub mod kv_events;
+mod metrics_text;
+mod model_text;
+mod ports;
+mod probe;
+mod run;
+mod scrape;
 #[cfg(test)]
 mod test_support;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+use crate::base::Clock;
+use crate::block::KeySeed;
+use crate::config::Config;
+use crate::index::IndexReader;
+use crate::mailbox::ControlEnd;
+use crate::worker::LoadBoard;
+use std::net::TcpListener;
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::sync::watch;
+
+pub use fleet::ANY_MODEL;
+pub use run::run;
+
+/// Everything that the control plane is given at start.
+#[derive(Debug)]
+pub struct ControlSetup {
+    /// What was configured.
+    pub config: Arc<Config>,
+    /// The process clock.
+    pub clock: Clock,
+    /// The secret of the block keys; the shards use the same.
+    pub seed: KeySeed,
+    /// Its side of the rings.
+    pub end: ControlEnd,
+    /// What is in flight where.
+    pub board: Arc<LoadBoard>,
+    /// For the gauges.
+    pub index: IndexReader,
+    /// The admin API's socket, non-blocking.
+    pub admin: TcpListener,
+    /// Turns true to drain; the next true cuts.
+    pub stopped: watch::Receiver<bool>,
+    /// Also drain on SIGTERM and SIGINT; the second signal cuts.
+    pub signals: bool,
+}
+
+/// Why the control plane cannot run.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// No runtime, signal or socket.
+    #[error("{0}; check the limit of open files (ulimit -n)")]
+    Io(#[from] std::io::Error),
+    /// No HTTP client.
+    #[error("no HTTP client for health checks: {0}")]
+    Client(reqwest::Error),
+}

@@ -11,7 +11,8 @@ pub(super) fn block_on_local(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// A vocabulary in which every token has text.
+/// The vocabulary of the small tokenizer that the tests share.
 pub(super) fn vocabulary() -> Vocabulary {
-    Vocabulary
+    let text = include_str!("../../tests/data/tokenizer/tokenizer.json");
+    Vocabulary::from_tokenizer_json(text).unwrap()
 }

@@ -1,0 +1,84 @@
+//! Reads the little that is needed from an engine's Prometheus text: labels of the samples of one metric. Sans-IO;
+//! lines that it does not understand are skipped.
+
+/// One sample.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sample {
+    labels: Vec<(String, String)>,
+}
+
+impl Sample {
+    /// Value of a label.
+    pub(super) fn label(&self, name: &str) -> Option<&str> {
+        self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Value of a label that is a number.
+    pub(super) fn number(&self, name: &str) -> Option<u32> {
+        self.label(name)?.parse().ok()
+    }
+}
+
+/// All samples of a metric.
+pub(super) fn samples<'a>(text: &'a str, metric: &'a str) -> impl Iterator<Item = Sample> + 'a {
+    text.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(metric)?;
+        let labels = match rest.strip_prefix('{') {
+            Some(labels) => read_labels(labels)?,
+            None if rest.starts_with(' ') => Vec::new(),
+            None => return None,
+        };
+        Some(Sample { labels })
+    })
+}
+
+/// `a="x",b="y"}` with `\"`, `\\` and `\n` in the values.
+fn read_labels(text: &str) -> Option<Vec<(String, String)>> {
+    let mut labels = Vec::new();
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start_matches([',', ' ']);
+        if rest.starts_with('}') {
+            return Some(labels);
+        }
+        let (name, after) = rest.split_once("=\"")?;
+        let mut value = String::new();
+        let mut characters = after.char_indices();
+        let end = loop {
+            match characters.next()? {
+                (at, '"') => break at + 1,
+                (_, '\\') => match characters.next()?.1 {
+                    'n' => value.push('\n'),
+                    other => value.push(other),
+                },
+                (_, other) => value.push(other),
+            }
+        };
+        labels.push((name.to_owned(), value));
+        rest = after.get(end..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn finds_samples_by_their_whole_name() {
+        let text =
+            "# TYPE a gauge\na{x=\"1\",y=\"q\\\"\\\\z\"} 3\na_b{x=\"2\"} 1\na 5\na{broken 1\n";
+        let found: Vec<Sample> = samples(text, "a").collect();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].number("x"), Some(1));
+        assert_eq!(found[0].label("y"), Some("q\"\\z"));
+        assert_eq!(found[1].label("x"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "a\\{\\PC{0,40}") {
+            let _ = samples(&text, "a").count();
+        }
+    }
+}

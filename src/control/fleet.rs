@@ -1,0 +1,305 @@
+//! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO: descriptions and health in,
+//! snapshots and feed plans out. Worker, rank and model indices never change their meaning.
+
+use super::described::{Announced, Description, ServedModel};
+use super::model_text::FoundText;
+use crate::base::limits::RANKS_MAX;
+use crate::base::{DpRank, RankIndex, WorkerIndex};
+use crate::block::{BlockKey, KeySeed, RootName};
+use crate::config::{Config, WorkerUrl};
+use crate::worker::{
+    BlockRoot, Dialect, FleetSnapshot, Model, ModelText, Rank, Role, Worker, WorkerState,
+};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Name of the model that stands for any name: used where a worker's models are not known.
+pub const ANY_MODEL: &str = "*";
+/// Most model names of one fleet; further ones are left out with a log line.
+const FLEET_MODELS_MAX: usize = 1_024;
+
+/// Everything known.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    seed: KeySeed,
+    generation: u64,
+    workers: Vec<KnownWorker>,
+    ranks: Vec<KnownRank>,
+    models: Vec<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct KnownWorker {
+    shown: Worker,
+    concurrency_max: u32,
+    description: Option<Description>,
+    /// By model name; adapters use their base model's.
+    texts: BTreeMap<Arc<str>, FoundText>,
+}
+
+#[derive(Debug)]
+struct KnownRank {
+    worker: WorkerIndex,
+    dp_rank: DpRank,
+    /// From KV events; 0 before the first.
+    block_size_seen: u32,
+    feed_live: bool,
+}
+
+/// What a rank's feed has to be; a feed is replaced when its plan changes.
+#[derive(Clone, Debug)]
+pub(super) struct FeedPlan {
+    pub(super) rank: RankIndex,
+    pub(super) dp_rank: DpRank,
+    pub(super) worker: Arc<str>,
+    pub(super) events: Announced,
+    /// Name under which the rank's blocks are rooted.
+    pub(super) model: Arc<str>,
+    pub(super) text: Option<Arc<ModelText>>,
+    pub(super) block_size_tokens: u32,
+}
+
+impl FeedPlan {
+    /// True if a feed of the other plan would do the same.
+    pub(super) fn same_as(&self, other: &Self) -> bool {
+        let text = |plan: &Self| plan.text.as_ref().map(Arc::as_ptr);
+        self.events == other.events && self.model == other.model && text(self) == text(other)
+    }
+}
+
+/// What changed with a description, for the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    /// Ranks that found no room.
+    pub(super) ranks: usize,
+    /// Model names that found no room.
+    pub(super) models: usize,
+}
+
+impl Fleet {
+    /// The configured workers, none of which has answered yet.
+    pub(super) fn new(config: &Config, seed: KeySeed) -> Self {
+        let workers = config.workers.iter().filter_map(|worker| {
+            let url = WorkerUrl::parse(&worker.url).ok()?;
+            let name = worker.name.clone().unwrap_or_else(|| url.authority.clone());
+            let shown = Worker {
+                name: name.into(),
+                authority: url.authority.into(),
+                address: SocketAddr::from(([0, 0, 0, 0], 0)),
+                dialect: Dialect::Openai,
+                state: WorkerState::Unknown,
+                api_key: worker.api_key.as_deref().map(Into::into),
+            };
+            let concurrency_max = worker.concurrency_max.unwrap_or(config.rank_concurrency_max);
+            Some(KnownWorker { shown, concurrency_max, description: None, texts: BTreeMap::new() })
+        });
+        let workers = workers.collect();
+        Self { seed, generation: 0, workers, ranks: Vec::new(), models: Vec::new() }
+    }
+
+    /// Takes a worker's description.
+    pub(super) fn describe(
+        &mut self,
+        worker: WorkerIndex,
+        address: SocketAddr,
+        description: Description,
+        texts: BTreeMap<Arc<str>, FoundText>,
+    ) -> Left {
+        let mut left = Left::default();
+        for dp_rank in 0..description.ranks.len() {
+            let dp_rank = DpRank(u32::try_from(dp_rank).unwrap_or(u32::MAX));
+            if self.rank_index(worker, dp_rank).is_some() {
+                continue;
+            }
+            if self.ranks.len() >= RANKS_MAX {
+                left.ranks += 1;
+                continue;
+            }
+            let new = KnownRank { worker, dp_rank, block_size_seen: 0, feed_live: false };
+            self.ranks.push(new);
+        }
+        for name in names(&description) {
+            if self.models.contains(&name) {
+                continue;
+            }
+            if self.models.len() >= FLEET_MODELS_MAX {
+                left.models += 1;
+                continue;
+            }
+            self.models.push(name);
+        }
+        if let Some(known) = self.workers.get_mut(worker.index()) {
+            known.shown.address = address;
+            known.shown.dialect = description.dialect;
+            known.description = Some(description);
+            known.texts = texts;
+        }
+        left
+    }
+
+    /// Takes a worker's health; true if it changed.
+    pub(super) fn set_state(&mut self, worker: WorkerIndex, state: WorkerState) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        std::mem::replace(&mut known.shown.state, state) != state
+    }
+
+    /// Takes what a feed says; true if it changed.
+    pub(super) fn set_feed(&mut self, rank: RankIndex, live: bool, block_size_tokens: u32) -> bool {
+        let Some(known) = self.ranks.get_mut(rank.index()) else { return false };
+        let before = (known.feed_live, known.block_size_seen);
+        known.feed_live = live;
+        if block_size_tokens > 0 {
+            known.block_size_seen = block_size_tokens;
+        }
+        before != (known.feed_live, known.block_size_seen)
+    }
+
+    /// The feeds that should run now.
+    pub(super) fn feed_plans(&self) -> Vec<FeedPlan> {
+        let plan = |(index, known): (usize, &KnownRank)| {
+            let rank = RankIndex::try_from_index(index)?;
+            let worker = self.workers.get(known.worker.index())?;
+            let description = worker.description.as_ref()?;
+            let described = description.ranks.get(position(known.dp_rank))?;
+            let model = root_model(description);
+            Some(FeedPlan {
+                rank,
+                dp_rank: known.dp_rank,
+                worker: Arc::clone(&worker.shown.name),
+                events: described.events.clone()?,
+                text: worker.texts.get(&model).and_then(|found| found.text.clone()),
+                model,
+                block_size_tokens: described.block_size_tokens,
+            })
+        };
+        self.ranks.iter().enumerate().filter_map(plan).collect()
+    }
+
+    /// The fleet as it is now, as a new generation.
+    pub(super) fn snapshot(&mut self) -> FleetSnapshot {
+        self.generation += 1;
+        FleetSnapshot {
+            generation: self.generation,
+            workers: self.workers.iter().map(|worker| worker.shown.clone()).collect(),
+            ranks: self.ranks.iter().map(|rank| self.shown_rank(rank)).collect(),
+            models: self.models.iter().map(|name| self.shown_model(name)).collect(),
+        }
+    }
+
+    fn rank_index(&self, worker: WorkerIndex, dp_rank: DpRank) -> Option<RankIndex> {
+        let same = |rank: &KnownRank| rank.worker == worker && rank.dp_rank == dp_rank;
+        RankIndex::try_from_index(self.ranks.iter().position(same)?)
+    }
+
+    fn shown_rank(&self, known: &KnownRank) -> Rank {
+        let worker = self.workers.get(known.worker.index());
+        let description = worker.and_then(|worker| worker.description.as_ref());
+        let described = description.and_then(|all| all.ranks.get(position(known.dp_rank)));
+        let mut address =
+            worker.map_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)), |w| w.shown.address);
+        let own_port = description.is_some_and(|description| description.port_per_rank);
+        if own_port {
+            let offset = u16::try_from(known.dp_rank.0).unwrap_or(u16::MAX);
+            address.set_port(address.port().saturating_add(offset));
+        }
+        let rank_count = description.map_or(1, |description| description.ranks.len());
+        let seen = known.block_size_seen;
+        Rank {
+            worker: known.worker,
+            dp_rank: known.dp_rank,
+            dp_size: if own_port { 1 } else { u32::try_from(rank_count).unwrap_or(u32::MAX) },
+            address,
+            block_size_tokens: if seen > 0 {
+                seen
+            } else {
+                described.map_or(0, |rank| rank.block_size_tokens)
+            },
+            kv_block_count: described.map_or(0, |rank| rank.kv_block_count),
+            kv_feed_live: known.feed_live,
+            role: Role::Both,
+            concurrency_max: worker.map_or(0, |worker| worker.concurrency_max),
+        }
+    }
+
+    fn shown_model(&self, name: &Arc<str>) -> Model {
+        let mut model = Model {
+            name: Arc::clone(name),
+            card_json: "".into(),
+            ranks: Vec::new(),
+            roots: Vec::new(),
+            text: None,
+        };
+        for (index, known) in self.ranks.iter().enumerate() {
+            let Some(worker) = self.workers.get(known.worker.index()) else { continue };
+            let Some(description) = &worker.description else { continue };
+            let Some(served) = serves(description, name) else { continue };
+            if description.ranks.len() <= position(known.dp_rank) {
+                continue;
+            }
+            model.ranks.extend(RankIndex::try_from_index(index));
+            if model.card_json.is_empty() {
+                model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
+            }
+            let base = served.map_or_else(|| ANY_MODEL.into(), |served| base_name(served));
+            if model.text.is_none() {
+                model.text = worker.texts.get(&base).and_then(|found| found.text.clone());
+            }
+            let root = BlockRoot {
+                block_size_tokens: self.shown_rank(known).block_size_tokens,
+                key: self.root_key(description, served, self.shown_rank(known).block_size_tokens),
+            };
+            if root.block_size_tokens > 0 && !model.roots.contains(&root) {
+                model.roots.push(root);
+            }
+        }
+        model
+    }
+
+    fn root_key(
+        &self,
+        description: &Description,
+        served: Option<&ServedModel>,
+        block_size_tokens: u32,
+    ) -> BlockKey {
+        let adapter = served.filter(|served| served.parent.is_some());
+        let name = RootName {
+            model: &root_model(description),
+            block_size_tokens,
+            lora: adapter.map_or("", |served| &served.name),
+            cache_salt: "",
+        };
+        BlockKey::root(self.seed, &name)
+    }
+}
+
+/// The name under which a worker's blocks are rooted: its first base model's. Other names of the same model share
+/// the engine's cache, so they share the root.
+fn root_model(description: &Description) -> Arc<str> {
+    let base = description.models.iter().find(|model| model.parent.is_none());
+    base.map_or_else(|| ANY_MODEL.into(), |model| Arc::clone(&model.name))
+}
+
+/// The model whose text a name uses.
+fn base_name(served: &ServedModel) -> Arc<str> {
+    served.parent.as_deref().map_or_else(|| Arc::clone(&served.name), Into::into)
+}
+
+fn names(description: &Description) -> Vec<Arc<str>> {
+    if description.models.is_empty() {
+        return vec![ANY_MODEL.into()];
+    }
+    description.models.iter().map(|model| Arc::clone(&model.name)).collect()
+}
+
+/// Does a worker serve that name? `Some(None)`: yes, because it takes any.
+fn serves<'a>(description: &'a Description, name: &str) -> Option<Option<&'a ServedModel>> {
+    if description.models.is_empty() {
+        return (name == ANY_MODEL).then_some(None);
+    }
+    description.models.iter().find(|model| &*model.name == name).map(Some)
+}
+
+fn position(dp_rank: DpRank) -> usize {
+    usize::try_from(dp_rank.0).unwrap_or(usize::MAX)
+}

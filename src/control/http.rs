@@ -1,0 +1,88 @@
+//! Small questions to workers over HTTP, each bounded in time and bytes.
+
+use std::time::Duration;
+use thiserror::Error;
+
+/// Longest answer that is read; `/metrics` of a large server is some hundred kilobytes.
+const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub(super) enum AskError {
+    /// No connection, no answer in time, or a broken one.
+    #[error("GET {path}: {cause}")]
+    Failed { path: String, cause: String },
+    /// An answer past the limit.
+    #[error("GET {path}: the answer is longer than {ANSWER_BYTES_MAX} bytes")]
+    TooLong { path: String },
+    /// Any status that is not 200.
+    #[error("GET {path}: status {status}")]
+    Status { path: String, status: u16 },
+}
+
+impl AskError {
+    /// The status, if there was an answer.
+    pub(super) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Status { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+}
+
+/// Asks one worker.
+#[derive(Clone, Debug)]
+pub(super) struct Asker {
+    client: reqwest::Client,
+    base: String,
+    api_key: Option<String>,
+    timeout: Duration,
+}
+
+impl Asker {
+    /// For the worker at `base`, `http://host:port` without a slash at the end.
+    pub(super) fn new(
+        client: reqwest::Client,
+        base: &str,
+        api_key: Option<String>,
+        timeout: Duration,
+    ) -> Self {
+        Self { client, base: base.trim_end_matches('/').to_owned(), api_key, timeout }
+    }
+
+    /// `GET path`: the body of a 200.
+    pub(super) async fn get(&self, path: &str) -> Result<String, AskError> {
+        let failed = |error: reqwest::Error| AskError::Failed {
+            path: path.to_owned(),
+            cause: innermost(&error),
+        };
+        let mut request = self.client.get(format!("{}{path}", self.base)).timeout(self.timeout);
+        if let Some(key) = &self.api_key {
+            request = request.bearer_auth(key);
+        }
+        let mut response = request.send().await.map_err(failed)?;
+        if response.status().as_u16() != 200 {
+            return Err(AskError::Status {
+                path: path.to_owned(),
+                status: response.status().as_u16(),
+            });
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
+            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+                return Err(AskError::TooLong { path: path.to_owned() });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+}
+
+/// The error that says most: the last one of the chain.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}

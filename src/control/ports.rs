@@ -1,0 +1,84 @@
+//! The shards as the control plane reaches them: rings, cells, bells, counters. Shared by all tasks of the thread;
+//! never borrowed across an await.
+
+use super::kv_events::KvPort;
+use crate::account::{ShardCounters, ShardPhase, StageHistograms};
+use crate::base::{NanosSinceStart, ShardIndex};
+use crate::mailbox::{ControlEnd, KvBatch, ShardCommand, ShardPort};
+use crate::worker::FleetSnapshot;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// All shards, in shard order.
+#[derive(Debug)]
+pub(super) struct Ports {
+    shards: RefCell<Vec<Port>>,
+}
+
+#[derive(Debug)]
+struct Port {
+    port: ShardPort,
+    /// Deadline of the drain that the shard was told.
+    told: Option<NanosSinceStart>,
+}
+
+impl Ports {
+    pub(super) fn new(end: ControlEnd) -> Self {
+        let shards = end.shards.into_iter().map(|port| Port { port, told: None }).collect();
+        Self { shards: RefCell::new(shards) }
+    }
+
+    pub(super) fn shard_count(&self) -> usize {
+        self.shards.borrow().len()
+    }
+
+    /// Hands every shard the newest fleet.
+    pub(super) fn publish(&self, snapshot: &Arc<FleetSnapshot>) {
+        for shard in self.shards.borrow().iter() {
+            drop(shard.port.fleet.write(Arc::clone(snapshot)));
+            shard.port.bell.ring();
+        }
+    }
+
+    /// Tells every shard to drain; one whose ring is full is told at the next call.
+    pub(super) fn drain(&self, deadline: NanosSinceStart) {
+        for shard in self.shards.borrow_mut().iter_mut() {
+            let is_new = shard.told != Some(deadline);
+            if is_new && shard.port.commands.push(ShardCommand::Drain { deadline }).is_ok() {
+                shard.told = Some(deadline);
+                shard.port.bell.ring();
+            }
+        }
+    }
+
+    /// Takes in what the shards have measured.
+    pub(super) fn merge_histograms(&self, into: &mut StageHistograms) {
+        for shard in self.shards.borrow_mut().iter_mut() {
+            while let Some(measured) = shard.port.histograms.pop() {
+                into.merge(&measured);
+            }
+        }
+    }
+
+    pub(super) fn phases(&self) -> Vec<ShardPhase> {
+        self.shards.borrow().iter().map(|shard| shard.port.counters.phase()).collect()
+    }
+
+    pub(super) fn counters(&self) -> Vec<Arc<ShardCounters>> {
+        self.shards.borrow().iter().map(|shard| Arc::clone(&shard.port.counters)).collect()
+    }
+}
+
+impl KvPort for Rc<Ports> {
+    fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch> {
+        let mut shards = self.shards.borrow_mut();
+        let Some(shard) = shards.get_mut(slice.index()) else {
+            crate::base::count_broken_invariant();
+            return Ok(());
+        };
+        shard.port.kv.push(batch)?;
+        shard.port.bell.ring();
+        Ok(())
+    }
+}

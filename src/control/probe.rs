@@ -1,0 +1,277 @@
+//! One task per worker: describes it, watches its health, describes it again when it comes back and from time to
+//! time. Reports what it sees; decides nothing else.
+
+use super::described::Description;
+use super::discovery::{Subject, assume, check_health, discover};
+use super::http::Asker;
+use super::model_text::{FoundText, ModelTexts};
+use crate::base::WorkerIndex;
+use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
+use crate::worker::{Dialect, WorkerState};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::lookup_host;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tracing::{debug, info, warn};
+
+/// Pause after a failed description; doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Adapters come and go while a worker is up: its description is renewed this often.
+const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(30);
+/// Descriptions need several questions, and a busy engine answers late.
+const DISCOVERY_TIME_MIN: Duration = Duration::from_secs(5);
+
+/// What a probe reports.
+#[derive(Debug)]
+pub(super) enum ProbeNotice {
+    /// What the worker is.
+    Described {
+        worker: WorkerIndex,
+        address: SocketAddr,
+        description: Description,
+        texts: BTreeMap<Arc<str>, FoundText>,
+    },
+    /// How it is.
+    State { worker: WorkerIndex, state: WorkerState },
+}
+
+/// Everything one probe needs.
+#[derive(Debug)]
+pub(super) struct Probe {
+    pub(super) worker: WorkerIndex,
+    pub(super) config: WorkerConfig,
+    pub(super) engine: EngineKind,
+    pub(super) url: WorkerUrl,
+    pub(super) model_dir: Option<PathBuf>,
+    pub(super) health: HealthConfig,
+    pub(super) client: reqwest::Client,
+    pub(super) texts: ModelTexts,
+    pub(super) notices: mpsc::Sender<ProbeNotice>,
+}
+
+impl Probe {
+    /// A probe for each worker of the configuration.
+    pub(super) fn all(
+        config: &Config,
+        client: &reqwest::Client,
+        texts: &ModelTexts,
+        notices: &mpsc::Sender<ProbeNotice>,
+    ) -> Vec<Self> {
+        let usable = config
+            .workers
+            .iter()
+            .filter_map(|worker| WorkerUrl::parse(&worker.url).ok().map(|url| (worker, url)));
+        let probe = |(position, (worker, url)): (usize, (&WorkerConfig, WorkerUrl))| {
+            Some(Self {
+                worker: WorkerIndex::try_from_index(position)?,
+                config: worker.clone(),
+                engine: worker.engine.unwrap_or(config.engine),
+                url,
+                model_dir: worker.model_dir.clone().or_else(|| config.model_dir.clone()),
+                health: config.health,
+                client: client.clone(),
+                texts: texts.clone(),
+                notices: notices.clone(),
+            })
+        };
+        usable.enumerate().filter_map(probe).collect()
+    }
+
+    /// Runs until the control plane ends.
+    pub(super) async fn run(self) {
+        let mut reached = Reached::default();
+        loop {
+            let dialect = self.describe_until_known(&mut reached).await;
+            if !self.health.enabled {
+                self.tell(WorkerState::Up).await;
+                return;
+            }
+            self.watch(dialect, &mut reached).await;
+        }
+    }
+
+    /// Tries until there is a description.
+    async fn describe_until_known(&self, reached: &mut Reached) -> Dialect {
+        let mut pause = RETRY_MIN;
+        loop {
+            match self.describe().await {
+                Ok(dialect) => return dialect,
+                Err(error) => self.unreachable(reached, &error),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Checks health until the worker turns out to be another engine than described.
+    async fn watch(&self, dialect: Dialect, reached: &mut Reached) {
+        let asker = self.asker(self.health.timeout);
+        let mut age = Duration::ZERO;
+        loop {
+            match check_health(&asker, dialect).await {
+                Ok(()) => {
+                    if reached.good(&self.health) {
+                        self.up(reached).await;
+                    }
+                }
+                Err(error) => self.failed(reached, &error.to_string()).await,
+            }
+            sleep(self.health.interval).await;
+            age = age.saturating_add(self.health.interval);
+            if age >= DESCRIPTION_AGE_MAX && reached.is_up() {
+                match self.describe().await {
+                    Ok(now) if now == dialect => age = Duration::ZERO,
+                    Ok(_) => return,
+                    Err(error) => debug!(worker = &*self.config.url, error, "not described again"),
+                }
+            }
+        }
+    }
+
+    async fn up(&self, reached: &mut Reached) {
+        // A restart may have changed everything about it.
+        if reached.was_down()
+            && let Err(error) = self.describe().await
+        {
+            debug!(worker = &*self.config.url, error, "back, but not described yet");
+            reached.relapse();
+            return;
+        }
+        info!(worker = &*self.config.url, "worker is up");
+        self.tell(WorkerState::Up).await;
+    }
+
+    async fn failed(&self, reached: &mut Reached, error: &str) {
+        if reached.bad(&self.health) {
+            warn!(worker = &*self.config.url, error, "worker is down: it takes no traffic");
+            self.tell(WorkerState::Down).await;
+        }
+    }
+
+    async fn describe(&self) -> Result<Dialect, String> {
+        let address =
+            self.resolve().await.map_err(|error| format!("{}: {error}", self.url.host))?;
+        let subject =
+            Subject { config: &self.config, engine: self.engine, url: &self.url, ip: address.ip() };
+        let description = if self.health.enabled {
+            let asker = self.asker(self.health.timeout.max(DISCOVERY_TIME_MIN));
+            discover(&asker, subject).await.map_err(|error| error.to_string())?
+        } else {
+            assume(subject).map_err(|error| error.to_string())?
+        };
+        let texts = self.texts.find_all(&description, self.model_dir.as_deref()).await;
+        let dialect = description.dialect;
+        let worker = self.worker;
+        let notice = ProbeNotice::Described { worker, address, description, texts };
+        let _ = self.notices.send(notice).await;
+        Ok(dialect)
+    }
+
+    async fn resolve(&self) -> io::Result<SocketAddr> {
+        let mut found = lookup_host((self.url.host.as_str(), self.url.port)).await?;
+        found.next().ok_or_else(|| io::Error::other("the name has no address"))
+    }
+
+    fn asker(&self, timeout: Duration) -> Asker {
+        let key = self.config.api_key.clone();
+        Asker::new(self.client.clone(), &format!("http://{}", self.url.authority), key, timeout)
+    }
+
+    /// Says once per outage why a worker cannot be described.
+    fn unreachable(&self, reached: &mut Reached, error: &str) {
+        if std::mem::replace(&mut reached.complained, true) {
+            debug!(worker = &*self.config.url, error, "worker still not reached");
+        } else {
+            warn!(
+                worker = &*self.config.url,
+                error, "worker not reached: it takes no traffic; trying on"
+            );
+        }
+    }
+
+    async fn tell(&self, state: WorkerState) {
+        let _ = self.notices.send(ProbeNotice::State { worker: self.worker, state }).await;
+    }
+}
+
+/// Health as counted; pure.
+#[derive(Debug, Default)]
+struct Reached {
+    state: Option<bool>,
+    good: u32,
+    bad: u32,
+    recovered: bool,
+    complained: bool,
+}
+
+impl Reached {
+    /// A good check; true when the worker becomes usable by it.
+    fn good(&mut self, health: &HealthConfig) -> bool {
+        self.bad = 0;
+        self.good = self.good.saturating_add(1);
+        if self.state == Some(true) || self.good < health.healthy_after {
+            return false;
+        }
+        self.recovered = self.state == Some(false);
+        self.state = Some(true);
+        self.complained = false;
+        true
+    }
+
+    /// A bad check; true when the worker goes down by it. One that was never up stays as it is.
+    fn bad(&mut self, health: &HealthConfig) -> bool {
+        self.good = 0;
+        self.bad = self.bad.saturating_add(1);
+        let goes_down = self.state == Some(true) && self.bad >= health.unhealthy_after;
+        if goes_down {
+            self.state = Some(false);
+        }
+        goes_down
+    }
+
+    fn is_up(&self) -> bool {
+        self.state == Some(true)
+    }
+
+    /// A recovery that did not hold.
+    fn relapse(&mut self) {
+        self.state = Some(false);
+        self.good = 0;
+    }
+
+    /// True once after a recovery.
+    fn was_down(&mut self) -> bool {
+        std::mem::take(&mut self.recovered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_count_in_a_row() {
+        let health =
+            HealthConfig { unhealthy_after: 2, healthy_after: 2, ..HealthConfig::default() };
+        let mut reached = Reached::default();
+        assert!(!reached.bad(&health) && !reached.bad(&health), "never up: stays unknown");
+        assert!(!reached.good(&health));
+        assert!(!reached.bad(&health));
+        assert!(!reached.good(&health));
+        assert!(reached.good(&health) && reached.is_up() && !reached.was_down());
+        assert!(!reached.good(&health), "up already");
+        assert!(!reached.bad(&health));
+        assert!(!reached.good(&health));
+        assert!(!reached.bad(&health));
+        assert!(reached.bad(&health) && !reached.is_up());
+        assert!(!reached.bad(&health), "down already");
+        assert!(!reached.good(&health));
+        assert!(reached.good(&health) && reached.was_down() && !reached.was_down());
+    }
+}

@@ -1,0 +1,312 @@
+//! `GET /metrics`: everything that is counted anywhere, read in place and written as text. Called by the control
+//! plane's loop; costs nothing between scrapes. Label sets are bounded: workers, ranks, models (the first 64 have
+//! their own label, the rest share `other`), endpoints, reasons.
+
+use super::kv_events::{BatchResult, EventKind, FeedCounters, Outcome, ResetReason};
+use super::metrics_text::{Kind, MetricsText};
+use super::workers::engine;
+use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
+use crate::base::limits::MODELS_MAX;
+use crate::base::{RankIndex, broken_invariant_count};
+use crate::index::IndexReader;
+use crate::parse::{Endpoint, Reason};
+use crate::worker::{FleetSnapshot, LoadBoard, WorkerState};
+use std::sync::Arc;
+
+/// Where the numbers are.
+pub(super) struct Sources<'a> {
+    pub(super) fleet: &'a FleetSnapshot,
+    pub(super) board: &'a LoadBoard,
+    pub(super) index: &'a IndexReader,
+    pub(super) counters: &'a [Arc<ShardCounters>],
+    pub(super) histograms: &'a StageHistograms,
+    pub(super) feeds: &'a FeedCounters,
+}
+
+/// Bounds of the latency buckets, in nanoseconds and as the label says them, in seconds.
+const STAGE_BOUNDS: [(u64, f64); 24] = [
+    (1_000, 1e-6),
+    (2_000, 2e-6),
+    (5_000, 5e-6),
+    (10_000, 1e-5),
+    (20_000, 2e-5),
+    (50_000, 5e-5),
+    (100_000, 1e-4),
+    (200_000, 2e-4),
+    (500_000, 5e-4),
+    (1_000_000, 1e-3),
+    (2_000_000, 2e-3),
+    (5_000_000, 5e-3),
+    (10_000_000, 1e-2),
+    (20_000_000, 2e-2),
+    (50_000_000, 5e-2),
+    (100_000_000, 0.1),
+    (200_000_000, 0.2),
+    (500_000_000, 0.5),
+    (1_000_000_000, 1.0),
+    (2_000_000_000, 2.0),
+    (5_000_000_000, 5.0),
+    (10_000_000_000, 10.0),
+    (60_000_000_000, 60.0),
+    (600_000_000_000, 600.0),
+];
+/// In the order of their counters.
+const ENDPOINTS: [Endpoint; 11] = [
+    Endpoint::ChatCompletions,
+    Endpoint::Completions,
+    Endpoint::Embeddings,
+    Endpoint::Responses,
+    Endpoint::Messages,
+    Endpoint::Rerank,
+    Endpoint::Score,
+    Endpoint::Generate,
+    Endpoint::Tokenize,
+    Endpoint::Detokenize,
+    Endpoint::Models,
+];
+const NANOS_PER_SECOND: f64 = 1e9;
+
+/// All metrics as text.
+pub(super) fn render(sources: &Sources<'_>) -> String {
+    let mut text = MetricsText::default();
+    text.metric("build_info", Kind::Gauge, "The version that runs.");
+    text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    requests(sources, &mut text);
+    rejected(sources, &mut text);
+    plain(sources, &mut text);
+    ranks(sources, &mut text);
+    workers(sources, &mut text);
+    overlap_errors(sources, &mut text);
+    stages(sources, &mut text);
+    kv_feeds(sources.feeds, &mut text);
+    index(sources.index, &mut text);
+    text.metric(
+        "broken_invariants_total",
+        Kind::Counter,
+        "Anything but 0 is a bug: please report.",
+    );
+    text.sample("broken_invariants_total", &[], broken_invariant_count());
+    text.finish()
+}
+
+fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) -> u64 {
+    counters.iter().map(|shard| read(shard)).sum()
+}
+
+fn requests(sources: &Sources<'_>, text: &mut MetricsText) {
+    text.metric("requests_total", Kind::Counter, "Answered requests by endpoint and status.");
+    for (position, endpoint) in ENDPOINTS.iter().enumerate() {
+        for code in 100..600 {
+            let count = total(sources.counters, |shard| shard.answered_count(position, code));
+            if count > 0 {
+                let labels = [("endpoint", endpoint.name()), ("code", &code.to_string())];
+                text.sample("requests_total", &labels, count);
+            }
+        }
+    }
+}
+
+fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
+    text.metric("rejected_total", Kind::Counter, "Requests that the router itself refused.");
+    for (reason_index, reason) in Reason::ALL.iter().enumerate() {
+        for (endpoint_index, endpoint) in ENDPOINTS.iter().enumerate() {
+            for (stream, kind) in [(false, "unary"), (true, "stream")] {
+                for model_index in 0..=MODELS_MAX {
+                    let read = |shard: &ShardCounters| {
+                        shard.refused_count(reason_index, endpoint_index, stream, model_index)
+                    };
+                    let count = total(sources.counters, read);
+                    if count == 0 {
+                        continue;
+                    }
+                    let model = sources.fleet.models.get(model_index);
+                    let model = model.filter(|_| model_index < MODELS_MAX);
+                    let labels = [
+                        ("reason", reason.as_str()),
+                        ("endpoint", endpoint.name()),
+                        ("model", model.map_or("other", |model| &*model.name)),
+                        ("type", kind),
+                    ];
+                    text.sample("rejected_total", &labels, count);
+                }
+            }
+        }
+    }
+}
+
+fn plain(sources: &Sources<'_>, text: &mut MetricsText) {
+    for (count, name) in Count::ALL {
+        let name = format!("{name}_total");
+        text.metric(&name, Kind::Counter, help(count));
+        text.sample(&name, &[], total(sources.counters, |shard| shard.value(count)));
+    }
+}
+
+fn help(count: Count) -> &'static str {
+    match count {
+        Count::ConnectionsAccepted => "Client connections accepted.",
+        Count::ConnectionsClosed => "Client connections closed.",
+        Count::ConnectionsRefused => "Client connections refused at limits.connections_max.",
+        Count::UpstreamConnects => "Connections opened to workers.",
+        Count::UpstreamReused => "Requests sent on a pooled connection.",
+        Count::Resends => "Requests sent again because a pooled connection had died.",
+        Count::Retries => "Requests sent to another rank before the first byte.",
+        Count::ClientGone => "Requests whose client left before the end.",
+        Count::CutMidStream => "Answers cut because the worker died in the middle.",
+        Count::RenderedPlan => "Prompts rendered by the fast path.",
+        Count::RenderedFull => {
+            "Prompts rendered by the full template, or plain text and token ids."
+        }
+        Count::Unrenderable => "Prompts that could not be rendered and were routed by load alone.",
+        Count::PromptBytes => "Prompt bytes walked through the index.",
+        Count::OverlapBytes => "Prompt bytes that the chosen rank already held.",
+        Count::KvOpsApplied => "Index operations applied.",
+        Count::MeshDropped => "Hints between shards dropped because a ring was full.",
+        Count::TasksPanicked => "Tasks that panicked. Anything but 0 is a bug: please report.",
+        Count::ResponseBytes => "Response body bytes relayed.",
+    }
+}
+
+fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
+    type Read = fn(&Sources<'_>, RankIndex) -> Option<u64>;
+    let gauges: [(&str, &str, Read); 5] = [
+        ("in_flight", "Requests in flight on a rank from this router.", |sources, rank| {
+            sources.board.rank(rank).map(|load| u64::from(load.in_flight()))
+        }),
+        ("prefill_tokens", "Prompt tokens sent and not answered yet.", |sources, rank| {
+            sources.board.rank(rank).map(|load| load.prefill_tokens())
+        }),
+        ("decode_tokens", "Tokens held by requests in flight.", |sources, rank| {
+            sources.board.rank(rank).map(|load| load.decode_tokens())
+        }),
+        ("breaker_open", "1 while the rank's breaker keeps requests away.", |sources, rank| {
+            sources.board.rank(rank).map(|load| u64::from(load.is_open()))
+        }),
+        ("kv_feed_live", "1 while the rank's KV events are followed.", |sources, rank| {
+            sources.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
+        }),
+    ];
+    for (name, help, read) in gauges {
+        text.metric(name, Kind::Gauge, help);
+        for index in (0..sources.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
+            let Some((rank, worker)) = sources.fleet.rank(index) else { continue };
+            let Some(value) = read(sources, index) else { continue };
+            let dp_rank = rank.dp_rank.0.to_string();
+            text.sample(name, &[("worker", &worker.name), ("dp_rank", &dp_rank)], value);
+        }
+    }
+}
+
+fn workers(sources: &Sources<'_>, text: &mut MetricsText) {
+    text.metric("worker_up", Kind::Gauge, "1 while the worker passes its health checks.");
+    for worker in &sources.fleet.workers {
+        let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
+        text.sample("worker_up", &labels, u8::from(worker.state == WorkerState::Up));
+    }
+    text.metric("fleet_generation", Kind::Gauge, "Counts up with every change of the fleet.");
+    text.sample("fleet_generation", &[], sources.fleet.generation);
+}
+
+fn overlap_errors(sources: &Sources<'_>, text: &mut MetricsText) {
+    let name = "overlap_error_blocks";
+    let help = "How far the predicted overlap was from the engine's own count, in blocks.";
+    text.metric(name, Kind::Histogram, help);
+    let count_of = |error: i64| -> u64 {
+        let of_shard = |shard: &ShardCounters| -> u64 {
+            let same = shard.overlap_errors().filter(|(blocks, _)| blocks.abs() == error);
+            same.map(|(_, count)| count).sum()
+        };
+        total(sources.counters, of_shard)
+    };
+    let mut below = 0;
+    // Errors of the last bucket are that large or larger: they count under +Inf alone.
+    let bounds = 0..OVERLAP_ERROR_BLOCKS_MAX;
+    let cumulative: Vec<(f64, u64)> = bounds
+        .zip(0_u32..)
+        .map(|(error, bound)| {
+            below += count_of(error);
+            (f64::from(bound), below)
+        })
+        .collect();
+    let count = below + count_of(OVERLAP_ERROR_BLOCKS_MAX);
+    let sum = total(sources.counters, ShardCounters::overlap_error_blocks_sum);
+    text.histogram(name, &[], cumulative.into_iter(), (count, approximate(sum)));
+}
+
+fn stages(sources: &Sources<'_>, text: &mut MetricsText) {
+    let help = "Time per stage: parse to dispatch are the router's own, first_byte and total include the worker.";
+    text.metric("stage_seconds", Kind::Histogram, help);
+    for (stage, name) in Stage::ALL {
+        let Some(histogram) = sources.histograms.stage(stage) else { continue };
+        let mut cumulative = Vec::with_capacity(STAGE_BOUNDS.len());
+        let (mut below, mut from) = (0_u64, 0_u64);
+        for (bound_ns, bound) in STAGE_BOUNDS {
+            below += histogram.count_between(from, bound_ns);
+            from = bound_ns + 1;
+            cumulative.push((bound, below));
+        }
+        let count = histogram.len();
+        // Neighbouring buckets can share the histogram's own cells: never above the whole.
+        let cumulative = cumulative.into_iter().map(|(bound, below)| (bound, below.min(count)));
+        let sum = histogram.mean() * approximate(count) / NANOS_PER_SECOND;
+        text.histogram("stage_seconds", &[("stage", name)], cumulative, (count, sum));
+    }
+}
+
+fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
+    text.metric("kv_batches_total", Kind::Counter, "KV event batches received.");
+    for (result, label) in BatchResult::ALL {
+        text.sample("kv_batches_total", &[("result", label)], feeds.batch_count(result));
+    }
+    text.metric("kv_events_total", Kind::Counter, "KV events by what became of them.");
+    for (kind, kind_label) in EventKind::ALL {
+        for (outcome, label) in Outcome::ALL {
+            let count = feeds.event_count(kind, outcome);
+            if count > 0 || outcome == Outcome::Applied {
+                text.sample("kv_events_total", &[("kind", kind_label), ("result", label)], count);
+            }
+        }
+    }
+    let help = "Times a rank's blocks were forgotten because its event stream was not whole.";
+    text.metric("kv_resets_total", Kind::Counter, help);
+    for (reason, label) in ResetReason::ALL {
+        text.sample("kv_resets_total", &[("reason", label)], feeds.reset_count(reason));
+    }
+    text.metric("kv_feed_stalled_total", Kind::Counter, "Waits of feeds for a full ring.");
+    text.sample("kv_feed_stalled_total", &[], feeds.stall_count());
+    text.metric("kv_tracked_blocks", Kind::Gauge, "Blocks known by the engines' hashes.");
+    text.sample("kv_tracked_blocks", &[], feeds.block_count());
+}
+
+fn index(index: &IndexReader, text: &mut MetricsText) {
+    text.metric("index_entries", Kind::Gauge, "Block paths in the index.");
+    text.sample("index_entries", &[], index.entry_count());
+    text.metric("index_bytes", Kind::Gauge, "Memory of the index.");
+    text.sample("index_bytes", &[], index.memory_bytes());
+    text.metric("index_refused_total", Kind::Counter, "Stores refused at limits.index_bytes_max.");
+    text.sample("index_refused_total", &[], index.refused_count());
+}
+
+/// A count as a float; exact up to 2^53.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a sum of a histogram is a float in the text format"
+)]
+fn approximate(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_and_reasons_stand_at_their_counters() {
+        for (position, endpoint) in ENDPOINTS.iter().enumerate() {
+            assert_eq!(*endpoint as usize, position);
+        }
+        for (position, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, position);
+        }
+    }
+}
