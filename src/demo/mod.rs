@@ -190,7 +190,7 @@ fn engine_config() -> EngineConfig {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         kv_events: Some("tcp://127.0.0.1:0".into()),
         replay: Some("tcp://127.0.0.1:0".into()),
-        kv_blocks: 1_024,
+        kv_blocks: 768,
         block_size: 16,
         concurrency: 64,
         prefill_tokens_per_s: 6_500.0,
@@ -201,7 +201,7 @@ fn engine_config() -> EngineConfig {
 
 const ENGINES: usize = 4;
 /// 40 conversations that grow to 900 tokens each beside 6 system prompts of 400: up to 38,000 tokens, of which one
-/// engine keeps 16,384 and four keep 65,536.
+/// engine keeps 12,288 and four keep 49,152.
 const SIZES: Sizes = Sizes {
     slots: 40,
     system_prompts: 6,
