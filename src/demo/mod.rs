@@ -190,7 +190,7 @@ fn engine_config() -> EngineConfig {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         kv_events: Some("tcp://127.0.0.1:0".into()),
         replay: Some("tcp://127.0.0.1:0".into()),
-        kv_blocks: 768,
+        kv_blocks: 896,
         block_size: 16,
         concurrency: 64,
         prefill_tokens_per_s: 6_500.0,
@@ -200,15 +200,15 @@ fn engine_config() -> EngineConfig {
 }
 
 const ENGINES: usize = 4;
-/// 40 conversations that grow to 900 tokens each beside 6 system prompts of 400: up to 38,000 tokens, of which one
-/// engine keeps 12,288 and four keep 49,152.
+/// 40 conversations that grow to 1,340 tokens each, 6 system prompts among them: some 30,000 tokens at a time, of which
+/// one engine keeps 14,336 and four keep 57,344.
 const SIZES: Sizes = Sizes {
     slots: 40,
     system_prompts: 6,
-    system_tokens: 400,
-    question_tokens: 120,
+    system_tokens: 200,
+    question_tokens: 130,
     answer_tokens: 12,
-    turns: 6,
+    turns: 8,
     think_ms: 400.0,
 };
 const WARM_UP_SHARE: f64 = 0.25;
