@@ -124,3 +124,94 @@ fn cheapest(
 fn any(ranks: &[RankIndex], random: &mut fastrand::Rng) -> Option<RankIndex> {
     if ranks.is_empty() { None } else { ranks.get(random.usize(..ranks.len())).copied() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ShardIndex;
+    use crate::block::{BlockKey, KeySeed, RootName};
+    use crate::index::{IndexReader, SliceWriter, index, slice_of};
+    use crate::mailbox::KvOp;
+
+    const SEED: KeySeed = KeySeed(7);
+    const PROMPT: &[u8] = b"0123456789abcdef0123456789ABCDEF";
+
+    fn root() -> BlockKey {
+        BlockKey::root(SEED, &RootName { model: "m", block_size_tokens: 4, ..RootName::default() })
+    }
+
+    /// `rank` holds the first `blocks` 16-byte blocks of the prompt.
+    fn holds(writers: &mut [SliceWriter], rank: RankIndex, blocks: usize) {
+        let mut parent = root();
+        let first = parent.child(SEED, &PROMPT[..16]);
+        let ShardIndex(slice) = slice_of(first, writers.len());
+        for block in PROMPT.chunks(16).take(blocks) {
+            let key = parent.child(SEED, block);
+            writers[usize::from(slice)].apply(rank, KvOp::Store { parent, key, block_bytes: 16 });
+            parent = key;
+        }
+    }
+
+    fn overlaps(reader: &IndexReader) -> Overlaps {
+        let mut overlaps = Overlaps::new(8);
+        reader.overlap(root(), PROMPT, &mut overlaps);
+        overlaps
+    }
+
+    fn picks(policy: Policy, board: &LoadBoard, overlaps: &Overlaps) -> Vec<u16> {
+        let ranks = [RankIndex(0), RankIndex(1), RankIndex(2)];
+        let request =
+            PickRequest { ranks: &ranks, board, overlaps, prompt_bytes: 32, bytes_per_token: 4.0 };
+        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+        (0..300).map(|_| pick(policy, &request, &mut turn, &mut random).unwrap().0).collect()
+    }
+
+    fn share(picks: &[u16], rank: u16) -> usize {
+        picks.iter().filter(|&&pick| pick == rank).count()
+    }
+
+    #[test]
+    fn kv_prefers_the_longest_overlap_and_leaves_it_when_it_is_busy() {
+        let (reader, mut writers) = index(2, SEED, 1 << 24);
+        holds(&mut writers, RankIndex(1), 2);
+        holds(&mut writers, RankIndex(2), 1);
+        let (board, found) = (LoadBoard::new(), overlaps(&reader));
+        assert_eq!(found.get(RankIndex(1)).blocks, 2);
+        assert_eq!(share(&picks(Policy::Kv, &board, &found), 1), 300);
+        board.rank(RankIndex(1)).unwrap().add_prefill(100);
+        assert_eq!(share(&picks(Policy::Kv, &board, &found), 2), 300, "the next best holder");
+    }
+
+    #[test]
+    fn ties_are_shared() {
+        let board = LoadBoard::new();
+        for policy in [Policy::Kv, Policy::LeastLoaded, Policy::PowerOfTwo, Policy::Random] {
+            let picks = picks(policy, &board, &Overlaps::new(8));
+            for rank in 0..3 {
+                assert!(share(&picks, rank) > 60, "{policy:?} gave rank {rank} too little");
+            }
+        }
+    }
+
+    #[test]
+    fn least_loaded_and_power_of_two_look_at_requests_in_flight() {
+        let board = LoadBoard::new();
+        for rank in [0, 1] {
+            assert!(board.rank(RankIndex(rank)).unwrap().try_acquire(0));
+        }
+        let none = Overlaps::new(8);
+        assert_eq!(share(&picks(Policy::LeastLoaded, &board, &none), 2), 300);
+        assert!(share(&picks(Policy::PowerOfTwo, &board, &none), 2) > 140);
+    }
+
+    #[test]
+    fn round_robin_takes_turns() {
+        let picks = picks(Policy::RoundRobin, &LoadBoard::new(), &Overlaps::new(8));
+        assert_eq!(picks[..6], [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn tokens_are_rounded_up_and_survive_nonsense() {
+        assert_eq!((tokens(9, 4.0), tokens(0, 4.0), tokens(10, f32::NAN)), (3, 0, 10));
+    }
+}
