@@ -79,6 +79,21 @@ fn decode(payload: &[u8]) -> (Vec<String>, Result<BatchHead, MsgpackError>) {
     (events, head)
 }
 
+/// First block with a key that is neither the LoRA name nor the salt; the salt is appended to.
+fn expect_extra_keys(extra_keys: &Value, lora: &str, salt: &mut String) -> Option<usize> {
+    let mut opaque = None;
+    for (block, keys) in extra_keys.as_array().into_iter().flatten().enumerate() {
+        for key in keys.as_array().into_iter().flatten() {
+            match key.as_str() {
+                Some(text) if text == lora => {}
+                Some(text) if block == 0 => salt.push_str(text),
+                _ => opaque = opaque.or(Some(block)),
+            }
+        }
+    }
+    opaque
+}
+
 /// The same description made from what a generic decoder saw.
 fn expect(event: &Value) -> String {
     const STORED: [&str; 11] = [
@@ -137,18 +152,7 @@ fn expect(event: &Value) -> String {
             let mut salt = lora["cache_salt"].as_str().unwrap_or("").to_owned();
             let lora = lora.as_str().unwrap_or("");
             salt.push_str(field("cache_salt").as_str().unwrap_or(""));
-            let mut opaque = None;
-            for (block, keys) in
-                field("extra_keys").as_array().unwrap_or(&Vec::new()).iter().enumerate()
-            {
-                for key in keys.as_array().unwrap_or(&Vec::new()) {
-                    match key.as_str() {
-                        Some(text) if text == lora => {}
-                        Some(text) if block == 0 => salt.push_str(text),
-                        _ => opaque = opaque.or(Some(block)),
-                    }
-                }
-            }
+            let opaque = expect_extra_keys(&field("extra_keys"), lora, &mut salt);
             let kind = field("kv_cache_spec_kind");
             let whole = matches!(kind.as_str(), None | Some("full_attention" | "mla_attention"));
             format!(
@@ -225,10 +229,13 @@ fn naming<T>(text: T) -> Naming<T> {
     Naming { seed: KeySeed(1), model: "m".into(), text: Some(text), slice_of, shard_count: 1 }
 }
 
+/// By endpoint.
+type Feeds = Vec<(String, RankFeed<Digits>)>;
+
 /// Runs frames captured from a server through one feed per endpoint.
-fn replay(frames: &str) -> (Rc<FeedCounters>, Vec<(String, RankFeed<Digits>)>, usize) {
+fn replay(frames: &str) -> (Rc<FeedCounters>, Feeds, usize) {
     let counters = Rc::new(FeedCounters::new());
-    let mut feeds: Vec<(String, RankFeed<Digits>)> = Vec::new();
+    let mut feeds: Feeds = Vec::new();
     let mut ops = SliceOps::new(1);
     for line in frames.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
