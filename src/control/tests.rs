@@ -84,9 +84,13 @@ fn names(description: &Description) -> Vec<&str> {
 
 fn streams(description: &Description) -> Vec<String> {
     let shown = |rank: &DescribedRank| {
-        rank.events
-            .as_ref()
-            .map_or("-".to_owned(), |events| format!("{} {}", events.endpoint, events.topic))
+        let replay = |events: &Announced| {
+            events.replay.as_ref().map_or_else(String::new, |r| format!(" {r}"))
+        };
+        let events = rank.events.as_ref();
+        events.map_or("-".to_owned(), |events| {
+            format!("{} {}{}", events.endpoint, events.topic, replay(events))
+        })
     };
     description.ranks.iter().map(shown).collect()
 }
@@ -100,7 +104,10 @@ fn recorded_servers_are_recognised() {
         assert_eq!(names(&vllm), ["tiny"]);
         assert_eq!(vllm.models[0].root.as_deref(), Some("/srv/models/tiny-random-llama"));
         assert!(vllm.models[0].card_json.starts_with("{\"id\":\"tiny\""));
-        assert_eq!(streams(&vllm), ["tcp://gpu1:5557 kv@tiny", "tcp://gpu1:5558 kv@tiny"]);
+        assert_eq!(
+            streams(&vllm),
+            ["tcp://gpu1:5557 kv@tiny tcp://gpu1:5657", "tcp://gpu1:5558 kv@tiny tcp://gpu1:5658"]
+        );
         assert!(vllm.ranks.iter().all(|r| (r.block_size_tokens, r.kv_block_count) == (32, 64)));
 
         let rust = described(VLLM_RUST, &none).await.unwrap();
@@ -297,7 +304,8 @@ fn feeds_are_replaced_only_when_they_would_do_something_else() {
     let with = |port: u16| {
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
         let endpoint = Endpoint::parse(&format!("tcp://a:{port}"), "a").unwrap();
-        description.ranks[0].events = Some(Announced { endpoint, topic: String::new() });
+        description.ranks[0].events =
+            Some(Announced { endpoint, replay: None, topic: String::new() });
         description
     };
     fleet.describe(WorkerIndex(0), ADDRESS, with(1), BTreeMap::new());
