@@ -1,5 +1,12 @@
 //! The simulated engine over real sockets: HTTP answers, streams, cache hits, KV events, replay, disconnects.
 
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests may stop the test"
+)]
+
 use forebay::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText, Wire};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
@@ -44,7 +51,7 @@ async fn get(engine: &EngineHandle, path: &str) -> String {
     response.text().await.expect("body")
 }
 
-fn chat(messages: Value, max_tokens: u32) -> Value {
+fn chat(messages: &Value, max_tokens: u32) -> Value {
     json!({ "model": "any", "messages": messages, "max_tokens": max_tokens })
 }
 
@@ -76,7 +83,7 @@ async fn unary_chat_and_second_turn_hits_its_own_answer() {
     let engine = start(fast());
     let question = long_text(1, 100);
     let first = json!([{ "role": "user", "content": question }]);
-    let (status, answer) = post(&engine, "/v1/chat/completions", &chat(first.clone(), 40)).await;
+    let (status, answer) = post(&engine, "/v1/chat/completions", &chat(&first, 40)).await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(answer["object"], "chat.completion");
     assert_eq!(answer["model"], "any");
@@ -90,7 +97,7 @@ async fn unary_chat_and_second_turn_hits_its_own_answer() {
     assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
 
     // Same prompt, same answer; everything but the last block is cached.
-    let (_, again) = post(&engine, "/v1/chat/completions", &chat(first, 40)).await;
+    let (_, again) = post(&engine, "/v1/chat/completions", &chat(&first, 40)).await;
     assert_eq!(again["choices"][0]["message"]["content"], content.as_str());
     let prompt = usage["prompt_tokens"].as_u64().expect("number");
     let cached = &again["usage"]["prompt_tokens_details"]["cached_tokens"];
@@ -101,7 +108,7 @@ async fn unary_chat_and_second_turn_hits_its_own_answer() {
         { "role": "assistant", "content": content },
         { "role": "user", "content": "And then?" },
     ]);
-    let (_, answer) = post(&engine, "/v1/chat/completions", &chat(second, 4)).await;
+    let (_, answer) = post(&engine, "/v1/chat/completions", &chat(&second, 4)).await;
     let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     // Prompt and all but the last token of the answer, in whole blocks.
     assert_eq!(cached, Some((prompt + 39) / 16 * 16));
@@ -110,7 +117,7 @@ async fn unary_chat_and_second_turn_hits_its_own_answer() {
 #[tokio::test]
 async fn stream_has_the_shape_of_the_real_one() {
     let engine = start(fast());
-    let mut body = chat(json!([{ "role": "user", "content": "hello" }]), 5);
+    let mut body = chat(&json!([{ "role": "user", "content": "hello" }]), 5);
     body["stream"] = true.into();
     body["stream_options"] = json!({ "include_usage": true });
     let url = format!("{}/v1/chat/completions", engine.url());
@@ -195,7 +202,7 @@ async fn completions_take_prompts_in_every_form() {
 #[tokio::test]
 async fn several_choices_salts_and_given_ids() {
     let engine = start(fast());
-    let mut body = chat(json!([{ "role": "user", "content": long_text(2, 60) }]), 3);
+    let mut body = chat(&json!([{ "role": "user", "content": long_text(2, 60) }]), 3);
     body["n"] = 2.into();
     body["return_token_ids"] = true.into();
     let (_, answer) = post(&engine, "/v1/chat/completions", &body).await;
@@ -259,7 +266,7 @@ async fn errors_have_vllms_shape() {
 #[tokio::test]
 async fn ranks_are_pinned_by_header_and_balanced_without() {
     let engine = start(EngineConfig { ranks: 2, ..fast() });
-    let body = chat(json!([{ "role": "user", "content": long_text(3, 60) }]), 1);
+    let body = chat(&json!([{ "role": "user", "content": long_text(3, 60) }]), 1);
     let send = async |rank: &str| {
         let url = format!("{}/v1/chat/completions", engine.url());
         let request = client().post(url).header("X-data-parallel-rank", rank).json(&body);
@@ -288,7 +295,7 @@ async fn ranks_are_pinned_by_header_and_balanced_without() {
     let slow = start(EngineConfig { ranks: 2, itl_ms: 10_000.0, ..fast() });
     let mut open = Vec::new();
     for seed in 0..4 {
-        let mut body = chat(json!([{ "role": "user", "content": long_text(seed, 5) }]), 9);
+        let mut body = chat(&json!([{ "role": "user", "content": long_text(seed, 5) }]), 9);
         body["stream"] = true.into();
         let url = format!("{}/v1/chat/completions", slow.url());
         open.push(client().post(url).json(&body).send().await.expect("answers"));
@@ -311,7 +318,7 @@ async fn open(engine: &EngineHandle, body: &Value) -> TcpStream {
 async fn a_client_that_leaves_frees_its_request() {
     let engine = start(EngineConfig { itl_ms: 60_000.0, concurrency: 1, ..fast() });
     for stream in [true, false] {
-        let mut body = chat(json!([{ "role": "user", "content": "hi" }]), 100);
+        let mut body = chat(&json!([{ "role": "user", "content": "hi" }]), 100);
         body["stream"] = stream.into();
         let mut running = open(&engine, &body).await;
         until("one runs", || engine.stats()[0].running == 1).await;
@@ -366,7 +373,7 @@ async fn discovery_and_tokens() {
     assert_eq!(post(&engine, "/detokenize", &ids).await.1["prompt"], "hello fox");
     let messages = json!([{ "role": "user", "content": "hello fox" }]);
     let (_, chat_ids) = post(&engine, "/tokenize", &json!({ "messages": messages })).await;
-    let (_, answer) = post(&engine, "/v1/chat/completions", &chat(messages, 1)).await;
+    let (_, answer) = post(&engine, "/v1/chat/completions", &chat(&messages, 1)).await;
     assert_eq!(chat_ids["count"], answer["usage"]["prompt_tokens"]);
     let input = json!({ "input": ["a b", "c"] });
     let (_, vectors) = post(&engine, "/v1/embeddings", &input).await;

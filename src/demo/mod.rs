@@ -81,8 +81,8 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let folder = format!("forebay-demo-{:016x}", fastrand::u64(..));
     let model_dir = std::env::temp_dir().join(folder);
-    Tokenizer::write_built_in(&model_dir)?;
     let stage = Stage { text: EngineText::load(None)?, model_dir: model_dir.clone() };
+    Tokenizer::write_built_in(&model_dir)?;
     let both = runtime.block_on(async {
         let kv = one_policy(config, DemoPolicy::Kv, &stage, out).await?;
         let round_robin = one_policy(config, DemoPolicy::RoundRobin, &stage, out).await?;
