@@ -237,3 +237,6 @@ fn depth(body: &[u8]) -> usize {
     }
     deepest
 }
+
+#[cfg(test)]
+mod tests;
