@@ -83,7 +83,7 @@ pub(super) fn literals(source: &str) -> Literals {
                         Some(Word::Name(name)) => Some(*name),
                         // A tuple inside a call belongs to that call: startswith(('a', 'b')).
                         _ => open.last().copied().flatten(),
-                    })
+                    });
                 }
                 Word::Sign(')') => {
                     open.pop();

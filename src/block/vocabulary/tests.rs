@@ -7,7 +7,7 @@ use tokenizers::Tokenizer;
 const OWN: &str = include_str!("../../../tests/data/tokenizer/tokenizer.json");
 
 /// A SentencePiece-like file: all bytes, some letters and words, two special tokens of which one swallows whitespace.
-fn spaced(normalizer: Value, pre_tokenizer: Value, strips: bool) -> String {
+fn spaced(normalizer: &Value, pre_tokenizer: &Value, strips: bool) -> String {
     let mut vocab = serde_json::Map::new();
     let mut pieces: Vec<String> = ["<unk>", "<s>", "<|end|>"].map(String::from).to_vec();
     pieces.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
@@ -49,9 +49,9 @@ fn metaspace(scheme: &str) -> Value {
 fn all_files() -> Vec<String> {
     let mut files = vec![OWN.to_owned()];
     for strips in [false, true] {
-        files.push(spaced(legacy_normalizer(), Value::Null, strips));
+        files.push(spaced(&legacy_normalizer(), &Value::Null, strips));
         for scheme in ["first", "always", "never"] {
-            files.push(spaced(Value::Null, metaspace(scheme), strips));
+            files.push(spaced(&Value::Null, &metaspace(scheme), strips));
         }
     }
     let mut prefixed: Value = serde_json::from_str(OWN).unwrap();
@@ -157,7 +157,8 @@ fn unknown_ids_decode_to_nothing() {
 #[test]
 fn sentence_piece_tokens_are_spaces_and_bytes() {
     let vocabulary =
-        Vocabulary::from_tokenizer_json(&spaced(legacy_normalizer(), Value::Null, false)).unwrap();
+        Vocabulary::from_tokenizer_json(&spaced(&legacy_normalizer(), &Value::Null, false))
+            .unwrap();
     assert_eq!(vocabulary.bytes(3 + 0x0a), Some(&b"\n"[..]));
     assert_eq!(vocabulary.bytes(3 + 0xff), Some(&b"\xff"[..]));
     assert_eq!(vocabulary.bytes(2), Some(&b"<|end|>"[..]));

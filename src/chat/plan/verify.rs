@@ -128,7 +128,8 @@ impl Case {
 /// Half of the draws follow the usual order, so that every kind gets its conversations soon.
 fn random_role(rng: &mut Rng, index: usize, user: &mut bool) -> ChatRole {
     if rng.u8(..8) == 0 {
-        return [ChatRole::System, ChatRole::User, ChatRole::Assistant][rng.usize(..3)];
+        let role = rng.choice([ChatRole::System, ChatRole::User, ChatRole::Assistant]);
+        return role.unwrap_or(ChatRole::User);
     }
     if index == 0 && rng.bool() {
         return ChatRole::System;

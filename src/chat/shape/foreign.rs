@@ -54,7 +54,7 @@ fn convert_blocks(message: Value, messages: &mut Vec<Value>) {
             "tool_use" => {
                 calls.push(json!({ "id": block.get("id"), "type": "function", "function": {
                     "name": block.get("name"), "arguments": block.get("input"),
-                }}))
+                }}));
             }
             "tool_result" => messages.push(json!({
                 "role": "tool", "tool_call_id": block.get("tool_use_id"),
