@@ -2,6 +2,7 @@
 //! decoding of one KV block. `cargo bench --bench render`.
 
 #![expect(missing_docs, reason = "criterion_group! makes undocumented items")]
+#![expect(clippy::unwrap_used, reason = "a bench that cannot set up stops")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay::block::Vocabulary;

@@ -1,5 +1,5 @@
 use super::{ChatTemplate, RenderError};
-use crate::chat::{EngineRules, SpecialTokens};
+use crate::chat::{ChatRole, EngineRules, MessageSpan, SpecialTokens};
 use serde_json::{Value, json};
 
 /// Prints all that a template can see of a request.
@@ -29,17 +29,70 @@ fn messages_come_as_vllm_gives_them() {
     let body = json!({ "messages": [
         {"role": "developer", "content": "d", "name": null},
         {"role": "user", "name": "ann", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}], "unknown": 1},
-        {"role": "assistant", "content": null, "reasoning_content": "r", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": [2.0]}"}}]},
+        {"role": "assistant", "content": null, "reasoning_content": "r", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": [2.0]}"}}, {"function": {"name": "g", "arguments": "[broken"}}]},
         {"role": "tool", "tool_call_id": "1", "content": "done"},
         {"role": "assistant", "content": "x", "tool_calls": []},
     ]});
     let expected = r#"{"role": "system", "content": "d"}
 {"role": "user", "content": "a\nb", "name": "ann"}
-{"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"z": 1, "a": [2.0]}}}], "reasoning": "r", "reasoning_content": "r"}
+{"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"z": 1, "a": [2.0]}}}, {"function": {"name": "g", "arguments": {}}}], "reasoning": "r", "reasoning_content": "r"}
 {"role": "tool", "content": "done", "tool_call_id": "1"}
 {"role": "assistant", "content": "x"}
 null"#;
     assert_eq!(render(EVERYTHING, &body), expected);
+}
+
+#[test]
+fn developers_become_the_system_message_at_the_front() {
+    let body = json!({ "messages": [
+        {"role": "system", "content": "a"}, {"role": "user", "content": "q"}, {"role": "developer", "content": "b", "tools": []},
+    ]});
+    let text = render(EVERYTHING, &body);
+    assert_eq!(
+        text,
+        "{\"role\": \"system\", \"content\": \"a\\n\\nb\"}\n{\"role\": \"user\", \"content\": \"q\"}\nnull"
+    );
+    let knows = format!("{EVERYTHING}{{% if 'developer' %}}{{% endif %}}");
+    assert!(
+        render(&knows, &body)
+            .contains("\"role\": \"developer\", \"content\": \"b\", \"tools\": []")
+    );
+}
+
+#[test]
+fn the_billing_line_of_claude_code_is_taken_out() {
+    let line = "x-anthropic-billing-header: cch=1;";
+    let source = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    let body = json!({ "messages": [{"role": "system", "content": format!("{line}\nBe kind.")}, {"role": "user", "content": line}] });
+    assert_eq!(render(source, &body), format!("[Be kind.][{line}]"));
+    let anthropic = json!({ "system": [{"type": "text", "text": line}, {"type": "text", "text": "S"}], "messages": [{"role": "user", "content": "q"}] });
+    assert_eq!(render(source, &anthropic), "[S][q]");
+    let template = compile(source, EngineRules::Vllm);
+    let span = MessageSpan {
+        role: ChatRole::System,
+        content: 0..u32::try_from(line.len()).unwrap(),
+        escaped: false,
+    };
+    let mut out = Vec::new();
+    assert!(!template.render_plain(std::slice::from_ref(&span), line.as_bytes(), true, &mut out));
+    assert!(template.render_plain(
+        &[MessageSpan { role: ChatRole::User, ..span }],
+        line.as_bytes(),
+        true,
+        &mut out
+    ));
+}
+
+#[test]
+fn anthropic_thinking_becomes_reasoning() {
+    let body = json!({ "thinking": {"type": "disabled"}, "messages": [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "a"}]} ]});
+    let source = "{{ messages[1] | tojson }}{{ enable_thinking }}{{ reasoning_effort }}";
+    assert_eq!(
+        render(source, &body),
+        "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"hm\", \"reasoning_content\": \"hm\"}Falsenone"
+    );
 }
 
 #[test]
@@ -82,7 +135,7 @@ fn sglang_joins_and_orders_its_own_way() {
 
 #[test]
 fn tools_have_the_keys_of_the_engines_class() {
-    let body = r#"{"messages": [], "tools": [{"function": {"strict": true, "parameters": {"z": 1, "a": 2}, "name": "f"}, "type": "function"}]}"#;
+    let body = r#"{"messages": [], "tools": [{"function": {"strict": true, "extra": 1, "parameters": {"z": 1, "a": 2}, "name": "f"}, "type": "function"}]}"#;
     assert_eq!(
         render_for(EVERYTHING, EngineRules::Vllm, body).unwrap(),
         r#"[{"type": "function", "function": {"name": "f", "description": null, "parameters": {"z": 1, "a": 2}, "strict": true}}]"#
@@ -96,7 +149,7 @@ fn request_fields_become_variables() {
         "add_generation_prompt": false, "chat_template_kwargs": {"x": 7, "messages": "no"} });
     assert_eq!(render(source, &body), "False,none,[{\"t\": 1}],False,7,<s>,False");
     let given = json!({ "messages": [], "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": false, "add_generation_prompt": false} });
-    assert_eq!(render(source, &given), "False,low,null,False,,<s>,False");
+    assert_eq!(render(source, &given), "False,low,null,True,,<s>,False");
 }
 
 #[test]
