@@ -288,6 +288,69 @@ mod tests {
     }
 
     #[test]
+    fn framing_is_said_once() {
+        let framing = |fields: &str| {
+            parsed(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n")).map(|head| head.body)
+        };
+        assert_eq!(framing("Content-Length: 007"), Ok(BodyFraming::Length(7)));
+        assert_eq!(framing("Transfer-Encoding: CHUNKED"), Ok(BodyFraming::Chunked));
+        assert_eq!(framing("Content_Length: 5"), Ok(BodyFraming::None));
+        for (fields, wanted) in [
+            ("Content-Length: 5\r\nContent-Length: 5", HeadError::ContentLengthRepeated),
+            ("Content-Length: 5\r\ncontent-length: 6", HeadError::ContentLengthRepeated),
+            ("Content-Length: 5, 5", HeadError::ContentLength),
+            ("Content-Length: +5", HeadError::ContentLength),
+            ("Content-Length:", HeadError::ContentLength),
+            ("Content-Length: 9223372036854775808", HeadError::ContentLength),
+            ("Content-Length: 18446744073709551621", HeadError::ContentLength),
+            ("Content-Length: 5\r\nTransfer-Encoding: chunked", HeadError::FramingConflict),
+            ("Transfer-Encoding: chunked\r\nContent-Length: 5", HeadError::FramingConflict),
+            (
+                "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+                HeadError::TransferEncoding,
+            ),
+            ("Transfer-Encoding:", HeadError::TransferEncoding),
+            ("Transfer-Encoding: chunked, chunked", HeadError::Coding),
+            ("Transfer-Encoding: gzip, chunked", HeadError::Coding),
+            ("Transfer-Encoding: identity", HeadError::Coding),
+        ] {
+            assert_eq!(framing(fields), Err(wanted), "{fields}");
+        }
+        let old = "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(refused(old), HeadError::TransferEncoding);
+    }
+
+    #[test]
+    fn field_lines_are_taken_to_the_letter() {
+        for (line, wanted) in [
+            ("X-A: a\r\n b", HeadError::Folded),
+            (" X-A: a", HeadError::Folded),
+            ("X-A : a", HeadError::FieldName),
+            (": a", HeadError::FieldName),
+            ("X(A: a", HeadError::FieldName),
+            ("X-A", HeadError::FieldName),
+            ("X-A: a\nX-B: b", HeadError::LineEnd),
+            ("X-A: a\rX-B: b", HeadError::LineEnd),
+            ("X-A: a\r\r", HeadError::LineEnd),
+            ("X-A: a\0b", HeadError::FieldValue),
+            ("X-A: a\u{7f}b", HeadError::FieldValue),
+            ("Host: b", HeadError::HostRepeated),
+        ] {
+            assert_eq!(
+                refused(&format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n")),
+                wanted,
+                "{line}"
+            );
+        }
+        assert_eq!(refused("GET / HTTP/1.1\r\nA: b\r\n\r\n"), HeadError::HostMissing);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost:\r\n\r\n"), HeadError::Host);
+        assert_eq!(
+            parsed("OPTIONS * HTTP/1.1\r\nHost:\r\n\r\n").map(|head| head.fields.len()),
+            Ok(1)
+        );
+    }
+
+    #[test]
     fn expectations() {
         let expects = |text: &str| parsed(text).map(|head| head.expect_continue);
         assert_eq!(
