@@ -73,6 +73,8 @@ pub struct RankStats {
     pub finished_requests: u64,
     /// Requests whose client left.
     pub aborted_requests: u64,
+    /// Batches of KV events handed to the publisher.
+    pub kv_batches: u64,
 }
 
 #[derive(Debug)]
@@ -192,6 +194,7 @@ impl RankSchedule {
                 batch.push(event);
             }
         }
+        self.totals.kv_batches += u64::try_from(batches.len()).unwrap_or(0);
         batches
     }
 

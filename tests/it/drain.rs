@@ -30,7 +30,7 @@ fn a_stream_in_flight_finishes_and_everything_ends() {
     worker.next();
     handle.stop();
     assert!(idle.at_end(), "an idle connection is closed");
-    until("new connections are refused", || TcpStream::connect(address).is_err(), true);
+    until("new connections are refused", || TcpStream::connect(address).is_err());
     release.send(()).unwrap();
     let reply = busy.reply();
     assert_eq!((reply.text(), reply.complete), ("abcd".into(), true));

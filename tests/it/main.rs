@@ -3,6 +3,7 @@
 mod client_leaves;
 mod drain;
 mod http_rules;
+mod kv_routing;
 mod relay_bytes;
 mod rig;
 mod starvation;

@@ -3,7 +3,7 @@
 pub(crate) mod client;
 pub(crate) mod worker;
 
-pub(crate) use client::Client;
+pub(crate) use client::{Client, Reply};
 pub(crate) use worker::Worker;
 
 use forebay::config::{Config, Policy, WorkerConfig};
@@ -35,10 +35,10 @@ pub(crate) fn router(config: Config) -> ServerHandle {
     start(config, false).expect("the router starts")
 }
 
-/// Polls until the condition is `wanted`; fails after [`PATIENCE`].
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool, wanted: bool) {
+/// Polls until the condition holds; fails after [`PATIENCE`].
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
-    while condition() != wanted {
+    while !condition() {
         assert!(start.elapsed() < PATIENCE, "gave up waiting: {what}");
         std::thread::yield_now();
     }

@@ -1,0 +1,232 @@
+//! The main job: conversations land on the rank that holds them, exactly as its engine sees it. Simulated engines with
+//! real sockets, KV events and caches.
+
+use crate::rig::{Client, Reply, post, router, until};
+use forebay::config::{Config, Policy, WorkerConfig};
+use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
+use forebay::server::ServerHandle;
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+fn engine(listen: SocketAddr, ranks: u32) -> EngineHandle {
+    static TEXT: OnceLock<EngineText> = OnceLock::new();
+    let text = TEXT.get_or_init(|| EngineText::load(None).expect("the built-in tokenizer"));
+    let config = EngineConfig {
+        listen,
+        ranks,
+        kv_events: Some("tcp://127.0.0.1:0".into()),
+        kv_blocks: 4_096,
+        prefill_tokens_per_s: 1e6,
+        itl_ms: 1.0,
+        ..EngineConfig::default()
+    };
+    Engine::start_with(config, text.clone()).expect("the engine starts")
+}
+
+fn any_port() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+/// A router with policy `kv` that has found all its workers.
+fn kv_router(engines: &[&EngineHandle], cores: Vec<usize>) -> ServerHandle {
+    let mut config = Config {
+        listen: any_port(),
+        admin: any_port(),
+        cores,
+        policy: Policy::Kv,
+        model_dir: Some("tests/data/tokenizer".into()),
+        workers: engines
+            .iter()
+            .map(|engine| WorkerConfig { url: engine.url(), ..WorkerConfig::default() })
+            .collect(),
+        ..Config::default()
+    };
+    config.health.interval = Duration::from_millis(100);
+    config.timeouts.drain = Duration::from_secs(1);
+    let handle = router(config);
+    until("every worker is up", || usable(&handle) == engines.len());
+    handle
+}
+
+fn admin(handle: &ServerHandle, path: &str) -> Reply {
+    let mut client = Client::connect(handle.admin);
+    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
+    client.reply()
+}
+
+fn usable(handle: &ServerHandle) -> usize {
+    let workers = admin(handle, "/workers").text();
+    workers.matches("\"up\"").count()
+}
+
+fn metric(handle: &ServerHandle, name: &str) -> f64 {
+    let text = admin(handle, "/metrics").text();
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+/// One person: keeps the history and asks on.
+struct Person {
+    client: Client,
+    messages: Vec<Value>,
+}
+
+impl Person {
+    fn new(address: SocketAddr, name: &str) -> Self {
+        let system = format!("You answer {name}. ") + &format!("Rule about {name}. ").repeat(30);
+        let messages = vec![json!({ "role": "system", "content": system })];
+        Self { client: Client::connect(address), messages }
+    }
+
+    /// Asks one question; returns the reply and the engine's `cached_tokens`.
+    fn ask(&mut self, question: &str) -> (Reply, u64) {
+        self.messages.push(json!({ "role": "user", "content": question }));
+        let body = json!({ "model": "sim", "messages": self.messages, "max_tokens": 24 });
+        self.client.send(&post("/v1/chat/completions", body.to_string().as_bytes()));
+        let reply = self.client.reply();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let answer: Value = serde_json::from_slice(&reply.body).expect("JSON");
+        self.messages.push(answer["choices"][0]["message"].clone());
+        let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+        let cached = cached.as_u64().unwrap_or(0);
+        (reply, cached)
+    }
+}
+
+fn overlap_tokens(reply: &Reply) -> u64 {
+    reply.field("x-forebay-overlap-tokens").map_or(0, |tokens| tokens.parse().unwrap())
+}
+
+/// Batches of KV events that the engines have sent.
+fn sent(engines: &[&EngineHandle]) -> u64 {
+    engines.iter().flat_map(|engine| engine.stats()).map(|rank| rank.kv_batches).sum()
+}
+
+fn received(handle: &ServerHandle) -> u64 {
+    let text = format!("{}", metric(handle, "forebay_kv_batches_total{"));
+    text.parse().expect("a whole number")
+}
+
+fn applied(handle: &ServerHandle) -> f64 {
+    metric(handle, "forebay_kv_ops_applied")
+}
+
+/// Makes sure that the router hears every rank: a publisher drops what comes before it knows its subscriber. Returns
+/// how many batches were lost until then, as a number to add to the received ones.
+fn follow(handle: &ServerHandle, engines: &[&EngineHandle]) -> u64 {
+    for engine in engines {
+        for rank in 0..engine.stats().len() {
+            let before = received(handle);
+            let mut word = 0;
+            until("the rank is heard", || {
+                word += 1;
+                let text =
+                    format!("warm up number {word} for rank {rank}, nobody will ask this again. ");
+                let body = json!({ "model": "sim", "prompt": text.repeat(4), "max_tokens": 1 });
+                let request = post("/v1/completions", body.to_string().as_bytes());
+                let pin = format!("x-data-parallel-rank: {rank}\r\nhost:");
+                let request = String::from_utf8(request).unwrap().replacen("host:", &pin, 1);
+                let mut client = Client::connect(engine.addr());
+                client.send(request.as_bytes());
+                client.reply().status == 200 && received(handle) > before
+            });
+        }
+    }
+    let mut last = u64::MAX;
+    until("the last warm-up is received", || {
+        received(handle) == std::mem::replace(&mut last, received(handle))
+    });
+    until("every operation is applied", || applied(handle) == applied(handle));
+    sent(engines).wrapping_sub(received(handle))
+}
+
+/// Waits until the router has received every event that the engines have sent, and applied it.
+fn settle(handle: &ServerHandle, engines: &[&EngineHandle], lost: u64) {
+    let busy =
+        |engine: &&EngineHandle| engine.stats().iter().any(|rank| rank.running + rank.waiting > 0);
+    until("the engines are idle", || !engines.iter().any(busy));
+    until("every batch is received", || received(handle).wrapping_add(lost) == sent(engines));
+    until("every operation is applied", || applied(handle) == applied(handle));
+}
+
+#[test]
+fn conversations_stay_where_their_prefix_is_and_the_prediction_is_exact() {
+    let engines = [engine(any_port(), 1), engine(any_port(), 1)];
+    let handle = kv_router(&[&engines[0], &engines[1]], vec![0, 1, 0, 1]);
+    let both = [&engines[0], &engines[1]];
+    let lost = follow(&handle, &both);
+    let mut used = HashSet::new();
+    let (mut exact, mut asked) = (0, 0);
+    let mut people: Vec<Person> =
+        (0..6).map(|n| Person::new(handle.listen, &format!("person {n}"))).collect();
+    let mut homes = vec![String::new(); people.len()];
+    for turn in 0..4 {
+        for (person, home) in people.iter_mut().zip(&mut homes) {
+            let (reply, cached) =
+                person.ask(&format!("Question {turn}, please explain é 漢字 once more."));
+            let worker = reply.field("x-forebay-worker").expect("named").to_owned();
+            if turn > 0 {
+                assert_eq!(*home, worker, "turn {turn} left its prefix");
+                assert!(cached > 0, "turn {turn} found nothing");
+            }
+            *home = worker.clone();
+            used.insert(worker);
+            asked += 1;
+            exact += u32::from(overlap_tokens(&reply).abs_diff(cached) <= 16);
+            settle(&handle, &both, lost);
+        }
+    }
+    assert_eq!(used.len(), 2, "both workers share the people");
+    assert_eq!(exact, asked, "prediction within one block of the engine's own count");
+    assert!(metric(&handle, "forebay_overlap_error_blocks_count") >= 18.0);
+}
+
+#[test]
+fn data_parallel_ranks_are_told_apart_and_pinned() {
+    let engine = engine(any_port(), 2);
+    let handle = kv_router(&[&engine], vec![0]);
+    let lost = follow(&handle, &[&engine]);
+    let mut people: Vec<Person> =
+        (0..4).map(|n| Person::new(handle.listen, &format!("somebody {n}"))).collect();
+    let mut ranks = HashSet::new();
+    for turn in 0..3 {
+        for person in &mut people {
+            let (reply, cached) = person.ask("And then?");
+            assert!(turn == 0 || cached > 0, "turn {turn} went to the wrong rank");
+            ranks.insert(reply.field("x-forebay-worker").expect("named").to_owned());
+            settle(&handle, &[&engine], lost);
+        }
+    }
+    assert_eq!(ranks.len(), 2, "{ranks:?}");
+}
+
+#[test]
+fn a_restarted_engine_starts_with_nothing_and_is_used_again() {
+    let other = engine(any_port(), 1);
+    let first = engine(any_port(), 1);
+    let address: SocketAddr = first.url().trim_start_matches("http://").parse().unwrap();
+    let handle = kv_router(&[&other, &first], vec![0]);
+    follow(&handle, &[&other, &first]);
+    let mut people: Vec<Person> =
+        (0..4).map(|n| Person::new(handle.listen, &format!("guest {n}"))).collect();
+    for person in &mut people {
+        person.ask("Hello?");
+    }
+    first.stop();
+    until("the loss is seen", || usable(&handle) == 1);
+    for person in &mut people {
+        let (reply, _) = person.ask("Are you still there?");
+        assert_ne!(reply.field("x-forebay-worker"), Some(address.to_string().as_str()));
+    }
+    let again = engine(address, 1);
+    until("the worker is back", || usable(&handle) == 2);
+    follow(&handle, &[&other, &again]);
+    // Whoever it gets now has nothing there, and the router knows.
+    for person in &mut people {
+        let (reply, cached) = person.ask("What was the first thing I asked?");
+        assert!(overlap_tokens(&reply).abs_diff(cached) <= 16, "a ghost of the old cache");
+    }
+}
