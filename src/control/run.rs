@@ -50,6 +50,8 @@ struct Control {
     fleet: Fleet,
     snapshot: Arc<FleetSnapshot>,
     feeds: HashMap<RankIndex, RunningFeed>,
+    /// Feeds that are taking their blocks out of the index.
+    ending: HashMap<RankIndex, JoinHandle<()>>,
     feed_counters: Rc<FeedCounters>,
     feed_notices: mpsc::Sender<FeedNotice>,
     histograms: StageHistograms,
@@ -112,6 +114,7 @@ impl Control {
             fleet,
             snapshot: Arc::default(),
             feeds: HashMap::new(),
+            ending: HashMap::new(),
             feed_counters: Rc::new(FeedCounters::new()),
             feed_notices,
             histograms: StageHistograms::new(),
@@ -138,7 +141,7 @@ impl Control {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                Some(notice) = probed.recv() => self.probed(notice).await,
+                Some(notice) = probed.recv() => self.probed(notice),
                 Some(notice) = fed.recv() => {
                     if self.fleet.set_feed(notice.rank, notice.live, notice.block_size_tokens) {
                         self.publish();
@@ -157,7 +160,7 @@ impl Control {
         }
     }
 
-    async fn probed(&mut self, notice: ProbeNotice) {
+    fn probed(&mut self, notice: ProbeNotice) {
         match notice {
             ProbeNotice::State { worker, state } => {
                 self.unheard.remove(&worker);
@@ -182,7 +185,7 @@ impl Control {
                         "the fleet is larger than this router's limits: these take no traffic"
                     );
                 }
-                self.adjust_feeds().await;
+                self.adjust_feeds();
                 self.publish();
             }
         }
@@ -202,8 +205,9 @@ impl Control {
         );
     }
 
-    /// Starts, replaces and ends feeds so that they are as planned.
-    async fn adjust_feeds(&mut self) {
+    /// Starts, replaces and ends feeds so that they are as planned. Never waits for one: its way out leads through
+    /// rings that may be full and notices that this loop reads.
+    fn adjust_feeds(&mut self) {
         let mut plans: HashMap<RankIndex, FeedPlan> =
             self.fleet.feed_plans().into_iter().map(|plan| (plan.rank, plan)).collect();
         let stale: Vec<RankIndex> = self
@@ -214,7 +218,8 @@ impl Control {
             .collect();
         for rank in stale {
             if let Some(feed) = self.feeds.remove(&rank) {
-                feed.end().await;
+                let _ = feed.stop.send(());
+                self.ending.insert(rank, feed.task);
             }
         }
         plans.retain(|rank, _| !self.feeds.contains_key(rank));
@@ -224,7 +229,7 @@ impl Control {
         }
     }
 
-    fn start_feed(&self, plan: FeedPlan) -> RunningFeed {
+    fn start_feed(&mut self, plan: FeedPlan) -> RunningFeed {
         let budget = self.setup.config.limits.index_bytes_max / TRACKED_BLOCK_BYTES;
         let entries_max =
             (budget / RANKS_MAX.min(self.snapshot.ranks.len().max(8))).max(RANK_BLOCKS_MIN);
@@ -243,12 +248,19 @@ impl Control {
                 shard_count: self.ports.shard_count(),
             },
             entries_max,
-            block_size_tokens: plan.block_size_tokens,
         };
         let (stop, stopped) = oneshot::channel();
         let counters = Rc::clone(&self.feed_counters);
         let feed = Feed::new(spec, Rc::clone(&self.ports), counters, self.feed_notices.clone());
-        RunningFeed { plan, stop, task: tokio::task::spawn_local(feed.run(stopped)) }
+        // The old feed's last removals have to arrive before the new one's first stores.
+        let before = self.ending.remove(&plan.rank);
+        let task = tokio::task::spawn_local(async move {
+            if let Some(before) = before {
+                let _ = before.await;
+            }
+            feed.run(stopped).await;
+        });
+        RunningFeed { plan, stop, task }
     }
 
     async fn stop_feeds(&mut self) {
@@ -348,14 +360,6 @@ impl Control {
             warn!("shards did not end in time: leaving without them");
         }
         ended || late
-    }
-}
-
-impl RunningFeed {
-    /// Ends the feed after it has taken its blocks out of the index.
-    async fn end(self) {
-        let _ = self.stop.send(());
-        let _ = self.task.await;
     }
 }
 
