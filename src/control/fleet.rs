@@ -183,6 +183,11 @@ impl Fleet {
         }
     }
 
+    /// Ranks that ever were.
+    pub(super) fn rank_count(&self) -> usize {
+        self.ranks.len()
+    }
+
     fn rank_index(&self, worker: WorkerIndex, dp_rank: DpRank) -> Option<RankIndex> {
         let same = |rank: &KnownRank| rank.worker == worker && rank.dp_rank == dp_rank;
         RankIndex::try_from_index(self.ranks.iter().position(same)?)

@@ -3,7 +3,8 @@
 
 use super::blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
-use super::decode::{Decoder, Event, Stored};
+use super::decode::Decoder;
+use super::event::{Event, Stored};
 use super::sequence::{Sequence, Step};
 
 /// State of one stream.
