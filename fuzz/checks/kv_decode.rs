@@ -50,7 +50,7 @@ fn follow(payload: &[u8]) {
         slice_of,
         shard_count: SLICES,
     };
-    let mut feed = RankFeed::new(naming, ENTRIES_MAX, 0);
+    let mut feed = RankFeed::new(naming, ENTRIES_MAX);
     let counters = FeedCounters::new();
     let mut ops = SliceOps::new(SLICES);
     let mut held = HashSet::new();

@@ -216,10 +216,11 @@ fn wide(value: u32) -> usize {
 
 fn check_endpoint(endpoint: &str) -> Result<(), String> {
     let fault = || format!("{endpoint:?} is not a ZMQ endpoint");
-    if let Some(path) = endpoint.strip_prefix("ipc://") {
+    let address = endpoint.strip_prefix("bind:").unwrap_or(endpoint);
+    if let Some(path) = address.strip_prefix("ipc://") {
         return if path.is_empty() { Err(fault()) } else { Ok(()) };
     }
-    let rest = endpoint.strip_prefix("tcp://").ok_or_else(fault)?;
+    let rest = address.strip_prefix("tcp://").ok_or_else(fault)?;
     let (host, port) = rest.rsplit_once(':').ok_or_else(fault)?;
     if host.is_empty() || port.parse::<u16>().is_err() { Err(fault()) } else { Ok(()) }
 }

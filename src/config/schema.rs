@@ -47,7 +47,8 @@ pub struct WorkerConfig {
     pub name: Option<String>,
     /// `model_dir`: tokenizer and chat template of this worker's model.
     pub model_dir: Option<PathBuf>,
-    /// `kv_events`: ZMQ endpoints, one per rank, or one base (`tcp`, port + rank) for all.
+    /// `kv_events`: ZMQ endpoints, one per rank, or one base (`tcp`, port + rank) for all. A host `*` is the
+    /// worker's; `bind:tcp://…` where the engine connects to the router.
     pub kv_events: Vec<String>,
     /// `replay`: ZMQ endpoints that repeat old batches, in the same form.
     pub replay: Vec<String>,

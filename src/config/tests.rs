@@ -193,6 +193,8 @@ fn kv_endpoints_are_checked() {
         ("tcp://127.0.0.1:5557", true),
         ("tcp://*:5557", true),
         ("ipc:///tmp/kv", true),
+        ("bind:tcp://*:5557", true),
+        ("bind:5557", false),
         ("127.0.0.1:5557", false),
         ("tcp://:5557", false),
         ("tcp://a", false),

@@ -42,7 +42,7 @@ struct KnownWorker {
 struct KnownRank {
     worker: WorkerIndex,
     dp_rank: DpRank,
-    /// From KV events; 0 before the first.
+    /// From KV events; 0 while none says.
     block_size_seen: u32,
     feed_live: bool,
 }
@@ -57,7 +57,6 @@ pub(super) struct FeedPlan {
     /// Name under which the rank's blocks are rooted.
     pub(super) model: Arc<str>,
     pub(super) text: Option<Arc<ModelText>>,
-    pub(super) block_size_tokens: u32,
 }
 
 impl FeedPlan {
@@ -149,9 +148,7 @@ impl Fleet {
         let Some(known) = self.ranks.get_mut(rank.index()) else { return false };
         let before = (known.feed_live, known.block_size_seen);
         known.feed_live = live;
-        if block_size_tokens > 0 {
-            known.block_size_seen = block_size_tokens;
-        }
+        known.block_size_seen = block_size_tokens;
         before != (known.feed_live, known.block_size_seen)
     }
 
@@ -170,7 +167,6 @@ impl Fleet {
                 events: described.events.clone()?,
                 text: worker.texts.get(&model).and_then(|found| found.text.clone()),
                 model,
-                block_size_tokens: described.block_size_tokens,
             })
         };
         self.ranks.iter().enumerate().filter_map(plan).collect()
@@ -185,6 +181,11 @@ impl Fleet {
             ranks: self.ranks.iter().map(|rank| self.shown_rank(rank)).collect(),
             models: self.models.iter().map(|name| self.shown_model(name)).collect(),
         }
+    }
+
+    /// Ranks that ever were.
+    pub(super) fn rank_count(&self) -> usize {
+        self.ranks.len()
     }
 
     fn rank_index(&self, worker: WorkerIndex, dp_rank: DpRank) -> Option<RankIndex> {

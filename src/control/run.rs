@@ -2,25 +2,26 @@
 //! its own thread, on a `tokio` runtime of that thread alone.
 
 use super::admin::{self, Question};
-use super::fleet::{FeedPlan, Fleet};
-use super::kv_events::{Feed, FeedCounters, FeedNotice, FeedSpec, Naming};
+use super::feeds::Feeds;
+use super::fleet::Fleet;
+use super::kv_events::FeedNotice;
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
+use super::stop::Stop;
 use super::{ControlError, ControlSetup, scrape, workers};
 use crate::account::{ShardPhase, StageHistograms};
-use crate::base::limits::RANKS_MAX;
-use crate::base::{NanosSinceStart, RankIndex, WorkerIndex};
-use crate::index::slice_of;
-use crate::worker::{FleetSnapshot, WorkerState};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use crate::base::{Clock, NanosSinceStart, WorkerIndex};
+use crate::config::Config;
+use crate::index::IndexReader;
+use crate::worker::{FleetSnapshot, LoadBoard, WorkerState};
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinHandle, LocalSet};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
@@ -30,10 +31,6 @@ const TICK: Duration = Duration::from_millis(100);
 const NOTICES_MAX: usize = 256;
 /// Time after the drain's deadline in which shards have to end.
 const AFTER_DRAIN_MAX: Duration = Duration::from_secs(5);
-/// Memory of one tracked block in a feed's maps, with their spare room.
-const TRACKED_BLOCK_BYTES: usize = 80;
-/// Blocks that a rank may track at least, however small the budget.
-const RANK_BLOCKS_MIN: usize = 4_096;
 
 /// Runs the control plane; returns after the drain that `stopped` or a signal asks for.
 ///
@@ -49,11 +46,11 @@ struct Control {
     ports: Rc<Ports>,
     fleet: Fleet,
     snapshot: Arc<FleetSnapshot>,
-    feeds: HashMap<RankIndex, RunningFeed>,
-    feed_counters: Rc<FeedCounters>,
-    feed_notices: mpsc::Sender<FeedNotice>,
+    feeds: Feeds,
     histograms: StageHistograms,
+    /// What was said of each model's text.
     notes: BTreeMap<Arc<str>, String>,
+    /// Workers of which it was said that they have no events.
     unfed: Vec<bool>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
     unheard: HashSet<WorkerIndex>,
@@ -64,17 +61,10 @@ struct Control {
 
 /// The parts of the setup that stay as they are.
 struct Parts {
-    config: Arc<crate::config::Config>,
-    clock: crate::base::Clock,
-    seed: crate::block::KeySeed,
-    board: Arc<crate::worker::LoadBoard>,
-    index: crate::index::IndexReader,
-}
-
-struct RunningFeed {
-    plan: FeedPlan,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
+    config: Arc<Config>,
+    clock: Clock,
+    board: Arc<LoadBoard>,
+    index: IndexReader,
 }
 
 #[derive(Clone, Copy)]
@@ -87,7 +77,7 @@ impl Control {
     async fn start_and_run(setup: ControlSetup) -> Result<(), ControlError> {
         let ControlSetup { config, clock, seed, end, board, index, admin, stopped, signals } =
             setup;
-        let signals = if signals { Some(Signals::install()?) } else { None };
+        let stop = Stop::listen(stopped, signals)?;
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let listener = tokio::net::TcpListener::from_std(admin)?;
         tokio::task::spawn_local(admin::serve(listener, questions));
@@ -103,17 +93,18 @@ impl Control {
         }
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
         let fleet = Fleet::new(&config, seed);
+        let ports = Rc::new(Ports::new(end));
+        let budget = config.limits.index_bytes_max;
+        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget);
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);
         let mut control = Self {
-            setup: Parts { config, clock, seed, board, index },
-            ports: Rc::new(Ports::new(end)),
+            setup: Parts { config, clock, board, index },
+            ports,
             fleet,
             snapshot: Arc::default(),
-            feeds: HashMap::new(),
-            feed_counters: Rc::new(FeedCounters::new()),
-            feed_notices,
+            feeds,
             histograms: StageHistograms::new(),
             notes: BTreeMap::new(),
             unfed,
@@ -121,8 +112,7 @@ impl Control {
             first_fleet_at,
             drain: None,
         };
-        control.turn(&mut probed, &mut fed, &mut asked, Stop { stopped, signals }).await;
-        control.stop_feeds().await;
+        control.turn(&mut probed, &mut fed, &mut asked, stop).await;
         Ok(())
     }
 
@@ -138,7 +128,7 @@ impl Control {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                Some(notice) = probed.recv() => self.probed(notice).await,
+                Some(notice) = probed.recv() => self.probed(notice),
                 Some(notice) = fed.recv() => {
                     if self.fleet.set_feed(notice.rank, notice.live, notice.block_size_tokens) {
                         self.publish();
@@ -157,7 +147,7 @@ impl Control {
         }
     }
 
-    async fn probed(&mut self, notice: ProbeNotice) {
+    fn probed(&mut self, notice: ProbeNotice) {
         match notice {
             ProbeNotice::State { worker, state } => {
                 self.unheard.remove(&worker);
@@ -182,7 +172,7 @@ impl Control {
                         "the fleet is larger than this router's limits: these take no traffic"
                     );
                 }
-                self.adjust_feeds().await;
+                self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
                 self.publish();
             }
         }
@@ -200,63 +190,6 @@ impl Control {
             "no KV events known: its prefix cache is invisible and it is chosen by load alone; start vLLM or \
              SGLang with --kv-events-config, or set `kv_events`"
         );
-    }
-
-    /// Starts, replaces and ends feeds so that they are as planned.
-    async fn adjust_feeds(&mut self) {
-        let mut plans: HashMap<RankIndex, FeedPlan> =
-            self.fleet.feed_plans().into_iter().map(|plan| (plan.rank, plan)).collect();
-        let stale: Vec<RankIndex> = self
-            .feeds
-            .iter()
-            .filter(|(rank, feed)| !plans.get(rank).is_some_and(|plan| plan.same_as(&feed.plan)))
-            .map(|(rank, _)| *rank)
-            .collect();
-        for rank in stale {
-            if let Some(feed) = self.feeds.remove(&rank) {
-                feed.end().await;
-            }
-        }
-        plans.retain(|rank, _| !self.feeds.contains_key(rank));
-        for (rank, plan) in plans {
-            let feed = self.start_feed(plan);
-            self.feeds.insert(rank, feed);
-        }
-    }
-
-    fn start_feed(&self, plan: FeedPlan) -> RunningFeed {
-        let budget = self.setup.config.limits.index_bytes_max / TRACKED_BLOCK_BYTES;
-        let entries_max =
-            (budget / RANKS_MAX.min(self.snapshot.ranks.len().max(8))).max(RANK_BLOCKS_MIN);
-        let spec = FeedSpec {
-            rank: plan.rank,
-            dp_rank: plan.dp_rank,
-            worker: Arc::clone(&plan.worker),
-            endpoint: plan.events.endpoint.clone(),
-            replay: plan.events.replay.clone(),
-            topic: plan.events.topic.clone(),
-            naming: Naming {
-                seed: self.setup.seed,
-                model: Arc::clone(&plan.model),
-                text: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
-                slice_of,
-                shard_count: self.ports.shard_count(),
-            },
-            entries_max,
-            block_size_tokens: plan.block_size_tokens,
-        };
-        let (stop, stopped) = oneshot::channel();
-        let counters = Rc::clone(&self.feed_counters);
-        let feed = Feed::new(spec, Rc::clone(&self.ports), counters, self.feed_notices.clone());
-        RunningFeed { plan, stop, task: tokio::task::spawn_local(feed.run(stopped)) }
-    }
-
-    async fn stop_feeds(&mut self) {
-        for (_, feed) in self.feeds.drain() {
-            // The shards are gone: their rings take nothing any more.
-            feed.task.abort();
-            let _ = feed.task.await;
-        }
     }
 
     fn publish(&mut self) {
@@ -287,7 +220,7 @@ impl Control {
                     index: &self.setup.index,
                     counters: &self.ports.counters(),
                     histograms: &self.histograms,
-                    feeds: &self.feed_counters,
+                    feeds: self.feeds.counters(),
                 });
                 let _ = answer.send(text);
             }
@@ -348,58 +281,5 @@ impl Control {
             warn!("shards did not end in time: leaving without them");
         }
         ended || late
-    }
-}
-
-impl RunningFeed {
-    /// Ends the feed after it has taken its blocks out of the index.
-    async fn end(self) {
-        let _ = self.stop.send(());
-        let _ = self.task.await;
-    }
-}
-
-/// Who may ask for the end.
-struct Stop {
-    stopped: watch::Receiver<bool>,
-    signals: Option<Signals>,
-}
-
-impl Stop {
-    /// Resolves once per request to stop. Cancel-safe.
-    async fn asked(&mut self) {
-        let Self { stopped, signals } = self;
-        let told = async {
-            loop {
-                if stopped.changed().await.is_err() {
-                    return std::future::pending().await;
-                }
-                if *stopped.borrow() {
-                    return;
-                }
-            }
-        };
-        match signals {
-            None => told.await,
-            Some(signals) => tokio::select! {
-                () = told => {}
-                _ = signals.terminate.recv() => {}
-                _ = signals.interrupt.recv() => {}
-            },
-        }
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn install() -> Result<Self, ControlError> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
     }
 }

@@ -14,7 +14,7 @@ use crate::account::{ShardPhase, Stage, StageHistograms};
 use crate::base::{Clock, DpRank, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName};
 use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
-use crate::mailbox::{ShardCommand, ShardEnd, wire};
+use crate::mailbox::{KvOp, ShardCommand, ShardEnd, wire};
 use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
@@ -532,6 +532,84 @@ fn a_worker_that_dies_and_returns_as_another_is_described_again() {
     let up = plane.snapshot_until(0, is_up);
     assert_eq!(up.model("a").unwrap().1.ranks, [RankIndex(0)], "described before it takes traffic");
     assert!(up.model("tiny").unwrap().1.ranks.is_empty());
+    second.stop.send(()).unwrap();
+    second.thread.join().unwrap();
+    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
+    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+}
+
+/// Publishes the same stored blocks again and again, as engine of its own life, until the process ends.
+fn background_publisher(tokens: &'static [u8]) -> String {
+    use zeromq::{Socket, SocketSend};
+    let (tell, place) = mpsc::channel();
+    std::thread::spawn(move || {
+        block_on_local(async move {
+            let mut socket = zeromq::PubSocket::new();
+            tell.send(socket.bind("tcp://127.0.0.1:0").await.unwrap().to_string()).unwrap();
+            // [0.0, [["BlockStored", [1], nil, tokens, 4]]]
+            let mut payload = vec![0x92, 0xca, 0, 0, 0, 0, 0x91, 0x95, 0xab];
+            payload.extend_from_slice(b"BlockStored");
+            payload.extend_from_slice(&[0x91, 1, 0xc0, 0x94]);
+            payload.extend_from_slice(tokens);
+            payload.push(4);
+            for number in 0_u64.. {
+                let mut message = zeromq::ZmqMessage::from("");
+                message.push_back(number.to_be_bytes().to_vec().into());
+                message.push_back(payload.clone().into());
+                socket.send(message).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    });
+    place.recv().unwrap()
+}
+
+/// Answers of a vLLM worker whose events come from there.
+fn with_events(place: &str) -> Answers {
+    let sources = serde_json::json!({"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": place}});
+    let mut answers = VLLM_RUST.to_vec();
+    answers.push(("/kv_event_sources", sources.to_string().leak()));
+    answers.leak()
+}
+
+/// Index operations of either slice, with the slice.
+fn next_op(shards: &mut [ShardEnd]) -> (usize, KvOp) {
+    poll(|| {
+        shards.iter_mut().enumerate().find_map(|(slice, shard)| {
+            let batch = shard.kv.pop()?;
+            assert_eq!((batch.rank, batch.ops.len()), (RankIndex(0), 1));
+            Some((slice, batch.ops[0]))
+        })
+    })
+}
+
+#[test]
+fn events_reach_the_slices_and_a_moved_feed_takes_its_blocks_along() {
+    let (old, new) = (background_publisher(&[1, 2, 3, 4]), background_publisher(&[5, 6, 7, 8]));
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let (first, address) = mortal_worker(any, with_events(&old));
+    let mut config = config(&[&format!("http://{address}")]);
+    config.health.interval = Duration::from_millis(30);
+    config.model_dir = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer").into());
+    let mut plane = Plane::start(config);
+    let up = plane.snapshot_until(0, |s| {
+        is_up(s) && s.ranks[0].kv_feed_live && s.ranks[0].block_size_tokens == 4
+    });
+    let model = up.model("tiny").unwrap().1;
+    assert!(model.text.is_some());
+    let (slice, op) = next_op(&mut plane.shards);
+    let KvOp::Store { parent, key: stored, .. } = op else { panic!("{op:?}") };
+    assert!(model.roots.iter().any(|root| root.key == parent), "rooted where prompts are");
+    assert_eq!(slice, crate::index::slice_of(stored, 2).index());
+
+    // The worker comes back with its events elsewhere.
+    first.stop.send(()).unwrap();
+    first.thread.join().unwrap();
+    plane.snapshot_until(0, |snapshot| snapshot.workers[0].state == WorkerState::Down);
+    let (second, _) = mortal_worker(address, with_events(&new));
+    assert_eq!(next_op(&mut plane.shards), (slice, KvOp::Remove { key: stored }));
+    let (_, op) = next_op(&mut plane.shards);
+    assert!(matches!(op, KvOp::Store { key, .. } if key != stored), "{op:?}");
     second.stop.send(()).unwrap();
     second.thread.join().unwrap();
     plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));

@@ -9,7 +9,7 @@
 //!
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
-use super::decode::{Medium, Removed, Stored};
+use super::event::{Medium, Removed, Stored};
 use crate::base::ShardIndex;
 use crate::base::limits::BLOCK_BYTES_MAX;
 use crate::block::{BlockKey, KeySeed, RootName};

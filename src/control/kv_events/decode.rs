@@ -4,77 +4,9 @@
 //! event types are reported as such, a malformed event does not hide the ones after it. Allocates at most what the
 //! payload can hold; never panics, never recurses.
 
+use super::event::{Event, Medium, Removed, Stored};
 use super::msgpack::{MsgpackError, Reader, Value};
 use std::str::from_utf8;
-
-/// One event of a batch; borrows the payload and the decoder's scratch space.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event<'a> {
-    /// `BlockStored`.
-    Stored(Stored<'a>),
-    /// `BlockRemoved`.
-    Removed(Removed<'a>),
-    /// `AllBlocksCleared`: every medium and every group of the rank.
-    Cleared,
-    /// A type that this version does not know.
-    Unknown,
-    /// Bytes that are no event of a known type.
-    Malformed,
-}
-
-/// Blocks that the engine now holds, in prefix order.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stored<'a> {
-    /// The engine's ids of the blocks: raw 64 bits, whatever their sign on the wire.
-    pub hashes: &'a [u64],
-    /// Id of the block before the first; `None` at the start of a sequence.
-    pub parent: Option<u64>,
-    /// Tokens of all blocks, concatenated.
-    pub token_ids: &'a [u32],
-    /// Tokens per block of this event.
-    pub block_size_tokens: u32,
-    /// Where they lie.
-    pub medium: Medium,
-    /// LoRA adapter, empty for none.
-    pub lora_name: &'a str,
-    /// Cache salt, empty for none.
-    pub cache_salt: &'a str,
-    /// Blocks from this one on depend on something that is not text (an image, embeddings).
-    pub opaque_from: Option<usize>,
-    /// KV-cache group of a hybrid model (vLLM 0.20).
-    pub group: Option<u32>,
-    /// True unless the group's attention is known to forget (sliding window, mamba…).
-    pub whole_prefix: bool,
-    /// Held by another process than the publisher (vLLM 0.26, `locality` REMOTE).
-    pub remote: bool,
-}
-
-/// Blocks that the engine no longer holds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Removed<'a> {
-    /// The engine's ids.
-    pub hashes: &'a [u64],
-    /// Where they lay.
-    pub medium: Medium,
-    /// KV-cache group.
-    pub group: Option<u32>,
-    /// See [`Stored::remote`].
-    pub remote: bool,
-}
-
-/// Storage tier of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Medium {
-    /// The accelerator's memory; also what events without the field mean.
-    #[default]
-    Device,
-    /// Memory of the host.
-    Host,
-    /// Disk or a remote store.
-    Other,
-    /// A word that this version does not know: taken for none of the above.
-    Unknown,
-}
 
 /// What a decoded batch says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,7 +172,7 @@ impl Scratch {
             "parent_block_hash" => fields.parent = optional(hash)(reader)?,
             "token_ids" => self.read_tokens(reader)?,
             "block_size" => fields.block_size_tokens = small(reader)?,
-            "medium" => fields.medium = medium(optional(text)(reader)?),
+            "medium" => fields.medium = Medium::from_word(optional(text)(reader)?),
             "lora_name" => lora_name(reader, fields)?,
             "cache_salt" => fields.cache_salt = optional(text)(reader)?.unwrap_or(""),
             "extra_keys" => {
@@ -371,15 +303,6 @@ fn lora_name<'a>(reader: &mut Reader<'a>, fields: &mut Fields<'a>) -> Result<(),
         _ => return Err(MsgpackError::Type),
     }
     Ok(())
-}
-
-fn medium(word: Option<&str>) -> Medium {
-    match word {
-        None | Some("GPU") => Medium::Device,
-        Some("CPU" | "CPU_PINNED") => Medium::Host,
-        Some("STORAGE" | "FS" | "OBJ" | "DISK" | "EXTERNAL") => Medium::Other,
-        Some(_) => Medium::Unknown,
-    }
 }
 
 fn array(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {

@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -28,6 +29,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
+/// Messages that one feed takes before the thread's other tasks get their turn.
+const MESSAGES_PER_TURN: u32 = 32;
 /// Longest wait for the next batch of a replay; idle engines look at their replay socket ten times a second.
 const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Sequence number of the message that ends a replay.
@@ -69,8 +72,6 @@ pub struct FeedSpec {
     pub naming: Naming<Arc<Vocabulary>>,
     /// Most blocks that are tracked.
     pub entries_max: usize,
-    /// Tokens per block as discovered, 0 for unknown.
-    pub block_size_tokens: u32,
 }
 
 /// A running feed.
@@ -98,8 +99,7 @@ impl<P: KvPort> Feed<P> {
         notices: mpsc::Sender<FeedNotice>,
     ) -> Self {
         let ops = SliceOps::new(spec.naming.shard_count);
-        let block_size_tokens = spec.block_size_tokens;
-        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens };
+        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0 };
         Self {
             rank: spec.rank,
             dp_rank: spec.dp_rank,
@@ -107,7 +107,7 @@ impl<P: KvPort> Feed<P> {
             endpoint: spec.endpoint,
             replay: spec.replay,
             topic: spec.topic,
-            state: RankFeed::new(spec.naming, spec.entries_max, block_size_tokens),
+            state: RankFeed::new(spec.naming, spec.entries_max),
             ops,
             port,
             counters,
@@ -162,7 +162,12 @@ impl<P: KvPort> Feed<P> {
         let mut replay = self.replay.clone();
         self.recover(&mut replay, 0, u64::MAX).await;
         self.tell(true).await;
+        let mut taken_count = 0_u32;
         loop {
+            taken_count = taken_count.wrapping_add(1);
+            if taken_count.is_multiple_of(MESSAGES_PER_TURN) {
+                yield_now().await;
+            }
             let (parts, end) = match subscriber.message().await {
                 Ok(message) => message,
                 Err(error) => return error,

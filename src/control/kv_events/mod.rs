@@ -9,6 +9,7 @@ mod blocks;
 mod counters;
 mod decode;
 mod endpoint;
+mod event;
 mod feed;
 mod msgpack;
 mod rank;
@@ -20,8 +21,9 @@ mod zmtp;
 
 pub use blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
 pub use counters::{BatchResult, EventKind, FeedCounters, ResetReason};
-pub use decode::{BatchHead, Decoder, Event, Medium, Removed, Stored};
+pub use decode::{BatchHead, Decoder};
 pub use endpoint::{Endpoint, EndpointError, Place, Side};
+pub use event::{Event, Medium, Removed, Stored};
 pub use feed::{Feed, FeedNotice, FeedSpec, KvPort};
 pub use msgpack::MsgpackError;
 pub use rank::{RankFeed, Taken};

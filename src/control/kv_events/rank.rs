@@ -3,7 +3,8 @@
 
 use super::blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
-use super::decode::{Decoder, Event, Stored};
+use super::decode::Decoder;
+use super::event::{Event, Stored};
 use super::sequence::{Sequence, Step};
 
 /// State of one stream.
@@ -29,19 +30,19 @@ pub struct Taken {
 }
 
 impl<T: BlockText> RankFeed<T> {
-    /// Nothing seen yet. `block_size_tokens` is what discovery said, 0 for unknown.
+    /// Nothing seen yet.
     #[must_use]
-    pub fn new(naming: Naming<T>, entries_max: usize, block_size_tokens: u32) -> Self {
+    pub fn new(naming: Naming<T>, entries_max: usize) -> Self {
         Self {
             decoder: Decoder::new(),
             blocks: RankBlocks::new(naming, entries_max),
             sequence: Sequence::default(),
             replayed_until: None,
-            block_size_tokens,
+            block_size_tokens: 0,
         }
     }
 
-    /// Tokens per block as last seen in an event, or as discovered.
+    /// Tokens per block as seen in the events of this connection; 0 before the first.
     #[must_use]
     pub fn block_size_tokens(&self) -> u32 {
         self.block_size_tokens
@@ -96,6 +97,7 @@ impl<T: BlockText> RankFeed<T> {
         self.forget(counters, ops);
         self.sequence = Sequence::default();
         self.replayed_until = None;
+        self.block_size_tokens = 0;
     }
 
     fn forget(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {

@@ -241,7 +241,7 @@ fn replay(frames: &str) -> (Rc<FeedCounters>, Feeds, usize) {
     for line in frames.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
         let position = feeds.iter().position(|(name, _)| name == fields[0]).unwrap_or_else(|| {
-            feeds.push((fields[0].to_owned(), RankFeed::new(naming(Digits), 10_000, 0)));
+            feeds.push((fields[0].to_owned(), RankFeed::new(naming(Digits), 10_000)));
             feeds.len() - 1
         });
         let number = fields[2].parse::<u64>().unwrap().to_be_bytes();
@@ -280,7 +280,7 @@ fn gaps_and_restarts_clear_the_rank() {
     let stored = vectors().into_iter().find(|vector| vector.name == "vllm-0.33.0-stored2").unwrap();
     let counters = FeedCounters::new();
     let mut ops = SliceOps::new(1);
-    let mut feed = RankFeed::new(naming(Digits), 100, 0);
+    let mut feed = RankFeed::new(naming(Digits), 100);
     let send = |feed: &mut RankFeed<Digits>, number: u64, ops: &mut SliceOps| {
         let taken = feed.message(&[b"", &number.to_be_bytes(), &stored.payload], &counters, ops);
         (taken.reset, taken.missed, feed.block_count())
@@ -323,7 +323,7 @@ proptest! {
             payload[at] = byte;
         }
         let counters = FeedCounters::new();
-        let mut feed = RankFeed::new(naming(Digits), 100, 0);
+        let mut feed = RankFeed::new(naming(Digits), 100);
         let mut ops = SliceOps::new(1);
         feed.message(&[b"", &[0; 8], &payload], &counters, &mut ops);
     }
@@ -364,7 +364,6 @@ fn spec(endpoint: &str) -> FeedSpec {
             shard_count: 1,
         },
         entries_max: 100,
-        block_size_tokens: 0,
     }
 }
 

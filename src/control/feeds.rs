@@ -1,0 +1,122 @@
+//! Which KV-event feeds run. Starts, replaces and ends them so that they are as the fleet plans them. Runs on the
+//! control plane's loop and never waits for a feed: its way out leads through rings that may be full and notices
+//! that the loop itself reads.
+
+use super::fleet::FeedPlan;
+use super::kv_events::{Feed, FeedCounters, FeedNotice, FeedSpec, Naming};
+use super::ports::Ports;
+use crate::base::RankIndex;
+use crate::base::limits::RANKS_MAX;
+use crate::block::KeySeed;
+use crate::index::slice_of;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// Memory of one tracked block in a feed's maps, with their spare room.
+const TRACKED_BLOCK_BYTES: usize = 80;
+/// Blocks that a rank may track at least, however small the budget.
+const RANK_BLOCKS_MIN: usize = 4_096;
+/// Ranks that share the budget at least: a fleet is rarely complete when its first feed starts.
+const BUDGET_RANKS_MIN: usize = 8;
+
+/// All feeds.
+pub(super) struct Feeds {
+    ports: Rc<Ports>,
+    counters: Rc<FeedCounters>,
+    notices: mpsc::Sender<FeedNotice>,
+    seed: KeySeed,
+    memory_bytes_max: usize,
+    running: HashMap<RankIndex, Running>,
+    /// Feeds that are taking their blocks out of the index.
+    ending: HashMap<RankIndex, JoinHandle<()>>,
+}
+
+struct Running {
+    plan: FeedPlan,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Feeds {
+    /// None yet. `memory_bytes_max` is shared by all ranks.
+    pub(super) fn new(
+        ports: Rc<Ports>,
+        notices: mpsc::Sender<FeedNotice>,
+        seed: KeySeed,
+        memory_bytes_max: usize,
+    ) -> Self {
+        Self {
+            ports,
+            counters: Rc::new(FeedCounters::new()),
+            notices,
+            seed,
+            memory_bytes_max,
+            running: HashMap::new(),
+            ending: HashMap::new(),
+        }
+    }
+
+    /// What the feeds have counted.
+    pub(super) fn counters(&self) -> &FeedCounters {
+        &self.counters
+    }
+
+    /// Makes the feeds be as planned.
+    pub(super) fn adjust(&mut self, plans: Vec<FeedPlan>, rank_count: usize) {
+        self.ending.retain(|_, task| !task.is_finished());
+        let mut plans: HashMap<RankIndex, FeedPlan> =
+            plans.into_iter().map(|plan| (plan.rank, plan)).collect();
+        let is_stale = |(rank, feed): (&RankIndex, &Running)| {
+            let kept = plans.get(rank).is_some_and(|plan| plan.same_as(&feed.plan));
+            (!kept).then_some(*rank)
+        };
+        let stale: Vec<RankIndex> = self.running.iter().filter_map(is_stale).collect();
+        for rank in stale {
+            if let Some(feed) = self.running.remove(&rank) {
+                let _ = feed.stop.send(());
+                self.ending.insert(rank, feed.task);
+            }
+        }
+        plans.retain(|rank, _| !self.running.contains_key(rank));
+        for (rank, plan) in plans {
+            let feed = self.start(plan, rank_count);
+            self.running.insert(rank, feed);
+        }
+    }
+
+    fn start(&mut self, plan: FeedPlan, rank_count: usize) -> Running {
+        let ranks = rank_count.clamp(BUDGET_RANKS_MIN, RANKS_MAX);
+        let entries_max = self.memory_bytes_max / TRACKED_BLOCK_BYTES / ranks;
+        let spec = FeedSpec {
+            rank: plan.rank,
+            dp_rank: plan.dp_rank,
+            worker: Arc::clone(&plan.worker),
+            endpoint: plan.events.endpoint.clone(),
+            replay: plan.events.replay.clone(),
+            topic: plan.events.topic.clone(),
+            naming: Naming {
+                seed: self.seed,
+                model: Arc::clone(&plan.model),
+                text: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
+                slice_of,
+                shard_count: self.ports.shard_count(),
+            },
+            entries_max: entries_max.max(RANK_BLOCKS_MIN),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
+        let feed = Feed::new(spec, ports, counters, self.notices.clone());
+        // The old feed's last removals have to arrive before the new one's first stores.
+        let before = self.ending.remove(&plan.rank);
+        let task = tokio::task::spawn_local(async move {
+            if let Some(before) = before {
+                let _ = before.await;
+            }
+            feed.run(stopped).await;
+        });
+        Running { plan, stop, task }
+    }
+}

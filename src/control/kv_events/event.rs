@@ -1,0 +1,84 @@
+//! KV events as data, whichever engine and shape they came in.
+
+/// One event of a batch; borrows the payload and the decoder's scratch space.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// `BlockStored`.
+    Stored(Stored<'a>),
+    /// `BlockRemoved`.
+    Removed(Removed<'a>),
+    /// `AllBlocksCleared`: every medium and every group of the rank.
+    Cleared,
+    /// A type that this version does not know.
+    Unknown,
+    /// Bytes that are no event of a known type.
+    Malformed,
+}
+
+/// Blocks that the engine now holds, in prefix order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stored<'a> {
+    /// The engine's ids of the blocks: raw 64 bits, whatever their sign on the wire.
+    pub hashes: &'a [u64],
+    /// Id of the block before the first; `None` at the start of a sequence.
+    pub parent: Option<u64>,
+    /// Tokens of all blocks, concatenated.
+    pub token_ids: &'a [u32],
+    /// Tokens per block of this event.
+    pub block_size_tokens: u32,
+    /// Where they lie.
+    pub medium: Medium,
+    /// LoRA adapter, empty for none.
+    pub lora_name: &'a str,
+    /// Cache salt, empty for none.
+    pub cache_salt: &'a str,
+    /// Blocks from this one on depend on something that is not text (an image, embeddings).
+    pub opaque_from: Option<usize>,
+    /// KV-cache group of a hybrid model (vLLM 0.20).
+    pub group: Option<u32>,
+    /// True unless the group's attention is known to forget (sliding window, mamba…).
+    pub whole_prefix: bool,
+    /// Held by another process than the publisher (vLLM 0.26, `locality` REMOTE).
+    pub remote: bool,
+}
+
+/// Blocks that the engine no longer holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Removed<'a> {
+    /// The engine's ids.
+    pub hashes: &'a [u64],
+    /// Where they lay.
+    pub medium: Medium,
+    /// KV-cache group.
+    pub group: Option<u32>,
+    /// See [`Stored::remote`].
+    pub remote: bool,
+}
+
+/// Storage tier of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// The accelerator's memory; also what events without the field mean.
+    #[default]
+    Device,
+    /// Memory of the host.
+    Host,
+    /// Disk or a remote store.
+    Other,
+    /// A word that this version does not know: taken for none of the above.
+    Unknown,
+}
+
+impl Medium {
+    /// From the engines' words: vLLM's `GPU`, `CPU`, `STORAGE`, `FS`, `OBJ`; SGLang's `GPU`, `CPU_PINNED`, `DISK`,
+    /// `EXTERNAL`. Absent before vLLM 0.10.2 and SGLang 0.5.9.
+    #[must_use]
+    pub fn from_word(word: Option<&str>) -> Self {
+        match word {
+            None | Some("GPU") => Self::Device,
+            Some("CPU" | "CPU_PINNED") => Self::Host,
+            Some("STORAGE" | "FS" | "OBJ" | "DISK" | "EXTERNAL") => Self::Other,
+            Some(_) => Self::Unknown,
+        }
+    }
+}
