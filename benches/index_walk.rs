@@ -1,5 +1,10 @@
 //! Cost of a walk (a hot one and one that leaves the caches) and of keeping the index.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a bench that fails must stop")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a bench that fails must stop"
+)]
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use forebay::base::RankIndex;

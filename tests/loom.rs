@@ -3,6 +3,7 @@
 //! on loom's atomics (`ring/sync.rs`).
 #![cfg(feature = "loom")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a model that fails must stop")]
+#![allow(clippy::print_stdout, reason = "says how much was explored")]
 
 mod ring_models {
     use forebay::ring::sync::{Arc, AtomicBool, AtomicUsize, Ordering, fence};

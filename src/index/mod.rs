@@ -24,8 +24,8 @@ use std::sync::Arc;
 use table::Table;
 use walk::Walk;
 
-/// Slots of one segment of a slice: growing by one takes some 20 us.
-const SEGMENT_SLOTS: usize = 1_024;
+/// Slots of one segment of a slice: adding one segment stalls the owner for some 20 to 40 us.
+const SEGMENT_SLOTS: usize = 512;
 
 /// Makes an empty index of one slice per shard. The budget is for all slices together, in bytes.
 #[must_use]
