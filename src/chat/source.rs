@@ -26,7 +26,7 @@ pub(super) fn content_format(source: &str) -> ContentFormat {
     let tags: Vec<Vec<Word<'_>>> = pieces(source).iter().filter_map(Piece::words).collect();
     let mut names = Names::default();
     // Names may be used before the tag that sets them (in macros): look until no new one is found.
-    while tags.iter().fold(false, |grown, tag| names.learn(tag) || grown) {}
+    while tags.iter().any(|tag| names.learn(tag)) {}
     let mut macros: Vec<LoopingMacro<'_>> = Vec::new();
     let mut open: Option<LoopingMacro<'_>> = None;
     for tag in &tags {
@@ -89,7 +89,7 @@ impl Names {
                     .filter(|(_, value)| self.is_list(until_comma(value)))
                     .map(|(field, _)| format!("{name}.{field}"))
                     .collect();
-                aliases.into_iter().fold(false, |grown, alias| self.lists.insert(alias) || grown)
+                aliases.into_iter().filter(|alias| self.lists.insert(alias.clone())).count() > 0
             }
             [Word::Name("set"), Word::Name(name), Word::Sign('='), value @ ..] => {
                 self.is_list(value) && self.lists.insert((*name).to_owned())

@@ -87,8 +87,8 @@ fn slice<'a>(body: &'a [u8], span: &std::ops::Range<u32>) -> &'a [u8] {
     body.get(start..end).unwrap_or_default()
 }
 
-/// Largest body that is put through the template engine on a shard, which takes about 3 us a KB: 1 MiB holds the
-/// shard up for some 3 ms.
+/// Largest body that is put through the template engine on a shard, which takes 2 to 5 us a KB (bench `render`): 1 MiB
+/// holds the shard up for at most some 5 ms.
 pub const TEMPLATE_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 #[cfg(test)]

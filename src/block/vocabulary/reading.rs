@@ -78,6 +78,9 @@ impl Reading {
 
     fn align_runs(&self, text: &mut Vec<u8>, from: usize) {
         let end = text.len();
+        if from >= end {
+            return;
+        }
         let mut position = from;
         while position < end {
             let (start, found) = self.find(text.get(..end).unwrap_or_default(), position);
