@@ -281,7 +281,7 @@ mod tests {
         let mut bytes = wire.as_bytes().to_vec();
         let Decoded { data_bytes, consumed_bytes, done } =
             ChunkedDecoder::new(&limits).decode(&mut bytes)?;
-        Ok((String::from_utf8(bytes[..data_bytes].to_vec()).unwrap(), consumed_bytes, done))
+        Ok((String::from_utf8_lossy(&bytes[..data_bytes]).into_owned(), consumed_bytes, done))
     }
 
     #[test]

@@ -20,8 +20,22 @@ pub(super) const fn is_target(byte: u8) -> bool {
 
 /// Length of the run of token bytes at the front.
 pub(super) fn token_run(bytes: &[u8]) -> usize {
-    bytes.iter().position(|byte| !is_token(*byte)).unwrap_or(bytes.len())
+    let ends = |byte: &u8| TOKENS.get(usize::from(*byte)) != Some(&true);
+    bytes.iter().position(ends).unwrap_or(bytes.len())
 }
+
+/// [`is_token`] as a table.
+const TOKENS: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut rest: &mut [bool] = &mut table;
+    let mut byte = 0_u8;
+    while let [first, tail @ ..] = rest {
+        *first = is_token(byte);
+        byte = byte.wrapping_add(1);
+        rest = tail;
+    }
+    table
+};
 
 /// Length of the run of target bytes at the front.
 pub(super) fn target_run(bytes: &[u8]) -> usize {

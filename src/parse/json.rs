@@ -51,6 +51,9 @@ pub enum ScanError {
     TooLong,
 }
 
+/// Longest token id in digits: ids are 32-bit.
+pub(super) const ID_DIGITS_MAX: usize = 10;
+
 /// A string in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Text {
@@ -257,6 +260,27 @@ impl<'a> Cursor<'a> {
         Ok(plain.then_some(start..self.at))
     }
 
+    /// Goes over elements that are plainly token ids (`12,` or `12, `), up to one that is not, or the last one.
+    pub(super) fn skip_ids(&mut self) {
+        let mut rest = self.text.as_bytes().get(self.at..).unwrap_or(&[]);
+        loop {
+            let digits = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+            let leading_zero = digits > 1 && rest.first() == Some(&b'0');
+            if digits == 0 || digits > ID_DIGITS_MAX || leading_zero {
+                break;
+            }
+            rest = match rest.get(digits..) {
+                Some([b',', b' ', next @ ..]) | Some([b',', next @ ..])
+                    if next.first().is_some_and(u8::is_ascii_digit) =>
+                {
+                    next
+                }
+                _ => break,
+            };
+        }
+        self.at = self.text.len() - rest.len();
+    }
+
     /// At least one digit.
     fn digits(&mut self) -> Result<(), ScanError> {
         let start = self.at;
@@ -329,22 +353,50 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Length of the run before the next quote, backslash or control character.
+/// Length of the run before the next quote, backslash or control character: the first bytes word by word (escapes
+/// stand close together), longer runs in blocks that compilers turn into vector code.
 fn plain_run(bytes: &[u8]) -> usize {
+    let (near, ended) = word_run(bytes, NEAR_WORDS);
+    if ended {
+        return near;
+    }
+    let mut rest = bytes.get(near..).unwrap_or(&[]);
+    while let Some((block, next)) = rest.split_first_chunk::<32>() {
+        if block.iter().fold(0, |any, byte| any | u8::from(is_special(*byte))) != 0 {
+            break;
+        }
+        rest = next;
+    }
+    let (far, ended) = word_run(rest, usize::MAX);
+    let far_at = bytes.len() - rest.len() + far;
+    if ended {
+        return far_at;
+    }
+    let last = bytes.get(far_at..).unwrap_or(&[]);
+    far_at + last.iter().position(|byte| is_special(*byte)).unwrap_or(last.len())
+}
+
+/// Words of a run that are looked at one by one before blocks are tried.
+const NEAR_WORDS: usize = 16;
+
+/// Length of the run in whole words, at most `words_max` of them, and whether something special ended it.
+#[inline]
+fn word_run(bytes: &[u8], words_max: usize) -> (usize, bool) {
     let mut at = 0;
-    loop {
-        let rest = bytes.get(at..).unwrap_or(&[]);
-        let Some(word) = rest.first_chunk::<8>() else {
-            let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20));
-            return at + end.unwrap_or(rest.len());
-        };
+    for word in bytes.as_chunks::<8>().0.iter().take(words_max) {
         let marks = specials(u64::from_le_bytes(*word));
         if marks != 0 {
             // The lowest mark is exact, and that is the one taken.
-            return at + usize::try_from(marks.trailing_zeros() / 8).unwrap_or(0);
+            return (at + usize::try_from(marks.trailing_zeros() / 8).unwrap_or(0), true);
         }
         at += 8;
     }
+    (at, false)
+}
+
+/// True for what ends a run of plain string bytes.
+const fn is_special(byte: u8) -> bool {
+    (byte == b'"') | (byte == b'\\') | (byte < 0x20)
 }
 
 /// Marks (0x80) each quote, backslash and byte below 0x20; the lowest mark is always right.

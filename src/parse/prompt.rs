@@ -1,11 +1,8 @@
 //! Prompts that are text, token ids, or lists of either.
 
-use super::json::{Cursor, ScanError};
+use super::json::{Cursor, ID_DIGITS_MAX, ScanError};
 use super::request::PromptSource;
 use std::ops::Range;
-
-/// Longest token id in digits: ids are 32-bit.
-const ID_DIGITS_MAX: usize = 10;
 
 /// Reads the value the cursor stands on, one level below the top.
 pub(super) fn prompt(cursor: &mut Cursor<'_>) -> Result<PromptSource, ScanError> {
@@ -67,6 +64,7 @@ fn ids(cursor: &mut Cursor<'_>, depth: usize, fresh: bool) -> Result<bool, ScanE
     first = false;
     let mut all = true;
     loop {
+        cursor.skip_ids();
         if let Some(b'0'..=b'9') = cursor.peek() {
             all &= cursor.number()?.is_some_and(|digits| digits.len() <= ID_DIGITS_MAX);
         } else {
