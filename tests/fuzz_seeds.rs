@@ -19,6 +19,9 @@ mod http_head;
 #[path = "../fuzz/checks/json_scan.rs"]
 mod json_scan;
 
+#[path = "../fuzz/checks/kv_decode.rs"]
+mod kv_decode;
+
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
     let mut paths: Vec<_> =
@@ -90,4 +93,5 @@ mod replay {
     target!(http_head);
     target!(http_body);
     target!(json_scan);
+    target!(kv_decode);
 }

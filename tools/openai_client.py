@@ -104,7 +104,7 @@ def until_running(engines, wanted, seconds_max):
 
 
 def cancels(client, router, engines, milliseconds_max):
-    stream = client.chat.completions.create(model=MODEL, messages=CHAT, max_tokens=100_000, stream=True)
+    stream = client.chat.completions.create(model=MODEL, messages=CHAT, max_tokens=50_000, stream=True)
     for seen, _ in enumerate(stream):
         if seen == 3:
             break
@@ -114,7 +114,7 @@ def cancels(client, router, engines, milliseconds_max):
     score.check("cancel mid-stream: the engine stops", ran and took is not None and took * 1e3 <= milliseconds_max, in_ms(took))
 
     hurried = client.with_options(timeout=0.4)
-    error = raised(openai.APITimeoutError, lambda: hurried.chat.completions.create(model=MODEL, messages=CHAT, max_tokens=100_000))
+    error = raised(openai.APITimeoutError, lambda: hurried.chat.completions.create(model=MODEL, messages=CHAT, max_tokens=50_000))
     took = until_running(engines, 0, 5.0)
     score.check("cancel before the first byte: the engine stops", error is not None and took is not None and took * 1e3 <= milliseconds_max, in_ms(took))
     time.sleep(0.2)

@@ -5,6 +5,7 @@ use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of filters")]
 pub(super) fn tojson(
     value: &Value,
     positional: Rest<Value>,

@@ -198,3 +198,116 @@ fn template_of(object: &Map<String, Value>) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{LoadError, find_model_dir_in, load_model_text};
+    use serde_json::{Value, json};
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer");
+
+    /// A model directory with our tokenizer and this configuration.
+    fn model(config: &Value) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::copy(Path::new(OWN).join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+        fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        dir
+    }
+
+    fn rendered(dir: &Path) -> String {
+        let template = load_model_text(dir).unwrap().chat_template.unwrap();
+        let mut out = Vec::new();
+        template.render_full(b"{\"messages\":[]}", &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn our_tokenizer_loads() {
+        let parts = load_model_text(Path::new(OWN)).unwrap();
+        assert!(parts.chat_template.unwrap().has_plan());
+        assert!(parts.vocabulary.token_count() > 2_000);
+    }
+
+    #[test]
+    fn templates_are_found_where_models_keep_them() {
+        let named = json!({ "chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "{{ bos_token }}D{{ eos_token }}"}],
+            "bos_token": {"content": "<b>", "lstrip": false}, "eos_token": "<e>" });
+        let dir = model(&named);
+        assert_eq!(rendered(dir.path()), "<b>D<e>");
+        fs::write(
+            dir.path().join("chat_template.json"),
+            "{\"chat_template\": \"J{{ pad_token }}\"}",
+        )
+        .unwrap();
+        fs::write(
+            dir.path().join("special_tokens_map.json"),
+            "{\"pad_token\": \"<p>\", \"bos_token\": \"<old>\"}",
+        )
+        .unwrap();
+        assert_eq!(rendered(dir.path()), "J<p>");
+        fs::write(dir.path().join("chat_template.jinja"), "{{ bos_token }}X").unwrap();
+        assert_eq!(rendered(dir.path()), "<b>X");
+        assert!(load_model_text(model(&json!({})).path()).unwrap().chat_template.is_none());
+    }
+
+    #[test]
+    fn llama_classes_follow_their_configuration() {
+        let config = |add: bool| json!({ "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": add, "bos_token": "<b>" });
+        let prefix = |config: &Value| {
+            load_model_text(model(config).path()).unwrap().vocabulary.completion_prefix().to_vec()
+        };
+        assert_eq!(prefix(&config(true)), b"<b>");
+        assert_eq!(prefix(&config(false)), b"");
+        assert_eq!(
+            prefix(
+                &json!({ "tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true, "bos_token": "<b>" })
+            ),
+            b""
+        );
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = load_model_text(dir.path()).unwrap_err();
+        assert!(
+            matches!(error, LoadError::Read { .. }) && error.to_string().contains("tokenizer.json")
+        );
+        let dir = model(&json!({ "chat_template": "{% if %}" }));
+        let error = load_model_text(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("tokenizer_config.json") && error.contains("chat template"),
+            "{error}"
+        );
+        fs::write(dir.path().join("tokenizer_config.json"), "{").unwrap();
+        assert!(matches!(load_model_text(dir.path()), Err(LoadError::Json { .. })));
+        fs::write(
+            dir.path().join("tokenizer.json"),
+            "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}",
+        )
+        .unwrap();
+        assert!(matches!(load_model_text(dir.path()), Err(LoadError::Vocabulary { .. })));
+    }
+
+    #[test]
+    fn models_are_found_by_path_and_in_the_hub_cache() {
+        assert_eq!(find_model_dir_in(OWN, None), Some(PathBuf::from(OWN)));
+        let cache = tempfile::tempdir().unwrap();
+        let repo = cache.path().join("models--org--name");
+        for revision in ["aaa", "bbb"] {
+            fs::create_dir_all(repo.join("snapshots").join(revision)).unwrap();
+            fs::write(repo.join("snapshots").join(revision).join("tokenizer.json"), "{}").unwrap();
+        }
+        assert!(find_model_dir_in("org/name", Some(cache.path())).is_some());
+        fs::create_dir_all(repo.join("refs")).unwrap();
+        fs::write(repo.join("refs/main"), "aaa\n").unwrap();
+        assert_eq!(
+            find_model_dir_in("org/name", Some(cache.path())),
+            Some(repo.join("snapshots/aaa"))
+        );
+        assert_eq!(find_model_dir_in("org/other", Some(cache.path())), None);
+        assert_eq!(find_model_dir_in("../org", Some(cache.path())), None);
+    }
+}

@@ -20,39 +20,172 @@ pub(super) fn prepare(source: &str) -> String {
     out
 }
 
-/// What vLLM finds: does a loop run over the content of a message?
+/// What vLLM (0.33) finds: does a loop run over the content of a message? The loop may stand in a macro that is called
+/// with the content, and a variable of the name `content` counts as one.
 pub(super) fn content_format(source: &str) -> ContentFormat {
-    let mut lists = BTreeSet::from(["messages".to_owned()]);
-    let mut messages = BTreeSet::new();
-    for piece in pieces(source) {
-        let Piece::Block { inner, .. } = piece else { continue };
-        let words = words(inner);
-        let mut words = words.iter().filter(|word| !matches!(word, Word::Sign('-' | '+')));
-        match (words.next(), words.next(), words.next()) {
-            (Some(Word::Name("set")), Some(Word::Name(name)), Some(Word::Sign('='))) => {
-                let value: Vec<&Word<'_>> = words.collect();
-                if base_name(&value)
-                    .is_some_and(|(base, member)| member.is_none() && lists.contains(base))
-                {
-                    lists.insert((*name).to_owned());
-                }
+    let tags: Vec<Vec<Word<'_>>> = pieces(source).iter().filter_map(Piece::words).collect();
+    let mut names = Names::default();
+    // Names may be used before the tag that sets them (in macros): look until no new one is found.
+    while tags.iter().fold(false, |grown, tag| names.learn(tag) || grown) {}
+    let mut macros: Vec<LoopingMacro<'_>> = Vec::new();
+    let mut open: Option<LoopingMacro<'_>> = None;
+    for tag in &tags {
+        match tag.as_slice() {
+            [Word::Name("macro"), Word::Name(name), parameters @ ..] => {
+                open = Some(LoopingMacro {
+                    name,
+                    parameters: parameter_names(parameters),
+                    over: Vec::new(),
+                });
             }
-            (Some(Word::Name("for")), Some(Word::Name(name)), Some(Word::Name("in"))) => {
-                let value: Vec<&Word<'_>> = words.collect();
-                match base_name(&value) {
-                    Some((base, None)) if lists.contains(base) => {
-                        messages.insert((*name).to_owned());
-                    }
-                    Some((base, Some("content"))) if messages.contains(base) => {
-                        return ContentFormat::Parts;
-                    }
+            [Word::Name("endmacro"), ..] => macros.extend(open.take()),
+            [Word::Name("for"), Word::Name(_), Word::Name("in"), value @ ..] => {
+                if names.is_content(value) {
+                    return ContentFormat::Parts;
+                }
+                let [Word::Name(name), rest @ ..] = value else { continue };
+                let plain = matches!(rest, [] | [Word::Name("if" | "recursive"), ..]);
+                match &mut open {
+                    Some(open) if plain => open.over.push(name),
+                    None if plain && *name == "content" => return ContentFormat::Parts,
                     _ => {}
                 }
             }
             _ => {}
         }
     }
-    ContentFormat::Text
+    let called = |tag: &Vec<Word<'_>>| macros.iter().any(|it| it.gets_content(tag, &names));
+    if tags.iter().any(called) { ContentFormat::Parts } else { ContentFormat::Text }
+}
+
+/// Variables that hold the list of messages, and those that hold one message.
+struct Names {
+    lists: BTreeSet<String>,
+    messages: BTreeSet<String>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self { lists: BTreeSet::from(["messages".to_owned()]), messages: BTreeSet::new() }
+    }
+}
+
+impl Names {
+    /// Takes in one tag; true when a name was new.
+    fn learn(&mut self, tag: &[Word<'_>]) -> bool {
+        match tag {
+            [
+                Word::Name("set"),
+                Word::Name(name),
+                Word::Sign('='),
+                Word::Name("namespace"),
+                arguments @ ..,
+            ] => {
+                let fields = arguments.windows(2).enumerate().filter_map(|(at, pair)| match pair {
+                    [Word::Name(field), Word::Sign('=')] => Some((field, arguments.get(at + 2..)?)),
+                    _ => None,
+                });
+                let aliases: Vec<String> = fields
+                    .filter(|(_, value)| self.is_list(until_comma(value)))
+                    .map(|(field, _)| format!("{name}.{field}"))
+                    .collect();
+                aliases.into_iter().fold(false, |grown, alias| self.lists.insert(alias) || grown)
+            }
+            [Word::Name("set"), Word::Name(name), Word::Sign('='), value @ ..] => {
+                self.is_list(value) && self.lists.insert((*name).to_owned())
+            }
+            [
+                Word::Name("set"),
+                Word::Name(name),
+                Word::Sign('.'),
+                Word::Name(field),
+                Word::Sign('='),
+                value @ ..,
+            ] => self.is_list(value) && self.lists.insert(format!("{name}.{field}")),
+            [Word::Name("for"), Word::Name(name), Word::Name("in"), value @ ..] => {
+                self.is_list(value) && self.messages.insert((*name).to_owned())
+            }
+            _ => false,
+        }
+    }
+
+    fn is_list(&self, value: &[Word<'_>]) -> bool {
+        match base_name(value) {
+            Some((base, None)) => self.lists.contains(base),
+            Some((base, Some(member))) => self.lists.contains(&format!("{base}.{member}")),
+            None => false,
+        }
+    }
+
+    fn is_content(&self, value: &[Word<'_>]) -> bool {
+        base_name(value)
+            .is_some_and(|(base, member)| member == Some("content") && self.messages.contains(base))
+    }
+}
+
+/// A macro with its parameters and the plain variables that its loops run over.
+struct LoopingMacro<'a> {
+    name: &'a str,
+    parameters: Vec<&'a str>,
+    over: Vec<&'a str>,
+}
+
+impl LoopingMacro<'_> {
+    /// Does this tag call the macro with a message's content for a parameter that it loops over?
+    fn gets_content(&self, tag: &[Word<'_>], names: &Names) -> bool {
+        tag.windows(2).enumerate().any(|(at, pair)| {
+            let calls = matches!(pair, [Word::Name(name), Word::Sign('(')] if *name == self.name);
+            calls && self.loops_over_argument(tag.get(at + 2..).unwrap_or_default(), names)
+        })
+    }
+
+    fn loops_over_argument(&self, arguments: &[Word<'_>], names: &Names) -> bool {
+        let mut rest = arguments;
+        let mut index = 0;
+        while !rest.is_empty() {
+            let argument = until_comma(rest);
+            let (parameter, value) = match argument {
+                [Word::Name(name), Word::Sign('='), value @ ..] => (Some(*name), value),
+                value => (self.parameters.get(index).copied(), value),
+            };
+            if names.is_content(value) && parameter.is_some_and(|name| self.over.contains(&name)) {
+                return true;
+            }
+            if !matches!(rest.get(argument.len()), Some(Word::Sign(','))) {
+                return false;
+            }
+            rest = rest.get(argument.len() + 1..).unwrap_or_default();
+            index += 1;
+        }
+        false
+    }
+}
+
+/// Words up to the comma or bracket that ends an argument.
+fn until_comma<'w, 'a>(words: &'w [Word<'a>]) -> &'w [Word<'a>] {
+    let mut depth = 0_usize;
+    let end = words.iter().position(|word| match word {
+        Word::Sign('(' | '[' | '{') => {
+            depth += 1;
+            false
+        }
+        Word::Sign(')' | ']' | '}') if depth > 0 => {
+            depth -= 1;
+            false
+        }
+        Word::Sign(',' | ')' | ']' | '}') => depth == 0,
+        _ => false,
+    });
+    words.get(..end.unwrap_or(words.len())).unwrap_or_default()
+}
+
+/// Names in a macro's list of parameters, in order.
+fn parameter_names<'a>(words: &[Word<'a>]) -> Vec<&'a str> {
+    let starts = words.windows(2).filter_map(|pair| match pair {
+        [Word::Sign('(' | ','), Word::Name(name)] => Some(*name),
+        _ => None,
+    });
+    starts.collect()
 }
 
 /// String literals of a template, as far as they can matter to how a content is treated.
@@ -67,13 +200,8 @@ pub(super) struct Literals {
 /// Collects them.
 pub(super) fn literals(source: &str) -> Literals {
     let mut found = Literals::default();
-    for piece in pieces(source) {
-        let (Piece::Block { inner, .. } | Piece::Print { inner, .. }) = piece else { continue };
-        let words = words(inner);
-        let set = matches!(
-            words.iter().find(|word| !matches!(word, Word::Sign('-' | '+'))),
-            Some(Word::Name("set"))
-        );
+    for words in pieces(source).iter().filter_map(Piece::words) {
+        let set = matches!(words.first(), Some(Word::Name("set")));
         // Callee of each open bracket; `None` for brackets that are no call.
         let mut open: Vec<Option<&str>> = Vec::new();
         for (index, word) in words.iter().enumerate() {
@@ -83,7 +211,7 @@ pub(super) fn literals(source: &str) -> Literals {
                         Some(Word::Name(name)) => Some(*name),
                         // A tuple inside a call belongs to that call: startswith(('a', 'b')).
                         _ => open.last().copied().flatten(),
-                    })
+                    });
                 }
                 Word::Sign(')') => {
                     open.pop();
@@ -134,7 +262,7 @@ fn looks_like_mark(text: &str) -> bool {
 }
 
 /// `(name, member)` of `name`, `name.member` or `name['member']`, whatever filters or slices follow.
-fn base_name<'a>(words: &[&'a Word<'a>]) -> Option<(&'a str, Option<&'a str>)> {
+fn base_name<'w>(words: &'w [Word<'_>]) -> Option<(&'w str, Option<&'w str>)> {
     let [Word::Name(base), rest @ ..] = words else { return None };
     let (member, rest) = match rest {
         [Word::Sign('.'), Word::Name(member), rest @ ..] => (Some(*member), rest),
@@ -143,7 +271,7 @@ fn base_name<'a>(words: &[&'a Word<'a>]) -> Option<(&'a str, Option<&'a str>)> {
         }
         rest => (None, rest),
     };
-    let slice = |rest: &[&Word<'_>]| {
+    let slice = |rest: &[Word<'_>]| {
         let inside = rest.iter().take_while(|word| !matches!(word, Word::Sign(']')));
         inside.filter(|word| matches!(word, Word::Sign(':'))).count() > 0
     };
@@ -152,7 +280,6 @@ fn base_name<'a>(words: &[&'a Word<'a>]) -> Option<(&'a str, Option<&'a str>)> {
             Some((base, member))
         }
         [Word::Sign('['), ..] if slice(rest) => Some((base, member)),
-        [Word::Sign('-' | '+')] => Some((base, member)),
         _ => None,
     }
 }
@@ -165,6 +292,15 @@ enum Piece<'a> {
     Print { text: &'a str, inner: &'a str },
     /// Text and comments.
     Other { text: &'a str },
+}
+
+impl<'a> Piece<'a> {
+    /// The words of a tag, without the marks of whitespace control.
+    fn words(&self) -> Option<Vec<Word<'a>>> {
+        let (Self::Block { inner, .. } | Self::Print { inner, .. }) = self else { return None };
+        let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+        Some(words(inner.strip_suffix(['-', '+']).unwrap_or(inner)))
+    }
 }
 
 fn pieces(source: &str) -> Vec<Piece<'_>> {
@@ -312,6 +448,11 @@ mod tests {
             "{% for m in messages %}{% for c in m.content %}{{ c }}{% endfor %}{% endfor %}",
             "{%- for m in messages[1:] -%}{%- for c in m['content'] | list -%}{%- endfor -%}{%- endfor -%}",
             "{% set rest = messages[1:] %}{% for m in rest %}{% for c in m[\"content\"] if c %}{% endfor %}{% endfor %}",
+            "{% for m in messages %}{% set content = m.content %}{% for c in content %}{% endfor %}{% endfor %}",
+            "{% macro show(a, b=[1, 2]) %}{% for c in b %}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(f(1, 2), m.content) }}{% endfor %}",
+            "{% macro show(a, b='') %}{% for c in a %}{% endfor %}{% endmacro %}{% for m in messages %}{{ 'x' + show(b=1, a=m['content']) | trim }}{% endfor %}",
+            "{% set ns = namespace(x=1, rest=messages[1:]) %}{% for m in ns.rest %}{% for c in m.content %}{% endfor %}{% endfor %}",
+            "{% set ns.rest = messages %}{% for m in ns.rest %}{% for c in m.content %}{% endfor %}{% endfor %}",
         ] {
             assert_eq!(content_format(source), ContentFormat::Parts, "{source}");
         }
@@ -320,7 +461,9 @@ mod tests {
             "{% for m in messages %}{% for c in m.tool_calls %}{% endfor %}{% endfor %}",
             "{# {% for m in messages %}{% for c in m.content %} #}",
             "{% for c in other.content %}{% endfor %}",
-            "{% for m in messages %}{% set content = m.content %}{% for c in content %}{% endfor %}{% endfor %}",
+            "{% for m in messages %}{% set text = m.content %}{% for c in text %}{% endfor %}{% endfor %}",
+            "{% macro show(content) %}{% for c in content %}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m.other) }}{% endfor %}",
+            "{% macro show(a, b) %}{% for c in b %}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m.content, [1, 2]) }}{% endfor %}",
         ] {
             assert_eq!(content_format(source), ContentFormat::Text, "{source}");
         }

@@ -89,8 +89,16 @@ fn configure(args: &ServeArgs) -> Result<Config, String> {
     loaded.usable().map_err(|_| format!("not started: {summary} in the configuration"))
 }
 
-fn serve(config: Config) -> Result<(), String> {
+fn serve(mut config: Config) -> Result<(), String> {
     logging::start(&config.log)?;
+    let cores: Vec<usize> =
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    config.resolve_cores(&cores);
+    if let Some(core) = config.cores.iter().find(|core| !cores.contains(core)) {
+        return Err(format!(
+            "`cores`: core {core} is not available to this process; these are: {cores:?}"
+        ));
+    }
     let shown = to_json(&config);
     let handle = server::start(config, true).map_err(|error| error.to_string())?;
     tracing::info!(

@@ -22,9 +22,8 @@ fn an_empty_file_lacks_only_a_worker() {
     );
 }
 
-#[test]
-fn every_key_is_read() {
-    let text = r#"
+/// Every key of the file, none at its default.
+const EVERY_KEY: &str = r#"
 listen = "0.0.0.0:80"
 admin = "127.0.0.1:91"
 cores = [2, 3]
@@ -82,7 +81,10 @@ block_size = 16
 [[worker]]
 url = "http://b:1"
 "#;
-    let config = Config::from_toml(text).unwrap();
+
+#[test]
+fn every_key_is_read() {
+    let config = Config::from_toml(EVERY_KEY).unwrap();
     assert_eq!(config.cores, [2, 3]);
     assert_eq!(config.policy, Policy::PowerOfTwo);
     assert!(!config.health.enabled);

@@ -48,6 +48,8 @@ pub(super) struct DescribedRank {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
     pub(super) endpoint: Endpoint,
+    /// Where missed batches can be asked for.
+    pub(super) replay: Option<Endpoint>,
     pub(super) topic: String,
 }
 
@@ -148,6 +150,8 @@ struct EventSource {
     #[serde(default)]
     endpoint: Option<String>,
     #[serde(default)]
+    replay_endpoint: Option<String>,
+    #[serde(default)]
     topic: Option<String>,
 }
 
@@ -168,7 +172,9 @@ pub(super) fn events_of_vllm(body: &str, host: &str, ip: IpAddr) -> Vec<Option<A
         let announced = endpoint.and_then(|text| Endpoint::announced(&text, host, ip).ok());
         if let Some(slot) = events.get_mut(position) {
             let topic = source.topic.unwrap_or_default();
-            *slot = announced.map(|endpoint| Announced { endpoint, topic });
+            let replay = source.replay_endpoint;
+            let replay = replay.and_then(|text| Endpoint::parse(&text, host).ok());
+            *slot = announced.map(|endpoint| Announced { endpoint, replay, topic });
         }
     }
     events
@@ -210,9 +216,12 @@ fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<Announced> {
     if events.get("publisher")?.as_str()? != "zmq" {
         return None;
     }
-    let port = events.get("endpoint_port_base")?.as_u64()?;
     let place = events.get("endpoint_host").and_then(Value::as_str).unwrap_or("*");
-    let base = Endpoint::parse(&format!("tcp://{place}:{port}"), host).ok()?;
+    let of_rank = |key: &str| {
+        let port = events.get(key)?.as_u64()?;
+        Endpoint::parse(&format!("tcp://{place}:{port}"), host).ok()?.of_rank(rank).ok()
+    };
     let topic = events.get("topic").and_then(Value::as_str).unwrap_or("").to_owned();
-    Some(Announced { endpoint: base.of_rank(rank).ok()?, topic })
+    let endpoint = of_rank("endpoint_port_base")?;
+    Some(Announced { endpoint, replay: of_rank("replay_endpoint_port_base"), topic })
 }

@@ -100,16 +100,13 @@ fn configured(
             rank.block_size_tokens = tokens;
         }
         let dp_rank = u32::try_from(position).unwrap_or(u32::MAX);
-        let endpoint = match config.kv_events.as_slice() {
-            [] => None,
-            [base] => Some(Endpoint::parse(base, &subject.url.host)?.of_rank(dp_rank)?),
-            each => each
-                .get(position)
-                .map(|text| Endpoint::parse(text, &subject.url.host))
-                .transpose()?,
-        };
+        let endpoint = of_rank(&config.kv_events, dp_rank, &subject.url.host)?;
+        let replay = of_rank(&config.replay, dp_rank, &subject.url.host)?;
         if let Some(endpoint) = endpoint {
-            rank.events = Some(Announced { endpoint, topic: config.kv_topic.clone() });
+            let topic = config.kv_topic.clone();
+            rank.events = Some(Announced { endpoint, replay, topic });
+        } else if let (Some(events), Some(replay)) = (&mut rank.events, replay) {
+            events.replay = Some(replay);
         }
     }
     if !config.models.is_empty() {
@@ -121,6 +118,18 @@ fn configured(
         described.models = config.models.iter().map(find).collect();
     }
     Ok(described)
+}
+
+/// A rank's own endpoint of a configured list: one for each rank, or one base for all.
+fn of_rank(list: &[String], dp_rank: u32, host: &str) -> Result<Option<Endpoint>, EndpointError> {
+    match list {
+        [] => Ok(None),
+        [base] => Endpoint::parse(base, host)?.of_rank(dp_rank).map(Some),
+        each => {
+            let position = usize::try_from(dp_rank).unwrap_or(usize::MAX);
+            each.get(position).map(|text| Endpoint::parse(text, host)).transpose()
+        }
+    }
 }
 
 /// Is the worker well? The cheapest honest question of each engine.

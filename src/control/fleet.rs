@@ -241,7 +241,7 @@ impl Fleet {
             if model.card_json.is_empty() {
                 model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
             }
-            let base = served.map_or_else(|| ANY_MODEL.into(), |served| base_name(served));
+            let base = served.map_or_else(|| ANY_MODEL.into(), base_name);
             if model.text.is_none() {
                 model.text = worker.texts.get(&base).and_then(|found| found.text.clone());
             }

@@ -16,9 +16,10 @@ use tokio::sync::OnceCell;
 #[derive(Clone, Debug, Default)]
 pub(super) struct ModelTexts {
     /// By directory and whether SGLang's rules apply.
-    by_dir: Rc<RefCell<HashMap<(PathBuf, bool), Rc<OnceCell<Loaded>>>>>,
+    by_dir: Rc<RefCell<ByDir>>,
 }
 
+type ByDir = HashMap<(PathBuf, bool), Rc<OnceCell<Loaded>>>;
 type Loaded = Result<Arc<ModelText>, String>;
 
 /// The text of one model, or why there is none.
@@ -159,7 +160,7 @@ mod tests {
         let root = model.display().to_string();
         assert_eq!(locate(None, Some(&root), None, None), None, "no tokenizer there");
         fs::write(model.join("tokenizer.json"), "{}").unwrap();
-        assert_eq!(locate(None, Some(&root), None, None), Some(model.clone()));
+        assert_eq!(locate(None, Some(&root), None, None), Some(model));
         assert_eq!(locate(Some(Path::new("/x")), Some(&root), None, None), Some("/x".into()));
 
         let snapshot = dir.path().join("models--org--m/snapshots/abc");

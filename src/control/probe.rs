@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-/// Pause after a failed description; doubles up to [`RETRY_MAX`].
-const RETRY_MIN: Duration = Duration::from_millis(250);
+/// Pause after a failed description; grows by half up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Adapters come and go while a worker is up: its description is renewed this often.
 const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(30);
@@ -105,7 +105,7 @@ impl Probe {
                 Err(error) => self.unreachable(reached, &error),
             }
             sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            pause = (pause * 3 / 2).min(RETRY_MAX);
         }
     }
 

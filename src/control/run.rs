@@ -233,6 +233,7 @@ impl Control {
             dp_rank: plan.dp_rank,
             worker: Arc::clone(&plan.worker),
             endpoint: plan.events.endpoint.clone(),
+            replay: plan.events.replay.clone(),
             topic: plan.events.topic.clone(),
             naming: Naming {
                 seed: self.setup.seed,

@@ -272,6 +272,9 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
     for (reason, label) in ResetReason::ALL {
         text.sample("kv_resets_total", &[("reason", label)], feeds.reset_count(reason));
     }
+    text.metric("kv_replays_total", Kind::Counter, "Replays of missed KV event batches.");
+    text.sample("kv_replays_total", &[("result", "complete")], feeds.replay_count(true));
+    text.sample("kv_replays_total", &[("result", "incomplete")], feeds.replay_count(false));
     text.metric("kv_feed_stalled_total", Kind::Counter, "Waits of feeds for a full ring.");
     text.sample("kv_feed_stalled_total", &[], feeds.stall_count());
     text.metric("kv_tracked_blocks", Kind::Gauge, "Blocks known by the engines' hashes.");

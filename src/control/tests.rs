@@ -1,1 +1,539 @@
+//! Discovery against recorded answers, the fleet, and the whole plane with shards that only listen.
 
+use super::described::{
+    Announced, DescribedRank, Description, events_of_vllm, ranks_of_vllm_metrics, read_models,
+    read_sglang_info,
+};
+use super::discovery::{DiscoveryError, Subject, assume, check_health, discover};
+use super::fleet::{ANY_MODEL, Fleet, Left};
+use super::http::Asker;
+use super::kv_events::Endpoint;
+use super::test_support::block_on_local;
+use super::{ControlSetup, run};
+use crate::account::{ShardPhase, Stage, StageHistograms};
+use crate::base::{Clock, DpRank, RankIndex, WorkerIndex};
+use crate::block::{BlockKey, KeySeed, RootName};
+use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
+use crate::mailbox::{ShardCommand, ShardEnd, wire};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
+use axum::Router;
+use axum::http::{StatusCode, Uri};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+macro_rules! recorded {
+    ($name:literal) => {
+        include_str!(concat!("../../tests/data/workers/", $name))
+    };
+}
+
+type Answers = &'static [(&'static str, &'static str)];
+
+const VLLM: Answers = &[
+    ("/v1/models", recorded!("vllm-0.32.0/models.json")),
+    ("/version", recorded!("vllm-0.32.0/version.json")),
+    ("/metrics", recorded!("vllm-0.32.0/metrics.txt")),
+    ("/kv_event_sources", recorded!("vllm-0.32.0/kv_event_sources.json")),
+    ("/health", ""),
+];
+const VLLM_RUST: Answers = &[
+    ("/v1/models", recorded!("vllm-rs-0.33.0/models.json")),
+    ("/metrics", recorded!("vllm-rs-0.33.0/metrics.txt")),
+    ("/health", ""),
+];
+const SGLANG: Answers = &[
+    ("/v1/models", recorded!("sglang-0.5.23/models.json")),
+    ("/server_info", recorded!("sglang-0.5.23/server_info.json")),
+    ("/model_info", recorded!("sglang-0.5.23/model_info.json")),
+];
+const PLAIN: Answers =
+    &[("/v1/models", r#"{"object":"list","data":[{"id":"a"},{"id":"b","parent":"a"}]}"#)];
+
+/// A server that knows some answers and says 404 to the rest.
+async fn fake(answers: Answers) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = Router::new().fallback(move |uri: Uri| async move {
+        let known = answers.iter().find(|(path, _)| *path == uri.path());
+        known.map_or((StatusCode::NOT_FOUND, ""), |(_, body)| (StatusCode::OK, *body))
+    });
+    tokio::task::spawn_local(async move { axum::serve(listener, app).await });
+    address
+}
+
+fn asker(address: SocketAddr) -> Asker {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    Asker::new(client, &format!("http://{address}"), None, Duration::from_secs(5))
+}
+
+async fn described(answers: Answers, config: &WorkerConfig) -> Result<Description, DiscoveryError> {
+    let address = fake(answers).await;
+    let url = WorkerUrl::parse("http://gpu1:8000").unwrap();
+    let subject = Subject { config, engine: EngineKind::Auto, url: &url, ip: address.ip() };
+    discover(&asker(address), subject).await
+}
+
+fn names(description: &Description) -> Vec<&str> {
+    description.models.iter().map(|model| &*model.name).collect()
+}
+
+fn streams(description: &Description) -> Vec<String> {
+    let shown = |rank: &DescribedRank| {
+        let replay = |events: &Announced| {
+            events.replay.as_ref().map_or_else(String::new, |r| format!(" {r}"))
+        };
+        let events = rank.events.as_ref();
+        events.map_or("-".to_owned(), |events| {
+            format!("{} {}{}", events.endpoint, events.topic, replay(events))
+        })
+    };
+    description.ranks.iter().map(shown).collect()
+}
+
+#[test]
+fn recorded_servers_are_recognised() {
+    block_on_local(async {
+        let none = WorkerConfig::default();
+        let vllm = described(VLLM, &none).await.unwrap();
+        assert_eq!(vllm.dialect, Dialect::Vllm);
+        assert_eq!(names(&vllm), ["tiny"]);
+        assert_eq!(vllm.models[0].root.as_deref(), Some("/srv/models/tiny-random-llama"));
+        assert!(vllm.models[0].card_json.starts_with("{\"id\":\"tiny\""));
+        assert_eq!(
+            streams(&vllm),
+            ["tcp://gpu1:5557 kv@tiny tcp://gpu1:5657", "tcp://gpu1:5558 kv@tiny tcp://gpu1:5658"]
+        );
+        assert!(vllm.ranks.iter().all(|r| (r.block_size_tokens, r.kv_block_count) == (32, 64)));
+
+        let rust = described(VLLM_RUST, &none).await.unwrap();
+        assert_eq!(rust.dialect, Dialect::Vllm);
+        assert_eq!(rust.ranks.len(), 2, "two engines in the metrics");
+        assert_eq!(streams(&rust), ["-", "-"]);
+
+        let sglang = described(SGLANG, &none).await.unwrap();
+        assert_eq!(sglang.dialect, Dialect::Sglang);
+        assert_eq!(names(&sglang), ["tiny"]);
+        assert_eq!(sglang.models[0].root.as_deref(), Some("/srv/models/tiny-random-llama"));
+        assert_eq!(streams(&sglang), ["tcp://gpu1:6657 "]);
+        assert_eq!(sglang.ranks[0].block_size_tokens, 4);
+        assert_eq!(sglang.ranks[0].kv_block_count, 25_000);
+
+        let plain = described(PLAIN, &none).await.unwrap();
+        assert_eq!((plain.dialect, names(&plain)), (Dialect::Openai, vec!["a", "b"]));
+        assert_eq!(plain.models[1].parent.as_deref(), Some("a"));
+
+        let silent = described(&[], &none).await.unwrap();
+        assert_eq!(
+            (silent.dialect, silent.models.len(), silent.ranks.len()),
+            (Dialect::Openai, 0, 1)
+        );
+        let odd = described(&[("/v1/models", "<html>")], &none).await;
+        assert!(matches!(odd, Err(DiscoveryError::Models)));
+    });
+}
+
+#[test]
+fn health_asks_the_cheapest_question_of_each_engine() {
+    block_on_local(async {
+        for (answers, dialect, well) in [
+            (VLLM, Dialect::Vllm, true),
+            (SGLANG, Dialect::Sglang, true),
+            (PLAIN, Dialect::Openai, true),
+            (&[], Dialect::Openai, false),
+            (&[], Dialect::Sglang, false),
+        ] {
+            let asker = asker(fake(answers).await);
+            assert_eq!(check_health(&asker, dialect).await.is_ok(), well);
+        }
+    });
+}
+
+#[test]
+fn the_workers_own_settings_win() {
+    block_on_local(async {
+        let config = WorkerConfig {
+            kv_events: vec!["tcp://*:7000".to_owned()],
+            kv_topic: "kv".to_owned(),
+            ranks: Some(3),
+            models: vec!["tiny".to_owned(), "alias".to_owned()],
+            block_size_tokens: Some(8),
+            ..WorkerConfig::default()
+        };
+        let described = described(VLLM, &config).await.unwrap();
+        assert_eq!(
+            streams(&described),
+            ["tcp://gpu1:7000 kv", "tcp://gpu1:7001 kv", "tcp://gpu1:7002 kv"]
+        );
+        assert!(described.ranks.iter().all(|rank| rank.block_size_tokens == 8));
+        assert_eq!(names(&described), ["tiny", "alias"]);
+        assert!(described.models[0].root.is_some(), "what is known of a configured name is kept");
+    });
+    let url = WorkerUrl::parse("http://gpu1:8000").unwrap();
+    let config = WorkerConfig::default();
+    let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let subject = Subject { config: &config, engine: EngineKind::Auto, url: &url, ip };
+    let assumed = assume(subject).unwrap();
+    assert_eq!((assumed.models.len(), assumed.ranks.len()), (0, 1));
+}
+
+#[test]
+fn odd_answers_are_survived() {
+    assert!(read_models("[]").is_none());
+    assert_eq!(read_models(r#"{"data":[1,{"id":2},{"id":"x"}]}"#).unwrap().models.len(), 1);
+    assert!(read_sglang_info("nonsense", "h").is_none());
+    let info =
+        read_sglang_info(r#"{"dp_size":4000000000,"page_size":-1,"kv_events":7}"#, "h").unwrap();
+    assert_eq!(info.ranks.len(), crate::base::limits::RANKS_MAX);
+    let ranks = ranks_of_vllm_metrics("vllm:num_requests_running{engine=\"4000000000\"} 1\n");
+    assert_eq!(ranks.len(), 1);
+    let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
+    assert!(events_of_vllm("{\"x\":{},\"99999999\":{}}", "h", ip).is_empty());
+    let off = r#"{"0":{"enable_kv_cache_events":false,"endpoint":"tcp://*:1"},"1":{"enable_kv_cache_events":true,
+        "publisher":"null","endpoint":"tcp://*:1"}}"#;
+    assert_eq!(events_of_vllm(off, "h", ip), [None, None]);
+    let rust = r#"{"frontend":"rust","dp_size":2,"page_size":1}"#;
+    assert!(read_sglang_info(rust, "h").unwrap().port_per_rank);
+}
+
+const SEED: KeySeed = KeySeed(3);
+
+fn config(urls: &[&str]) -> Config {
+    let worker = |url: &&str| WorkerConfig { url: (*url).to_owned(), ..WorkerConfig::default() };
+    Config { workers: urls.iter().map(worker).collect(), ..Config::default() }
+}
+
+fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Description {
+    let models = read_models(models).unwrap().models;
+    let ranks = vec![DescribedRank { block_size_tokens, ..DescribedRank::default() }; ranks];
+    Description { dialect: Dialect::Vllm, models, ranks, port_per_rank: false }
+}
+
+fn root(model: &str, block_size_tokens: u32, lora: &str) -> BlockKey {
+    BlockKey::root(SEED, &RootName { model, block_size_tokens, lora, cache_salt: "" })
+}
+
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
+
+#[test]
+fn ranks_keep_their_numbers_and_models_their_roots() {
+    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
+    let start = fleet.snapshot();
+    assert_eq!((start.workers.len(), start.ranks.len(), start.models.len()), (2, 0, 0));
+    assert_eq!(start.workers[0].state, WorkerState::Unknown);
+
+    let two = r#"{"data":[{"id":"m"},{"id":"alias"},{"id":"lora","parent":"m"}]}"#;
+    fleet.describe(WorkerIndex(1), ADDRESS, description(two, 2, 16), BTreeMap::new());
+    fleet.describe(
+        WorkerIndex(0),
+        ADDRESS,
+        description(r#"{"data":[{"id":"m"}]}"#, 1, 32),
+        BTreeMap::new(),
+    );
+    assert!(fleet.set_state(WorkerIndex(0), WorkerState::Up));
+    assert!(!fleet.set_state(WorkerIndex(0), WorkerState::Up));
+    let snapshot = fleet.snapshot();
+    assert_eq!(snapshot.generation, 2);
+    let of = |name: &str| snapshot.model(name).unwrap().1.clone();
+    assert_eq!(of("m").ranks, [RankIndex(0), RankIndex(1), RankIndex(2)]);
+    assert_eq!(of("alias").ranks, [RankIndex(0), RankIndex(1)]);
+    let keys = |name: &str| of(name).roots.iter().map(|root| root.key).collect::<Vec<_>>();
+    assert_eq!(keys("m"), [root("m", 16, ""), root("m", 32, "")]);
+    assert_eq!(keys("alias"), [root("m", 16, "")], "another name of the same cache");
+    assert_eq!(keys("lora"), [root("m", 16, "lora")]);
+    assert_eq!((snapshot.ranks[1].dp_rank, snapshot.ranks[1].dp_size), (DpRank(1), 2));
+
+    // Worker b comes back with one rank and another model; a's rank and everybody's numbers stay.
+    fleet.describe(
+        WorkerIndex(1),
+        ADDRESS,
+        description(r#"{"data":[{"id":"n"}]}"#, 1, 16),
+        BTreeMap::new(),
+    );
+    let snapshot = fleet.snapshot();
+    assert_eq!(snapshot.ranks.len(), 3);
+    assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(2)]);
+    assert_eq!(snapshot.model("n").unwrap().1.ranks, [RankIndex(0)]);
+    assert!(snapshot.model("alias").unwrap().1.ranks.is_empty());
+
+    // Events may correct the block size.
+    assert!(fleet.set_feed(RankIndex(0), true, 64));
+    assert!(!fleet.set_feed(RankIndex(0), true, 64));
+    let snapshot = fleet.snapshot();
+    assert_eq!(snapshot.model("n").unwrap().1.roots[0].key, root("n", 64, ""));
+    assert!(snapshot.ranks[0].kv_feed_live);
+}
+
+#[test]
+fn unknown_models_are_any_model() {
+    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    fleet.describe(WorkerIndex(0), ADDRESS, description(r#"{"data":[]}"#, 1, 16), BTreeMap::new());
+    let snapshot = fleet.snapshot();
+    let (_, model) = snapshot.model(ANY_MODEL).unwrap();
+    assert_eq!((model.ranks.len(), model.roots[0].key), (1, root(ANY_MODEL, 16, "")));
+}
+
+#[test]
+fn ranks_on_ports_of_their_own_are_not_pinned() {
+    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut both = description(r#"{"data":[{"id":"m"}]}"#, 2, 1);
+    both.port_per_rank = true;
+    fleet.describe(WorkerIndex(0), ADDRESS, both, BTreeMap::new());
+    let snapshot = fleet.snapshot();
+    let shown: Vec<(u16, u32)> =
+        snapshot.ranks.iter().map(|rank| (rank.address.port(), rank.dp_size)).collect();
+    assert_eq!(shown, [(9, 1), (10, 1)]);
+}
+
+#[test]
+fn a_fleet_past_the_limit_leaves_ranks_out() {
+    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
+    let many = || description(r#"{"data":[{"id":"m"}]}"#, 700, 16);
+    assert_eq!(fleet.describe(WorkerIndex(0), ADDRESS, many(), BTreeMap::new()), Left::default());
+    let left = fleet.describe(WorkerIndex(1), ADDRESS, many(), BTreeMap::new());
+    assert_eq!(left.ranks, 1_400 - crate::base::limits::RANKS_MAX);
+}
+
+#[test]
+fn feeds_are_replaced_only_when_they_would_do_something_else() {
+    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let with = |port: u16| {
+        let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
+        let endpoint = Endpoint::parse(&format!("tcp://a:{port}"), "a").unwrap();
+        description.ranks[0].events =
+            Some(Announced { endpoint, replay: None, topic: String::new() });
+        description
+    };
+    fleet.describe(WorkerIndex(0), ADDRESS, with(1), BTreeMap::new());
+    let first = fleet.feed_plans().remove(0);
+    fleet.describe(WorkerIndex(0), ADDRESS, with(1), BTreeMap::new());
+    assert!(fleet.feed_plans()[0].same_as(&first));
+    fleet.describe(WorkerIndex(0), ADDRESS, with(2), BTreeMap::new());
+    assert!(!fleet.feed_plans()[0].same_as(&first));
+}
+
+/// The control plane on its own thread, with shards that a test plays.
+struct Plane {
+    admin: SocketAddr,
+    stop: tokio::sync::watch::Sender<bool>,
+    shards: Vec<ShardEnd>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl Plane {
+    fn start(config: Config) -> Self {
+        let wakes =
+            (0..2).map(|_| std::fs::File::options().write(true).open("/dev/null").unwrap().into());
+        let (end, shards) = wire(wakes.collect());
+        let admin = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        admin.set_nonblocking(true).unwrap();
+        let address = admin.local_addr().unwrap();
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let (index, _slices) = crate::index::index(2, SEED, 1 << 20);
+        let setup = ControlSetup {
+            config: Arc::new(config),
+            clock: Clock::start(),
+            seed: SEED,
+            end,
+            board: Arc::new(LoadBoard::new()),
+            index,
+            admin,
+            stopped,
+            signals: false,
+        };
+        let (tell, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            run(setup).unwrap();
+            tell.send(()).unwrap();
+        });
+        Self { admin: address, stop, shards, ended }
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let out = Rc::new(RefCell::new((0, String::new())));
+        let shared = Rc::clone(&out);
+        let url = format!("http://{}{path}", self.admin);
+        block_on_local(async move {
+            let response = reqwest::Client::builder()
+                .no_proxy()
+                .build()
+                .unwrap()
+                .get(url)
+                .send()
+                .await
+                .unwrap();
+            let status = response.status().as_u16();
+            *shared.borrow_mut() = (status, response.text().await.unwrap());
+        });
+        out.take()
+    }
+
+    fn snapshot_until(
+        &mut self,
+        shard: usize,
+        done: impl Fn(&FleetSnapshot) -> bool,
+    ) -> Arc<FleetSnapshot> {
+        poll(|| self.shards[shard].fleet.take().filter(|snapshot| done(snapshot)))
+    }
+}
+
+fn poll<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..1_000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    panic!("did not happen within 10 s");
+}
+
+/// A worker for tests outside of any runtime; it serves until the process ends.
+fn background_worker(answers: Answers) -> SocketAddr {
+    let (tell, address) = mpsc::channel();
+    std::thread::spawn(move || {
+        block_on_local(async move {
+            tell.send(fake(answers).await).unwrap();
+            std::future::pending::<()>().await;
+        });
+    });
+    address.recv().unwrap()
+}
+
+fn is_up(snapshot: &FleetSnapshot) -> bool {
+    snapshot.workers.iter().all(|worker| worker.state == WorkerState::Up)
+}
+
+#[test]
+fn the_plane_finds_its_workers_answers_questions_and_drains() {
+    let worker = background_worker(VLLM_RUST);
+    let mut config = config(&[&format!("http://{worker}")]);
+    config.health.interval = Duration::from_millis(50);
+    config.timeouts.drain = Duration::from_secs(60);
+    let mut plane = Plane::start(config);
+    let snapshot = plane.snapshot_until(0, is_up);
+    assert_eq!(snapshot.model("tiny").unwrap().1.ranks.len(), 2);
+    assert_eq!(snapshot.workers[0].address, worker);
+    plane.snapshot_until(1, is_up);
+
+    assert_eq!(plane.get("/healthz").0, 200);
+    let (status, body) = plane.get("/readyz");
+    assert_eq!(status, 503);
+    assert!(body.contains("0 of 2 shards listen"), "{body}");
+    for shard in &plane.shards {
+        shard.counters.set_phase(ShardPhase::Listening);
+    }
+    assert_eq!(plane.get("/readyz").0, 200);
+
+    let mut measured = StageHistograms::new();
+    measured.record(Stage::Dispatch, 30_000);
+    plane.shards[0].counters.answered(0, 200);
+    plane.shards[1].counters.answered(0, 200);
+    plane.shards[1].counters.refused(3, 0, true, 0);
+    plane.shards[1].counters.overlap_error(-2);
+    plane.shards[0].histograms.push(Box::new(measured)).unwrap();
+    let metrics = poll(|| {
+        let text = plane.get("/metrics").1;
+        text.contains("stage_seconds_count{stage=\"dispatch\"} 1").then_some(text)
+    });
+    for line in [
+        "forebay_requests_total{endpoint=\"chat_completions\",code=\"200\"} 2",
+        "forebay_rejected_total{reason=\"unknown-model\",endpoint=\"chat_completions\",model=\"tiny\",type=\"stream\"} 1",
+        &format!("forebay_in_flight{{worker=\"{worker}\",dp_rank=\"1\"}} 0"),
+        &format!("forebay_worker_up{{worker=\"{worker}\",engine=\"vllm\"}} 1"),
+        "forebay_stage_seconds_bucket{stage=\"dispatch\",le=\"0.00002\"} 0",
+        "forebay_stage_seconds_bucket{stage=\"dispatch\",le=\"0.00005\"} 1",
+        "forebay_overlap_error_blocks_bucket{le=\"1\"} 0",
+        "forebay_overlap_error_blocks_bucket{le=\"2\"} 1",
+        "forebay_overlap_error_blocks_sum 2",
+        "forebay_kv_batches_total{result=\"applied\"} 0",
+        "forebay_index_entries ",
+        "forebay_broken_invariants_total ",
+    ] {
+        assert!(metrics.lines().any(|have| have.starts_with(line)), "{line}\n{metrics}");
+    }
+    let (_, workers) = plane.get("/workers");
+    assert!(workers.contains("\"dp_rank\":1") && workers.contains("\"state\":\"up\""), "{workers}");
+    assert_eq!(plane.get("/nonsense").0, 404);
+
+    plane.stop.send(true).unwrap();
+    for shard in &mut plane.shards {
+        let ShardCommand::Drain { deadline } = poll(|| shard.commands.pop());
+        assert!(deadline.0 > 50_000_000_000, "{deadline:?}");
+        shard.counters.set_phase(ShardPhase::Draining);
+    }
+    let (status, body) = plane.get("/readyz");
+    assert!(status == 503 && body.contains("draining"), "{body}");
+    plane.stop.send(true).unwrap();
+    for shard in &mut plane.shards {
+        let ShardCommand::Drain { deadline } = poll(|| shard.commands.pop());
+        assert!(deadline.0 < 50_000_000_000, "the second request cuts: {deadline:?}");
+        shard.counters.set_phase(ShardPhase::Ended);
+    }
+    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn without_health_checks_workers_are_up_at_once() {
+    let mut config = config(&["http://127.0.0.1:9"]);
+    config.health = HealthConfig { enabled: false, ..config.health };
+    let mut plane = Plane::start(config);
+    let snapshot = plane.snapshot_until(0, is_up);
+    assert_eq!(snapshot.model(ANY_MODEL).unwrap().1.ranks, [RankIndex(0)]);
+    assert_eq!(snapshot.workers[0].address, "127.0.0.1:9".parse().unwrap());
+    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
+    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+}
+
+/// Serves until told to stop, on a port that can be had again.
+struct Mortal {
+    stop: tokio::sync::oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+fn mortal_worker(address: SocketAddr, answers: Answers) -> (Mortal, SocketAddr) {
+    let (tell, bound) = mpsc::channel();
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        block_on_local(async move {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.set_reuseaddr(true).unwrap();
+            socket.bind(address).unwrap();
+            let listener = socket.listen(16).unwrap();
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            let app = Router::new().fallback(move |uri: Uri| async move {
+                let known = answers.iter().find(|(path, _)| *path == uri.path());
+                known.map_or((StatusCode::NOT_FOUND, ""), |(_, body)| (StatusCode::OK, *body))
+            });
+            let serving = tokio::task::spawn_local(async move { axum::serve(listener, app).await });
+            let _ = stopped.await;
+            serving.abort();
+        });
+    });
+    (Mortal { stop, thread }, bound.recv().unwrap())
+}
+
+#[test]
+fn a_worker_that_dies_and_returns_as_another_is_described_again() {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let (first, address) = mortal_worker(any, VLLM);
+    let mut config = config(&[&format!("http://{address}")]);
+    config.health.interval = Duration::from_millis(30);
+    let mut plane = Plane::start(config);
+    let up = plane.snapshot_until(0, is_up);
+    assert!(up.model("tiny").is_some());
+    first.stop.send(()).unwrap();
+    first.thread.join().unwrap();
+    plane.snapshot_until(0, |snapshot| snapshot.workers[0].state == WorkerState::Down);
+    let (second, _) = mortal_worker(address, PLAIN);
+    let up = plane.snapshot_until(0, is_up);
+    assert_eq!(up.model("a").unwrap().1.ranks, [RankIndex(0)], "described before it takes traffic");
+    assert!(up.model("tiny").unwrap().1.ranks.is_empty());
+    second.stop.send(()).unwrap();
+    second.thread.join().unwrap();
+    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
+    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+}

@@ -269,3 +269,97 @@ impl ChunkedDecoder {
 fn expect(byte: u8, wanted: u8, next: State) -> Result<State, BodyError> {
     if byte == wanted { Ok(next) } else { Err(BodyError::LineEnd) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{BodyError, BodyLimits, ChunkedDecoder, Decoded};
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    fn decoded(wire: &str) -> Result<(String, usize, bool), BodyError> {
+        let limits =
+            BodyLimits { body_bytes_max: 100, extension_bytes_max: 20, trailer_bytes_max: 20 };
+        let mut bytes = wire.as_bytes().to_vec();
+        let Decoded { data_bytes, consumed_bytes, done } =
+            ChunkedDecoder::new(&limits).decode(&mut bytes)?;
+        Ok((String::from_utf8(bytes[..data_bytes].to_vec()).unwrap(), consumed_bytes, done))
+    }
+
+    #[test]
+    fn data_move_to_the_front_and_the_next_message_stays() {
+        let mut bytes =
+            b"3\r\nabc\r\nA;x=\"y;\\\"\" ; z\r\n0123456789\r\n0\r\nT: v\r\n\r\nGET".to_vec();
+        let decoded = ChunkedDecoder::new(&BodyLimits::default()).decode(&mut bytes).unwrap();
+        assert_eq!((decoded.data_bytes, decoded.done), (13, true));
+        assert_eq!(&bytes[..13], b"abc0123456789");
+        assert_eq!(&bytes[decoded.consumed_bytes..], b"GET");
+    }
+
+    #[test]
+    fn a_finished_decoder_consumes_nothing() {
+        let mut decoder = ChunkedDecoder::new(&BodyLimits::default());
+        assert!(decoder.decode(&mut b"0\r\n\r\n".to_vec()).unwrap().done);
+        assert_eq!(
+            decoder.decode(&mut b"1\r\n".to_vec()),
+            Ok(Decoded { data_bytes: 0, consumed_bytes: 0, done: true })
+        );
+    }
+
+    #[test]
+    fn faults() {
+        for (wire, wanted) in [
+            ("x\r\n", BodyError::Size),
+            ("\r\n", BodyError::Size),
+            (" 1\r\n", BodyError::Size),
+            ("1 \r\n", BodyError::Size),
+            ("0x1\r\n", BodyError::Size),
+            ("00000000000000001\r\n", BodyError::Size),
+            ("1\n", BodyError::LineEnd),
+            ("1\r\r\n", BodyError::LineEnd),
+            ("1\r\nab", BodyError::LineEnd),
+            ("1\r\na\n", BodyError::LineEnd),
+            ("1;\r\n", BodyError::Extension),
+            ("1;a=\r\n", BodyError::Extension),
+            ("1;a=\"b\r\n", BodyError::Extension),
+            ("1;a\0\r\n", BodyError::Extension),
+            ("1 a\r\n", BodyError::Extension),
+            ("1;aaaaaaaaaaaaaaaaaaaaaaaa\r\n", BodyError::ExtensionsTooLong),
+            ("0\r\nnocolon\r\n", BodyError::Trailer),
+            ("0\r\na : b\r\n", BodyError::Trailer),
+            ("0\r\n a: b\r\n", BodyError::Trailer),
+            ("0\r\na: b\n", BodyError::LineEnd),
+            ("0\r\naaaaaaaa: bbbbbbbbbbbbb\r\n", BodyError::TrailerTooLong),
+            ("65\r\n", BodyError::TooLarge),
+            ("ffffffffffffffff\r\n", BodyError::TooLarge),
+        ] {
+            assert_eq!(decoded(wire), Err(wanted), "{wire:?}");
+        }
+        assert_eq!((BodyError::TooLarge.status(), BodyError::Size.status()), (413, 400));
+        assert_eq!(decoded("64\r\n").map(|decoded| decoded.2), Ok(false));
+    }
+
+    proptest! {
+        #[test]
+        fn any_payload_in_any_pieces(payload in any::<Vec<u8>>(), chunk in 1..40_usize, cuts in proptest::collection::vec(1..30_usize, 1..50)) {
+            let mut wire = Vec::new();
+            for piece in payload.chunks(chunk) {
+                wire.extend(format!("{:X};n=1\r\n", piece.len()).into_bytes());
+                wire.extend(piece);
+                wire.extend(b"\r\n");
+            }
+            wire.extend(b"0\r\nA: b\r\n\r\nrest");
+            let mut decoder = ChunkedDecoder::new(&BodyLimits::default());
+            let (mut data, mut at, mut done) = (Vec::new(), 0, false);
+            for cut in cuts.iter().cycle() {
+                let mut bytes = wire[at..(at + cut).min(wire.len())].to_vec();
+                let decoded = decoder.decode(&mut bytes).unwrap();
+                data.extend(&bytes[..decoded.data_bytes]);
+                at += decoded.consumed_bytes;
+                done = decoded.done;
+                if done || bytes.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!((data, done, &wire[at..]), (payload, true, &b"rest"[..]));
+        }
+    }
+}

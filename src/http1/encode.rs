@@ -181,3 +181,99 @@ pub fn encode_chunk_header(data_bytes: usize, out: &mut [u8; 10]) -> usize {
     }
     start
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        DownstreamHead, UpstreamHead, encode_chunk_header, encode_request, encode_response,
+    };
+    use crate::http1::{
+        BodyFraming, HeadLimits, Method, RequestHead, ResponseHead, Version, parse_request,
+        parse_response,
+    };
+
+    #[test]
+    fn requests_leave_with_own_framing() {
+        let request = b"POST /a?b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer c\r\nX-Request-ID: theirs\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\nTE: trailers\r\nContent_Length: 9\r\nProxy-Foo: 1\r\nExpect: 100-continue\r\nX-Rank: 9\r\nX-Keep: \xe9\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let mut head = RequestHead::default();
+        parse_request(request, &HeadLimits::default(), &mut head).unwrap();
+        let mut upstream = UpstreamHead {
+            authority: "w:1",
+            content_length: Some(3),
+            request_id: b"ours",
+            authorization: Some("Bearer w"),
+            extra: &[("x-rank", b"2")],
+        };
+        let mut out = Vec::new();
+        encode_request(&head, request, &upstream, &mut out);
+        let wanted = b"POST /a?b HTTP/1.1\r\nhost: w:1\r\nX-Keep: \xe9\r\nvia: 1.1 forebay\r\nauthorization: Bearer w\r\nx-request-id: ours\r\nx-rank: 2\r\ncontent-length: 3\r\n\r\n";
+        assert_eq!(out, wanted);
+        (upstream.request_id, upstream.authorization, upstream.content_length) = (b"", None, None);
+        out.clear();
+        encode_request(&head, request, &upstream, &mut out);
+        let text = String::from_utf8_lossy(&out);
+        assert!(
+            text.contains("X-Request-ID: theirs\r\n")
+                && text.contains("Authorization: Bearer c\r\n")
+        );
+        assert!(!text.contains("ength"));
+    }
+
+    fn passed_on(
+        response: &[u8],
+        method: Method,
+        framing: BodyFraming,
+        client_version: Version,
+        keep_alive: bool,
+    ) -> String {
+        let mut head = ResponseHead::default();
+        parse_response(response, &method, &HeadLimits::default(), &mut head).unwrap();
+        let mut out = Vec::new();
+        encode_response(
+            &head,
+            response,
+            &DownstreamHead { framing, keep_alive, client_version, extra: &[("server", b"f")] },
+            &mut out,
+        );
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn responses_reach_the_client_with_own_framing() {
+        let response = b"HTTP/1.1 200 \r\nServer: s\r\nConnection: x-a\r\nX-A: 1\r\nKeep-Alive: timeout=5\r\nX-B: 2\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(
+            passed_on(response, Method::Get, BodyFraming::Chunked, Version::Http11, true),
+            "HTTP/1.1 200 OK\r\nX-B: 2\r\ntransfer-encoding: chunked\r\nserver: f\r\n\r\n"
+        );
+        assert_eq!(
+            passed_on(response, Method::Get, BodyFraming::UntilClose, Version::Http10, true),
+            "HTTP/1.1 200 OK\r\nX-B: 2\r\nconnection: close\r\nserver: f\r\n\r\n"
+        );
+        assert_eq!(
+            passed_on(response, Method::Get, BodyFraming::Length(4), Version::Http10, true),
+            "HTTP/1.1 200 OK\r\nX-B: 2\r\nconnection: keep-alive\r\nserver: f\r\ncontent-length: 4\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn lengths_without_a_body() {
+        let response = |status: &str| format!("HTTP/1.1 {status} X\r\nContent-Length: 5\r\n\r\n");
+        let of = |status: &str, method| {
+            passed_on(response(status).as_bytes(), method, BodyFraming::None, Version::Http11, true)
+                .contains("content-length: 5")
+        };
+        assert!(of("200", Method::Head) && of("304", Method::Get));
+        assert!(!of("204", Method::Get) && !of("103", Method::Get));
+    }
+
+    #[test]
+    fn chunk_headers_are_right_aligned() {
+        for (bytes, wanted) in
+            [(1, "1\r\n"), (0x10, "10\r\n"), (16_384, "4000\r\n"), (0xffff_ffff, "ffffffff\r\n")]
+        {
+            let mut out = [0; 10];
+            let start = encode_chunk_header(bytes, &mut out);
+            assert_eq!(&out[start..], wanted.as_bytes());
+        }
+    }
+}

@@ -93,3 +93,40 @@ pub(super) fn push_decimal(mut value: u64, out: &mut Vec<u8>) {
     }
     out.extend_from_slice(digits.get(start..).unwrap_or(&[]));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{OwnResponse, encode_own, push_decimal};
+
+    #[test]
+    fn own_responses() {
+        let mut response = OwnResponse {
+            status: 429,
+            content_type: "application/json",
+            body: b"{}",
+            keep_alive: true,
+            head_only: false,
+            extra: &[("retry-after", b"1")],
+        };
+        let text = |response: &OwnResponse<'_>| {
+            let mut out = Vec::new();
+            encode_own(response, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let head = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: keep-alive\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n";
+        assert_eq!(text(&response), format!("{head}{{}}"));
+        response.head_only = true;
+        assert_eq!(text(&response), head);
+        response.keep_alive = false;
+        assert!(text(&response).contains("connection: close\r\n"));
+    }
+
+    #[test]
+    fn decimals() {
+        for value in [0, 7, 10, 999, u64::MAX] {
+            let mut out = Vec::new();
+            push_decimal(value, &mut out);
+            assert_eq!(out, value.to_string().as_bytes());
+        }
+    }
+}

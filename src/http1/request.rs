@@ -174,3 +174,244 @@ fn host(window: &[u8], head: &RequestHead) -> Result<(), HeadError> {
         Err(HeadError::Host)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse_request;
+    use crate::http1::{
+        BodyFraming, FieldKind, HeadError, HeadLimits, Method, Progress, RequestHead, Version,
+        bytes_of,
+    };
+
+    const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 512, fields_max: 8 };
+
+    fn parsed(text: &str) -> Result<RequestHead, HeadError> {
+        let mut head = RequestHead::default();
+        match parse_request(text.as_bytes(), &LIMITS, &mut head)? {
+            Progress::Complete => Ok(head),
+            Progress::Partial => panic!("{text:?} is partial"),
+        }
+    }
+
+    fn refused(text: &str) -> HeadError {
+        parsed(text).expect_err(text)
+    }
+
+    #[test]
+    fn a_request_of_a_usual_client() {
+        let text = "POST /v1/completions?a=1 HTTP/1.1\r\nHost: a:80\r\nContent-Type: application/json\r\nX-Request-Id: \t7 \r\nContent-Length: 2\r\n\r\n{}";
+        let head = parsed(text).unwrap();
+        assert_eq!(
+            (head.method, head.version, head.body),
+            (Method::Post, Version::Http11, BodyFraming::Length(2))
+        );
+        assert!(head.keep_alive && !head.expect_continue);
+        assert_eq!(head.path(text.as_bytes()), b"/v1/completions");
+        assert_eq!(bytes_of(text.as_bytes(), &head.query), b"?a=1");
+        assert_eq!(head.value_of(FieldKind::RequestId, text.as_bytes()), Some(&b"7"[..]));
+        assert_eq!(&text[head.head_bytes..], "{}");
+    }
+
+    #[test]
+    fn targets() {
+        for (line, path) in [
+            ("GET / HTTP/1.1", "/"),
+            ("GET http://h:1/p?q HTTP/1.1", "/p"),
+            ("GET HTTPS://[::1] HTTP/1.1", "/"),
+            ("OPTIONS * HTTP/1.1", "*"),
+        ] {
+            let text = format!("{line}\r\nHost: other\r\n\r\n");
+            let head = parsed(&text).unwrap();
+            assert_eq!(head.path(text.as_bytes()), path.as_bytes(), "{line}");
+        }
+        for target in
+            ["*", "h:80", "p", "http://", "http:///p", "http://u@h/", "ftp://h/", "/a#b", "/\u{e9}"]
+        {
+            assert_eq!(
+                refused(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n")),
+                HeadError::Target,
+                "{target}"
+            );
+        }
+        assert_eq!(refused("CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n\r\n"), HeadError::Connect);
+    }
+
+    #[test]
+    fn versions() {
+        for (version, wanted) in [
+            ("HTTP/2.0", HeadError::Version),
+            ("HTTP/1.10", HeadError::Version),
+            ("HTTP/0.9", HeadError::Version),
+            ("HTTP/01.1", HeadError::Version),
+            ("HTTP/11", HeadError::Protocol),
+            ("http/1.1", HeadError::Protocol),
+            ("HTTP/1.1 HTTP/1.1", HeadError::StartLine),
+            ("HTTP/1.1 ", HeadError::StartLine),
+        ] {
+            assert_eq!(
+                refused(&format!("GET / {version}\r\nHost: a\r\n\r\n")),
+                wanted,
+                "{version}"
+            );
+        }
+        assert_eq!(refused("GET /\r\n\r\n"), HeadError::Version);
+        assert_eq!(refused("GET HTTP/1.1\r\n\r\n"), HeadError::StartLine);
+        assert_eq!(parsed("GET / HTTP/1.7\r\nHost: a\r\n\r\n").unwrap().version, Version::Http11);
+    }
+
+    #[test]
+    fn connections() {
+        let keeps = |version: &str, fields: &str| {
+            parsed(&format!("GET / HTTP/{version}\r\nHost: a\r\n{fields}\r\n")).unwrap().keep_alive
+        };
+        assert!(keeps("1.1", ""));
+        assert!(!keeps("1.1", "Connection: x,  CLOSE\r\n"));
+        assert!(!keeps("1.1", "Connection: keep-alive\r\nConnection: close\r\n"));
+        assert!(!keeps("1.0", ""));
+        assert!(keeps("1.0", "Connection: Keep-Alive\r\n"));
+        let many = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "a,".repeat(70));
+        assert_eq!(refused(&many), HeadError::ConnectionOptions);
+    }
+
+    #[test]
+    fn what_connection_names_is_hop_by_hop_but_never_the_framing() {
+        let head = parsed("POST / HTTP/1.1\r\nHost: a\r\nConnection: host, x-a, content-length\r\nX-A: 1\r\nX-B: 2\r\nContent-Length: 3\r\n\r\n").unwrap();
+        let kinds: Vec<_> = head.fields.iter().map(|field| field.kind).collect();
+        let wanted = [
+            FieldKind::Host,
+            FieldKind::HopByHop,
+            FieldKind::HopByHop,
+            FieldKind::Other,
+            FieldKind::ContentLength,
+        ];
+        assert_eq!((kinds.as_slice(), head.body), (&wanted[..], BodyFraming::Length(3)));
+    }
+
+    #[test]
+    fn framing_is_said_once() {
+        let framing = |fields: &str| {
+            parsed(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n")).map(|head| head.body)
+        };
+        assert_eq!(framing("Content-Length: 007"), Ok(BodyFraming::Length(7)));
+        assert_eq!(framing("Transfer-Encoding: CHUNKED"), Ok(BodyFraming::Chunked));
+        assert_eq!(framing("Content_Length: 5"), Ok(BodyFraming::None));
+        for (fields, wanted) in [
+            ("Content-Length: 5\r\nContent-Length: 5", HeadError::ContentLengthRepeated),
+            ("Content-Length: 5\r\ncontent-length: 6", HeadError::ContentLengthRepeated),
+            ("Content-Length: 5, 5", HeadError::ContentLength),
+            ("Content-Length: +5", HeadError::ContentLength),
+            ("Content-Length:", HeadError::ContentLength),
+            ("Content-Length: 9223372036854775808", HeadError::ContentLength),
+            ("Content-Length: 18446744073709551621", HeadError::ContentLength),
+            ("Content-Length: 5\r\nTransfer-Encoding: chunked", HeadError::FramingConflict),
+            ("Transfer-Encoding: chunked\r\nContent-Length: 5", HeadError::FramingConflict),
+            (
+                "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+                HeadError::TransferEncoding,
+            ),
+            ("Transfer-Encoding:", HeadError::TransferEncoding),
+            ("Transfer-Encoding: chunked, chunked", HeadError::Coding),
+            ("Transfer-Encoding: gzip, chunked", HeadError::Coding),
+            ("Transfer-Encoding: identity", HeadError::Coding),
+        ] {
+            assert_eq!(framing(fields), Err(wanted), "{fields}");
+        }
+        let old = "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(refused(old), HeadError::TransferEncoding);
+    }
+
+    #[test]
+    fn field_lines_are_taken_to_the_letter() {
+        for (line, wanted) in [
+            ("X-A: a\r\n b", HeadError::Folded),
+            (" X-A: a", HeadError::Folded),
+            ("X-A : a", HeadError::FieldName),
+            (": a", HeadError::FieldName),
+            ("X(A: a", HeadError::FieldName),
+            ("X-A", HeadError::FieldName),
+            ("X-A: a\nX-B: b", HeadError::LineEnd),
+            ("X-A: a\rX-B: b", HeadError::LineEnd),
+            ("X-A: a\r\r", HeadError::LineEnd),
+            ("X-A: a\0b", HeadError::FieldValue),
+            ("X-A: a\u{7f}b", HeadError::FieldValue),
+            ("Host: b", HeadError::HostRepeated),
+        ] {
+            assert_eq!(
+                refused(&format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n")),
+                wanted,
+                "{line}"
+            );
+        }
+        assert_eq!(refused("GET / HTTP/1.1\r\nA: b\r\n\r\n"), HeadError::HostMissing);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost:\r\n\r\n"), HeadError::Host);
+        assert_eq!(
+            parsed("OPTIONS * HTTP/1.1\r\nHost:\r\n\r\n").map(|head| head.fields.len()),
+            Ok(1)
+        );
+    }
+
+    #[test]
+    fn expectations() {
+        let expects = |text: &str| parsed(text).map(|head| head.expect_continue);
+        assert_eq!(
+            expects(
+                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nExpect: 100-Continue\r\n\r\n"
+            ),
+            Ok(true)
+        );
+        assert_eq!(
+            expects("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n"),
+            Ok(false)
+        );
+        assert_eq!(
+            expects("POST / HTTP/1.0\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n"),
+            Ok(false)
+        );
+        assert_eq!(
+            expects("POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n"),
+            Err(HeadError::Expectation)
+        );
+    }
+
+    #[test]
+    fn limits_are_inclusive() {
+        let mut head = RequestHead::default();
+        let exact = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "v".repeat(512 - 32));
+        assert_eq!(exact.len(), 512);
+        assert_eq!(parse_request(exact.as_bytes(), &LIMITS, &mut head), Ok(Progress::Complete));
+        let over = exact.replace("X: v", "X: vv");
+        assert_eq!(
+            parse_request(over.as_bytes(), &LIMITS, &mut head),
+            Err(HeadError::HeadTooLarge)
+        );
+        let target = format!("GET /{}", "a".repeat(600));
+        assert_eq!(
+            parse_request(target.as_bytes(), &LIMITS, &mut head),
+            Err(HeadError::TargetTooLong)
+        );
+        let fields = |count: usize| {
+            parsed(&format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: v\r\n".repeat(count)))
+                .map(|head| head.fields.len())
+        };
+        assert_eq!((fields(7), fields(8)), (Ok(8), Err(HeadError::TooManyFields)));
+        assert_eq!(refused(&"\r\n".repeat(5)), HeadError::EmptyLines);
+        assert_eq!(refused(&"A".repeat(33)), HeadError::MethodTooLong);
+    }
+
+    #[test]
+    fn statuses_for_clients() {
+        for (error, status) in [
+            (HeadError::TargetTooLong, 414),
+            (HeadError::Expectation, 417),
+            (HeadError::HeadTooLarge, 431),
+            (HeadError::TooManyFields, 431),
+            (HeadError::Coding, 501),
+            (HeadError::Connect, 501),
+            (HeadError::Version, 505),
+            (HeadError::FramingConflict, 400),
+            (HeadError::HostMissing, 400),
+        ] {
+            assert_eq!(error.status(), status);
+        }
+    }
+}

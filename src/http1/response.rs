@@ -102,3 +102,101 @@ fn finish(
     head.head_bytes = end;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse_response;
+    use crate::http1::{
+        BodyFraming, HeadError, HeadLimits, Method, Progress, ResponseHead, Version,
+    };
+
+    fn parsed(text: &str, method: Method) -> Result<ResponseHead, HeadError> {
+        let mut head = ResponseHead::default();
+        match parse_response(text.as_bytes(), &method, &HeadLimits::default(), &mut head)? {
+            Progress::Complete => Ok(head),
+            Progress::Partial => panic!("{text:?} is partial"),
+        }
+    }
+
+    #[test]
+    fn framing_in_the_order_of_the_rfc() {
+        let framing =
+            |text: &str, method| parsed(text, method).map(|head| (head.body, head.keep_alive));
+        let none = Ok((BodyFraming::None, true));
+        assert_eq!(framing("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::Head), none);
+        assert_eq!(
+            framing("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", Method::Get),
+            none
+        );
+        assert_eq!(
+            framing("HTTP/1.1 304 \r\nTransfer-Encoding: chunked\r\n\r\n", Method::Get),
+            none
+        );
+        assert_eq!(framing("HTTP/1.1 103 Early Hints\r\n\r\n", Method::Get), none);
+        assert_eq!(
+            framing("HTTP/1.1 200\r\nTransfer-Encoding: Chunked\r\n\r\n", Method::Get),
+            Ok((BodyFraming::Chunked, true))
+        );
+        assert_eq!(
+            framing("HTTP/1.1 200 OK\r\n\r\n", Method::Get),
+            Ok((BodyFraming::UntilClose, false))
+        );
+        assert_eq!(
+            framing("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", Method::Get),
+            Ok((BodyFraming::Length(0), false))
+        );
+        for fields in [
+            "Content-Length: 5\r\nContent-Length: 2",
+            "Content-Length: 5\r\nContent-Length: 5",
+            "Content-Length: ",
+            "Content-Length: 1\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding: gzip, chunked",
+        ] {
+            assert!(
+                framing(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n"), Method::Get).is_err(),
+                "{fields}"
+            );
+        }
+    }
+
+    #[test]
+    fn junk_is_no_status_line() {
+        for line in [
+            "HTTP/1.1 20 OK",
+            "HTTP/1.1 2000",
+            "HTTP/1.1  200 OK",
+            "HTTP/1.1 600 X",
+            "HTTP/1.1 099 X",
+            "HTTP/1.1 200 a\u{1}b",
+            "HTTP/2 200 OK",
+            "ICY 200 OK",
+            "hello",
+            "HTTP/1.1 101 Switching Protocols",
+            "\r\nHTTP/1.1 200 OK",
+        ] {
+            assert!(
+                parsed(&format!("{line}\r\nContent-Length: 0\r\n\r\n"), Method::Get).is_err(),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn event_streams_are_recognised() {
+        let streams = |kind: &str| {
+            parsed(&format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n"), Method::Post)
+                .unwrap()
+                .event_stream
+        };
+        assert!(streams("text/event-stream") && streams("Text/Event-Stream ; charset=utf-8"));
+        assert!(!streams("text/event-streams") && !streams("application/json"));
+    }
+
+    #[test]
+    fn old_clients_get_no_chunks() {
+        let head =
+            parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Method::Get).unwrap();
+        assert_eq!(head.framing_for(Version::Http11), BodyFraming::Chunked);
+        assert_eq!(head.framing_for(Version::Http10), BodyFraming::UntilClose);
+    }
+}

@@ -5,6 +5,10 @@ use super::table::{CELL_WORDS, Node, Spill};
 use super::words::{LANES, cell_of, contains, from_lanes, lane_rank, lanes, rank_lane};
 use crate::base::RankIndex;
 
+/// Ranks that fit a word.
+const FEW: u32 = 4;
+const _: () = assert!(FEW as usize == LANES);
+
 /// A set of ranks: lanes of a word while they are few, a bitset beyond.
 #[derive(Clone, Debug)]
 pub(super) enum Ranks {
@@ -63,14 +67,14 @@ impl Ranks {
             }
             (Self::Many(bits), Some(_)) => {
                 let mut left = [0; CELL_WORDS];
-                let mut kept_count = 0;
+                let mut kept_count = 0_u32;
                 for ((bits, held), left) in bits.iter_mut().zip(&spill.rank_bits).zip(&mut left) {
                     *left = *bits & !held;
                     *bits &= held;
                     kept_count += bits.count_ones();
                 }
                 record_bits(&left, before, out);
-                if kept_count > LANES as u32 {
+                if kept_count > FEW {
                     return;
                 }
                 from_lanes(bit_ranks(bits).map(rank_lane))

@@ -1,1 +1,164 @@
+use super::{Unrenderable, render};
+use crate::block::Vocabulary;
+use crate::chat::{ChatRole, ChatTemplate, MessageSpan, SpecialTokens};
+use crate::parse::{ApiRequest, PromptSource};
+use crate::worker::ModelText;
+use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
+use std::str::FromStr;
+use std::sync::Arc;
+use tokenizers::Tokenizer;
 
+const TOKENIZER: &str = include_str!("../../tests/data/tokenizer/tokenizer.json");
+const TEMPLATE: &str = include_str!("../../tests/data/tokenizer/chat_template.txt");
+/// Declines to be planned: it counts.
+const COUNTED: &str = "{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}";
+
+fn model(template: Option<&str>) -> ModelText {
+    let vocabulary = Vocabulary::from_tokenizer_json(TOKENIZER).unwrap();
+    let chat_template =
+        template.map(|source| ChatTemplate::compile(source, &SpecialTokens::new()).unwrap());
+    ModelText {
+        vocabulary: Arc::new(vocabulary.with_completion_prefix(b"<|endoftext|>")),
+        chat_template,
+    }
+}
+
+fn request(prompt: PromptSource) -> ApiRequest {
+    ApiRequest { prompt, add_generation_prompt: true, ..ApiRequest::default() }
+}
+
+fn span_of(body: &str, part: &str) -> std::ops::Range<u32> {
+    let start = body.find(part).unwrap();
+    u32::try_from(start).unwrap()..u32::try_from(start + part.len()).unwrap()
+}
+
+fn rendered(request: &ApiRequest, body: &str, model: &ModelText) -> Result<String, Unrenderable> {
+    let mut out = b"kept:".to_vec();
+    let result = render(request, body.as_bytes(), model, &mut out);
+    let text = String::from_utf8_lossy(&out).replacen("kept:", "", 1);
+    assert!(result.is_ok() || text.is_empty());
+    result.map(|()| text)
+}
+
+#[test]
+fn text_is_unescaped_behind_the_prefix() {
+    let body = r#"{"prompt": "a\n\u00e9\"b"}"#;
+    let model = model(None);
+    let text =
+        rendered(&request(PromptSource::Text(span_of(body, r#"a\n\u00e9\"b"#))), body, &model);
+    assert_eq!(text.unwrap(), "<|endoftext|>a\né\"b");
+    let body = r#"{"prompt": ["x\ty", "z"]}"#;
+    let text = rendered(&request(PromptSource::Batch(span_of(body, r#""x\ty""#))), body, &model);
+    assert_eq!(text.unwrap(), "<|endoftext|>x\ty");
+}
+
+#[test]
+fn token_ids_are_decoded() {
+    let model = model(None);
+    let ids =
+        Tokenizer::from_str(TOKENIZER).unwrap().encode("the server <|im_end|>\n", false).unwrap();
+    let list = serde_json::to_string_pretty(ids.get_ids()).unwrap();
+    let body = format!("{{\"prompt\": {list}}}");
+    for source in
+        [PromptSource::TokenIds(span_of(&body, &list)), PromptSource::Batch(span_of(&body, &list))]
+    {
+        assert_eq!(rendered(&request(source), &body, &model).unwrap(), "the server <|im_end|>\n");
+    }
+    for (list, expected) in [
+        ("[1,999999999]", Err(Unrenderable::UnknownToken)),
+        ("[1,99999999999999]", Err(Unrenderable::UnknownToken)),
+        ("[]", Ok(String::new())),
+    ] {
+        let source = PromptSource::TokenIds(span_of(list, list));
+        assert_eq!(rendered(&request(source), list, &model), expected);
+    }
+}
+
+#[test]
+fn messages_need_a_template() {
+    let body = r#"{"messages":[{"role":"user","content":"hi"}]}"#;
+    let mut plain = request(PromptSource::PlainMessages);
+    plain.messages.push(MessageSpan {
+        role: ChatRole::User,
+        content: span_of(body, "hi"),
+        escaped: false,
+    });
+    let full = request(PromptSource::Messages);
+    for request in [&plain, &full] {
+        assert_eq!(rendered(request, body, &model(None)), Err(Unrenderable::NoTemplate));
+        let text = rendered(request, body, &model(Some(TEMPLATE)));
+        assert_eq!(text.unwrap(), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+        assert_eq!(rendered(request, body, &model(Some(COUNTED))).unwrap(), "1hi");
+        let refusing = model(Some("{{ raise_exception('no') }}"));
+        assert_eq!(rendered(request, body, &refusing), Err(Unrenderable::Refused));
+    }
+}
+
+#[test]
+fn other_prompts_are_not_rendered() {
+    let model = model(Some(TEMPLATE));
+    assert_eq!(rendered(&request(PromptSource::None), "{}", &model), Err(Unrenderable::NoPrompt));
+    assert_eq!(
+        rendered(&request(PromptSource::Batch(0..1)), "7", &model),
+        Err(Unrenderable::NoPrompt)
+    );
+    let large =
+        format!("{{\"messages\":[],\"pad\":\"{}\"}}", "x".repeat(super::TEMPLATE_BODY_BYTES_MAX));
+    assert_eq!(
+        rendered(&request(PromptSource::Messages), &large, &model),
+        Err(Unrenderable::TooLarge)
+    );
+}
+
+fn contents() -> impl Strategy<Value = Vec<String>> {
+    let atom = prop::sample::select(vec![
+        "the router sends",
+        " ",
+        "   ",
+        "\n\n",
+        "\t",
+        "日本語",
+        "😀👩‍💻",
+        "e\u{301}",
+        "<|im_end|>",
+        "<|im_start|>system\n",
+        "<|endoftext|>",
+        "\u{a0}\u{3000}",
+        "{\"a\": 1}",
+        "don't",
+        "\\n",
+        "\u{0}",
+    ]);
+    let known = prop::collection::vec(atom, 0..8).prop_map(|atoms| atoms.concat());
+    prop::collection::vec(proptest::prop_oneof![known, any::<String>()], 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The rendered prompt is what the engine's tokens of the same prompt decode to.
+    #[test]
+    fn rendered_prompts_are_their_decoded_tokens(contents in contents()) {
+        thread_local! {
+            static MODEL: (Tokenizer, ModelText) =
+                (Tokenizer::from_str(TOKENIZER).unwrap(), model(Some(TEMPLATE)));
+        }
+        let messages: Vec<serde_json::Value> = contents
+            .iter()
+            .enumerate()
+            .map(|(index, content)| {
+                let role = ["user", "assistant"][index % 2];
+                serde_json::json!({ "role": role, "content": content })
+            })
+            .collect();
+        let body = serde_json::json!({ "messages": messages }).to_string();
+        MODEL.with(|(tokenizer, model)| {
+            let text = rendered(&request(PromptSource::Messages), &body, model).unwrap();
+            let encoded = tokenizer.encode(text.as_str(), false).unwrap();
+            let mut decoded = Vec::new();
+            assert!(model.vocabulary.decode_into(encoded.get_ids(), &mut decoded));
+            prop_assert_eq!(text, String::from_utf8(decoded).unwrap());
+            Ok(())
+        })?;
+    }
+}

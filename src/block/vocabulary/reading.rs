@@ -67,13 +67,17 @@ impl Reading {
 
     /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then taken out.
     pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) {
+        if !self.plain {
+            self.align_runs(text, from);
+        }
+        // After the runs: for what special tokens swallow, a space mark is no whitespace.
         if self.spaced {
             space_marks_to_spaces(text, from);
         }
+    }
+
+    fn align_runs(&self, text: &mut Vec<u8>, from: usize) {
         let end = text.len();
-        if self.plain || from >= end {
-            return;
-        }
         let mut position = from;
         while position < end {
             let (start, found) = self.find(text.get(..end).unwrap_or_default(), position);
@@ -100,7 +104,9 @@ impl Reading {
         if run.is_empty() {
             return;
         }
-        let spaced = text.get(run.start) == Some(&b' ');
+        let start = text.get(run.clone()).unwrap_or_default();
+        let spaced =
+            start.starts_with(b" ") || self.spaced && start.starts_with(SPACE_MARK.as_bytes());
         let prefixed = match self.prefix {
             Prefix::None => false,
             Prefix::EveryRun => true,

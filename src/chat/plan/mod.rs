@@ -18,6 +18,7 @@ mod verify;
 
 use super::message::{ChatRole, MessageSpan};
 use super::python::is_space;
+use super::shape::BILLING_LINE;
 use super::template::Renderer;
 use super::unescape::unescape_into;
 use crate::block::leading_bytes;
@@ -116,7 +117,9 @@ impl Plan {
             out.extend_from_slice(sent);
         }
         let content = out.get(start..)?;
-        if self.triggers.found_in(content) {
+        let rewritten =
+            message.role == ChatRole::System && content.starts_with(BILLING_LINE.as_bytes());
+        if rewritten || self.triggers.found_in(content) {
             return None;
         }
         if !self.covers_blank && leading_bytes(content, is_space) == content.len() {

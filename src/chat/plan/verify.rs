@@ -48,7 +48,7 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
 fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer, trials_left: &mut usize) -> bool {
     let forms =
         [text.to_owned(), format!("{text}b"), format!("a{text}"), format!("a{text}b{text}c")];
-    for roles in plan.kind.sequences(LITERAL_LENGTH) {
+    for roles in plan.kind.sequences(plan.kind.trial_length()) {
         for (index, form) in
             (0..roles.len()).flat_map(|index| forms.iter().map(move |form| (index, form)))
         {
@@ -128,7 +128,8 @@ impl Case {
 /// Half of the draws follow the usual order, so that every kind gets its conversations soon.
 fn random_role(rng: &mut Rng, index: usize, user: &mut bool) -> ChatRole {
     if rng.u8(..8) == 0 {
-        return [ChatRole::System, ChatRole::User, ChatRole::Assistant][rng.usize(..3)];
+        let role = rng.choice([ChatRole::System, ChatRole::User, ChatRole::Assistant]);
+        return role.unwrap_or(ChatRole::User);
     }
     if index == 0 && rng.bool() {
         return ChatRole::System;
@@ -162,8 +163,6 @@ const CONVERSATIONS_WITH_BLANKS: usize = 80;
 const CONVERSATIONS_AT_END: usize = 80;
 /// Renderings spent on literals of the template: a second or less, for templates of a thousand lines too.
 const LITERAL_TRIALS_MAX: usize = 12_000;
-/// Sequences in which each literal of the template is tried.
-const LITERAL_LENGTH: usize = 2;
 
 const SPACES: [&str; 12] = [
     " ",

@@ -1,7 +1,7 @@
 //! Bodies of `/v1/messages` (Anthropic) and `/v1/responses` (OpenAI) as bodies of `/v1/chat/completions`, the way vLLM
 //! converts them.
 
-use super::RenderError;
+use super::{BILLING_LINE, RenderError};
 use serde_json::{Map, Value, json};
 
 /// Rewrites the body if it is not a chat body already.
@@ -17,7 +17,12 @@ pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> 
 }
 
 fn from_anthropic(body: &mut Map<String, Value>) {
-    let system = body.remove("system");
+    let system = body.remove("system").map(without_billing);
+    let effort = body.get("output_config").and_then(|config| config.get("effort")).cloned();
+    let disabled = body.get("thinking").is_some_and(|thinking| kind(thinking) == "disabled");
+    if let Some(effort) = if disabled { Some("none".into()) } else { effort } {
+        body.insert("reasoning_effort".into(), effort);
+    }
     let Some(Value::Array(sent)) = body.get_mut("messages") else { return };
     let mut messages = Vec::with_capacity(sent.len() + 1);
     let system = system.map(|system| joined_text(&system, "")).filter(|text| !text.is_empty());
@@ -38,32 +43,49 @@ fn from_anthropic(body: &mut Map<String, Value>) {
     }
 }
 
-/// Messages without Anthropic's tool blocks pass as they are: their text parts are OpenAI's.
+/// The engine skips blocks that hold Claude Code's changing line.
+fn without_billing(system: Value) -> Value {
+    match system {
+        Value::Array(mut blocks) => {
+            let billing = |text: &str| text.starts_with(BILLING_LINE);
+            blocks.retain(|block| !block.get("text").and_then(Value::as_str).is_some_and(billing));
+            Value::Array(blocks)
+        }
+        other => other,
+    }
+}
+
+/// Messages without Anthropic's own blocks pass as they are: their text parts are OpenAI's.
 fn convert_blocks(message: Value, messages: &mut Vec<Value>) {
     let blocks = message.get("content").and_then(Value::as_array);
-    let has_tools = |blocks: &&Vec<Value>| {
-        blocks.iter().any(|block| matches!(kind(block), "tool_use" | "tool_result"))
-    };
-    let Some(blocks) = blocks.filter(has_tools) else {
+    let own = ["tool_use", "tool_result", "thinking", "redacted_thinking", "tool_reference"];
+    let has_own = |blocks: &&Vec<Value>| blocks.iter().any(|block| own.contains(&kind(block)));
+    let Some(blocks) = blocks.filter(has_own) else {
         messages.push(message);
         return;
     };
-    let (mut parts, mut calls) = (Vec::new(), Vec::new());
+    let (mut parts, mut calls, mut reasoning) = (Vec::new(), Vec::new(), String::new());
     for block in blocks {
         match kind(block) {
             "tool_use" => {
                 calls.push(json!({ "id": block.get("id"), "type": "function", "function": {
                     "name": block.get("name"), "arguments": block.get("input"),
-                }}))
+                }}));
             }
             "tool_result" => messages.push(json!({
                 "role": "tool", "tool_call_id": block.get("tool_use_id"),
                 "content": joined_text(block.get("content").unwrap_or(&Value::Null), "\n"),
             })),
+            "thinking" => {
+                reasoning
+                    .push_str(block.get("thinking").and_then(Value::as_str).unwrap_or_default());
+            }
+            "redacted_thinking" | "tool_reference" => {}
             _ => parts.push(block.clone()),
         }
     }
-    if parts.is_empty() && calls.is_empty() {
+    let from_user = message.get("role").and_then(Value::as_str) == Some("user");
+    if from_user && parts.is_empty() {
         return;
     }
     let content = match parts.as_slice() {
@@ -71,11 +93,16 @@ fn convert_blocks(message: Value, messages: &mut Vec<Value>) {
         [only] if kind(only) == "text" => only.get("text").cloned().unwrap_or_default(),
         _ => Value::Array(parts),
     };
-    let mut converted = json!({ "role": message.get("role"), "content": content });
-    if let Some(fields) = converted.as_object_mut().filter(|_| !calls.is_empty()) {
-        fields.insert("tool_calls".into(), Value::Array(calls));
+    let mut converted = Map::new();
+    converted.insert("role".into(), message.get("role").cloned().unwrap_or_default());
+    converted.insert("content".into(), content);
+    if !reasoning.is_empty() {
+        converted.insert("reasoning".into(), Value::String(reasoning));
     }
-    messages.push(converted);
+    if !calls.is_empty() {
+        converted.insert("tool_calls".into(), Value::Array(calls));
+    }
+    messages.push(Value::Object(converted));
 }
 
 fn from_responses(body: &mut Map<String, Value>) -> Result<(), RenderError> {

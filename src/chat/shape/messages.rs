@@ -1,12 +1,12 @@
 //! One message as the template gets it.
 
-use super::{ContentFormat, EngineRules, RenderError, Shaper};
+use super::{BILLING_LINE, ContentFormat, EngineRules, RenderError, Shaper};
 use serde_json::{Map, Value, json};
 
 /// A message with a role and a string, shaped.
 pub(in crate::chat) fn plain_message(shaper: &Shaper, role: &str, content: &str) -> Value {
     let content = Value::String(content.to_owned());
-    json!({ "role": role, "content": shaper.content(content) })
+    json!({ "role": role, "content": shaper.content(role, content) })
 }
 
 /// The text of a shaped content: the string, or the last part that has one.
@@ -26,9 +26,7 @@ impl Shaper {
         let Some(Value::String(role)) = sent.remove("role") else {
             return Err(RenderError::Unsupported("a message has no role"));
         };
-        let role =
-            if role == "developer" && !self.knows_developer { "system".into() } else { role };
-        let content = self.content(sent.remove("content").unwrap_or_default());
+        let content = self.content(&role, sent.remove("content").unwrap_or_default());
         let mut shaped = Map::new();
         shaped.insert("role".into(), Value::String(role.clone()));
         shaped.insert("content".into(), content);
@@ -61,15 +59,21 @@ impl Shaper {
     }
 
     /// Strings and lists of parts, brought to what the template loops over.
-    fn content(&self, content: Value) -> Value {
-        let wraps = self.rules == EngineRules::Vllm && self.format == ContentFormat::Parts;
-        match (content, self.format) {
+    fn content(&self, role: &str, content: Value) -> Value {
+        let vllm = self.rules == EngineRules::Vllm;
+        let content = if vllm && role == "system" { without_billing(content) } else { content };
+        // Under vLLM the results of tools are strings for every template.
+        let format = if vllm && role == "tool" { ContentFormat::Text } else { self.format };
+        let wraps = vllm && format == ContentFormat::Parts;
+        match (content, format) {
             (Value::Array(parts), ContentFormat::Parts) => {
                 parts.into_iter().map(shaped_part).collect()
             }
             (Value::Array(parts), ContentFormat::Text) => {
-                let texts: Vec<&str> = parts.iter().filter_map(part_text).collect();
-                let joint = if self.rules == EngineRules::Vllm { "\n" } else { " " };
+                let joint = if vllm { "\n" } else { " " };
+                let texts = parts.iter().filter_map(part_text);
+                // vLLM leaves empty parts out.
+                let texts: Vec<&str> = texts.filter(|text| !vllm || !text.is_empty()).collect();
                 Value::String(texts.join(joint))
             }
             (Value::String(text), _) if wraps => json!([{ "type": "text", "text": text }]),
@@ -77,6 +81,63 @@ impl Shaper {
             (Value::Null, _) => Value::String(String::new()),
             (other, _) => other,
         }
+    }
+}
+
+/// Takes the first line off texts that start with [`BILLING_LINE`]; texts of that line alone go.
+fn without_billing(content: Value) -> Value {
+    let rest = |text: &str| -> Option<String> {
+        let stripped = text.starts_with(BILLING_LINE);
+        stripped.then(|| text.split_once('\n').map_or("", |(_, rest)| rest).to_owned())
+    };
+    match content {
+        Value::String(text) => Value::String(rest(&text).unwrap_or(text)),
+        Value::Array(mut parts) => {
+            for part in &mut parts {
+                if let Some(rest) = part_text(part).and_then(rest) {
+                    *part = json!({ "type": "text", "text": rest });
+                }
+            }
+            Value::Array(parts)
+        }
+        other => other,
+    }
+}
+
+/// vLLM: for a template that does not know the role, developer messages become system messages, and then all system
+/// messages one, at the front.
+pub(super) fn settle_developers(knows_developer: bool, messages: &mut Vec<Value>) {
+    let role_of = |message: &Value| -> Option<String> {
+        message.get("role").and_then(Value::as_str).map(str::to_owned)
+    };
+    let is_developer = |message: &Value| role_of(message).as_deref() == Some("developer");
+    if knows_developer || !messages.iter().any(is_developer) {
+        return;
+    }
+    for message in messages.iter_mut().filter(|message| is_developer(message)) {
+        if let Some(fields) = message.as_object_mut() {
+            fields.insert("role".into(), "system".into());
+            fields.shift_remove("tools");
+        }
+    }
+    let is_system = |message: &Value| role_of(message).as_deref() == Some("system");
+    if !messages.iter().skip(1).any(is_system) {
+        return;
+    }
+    let (system, mut others): (Vec<Value>, Vec<Value>) = messages.drain(..).partition(is_system);
+    let texts = system.iter().filter_map(|message| all_text(message.get("content")?));
+    let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+    messages.push(json!({ "role": "system", "content": texts.join("\n\n") }));
+    messages.append(&mut others);
+}
+
+fn all_text(content: &Value) -> Option<String> {
+    match content {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(parts) => {
+            Some(parts.iter().filter_map(part_text).collect::<Vec<_>>().join("\n"))
+        }
+        _ => None,
     }
 }
 
@@ -89,19 +150,18 @@ fn insert_reasoning(sent: &mut Map<String, Value>, shaped: &mut Map<String, Valu
     }
 }
 
-/// Arguments of tool calls come as JSON text; templates get the object. `None` for an empty list.
+/// Arguments of tool calls come as JSON text; templates get the object, an empty one if there is none to be read.
+/// `None` for an empty list.
 fn parsed_calls(calls: Value) -> Option<Value> {
     let Value::Array(mut calls) = calls else { return None };
     for call in &mut calls {
         let Some(Value::Object(function)) = call.get_mut("function") else { continue };
         let arguments = match function.get("arguments") {
-            None | Some(Value::Null) => json!({}),
-            Some(Value::String(text)) if text.is_empty() => json!({}),
-            Some(Value::String(text)) => {
-                serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone()))
-            }
+            Some(Value::String(text)) => serde_json::from_str(text).unwrap_or_default(),
             Some(other) => other.clone(),
+            None => Value::Null,
         };
+        let arguments = if arguments.is_object() { arguments } else { json!({}) };
         function.insert("arguments".into(), arguments);
     }
     (!calls.is_empty()).then_some(Value::Array(calls))

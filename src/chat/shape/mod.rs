@@ -13,6 +13,10 @@ use serde_json::{Map, Value};
 
 pub(super) use messages::plain_message;
 
+/// Start of a line that Claude Code puts before its instructions. It changes with every request, so vLLM takes it out of
+/// system messages (`renderers/chat_utils` of vLLM 0.33).
+pub(super) const BILLING_LINE: &str = "x-anthropic-billing-header";
+
 /// How to shape: fixed for a template.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shaper {
@@ -53,18 +57,17 @@ impl Shaper {
         for message in sent {
             messages.push(self.message(message)?);
         }
-        let tools = self.tools(&mut body);
-        let mut variables = Map::new();
-        let continues = body.get("continue_final_message") == Some(&Value::Bool(true));
-        let generates = body.get("add_generation_prompt") != Some(&Value::Bool(false));
-        let mut ends_with = None;
-        if continues {
-            ends_with = self.ending(&mut messages);
+        if self.rules == EngineRules::Vllm {
+            messages::settle_developers(self.knows_developer, &mut messages);
         }
-        let sglang_drops = self.rules == EngineRules::Sglang && continues && ends_with.is_none();
-        variables.insert("add_generation_prompt".into(), Value::Bool(generates && !sglang_drops));
-        variables.insert("documents".into(), body.remove("documents").unwrap_or_default());
-        self.insert_arguments(&mut body, &mut variables);
+        let tools = self.tools(&mut body);
+        let continues = body.get("continue_final_message") == Some(&Value::Bool(true));
+        let ends_with = if continues { self.ending(&mut messages) } else { None };
+        let mut variables = self.arguments(&mut body);
+        let drops_prompt = self.rules == EngineRules::Sglang && continues && ends_with.is_none();
+        if drops_prompt {
+            variables.insert("add_generation_prompt".into(), Value::Bool(false));
+        }
         variables.insert("messages".into(), Value::Array(messages));
         variables.insert("tools".into(), tools);
         Ok(Conversation { variables, ends_with })
@@ -85,16 +88,29 @@ impl Shaper {
         }
     }
 
-    /// `chat_template_kwargs` and the request fields that become template variables.
-    fn insert_arguments(&self, body: &mut Map<String, Value>, variables: &mut Map<String, Value>) {
+    /// `chat_template_kwargs`, then the request fields that become variables, which win unless they are null.
+    fn arguments(&self, body: &mut Map<String, Value>) -> Map<String, Value> {
+        let mut variables = match body.remove("chat_template_kwargs") {
+            Some(Value::Object(arguments)) => arguments,
+            _ => Map::new(),
+        };
+        let generates = body.get("add_generation_prompt") != Some(&Value::Bool(false));
+        variables.insert("add_generation_prompt".into(), Value::Bool(generates));
         if let Some(effort) = body.remove("reasoning_effort").filter(|effort| !effort.is_null()) {
-            if self.rules == EngineRules::Vllm {
+            if self.rules == EngineRules::Vllm && !variables.contains_key("enable_thinking") {
                 variables.insert("enable_thinking".into(), Value::Bool(effort != "none"));
             }
             variables.insert("reasoning_effort".into(), effort);
         }
-        if let Some(Value::Object(arguments)) = body.remove("chat_template_kwargs") {
-            variables.extend(arguments);
+        let documents = body.remove("documents").filter(|documents| !documents.is_null());
+        match documents {
+            Some(documents) => {
+                variables.insert("documents".into(), documents);
+            }
+            None => {
+                variables.entry("documents").or_insert(Value::Null);
+            }
         }
+        variables
     }
 }

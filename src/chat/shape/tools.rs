@@ -30,36 +30,27 @@ impl Shaper {
         let Some(Value::Object(mut function)) = tool.remove("function") else {
             return Value::Object(tool);
         };
-        let (order, keeps_others): (&[(&str, Value)], bool) = match self.rules {
-            EngineRules::Vllm => (
-                &[("name", Value::Null), ("description", Value::Null), ("parameters", Value::Null)],
-                true,
-            ),
-            EngineRules::Sglang => (
-                &[
-                    ("description", Value::Null),
-                    ("name", Value::Null),
-                    ("parameters", Value::Null),
-                    ("strict", Value::Bool(false)),
-                ],
-                false,
-            ),
-        };
-        let mut ordered = Map::new();
-        for (key, default) in order {
-            let value = function.shift_remove(*key).unwrap_or_else(|| default.clone());
-            ordered.insert((*key).to_owned(), value);
-        }
         let mut shaped = Map::new();
-        let kind = tool.shift_remove("type").unwrap_or_else(|| "function".into());
-        if keeps_others {
-            ordered.extend(function);
+        let mut ordered = Map::new();
+        let (always, if_set): (&[&str], &[&str]) = match self.rules {
+            EngineRules::Vllm => {
+                (&["name", "description", "parameters"], &["strict", "defer_loading"])
+            }
+            EngineRules::Sglang => (&["description", "name", "parameters"], &[]),
+        };
+        for key in always {
+            ordered.insert((*key).to_owned(), function.remove(*key).unwrap_or_default());
         }
-        shaped.insert("type".into(), kind);
+        for key in if_set {
+            let value = function.remove(*key).filter(|value| !value.is_null());
+            ordered.extend(value.map(|value| ((*key).to_owned(), value)));
+        }
+        if self.rules == EngineRules::Sglang {
+            let strict = function.remove("strict").unwrap_or(Value::Bool(false));
+            ordered.insert("strict".into(), strict);
+        }
+        shaped.insert("type".into(), tool.remove("type").unwrap_or_else(|| "function".into()));
         shaped.insert("function".into(), Value::Object(ordered));
-        if keeps_others {
-            shaped.extend(tool);
-        }
         Value::Object(shaped)
     }
 }

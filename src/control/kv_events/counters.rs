@@ -70,6 +70,7 @@ pub struct FeedCounters {
     events: [[Cell<u64>; OUTCOMES]; KINDS],
     resets: [Cell<u64>; ResetReason::ALL.len()],
     stalls: Cell<u64>,
+    replays: [Cell<u64>; 2],
     blocks: Cell<usize>,
 }
 
@@ -98,6 +99,17 @@ impl FeedCounters {
     /// Counts one wait for a shard whose ring was full.
     pub fn stall(&self) {
         bump(Some(&self.stalls));
+    }
+
+    /// Counts one replay, which brought everything that was asked for or did not.
+    pub fn replay(&self, complete: bool) {
+        bump(self.replays.get(usize::from(complete)));
+    }
+
+    /// Replays that brought everything, or did not.
+    #[must_use]
+    pub fn replay_count(&self, complete: bool) -> u64 {
+        self.replays.get(usize::from(complete)).map_or(0, Cell::get)
     }
 
     /// Notes that a feed went from holding one number of blocks to another.

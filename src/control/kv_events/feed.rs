@@ -1,5 +1,6 @@
 //! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts what they change
-//! to the shards that own the slices. Runs on the control plane's thread.
+//! to the shards that own the slices. Where the engine can replay, what was missed (before the connection, or in a
+//! gap) is asked for first. Runs on the control plane's thread.
 //!
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
@@ -7,9 +8,9 @@
 use super::blocks::{Naming, SliceOps};
 use super::counters::{FeedCounters, ResetReason};
 use super::endpoint::Endpoint;
-use super::rank::RankFeed;
-use super::socket::SocketError;
-use super::socket::{Source, Subscriber};
+use super::rank::{RankFeed, Taken};
+use super::socket::{Connection, SocketError, Source};
+use super::zmtp::ZmtpError;
 use crate::base::limits::KV_BATCH_OPS_MAX;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::Vocabulary;
@@ -19,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 /// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
@@ -27,6 +28,10 @@ const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
+/// Longest wait for the next batch of a replay; idle engines look at their replay socket ten times a second.
+const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(2);
+/// Sequence number of the message that ends a replay.
+const REPLAY_END: [u8; 8] = [0xff; 8];
 
 /// Where operations go: the rings of the shards, or a test.
 pub trait KvPort {
@@ -56,6 +61,8 @@ pub struct FeedSpec {
     pub worker: Arc<str>,
     /// Where its events come from.
     pub endpoint: Endpoint,
+    /// Where missed batches can be asked for.
+    pub replay: Option<Endpoint>,
     /// Prefix of the topics that are wanted.
     pub topic: String,
     /// How blocks become keys.
@@ -72,6 +79,7 @@ pub struct Feed<P> {
     dp_rank: DpRank,
     worker: Arc<str>,
     endpoint: Endpoint,
+    replay: Option<Endpoint>,
     topic: String,
     state: RankFeed<Arc<Vocabulary>>,
     ops: SliceOps,
@@ -97,6 +105,7 @@ impl<P: KvPort> Feed<P> {
             dp_rank: spec.dp_rank,
             worker: spec.worker,
             endpoint: spec.endpoint,
+            replay: spec.replay,
             topic: spec.topic,
             state: RankFeed::new(spec.naming, spec.entries_max, block_size_tokens),
             ops,
@@ -143,46 +152,123 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// One connection from its first message to its end.
-    async fn session(&mut self, mut subscriber: Subscriber) -> SocketError {
+    async fn session(&mut self, mut subscriber: Connection) -> SocketError {
         info!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
             endpoint = %self.endpoint,
             "following KV events"
         );
+        let mut replay = self.replay.clone();
+        self.recover(&mut replay, 0, u64::MAX).await;
         self.tell(true).await;
         loop {
             let (parts, end) = match subscriber.message().await {
                 Ok(message) => message,
                 Err(error) => return error,
             };
-            let taken = {
-                let parts: Vec<&[u8]> = parts.iter().map(|part| subscriber.part(part)).collect();
-                self.state.message(&parts, &self.counters, &mut self.ops)
-            };
-            subscriber.done(end);
-            match taken.reset {
-                Some(ResetReason::Gap) => warn!(
-                    worker = &*self.worker,
-                    dp_rank = self.dp_rank.0,
-                    missed = taken.missed,
-                    "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
-                ),
-                Some(_) => info!(
-                    worker = &*self.worker,
-                    dp_rank = self.dp_rank.0,
-                    "the engine's event stream began again: its blocks are forgotten"
-                ),
-                None if taken.missed > 0 => info!(
-                    worker = &*self.worker,
-                    dp_rank = self.dp_rank.0,
-                    missed = taken.missed,
-                    "joined a running event stream: blocks stored before are unknown until stored again"
-                ),
-                None => {}
+            let parts: Vec<&[u8]> = parts.iter().map(|part| subscriber.part(part)).collect();
+            if self.state.is_replayed(&parts) {
+                subscriber.done(end);
+                continue;
             }
+            if let Some((from, until)) = self.state.missing_before(&parts) {
+                self.recover(&mut replay, from, until).await;
+            }
+            let taken = self.state.message(&parts, &self.counters, &mut self.ops);
+            subscriber.done(end);
+            self.say(taken);
             self.post().await;
             self.tell(true).await;
+        }
+    }
+
+    /// Asks the engine for batches `from` to before `until` and takes them. A replay that fails is not tried again on
+    /// this connection: `replay` is emptied.
+    async fn recover(&mut self, replay: &mut Option<Endpoint>, from: u64, until: u64) {
+        let Some(endpoint) = replay else { return };
+        let complete = match self.replay_from(endpoint, from, until).await {
+            Ok(count) => {
+                if count > 0 {
+                    info!(
+                        worker = &*self.worker,
+                        dp_rank = self.dp_rank.0,
+                        batches = count,
+                        "KV event batches replayed"
+                    );
+                }
+                true
+            }
+            Err(error) => {
+                warn!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    %endpoint,
+                    %error,
+                    "missed KV event batches cannot be replayed"
+                );
+                *replay = None;
+                false
+            }
+        };
+        self.counters.replay(complete);
+        self.state.replay_ended();
+    }
+
+    async fn replay_from(
+        &mut self,
+        endpoint: &Endpoint,
+        from: u64,
+        until: u64,
+    ) -> Result<u64, SocketError> {
+        let source = Source::open(endpoint).await?;
+        let mut connection = source.request(&[b"", &from.to_be_bytes()]).await?;
+        let mut count = 0;
+        loop {
+            let answer = timeout(REPLAY_SILENCE_MAX, connection.message()).await;
+            let (parts, end) = answer.map_err(|_| SocketError::TimedOut)??;
+            let parts: Vec<&[u8]> = parts.iter().map(|part| connection.part(part)).collect();
+            // Since vLLM 0.26 and SGLang 0.5.22 with the topic, before without; the delimiter is always there.
+            let &[_, .., number, payload] = parts.as_slice() else {
+                return Err(ZmtpError::Framing.into());
+            };
+            let Ok(bytes) = <[u8; 8]>::try_from(number) else {
+                return Err(ZmtpError::Framing.into());
+            };
+            if bytes == REPLAY_END {
+                return Ok(count);
+            }
+            if (from..until).contains(&u64::from_be_bytes(bytes)) {
+                let message = [b"".as_slice(), number, payload];
+                let _ = self.state.message(&message, &self.counters, &mut self.ops);
+                count += 1;
+            }
+            connection.done(end);
+            self.post().await;
+        }
+    }
+
+    /// Says what is special about a message.
+    fn say(&self, taken: Taken) {
+        match taken.reset {
+            Some(ResetReason::Gap) => warn!(
+                worker = &*self.worker,
+                dp_rank = self.dp_rank.0,
+                missed = taken.missed,
+                "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
+            ),
+            Some(_) => info!(
+                worker = &*self.worker,
+                dp_rank = self.dp_rank.0,
+                "the engine's event stream began again: its blocks are forgotten"
+            ),
+            None if taken.missed > 0 => info!(
+                worker = &*self.worker,
+                dp_rank = self.dp_rank.0,
+                missed = taken.missed,
+                "joined a running event stream: blocks stored before are unknown until stored again"
+            ),
+            None => {}
         }
     }
 

@@ -12,6 +12,8 @@ pub struct RankFeed<T> {
     decoder: Decoder,
     blocks: RankBlocks<T>,
     sequence: Sequence,
+    /// Last batch that came by replay, until the live stream is past it.
+    replayed_until: Option<u64>,
     block_size_tokens: u32,
 }
 
@@ -34,6 +36,7 @@ impl<T: BlockText> RankFeed<T> {
             decoder: Decoder::new(),
             blocks: RankBlocks::new(naming, entries_max),
             sequence: Sequence::default(),
+            replayed_until: None,
             block_size_tokens,
         }
     }
@@ -48,6 +51,24 @@ impl<T: BlockText> RankFeed<T> {
     #[must_use]
     pub fn block_count(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// Batches missing before the one of this message: the first of them, and this one.
+    #[must_use]
+    pub fn missing_before(&self, parts: &[&[u8]]) -> Option<(u64, u64)> {
+        self.sequence.missing_before(sequence_number(parts)?)
+    }
+
+    /// True for a message of the live stream that a replay has brought already.
+    #[must_use]
+    pub fn is_replayed(&self, parts: &[&[u8]]) -> bool {
+        let number = sequence_number(parts);
+        number.is_some() && number <= self.replayed_until
+    }
+
+    /// A replay has ended: the live stream may still hold what it brought.
+    pub fn replay_ended(&mut self) {
+        self.replayed_until = self.sequence.last();
     }
 
     /// Takes one message: `[topic, sequence, payload]`.
@@ -74,6 +95,7 @@ impl<T: BlockText> RankFeed<T> {
         }
         self.forget(counters, ops);
         self.sequence = Sequence::default();
+        self.replayed_until = None;
     }
 
     fn forget(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
@@ -83,9 +105,13 @@ impl<T: BlockText> RankFeed<T> {
 
     fn take(&mut self, parts: &[&[u8]], counters: &FeedCounters, ops: &mut SliceOps) -> Taken {
         let refused = Taken { result: BatchResult::Refused, reset: None, missed: 0 };
-        let &[_, number, payload] = parts else { return refused };
-        let Ok(number) = <[u8; 8]>::try_from(number) else { return refused };
-        let (reset, missed) = match self.sequence.step(u64::from_be_bytes(number)) {
+        let (Some(number), Some(payload)) = (sequence_number(parts), parts.get(2)) else {
+            return refused;
+        };
+        if self.replayed_until.is_some_and(|until| number > until) {
+            self.replayed_until = None;
+        }
+        let (reset, missed) = match self.sequence.step(number) {
             Step::Next => (None, 0),
             Step::First { missed } => (None, missed),
             Step::Gap { missed } => (Some(ResetReason::Gap), missed),
@@ -119,6 +145,12 @@ impl<T: BlockText> RankFeed<T> {
             _ => BatchResult::Partly,
         }
     }
+}
+
+/// The number of a well-formed message.
+fn sequence_number(parts: &[&[u8]]) -> Option<u64> {
+    let &[_, number, _] = parts else { return None };
+    <[u8; 8]>::try_from(number).ok().map(u64::from_be_bytes)
 }
 
 fn apply<T: BlockText>(

@@ -26,6 +26,20 @@ pub(super) enum Step {
 }
 
 impl Sequence {
+    /// Numbers that are missing before this one, if any: from, and this one.
+    pub(super) fn missing_before(&self, number: u64) -> Option<(u64, u64)> {
+        let from = match self.last {
+            Some(last) if number > last => last + 1,
+            _ => 0,
+        };
+        (from < number).then_some((from, number))
+    }
+
+    /// The last number taken.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.last
+    }
+
     /// Takes the next number.
     pub(super) fn step(&mut self, number: u64) -> Step {
         let last = self.last.replace(number);
@@ -41,6 +55,19 @@ impl Sequence {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn knows_what_is_missing() {
+        let mut sequence = Sequence::default();
+        assert_eq!(sequence.missing_before(0), None);
+        assert_eq!(sequence.missing_before(3), Some((0, 3)));
+        sequence.step(5);
+        assert_eq!(sequence.missing_before(6), None);
+        assert_eq!(sequence.missing_before(9), Some((6, 9)));
+        assert_eq!(sequence.missing_before(2), Some((0, 2)), "began again");
+        assert_eq!(sequence.missing_before(0), None);
+        assert_eq!(sequence.missing_before(u64::MAX), Some((6, u64::MAX)));
+    }
 
     #[test]
     fn tells_gaps_from_restarts() {

@@ -1,4 +1,4 @@
-//! A subscriber's connection: ZMTP over TCP or a Unix socket, opened from either side. One peer at a time; when it
+//! A connection to an engine's publisher or replay socket: ZMTP over TCP or a Unix socket, opened from either side. One peer at a time; when it
 //! goes away the connection ends and the feed opens the next one.
 //!
 //! Written by hand because the published client does not report a peer that closes in good order: the feed would
@@ -6,8 +6,8 @@
 
 use super::endpoint::{Endpoint, Place, Side};
 use super::zmtp::{
-    GREETING_BYTES, Inbox, Incoming, ZmtpError, answer, check_greeting, check_ready, greeting,
-    ready, subscription,
+    GREETING_BYTES, Inbox, Incoming, SocketKind, ZmtpError, answer, check_greeting, check_ready,
+    greeting, message, ready, subscription,
 };
 use std::io;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub enum SocketError {
     #[error("{0}")]
     Zmtp(#[from] ZmtpError),
     /// No answer.
-    #[error("no answer within {} s", CONNECT_TIME_MAX.as_secs())]
+    #[error("no answer in time")]
     TimedOut,
     /// Closed by the peer.
     #[error("the engine closed the connection")]
@@ -64,7 +64,16 @@ impl Source {
     }
 
     /// The next connection, subscribed and ready.
-    pub(super) async fn subscribe(&self, topic: &str) -> Result<Subscriber, SocketError> {
+    pub(super) async fn subscribe(&self, topic: &str) -> Result<Connection, SocketError> {
+        self.open_with(SocketKind::Subscriber, &subscription(topic)).await
+    }
+
+    /// The next connection, with a request sent to the ROUTER at its other end.
+    pub(super) async fn request(&self, parts: &[&[u8]]) -> Result<Connection, SocketError> {
+        self.open_with(SocketKind::Dealer, &message(parts)).await
+    }
+
+    async fn open_with(&self, kind: SocketKind, first: &[u8]) -> Result<Connection, SocketError> {
         let stream: Box<dyn Stream> = match self {
             Self::Connect(Place::Tcp { host, port }) => {
                 let connecting = TcpStream::connect((host.as_str(), *port));
@@ -74,9 +83,9 @@ impl Source {
             Self::Tcp(listener) => Box::new(keep_alive(listener.accept().await?.0)?),
             Self::Ipc(listener) => Box::new(listener.accept().await?.0),
         };
-        let mut subscriber = Subscriber { stream, inbox: Inbox::default() };
-        match timeout(CONNECT_TIME_MAX, subscriber.handshake(topic)).await {
-            Ok(done) => done.map(|()| subscriber),
+        let mut connection = Connection { stream, inbox: Inbox::default() };
+        match timeout(CONNECT_TIME_MAX, connection.handshake(kind, first)).await {
+            Ok(done) => done.map(|()| connection),
             Err(_) => Err(SocketError::TimedOut),
         }
     }
@@ -99,14 +108,14 @@ fn keep_alive(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A connection to a publisher.
-pub(super) struct Subscriber {
+/// A connection after its handshake.
+pub(super) struct Connection {
     stream: Box<dyn Stream>,
     inbox: Inbox,
 }
 
-impl Subscriber {
-    async fn handshake(&mut self, topic: &str) -> Result<(), SocketError> {
+impl Connection {
+    async fn handshake(&mut self, kind: SocketKind, first: &[u8]) -> Result<(), SocketError> {
         self.stream.write_all(&greeting()).await?;
         let peer = loop {
             if let Some(bytes) = self.inbox.take::<GREETING_BYTES>() {
@@ -115,11 +124,11 @@ impl Subscriber {
             self.fill().await?;
         };
         check_greeting(&peer)?;
-        self.stream.write_all(&ready()).await?;
+        self.stream.write_all(&ready(kind)).await?;
         loop {
             match self.inbox.next()? {
                 Some((Incoming::Command(range), end)) => {
-                    check_ready(self.inbox.slice(&range))?;
+                    check_ready(self.inbox.slice(&range), kind)?;
                     self.inbox.consume(end);
                     break;
                 }
@@ -127,11 +136,11 @@ impl Subscriber {
                 None => self.fill().await?,
             }
         }
-        self.stream.write_all(&subscription(topic)).await?;
+        self.stream.write_all(first).await?;
         Ok(())
     }
 
-    /// Waits for the next message. Its parts stay readable until [`Subscriber::done`]. Cancel-safe.
+    /// Waits for the next message. Its parts stay readable until [`Connection::done`]. Cancel-safe.
     pub(super) async fn message(&mut self) -> Result<(Vec<Range<usize>>, usize), SocketError> {
         loop {
             match self.inbox.next()? {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::{BlockKey, KeySeed};
+use crate::control::test_support::block_on_local;
 use crate::mailbox::{KvBatch, KvOp};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -79,6 +80,21 @@ fn decode(payload: &[u8]) -> (Vec<String>, Result<BatchHead, MsgpackError>) {
     (events, head)
 }
 
+/// First block with a key that is neither the LoRA name nor the salt; the salt is appended to.
+fn expect_extra_keys(extra_keys: &Value, lora: &str, salt: &mut String) -> Option<usize> {
+    let mut opaque = None;
+    for (block, keys) in extra_keys.as_array().into_iter().flatten().enumerate() {
+        for key in keys.as_array().into_iter().flatten() {
+            match key.as_str() {
+                Some(text) if text == lora => {}
+                Some(text) if block == 0 => salt.push_str(text),
+                _ => opaque = opaque.or(Some(block)),
+            }
+        }
+    }
+    opaque
+}
+
 /// The same description made from what a generic decoder saw.
 fn expect(event: &Value) -> String {
     const STORED: [&str; 11] = [
@@ -137,18 +153,7 @@ fn expect(event: &Value) -> String {
             let mut salt = lora["cache_salt"].as_str().unwrap_or("").to_owned();
             let lora = lora.as_str().unwrap_or("");
             salt.push_str(field("cache_salt").as_str().unwrap_or(""));
-            let mut opaque = None;
-            for (block, keys) in
-                field("extra_keys").as_array().unwrap_or(&Vec::new()).iter().enumerate()
-            {
-                for key in keys.as_array().unwrap_or(&Vec::new()) {
-                    match key.as_str() {
-                        Some(text) if text == lora => {}
-                        Some(text) if block == 0 => salt.push_str(text),
-                        _ => opaque = opaque.or(Some(block)),
-                    }
-                }
-            }
+            let opaque = expect_extra_keys(&field("extra_keys"), lora, &mut salt);
             let kind = field("kv_cache_spec_kind");
             let whole = matches!(kind.as_str(), None | Some("full_attention" | "mla_attention"));
             format!(
@@ -225,10 +230,13 @@ fn naming<T>(text: T) -> Naming<T> {
     Naming { seed: KeySeed(1), model: "m".into(), text: Some(text), slice_of, shard_count: 1 }
 }
 
+/// By endpoint.
+type Feeds = Vec<(String, RankFeed<Digits>)>;
+
 /// Runs frames captured from a server through one feed per endpoint.
-fn replay(frames: &str) -> (Rc<FeedCounters>, Vec<(String, RankFeed<Digits>)>, usize) {
+fn replay(frames: &str) -> (Rc<FeedCounters>, Feeds, usize) {
     let counters = Rc::new(FeedCounters::new());
-    let mut feeds: Vec<(String, RankFeed<Digits>)> = Vec::new();
+    let mut feeds: Feeds = Vec::new();
     let mut ops = SliceOps::new(1);
     for line in frames.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
@@ -346,6 +354,7 @@ fn spec(endpoint: &str) -> FeedSpec {
         dp_rank: DpRank(0),
         worker: "w".into(),
         endpoint: Endpoint::parse(endpoint, "127.0.0.1").unwrap(),
+        replay: None,
         topic: "kv".to_owned(),
         naming: Naming {
             seed: KeySeed(1),
@@ -402,7 +411,7 @@ fn follows_a_publisher_through_its_restart() {
     let payload = vectors().into_iter().find(|v| v.name == "vllm-0.33.0-mixed").unwrap().payload;
     let stored =
         vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap().payload;
-    crate::control::test_support::block_on_local(async move {
+    block_on_local(async move {
         let mut publisher = zeromq::PubSocket::new();
         let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
         let shard = Shard::default();
@@ -457,7 +466,7 @@ fn listens_for_engines_that_connect() {
     use zeromq::Socket;
     let stored =
         vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap().payload;
-    crate::control::test_support::block_on_local(async move {
+    block_on_local(async move {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kv").display().to_string();
         let counters = Rc::new(FeedCounters::new());
@@ -485,7 +494,7 @@ fn listens_for_engines_that_connect() {
 #[test]
 fn a_peer_that_is_no_publisher_is_left() {
     use tokio::io::AsyncWriteExt;
-    crate::control::test_support::block_on_local(async move {
+    block_on_local(async move {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let place = listener.local_addr().unwrap();
         let (notices, mut noticed) = mpsc::channel(16);
@@ -504,5 +513,125 @@ fn a_peer_that_is_no_publisher_is_left() {
         stop.send(()).unwrap();
         task.await.unwrap();
         assert!(noticed.try_recv().is_err());
+    });
+}
+
+/// A store of one block, the `number`-th of one chain: `[0.0, [["BlockStored", [n+1], n or nil, [n], 1]]]`.
+fn chained(number: u8) -> Vec<u8> {
+    let mut payload = vec![0x92, 0xca, 0, 0, 0, 0, 0x91, 0x95, 0xab];
+    payload.extend_from_slice(b"BlockStored");
+    let parent = if number == 0 { 0xc0 } else { number };
+    payload.extend_from_slice(&[0x91, number + 1, parent, 0x91, number, 1]);
+    payload
+}
+
+/// Replays the first `history` batches of the chain.
+async fn answer_history(router: zeromq::RouterSocket, history: Rc<RefCell<u64>>) {
+    answer_replays(router, true, history, Rc::default()).await;
+}
+
+/// Answers replay requests for the first `history` batches until dropped; notes what was asked for.
+async fn answer_replays(
+    mut router: zeromq::RouterSocket,
+    with_topic: bool,
+    history: Rc<RefCell<u64>>,
+    asked: Rc<RefCell<Vec<u64>>>,
+) {
+    use zeromq::{SocketRecv, SocketSend, ZmqMessage};
+    loop {
+        let request = router.recv().await.unwrap();
+        assert_eq!(request.len(), 3, "identity, delimiter, start");
+        let start = u64::from_be_bytes(request.get(2).unwrap()[..].try_into().unwrap());
+        asked.borrow_mut().push(start);
+        let answer = |number: u64, payload: Vec<u8>| {
+            let mut message = ZmqMessage::from(request.get(0).unwrap().clone());
+            message.push_back(Vec::new().into());
+            if with_topic {
+                message.push_back(b"kv".to_vec().into());
+            }
+            message.push_back(number.to_be_bytes().to_vec().into());
+            message.push_back(payload.into());
+            message
+        };
+        let history = *history.borrow();
+        for number in start..history {
+            router.send(answer(number, chained(u8::try_from(number).unwrap()))).await.unwrap();
+        }
+        router.send(answer(u64::MAX, Vec::new())).await.unwrap();
+    }
+}
+
+/// What happened before the connection, and in a gap, is fetched; what comes twice is taken once.
+#[test]
+fn missed_batches_are_replayed() {
+    use zeromq::{Socket, SocketSend};
+    for with_topic in [true, false] {
+        block_on_local(async move {
+            let mut publisher = zeromq::PubSocket::new();
+            let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+            let mut router = zeromq::RouterSocket::new();
+            let replay = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+            let asked = Rc::new(RefCell::new(Vec::new()));
+            let history = Rc::new(RefCell::new(6));
+            tokio::task::spawn_local(answer_replays(
+                router,
+                with_topic,
+                history,
+                Rc::clone(&asked),
+            ));
+            let counters = Rc::new(FeedCounters::new());
+            let (notices, mut noticed) = mpsc::channel(16);
+            let (stop, stopped) = oneshot::channel();
+            let mut spec = spec(&place);
+            spec.replay = Some(Endpoint::parse(&replay, "").unwrap());
+            let feed = Feed::new(spec, Shard::default(), Rc::clone(&counters), notices);
+            let task = tokio::task::spawn_local(feed.run(stopped));
+
+            // A silent engine with six batches behind it.
+            until(|| counters.block_count() == 6).await;
+            assert!(noticed.recv().await.unwrap().live);
+            // The last of them arrives again, then three are lost, of which two cannot be had any more.
+            for number in [4, 5, 9_u64] {
+                let payload = chained(u8::try_from(number).unwrap());
+                publisher.send(frames(number, &payload)).await.unwrap();
+            }
+            until(|| counters.reset_count(ResetReason::Gap) == 1).await;
+            assert_eq!(*asked.borrow(), [0, 6]);
+            assert_eq!(counters.replay_count(true), 2);
+            let applied = counters.event_count(EventKind::Stored, Outcome::Applied);
+            assert_eq!(applied, 6, "nothing was applied twice");
+            stop.send(()).unwrap();
+            task.await.unwrap();
+        });
+    }
+}
+
+/// A gap that the engine can fill leaves no trace.
+#[test]
+fn a_gap_is_filled() {
+    use zeromq::{Socket, SocketSend};
+    block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let mut router = zeromq::RouterSocket::new();
+        let replay = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let history = Rc::new(RefCell::new(2));
+        tokio::task::spawn_local(answer_history(router, Rc::clone(&history)));
+        let counters = Rc::new(FeedCounters::new());
+        let (notices, _noticed) = mpsc::channel(16);
+        let (stop, stopped) = oneshot::channel();
+        let mut spec = spec(&place);
+        spec.replay = Some(Endpoint::parse(&replay, "").unwrap());
+        let feed = Feed::new(spec, Shard::default(), Rc::clone(&counters), notices);
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        until(|| counters.block_count() == 2).await;
+        // Batches 2 and 3 are lost on the way; batch 4 arrives.
+        *history.borrow_mut() = 5;
+        publisher.send(frames(4, &chained(4))).await.unwrap();
+        until(|| counters.block_count() == 5).await;
+        assert_eq!(counters.reset_count(ResetReason::Gap), 0);
+        assert_eq!(counters.event_count(EventKind::Stored, Outcome::Applied), 5);
+        stop.send(()).unwrap();
+        task.await.unwrap();
     });
 }

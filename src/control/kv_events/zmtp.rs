@@ -1,5 +1,5 @@
-//! ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as a subscriber needs it: NULL security, one subscription, multipart
-//! messages. Sans-IO. A claimed length is compared with a limit before anything is reserved.
+//! ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as feeds need it: NULL security, a SUB with one subscription, a DEALER,
+//! multipart messages. Sans-IO. A claimed length is compared with a limit before anything is reserved.
 
 use std::ops::Range;
 use thiserror::Error;
@@ -27,8 +27,8 @@ pub enum ZmtpError {
     /// CURVE or PLAIN.
     #[error("the peer asks for ZeroMQ security, which is not supported")]
     Security,
-    /// Not PUB or XPUB.
-    #[error("the peer is no PUB socket")]
+    /// Another socket type than belongs to ours.
+    #[error("the peer is another kind of ZeroMQ socket than expected there")]
     SocketType,
     /// A frame or message past the limits.
     #[error(
@@ -63,10 +63,48 @@ pub(super) fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<(), ZmtpErr
     if mechanism.starts_with(b"NULL\0") { Ok(()) } else { Err(ZmtpError::Security) }
 }
 
-/// The READY command of a SUB socket.
-pub(super) fn ready() -> Vec<u8> {
-    let mut body = b"\x05READY\x0bSocket-Type\0\0\0\x03SUB\x08Identity\0\0\0\0".to_vec();
+/// Which socket this side is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SocketKind {
+    /// Listens to a publisher.
+    Subscriber,
+    /// Talks to a ROUTER.
+    Dealer,
+}
+
+impl SocketKind {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Subscriber => b"SUB",
+            Self::Dealer => b"DEALER",
+        }
+    }
+
+    fn talks_to(self, peer: &[u8]) -> bool {
+        match self {
+            Self::Subscriber => peer == b"PUB" || peer == b"XPUB",
+            Self::Dealer => peer == b"ROUTER",
+        }
+    }
+}
+
+/// The READY command of this side.
+pub(super) fn ready(kind: SocketKind) -> Vec<u8> {
+    let mut body = b"\x05READY\x0bSocket-Type\0\0\0".to_vec();
+    body.push(u8::try_from(kind.name().len()).unwrap_or(0));
+    body.extend_from_slice(kind.name());
+    body.extend_from_slice(b"\x08Identity\0\0\0\0");
     frame(FLAG_COMMAND, &mut body)
+}
+
+/// A message of several parts.
+pub(super) fn message(parts: &[&[u8]]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (position, part) in parts.iter().enumerate() {
+        let more = if position + 1 < parts.len() { FLAG_MORE } else { 0 };
+        out.append(&mut frame(more, &mut part.to_vec()));
+    }
+    out
 }
 
 /// The message that subscribes to all topics with that prefix.
@@ -84,8 +122,8 @@ pub(super) fn answer(command: &[u8]) -> Option<Vec<u8>> {
     Some(frame(FLAG_COMMAND, &mut body))
 }
 
-/// Is this the READY of a publisher?
-pub(super) fn check_ready(command: &[u8]) -> Result<(), ZmtpError> {
+/// Is this the READY of a socket that this one can talk to?
+pub(super) fn check_ready(command: &[u8], kind: SocketKind) -> Result<(), ZmtpError> {
     let mut rest = command.strip_prefix(b"\x05READY").ok_or(ZmtpError::Framing)?;
     while let Some((length, after)) = rest.split_first() {
         let (name, after) =
@@ -94,8 +132,7 @@ pub(super) fn check_ready(command: &[u8]) -> Result<(), ZmtpError> {
         let size = usize::try_from(u32::from_be_bytes(*size)).map_err(|_| ZmtpError::Framing)?;
         let (value, after) = after.split_at_checked(size).ok_or(ZmtpError::Framing)?;
         if name.eq_ignore_ascii_case(b"socket-type") {
-            let publishes = value == b"PUB" || value == b"XPUB";
-            return if publishes { Ok(()) } else { Err(ZmtpError::SocketType) };
+            return if kind.talks_to(value) { Ok(()) } else { Err(ZmtpError::SocketType) };
         }
         rest = after;
     }
@@ -249,10 +286,14 @@ mod tests {
     #[test]
     fn knows_a_publisher_by_its_ready() {
         let publisher = b"\x05READY\x08Identity\0\0\0\0\x0bSocket-Type\0\0\0\x03PUB";
-        assert_eq!(check_ready(publisher), Ok(()));
-        assert_eq!(check_ready(&ready()[2..]), Err(ZmtpError::SocketType));
+        let check = |command: &[u8]| check_ready(command, SocketKind::Subscriber);
+        assert_eq!(check(publisher), Ok(()));
+        assert_eq!(check_ready(publisher, SocketKind::Dealer), Err(ZmtpError::SocketType));
+        assert_eq!(check(&ready(SocketKind::Dealer)[2..]), Err(ZmtpError::SocketType));
+        let router = b"\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
+        assert_eq!(check_ready(router, SocketKind::Dealer), Ok(()));
         for cut in 0..publisher.len() {
-            assert!(check_ready(&publisher[..cut]).is_err());
+            assert!(check(&publisher[..cut]).is_err());
         }
     }
 
@@ -279,6 +320,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_is_read_back() {
+        let long = vec![7; 300];
+        let mut inbox = Inbox::default();
+        inbox.tail().extend_from_slice(&message(&[b"", b"ab", &long]));
+        assert_eq!(collect(&mut inbox), [vec![vec![], b"ab".to_vec(), long]]);
+    }
+
+    #[test]
     fn claimed_lengths_are_not_believed() {
         let mut inbox = Inbox::default();
         inbox.tail().extend_from_slice(&[2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
@@ -299,7 +348,7 @@ mod tests {
             while let Ok(Some((_, end))) = inbox.next() {
                 inbox.consume(end);
             }
-            let _ = check_ready(&bytes);
+            let _ = check_ready(&bytes, SocketKind::Subscriber);
             let _ = answer(&bytes);
         }
     }

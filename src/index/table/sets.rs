@@ -63,7 +63,7 @@ impl TableWriter {
             return false;
         }
         let bits = self.bits(cell);
-        if bits.iter().map(|word| word.count_ones()).sum::<u32>() <= LANES as u32 {
+        if bit_lanes(&bits).nth(LANES).is_none() {
             let word = from_lanes(bit_lanes(&bits));
             if let Some(slot) = self.slot(place) {
                 slot.change(|slot| slot.set_ranks(word));

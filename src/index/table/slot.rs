@@ -71,9 +71,11 @@ impl Slot {
 
     /// Owner only: runs `change` so that readers who overlap it look again.
     pub(super) fn change(&self, change: impl FnOnce(&Self)) {
-        // ordering: Relaxed, only the owner writes it; the Release fence pairs with the Acquire fence in `read_end`.
+        // ordering: the load is Relaxed, only the owner writes it. The Release store pairs with the Acquire load in
+        // `read_begin`: who looks again because the stamp is odd sees what was done before, such as the copy of the
+        // entry elsewhere. The Release fence pairs with the Acquire fence in `read_end`.
         let stamp = self.stamp.load(Ordering::Relaxed);
-        self.stamp.store(stamp.wrapping_add(1), Ordering::Relaxed);
+        self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
         fence(Ordering::Release);
         change(self);
         // ordering: Release pairs with the Acquire load in `read_begin`.

@@ -9,6 +9,7 @@ use super::shape::{Conversation, Ending, Shaper, plain_message};
 use super::source::content_format;
 use super::special::SpecialTokens;
 use crate::base::limits::JSON_DEPTH_MAX;
+use memchr::memchr2;
 use minijinja::Environment;
 use serde_json::{Map, Value};
 
@@ -141,7 +142,7 @@ impl Renderer {
         let shaper = Shaper {
             rules,
             format: content_format(source),
-            knows_developer: source.contains("developer"),
+            knows_developer: source.contains("'developer'") || source.contains("\"developer\""),
         };
         let special = special.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
         Ok(Self { environment, shaper, special })
@@ -221,19 +222,34 @@ fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
 /// bounded for every caller.
 fn depth(body: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
-    let (mut quoted, mut escaped) = (false, false);
-    for byte in body {
+    let mut rest = body;
+    while let Some((byte, tail)) = rest.split_first() {
+        rest = tail;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'[' | b'{' if !quoted => {
+            b'"' => rest = after_string(tail),
+            b'[' | b'{' => {
                 depth += 1;
                 deepest = deepest.max(depth);
             }
-            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
     deepest
 }
+
+/// What follows the closing quote of the string that `text` stands in.
+fn after_string(text: &[u8]) -> &[u8] {
+    let mut rest = text;
+    while let Some(at) = memchr2(b'"', b'\\', rest) {
+        let escape = rest.get(at) == Some(&b'\\');
+        rest = rest.get(at + 1 + usize::from(escape)..).unwrap_or_default();
+        if !escape {
+            return rest;
+        }
+    }
+    &[]
+}
+
+#[cfg(test)]
+mod tests;

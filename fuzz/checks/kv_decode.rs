@@ -1,0 +1,97 @@
+//! Any bytes as the payload of a KV-event message. Must hold: decoding allocates no more than the payload can hold
+//! and does not depend on what was decoded before; a cut payload gives the same events up to the cut; what a rank
+//! stores in the index it takes out again, each key once.
+
+use forebay::base::ShardIndex;
+use forebay::block::{BlockKey, KeySeed};
+use forebay::control::kv_events::{
+    BlockText, Decoder, Event, FeedCounters, Naming, RankFeed, SliceOps,
+};
+use forebay::mailbox::KvOp;
+use std::collections::HashSet;
+
+const ENTRIES_MAX: usize = 64;
+const SLICES: usize = 3;
+
+/// Panics when a rule above is broken.
+pub(crate) fn check(data: &[u8]) {
+    let mut decoder = Decoder::new();
+    let (whole, sound) = decode(&mut decoder, data);
+    assert_eq!(decode(&mut decoder, data), (whole.clone(), sound), "a second time");
+    let cut = data.len() / 2;
+    let (part, _) = decode(&mut Decoder::new(), &data[..cut]);
+    assert!(part.len() <= whole.len());
+    assert_eq!(part[..], whole[..part.len()], "cut at {cut}");
+    follow(data);
+}
+
+/// The events in words, and whether the payload was sound as a whole.
+fn decode(decoder: &mut Decoder, payload: &[u8]) -> (Vec<String>, bool) {
+    let mut events = Vec::new();
+    let decoded = decoder.decode(payload, |event| {
+        match &event {
+            Event::Stored(stored) => {
+                assert!(stored.hashes.len() + stored.token_ids.len() <= payload.len());
+            }
+            Event::Removed(removed) => assert!(removed.hashes.len() <= payload.len()),
+            _ => {}
+        }
+        events.push(format!("{event:?}"));
+    });
+    (events, decoded.is_ok())
+}
+
+/// Three messages with the same payload, then the end of the connection.
+fn follow(payload: &[u8]) {
+    let naming = Naming {
+        seed: KeySeed(1),
+        model: "m".into(),
+        text: Some(Letters),
+        slice_of,
+        shard_count: SLICES,
+    };
+    let mut feed = RankFeed::new(naming, ENTRIES_MAX, 0);
+    let counters = FeedCounters::new();
+    let mut ops = SliceOps::new(SLICES);
+    let mut held = HashSet::new();
+    for number in 0..3_u64 {
+        feed.message(&[b"", &number.to_be_bytes(), payload], &counters, &mut ops);
+        apply(&mut ops, &mut held);
+        assert!(held.len() <= feed.block_count() && feed.block_count() <= ENTRIES_MAX);
+        assert_eq!(counters.block_count(), feed.block_count());
+    }
+    feed.disconnected(&counters, &mut ops);
+    apply(&mut ops, &mut held);
+    assert!(held.is_empty() && counters.block_count() == 0);
+}
+
+fn apply(ops: &mut SliceOps, held: &mut HashSet<(ShardIndex, u64)>) {
+    for (slice, ops) in ops.slices_mut() {
+        for op in ops.drain(..) {
+            match op {
+                KvOp::Store { key, block_bytes, .. } => {
+                    assert!(block_bytes > 0);
+                    assert!(held.insert((slice, key.to_word())), "stored twice");
+                }
+                KvOp::Remove { key } => {
+                    assert!(held.remove(&(slice, key.to_word())), "removed without a store");
+                }
+            }
+        }
+    }
+}
+
+/// Few different texts, so that different tokens share keys.
+struct Letters;
+
+impl BlockText for Letters {
+    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
+        out.extend(token_ids.iter().map(|token| b'a' + u8::from(token % 2 == 0)));
+        token_ids.iter().all(|token| token % 251 != 250)
+    }
+}
+
+fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
+    let count = u64::try_from(shard_count).unwrap_or(1).max(1);
+    ShardIndex(u16::try_from(first_block.to_word() % count).unwrap_or(0))
+}
