@@ -163,7 +163,7 @@ async fn watch(
             policy: policy.name(),
             elapsed_s,
             total_s,
-            warming_up: elapsed_s < warm_up_s,
+            warming_up: figures.requests + figures.errors == 0,
             figures,
             rank_loads: engines.iter().map(load_of).collect(),
         };
