@@ -30,10 +30,16 @@ impl BlockKey {
     pub fn root(seed: KeySeed, name: &RootName<'_>) -> Self {
         let mut key =
             Self::non_zero(xxh3_64_with_seed(&name.block_size_tokens.to_le_bytes(), seed.0));
-        for part in [name.model, name.lora, name.cache_salt] {
+        for part in [name.model, name.lora] {
             key = key.child(seed, part.as_bytes());
         }
-        key
+        key.salted(seed, name.cache_salt)
+    }
+
+    /// The root for requests with that cache salt, from the one without; empty salts change nothing.
+    #[must_use]
+    pub fn salted(self, seed: KeySeed, cache_salt: &str) -> Self {
+        if cache_salt.is_empty() { self } else { self.child(seed, cache_salt.as_bytes()) }
     }
 
     /// Key of the path `self` extended by one block of these bytes.
@@ -66,5 +72,33 @@ impl BlockKey {
 
     const fn non_zero(word: u64) -> Self {
         Self(if word == 0 { 1 } else { word })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_the_name_and_every_block_counts() {
+        let seed = KeySeed(1);
+        let name = |model, lora, cache_salt, block_size_tokens| {
+            BlockKey::root(seed, &RootName { model, block_size_tokens, lora, cache_salt })
+        };
+        let base = name("m", "", "", 16);
+        let all = [
+            base,
+            name("n", "", "", 16),
+            name("m", "", "", 32),
+            name("m", "x", "", 16),
+            name("m", "", "x", 16),
+            BlockKey::root(KeySeed(2), &RootName { model: "m", ..RootName::default() }),
+            base.child(seed, b"a"),
+            base.child(seed, b"a").child(seed, b"b"),
+            base.child(seed, b"b").child(seed, b"a"),
+        ];
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+        assert_eq!(base.salted(seed, "x"), name("m", "", "x", 16));
     }
 }

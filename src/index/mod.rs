@@ -67,6 +67,12 @@ pub struct IndexReader {
 }
 
 impl IndexReader {
+    /// The root of requests that carry a cache salt, from the root without.
+    #[must_use]
+    pub fn salted(&self, root: BlockKey, cache_salt: &str) -> BlockKey {
+        root.salted(self.seed, cache_salt)
+    }
+
     /// Finds how much of `text` each rank holds under `root` and adds it to `out`: a rank that is there already keeps
     /// the larger overlap.
     pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {

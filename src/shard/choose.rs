@@ -137,7 +137,8 @@ fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scratch: &mut S
     }
     let rendered = shard.time(Stage::Render, start);
     for root in &target.model.roots {
-        shard.index.overlap(root.key, &scratch.prompt, &mut scratch.overlaps);
+        let root = shard.index.salted(root.key, &slot.request.cache_salt);
+        shard.index.overlap(root, &scratch.prompt, &mut scratch.overlaps);
     }
     shard.time(Stage::Index, rendered);
     true
