@@ -70,6 +70,12 @@ impl Reason {
         Self::Internal,
     ];
 
+    /// Its position in [`Reason::ALL`], for arrays of counters.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
     /// Name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -410,6 +416,9 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Reason::ALL.len());
+        for (position, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), position);
+        }
     }
 
     #[test]

@@ -41,6 +41,27 @@ pub enum ApiShape {
 }
 
 impl Endpoint {
+    /// All of them, in the order of declaration.
+    pub const ALL: [Self; 11] = [
+        Self::ChatCompletions,
+        Self::Completions,
+        Self::Embeddings,
+        Self::Responses,
+        Self::Messages,
+        Self::Rerank,
+        Self::Score,
+        Self::Generate,
+        Self::Tokenize,
+        Self::Detokenize,
+        Self::Models,
+    ];
+
+    /// Its position in [`Endpoint::ALL`], for arrays of counters.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
     /// Short name for metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -123,5 +144,17 @@ impl ApiRequest {
         self.add_generation_prompt = true;
         self.closing_brace = 0;
         self.cache_salt.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Endpoint;
+
+    #[test]
+    fn indices_are_positions() {
+        for (position, endpoint) in Endpoint::ALL.into_iter().enumerate() {
+            assert_eq!(endpoint.index(), position);
+        }
     }
 }
