@@ -408,7 +408,7 @@ fn readers_never_see_a_false_rank() {
             })
         })
         .collect();
-    for round in 0..60_usize {
+    for round in 0..24_usize {
         for conversation in 20..400 {
             let blocks = text(conversation);
             let path: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
