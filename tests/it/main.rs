@@ -1,5 +1,15 @@
 //! Behaviour through bytes: a real router in this process, scripted workers and clients on loopback sockets.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "helpers of tests may stop the test, block, and look at the clock"
+)]
+
 mod client_leaves;
 mod drain;
 mod http_rules;

@@ -28,7 +28,6 @@ fn dribble(stream: &mut impl Write, bytes: &[u8], random: &mut fastrand::Rng) {
         stream.write_all(&rest[..piece]).unwrap();
         rest = &rest[piece..];
         if random.u8(..8) == 0 {
-            #[expect(clippy::disallowed_methods, reason = "a slow peer is what is tested")]
             std::thread::sleep(Duration::from_millis(1));
         }
     }
