@@ -14,7 +14,7 @@ use crate::account::{ShardPhase, StageHistograms};
 use crate::base::{Clock, NanosSinceStart, WorkerIndex};
 use crate::config::Config;
 use crate::index::IndexReader;
-use crate::worker::{FleetSnapshot, LoadBoard, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -163,7 +163,9 @@ impl Control {
                     }
                 }
                 let fed = description.ranks.iter().any(|rank| rank.events.is_some());
-                self.hint_at_events(worker, fed);
+                if !fed && description.dialect != Dialect::Openai {
+                    self.hint_at_events(worker);
+                }
                 let left = self.fleet.describe(worker, address, description, texts);
                 if left.ranks + left.models > 0 {
                     warn!(
@@ -179,9 +181,9 @@ impl Control {
     }
 
     /// Says once per worker what is missing for matching.
-    fn hint_at_events(&mut self, worker: WorkerIndex, fed: bool) {
+    fn hint_at_events(&mut self, worker: WorkerIndex) {
         let Some(said) = self.unfed.get_mut(worker.index()) else { return };
-        if fed || std::mem::replace(said, true) {
+        if std::mem::replace(said, true) {
             return;
         }
         let name = self.setup.config.workers.get(worker.index()).map_or("", |worker| &*worker.url);
