@@ -1,1 +1,8 @@
-fn main() {}
+//! `forebay`: parse, run, exit code.
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    forebay::cli::run()
+}

@@ -1,7 +1,8 @@
 //! The simulated engine over real sockets: HTTP answers, streams, cache hits, KV events, replay, disconnects.
 
-use forebay::engine::{Engine, EngineConfig, EngineError, EngineHandle, Wire};
+use forebay::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText, Wire};
 use serde_json::{Value, json};
+use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,7 +21,9 @@ fn fast() -> EngineConfig {
 }
 
 fn start(config: EngineConfig) -> EngineHandle {
-    Engine::start(config).expect("engine starts")
+    static TEXT: OnceLock<EngineText> = OnceLock::new();
+    let text = TEXT.get_or_init(|| EngineText::load(None).expect("loads"));
+    Engine::start_with(config, text.clone()).expect("engine starts")
 }
 
 fn client() -> reqwest::Client {
@@ -190,6 +193,36 @@ async fn completions_take_prompts_in_every_form() {
 }
 
 #[tokio::test]
+async fn several_choices_salts_and_given_ids() {
+    let engine = start(fast());
+    let mut body = chat(json!([{ "role": "user", "content": long_text(2, 60) }]), 3);
+    body["n"] = 2.into();
+    body["return_token_ids"] = true.into();
+    let (_, answer) = post(&engine, "/v1/chat/completions", &body).await;
+    let choices = answer["choices"].as_array().expect("list");
+    assert_eq!((choices.len(), &answer["usage"]["completion_tokens"]), (2, &json!(6)));
+    assert_ne!(choices[0]["message"]["content"], choices[1]["message"]["content"]);
+    let prompt = answer["prompt_token_ids"].clone();
+    assert_eq!(answer["usage"]["prompt_tokens"], prompt.as_array().expect("ids").len());
+
+    // Another salt is another cache.
+    let cached =
+        |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    body["n"] = 1.into();
+    assert!(cached(&post(&engine, "/v1/chat/completions", &body).await.1) > Some(0));
+    body["cache_salt"] = "tenant".into();
+    assert_eq!(cached(&post(&engine, "/v1/chat/completions", &body).await.1), Some(0));
+    assert!(cached(&post(&engine, "/v1/chat/completions", &body).await.1) > Some(0));
+
+    // Ids of a router that has tokenized already.
+    let given = json!({ "messages": [], "max_tokens": 1, "return_token_ids": true,
+                        "kv_transfer_params": { "prompt_token_ids": prompt } });
+    let (_, answer) = post(&engine, "/v1/chat/completions", &given).await;
+    assert_eq!(answer["prompt_token_ids"], prompt);
+    assert!(cached(&answer) > Some(0));
+}
+
+#[tokio::test]
 async fn errors_have_vllms_shape() {
     let engine = start(EngineConfig { model: Some("tiny".into()), kv_blocks: 8, ..fast() });
     let messages = json!([{ "role": "user", "content": "x" }]);
@@ -202,6 +235,8 @@ async fn errors_have_vllms_shape() {
         ("/v1/completions", json!({ "prompt": vec![1; 128] }), 400, "input_tokens"),
         ("/v1/completions", json!({ "prompt": "x", "max_tokens": 500 }), 400, "max_tokens"),
         ("/v1/completions", json!({ "prompt": [] , "max_tokens": 5 }), 400, "prompt"),
+        ("/v1/completions", json!({ "prompt": [1_000_000] }), 400, "prompt"),
+        ("/v1/completions", json!({ "prompt": "x", "n": 0 }), 400, "n"),
     ];
     for (path, body, status, param) in cases {
         let (got, answer) = post(&engine, path, &body).await;

@@ -1,6 +1,14 @@
 //! Replays the seed corpora through the fuzzers' checks, then small changes of them: every rule that a fuzz target
 //! watches is also a test of the stable tool chain.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops where it finds a fault"
+)]
+
 use proptest::prelude::{ProptestConfig, any, proptest};
 use std::path::Path;
 

@@ -1,6 +1,14 @@
 //! Plays the recorded HTTP/1.1 cases against the codec, as far as a codec without sockets can be judged: what it
 //! accepts, what status it refuses with, and that every byte it would forward is beyond doubt.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops where it finds a fault"
+)]
+
 use forebay::http1::{
     BodyFraming, BodyLimits, ChunkedDecoder, HeadLimits, Method, Progress, RequestHead,
     ResponseHead, UpstreamHead, Version, encode_request, parse_request, parse_response,

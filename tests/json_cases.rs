@@ -1,5 +1,13 @@
 //! Bodies: the JSON test suite, the recorded LLM bodies, and generated ones compared with `serde_json`.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops where it finds a fault"
+)]
+
 use forebay::parse::{ApiRequest, Endpoint, PromptSource, Refusal, check_json, scan};
 use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 use serde_json::Value;
@@ -49,29 +57,23 @@ fn decide(body: &[u8], endpoint: Endpoint) -> Result<ApiRequest, Refusal> {
     Ok(request)
 }
 
+/// One byte per character, or parts repeated.
+fn body_of(case: &Value) -> Vec<u8> {
+    if let Some(body) = case["body"].as_str() {
+        return body.chars().map(|character| u8::try_from(u32::from(character)).unwrap()).collect();
+    }
+    let times = |part: &Value| usize::try_from(part[1].as_u64().unwrap()).unwrap();
+    let parts = case["rep"].as_array().unwrap().iter();
+    parts.flat_map(|part| part[0].as_str().unwrap().repeat(times(part)).into_bytes()).collect()
+}
+
 #[test]
 fn recorded_llm_bodies() {
     let text = std::fs::read_to_string("tests/data/json/llm_body_cases.jsonl").unwrap();
     for line in text.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
         let id = case["id"].as_str().unwrap();
-        let body: Vec<u8> = match case["body"].as_str() {
-            Some(body) => {
-                body.chars().map(|character| u8::try_from(u32::from(character)).unwrap()).collect()
-            }
-            None => case["rep"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .flat_map(|part| {
-                    part[0]
-                        .as_str()
-                        .unwrap()
-                        .repeat(usize::try_from(part[1].as_u64().unwrap()).unwrap())
-                        .into_bytes()
-                })
-                .collect(),
-        };
+        let body = body_of(&case);
         let endpoint = if case["path"] == "/v1/completions" {
             Endpoint::Completions
         } else {

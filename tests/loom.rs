@@ -238,3 +238,172 @@ mod ring_models {
         });
     }
 }
+
+mod index_models {
+    use forebay::base::RankIndex;
+    use forebay::block::{BlockKey, KeySeed, RootName};
+    use forebay::index::{IndexReader, Overlaps, Shape, SliceWriter, index_of_shape};
+    use forebay::mailbox::KvOp;
+    use loom::thread;
+
+    const SEED: KeySeed = KeySeed(1);
+    /// Room for a few segments and cells.
+    const SHAPE: Shape = Shape { segment_slots: 16, memory_bytes_max: 16 << 10 };
+    /// Blocks of all that is stored here: one length, so that the root does not change.
+    const BLOCK_BYTES: u16 = 2;
+    /// Executions are explored up to so many switches away from a thread that could go on.
+    const PREEMPTIONS_MAX: usize = 2;
+
+    fn model(run: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(PREEMPTIONS_MAX);
+        builder.max_branches = 100_000;
+        builder.check(run);
+    }
+
+    fn root() -> BlockKey {
+        BlockKey::root(SEED, &RootName::default())
+    }
+
+    /// First blocks whose keys have the property, with the table's own choice of bits.
+    fn blocks(wanted: impl Fn(u64) -> bool) -> impl Iterator<Item = [u8; 2]> {
+        let block = |number: u16| number.to_le_bytes();
+        (0..u16::MAX).map(block).filter(move |block| wanted(root().child(SEED, block).to_word()))
+    }
+
+    const fn home(key: u64) -> u64 {
+        key >> 32 & 15
+    }
+
+    /// Two blocks whose probes start at one slot, away from the root's.
+    fn colliding() -> ([u8; 2], [u8; 2]) {
+        let of_root = home(root().to_word());
+        let there = (of_root + 5) % 16;
+        let mut found = blocks(move |key| home(key) == there);
+        (found.next().unwrap(), found.next().unwrap())
+    }
+
+    fn apply(writer: &mut SliceWriter, rank: u16, block: &[u8], store: bool) {
+        let (parent, key) = (root(), root().child(SEED, block));
+        let op = match store {
+            true => KvOp::Store { parent, key, block_bytes: BLOCK_BYTES },
+            false => KvOp::Remove { key },
+        };
+        writer.apply(RankIndex(rank), op);
+    }
+
+    fn holders(reader: &IndexReader, block: &[u8]) -> Vec<u16> {
+        let mut overlaps = Overlaps::new(16);
+        reader.overlap(root(), block, &mut overlaps);
+        let mut ranks: Vec<u16> = overlaps.iter_held().map(|(rank, _)| rank.0).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    fn one_slice() -> (IndexReader, SliceWriter) {
+        let (reader, mut writers) = index_of_shape(1, SEED, SHAPE);
+        (reader, writers.remove(0))
+    }
+
+    #[test]
+    fn a_slot_that_changes_hands_gives_no_false_rank() {
+        model(|| {
+            let (first, second) = colliding();
+            let (reader, mut writer) = one_slice();
+            apply(&mut writer, 1, &first, true);
+            let writing = thread::spawn(move || {
+                apply(&mut writer, 1, &first, false);
+                apply(&mut writer, 2, &second, true);
+                writer
+            });
+            let seen = holders(&reader, &first);
+            assert!(seen.is_empty() || seen == [1], "{seen:?}");
+            drop(writing.join().unwrap());
+            assert_eq!((holders(&reader, &first), holders(&reader, &second)), (vec![], vec![2]));
+        });
+    }
+
+    #[test]
+    fn a_slot_that_changes_back_gives_no_false_rank() {
+        model(|| {
+            let (first, second) = colliding();
+            let keeper =
+                blocks(|key| home(key) == (home(root().to_word()) + 9) % 16).next().unwrap();
+            let (reader, mut writer) = one_slice();
+            apply(&mut writer, 0, &keeper, true);
+            apply(&mut writer, 1, &first, true);
+            let writing = thread::spawn(move || {
+                apply(&mut writer, 1, &first, false);
+                apply(&mut writer, 2, &second, true);
+                apply(&mut writer, 2, &second, false);
+                apply(&mut writer, 3, &first, true);
+                writer
+            });
+            let seen = holders(&reader, &first);
+            assert!(seen.is_empty() || seen == [1] || seen == [3], "{seen:?}");
+            drop(writing.join().unwrap());
+            assert_eq!(holders(&reader, &first), [3]);
+        });
+    }
+
+    #[test]
+    fn an_entry_that_is_shifted_is_always_found() {
+        model(|| {
+            let (first, second) = colliding();
+            let (reader, mut writer) = one_slice();
+            apply(&mut writer, 1, &first, true);
+            apply(&mut writer, 2, &second, true);
+            let writing = thread::spawn(move || {
+                apply(&mut writer, 1, &first, false);
+                writer
+            });
+            assert_eq!(holders(&reader, &second), [2]);
+            drop(writing.join().unwrap());
+            assert_eq!(holders(&reader, &second), [2]);
+        });
+    }
+
+    #[test]
+    fn an_entry_that_moves_to_a_new_segment_is_always_found() {
+        model(|| {
+            let (reader, mut writer) = one_slice();
+            // The segment is full enough to be split by the lowest bit: one entry moves, beside the root perhaps.
+            let moves = blocks(|key| key & 1 == 1).next().unwrap();
+            let mut stay = blocks(|key| key & 1 == 0);
+            apply(&mut writer, 1, &moves, true);
+            for block in stay.by_ref().take(10) {
+                apply(&mut writer, 2, &block, true);
+            }
+            let bytes_before = reader.memory_bytes();
+            let last = stay.next().unwrap();
+            let writing = thread::spawn(move || {
+                apply(&mut writer, 2, &last, true);
+                writer
+            });
+            assert_eq!(holders(&reader, &moves), [1]);
+            drop(writing.join().unwrap());
+            assert!(reader.memory_bytes() > bytes_before, "it was split");
+            assert_eq!(holders(&reader, &moves), [1]);
+        });
+    }
+
+    #[test]
+    fn an_overflow_cell_in_its_next_life_gives_no_false_rank() {
+        model(|| {
+            let (first, second) = colliding();
+            let (reader, mut writer) = one_slice();
+            (0..5).for_each(|rank| apply(&mut writer, rank, &first, true));
+            (8..12).for_each(|rank| apply(&mut writer, rank, &second, true));
+            let writing = thread::spawn(move || {
+                apply(&mut writer, 4, &first, false);
+                apply(&mut writer, 12, &second, true);
+                writer
+            });
+            let seen = holders(&reader, &first);
+            assert!(seen == [0, 1, 2, 3] || seen == [0, 1, 2, 3, 4] || seen.is_empty(), "{seen:?}");
+            drop(writing.join().unwrap());
+            assert_eq!(holders(&reader, &first), [0, 1, 2, 3]);
+            assert_eq!(holders(&reader, &second), [8, 9, 10, 11, 12]);
+        });
+    }
+}

@@ -34,7 +34,7 @@ fn same_at_every_cut(
         let part = parse(&data[..cut]);
         match (part, whole) {
             (Ok(None), Ok(Some(end))) => {
-                assert!(cut < end, "complete at {end}, still partial at {cut}")
+                assert!(cut < end, "complete at {end}, still partial at {cut}");
             }
             (Ok(Some(end)), _) => assert_eq!(Ok(Some(end)), whole, "complete at {cut}"),
             (Ok(None), _) => assert_eq!(failed, None, "an error was taken back at {cut}"),

@@ -72,7 +72,7 @@ fn agree(data: &[u8], value: &Value, endpoint: Endpoint, request: &ApiRequest) {
         PromptSource::Messages => assert!(value["messages"].is_array()),
         PromptSource::PlainMessages => plain_messages(data, value, endpoint, request),
         PromptSource::Text(span) => {
-            assert!(prompts_of(value, endpoint).contains(&&Value::String(text(bytes(data, span)))))
+            assert!(prompts_of(value, endpoint).contains(&&Value::String(text(bytes(data, span)))));
         }
         PromptSource::TokenIds(span) => {
             let ids: Value = serde_json::from_slice(bytes(data, span)).unwrap();

@@ -47,8 +47,8 @@ impl BlockKey {
     pub fn child_of_hash(self, block_hash: u64) -> Self {
         // One folded 64x64 multiply: order-dependent, 1.5 ns, and both halves of the product reach the key.
         let product = u128::from(self.0 ^ 0x9e37_79b9_7f4a_7c15) * u128::from(block_hash | 1);
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves of the product")]
-        let (low, high) = (product as u64, (product >> 64) as u64);
+        let low = product as u64;
+        let high = (product >> 64) as u64;
         Self::non_zero(low ^ high ^ block_hash.rotate_left(29))
     }
 

@@ -65,7 +65,14 @@ impl Moment {
             day -= length;
         }
         let weekday = usize::try_from((days + 4) % 7).unwrap_or_default();
-        Self { year, month, day: day + 1, day_of_year, weekday, second_of_day: unix_seconds % 86_400 }
+        Self {
+            year,
+            month,
+            day: day + 1,
+            day_of_year,
+            weekday,
+            second_of_day: unix_seconds % 86_400,
+        }
     }
 
     /// False when the directive is not known.
@@ -115,8 +122,18 @@ fn days_in_year(year: u64) -> u64 {
 
 const MONTH_DAYS: [u64; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-    "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 const WEEKDAYS: [&str; 7] =
     ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
@@ -129,7 +146,10 @@ mod tests {
     fn known_moments() {
         assert_eq!(strftime("%d %b %Y", 0), "01 Jan 1970");
         assert_eq!(strftime("%Y-%m-%d %H:%M:%S", 951_782_399), "2000-02-28 23:59:59");
-        assert_eq!(strftime("%A %-d %B %y, day %j", 951_782_400), "Tuesday 29 February 00, day 060");
+        assert_eq!(
+            strftime("%A %-d %B %y, day %j", 951_782_400),
+            "Tuesday 29 February 00, day 060"
+        );
         assert_eq!(strftime("%I:%M %p %e%%", 1_735_689_600), "12:00 AM  1%");
         assert_eq!(strftime("%Y-%m-%d", 1_767_225_599), "2025-12-31");
     }

@@ -35,16 +35,17 @@ pub(super) fn build(source: &str, clock: Clock) -> Result<Environment<'static>, 
     environment.set_formatter(print);
     environment.add_filter("tojson", tojson);
     environment.add_filter("trim", trim);
-    environment.add_filter("string", |value: &Value| -> String {
-        let mut out = String::new();
-        write_str(value, &mut out);
-        out
-    });
+    environment.add_filter("string", |value: &Value| text_of(value));
+    environment.add_filter("upper", |value: &Value| text_of(value).to_uppercase());
+    environment.add_filter("lower", |value: &Value| text_of(value).to_lowercase());
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
     environment.add_test("iterable", |value: &Value| {
-        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
+        matches!(
+            value.kind(),
+            ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
+        )
     });
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
@@ -61,19 +62,21 @@ pub(super) fn build(source: &str, clock: Clock) -> Result<Environment<'static>, 
 fn print(out: &mut Output<'_>, _state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     let written = match value.as_str() {
         Some(text) => out.write_str(text),
-        None => {
-            let mut text = String::new();
-            write_str(value, &mut text);
-            out.write_str(&text)
-        }
+        None => out.write_str(&text_of(value)),
     };
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "cannot write"))
 }
 
-/// Jinja's `trim`: `str(value).strip(chars)`.
-fn trim(value: &Value, characters: Option<&str>) -> String {
+/// `str(value)`.
+fn text_of(value: &Value) -> String {
     let mut text = String::new();
     write_str(value, &mut text);
+    text
+}
+
+/// Jinja's `trim`: `str(value).strip(chars)`.
+fn trim(value: &Value, characters: Option<&str>) -> String {
+    let text = text_of(value);
     let stripped =
         |character: char| characters.map_or(is_space(character), |set| set.contains(character));
     text.trim_matches(stripped).to_owned()
@@ -92,34 +95,67 @@ mod tests {
     #[test]
     fn prints_and_trims_as_python_does() {
         let variables = r#"{"t": true, "n": null, "l": ["a", 1.0], "s": " \u001fx\u00a0 "}"#;
-        assert_eq!(render("{{ t }}|{{ n }}|{{ l }}|{{ missing }}", variables), "True|None|['a', 1.0]|");
-        assert_eq!(render("[{{ s | trim }}][{{ s.strip() }}][{{ s.lstrip() }}]", variables), "[x][x][x\u{a0} ]");
-        assert_eq!(render("{{ 'a b  c'.split() }}{{ 'xax'.strip('x') }}", "{}"), "['a', 'b', 'c']a");
-        assert_eq!(render("{{ 'a-b-c'.rsplit('-', 1) }}{{ 'a-b'.partition('-')[2] }}", "{}"), "['a-b', 'c']b");
+        assert_eq!(
+            render("{{ t }}|{{ n }}|{{ l }}|{{ missing }}", variables),
+            "True|None|['a', 1.0]|"
+        );
+        assert_eq!(
+            render("[{{ s | trim }}][{{ s.strip() }}][{{ s.lstrip() }}]", variables),
+            "[x][x][x\u{a0} ]"
+        );
+        assert_eq!(
+            render("{{ 'a b  c'.split() }}{{ 'xax'.strip('x') }}", "{}"),
+            "['a', 'b', 'c']a"
+        );
+        assert_eq!(
+            render("{{ 'a-b-c'.rsplit('-', 1) }}{{ 'a-b'.partition('-')[2] }}", "{}"),
+            "['a-b', 'c']b"
+        );
         assert_eq!(render("{{ 'abc'.removeprefix('a').removesuffix('c') }}", "{}"), "b");
     }
 
     #[test]
     fn tojson_is_json_dumps() {
         let variables = r#"{"v": {"b": "<é'&\u0001>", "a": [1, 2.50, null, true, {}, []]}}"#;
-        assert_eq!(render("{{ v | tojson }}", variables), "{\"b\": \"<é'&\\u0001>\", \"a\": [1, 2.5, null, true, {}, []]}");
+        assert_eq!(
+            render("{{ v | tojson }}", variables),
+            "{\"b\": \"<é'&\\u0001>\", \"a\": [1, 2.5, null, true, {}, []]}"
+        );
         assert_eq!(
             render("{{ v | tojson(indent=2) }}", variables),
             "{\n  \"b\": \"<é'&\\u0001>\",\n  \"a\": [\n    1,\n    2.5,\n    null,\n    true,\n    {},\n    []\n  ]\n}"
         );
-        assert_eq!(render("{{ v.a | tojson(separators=(',', ':')) }}", variables), "[1,2.5,null,true,{},[]]");
-        assert_eq!(render("{{ v | tojson(ensure_ascii=true, sort_keys=true) }}", r#"{"v": {"b": "é😀", "a": 1}}"#), "{\"a\": 1, \"b\": \"\\u00e9\\ud83d\\ude00\"}");
+        assert_eq!(
+            render("{{ v.a | tojson(separators=(',', ':')) }}", variables),
+            "[1,2.5,null,true,{},[]]"
+        );
+        assert_eq!(
+            render(
+                "{{ v | tojson(ensure_ascii=true, sort_keys=true) }}",
+                r#"{"v": {"b": "é😀", "a": 1}}"#
+            ),
+            "{\"a\": 1, \"b\": \"\\u00e9\\ud83d\\ude00\"}"
+        );
     }
 
     #[test]
     fn blocks_are_trimmed_and_one_last_newline_dropped() {
         assert_eq!(render("  {% if true %}\n a\n  {% endif %}\nb\n\n", "{}"), " a\nb\n");
-        assert_eq!(render("{% for i in [1,2,3] %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endfor %}", "{}"), "13");
+        assert_eq!(
+            render(
+                "{% for i in [1,2,3] %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endfor %}",
+                "{}"
+            ),
+            "13"
+        );
         assert_eq!(render("a\r\n{%- generation -%} x {%- endgeneration %}\r\nb", "{}"), "axb");
     }
 
     #[test]
     fn strings_and_mappings_are_sequences() {
-        assert_eq!(render("{{ 'a' is sequence }}{{ {} is iterable }}{{ 1 is iterable }}", "{}"), "TrueTrueFalse");
+        assert_eq!(
+            render("{{ 'a' is sequence }}{{ {} is iterable }}{{ 1 is iterable }}", "{}"),
+            "TrueTrueFalse"
+        );
     }
 }

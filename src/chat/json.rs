@@ -5,7 +5,11 @@ use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub(super) fn tojson(value: &Value, positional: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+pub(super) fn tojson(
+    value: &Value,
+    positional: Rest<Value>,
+    named: Kwargs,
+) -> Result<Value, Error> {
     let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
         let given: Option<Value> = named.get(name)?;
         Ok(given.or_else(|| positional.get(index).cloned()).filter(|value| !value.is_none()))
@@ -27,7 +31,13 @@ pub(super) fn tojson(value: &Value, positional: Rest<Value>, named: Kwargs) -> R
         let given = separators.as_ref().and_then(|pair| pair.get_item_by_index(index).ok());
         given.as_ref().and_then(Value::as_str).unwrap_or(default).to_owned()
     };
-    let style = Style { ensure_ascii, sort_keys, item: separator(0, default_item), key: separator(1, ": "), indent };
+    let style = Style {
+        ensure_ascii,
+        sort_keys,
+        item: separator(0, default_item),
+        key: separator(1, ": "),
+        indent,
+    };
     let mut out = String::new();
     style.write(value, 0, &mut out)?;
     Ok(Value::from(out))

@@ -22,7 +22,9 @@ pub struct ModelTextParts {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file is missing or cannot be read.
-    #[error("cannot read {path}: {source}; point the model directory to a download of the model that has it")]
+    #[error(
+        "cannot read {path}: {source}; point the model directory to a download of the model that has it"
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -95,11 +97,16 @@ pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextPa
 /// `~/.cache/huggingface`). Nothing is downloaded.
 #[must_use]
 pub fn find_model_dir(name: &str) -> Option<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let variable =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home_cache = || variable("HOME").map(|home| home.join(".cache"));
     let cache = variable("HF_HUB_CACHE")
         .or_else(|| variable("HF_HOME").map(|home| home.join("hub")))
-        .or_else(|| variable("XDG_CACHE_HOME").or_else(home_cache).map(|cache| cache.join("huggingface/hub")));
+        .or_else(|| {
+            variable("XDG_CACHE_HOME")
+                .or_else(home_cache)
+                .map(|cache| cache.join("huggingface/hub"))
+        });
     find_model_dir_in(name, cache.as_deref())
 }
 
@@ -183,7 +190,8 @@ fn template_of(object: &Map<String, Value>) -> Option<String> {
     match object.get("chat_template")? {
         Value::String(source) => Some(source.clone()),
         Value::Array(named) => {
-            let is_default = |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some("default");
+            let is_default =
+                |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some("default");
             let entry = named.iter().find(is_default).or_else(|| named.first())?;
             entry.get("template").and_then(Value::as_str).map(str::to_owned)
         }

@@ -6,7 +6,12 @@ use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
 /// Called for a method that the value itself does not have.
-pub(super) fn call(state: &State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn call(
+    state: &State<'_, '_>,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     if value.kind() == ValueKind::String
         && let Some(text) = value.as_str()
         && let Some(result) = string_method(text, name, args)

@@ -20,9 +20,7 @@ mod special;
 mod template;
 mod unescape;
 
-pub use load::{
-    LoadError, ModelTextParts, find_model_dir, load_model_text, load_model_text_for,
-};
+pub use load::{LoadError, ModelTextParts, find_model_dir, load_model_text, load_model_text_for};
 pub use message::{ChatRole, MessageSpan};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;

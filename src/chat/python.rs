@@ -113,8 +113,14 @@ mod tests {
 
     #[test]
     fn values_print_as_python_prints_them() {
-        assert_eq!(text(r#"{"b": [1, true, null], "a": "it's", "q": "\"'\n"}"#), "{'b': [1, True, None], 'a': \"it's\", 'q': '\"\\'\\n'}");
+        assert_eq!(
+            text(r#"{"b": [1, true, null], "a": "it's", "q": "\"'\n"}"#),
+            "{'b': [1, True, None], 'a': \"it's\", 'q': '\"\\'\\n'}"
+        );
         assert_eq!(text("\"plain 'text'\""), "plain 'text'");
-        assert_eq!(text("[0.1, 1.0, 1e16, 1.5e-7, 123456789.125, -0.0001, 1e15]"), "[0.1, 1.0, 1e+16, 1.5e-07, 123456789.125, -0.0001, 1000000000000000.0]");
+        assert_eq!(
+            text("[0.1, 1.0, 1e16, 1.5e-7, 123456789.125, -0.0001, 1e15]"),
+            "[0.1, 1.0, 1e+16, 1.5e-07, 123456789.125, -0.0001, 1000000000000000.0]"
+        );
     }
 }

@@ -31,7 +31,9 @@ pub(super) fn content_format(source: &str) -> ContentFormat {
         match (words.next(), words.next(), words.next()) {
             (Some(Word::Name("set")), Some(Word::Name(name)), Some(Word::Sign('='))) => {
                 let value: Vec<&Word<'_>> = words.collect();
-                if base_name(&value).is_some_and(|(base, member)| member.is_none() && lists.contains(base)) {
+                if base_name(&value)
+                    .is_some_and(|(base, member)| member.is_none() && lists.contains(base))
+                {
                     lists.insert((*name).to_owned());
                 }
             }
@@ -68,16 +70,21 @@ pub(super) fn literals(source: &str) -> Literals {
     for piece in pieces(source) {
         let (Piece::Block { inner, .. } | Piece::Print { inner, .. }) = piece else { continue };
         let words = words(inner);
-        let set = matches!(words.iter().find(|word| !matches!(word, Word::Sign('-' | '+'))), Some(Word::Name("set")));
+        let set = matches!(
+            words.iter().find(|word| !matches!(word, Word::Sign('-' | '+'))),
+            Some(Word::Name("set"))
+        );
         // Callee of each open bracket; `None` for brackets that are no call.
         let mut open: Vec<Option<&str>> = Vec::new();
         for (index, word) in words.iter().enumerate() {
             match word {
-                Word::Sign('(') => open.push(match index.checked_sub(1).and_then(|i| words.get(i)) {
-                    Some(Word::Name(name)) => Some(*name),
-                    // A tuple inside a call belongs to that call: startswith(('a', 'b')).
-                    _ => open.last().copied().flatten(),
-                }),
+                Word::Sign('(') => {
+                    open.push(match index.checked_sub(1).and_then(|i| words.get(i)) {
+                        Some(Word::Name(name)) => Some(*name),
+                        // A tuple inside a call belongs to that call: startswith(('a', 'b')).
+                        _ => open.last().copied().flatten(),
+                    })
+                }
                 Word::Sign(')') => {
                     open.pop();
                 }
@@ -86,7 +93,8 @@ pub(super) fn literals(source: &str) -> Literals {
                     let searched = callee.is_some_and(|name| SEARCHES.contains(&name));
                     let tested = matches!(
                         (words.get(index + 1), words.get(index + 2)),
-                        (Some(Word::Name("in")), _) | (Some(Word::Name("not")), Some(Word::Name("in")))
+                        (Some(Word::Name("in")), _)
+                            | (Some(Word::Name("not")), Some(Word::Name("in")))
                     );
                     let kept = set && callee.is_none() && looks_like_mark(text);
                     let sought = searched || tested || kept;
@@ -102,12 +110,26 @@ pub(super) fn literals(source: &str) -> Literals {
 
 /// Methods and filters whose argument is looked for in a string.
 const SEARCHES: [&str; 15] = [
-    "split", "rsplit", "startswith", "endswith", "replace", "find", "rfind", "index", "rindex", "count",
-    "partition", "rpartition", "removeprefix", "removesuffix", "startingwith",
+    "split",
+    "rsplit",
+    "startswith",
+    "endswith",
+    "replace",
+    "find",
+    "rfind",
+    "index",
+    "rindex",
+    "count",
+    "partition",
+    "rpartition",
+    "removeprefix",
+    "removesuffix",
+    "startingwith",
 ];
 
 fn looks_like_mark(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte.is_ascii_whitespace();
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte.is_ascii_whitespace();
     text.len() >= 2 && !text.bytes().all(plain)
 }
 
@@ -116,7 +138,9 @@ fn base_name<'a>(words: &[&'a Word<'a>]) -> Option<(&'a str, Option<&'a str>)> {
     let [Word::Name(base), rest @ ..] = words else { return None };
     let (member, rest) = match rest {
         [Word::Sign('.'), Word::Name(member), rest @ ..] => (Some(*member), rest),
-        [Word::Sign('['), Word::Text(member), Word::Sign(']'), rest @ ..] => (Some(member.as_str()), rest),
+        [Word::Sign('['), Word::Text(member), Word::Sign(']'), rest @ ..] => {
+            (Some(member.as_str()), rest)
+        }
         rest => (None, rest),
     };
     let slice = |rest: &[&Word<'_>]| {
@@ -124,7 +148,9 @@ fn base_name<'a>(words: &[&'a Word<'a>]) -> Option<(&'a str, Option<&'a str>)> {
         inside.filter(|word| matches!(word, Word::Sign(':'))).count() > 0
     };
     match rest {
-        [] | [Word::Sign('|'), ..] | [Word::Name("if" | "recursive" | "is"), ..] => Some((base, member)),
+        [] | [Word::Sign('|'), ..] | [Word::Name("if" | "recursive" | "is"), ..] => {
+            Some((base, member))
+        }
         [Word::Sign('['), ..] if slice(rest) => Some((base, member)),
         [Word::Sign('-' | '+')] => Some((base, member)),
         _ => None,
@@ -182,7 +208,9 @@ fn tag_length(tag: &str) -> usize {
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'"' | b'\'' => at += text_length(bytes.get(at..).unwrap_or_default()),
-            _ if braces == 0 && bytes.get(at..).is_some_and(|rest| rest.starts_with(close)) => return at + 2,
+            _ if braces == 0 && bytes.get(at..).is_some_and(|rest| rest.starts_with(close)) => {
+                return at + 2;
+            }
             _ => {
                 match byte {
                     b'{' => braces += 1,

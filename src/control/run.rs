@@ -13,7 +13,7 @@ use crate::base::limits::RANKS_MAX;
 use crate::base::{NanosSinceStart, RankIndex, WorkerIndex};
 use crate::index::slice_of;
 use crate::worker::{FleetSnapshot, WorkerState};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,10 @@ struct Control {
     histograms: StageHistograms,
     notes: BTreeMap<Arc<str>, String>,
     unfed: Vec<bool>,
+    /// Workers whose state is not known yet; empty once the shards have their first fleet.
+    unheard: HashSet<WorkerIndex>,
+    /// When the shards get a fleet even if some workers have not been heard of.
+    first_fleet_at: NanosSinceStart,
     drain: Option<Drain>,
 }
 
@@ -100,6 +104,8 @@ impl Control {
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
         let fleet = Fleet::new(&config, seed);
         let unfed = vec![false; config.workers.len()];
+        let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
+        let first_fleet_at = clock.now().plus(config.health.timeout);
         let mut control = Self {
             setup: Parts { config, clock, seed, board, index },
             ports: Rc::new(Ports::new(end)),
@@ -111,9 +117,10 @@ impl Control {
             histograms: StageHistograms::new(),
             notes: BTreeMap::new(),
             unfed,
+            unheard,
+            first_fleet_at,
             drain: None,
         };
-        control.publish();
         control.turn(&mut probed, &mut fed, &mut asked, Stop { stopped, signals }).await;
         control.stop_feeds().await;
         Ok(())
@@ -141,6 +148,7 @@ impl Control {
                 () = stop.asked() => self.start_drain(),
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
+                    self.stop_waiting();
                     if self.drained() {
                         return;
                     }
@@ -152,6 +160,7 @@ impl Control {
     async fn probed(&mut self, notice: ProbeNotice) {
         match notice {
             ProbeNotice::State { worker, state } => {
+                self.unheard.remove(&worker);
                 if self.fleet.set_state(worker, state) {
                     self.publish();
                 }
@@ -251,7 +260,18 @@ impl Control {
 
     fn publish(&mut self) {
         self.snapshot = Arc::new(self.fleet.snapshot());
-        self.ports.publish(&self.snapshot);
+        // Shards listen from their first fleet on; one with all workers in it spares the first clients a 503.
+        if self.unheard.is_empty() {
+            self.ports.publish(&self.snapshot);
+        }
+    }
+
+    /// Workers that are down at start must not keep the others from serving.
+    fn stop_waiting(&mut self) {
+        if !self.unheard.is_empty() && self.setup.clock.now() >= self.first_fleet_at {
+            self.unheard.clear();
+            self.publish();
+        }
     }
 
     fn answer(&self, question: Question) {

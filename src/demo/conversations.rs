@@ -3,6 +3,7 @@
 
 use crate::engine::Tokenizer;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Sizes of the load, in tokens of the engine's own tokenizer where nothing else is said.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ pub struct Sizes {
 /// Makes conversations.
 #[derive(Debug)]
 pub struct Conversations {
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
     sizes: Sizes,
 }
 
@@ -41,7 +42,7 @@ pub struct Conversation {
 impl Conversations {
     /// A source of conversations of these sizes.
     #[must_use]
-    pub fn new(tokenizer: Tokenizer, sizes: Sizes) -> Self {
+    pub fn new(tokenizer: Arc<Tokenizer>, sizes: Sizes) -> Self {
         Self { tokenizer, sizes }
     }
 
@@ -102,7 +103,7 @@ mod tests {
             turns: 2,
             think_ms: 1.0,
         };
-        Conversations::new(Tokenizer::built_in().expect("loads"), sizes)
+        Conversations::new(Arc::new(Tokenizer::built_in().expect("loads")), sizes)
     }
 
     #[test]

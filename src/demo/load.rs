@@ -4,7 +4,6 @@
 use super::client::ChatClient;
 use super::conversations::Conversations;
 use super::meter::Outcome;
-use super::router::Entrance;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -17,7 +16,7 @@ pub(super) type OutcomeSink = mpsc::UnboundedSender<Outcome>;
 pub(super) fn start(
     conversations: &Arc<Conversations>,
     client: &ChatClient,
-    entrance: &Entrance,
+    url: &Arc<str>,
     outcomes: &OutcomeSink,
 ) -> JoinSet<()> {
     let mut people = JoinSet::new();
@@ -26,7 +25,7 @@ pub(super) fn start(
             slot,
             conversations: conversations.clone(),
             client: client.clone(),
-            entrance: entrance.clone(),
+            url: url.clone(),
             outcomes: outcomes.clone(),
             random: fastrand::Rng::with_seed(slot.into()),
         };
@@ -39,7 +38,7 @@ struct Person {
     slot: u32,
     conversations: Arc<Conversations>,
     client: ChatClient,
-    entrance: Entrance,
+    url: Arc<str>,
     outcomes: OutcomeSink,
     random: fastrand::Rng,
 }
@@ -47,16 +46,13 @@ struct Person {
 impl Person {
     async fn talk(mut self) {
         let slots = self.conversations.sizes().slots;
-        let mut asked = 0;
         // Nobody comes at the same moment as anybody else.
         let share = self.random.f64() * 2.0;
         self.pause(share).await;
         for number in (self.slot..).step_by(slots.max(1) as usize) {
             let mut conversation = self.conversations.begin(number);
             while let Some(body) = self.conversations.ask(&mut conversation) {
-                let url = self.entrance.url(number, self.slot + asked);
-                asked += 1;
-                let (outcome, text) = self.client.chat(url, body).await;
+                let (outcome, text) = self.client.chat(&self.url, body).await;
                 if self.outcomes.send(outcome).is_err() {
                     return;
                 }

@@ -17,12 +17,12 @@ pub use conversations::{Conversation, Conversations, Sizes};
 pub use meter::{Figures, Meter, Outcome};
 
 use crate::base::Clock;
-use crate::engine::{Engine, EngineConfig, EngineError, EngineHandle, Tokenizer, TokenizerError};
+use crate::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText, Tokenizer};
 use router::DemoRouter;
 use serde_json::json;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -54,9 +54,6 @@ pub enum DemoError {
     /// An engine does not start.
     #[error("engine: {0}")]
     Engine(#[from] EngineError),
-    /// The built-in tokenizer does not load.
-    #[error("{0}")]
-    Tokenizer(#[from] TokenizerError),
     /// The router does not start.
     #[error("router: {0}")]
     Router(String),
@@ -85,9 +82,10 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     let folder = format!("forebay-demo-{:016x}", fastrand::u64(..));
     let model_dir = std::env::temp_dir().join(folder);
     Tokenizer::write_built_in(&model_dir)?;
+    let stage = Stage { text: EngineText::load(None)?, model_dir: model_dir.clone() };
     let both = runtime.block_on(async {
-        let kv = one_policy(config, DemoPolicy::Kv, &model_dir, out).await?;
-        let round_robin = one_policy(config, DemoPolicy::RoundRobin, &model_dir, out).await?;
+        let kv = one_policy(config, DemoPolicy::Kv, &stage, out).await?;
+        let round_robin = one_policy(config, DemoPolicy::RoundRobin, &stage, out).await?;
         Ok::<_, DemoError>((kv, round_robin))
     });
     // Best effort: it is a folder for temporary files.
@@ -102,20 +100,27 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     Ok(())
 }
 
+/// What both runs share.
+struct Stage {
+    text: EngineText,
+    model_dir: PathBuf,
+}
+
 async fn one_policy(
     config: &DemoConfig,
     policy: DemoPolicy,
-    model_dir: &Path,
+    stage: &Stage,
     out: &mut impl Write,
 ) -> Result<Figures, DemoError> {
-    let engines =
-        (0..ENGINES).map(|_| Engine::start(engine_config())).collect::<Result<Vec<_>, _>>()?;
-    let router = DemoRouter::start(policy, &engines, model_dir)?;
-    let conversations = Arc::new(Conversations::new(Tokenizer::built_in()?, SIZES));
+    let start = |_| Engine::start_with(engine_config(), stage.text.clone());
+    let engines = (0..ENGINES).map(start).collect::<Result<Vec<_>, _>>()?;
+    let router = DemoRouter::start(policy, &engines, &stage.model_dir).await?;
+    let conversations = Arc::new(Conversations::new(stage.text.tokenizer().clone(), SIZES));
     let clock = Clock::start();
     let client = ChatClient::new(clock)?;
     let (sink, outcomes) = mpsc::unbounded_channel();
-    let people = load::start(&conversations, &client, router.entrance(), &sink);
+    let url: Arc<str> = router.url().into();
+    let people = load::start(&conversations, &client, &url, &sink);
     let figures = watch(config, policy, clock, &engines, outcomes, out).await?;
     drop(people);
     router.stop();
@@ -185,25 +190,26 @@ fn engine_config() -> EngineConfig {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         kv_events: Some("tcp://127.0.0.1:0".into()),
         replay: Some("tcp://127.0.0.1:0".into()),
-        kv_blocks: 1_024,
+        kv_blocks: 896,
         block_size: 16,
         concurrency: 64,
-        prefill_tokens_per_s: 12_000.0,
+        prefill_tokens_per_s: 6_500.0,
         itl_ms: 8.0,
         ..EngineConfig::default()
     }
 }
 
 const ENGINES: usize = 4;
-/// 40 conversations of up to 900 tokens: 36,000 tokens, of which one engine keeps 16,384 and four keep 65,536.
+/// 40 conversations that grow to 1,340 tokens each, 6 system prompts among them: some 30,000 tokens at a time, of which
+/// one engine keeps 14,336 and four keep 57,344.
 const SIZES: Sizes = Sizes {
     slots: 40,
     system_prompts: 6,
-    system_tokens: 300,
-    question_tokens: 90,
+    system_tokens: 200,
+    question_tokens: 130,
     answer_tokens: 12,
-    turns: 6,
-    think_ms: 250.0,
+    turns: 8,
+    think_ms: 400.0,
 };
 const WARM_UP_SHARE: f64 = 0.25;
 const WARM_UP_S_MAX: f64 = 2.5;

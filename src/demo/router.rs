@@ -1,54 +1,83 @@
-//! The router under test as the demo sees it: start it with a policy in front of some engines, get its address, stop it.
-//! The only file of the demo that knows the router.
+//! The router under test as the demo sees it: start it with a policy in front of some engines, wait until it is ready, stop
+//! it. The only file of the demo that knows the router.
 
 use super::{DemoError, DemoPolicy};
-use crate::engine::EngineHandle;
+use crate::config::{Config, Policy, WorkerConfig};
+use crate::engine::{EngineHandle, KvSource};
+use crate::server::{self, ServerHandle};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
+use std::time::Duration;
 
 /// A running router.
 #[derive(Debug)]
 pub(super) struct DemoRouter {
-    entrance: Entrance,
-}
-
-/// Where requests go in.
-#[derive(Clone, Debug)]
-pub(super) struct Entrance {
-    policy: DemoPolicy,
-    urls: Arc<[String]>,
+    server: ServerHandle,
 }
 
 impl DemoRouter {
-    /// Starts a router; returns once it accepts requests.
-    pub(super) fn start(
+    /// Starts a router; returns once it is ready to serve.
+    pub(super) async fn start(
         policy: DemoPolicy,
         engines: &[EngineHandle],
-        _model_dir: &Path,
+        model_dir: &Path,
     ) -> Result<Self, DemoError> {
-        let urls = engines.iter().map(EngineHandle::url).collect();
-        Ok(Self { entrance: Entrance { policy, urls } })
+        let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut config = Config {
+            listen: any_port,
+            admin: any_port,
+            workers: engines.iter().map(worker).collect(),
+            model_dir: Some(model_dir.to_owned()),
+            policy: match policy {
+                DemoPolicy::Kv => Policy::Kv,
+                DemoPolicy::RoundRobin => Policy::RoundRobin,
+            },
+            ..Config::default()
+        };
+        config.timeouts.drain = DRAIN;
+        let server = server::start(config, false);
+        let server = server.map_err(|error| DemoError::Router(error.to_string()))?;
+        let router = Self { server };
+        router.wait_until_ready().await?;
+        Ok(router)
     }
 
     /// Where requests go in.
-    #[must_use]
-    pub(super) fn entrance(&self) -> &Entrance {
-        &self.entrance
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.server.listen)
     }
 
-    /// Stops the router.
-    pub(super) fn stop(self) {}
-}
+    /// Drains the router and waits for its end.
+    pub(super) fn stop(self) {
+        self.server.stop();
+        self.server.join();
+    }
 
-impl Entrance {
-    /// URL for the next request of a conversation.
-    #[must_use]
-    pub(super) fn url(&self, conversation: u32, request: u32) -> &str {
-        let key = match self.policy {
-            DemoPolicy::Kv => conversation,
-            DemoPolicy::RoundRobin => request,
-        };
-        let at = key as usize % self.urls.len().max(1);
-        self.urls.get(at).map_or("", String::as_str)
+    async fn wait_until_ready(&self) -> Result<(), DemoError> {
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(1)).build()?;
+        let url = format!("http://{}/readyz", self.server.admin);
+        for _ in 0..READY_TRIES_MAX {
+            let answer = http.get(&url).send().await;
+            if answer.is_ok_and(|answer| answer.status().is_success()) {
+                return Ok(());
+            }
+            tokio::time::sleep(READY_PERIOD).await;
+        }
+        Err(DemoError::Router("it found no usable engine".into()))
     }
 }
+
+fn worker(engine: &EngineHandle) -> WorkerConfig {
+    let sources = engine.kv_sources();
+    let replay = |source: &KvSource| source.replay_endpoint.clone();
+    WorkerConfig {
+        url: engine.url(),
+        kv_events: sources.iter().map(|source| source.endpoint.clone()).collect(),
+        replay: sources.iter().filter_map(replay).collect(),
+        ..WorkerConfig::default()
+    }
+}
+
+const DRAIN: Duration = Duration::from_secs(1);
+const READY_PERIOD: Duration = Duration::from_millis(20);
+const READY_TRIES_MAX: usize = 500;

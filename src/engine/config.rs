@@ -3,6 +3,7 @@
 use super::schedule::Pace;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Whose HTTP interface the engine speaks.
@@ -25,6 +26,31 @@ pub enum EngineRole {
     Prefill,
     /// Decode only. Not available yet.
     Decode,
+}
+
+impl FromStr for Wire {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "vllm" => Ok(Self::Vllm),
+            "sglang" => Ok(Self::Sglang),
+            _ => Err("expected vllm or sglang".into()),
+        }
+    }
+}
+
+impl FromStr for EngineRole {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "both" => Ok(Self::Both),
+            "prefill" => Ok(Self::Prefill),
+            "decode" => Ok(Self::Decode),
+            _ => Err("expected both, prefill or decode".into()),
+        }
+    }
 }
 
 /// Settings of one simulated engine; the flags of `forebay engine`.
@@ -189,5 +215,8 @@ mod tests {
         }
         let sglang = EngineConfig { wire: Wire::Sglang, ..good() }.check().expect_err("refused");
         assert_eq!(sglang.to_string(), "--wire sglang is not available in this version");
+        assert_eq!("sglang".parse(), Ok(Wire::Sglang));
+        assert_eq!("decode".parse(), Ok(EngineRole::Decode));
+        assert!("Both".parse::<EngineRole>().is_err() && "".parse::<Wire>().is_err());
     }
 }

@@ -47,7 +47,7 @@ pub(super) struct EncodeHandle {
 
 impl EncodeHandle {
     /// Starts the thread.
-    pub(super) fn start(tokenizer: Arc<Tokenizer>, chat: ChatText) -> std::io::Result<Self> {
+    pub(super) fn start(tokenizer: Arc<Tokenizer>, chat: Arc<ChatText>) -> std::io::Result<Self> {
         let (jobs, mut inbox) = mpsc::channel::<(Input, Reply)>(JOBS_MAX);
         let thread = std::thread::Builder::new().name("engine-encode".into());
         thread.spawn(move || {
@@ -73,7 +73,7 @@ impl EncodeHandle {
 #[derive(Debug)]
 struct Encoder {
     tokenizer: Arc<Tokenizer>,
-    chat: ChatText,
+    chat: Arc<ChatText>,
     kept: Kept,
 }
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn chats_equal_the_whole_text_encoded() {
         let tokenizer = Arc::new(Tokenizer::built_in().expect("loads"));
-        let chat = ChatText::built_in().expect("loads");
+        let chat = Arc::new(ChatText::built_in().expect("loads"));
         let mut encoder = Encoder { tokenizer: tokenizer.clone(), chat, kept: Kept::default() };
         let body = Bytes::from_static(
             br#"{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi \u00e9"}]}"#,

@@ -1,6 +1,7 @@
 //! KV events on ZeroMQ, one publisher a rank: a PUB socket with the live stream and, when asked for, a ROUTER socket
 //! that replays the last `REPLAY_BATCHES_MAX` batches. Runs as one task on the engine's runtime. Like the engines', the
-//! PUB side never waits for a slow reader: the reader sees a gap in the sequence numbers and asks for a replay.
+//! PUB side never waits for a slow reader: the reader sees a gap in the sequence numbers and asks for a replay. It always
+//! binds, also where the real engine would connect, so that one address form serves both sides.
 
 use super::config::EngineError;
 use super::kv_wire::encode_batch;

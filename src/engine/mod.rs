@@ -22,6 +22,6 @@ pub use config::{DEFAULT_MODEL, EngineConfig, EngineError, EngineRole, Wire};
 pub use kv_publisher::{KvSource, REPLAY_BATCHES_MAX};
 pub use kv_wire::encode_batch;
 pub use prefix_cache::{BlockHash, CacheEvent, PrefixCache, Sequence};
-pub use running::{Engine, EngineHandle, run};
+pub use running::{Engine, EngineHandle, EngineText, run};
 pub use schedule::{Pace, RankSchedule, RankStats, RequestId, Step, Work};
 pub use tokenizer::{Segment, Tokenizer, TokenizerError};

@@ -14,6 +14,7 @@ use crate::base::Clock;
 use axum::serve::ListenerExt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -23,6 +24,32 @@ use tokio::sync::{mpsc, oneshot};
 /// Starts engines.
 #[derive(Debug)]
 pub struct Engine;
+
+/// Tokenizer and chat template, which engines can share: loading them takes longer than all the rest.
+#[derive(Clone, Debug)]
+pub struct EngineText {
+    tokenizer: Arc<Tokenizer>,
+    chat: Arc<ChatText>,
+}
+
+impl EngineText {
+    /// Of a model folder, or the built-in ones.
+    pub fn load(model_dir: Option<&Path>) -> Result<Self, EngineError> {
+        let (tokenizer, chat) = match model_dir {
+            Some(dir) => (Tokenizer::from_model_dir(dir), ChatText::from_model_dir(dir)),
+            None => (Tokenizer::built_in(), ChatText::built_in()),
+        };
+        let tokenizer = tokenizer.map_err(|error| EngineError::ModelText(error.to_string()))?;
+        let chat = chat.map_err(EngineError::ModelText)?;
+        Ok(Self { tokenizer: Arc::new(tokenizer), chat: Arc::new(chat) })
+    }
+
+    /// The tokenizer.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+}
 
 /// A running engine on its own thread. Stops when dropped.
 #[derive(Debug)]
@@ -37,10 +64,17 @@ pub struct EngineHandle {
 impl Engine {
     /// Starts an engine on a thread of its own; returns once it answers.
     pub fn start(config: EngineConfig) -> Result<EngineHandle, EngineError> {
+        config.check()?;
+        let text = EngineText::load(config.model_dir.as_deref())?;
+        Self::start_with(config, text)
+    }
+
+    /// The same with a tokenizer that is loaded already, whatever `model_dir` says.
+    pub fn start_with(config: EngineConfig, text: EngineText) -> Result<EngineHandle, EngineError> {
         let (stop, stopped) = oneshot::channel::<()>();
         let (ready, answer) = sync_channel(1);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(move || {
-            let outcome = run_until(config, async { drop(stopped.await) }, |bound| {
+            let outcome = run_until(config, text, async { drop(stopped.await) }, |bound| {
                 let _starter_gone = ready.send(Ok(bound));
             });
             if let Err(error) = outcome {
@@ -109,7 +143,9 @@ pub fn run(
     shutdown: impl Future<Output = ()>,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), EngineError> {
-    run_until(config, shutdown, |bound| ready(bound.addr))
+    config.check()?;
+    let text = EngineText::load(config.model_dir.as_deref())?;
+    run_until(config, text, shutdown, |bound| ready(bound.addr))
 }
 
 #[derive(Debug)]
@@ -121,11 +157,12 @@ struct Bound {
 
 fn run_until(
     config: EngineConfig,
+    text: EngineText,
     shutdown: impl Future<Output = ()>,
     ready: impl FnOnce(Bound),
 ) -> Result<(), EngineError> {
     config.check()?;
-    let (tokenizer, chat) = load_text(&config)?;
+    let EngineText { tokenizer, chat } = text;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let listener = listen(config.listen).await?;
@@ -144,15 +181,6 @@ fn run_until(
     // Do not wait for connections: stopping means now.
     runtime.shutdown_background();
     outcome
-}
-
-fn load_text(config: &EngineConfig) -> Result<(Arc<Tokenizer>, ChatText), EngineError> {
-    let (tokenizer, chat) = match &config.model_dir {
-        Some(dir) => (Tokenizer::from_model_dir(dir), ChatText::from_model_dir(dir)),
-        None => (Tokenizer::built_in(), ChatText::built_in()),
-    };
-    let tokenizer = tokenizer.map_err(|error| EngineError::ModelText(error.to_string()))?;
-    Ok((Arc::new(tokenizer), chat.map_err(EngineError::ModelText)?))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, EngineError> {

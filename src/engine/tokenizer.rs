@@ -132,6 +132,12 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
+    /// Ids are below this.
+    #[must_use]
+    pub fn vocabulary_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
     /// Text of a token of an answer.
     #[must_use]
     pub fn word(&self, id: u32) -> &str {
@@ -181,7 +187,7 @@ impl Tokenizer {
     }
 
     fn find_words(&mut self) -> Result<(), TokenizerError> {
-        let size = u32::try_from(self.inner.get_vocab_size(false)).unwrap_or(u32::MAX);
+        let size = u32::try_from(self.vocabulary_size()).unwrap_or(u32::MAX);
         let mut fallback = Vec::new();
         for id in 0..size {
             if self.next_words.len() >= WORDS_MAX && self.first_words.len() >= WORDS_MAX {
@@ -238,7 +244,9 @@ fn splitters(inner: &Inner) -> Vec<(String, u32)> {
 /// Words that answers choose from; enough for variety, few enough to load fast.
 const WORDS_MAX: usize = 256;
 const BUILT_IN: &str = include_str!("../../tests/data/tokenizer/tokenizer.json");
-const BUILT_IN_CONFIG: &str = include_str!("../../tests/data/tokenizer/tokenizer_config.json");
+/// The `tokenizer_config.json` beside the small tokenizer: its chat template.
+pub(super) const BUILT_IN_CONFIG: &str =
+    include_str!("../../tests/data/tokenizer/tokenizer_config.json");
 
 #[cfg(test)]
 mod tests {

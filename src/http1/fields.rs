@@ -52,7 +52,7 @@ pub(super) fn framing(
                 return Err(HeadError::ContentLengthRepeated);
             }
             FieldKind::ContentLength => {
-                found.length = Some(decimal(value).ok_or(HeadError::ContentLength)?)
+                found.length = Some(decimal(value).ok_or(HeadError::ContentLength)?);
             }
             FieldKind::TransferEncoding
                 if found.chunked || value.is_empty() || version == Version::Http10 =>
@@ -60,7 +60,7 @@ pub(super) fn framing(
                 return Err(HeadError::TransferEncoding);
             }
             FieldKind::TransferEncoding if value.eq_ignore_ascii_case(b"chunked") => {
-                found.chunked = true
+                found.chunked = true;
             }
             FieldKind::TransferEncoding => return Err(HeadError::Coding),
             _ => {}

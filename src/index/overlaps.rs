@@ -54,6 +54,11 @@ impl Overlaps {
         self.held.iter().map(|rank| (*rank, self.get(*rank)))
     }
 
+    /// Words of a bitset that has a bit for each rank.
+    pub(super) fn rank_words(&self) -> usize {
+        self.best.len().div_ceil(64)
+    }
+
     /// Keeps the larger of what is known and `found` (which is not zero).
     pub(super) fn record(&mut self, rank: RankIndex, found: Overlap) {
         let Some(best) = self.best.get_mut(rank.index()) else { return };

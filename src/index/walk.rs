@@ -24,7 +24,7 @@ const SEEN_WORDS: usize = BLOCK_BYTES_MAX / 64 + 1;
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     branches: Vec<Branch>,
-    /// Sets of the entry that the walk stands on, and of the one it looks at.
+    /// Overflow sets of the entry that the walk stands on (only its lengths count), and of the one it looks at.
     here: Spill,
     ahead: Spill,
     seen: LengthSet,
@@ -53,6 +53,8 @@ impl Walk<'_> {
         self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
         let mut scratch = std::mem::take(&mut self.out.scratch);
         let mut budget = WALK_PROBES_MAX;
+        scratch.here.rank_words = self.out.rank_words();
+        scratch.ahead.rank_words = self.out.rank_words();
         self.start(root, &mut scratch, &mut budget);
         while let Some(branch) = scratch.branches.pop() {
             self.follow(branch, &mut scratch, &mut budget);
@@ -95,7 +97,8 @@ impl Walk<'_> {
                 };
                 if ahead.is_some() {
                     // A second way on is rare: its sets are read again when its turn comes.
-                    let mut spill = Spill::default();
+                    let mut spill =
+                        Spill { rank_words: scratch.ahead.rank_words, ..Spill::default() };
                     let node = table.read(child, &mut spill);
                     if let Some(node) = node.filter(|node| ranks.meet(*node, &spill)) {
                         let mut ranks = ranks.clone();
@@ -114,7 +117,9 @@ impl Walk<'_> {
             }
             if let Some((child, reached, node)) = ahead {
                 ranks.narrow(node, &scratch.ahead, found, self.out);
-                std::mem::swap(&mut scratch.here, &mut scratch.ahead);
+                if cell_of(node.lengths).is_some() {
+                    std::mem::swap(&mut scratch.here.lengths, &mut scratch.ahead.lengths);
+                }
                 (key, found, here) = (child, reached, Some(node));
             }
         }

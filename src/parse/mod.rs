@@ -3,7 +3,7 @@
 //!
 //! [`route`] says which API a path is, [`scan`] reads the body once and keeps spans into it, [`Refusal`] is every
 //! answer that the router gives itself. The body is never re-serialised: what the engine gets is what was scanned.
-//! This module must never follow a body deeper than [`crate::base::JSON_DEPTH_MAX`].
+//! This module must never follow a body deeper than [`crate::base::limits::JSON_DEPTH_MAX`].
 
 mod json;
 mod messages;

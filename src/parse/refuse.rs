@@ -73,100 +73,94 @@ impl Reason {
     /// Name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
-        self.facts().name
+        match self {
+            Self::BadRequest => "bad-request",
+            Self::BadJson => "bad-json",
+            Self::MissingModel => "missing-model",
+            Self::UnknownModel => "unknown-model",
+            Self::NotFound => "not-found",
+            Self::MethodNotAllowed => "method-not-allowed",
+            Self::BodyTooLarge => "body-too-large",
+            Self::HeadTooLarge => "head-too-large",
+            Self::RequestTimeout => "request-timeout",
+            Self::ExpectationFailed => "expectation-failed",
+            Self::NoHealthyWorker => "no-healthy-worker",
+            Self::RejectedInFlight => "rejected-in-flight",
+            Self::RejectedBusy => "rejected-busy",
+            Self::Draining => "draining",
+            Self::UpstreamFailed => "upstream-failed",
+            Self::UpstreamTimeout => "upstream-timeout",
+            Self::Internal => "internal",
+        }
     }
 
-    const fn facts(self) -> Facts {
-        let (status, name, code, message) = match self {
-            Self::BadRequest => (400, "bad-request", None, "The request is malformed."),
-            Self::BadJson => (400, "bad-json", None, "The body must be a JSON object."),
-            Self::MissingModel => (
-                400,
-                "missing-model",
-                None,
-                "The body must name a model: add \"model\", a non-empty string.",
-            ),
-            Self::UnknownModel => (
-                404,
-                "unknown-model",
-                Some("model_not_found"),
-                "No worker serves this model. GET /v1/models lists those that are served.",
-            ),
-            Self::NotFound => (
-                404,
-                "not-found",
-                None,
-                "There is no such path. The API starts at /v1, e.g. POST /v1/chat/completions.",
-            ),
-            Self::MethodNotAllowed => (
-                405,
-                "method-not-allowed",
-                None,
-                "This path does not support the method; see the Allow header.",
-            ),
-            Self::BodyTooLarge => (
-                413,
-                "body-too-large",
-                None,
-                "The body is longer than this router accepts. Send a shorter one.",
-            ),
-            Self::HeadTooLarge => (
-                431,
-                "head-too-large",
-                None,
-                "The header section is longer than this router accepts.",
-            ),
-            Self::RequestTimeout => {
-                (408, "request-timeout", None, "The request did not arrive in time. Send it again.")
+    /// Status, unless a [`Refusal`] knows a closer one. Contended is 429, none left is 503.
+    const fn status(self) -> u16 {
+        match self {
+            Self::BadRequest | Self::BadJson | Self::MissingModel => 400,
+            Self::UnknownModel | Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::RequestTimeout => 408,
+            Self::BodyTooLarge => 413,
+            Self::ExpectationFailed => 417,
+            Self::RejectedInFlight | Self::RejectedBusy => 429,
+            Self::HeadTooLarge => 431,
+            Self::Internal => 500,
+            Self::UpstreamFailed => 502,
+            Self::NoHealthyWorker | Self::Draining => 503,
+            Self::UpstreamTimeout => 504,
+        }
+    }
+
+    /// OpenAI's `code`, where clients look at it.
+    const fn code(self) -> Option<&'static str> {
+        match self {
+            Self::UnknownModel => Some("model_not_found"),
+            Self::RejectedInFlight | Self::RejectedBusy => Some("rate_limit_exceeded"),
+            _ => None,
+        }
+    }
+
+    /// What happened, and what to do.
+    const fn message(self) -> &'static str {
+        match self {
+            Self::BadRequest => "The request is malformed.",
+            Self::BadJson => "The body must be a JSON object.",
+            Self::MissingModel => "The body must name a model: add \"model\", a non-empty string.",
+            Self::UnknownModel => {
+                "No worker serves this model. GET /v1/models lists those that are served."
             }
+            Self::NotFound => {
+                "There is no such path. The API starts at /v1, e.g. POST /v1/chat/completions."
+            }
+            Self::MethodNotAllowed => {
+                "This path does not support the method; see the Allow header."
+            }
+            Self::BodyTooLarge => {
+                "The body is longer than this router accepts. Send a shorter one."
+            }
+            Self::HeadTooLarge => {
+                "The header section is longer than this router accepts. Send fewer or shorter fields."
+            }
+            Self::RequestTimeout => "The request did not arrive in time. Send it again.",
             Self::ExpectationFailed => {
-                (417, "expectation-failed", None, "Only the expectation 100-continue is supported.")
+                "Only the expectation 100-continue is supported. Send the request without Expect."
             }
-            Self::NoHealthyWorker => (
-                503,
-                "no-healthy-worker",
-                None,
-                "No healthy worker serves this model at the moment. Try again later.",
-            ),
-            Self::RejectedInFlight => (
-                429,
-                "rejected-in-flight",
-                Some("rate_limit_exceeded"),
-                "The router has as many requests in flight as it may. Try again later.",
-            ),
-            Self::RejectedBusy => (
-                429,
-                "rejected-busy",
-                Some("rate_limit_exceeded"),
-                "All workers of this model are busy. Try again later.",
-            ),
-            Self::Draining => (
-                503,
-                "draining",
-                None,
-                "This router is shutting down. Send the request again, to another one.",
-            ),
-            Self::UpstreamFailed => {
-                (502, "upstream-failed", None, "The worker failed to answer. Try again.")
+            Self::NoHealthyWorker => {
+                "No healthy worker serves this model at the moment. Try again later."
             }
-            Self::UpstreamTimeout => (
-                504,
-                "upstream-timeout",
-                None,
-                "The worker did not answer in time. Try again later.",
-            ),
-            Self::Internal => (500, "internal", None, "The router failed. Try again."),
-        };
-        Facts { status, name, code, message }
+            Self::RejectedInFlight => {
+                "The router has as many requests in flight as it may. Try again later."
+            }
+            Self::RejectedBusy => "All workers of this model are busy. Try again later.",
+            Self::Draining => {
+                "This router is shutting down. Send the request again, to another one."
+            }
+            Self::UpstreamFailed => "The worker failed to answer. Try again.",
+            Self::UpstreamTimeout => "The worker did not answer in time. Try again later.",
+            Self::Internal => "The router failed. Try again.",
+        }
     }
-}
-
-/// What every refusal for one reason has in common.
-struct Facts {
-    status: u16,
-    name: &'static str,
-    code: Option<&'static str>,
-    message: &'static str,
 }
 
 /// One answer of the router's own.
@@ -185,13 +179,12 @@ impl Refusal {
     /// With the status and message that the reason has of itself.
     #[must_use]
     pub const fn new(reason: Reason) -> Self {
-        let facts = reason.facts();
         Self {
-            status: facts.status,
+            status: reason.status(),
             reason,
-            code: facts.code,
+            code: reason.code(),
             param: None,
-            message: Cow::Borrowed(facts.message),
+            message: Cow::Borrowed(reason.message()),
             retry_after: None,
             allow: None,
         }

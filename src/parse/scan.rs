@@ -126,10 +126,10 @@ impl Found {
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
             ("max_tokens", _) => self.max_tokens = count(cursor)?,
             ("max_completion_tokens", _) | ("max_output_tokens", Endpoint::Responses) => {
-                self.max_completion_tokens = count(cursor)?
+                self.max_completion_tokens = count(cursor)?;
             }
             ("sampling_params", Endpoint::Generate) => {
-                self.max_completion_tokens = max_new_tokens(cursor)?
+                self.max_completion_tokens = max_new_tokens(cursor)?;
             }
             (
                 "messages",
@@ -148,10 +148,10 @@ impl Found {
             }
             ("input_ids", Endpoint::Generate) => self.input_ids = prompt(cursor)?,
             ("system", Endpoint::Messages) | ("instructions", Endpoint::Responses) => {
-                self.preamble = optional(cursor)?
+                self.preamble = optional(cursor)?;
             }
             ("previous_response_id", Endpoint::Responses) => {
-                self.previous_response = present(cursor)?
+                self.previous_response = present(cursor)?;
             }
             ("conversation", Endpoint::Responses) => self.conversation = present(cursor)?,
             _ => self.other(name, cursor)?,

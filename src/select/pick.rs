@@ -160,13 +160,8 @@ mod tests {
 
     fn picks(policy: Policy, board: &LoadBoard, overlaps: &Overlaps) -> Vec<u16> {
         let ranks = [RankIndex(0), RankIndex(1), RankIndex(2)];
-        let request = PickRequest {
-            ranks: &ranks,
-            board,
-            overlaps,
-            prompt_bytes: 32,
-            bytes_per_token: 4.0,
-        };
+        let request =
+            PickRequest { ranks: &ranks, board, overlaps, prompt_bytes: 32, bytes_per_token: 4.0 };
         let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
         (0..300).map(|_| pick(policy, &request, &mut turn, &mut random).unwrap().0).collect()
     }

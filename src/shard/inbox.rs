@@ -69,6 +69,9 @@ impl Inbox {
     fn turn(&mut self, shard: &Shard, drain_until: &Cell<Option<NanosSinceStart>>) -> bool {
         if let Some(fleet) = self.fleet.take() {
             *shard.fleet.borrow_mut() = fleet;
+            if !shard.ready.is_set() {
+                shard.ready.set();
+            }
         }
         while let Some(command) = self.commands.pop() {
             match command {

@@ -90,7 +90,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         board: setup.board,
         index: setup.index,
         counters: Arc::clone(&counters),
-        fleet: RefCell::new(fleet.take().unwrap_or_default()),
+        fleet: RefCell::default(),
         in_flight: Rc::new(InFlight::new(limits.in_flight_max, limits.buffered_bytes_max)),
         buffers: Rc::new(BufferPool::default()),
         upstreams: RefCell::new(UpstreamPool::new(setup.config.timeouts.upstream_idle)),
@@ -105,6 +105,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         }),
         histograms: RefCell::new(Box::default()),
         cached_tokens: CachedTokens::new(),
+        ready: Signal::default(),
         draining: Signal::default(),
         connections: Cell::new(0),
         mesh: RefCell::new(mesh.sender),
@@ -115,14 +116,18 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     let inbox = Inbox { kv, fleet, commands, mesh: mesh.receiver, bell, slice: setup.slice };
     monoio::spawn(inbox.run(Rc::clone(&shard), sleeper, Rc::clone(&drain_until)));
     monoio::spawn(accept(Rc::clone(&shard), listener));
-    counters.set_phase(ShardPhase::Listening);
     tick(&shard, &mut histograms, &drain_until).await;
     Ok(())
 }
 
-/// Accepts until the shard drains. Dropping the listener then takes it out of the kernel's spread.
+/// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits in the kernel
+/// instead of being told that there is no worker. Dropping the listener then takes it out of the kernel's spread.
 async fn accept(shard: Rc<Shard>, listener: TcpListener) {
     let seat = shard.draining.seat();
+    let ready = shard.ready.seat();
+    poll_fn(|cx| if seat.poll(cx).is_ready() { Poll::Ready(()) } else { ready.poll(cx) }).await;
+    drop(ready);
+    shard.counters.set_phase(ShardPhase::Listening);
     loop {
         let mut accepting = pin!(listener.accept());
         let accepted = poll_fn(|cx| match accepting.as_mut().poll(cx) {

@@ -36,6 +36,8 @@ pub(super) struct Shard {
     pub(super) scratch: RefCell<Scratch>,
     pub(super) histograms: RefCell<Box<StageHistograms>>,
     pub(super) cached_tokens: CachedTokens,
+    /// Set once the first fleet is here.
+    pub(super) ready: Signal,
     pub(super) draining: Signal,
     pub(super) connections: Cell<usize>,
     pub(super) mesh: RefCell<MeshSender<MeshMessage>>,

@@ -4,7 +4,7 @@
 //! Only tokenizers that keep every byte are accepted: byte-level BPE and SentencePiece models. Normalizers to NFC
 //! (Qwen) are accepted although they rewrite decomposed characters: text that is not in NFC is matched up to the
 //! first such character, which costs a hit and nothing else. The same holds for characters that a SentencePiece
-//! model without byte fallback does not know, and for a literal `▁` in the prompt of one.
+//! model without byte fallback does not know.
 //!
 //! # Spaces that the tokenizer makes up
 //! Decoded blocks hold what the tokenizer saw, so the prompt's text is changed to that ([`Vocabulary::align`]) and

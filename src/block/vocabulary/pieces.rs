@@ -69,14 +69,18 @@ pub(super) fn build(file: &TokenizerFile, style: Spelling) -> Result<Arena, Voca
 }
 
 /// Added tokens are literal text. SentencePiece files also list runs of their space mark, which stand for spaces.
-pub(super) fn literal(content: &str, style: Spelling) -> Vec<u8> {
+fn literal(content: &str, style: Spelling) -> Vec<u8> {
     match style {
         Spelling::Spaced => content.replace(SPACE_MARK, " ").into_bytes(),
         Spelling::ByteLevel | Spelling::Plain => content.as_bytes().to_vec(),
     }
 }
 
-fn place(tokens: &mut Vec<Option<Vec<u8>>>, id: u32, bytes: Vec<u8>) -> Result<(), VocabularyError> {
+fn place(
+    tokens: &mut Vec<Option<Vec<u8>>>,
+    id: u32,
+    bytes: Vec<u8>,
+) -> Result<(), VocabularyError> {
     let index = usize::try_from(id).unwrap_or(usize::MAX);
     if id >= TOKEN_IDS_MAX {
         return Err(VocabularyError::TooLarge(id));

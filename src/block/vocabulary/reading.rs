@@ -2,9 +2,8 @@
 
 use super::file::{TokenizerFile, kind, steps};
 use super::lossless::{SPACE_MARK, Spelling};
-use super::pieces::literal;
 use crate::block::whitespace::{leading_bytes, trailing_bytes};
-use memchr::{memchr, memchr2, memchr3};
+use memchr::{memchr, memchr2, memchr3, memmem};
 use serde_json::Value;
 
 /// How text is read.
@@ -17,6 +16,8 @@ pub(super) struct Reading {
     first_bytes: Vec<u8>,
     /// Nothing to do: no prefix, and no literal that swallows whitespace.
     plain: bool,
+    /// A space mark in the text becomes a space.
+    spaced: bool,
 }
 
 /// Where a space is put before text.
@@ -44,9 +45,11 @@ impl Reading {
         let mut literals: Vec<Literal> = file
             .added_tokens
             .iter()
+            // A space mark is never found in text that has spaces; such tokens come from the model.
             .filter(|token| !token.content.is_empty())
+            .filter(|token| style != Spelling::Spaced || !token.content.contains(SPACE_MARK))
             .map(|token| Literal {
-                text: literal(&token.content, style),
+                text: token.content.as_bytes().to_vec(),
                 strips_left: token.lstrip,
                 strips_right: token.rstrip,
             })
@@ -58,11 +61,15 @@ impl Reading {
         first_bytes.dedup();
         let prefix = prefix_of(file);
         let strips = literals.iter().any(|literal| literal.strips_left || literal.strips_right);
-        Self { prefix, literals, first_bytes, plain: prefix == Prefix::None && !strips }
+        let plain = prefix == Prefix::None && !strips;
+        Self { prefix, literals, first_bytes, plain, spaced: style == Spelling::Spaced }
     }
 
     /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then taken out.
     pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) {
+        if self.spaced {
+            space_marks_to_spaces(text, from);
+        }
         let end = text.len();
         if self.plain || from >= end {
             return;
@@ -143,6 +150,23 @@ impl Reading {
             [a, b, c] => memchr3(*a, *b, *c, rest),
             many => rest.iter().position(|byte| many.binary_search(byte).is_ok()),
         }
+    }
+}
+
+/// SentencePiece models read a literal `▁` as a space.
+fn space_marks_to_spaces(text: &mut Vec<u8>, from: usize) {
+    let end = text.len();
+    let mut position = from;
+    while let Some(at) =
+        memmem::find(text.get(position..end).unwrap_or_default(), SPACE_MARK.as_bytes())
+    {
+        text.extend_from_within(position..position + at);
+        text.push(b' ');
+        position += at + SPACE_MARK.len();
+    }
+    if position > from {
+        text.extend_from_within(position..end);
+        text.drain(from..end);
     }
 }
 

@@ -79,8 +79,11 @@ impl Kind {
             let extend = |sequence: &Vec<ChatRole>| {
                 ROLES.map(|role| sequence.iter().copied().chain([role]).collect::<Vec<_>>())
             };
-            longest = longest.iter().flat_map(extend).filter(|roles| self.may_grow(roles)).collect();
-            all.extend(longest.iter().filter(|roles| self.admits(roles.iter().copied(), true)).cloned());
+            longest =
+                longest.iter().flat_map(extend).filter(|roles| self.may_grow(roles)).collect();
+            all.extend(
+                longest.iter().filter(|roles| self.admits(roles.iter().copied(), true)).cloned(),
+            );
         }
         all
     }

@@ -35,7 +35,12 @@ pub(super) fn learn(kind: Kind, probe: &Renderer) -> Option<Plan> {
 }
 
 impl Plan {
-    fn take_literals(&mut self, roles: &[ChatRole], generates: bool, gaps: &[String]) -> Option<()> {
+    fn take_literals(
+        &mut self,
+        roles: &[ChatRole],
+        generates: bool,
+        gaps: &[String],
+    ) -> Option<()> {
         let mut previous = None;
         for (index, role) in roles.iter().enumerate() {
             let last = index + 1 == roles.len();

@@ -63,8 +63,8 @@ impl Plan {
     ) -> bool {
         let start = out.len();
         let roles = messages.iter().map(|message| message.role);
-        let written =
-            self.kind.admits(roles, generates) && self.write_all(messages, body, generates, out).is_some();
+        let written = self.kind.admits(roles, generates)
+            && self.write_all(messages, body, generates, out).is_some();
         if !written {
             out.truncate(start);
         }
@@ -92,7 +92,8 @@ impl Plan {
             literal.write(self.dates, out);
             self.write_content(message, body, slot_trim(role, index, last), out)?;
             if last {
-                let literal = self.after.get(slot_after(previous, role, index, generates))?.as_ref()?;
+                let literal =
+                    self.after.get(slot_after(previous, role, index, generates))?.as_ref()?;
                 literal.write(self.dates, out);
             }
             previous = Some(role);

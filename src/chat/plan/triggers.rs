@@ -13,8 +13,10 @@ pub(super) struct Triggers {
 impl Triggers {
     /// With these strings; an empty one matches everything.
     pub(super) fn new(texts: impl Iterator<Item = String>) -> Self {
-        let texts: Vec<Box<[u8]>> = texts.map(|text| text.into_bytes().into_boxed_slice()).collect();
-        let mut first_bytes: Vec<u8> = texts.iter().filter_map(|text| text.first().copied()).collect();
+        let texts: Vec<Box<[u8]>> =
+            texts.map(|text| text.into_bytes().into_boxed_slice()).collect();
+        let mut first_bytes: Vec<u8> =
+            texts.iter().filter_map(|text| text.first().copied()).collect();
         first_bytes.sort_unstable();
         first_bytes.dedup();
         let mut finders = Vec::new();

@@ -27,8 +27,9 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
             break;
         }
     }
+    let mut trials_left = LITERAL_TRIALS_MAX;
     for text in others.iter().filter(|text| !text.trim().is_empty()) {
-        if !literal_is_harmless(&plan, text, probe) {
+        if !literal_is_harmless(&plan, text, probe, &mut trials_left) {
             triggers.insert(text.clone());
         }
     }
@@ -43,19 +44,23 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
     Some(plan)
 }
 
-/// Is a literal of the template, as part of a content, printed like any text?
-fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer) -> bool {
-    let forms = [text.to_owned(), format!("{text}b"), format!("a{text}"), format!("a{text}b{text}c")];
+/// Is a literal of the template, as part of a content, printed like any text? When all trials are used up: no.
+fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer, trials_left: &mut usize) -> bool {
+    let forms =
+        [text.to_owned(), format!("{text}b"), format!("a{text}"), format!("a{text}b{text}c")];
     for roles in plan.kind.sequences(LITERAL_LENGTH) {
-        for (index, form) in (0..roles.len()).flat_map(|index| forms.iter().map(move |form| (index, form))) {
+        for (index, form) in
+            (0..roles.len()).flat_map(|index| forms.iter().map(move |form| (index, form)))
+        {
             let mut contents: Vec<String> = roles.iter().map(|_| "plain".to_owned()).collect();
             if let Some(content) = contents.get_mut(index) {
                 content.clone_from(form);
             }
             let case = Case { roles: roles.clone(), contents, generates: true };
-            if !case.agrees(plan, probe) {
+            if *trials_left == 0 || !case.agrees(plan, probe) {
                 return false;
             }
+            *trials_left -= 1;
         }
     }
     true
@@ -103,7 +108,11 @@ impl Case {
             let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(body.len() - 1)) else {
                 return false;
             };
-            spans.push(MessageSpan { role: *role, content: start..end, escaped: quoted.contains('\\') });
+            spans.push(MessageSpan {
+                role: *role,
+                content: start..end,
+                escaped: quoted.contains('\\'),
+            });
         }
         let mut fast = Vec::new();
         if !plan.write(&spans, &body, self.generates, &mut fast) {
@@ -151,14 +160,64 @@ fn random_content(rng: &mut Rng, blanks: bool) -> String {
 const CONVERSATIONS: usize = 240;
 const CONVERSATIONS_WITH_BLANKS: usize = 80;
 const CONVERSATIONS_AT_END: usize = 80;
+/// Renderings spent on literals of the template: a second or less, for templates of a thousand lines too.
+const LITERAL_TRIALS_MAX: usize = 12_000;
 /// Sequences in which each literal of the template is tried.
-const LITERAL_LENGTH: usize = 3;
+const LITERAL_LENGTH: usize = 2;
 
-const SPACES: [&str; 12] =
-    [" ", "\n", "\n\n", "\t", "  ", " \n ", "\r\n", "\u{a0}", "\u{3000}", "\u{1f}", "\u{2028}", "   \n\n\n"];
+const SPACES: [&str; 12] = [
+    " ",
+    "\n",
+    "\n\n",
+    "\t",
+    "  ",
+    " \n ",
+    "\r\n",
+    "\u{a0}",
+    "\u{3000}",
+    "\u{1f}",
+    "\u{2028}",
+    "   \n\n\n",
+];
 const ATOMS: [&str; 40] = [
-    "Hello, world!", "What is 2 + 2?", "a", "I", "…", "naïve café", "日本語のテキスト", "한국어", "Привет", "مرحبا", "😀👩‍💻",
-    "e\u{301}", "\u{200b}", "\u{feff}", "\u{0}", "\u{7f}", "'single' \"double\"", "back\\slash \\n", "{{ x }}", "{% if %}",
-    "{# c #}", "<b>html</b>", "&amp;", "<", ">", "[INST]", "[/INST]", "```rust\nfn main() {}\n```", "# Title", "- item",
-    "| a | b |", "1.", "system", "user", "assistant", "User:", "None", "true", "{\"name\": \"f\", \"arguments\": {}}", "%s %d $x",
+    "Hello, world!",
+    "What is 2 + 2?",
+    "a",
+    "I",
+    "…",
+    "naïve café",
+    "日本語のテキスト",
+    "한국어",
+    "Привет",
+    "مرحبا",
+    "😀👩‍💻",
+    "e\u{301}",
+    "\u{200b}",
+    "\u{feff}",
+    "\u{0}",
+    "\u{7f}",
+    "'single' \"double\"",
+    "back\\slash \\n",
+    "{{ x }}",
+    "{% if %}",
+    "{# c #}",
+    "<b>html</b>",
+    "&amp;",
+    "<",
+    ">",
+    "[INST]",
+    "[/INST]",
+    "```rust\nfn main() {}\n```",
+    "# Title",
+    "- item",
+    "| a | b |",
+    "1.",
+    "system",
+    "user",
+    "assistant",
+    "User:",
+    "None",
+    "true",
+    "{\"name\": \"f\", \"arguments\": {}}",
+    "%s %d $x",
 ];

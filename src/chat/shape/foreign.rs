@@ -51,9 +51,11 @@ fn convert_blocks(message: Value, messages: &mut Vec<Value>) {
     let (mut parts, mut calls) = (Vec::new(), Vec::new());
     for block in blocks {
         match kind(block) {
-            "tool_use" => calls.push(json!({ "id": block.get("id"), "type": "function", "function": {
-                "name": block.get("name"), "arguments": block.get("input"),
-            }})),
+            "tool_use" => {
+                calls.push(json!({ "id": block.get("id"), "type": "function", "function": {
+                    "name": block.get("name"), "arguments": block.get("input"),
+                }}))
+            }
             "tool_result" => messages.push(json!({
                 "role": "tool", "tool_call_id": block.get("tool_use_id"),
                 "content": joined_text(block.get("content").unwrap_or(&Value::Null), "\n"),
@@ -127,7 +129,8 @@ fn joined_text(value: &Value, joint: &str) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(blocks) => {
-            let text = |block: &'_ Value| block.get("text").and_then(Value::as_str).map(str::to_owned);
+            let text =
+                |block: &'_ Value| block.get("text").and_then(Value::as_str).map(str::to_owned);
             blocks.iter().filter_map(text).collect::<Vec<_>>().join(joint)
         }
         _ => String::new(),

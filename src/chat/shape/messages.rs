@@ -26,7 +26,8 @@ impl Shaper {
         let Some(Value::String(role)) = sent.remove("role") else {
             return Err(RenderError::Unsupported("a message has no role"));
         };
-        let role = if role == "developer" && !self.knows_developer { "system".into() } else { role };
+        let role =
+            if role == "developer" && !self.knows_developer { "system".into() } else { role };
         let content = self.content(sent.remove("content").unwrap_or_default());
         let mut shaped = Map::new();
         shaped.insert("role".into(), Value::String(role.clone()));

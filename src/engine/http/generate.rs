@@ -105,6 +105,7 @@ async fn answer(
     });
     for prompt in &prompts {
         check_length(prompt.len(), output_tokens, state.config.model_tokens_max())?;
+        check_ids(prompt, state.tokenizer.vocabulary_size())?;
     }
     let (sink, steps) = mpsc::unbounded_channel();
     let mut answer = Answer::new(api, asked, state.tokenizer.clone());
@@ -165,6 +166,16 @@ fn check_length(prompt: usize, output: usize, tokens_max: usize) -> Result<(), A
         return Err(ApiError::bad_request(message, Some("max_tokens")));
     }
     Ok(())
+}
+
+fn check_ids(prompt: &[u32], vocabulary_size: usize) -> Result<(), ApiError> {
+    match prompt.iter().find(|id| **id as usize >= vocabulary_size) {
+        Some(id) => {
+            let message = format!("Token id {id} is out of vocabulary");
+            Err(ApiError::bad_request(message, Some("prompt")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Length of an answer when the client sets none; then it ends by itself (`stop`).

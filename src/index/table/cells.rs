@@ -65,8 +65,8 @@ impl Cells {
     }
 
     /// The bits of a rank set.
-    pub(super) fn copy_bits(&self, cell: CellId, bits: &mut [u64; CELL_WORDS]) {
-        for (bits, word) in bits.iter_mut().zip(self.words(cell)) {
+    pub(super) fn copy_bits<'a>(&self, cell: CellId, bits: impl Iterator<Item = &'a mut u64>) {
+        for (bits, word) in bits.zip(self.words(cell)) {
             // ordering: Relaxed; each word is right by itself, and the caller checks the slot's stamp afterwards.
             *bits = word.load(Ordering::Relaxed);
         }

@@ -11,9 +11,10 @@
 //! # What a reader may see
 //! * A hit is exact: the words belonged to that key at one moment. Every change of a slot's key, and every release
 //!   of overflow cells, happens under the slot's *stamp* (a sequence lock); a reader that met one looks again.
-//! * A miss is exact unless changes kept the reader from finishing `LOOKS_MAX` times: entries that move inside a
-//!   segment are covered by the segment's *moves* (again a sequence lock), those that move to another one by a
-//!   second look at the directory.
+//! * A miss is exact unless the entry itself was under change at each of `LOOKS_MAX` looks. An entry that only moves is
+//!   always found, for it is copied before it goes: moves inside a
+//!   segment are covered by the segment's *moves* (again a sequence lock), moves to another segment by a second look
+//!   at the directory.
 //! * Ranks and lengths change one word at a time; a reader sees each either before or after.
 
 mod cells;
@@ -32,8 +33,8 @@ use crossbeam_utils::CachePadded;
 use slot::Slot;
 use std::sync::OnceLock;
 
-/// Looks at a key before a reader that always meets changes gives up and calls it a miss.
-const LOOKS_MAX: usize = 16;
+/// Looks at a key before a reader that always meets changes gives up and calls it a miss; few in models.
+const LOOKS_MAX: usize = if cfg!(feature = "loom") { 4 } else { 16 };
 
 /// Entries of one slice, as readers see them.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ struct Directory {
 struct Segment {
     /// Odd while entries are being shifted.
     moves: AtomicU64,
-    /// A power of two of slots, of which at least one is always empty.
+    /// A power of two of slots, of which some are always empty, so that probes end early.
     slots: Box<[Slot]>,
 }
 
@@ -89,6 +90,8 @@ pub(super) struct Node {
 pub(super) struct Spill {
     /// Bit `r` stands for the rank `r`.
     pub rank_bits: [u64; CELL_WORDS],
+    /// Words of `rank_bits` that are wanted; the others stay 0.
+    pub rank_words: usize,
     /// In no order, each once.
     pub lengths: Vec<u16>,
 }
@@ -120,20 +123,29 @@ impl Table {
         let Some(segment) = self.segment(name) else { return Look::Miss };
         // ordering: Acquire pairs with the Release store at the end of `Segment::shifting`.
         let moves = segment.moves.load(Ordering::Acquire);
-        for slot in segment.probe(key) {
+        let mut disturbed = false;
+        let mut index = home_of(key, segment.slots.len());
+        for _ in 0..segment.slots.len() {
+            let Some(slot) = segment.slots.get(index) else { break };
             let stored = slot.key();
             if stored == key.to_word() {
-                return self.copy(slot, key, spill).map_or(Look::Disturbed, Look::Hit);
+                match self.copy(slot, key, spill) {
+                    Some(node) => return Look::Hit(node),
+                    // Maybe it is on its way here, then it is still further on.
+                    None => disturbed = true,
+                }
             }
             if stored == 0 {
                 break;
             }
+            index = (index + 1) & (segment.slots.len() - 1);
         }
         // ordering: the Acquire fence pairs with the Release fences in `Segment::shifting` and `Slot::change`: if we
         // saw a slot in a later state, we see the directory and the moves as they were made before it.
         fence(Ordering::Acquire);
         // ordering: Relaxed, ordered by the fence above.
-        let undisturbed = moves.is_multiple_of(2)
+        let undisturbed = !disturbed
+            && moves.is_multiple_of(2)
             && segment.moves.load(Ordering::Relaxed) == moves
             && self.directory.segment_of(key) == name;
         if undisturbed { Look::Miss } else { Look::Disturbed }
@@ -148,7 +160,8 @@ impl Table {
         }
         let node = Node { ranks: slot.ranks(), lengths: slot.lengths() };
         if let Some(cell) = cell_of(node.ranks) {
-            self.cells.copy_bits(cell, &mut spill.rank_bits);
+            let wanted = spill.rank_bits.iter_mut().take(spill.rank_words);
+            self.cells.copy_bits(cell, wanted);
         }
         if let Some(cell) = cell_of(node.lengths) {
             self.cells.copy_lengths(cell, &mut spill.lengths);
@@ -233,14 +246,6 @@ impl Segment {
     fn new(slot_count: usize) -> Self {
         let slots = (0..slot_count.next_power_of_two().max(2)).map(|_| Slot::empty()).collect();
         Self { moves: AtomicU64::new(0), slots }
-    }
-
-    /// All slots, from the key's home on.
-    #[inline]
-    fn probe(&self, key: BlockKey) -> impl Iterator<Item = &Slot> {
-        let home = home_of(key, self.slots.len());
-        let (before, after) = self.slots.split_at_checked(home).unwrap_or((&[], &self.slots));
-        after.iter().chain(before)
     }
 
     /// Runs `shift`, during which entries of this segment change places; readers that miss meanwhile look again.

@@ -221,7 +221,7 @@ impl TableWriter {
 
     fn bits(&self, cell: CellId) -> [u64; CELL_WORDS] {
         let mut bits = [0; CELL_WORDS];
-        self.table.cells.copy_bits(cell, &mut bits);
+        self.table.cells.copy_bits(cell, bits.iter_mut());
         bits
     }
 

@@ -1,0 +1,33 @@
+//! `forebay demo`: what KV-aware routing brings, shown in one process.
+
+use super::failed;
+use crate::demo::{self, DemoConfig};
+use clap::Args;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Flags of `demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  forebay demo\n  forebay demo --seconds 5 --json demo.json")]
+pub(super) struct DemoArgs {
+    /// Time under load per policy
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// Also write the figures there
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &DemoArgs) -> ExitCode {
+    let config = DemoConfig {
+        duration: Duration::from_secs(args.seconds),
+        json: args.json.clone(),
+        terminal: io::stdout().is_terminal(),
+    };
+    match demo::run(&config, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(error),
+    }
+}

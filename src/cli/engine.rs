@@ -1,0 +1,126 @@
+//! `forebay engine`: one simulated engine until a signal ends it.
+
+use super::{failed, logging};
+use crate::config::LogConfig;
+use crate::engine::{self, EngineConfig, EngineRole, Wire};
+use clap::{Args, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Flags of `engine`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay engine --listen 127.0.0.1:8000 --kv-events tcp://127.0.0.1:5557\n  \
+    forebay engine --listen 127.0.0.1:8000 --ranks 2 --model tiny --itl-ms 5 --concurrency 16\n\n\
+    Without --model-dir it uses a small built-in tokenizer and answers to any model name.\n\
+    Rank r publishes its KV events on the port of --kv-events plus r.")]
+pub(super) struct EngineArgs {
+    /// Where it listens
+    #[arg(long, value_name = "ADDR")]
+    listen: SocketAddr,
+    /// Served model name; other names are refused
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// tokenizer.json, tokenizer_config.json, chat_template.jinja
+    #[arg(long, value_name = "DIR")]
+    model_dir: Option<PathBuf>,
+    /// Whose HTTP interface it speaks
+    #[arg(long, value_enum, default_value = "vllm")]
+    wire: WireArg,
+    /// Data-parallel ranks, each with its own cache
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ranks: u32,
+    /// Publish KV events there, for example tcp://127.0.0.1:5557
+    #[arg(long, value_name = "ENDPOINT", help_heading = "KV events")]
+    kv_events: Option<String>,
+    /// Answer requests for old KV events there
+    #[arg(long, value_name = "ENDPOINT", help_heading = "KV events")]
+    replay: Option<String>,
+    /// Cache of one rank, in blocks
+    #[arg(long, value_name = "N", help_heading = "KV events")]
+    kv_blocks: Option<u32>,
+    /// Tokens in a block
+    #[arg(long, value_name = "TOKENS", help_heading = "KV events")]
+    block_size: Option<u32>,
+    /// Requests that run at the same time in one rank
+    #[arg(long, value_name = "N", help_heading = "Speed")]
+    concurrency: Option<usize>,
+    /// Prompt tokens that one rank computes per second
+    #[arg(long, value_name = "N", help_heading = "Speed")]
+    prefill_tokens_per_s: Option<f64>,
+    /// Milliseconds from one token of a request to its next
+    #[arg(long, value_name = "X", help_heading = "Speed")]
+    itl_ms: Option<f64>,
+    /// Part of the work that it does
+    #[arg(long, value_enum, default_value = "both")]
+    role: RoleArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum WireArg {
+    Vllm,
+    Sglang,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RoleArg {
+    Both,
+    Prefill,
+    Decode,
+}
+
+pub(super) fn run(args: EngineArgs) -> ExitCode {
+    if let Err(reason) = logging::start(&LogConfig::default()) {
+        return failed(reason);
+    }
+    let config = args.config();
+    let model = config.model_name().to_owned();
+    let ready = |address| tracing::info!(%address, model, "engine listens");
+    match engine::run(config, ended(), ready) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(error),
+    }
+}
+
+/// SIGTERM or SIGINT.
+async fn ended() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+impl EngineArgs {
+    pub(super) fn config(self) -> EngineConfig {
+        let default = EngineConfig::default();
+        EngineConfig {
+            listen: self.listen,
+            model: self.model,
+            model_dir: self.model_dir,
+            wire: match self.wire {
+                WireArg::Vllm => Wire::Vllm,
+                WireArg::Sglang => Wire::Sglang,
+            },
+            ranks: self.ranks,
+            kv_events: self.kv_events,
+            replay: self.replay,
+            kv_blocks: self.kv_blocks.unwrap_or(default.kv_blocks),
+            block_size: self.block_size.unwrap_or(default.block_size),
+            concurrency: self.concurrency.unwrap_or(default.concurrency),
+            prefill_tokens_per_s: self.prefill_tokens_per_s.unwrap_or(default.prefill_tokens_per_s),
+            itl_ms: self.itl_ms.unwrap_or(default.itl_ms),
+            role: match self.role {
+                RoleArg::Both => EngineRole::Both,
+                RoleArg::Prefill => EngineRole::Prefill,
+                RoleArg::Decode => EngineRole::Decode,
+            },
+        }
+    }
+}

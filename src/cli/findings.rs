@@ -1,0 +1,35 @@
+//! Reads a configuration and reports what is wrong with it, for `serve` and `check` alike.
+
+use crate::config::{Finding, Flags, Loaded, Severity, Source, load};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Reads the file, if any, and lays the flags over it.
+pub(super) fn read(path: Option<&Path>, flags: &Flags) -> Result<Loaded, String> {
+    let Some(path) = path else { return Ok(load(None, flags)) };
+    let name = path.display().to_string();
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    Ok(load(Some(Source { name: &name, text: &text }), flags))
+}
+
+/// Writes every finding on its own line.
+pub(super) fn write(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {
+    findings.iter().try_for_each(|finding| writeln!(out, "{finding}"))
+}
+
+/// `2 errors, 1 warning`.
+pub(super) fn summary(findings: &[Finding]) -> String {
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let plural = |count: usize, word: &str| match count {
+        1 => format!("1 {word}"),
+        count => format!("{count} {word}s"),
+    };
+    let errors = plural(count(Severity::Error), "error");
+    format!("{errors}, {}", plural(count(Severity::Warning), "warning"))
+}
+
+/// True if one of them keeps the router from starting.
+pub(super) fn are_fatal(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.severity == Severity::Error)
+}

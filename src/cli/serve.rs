@@ -1,0 +1,135 @@
+//! `forebay serve`: file and flags to one configuration, checked, logged, started.
+
+use super::cores::CoreList;
+use super::{failed, findings, logging};
+use crate::config::{Config, Flags, to_json};
+use crate::server;
+use clap::Args;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Flags of `serve`. Each is also a key of the file under the same words; flags win.
+#[derive(Debug, Default, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay serve --worker http://127.0.0.1:8000 --worker http://127.0.0.1:8001\n  \
+    forebay serve --listen 0.0.0.0:8080 --cores 0-3 --worker http://gpu1:8000 --model-dir /models/qwen3\n  \
+    forebay serve -c /etc/forebay.toml --policy least_loaded\n\n\
+    SIGTERM or SIGINT drains: no new connections, open streams finish within timeouts.drain.\n\
+    The second signal cuts. Health, metrics and workers: GET /healthz /readyz /metrics /workers on --admin.")]
+pub(super) struct ServeArgs {
+    /// Configuration file (TOML); flags win over it
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where clients connect [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Health, metrics and worker listing [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// Cores to run on, one shard each [default: all but the last]
+    #[arg(long, value_name = "LIST")]
+    cores: Option<CoreList>,
+    /// A worker; repeat for more. Everything else about it is discovered
+    #[arg(long = "worker", value_name = "URL", help_heading = "Workers")]
+    workers: Vec<String>,
+    /// What the workers speak: auto, vllm, sglang, openai [default: auto]
+    #[arg(long, value_name = "KIND", help_heading = "Workers")]
+    engine: Option<String>,
+    /// Active health checks and discovery: on, off [default: on]
+    #[arg(long, value_name = "on|off", help_heading = "Workers")]
+    health: Option<String>,
+    /// tokenizer.json, tokenizer_config.json and chat_template.jinja of the model
+    #[arg(long, value_name = "DIR", help_heading = "Workers")]
+    model_dir: Option<PathBuf>,
+    /// KV event endpoint where it cannot be discovered; one per --worker, in order, `-` for none
+    #[arg(long, value_name = "ENDPOINT", help_heading = "Workers", allow_hyphen_values = true)]
+    kv_events: Vec<String>,
+    /// kv, least_loaded, power_of_two, round_robin, random [default: kv]
+    #[arg(long, value_name = "POLICY", help_heading = "Routing")]
+    policy: Option<String>,
+    /// Most requests in flight on one rank; 0 for no limit [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Routing")]
+    rank_concurrency_max: Option<u32>,
+    /// off; queues are not available in this version [default: off]
+    #[arg(long, value_name = "MODE", help_heading = "Routing")]
+    queue_mode: Option<String>,
+    #[arg(long, hide = true)]
+    queue_depth_max: Option<String>,
+    #[arg(long, hide = true)]
+    queue_wait_max: Option<String>,
+    #[arg(long, hide = true)]
+    rejection_window: Option<String>,
+    #[arg(long, hide = true)]
+    nats: Option<String>,
+    /// Write logs as JSON, one object per line
+    #[arg(long, help_heading = "Logging")]
+    log_json: bool,
+    /// Write one record per request
+    #[arg(long, help_heading = "Logging")]
+    log_requests: bool,
+    /// error, warn, info, debug, trace [default: info]
+    #[arg(long, value_name = "LEVEL", help_heading = "Logging")]
+    log_level: Option<String>,
+}
+
+pub(super) fn run(args: &ServeArgs) -> ExitCode {
+    match configure(args).and_then(serve) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => failed(reason),
+    }
+}
+
+/// The effective configuration, or why there is none; findings go to standard error.
+fn configure(args: &ServeArgs) -> Result<Config, String> {
+    let loaded = findings::read(args.config.as_deref(), &args.flags())?;
+    findings::write(&loaded.findings, &mut io::stderr().lock())
+        .map_err(|error| format!("cannot write to standard error: {error}"))?;
+    let summary = findings::summary(&loaded.findings);
+    loaded.usable().map_err(|_| format!("not started: {summary} in the configuration"))
+}
+
+fn serve(config: Config) -> Result<(), String> {
+    logging::start(&config.log)?;
+    let shown = to_json(&config);
+    let handle = server::start(config, true).map_err(|error| error.to_string())?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        listen = %handle.listen,
+        admin = %handle.admin,
+        configuration = %shown,
+        "started"
+    );
+    handle.join();
+    tracing::info!("ended");
+    Ok(())
+}
+
+impl ServeArgs {
+    pub(super) fn flags(&self) -> Flags {
+        let given = [
+            ("--queue-depth-max", &self.queue_depth_max),
+            ("--queue-wait-max", &self.queue_wait_max),
+            ("--rejection-window", &self.rejection_window),
+            ("--nats", &self.nats),
+        ];
+        let unavailable = given.iter().filter(|(_, value)| value.is_some());
+        Flags {
+            listen: self.listen.clone(),
+            admin: self.admin.clone(),
+            cores: self.cores.clone().map_or_else(Vec::new, |cores| cores.0),
+            workers: self.workers.clone(),
+            engine: self.engine.clone(),
+            health: self.health.clone(),
+            model_dir: self.model_dir.clone(),
+            kv_events: self.kv_events.clone(),
+            policy: self.policy.clone(),
+            rank_concurrency_max: self.rank_concurrency_max,
+            queue_mode: self.queue_mode.clone(),
+            unavailable: unavailable.map(|(flag, _)| (*flag).to_owned()).collect(),
+            log_json: self.log_json,
+            log_requests: self.log_requests,
+            log_level: self.log_level.clone(),
+        }
+    }
+}
