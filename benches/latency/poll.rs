@@ -1,8 +1,9 @@
-//! Readiness of sockets: level-triggered epoll with waits in nanoseconds. Used by the one thread that is both load
-//! and worker.
+//! Readiness of sockets: level-triggered epoll, with waits of nanoseconds' precision. Used by the one thread that is
+//! both load and worker.
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,18 +42,31 @@ impl Poller {
 
     /// Appends what is ready within `wait_ns`; 0 only looks.
     pub(crate) fn wait(&mut self, wait_ns: u64, ready: &mut Vec<Token>) -> io::Result<()> {
-        let timeout = Timespec {
-            tv_sec: i64::try_from(wait_ns / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(wait_ns % 1_000_000_000).unwrap_or(0),
-        };
+        if wait_ns > 0 {
+            // Waits of epoll itself are rounded up to milliseconds where `epoll_pwait2` may be missing.
+            let timeout = timespec(wait_ns);
+            let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
+            match poll(&mut epoll, Some(&timeout)) {
+                Ok(0) | Err(Errno::INTR) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timespec(0))) {
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
         ready.extend(self.events.iter().filter_map(|event| Token::from_word(event.data.u64())));
         Ok(())
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
     }
 }
 

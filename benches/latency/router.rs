@@ -19,7 +19,7 @@ const READY_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Router {
     pub(crate) target: Target,
     _handle: ServerHandle,
-    _kv: Option<KvSource>,
+    kv: Option<KvSource>,
 }
 
 /// The tokenizer and the template of the load's model.
@@ -54,7 +54,7 @@ impl Router {
         let config = Config { policy: Policy::Kv, ..config(core, worker) };
         let probe = requests.first().map(Vec::as_slice).unwrap_or_default();
         let router = Self::start(rig, "forebay kv", config, Some(kv), probe)?;
-        if let Some(kv) = &router._kv {
+        if let Some(kv) = &router.kv {
             kv.wait_until_known(rig, router.target.address, requests)?;
         }
         Ok(router)
@@ -82,7 +82,7 @@ impl Router {
         shard.retain(|thread| !before.contains(thread));
         let cpu = Some(CpuMeter::of_threads(&shard));
         let target = Target { name: name.to_owned(), address, cpu };
-        Ok(Self { target, _handle: handle, _kv: kv })
+        Ok(Self { target, _handle: handle, kv })
     }
 }
 
