@@ -1,4 +1,5 @@
-//! Cost of a walk (a hot one and one that leaves the caches) and of keeping the index.
+//! Cost of a walk (a hot one and one that leaves the caches), of keeping the index, and of remembering where a prompt
+//! went.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -7,11 +8,14 @@
 )]
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use forebay::base::RankIndex;
+use forebay::base::{NanosSinceStart, RankIndex};
 use forebay::block::{BlockKey, KeySeed, RootName};
-use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
-use forebay::mailbox::KvOp;
+use forebay::index::{
+    Expiring, ExpiringLimits, IndexReader, Overlaps, SliceWriter, index, slice_of,
+};
+use forebay::mailbox::{GuessKind, KvOp, RoutedPrompt};
 use std::hint::black_box;
+use std::time::Duration;
 
 const SEED: KeySeed = KeySeed(11);
 const BLOCK_BYTES: usize = 64;
@@ -124,5 +128,70 @@ fn keeping(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, walks, keeping);
+/// What a shard does to tell of a routed prompt.
+fn routed(reader: &IndexReader, text: &[u8], kind: GuessKind) -> Box<RoutedPrompt> {
+    let (_, chunks) = reader.chunk_path(root(), text, kind.chunk_bytes()).unwrap();
+    Box::new(RoutedPrompt { rank: RankIndex(1), generation: 0, kind, root: root(), chunks })
+}
+
+/// 8 KB prompts: telling the owner (on the request's path), and what the owner does with it.
+fn remembering(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("remember_8k");
+    let limits = ExpiringLimits {
+        approximate_ttl: Duration::from_secs(120),
+        speculative_ttl: Duration::from_secs(2),
+        rank_bytes_max: 1 << 30,
+        chunks_max: 1 << 20,
+    };
+    for kind in [GuessKind::Approximate, GuessKind::Speculative] {
+        let (reader, mut writers) = index(1, SEED, 1 << 30);
+        let mut slice = writers.remove(0);
+        let mut expiring = Expiring::new(limits);
+        let texts: Vec<Vec<u8>> = (0..4_096_u32)
+            .map(|seed| format!("{seed} ").bytes().cycle().take(8_192).collect())
+            .collect();
+        let mut now = NanosSinceStart(0);
+        group.bench_function(BenchmarkId::new("tell", format!("{kind:?}")), |bencher| {
+            bencher.iter(|| routed(&reader, black_box(&texts[1]), kind));
+        });
+        let one = routed(&reader, &texts[0], kind);
+        group.bench_function(BenchmarkId::new("renew", format!("{kind:?}")), |bencher| {
+            bencher.iter(|| {
+                now.0 += 1_000;
+                expiring.remember(black_box(&one), now, |rank, op| slice.apply(rank, op))
+            });
+        });
+        let all: Vec<_> = texts.iter().map(|text| routed(&reader, text, kind)).collect();
+        let (mut next, ttl) = (0, Duration::from_secs(200));
+        group.bench_function(
+            BenchmarkId::new("store_and_expire", format!("{kind:?}")),
+            |bencher| {
+                bencher.iter(|| {
+                    next = (next + 1) % all.len();
+                    // Once round: everything from the last round has expired.
+                    if next == 0 {
+                        now = now.plus(ttl);
+                    }
+                    let mut apply = |rank, op| slice.apply(rank, op);
+                    let done = expiring.remember(&all[next], now, &mut apply);
+                    (done, expiring.sweep(now.plus(ttl), 64, &mut apply))
+                });
+            },
+        );
+        let mut overlaps = Overlaps::new(64);
+        for prompt in &all {
+            expiring.remember(prompt, now, |rank, op| slice.apply(rank, op));
+        }
+        group.bench_function(BenchmarkId::new("walk", format!("{kind:?}")), |bencher| {
+            bencher.iter(|| {
+                overlaps.clear();
+                reader.overlap(root(), black_box(&texts[9]), &mut overlaps);
+                overlaps.get(RankIndex(1))
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, walks, keeping, remembering);
 criterion_main!(benches);

@@ -42,8 +42,18 @@ pub enum Count {
     Unrenderable,
     /// Prompt bytes walked.
     PromptBytes,
-    /// Prompt bytes found on the chosen rank.
+    /// Prompt bytes found on the chosen rank, as its events tell.
     OverlapBytes,
+    /// Prompt bytes that the chosen rank is believed to hold because of where earlier prompts went.
+    GuessedBytes,
+    /// Chunks of routed prompts stored in this shard's slice.
+    GuessedChunksStored,
+    /// Chunks of routed prompts removed after their time, or because their rank may have lost them.
+    GuessedChunksExpired,
+    /// Chunks of routed prompts removed because their rank's capacity, or the shard's room for them, was reached.
+    GuessedChunksEvicted,
+    /// Routed prompts not remembered: a ring was full, or their rank had lost its cache since.
+    GuessedPromptsDropped,
     /// Index operations applied by this shard.
     KvOpsApplied,
     /// Hints to other shards dropped because the ring was full.
@@ -56,7 +66,7 @@ pub enum Count {
 
 impl Count {
     /// All, in order of their index.
-    pub const ALL: [(Self, &'static str); 18] = [
+    pub const ALL: [(Self, &'static str); 23] = [
         (Self::ConnectionsAccepted, "connections_accepted"),
         (Self::ConnectionsClosed, "connections_closed"),
         (Self::ConnectionsRefused, "connections_refused"),
@@ -71,6 +81,11 @@ impl Count {
         (Self::Unrenderable, "unrenderable"),
         (Self::PromptBytes, "prompt_bytes"),
         (Self::OverlapBytes, "overlap_bytes"),
+        (Self::GuessedBytes, "guessed_bytes"),
+        (Self::GuessedChunksStored, "guessed_chunks_stored"),
+        (Self::GuessedChunksExpired, "guessed_chunks_expired"),
+        (Self::GuessedChunksEvicted, "guessed_chunks_evicted"),
+        (Self::GuessedPromptsDropped, "guessed_prompts_dropped"),
         (Self::KvOpsApplied, "kv_ops_applied"),
         (Self::MeshDropped, "mesh_dropped"),
         (Self::TasksPanicked, "tasks_panicked"),

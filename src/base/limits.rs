@@ -37,6 +37,15 @@ pub const WALK_PROBES_MAX: usize = 65_536;
 pub const BLOCK_BYTES_MAX: usize = 32_767;
 /// Prompts longer than this are matched only up to it.
 pub const PROMPT_BYTES_MATCHED_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of a chunk: the unit in which prompts sent to ranks without KV events are remembered. Some 64 tokens, the
+/// larger of the engines' usual block sizes.
+pub const APPROXIMATE_CHUNK_BYTES: usize = 256;
+/// The same for prompts on their way to ranks with KV events. Coarser: it only has to tell siblings of one burst.
+pub const SPECULATIVE_CHUNK_BYTES: usize = 1_024;
+/// Chunks of one prompt that are remembered; what comes behind them is not.
+pub const ROUTED_CHUNKS_MAX: usize = 1_024;
+/// Routed prompts that a shard has waiting for its own slice. Full: the prompt is dropped and counted (it is a hint).
+pub const ROUTED_OWN_MAX: usize = 256;
 /// Work that a shard does for KV events before it lets requests run again.
 pub const APPLY_OPS_PER_TURN: usize = 1_024;
 /// How often the latency histograms travel to the control plane.
@@ -45,3 +54,5 @@ pub const HISTOGRAM_PERIOD: Duration = Duration::from_secs(1);
 const _: () = assert!(RANKS_MAX <= u16::MAX as usize && RANKS_MAX.is_multiple_of(64));
 const _: () = assert!(WORKERS_MAX <= RANKS_MAX);
 const _: () = assert!(BLOCK_BYTES_MAX < 1 << 15);
+const _: () = assert!(APPROXIMATE_CHUNK_BYTES <= BLOCK_BYTES_MAX);
+const _: () = assert!(SPECULATIVE_CHUNK_BYTES <= BLOCK_BYTES_MAX);

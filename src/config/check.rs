@@ -11,6 +11,9 @@ use std::time::Duration;
 /// Engines' HTTP servers close idle connections after this long (uvicorn's default, vLLM 0.33 and SGLang 0.5).
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
+/// Events follow the prefill; a prefill does not take longer.
+const SPECULATIVE_TTL_SENSIBLE: Duration = Duration::from_secs(60);
+
 /// All findings on a configuration that was read.
 #[must_use]
 pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
@@ -160,6 +163,7 @@ impl Check<'_> {
             ("limits.connections_max", limits.connections_max, 1, 1 << 20),
             ("limits.buffered_bytes_max", limits.buffered_bytes_max, 1 << 16, 1 << 40),
             ("limits.index_bytes_max", limits.index_bytes_max, 1 << 20, 1 << 40),
+            ("approximate.rank_bytes_max", config.approximate.rank_bytes_max, 1 << 12, 1 << 40),
             ("retry.attempts_max", wide(config.retry.attempts_max), 1, 10),
             ("retry.budget_percent", wide(config.retry.budget_percent), 0, 100),
             ("breaker.failures", wide(config.breaker.failures), 1, 1_000),
@@ -200,6 +204,12 @@ impl Check<'_> {
                     "every wait needs an end; give a duration",
                 );
             }
+        }
+        let approximate = &config.approximate;
+        if approximate.speculative_ttl > SPECULATIVE_TTL_SENSIBLE {
+            let what = "`approximate.speculative_ttl` is more than a minute";
+            let help = "it only bridges the time until the engine's event; events of prompts that failed never come";
+            self.warning("approximate.speculative_ttl", what, help);
         }
         if times.upstream_idle >= ENGINE_KEEP_ALIVE {
             let what = "`timeouts.upstream_idle` is 5s or more, and engines close idle connections after 5s";

@@ -32,6 +32,11 @@ pub fn to_json(config: &Config) -> Value {
             "unhealthy_after": config.health.unhealthy_after,
             "healthy_after": config.health.healthy_after,
         },
+        "approximate": {
+            "ttl": format_duration(config.approximate.ttl),
+            "speculative_ttl": format_duration(config.approximate.speculative_ttl),
+            "rank_bytes_max": format_size(config.approximate.rank_bytes_max),
+        },
         "limits": {
             "head_bytes_max": format_size(limits.head_bytes_max),
             "head_fields_max": limits.head_fields_max,

@@ -44,6 +44,7 @@ fn read_root(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     root.unavailable(reader, "nats");
     read_queue(reader, root);
     read_health(reader, root, config);
+    read_approximate(reader, root, config);
     read_limits(reader, root, config);
     read_timeouts(reader, root, config);
     read_small(reader, root, config);
@@ -96,6 +97,15 @@ fn read_health(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config)
     section.read(reader, "timeout", &mut health.timeout, duration);
     section.read(reader, "unhealthy_after", &mut health.unhealthy_after, count);
     section.read(reader, "healthy_after", &mut health.healthy_after, count);
+    section.finish(reader);
+}
+
+fn read_approximate(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
+    let section = root.section(reader, "approximate");
+    let approximate = &mut config.approximate;
+    section.read(reader, "ttl", &mut approximate.ttl, duration);
+    section.read(reader, "speculative_ttl", &mut approximate.speculative_ttl, duration);
+    section.read(reader, "rank_bytes_max", &mut approximate.rank_bytes_max, size);
     section.finish(reader);
 }
 

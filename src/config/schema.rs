@@ -26,6 +26,8 @@ pub struct Config {
     pub policy: Policy,
     /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit.
     pub rank_concurrency_max: u32,
+    /// `[approximate]`.
+    pub approximate: ApproximateConfig,
     /// `[limits]`.
     pub limits: LimitsConfig,
     /// `[timeouts]`.
@@ -113,6 +115,20 @@ pub struct HealthConfig {
     pub healthy_after: u32,
 }
 
+/// What policy `kv` believes of caches that no event has told of, from where earlier prompts went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApproximateConfig {
+    /// `approximate.ttl`: how long a rank without KV events is believed to hold a prompt after its last use; 0 turns
+    /// it off.
+    pub ttl: Duration,
+    /// `approximate.speculative_ttl`: how long a rank with KV events is believed to be about to store a prompt that
+    /// was sent there; 0 turns it off.
+    pub speculative_ttl: Duration,
+    /// `approximate.rank_bytes_max`: prompt text that one rank is believed to hold at most, where the engine does not
+    /// tell its capacity.
+    pub rank_bytes_max: usize,
+}
+
 /// Bounds on what clients and engines may make the router hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitsConfig {
@@ -196,6 +212,7 @@ impl Default for Config {
             model_dir: None,
             policy: Policy::Kv,
             rank_concurrency_max: 0,
+            approximate: ApproximateConfig::default(),
             limits: LimitsConfig::default(),
             timeouts: TimeoutsConfig::default(),
             retry: RetryConfig { attempts_max: 2, budget_percent: 20 },
@@ -241,6 +258,20 @@ impl Default for LimitsConfig {
             connections_max: 16_384,
             buffered_bytes_max: 512 * MIB,
             index_bytes_max: 512 * MIB,
+        }
+    }
+}
+
+impl Default for ApproximateConfig {
+    fn default() -> Self {
+        Self {
+            // A busy rank computes 10,000 tokens a second and caches 0.4 to 2 million: it turns over in 40 to 200 s.
+            ttl: Duration::from_secs(120),
+            // A prefill and the way of its event take well below this; the next sibling renews it.
+            speculative_ttl: Duration::from_secs(2),
+            // Two million tokens of text: the cache of one rank on several large GPUs. Believing too much costs a
+            // miss, as not believing does.
+            rank_bytes_max: 8 << 20,
         }
     }
 }

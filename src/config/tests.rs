@@ -38,6 +38,10 @@ interval = "250ms"
 timeout = "1s"
 unhealthy_after = 5
 healthy_after = 2
+[approximate]
+ttl = "90s"
+speculative_ttl = "500ms"
+rank_bytes_max = "16MiB"
 [limits]
 head_bytes_max = "32KiB"
 head_fields_max = 64
@@ -156,6 +160,14 @@ fn conflicts_and_ranges() {
             "forebay.toml:2:17: warning: `timeouts.upstream_idle`",
         ),
         ("[timeouts]\nconnect = \"0s\"", "forebay.toml:2:11: error: `timeouts.connect` is 0"),
+        (
+            "[approximate]\nrank_bytes_max = \"1KiB\"",
+            "forebay.toml:2:18: error: `approximate.rank_bytes_max` is 1024",
+        ),
+        (
+            "[approximate]\nspeculative_ttl = \"2m\"",
+            "forebay.toml:2:19: warning: `approximate.speculative_ttl`",
+        ),
         ("[retry]\nattempts_max = 0", "forebay.toml:2:16: error: `retry.attempts_max` is 0"),
         ("queue = 3", "forebay.toml:1:9: error: `queue` has type integer, not a section"),
         (

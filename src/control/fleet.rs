@@ -8,7 +8,8 @@ use crate::base::{DpRank, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName};
 use crate::config::{Config, WorkerUrl};
 use crate::worker::{
-    BlockRoot, Dialect, FleetSnapshot, Model, ModelText, Rank, Role, Worker, WorkerState,
+    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, Worker,
+    WorkerState,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -45,6 +46,13 @@ struct KnownRank {
     /// From KV events; 0 while none says.
     block_size_seen: u32,
     feed_live: bool,
+}
+
+impl KnownWorker {
+    /// What was believed to be in its caches is not believed any more.
+    fn lose_caches(&mut self) {
+        self.shown.cache_generation = self.shown.cache_generation.wrapping_add(1);
+    }
 }
 
 /// What a rank's feed has to be; a feed is replaced when its plan changes.
@@ -89,6 +97,7 @@ impl Fleet {
                 dialect: Dialect::Openai,
                 state: WorkerState::Unknown,
                 api_key: worker.api_key.as_deref().map(Into::into),
+                cache_generation: 0,
             };
             let concurrency_max = worker.concurrency_max.unwrap_or(config.rank_concurrency_max);
             Some(KnownWorker { shown, concurrency_max, description: None, texts: BTreeMap::new() })
@@ -129,6 +138,12 @@ impl Fleet {
             self.models.push(name);
         }
         if let Some(known) = self.workers.get_mut(worker.index()) {
+            // Only what a restart may change and nothing else does: model cards carry the time of the question.
+            let before = known.description.as_ref().map(|before| &before.ranks);
+            let is_other = known.shown.address != address || before != Some(&description.ranks);
+            if before.is_some() && is_other {
+                known.lose_caches();
+            }
             known.shown.address = address;
             known.shown.dialect = description.dialect;
             known.description = Some(description);
@@ -140,7 +155,11 @@ impl Fleet {
     /// Takes a worker's health; true if it changed.
     pub(super) fn set_state(&mut self, worker: WorkerIndex, state: WorkerState) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        std::mem::replace(&mut known.shown.state, state) != state
+        let before = std::mem::replace(&mut known.shown.state, state);
+        if before == WorkerState::Up && state != WorkerState::Up {
+            known.lose_caches();
+        }
+        before != state
     }
 
     /// Takes what a feed says; true if it changed.
@@ -229,6 +248,7 @@ impl Fleet {
             card_json: "".into(),
             ranks: Vec::new(),
             roots: Vec::new(),
+            guess_roots: GuessRoots::new(self.seed, name),
             text: None,
         };
         for (index, known) in self.ranks.iter().enumerate() {

@@ -160,6 +160,15 @@ fn help(count: Count) -> &'static str {
         Count::Unrenderable => "Prompts that could not be rendered and were routed by load alone.",
         Count::PromptBytes => "Prompt bytes walked through the index.",
         Count::OverlapBytes => "Prompt bytes that the chosen rank already held.",
+        Count::GuessedBytes => {
+            "Prompt bytes that the chosen rank is believed to hold by where earlier prompts went."
+        }
+        Count::GuessedChunksStored => "Chunks of routed prompts stored in the index.",
+        Count::GuessedChunksExpired => {
+            "Chunks of routed prompts removed after their time or with their worker's cache."
+        }
+        Count::GuessedChunksEvicted => "Chunks of routed prompts removed to make room.",
+        Count::GuessedPromptsDropped => "Routed prompts not remembered: no room, or too late.",
         Count::KvOpsApplied => "Index operations applied.",
         Count::MeshDropped => "Hints between shards dropped because a ring was full.",
         Count::TasksPanicked => "Tasks that panicked. Anything but 0 is a bug: please report.",

@@ -7,6 +7,8 @@
 //! are refused and counted. Never waits, never panics, and never says that a rank holds what it does not hold, but for the
 //! moments that a change is under way.
 
+mod chunks;
+mod expiring;
 mod overlaps;
 mod ranks;
 mod slice;
@@ -14,6 +16,7 @@ mod table;
 mod walk;
 mod words;
 
+pub use expiring::{Expiring, ExpiringLimits, Remembered, Swept};
 pub use overlaps::{Overlap, Overlaps};
 pub use slice::SliceWriter;
 pub use table::Shape;

@@ -59,8 +59,8 @@ impl Overlaps {
         self.best.len().div_ceil(64)
     }
 
-    /// Keeps the larger of what is known and `found` (which is not zero).
-    pub(super) fn record(&mut self, rank: RankIndex, found: Overlap) {
+    /// Keeps the larger of what is known and `found`, whose bytes are not zero.
+    pub fn record(&mut self, rank: RankIndex, found: Overlap) {
         let Some(best) = self.best.get_mut(rank.index()) else { return };
         if best.bytes == 0 {
             self.held.push(rank);

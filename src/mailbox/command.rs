@@ -1,5 +1,6 @@
 //! Commands from the control plane to a shard, and hints between shards.
 
+use super::routed::RoutedPrompt;
 use crate::base::{NanosSinceStart, WorkerIndex};
 
 /// From control to one shard.
@@ -13,11 +14,13 @@ pub enum ShardCommand {
 }
 
 /// From one shard to another. All are hints: losing one costs time, never an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MeshMessage {
     /// A connection to this worker was refused or died: pooled connections to it are not to be trusted.
     WorkerFailed {
         /// The worker that failed.
         worker: WorkerIndex,
     },
+    /// A prompt was routed whose path lies in the receiver's slice. Boxed, so that a ring of them stays small.
+    Routed(Box<RoutedPrompt>),
 }

@@ -3,8 +3,10 @@
 
 mod command;
 mod kv;
+mod routed;
 mod wiring;
 
 pub use command::{MeshMessage, ShardCommand};
 pub use kv::{KvBatch, KvOp};
+pub use routed::{GuessKind, RoutedPrompt};
 pub use wiring::{ControlEnd, ShardEnd, ShardPort, wire};

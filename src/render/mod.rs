@@ -5,9 +5,12 @@
 //! plain chats and text; bodies that need the template engine cost a parse and some allocations. Must never refuse a
 //! request: what it cannot render is routed by load alone.
 
+mod canonical;
 mod chat;
 mod raw;
 mod token_ids;
+
+pub use canonical::{CANONICAL_BYTES_MAX, canonical};
 
 use crate::parse::{ApiRequest, PromptSource};
 use crate::worker::ModelText;

@@ -16,6 +16,8 @@ pub struct PickRequest<'a> {
     pub board: &'a LoadBoard,
     /// Prompt bytes found per rank.
     pub overlaps: &'a Overlaps,
+    /// The part of them that no event has told of: a sibling with the same beginning is on its way to the rank.
+    pub on_the_way: &'a Overlaps,
     /// Length of the prompt.
     pub prompt_bytes: u64,
     /// Bytes per token of this model, at least 1.
@@ -69,9 +71,11 @@ impl PickRequest<'_> {
 
     fn cost(&self, rank: RankIndex) -> RankCost {
         let uncached = self.uncached_tokens(rank);
+        let shared = u64::from(self.on_the_way.get(rank).bytes);
+        let shared = tokens(shared, self.bytes_per_token);
         self.board
             .rank(rank)
-            .map_or(RankCost(u64::MAX), |load| predicted_work_tokens(load, uncached))
+            .map_or(RankCost(u64::MAX), |load| predicted_work_tokens(load, uncached, shared))
     }
 
     fn load_only(&self, rank: RankIndex) -> RankCost {
@@ -160,8 +164,14 @@ mod tests {
 
     fn picks(policy: Policy, board: &LoadBoard, overlaps: &Overlaps) -> Vec<u16> {
         let ranks = [RankIndex(0), RankIndex(1), RankIndex(2)];
-        let request =
-            PickRequest { ranks: &ranks, board, overlaps, prompt_bytes: 32, bytes_per_token: 4.0 };
+        let request = PickRequest {
+            ranks: &ranks,
+            board,
+            overlaps,
+            on_the_way: &Overlaps::new(8),
+            prompt_bytes: 32,
+            bytes_per_token: 4.0,
+        };
         let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
         (0..300).map(|_| pick(policy, &request, &mut turn, &mut random).unwrap().0).collect()
     }

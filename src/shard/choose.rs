@@ -1,16 +1,16 @@
-//! render, index, select for one request: the prompt's text, what each rank holds of it, the rank, its lease.
+//! select for one request: the rank, its lease, and what the engine should find in its cache.
 //! No await in here, so the shard's working memory serves all requests.
 
 use super::connection::Slot;
+use super::matching::{self, ANY_MODEL};
 use super::outcome;
-use super::state::{Scratch, Shard};
+use super::state::{BYTES_PER_TOKEN_DEFAULT, Scratch, Shard};
 use crate::account::{Count, Lease, LeaseCost, Stage};
 use crate::base::{ModelIndex, RankIndex};
 use crate::config::Policy;
 use crate::dispatch::SendPlan;
 use crate::index::Overlap;
 use crate::parse::{ApiRequest, Endpoint, Refusal};
-use crate::render::{Rendered, render};
 use crate::select::{PickRequest, pick};
 use crate::worker::{FleetSnapshot, Model};
 
@@ -18,12 +18,8 @@ use crate::worker::{FleetSnapshot, Model};
 const OUTPUT_TOKENS_DEFAULT: u32 = 256;
 /// Output tokens counted at most: limits like 128k are ceilings, not expectations.
 const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
-/// Bytes per token until matched blocks have told better. English and code under the common vocabularies: 3.5 to 4.5.
-const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
 /// Weight of a new observation of bytes per token.
 const BYTES_PER_TOKEN_STEP: f32 = 0.05;
-/// A model of this name takes requests for any model: with health checks off the served names are unknown.
-const ANY_MODEL: &str = "*";
 
 /// What is asked for.
 pub(super) struct Target<'a> {
@@ -38,7 +34,7 @@ pub(super) struct Target<'a> {
 pub(super) struct Chosen {
     pub(super) plan: SendPlan,
     pub(super) lease: Lease,
-    /// What the rank is expected to find in its cache; `None` when the prompt was not matched.
+    /// What the rank is expected to find in its cache; `None` unless its KV events tell.
     pub(super) predicted: Option<Predicted>,
 }
 
@@ -85,19 +81,23 @@ pub(super) fn model<'a>(
 pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Chosen, Refusal> {
     let mut scratch = shard.scratch.borrow_mut();
     let scratch = &mut *scratch;
-    let matched = shard.config.policy == Policy::Kv && match_prompt(shard, slot, target, scratch);
-    let start = shard.now();
     scratch
         .candidates
-        .collect(target.fleet, target.model, &shard.board, target.tried, start)
+        .collect(target.fleet, target.model, &shard.board, target.tried, shard.now())
         .map_err(|_| outcome::no_worker("all that serve its model are down, or failed it"))?;
-    let ratio = bytes_per_token(scratch, target.model_index);
+    scratch.matched.clear();
+    if shard.config.policy == Policy::Kv {
+        matching::match_prompt(shard, slot, target, scratch);
+    }
+    let start = shard.now();
+    let ratio = scratch.bytes_per_token(target.model_index);
     loop {
         let request = PickRequest {
             ranks: scratch.candidates.ranks(),
             board: &shard.board,
-            overlaps: &scratch.overlaps,
-            prompt_bytes: u64::try_from(scratch.prompt.len()).unwrap_or(u64::MAX),
+            overlaps: &scratch.matched.overlaps,
+            on_the_way: &scratch.matched.on_the_way,
+            prompt_bytes: scratch.matched.prompt_bytes,
             bytes_per_token: ratio,
         };
         let picked = pick(
@@ -112,38 +112,13 @@ pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Ch
         if let Some(lease) = Lease::try_take(&shard.board, rank, cost, limit, start)
             && let Some(plan) = SendPlan::new(target.fleet, rank)
         {
-            let predicted =
-                matched.then(|| account_overlap(shard, scratch, target, rank)).flatten();
+            let predicted = account_overlap(shard, scratch, target, rank);
             shard.time(Stage::Select, start);
+            matching::remember(shard, slot, target, &scratch.matched, rank);
             return Ok(Chosen { plan, lease, predicted });
         }
         scratch.candidates.remove(rank);
     }
-}
-
-/// Renders the prompt and walks the index; false (and no overlap) when the prompt cannot be matched.
-fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scratch: &mut Scratch) -> bool {
-    scratch.prompt.clear();
-    scratch.overlaps.clear();
-    let Some(text) = &target.model.text else { return false };
-    let start = shard.now();
-    let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-    match render(&slot.request, body, text, &mut scratch.prompt) {
-        Ok(Rendered::Plan) => shard.counters.add(Count::RenderedPlan, 1),
-        Ok(_) => shard.counters.add(Count::RenderedFull, 1),
-        Err(_) => {
-            scratch.prompt.clear();
-            shard.counters.add(Count::Unrenderable, 1);
-            return false;
-        }
-    }
-    let rendered = shard.time(Stage::Render, start);
-    for root in &target.model.roots {
-        let root = shard.index.salted(root.key, &slot.request.cache_salt);
-        shard.index.overlap(root, &scratch.prompt, &mut scratch.overlaps);
-    }
-    shard.time(Stage::Index, rendered);
-    true
 }
 
 fn cost(request: &PickRequest<'_>, rank: RankIndex, max_tokens: Option<u32>) -> LeaseCost {
@@ -161,20 +136,23 @@ fn account_overlap(
     target: &Target<'_>,
     rank: RankIndex,
 ) -> Option<Predicted> {
-    let overlap = scratch.overlaps.get(rank);
-    let prompt_bytes = scratch.prompt.len();
-    shard.counters.add(Count::PromptBytes, u64::try_from(prompt_bytes).unwrap_or(0));
+    let prompt_bytes = scratch.matched.prompt_bytes;
+    if prompt_bytes == 0 {
+        return None;
+    }
+    shard.counters.add(Count::PromptBytes, prompt_bytes);
+    let Some(overlap) = scratch.matched.exact(target.fleet, rank) else {
+        let guessed = scratch.matched.overlaps.get(rank).bytes;
+        shard.counters.add(Count::GuessedBytes, u64::from(guessed));
+        return None;
+    };
     shard.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = target.fleet.ranks.get(rank.index())?.block_size_tokens;
     learn_ratio(scratch, target.model_index, overlap, block_size_tokens);
     // The engine always computes the last token itself (vLLM: at most floor((n-1)/B) blocks are served).
-    let whole = usize::try_from(overlap.bytes).is_ok_and(|bytes| bytes >= prompt_bytes);
+    let whole = u64::from(overlap.bytes) >= prompt_bytes;
     let blocks = overlap.blocks.saturating_sub(u32::from(whole));
     (block_size_tokens > 0).then_some(Predicted { blocks, block_size_tokens })
-}
-
-fn bytes_per_token(scratch: &Scratch, model: ModelIndex) -> f32 {
-    scratch.bytes_per_token.get(model.index()).copied().unwrap_or(BYTES_PER_TOKEN_DEFAULT)
 }
 
 fn learn_ratio(scratch: &mut Scratch, model: ModelIndex, overlap: Overlap, block_size_tokens: u32) {

@@ -1,18 +1,22 @@
 //! What other threads have for this shard: KV operations for its slice, fleets, commands, hints. One task; it
 //! yields after a bounded amount of work, so that requests go on under any flood of events.
 
+use super::matching::cache_bytes;
 use super::state::Shard;
 use super::wake::Sleeper;
 use crate::account::Count;
-use crate::base::NanosSinceStart;
 use crate::base::limits::APPLY_OPS_PER_TURN;
-use crate::index::SliceWriter;
-use crate::mailbox::{KvBatch, MeshMessage, ShardCommand};
+use crate::base::{NanosSinceStart, RankIndex};
+use crate::index::{Expiring, SliceWriter};
+use crate::mailbox::{KvBatch, MeshMessage, RoutedPrompt, ShardCommand};
 use crate::ring::{Bell, Consumer, LatestReader, MeshReceiver, Wake};
 use crate::worker::FleetSnapshot;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// Chunks removed in one turn because their time is over.
+const EXPIRE_PER_TURN: u32 = 512;
 
 /// The receiving ends, and the slice that only this shard writes.
 pub(super) struct Inbox {
@@ -22,6 +26,8 @@ pub(super) struct Inbox {
     pub(super) mesh: MeshReceiver<MeshMessage>,
     pub(super) bell: Arc<Bell>,
     pub(super) slice: SliceWriter,
+    /// When what was stored for routed prompts has to go again.
+    pub(super) expiring: Expiring,
 }
 
 impl Inbox {
@@ -41,7 +47,7 @@ impl Inbox {
                 self.bell.wake_action().wake();
             } else {
                 self.bell.park();
-                if self.has_work() {
+                if self.has_work(&shard) {
                     self.bell.unpark();
                     continue;
                 }
@@ -57,17 +63,19 @@ impl Inbox {
         }
     }
 
-    fn has_work(&self) -> bool {
+    fn has_work(&self, shard: &Shard) -> bool {
         let empty = self.kv.is_empty()
             && self.commands.is_empty()
             && self.mesh.is_empty()
-            && self.fleet.is_empty();
+            && self.fleet.is_empty()
+            && shard.routed.borrow().is_empty();
         !empty
     }
 
-    /// One bounded round over all rings; true if KV operations are left.
+    /// One bounded round over all rings; true if work is left.
     fn turn(&mut self, shard: &Shard, drain_until: &Cell<Option<NanosSinceStart>>) -> bool {
         if let Some(fleet) = self.fleet.take() {
+            self.meet(&fleet, shard.now());
             *shard.fleet.borrow_mut() = fleet;
             if !shard.ready.is_set() {
                 shard.ready.set();
@@ -81,11 +89,36 @@ impl Inbox {
                 }
             }
         }
-        while let Some((_, message)) = self.mesh.receive() {
-            match message {
-                MeshMessage::WorkerFailed { worker } => shard.forget_connections(worker),
-            }
+        self.apply_events(shard);
+        // A budget of their own: a flood of events must not keep the hints waiting until they are worth nothing.
+        let mut work = 0;
+        while work < APPLY_OPS_PER_TURN {
+            let own = shard.routed.borrow_mut().pop_front();
+            let Some(prompt) = own else { break };
+            work += self.remember(shard, &prompt);
         }
+        while work < APPLY_OPS_PER_TURN {
+            let Some((_, message)) = self.mesh.receive() else { break };
+            work += match message {
+                MeshMessage::WorkerFailed { worker } => {
+                    shard.forget_connections(worker);
+                    1
+                }
+                MeshMessage::Routed(prompt) => self.remember(shard, &prompt),
+            };
+        }
+        let expiring_left = self.expire(shard);
+        expiring_left || self.has_more(shard)
+    }
+
+    /// True when a ring that was not emptied for lack of budget has more.
+    fn has_more(&self, shard: &Shard) -> bool {
+        let empty = self.kv.is_empty() && self.mesh.is_empty() && shard.routed.borrow().is_empty();
+        !empty
+    }
+
+    /// Applies what the feeds say.
+    fn apply_events(&mut self, shard: &Shard) {
         let mut applied = 0;
         while applied < APPLY_OPS_PER_TURN {
             let Some(batch) = self.kv.pop() else { break };
@@ -95,6 +128,35 @@ impl Inbox {
             applied += batch.ops.len().max(1);
         }
         shard.counters.add(Count::KvOpsApplied, u64::try_from(applied).unwrap_or(0));
-        !self.kv.is_empty()
+    }
+
+    /// Notes where a prompt of this slice went; returns how much work it was.
+    fn remember(&mut self, shard: &Shard, prompt: &RoutedPrompt) -> usize {
+        let slice = &mut self.slice;
+        let done = self.expiring.remember(prompt, shard.now(), |rank, op| slice.apply(rank, op));
+        let count = |count, amount: u32| shard.counters.add(count, u64::from(amount));
+        count(Count::GuessedPromptsDropped, u32::from(!done.kept));
+        count(Count::GuessedChunksStored, done.stored);
+        count(Count::GuessedChunksEvicted, done.evicted);
+        prompt.chunks.len().max(1)
+    }
+
+    /// Removes what was not used for its time; true if there is more of it.
+    fn expire(&mut self, shard: &Shard) -> bool {
+        let slice = &mut self.slice;
+        let apply = |rank, op| slice.apply(rank, op);
+        let swept = self.expiring.sweep(shard.now(), EXPIRE_PER_TURN, apply);
+        shard.counters.add(Count::GuessedChunksExpired, u64::from(swept.removed));
+        swept.more
+    }
+
+    /// Takes what a new fleet says of the ranks' caches.
+    fn meet(&mut self, fleet: &FleetSnapshot, now: NanosSinceStart) {
+        for index in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
+            if let Some((_, worker)) = fleet.rank(index) {
+                let bytes_max = cache_bytes(fleet, index);
+                self.expiring.set_rank(index, worker.cache_generation, bytes_max, now);
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@ mod attempt;
 mod choose;
 mod connection;
 mod inbox;
+mod matching;
 mod models;
 mod outcome;
 mod read;

@@ -2,6 +2,7 @@
 
 use super::connection;
 use super::inbox::Inbox;
+use super::matching::Matched;
 use super::runtime::{self, Driver};
 use super::signal::Signal;
 use super::state::{Scratch, Shard};
@@ -10,10 +11,10 @@ use crate::account::{Count, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
 use crate::base::limits::{HISTOGRAM_PERIOD, RANKS_MAX};
 use crate::base::{Clock, NanosSinceStart};
-use crate::config::Config;
+use crate::config::{Config, Policy};
 use crate::dispatch::RetryBudget;
 use crate::http1::HeadLimits;
-use crate::index::{IndexReader, Overlaps, SliceWriter};
+use crate::index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
 use crate::ingress::{BufferPool, listen};
 use crate::mailbox::ShardEnd;
 use crate::relay::{CachedTokens, UpstreamPool};
@@ -81,7 +82,9 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     let ShardEnd { index, kv, fleet, commands, mut histograms, mesh, bells, counters } = setup.end;
     let bell = bells.get(index.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = setup.config.limits;
+    let expiring = Expiring::new(expiring_limits(&setup.config, bells.len()));
     let shard = Rc::new(Shard {
+        number: index,
         head_limits: HeadLimits {
             head_bytes_max: limits.head_bytes_max,
             fields_max: limits.head_fields_max,
@@ -98,8 +101,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         random: RefCell::new(fastrand::Rng::new()),
         turn: RefCell::new(RoundRobin::default()),
         scratch: RefCell::new(Scratch {
-            prompt: Vec::new(),
-            overlaps: Overlaps::new(RANKS_MAX),
+            matched: Matched::new(RANKS_MAX),
             candidates: Candidates::default(),
             bytes_per_token: Vec::new(),
         }),
@@ -109,15 +111,31 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         draining: Signal::default(),
         connections: Cell::new(0),
         mesh: RefCell::new(mesh.sender),
+        routed: RefCell::default(),
         bells,
         config: setup.config,
     });
     let drain_until = Rc::new(Cell::new(None));
-    let inbox = Inbox { kv, fleet, commands, mesh: mesh.receiver, bell, slice: setup.slice };
+    let slice = setup.slice;
+    let inbox = Inbox { kv, fleet, commands, mesh: mesh.receiver, bell, slice, expiring };
     monoio::spawn(inbox.run(Rc::clone(&shard), sleeper, Rc::clone(&drain_until)));
     monoio::spawn(accept(Rc::clone(&shard), listener));
     tick(&shard, &mut histograms, &drain_until).await;
     Ok(())
+}
+
+/// Chunks of routed prompts may take up to half of a slice's memory: about as much in the slice as for their times.
+fn expiring_limits(config: &Config, shard_count: usize) -> ExpiringLimits {
+    /// An entry of the slice with its spare room, and an entry of [`Expiring`].
+    const CHUNK_BYTES: usize = 128;
+    let slice_bytes = config.limits.index_bytes_max / shard_count.max(1);
+    let has_kv = config.policy == Policy::Kv;
+    ExpiringLimits {
+        approximate_ttl: config.approximate.ttl,
+        speculative_ttl: config.approximate.speculative_ttl,
+        rank_bytes_max: config.approximate.rank_bytes_max,
+        chunks_max: if has_kv { slice_bytes / 2 / CHUNK_BYTES } else { 0 },
+    }
 }
 
 /// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits in the kernel
@@ -169,6 +187,10 @@ async fn tick(
             next = now.plus(HISTOGRAM_PERIOD);
             deliver(shard, histograms);
             shard.upstreams.borrow_mut().sweep(now);
+            // The inbox looks for chunks whose time is over whenever it is awake, and at least this often.
+            if let Some(bell) = shard.bells.get(shard.number.index()) {
+                bell.ring();
+            }
         }
         if drain_until.get().is_some() {
             monoio::time::sleep(DRAIN_TICK).await;

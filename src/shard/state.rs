@@ -1,25 +1,30 @@
 //! Everything one shard owns, shared by its tasks through `Rc`.
 
+use super::matching::Matched;
 use super::signal::Signal;
-use crate::account::{ShardCounters, Stage, StageHistograms};
+use crate::account::{Count, ShardCounters, Stage, StageHistograms};
 use crate::admit::InFlight;
-use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
+use crate::base::limits::ROUTED_OWN_MAX;
+use crate::base::{Clock, ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use crate::config::Config;
 use crate::dispatch::RetryBudget;
 use crate::http1::HeadLimits;
-use crate::index::{IndexReader, Overlaps};
+use crate::index::IndexReader;
 use crate::ingress::BufferPool;
-use crate::mailbox::MeshMessage;
+use crate::mailbox::{MeshMessage, RoutedPrompt};
 use crate::relay::{CachedTokens, UpstreamPool};
 use crate::ring::{Bell, MeshSender};
 use crate::select::{Candidates, RoundRobin};
 use crate::worker::{FleetSnapshot, LoadBoard};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// One shard's state. Cells are never borrowed across an await.
 pub(super) struct Shard {
+    /// Which shard this is.
+    pub(super) number: ShardIndex,
     pub(super) config: Arc<Config>,
     pub(super) clock: Clock,
     pub(super) board: Arc<LoadBoard>,
@@ -41,17 +46,28 @@ pub(super) struct Shard {
     pub(super) draining: Signal,
     pub(super) connections: Cell<usize>,
     pub(super) mesh: RefCell<MeshSender<MeshMessage>>,
+    /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
+    pub(super) routed: RefCell<VecDeque<Box<RoutedPrompt>>>,
     pub(super) bells: Vec<Arc<Bell>>,
 }
 
 /// Working memory of the match and select stages, which run without an await between them.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    pub(super) prompt: Vec<u8>,
-    pub(super) overlaps: Overlaps,
+    pub(super) matched: Matched,
     pub(super) candidates: Candidates,
     /// Bytes per token by model, learnt from matched blocks.
     pub(super) bytes_per_token: Vec<f32>,
+}
+
+/// Bytes per token until matched blocks have told better. English and code under the common vocabularies: 3.5 to 4.5.
+pub(super) const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
+
+impl Scratch {
+    /// Bytes per token of a model, as far as known.
+    pub(super) fn bytes_per_token(&self, model: ModelIndex) -> f32 {
+        self.bytes_per_token.get(model.index()).copied().unwrap_or(BYTES_PER_TOKEN_DEFAULT)
+    }
 }
 
 impl Shard {
@@ -77,7 +93,7 @@ impl Shard {
         let peers: Vec<_> = mesh.peers().collect();
         for peer in peers {
             if mesh.send(peer, MeshMessage::WorkerFailed { worker }).is_err() {
-                self.counters.add(crate::account::Count::MeshDropped, 1);
+                self.counters.add(Count::MeshDropped, 1);
             } else if let Some(bell) = self.bells.get(peer.index()) {
                 bell.ring();
             }
@@ -90,6 +106,25 @@ impl Shard {
         let mut upstreams = self.upstreams.borrow_mut();
         for rank in fleet.ranks.iter().filter(|rank| rank.worker == worker) {
             upstreams.purge(rank.address);
+        }
+    }
+
+    /// Hands a routed prompt to the owner of its slice; drops and counts it when there is no room.
+    pub(super) fn post_routed(&self, owner: ShardIndex, prompt: Box<RoutedPrompt>) {
+        let posted = if owner == self.number {
+            let mut own = self.routed.borrow_mut();
+            let has_room = own.len() < ROUTED_OWN_MAX;
+            if has_room {
+                own.push_back(prompt);
+            }
+            has_room
+        } else {
+            self.mesh.borrow_mut().send(owner, MeshMessage::Routed(prompt)).is_ok()
+        };
+        if !posted {
+            self.counters.add(Count::GuessedPromptsDropped, 1);
+        } else if let Some(bell) = self.bells.get(owner.index()) {
+            bell.ring();
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
 use crate::base::{DpRank, ModelIndex, RankIndex, WorkerIndex};
-use crate::block::{BlockKey, Vocabulary};
+use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
 use crate::chat::ChatTemplate;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub struct Worker {
     pub state: WorkerState,
     /// Sent as `Authorization: Bearer …` instead of the client's own, when configured.
     pub api_key: Option<Arc<str>>,
+    /// Counts up when its caches may have been lost: it went down, or describes itself differently.
+    pub cache_generation: u32,
 }
 
 /// Engine families that differ in health path, load report, rank pinning and abort.
@@ -104,6 +106,8 @@ pub struct Model {
     pub ranks: Vec<RankIndex>,
     /// One root per distinct block size among its ranks.
     pub roots: Vec<BlockRoot>,
+    /// Roots of what is only believed to be held.
+    pub guess_roots: GuessRoots,
     /// How its prompts become bytes; `None` when no tokenizer was found (then prompts are not matched).
     pub text: Option<Arc<ModelText>>,
 }
@@ -115,6 +119,33 @@ pub struct BlockRoot {
     pub block_size_tokens: u32,
     /// Key that first blocks are chained to.
     pub key: BlockKey,
+}
+
+/// Starts of the two trees that the router's own decisions fill, see `mailbox::GuessKind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuessRoots {
+    /// For ranks without live KV events.
+    pub approximate: BlockKey,
+    /// For ranks with live KV events.
+    pub speculative: BlockKey,
+}
+
+impl GuessRoots {
+    /// No engine has blocks of so many tokens, so these roots are no engine's.
+    const APPROXIMATE_MARK: u32 = 0;
+    const SPECULATIVE_MARK: u32 = u32::MAX;
+
+    /// The roots of a model name. Adapters and other names of one model have trees of their own.
+    #[must_use]
+    pub fn new(seed: KeySeed, model: &str) -> Self {
+        let root = |block_size_tokens| {
+            BlockKey::root(seed, &RootName { model, block_size_tokens, ..RootName::default() })
+        };
+        Self {
+            approximate: root(Self::APPROXIMATE_MARK),
+            speculative: root(Self::SPECULATIVE_MARK),
+        }
+    }
 }
 
 /// How the prompts of a model become the bytes that its engine sees.

@@ -5,6 +5,7 @@ mod fleet;
 mod load;
 
 pub use fleet::{
-    BlockRoot, Dialect, FleetSnapshot, Model, ModelText, Rank, Role, Worker, WorkerState,
+    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, Worker,
+    WorkerState,
 };
 pub use load::{LoadBoard, RankLoad};

@@ -10,6 +10,7 @@
     reason = "helpers of tests may stop the test, block, and look at the clock"
 )]
 
+mod approximate_routing;
 mod client_leaves;
 mod drain;
 mod http_rules;

@@ -1,0 +1,399 @@
+//! What the router only believes to be in caches, and for how long: the owner of a slice notes when each chunk of a
+//! routed prompt was last used and takes it out of the slice after its time. Sans-IO: time is an argument, the slice
+//! a closure. One per slice, on the owner's thread.
+//!
+//! A rank has a list of chunks per [`GuessKind`], oldest use first; a chunk stands in it once. It goes when its time is
+//! over, when the rank's capacity is reached, when the slice's room for chunks is full, or when the rank may have lost
+//! its cache. All memory is reserved at the start (and touched as it fills), so no step costs more than the chunks it
+//! is about. Must never remove what events stored: its keys are those of other roots.
+
+use crate::base::limits::RANKS_MAX;
+use crate::base::{NanosSinceStart, RankIndex};
+use crate::block::BlockKey;
+use crate::mailbox::{GuessKind, KvOp, RoutedPrompt};
+use std::time::Duration;
+
+/// How often all lists are looked at.
+const SWEEP_PERIOD: Duration = Duration::from_millis(100);
+/// No entry. The entry at this place is never used.
+const NONE: u32 = 0;
+
+/// Bounds of one slice's chunks.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpiringLimits {
+    /// Time of approximate chunks after their last use; zero: none are kept.
+    pub approximate_ttl: Duration,
+    /// Time of speculative chunks after their last use; zero: none are kept.
+    pub speculative_ttl: Duration,
+    /// Prompt bytes of one rank and kind, until [`Expiring::set_rank`] says otherwise.
+    pub rank_bytes_max: usize,
+    /// Chunks of all ranks.
+    pub chunks_max: usize,
+}
+
+/// The chunks of one slice that have a time.
+#[derive(Debug)]
+pub struct Expiring {
+    limits: ExpiringLimits,
+    /// First entry of each hash bucket. A power of two long, never grows.
+    buckets: Vec<u32>,
+    entries: Vec<Entry>,
+    /// Entries that were used before, linked by `chained`.
+    free: u32,
+    /// Two for each rank, see [`list_of`].
+    lists: Vec<List>,
+    /// The list that the present round of sweeping has come to.
+    cursor: usize,
+    next_sweep: NanosSinceStart,
+}
+
+/// What became of a routed prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// False when nothing was kept: the rank has lost its cache since, or this kind is turned off.
+    pub kept: bool,
+    /// Chunks stored that were not there.
+    pub stored: u32,
+    /// Chunks removed to make room.
+    pub evicted: u32,
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Chunks removed.
+    pub removed: u32,
+    /// True when the budget ended before the work.
+    pub more: bool,
+}
+
+/// One chunk that one rank is believed to hold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    key: u64,
+    used_at: NanosSinceStart,
+    /// Next in the hash bucket, or next free entry.
+    chained: u32,
+    newer: u32,
+    older: u32,
+    list: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    oldest: u32,
+    newest: u32,
+    count: u32,
+    count_max: u32,
+    generation: u32,
+    /// What was last used up to then is lost.
+    lost_at: Option<NanosSinceStart>,
+}
+
+impl Expiring {
+    /// Empty; reserves address space for `chunks_max`.
+    #[must_use]
+    pub fn new(limits: ExpiringLimits) -> Self {
+        let off = limits.approximate_ttl.is_zero() && limits.speculative_ttl.is_zero();
+        let chunks_max = if off { 0 } else { limits.chunks_max.min((u32::MAX - 1) as usize) };
+        let mut entries = Vec::with_capacity(chunks_max + 1);
+        entries.push(Entry::default());
+        Self {
+            limits: ExpiringLimits { chunks_max, ..limits },
+            buckets: vec![NONE; chunks_max.max(1).next_power_of_two()],
+            entries,
+            free: NONE,
+            lists: Vec::new(),
+            cursor: 0,
+            next_sweep: NanosSinceStart(0),
+        }
+    }
+
+    /// Chunks kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lists.iter().map(|list| usize::try_from(list.count).unwrap_or(0)).sum()
+    }
+
+    /// True when there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lists.iter().all(|list| list.count == 0)
+    }
+
+    /// Says which life of its cache a rank lives and how many bytes of prompts it can hold (0: not known). What was
+    /// believed of an earlier life goes with the next sweeps.
+    pub fn set_rank(
+        &mut self,
+        rank: RankIndex,
+        generation: u32,
+        bytes_max: usize,
+        now: NanosSinceStart,
+    ) {
+        for kind in [GuessKind::Approximate, GuessKind::Speculative] {
+            let Some(at) = self.list_of(rank, kind) else { return };
+            let bytes_max = if bytes_max == 0 { self.limits.rank_bytes_max } else { bytes_max };
+            if let Some(list) = self.lists.get_mut(at) {
+                list.count_max = chunks_of(bytes_max, kind);
+            }
+            self.start_life(at, generation, now);
+        }
+    }
+
+    /// Notes that a rank was sent a prompt. `apply` gets the changes of the slice.
+    pub fn remember(
+        &mut self,
+        prompt: &RoutedPrompt,
+        now: NanosSinceStart,
+        mut apply: impl FnMut(RankIndex, KvOp),
+    ) -> Remembered {
+        let mut done = Remembered::default();
+        let Some(at) = self.list_of(prompt.rank, prompt.kind) else { return done };
+        self.start_life(at, prompt.generation, now);
+        let Some(list) = self.lists.get(at).copied() else { return done };
+        if list.generation != prompt.generation || self.ttl(at).is_zero() {
+            return done;
+        }
+        let count_max = usize::try_from(list.count_max).unwrap_or(usize::MAX);
+        let kept = prompt.chunks.len().min(count_max).min(self.limits.chunks_max);
+        let chunks = prompt.chunks.get(..kept).unwrap_or_default();
+        done.kept = true;
+        // Last chunk first, so that it is the oldest of them and goes first: its path stays whole without it.
+        for (position, &key) in chunks.iter().enumerate().rev() {
+            if let Some(entry) = self.find(at, key) {
+                self.unlink(entry);
+                self.link_newest(entry, now);
+                continue;
+            }
+            while !self.has_room(at) {
+                let Some((rank, key)) = self.evict(at, now) else { return done };
+                apply(rank, KvOp::Remove { key });
+                done.evicted += 1;
+            }
+            self.insert(at, key, now);
+            let before = position.checked_sub(1).and_then(|before| chunks.get(before));
+            let parent = before.copied().unwrap_or(prompt.root);
+            let block_bytes = u16::try_from(prompt.kind.chunk_bytes()).unwrap_or(u16::MAX);
+            apply(prompt.rank, KvOp::Store { parent, key, block_bytes });
+            done.stored += 1;
+        }
+        done
+    }
+
+    /// Removes up to `budget` chunks whose time is over or whose rank has lost its cache. Call it often: it looks at the
+    /// lists only once in a while.
+    pub fn sweep(
+        &mut self,
+        now: NanosSinceStart,
+        budget: u32,
+        mut apply: impl FnMut(RankIndex, KvOp),
+    ) -> Swept {
+        let mut swept = Swept::default();
+        if now < self.next_sweep {
+            return swept;
+        }
+        while self.cursor < self.lists.len() {
+            while let Some(entry) = self.dead(self.cursor, now) {
+                if swept.removed >= budget {
+                    swept.more = true;
+                    return swept;
+                }
+                if let Some((rank, key)) = self.remove(entry) {
+                    apply(rank, KvOp::Remove { key });
+                }
+                swept.removed += 1;
+            }
+            self.cursor += 1;
+        }
+        self.cursor = 0;
+        self.next_sweep = now.plus(SWEEP_PERIOD);
+        swept
+    }
+
+    /// The oldest entry of a list, if it has to go.
+    fn dead(&self, at: usize, now: NanosSinceStart) -> Option<u32> {
+        let list = self.lists.get(at).filter(|list| list.oldest != NONE)?;
+        let used_at = self.entry(list.oldest).used_at;
+        let is_dead = used_at.plus(self.ttl(at)) <= now
+            || list.count > list.count_max
+            || list.lost_at.is_some_and(|lost_at| used_at <= lost_at);
+        is_dead.then_some(list.oldest)
+    }
+
+    /// Moves a list to a later life of the rank's cache; earlier ones and the present change nothing.
+    fn start_life(&mut self, at: usize, generation: u32, now: NanosSinceStart) {
+        let Some(list) = self.lists.get_mut(at) else { return };
+        // Generations wrap: the nearer way round says which is later.
+        let ahead = generation.wrapping_sub(list.generation);
+        if ahead != 0 && ahead < u32::MAX / 2 {
+            list.generation = generation;
+            list.lost_at = Some(now);
+            self.cursor = 0;
+            self.next_sweep = NanosSinceStart(0);
+        }
+    }
+
+    /// The list of a rank and kind, made if need be.
+    fn list_of(&mut self, rank: RankIndex, kind: GuessKind) -> Option<usize> {
+        if rank.index() >= RANKS_MAX {
+            return None;
+        }
+        while self.lists.len() < 2 * (rank.index() + 1) {
+            let kind = kind_of(self.lists.len());
+            let count_max = chunks_of(self.limits.rank_bytes_max, kind);
+            self.lists.push(List {
+                oldest: NONE,
+                newest: NONE,
+                count: 0,
+                count_max,
+                generation: 0,
+                lost_at: None,
+            });
+        }
+        Some(2 * rank.index() + usize::from(kind == GuessKind::Speculative))
+    }
+
+    fn ttl(&self, list: usize) -> Duration {
+        match kind_of(list) {
+            GuessKind::Approximate => self.limits.approximate_ttl,
+            GuessKind::Speculative => self.limits.speculative_ttl,
+        }
+    }
+
+    fn has_room(&self, at: usize) -> bool {
+        let in_list = self.lists.get(at).is_some_and(|list| list.count < list.count_max);
+        in_list && (self.free != NONE || self.entries.len() <= self.limits.chunks_max)
+    }
+
+    /// Removes the oldest chunk of the list; if it has none but of this moment (the prompt that room is made for), of the
+    /// next list that has one.
+    fn evict(&mut self, at: usize, now: NanosSinceStart) -> Option<(RankIndex, BlockKey)> {
+        let oldest =
+            |at: usize| self.lists.get(at).map(|list| list.oldest).filter(|oldest| *oldest != NONE);
+        let own = oldest(at);
+        let is_earlier = |place: &u32| self.entry(*place).used_at < now;
+        let mut others = (at + 1..self.lists.len()).chain(0..at);
+        let place = own.filter(is_earlier).or_else(|| others.find_map(oldest)).or(own)?;
+        self.remove(place)
+    }
+
+    fn insert(&mut self, at: usize, key: BlockKey, now: NanosSinceStart) {
+        let Ok(list) = u16::try_from(at) else { return };
+        let key = key.to_word();
+        let bucket = self.bucket(at, key);
+        let first = self.buckets.get(bucket).copied().unwrap_or(NONE);
+        let new = Entry { key, list, chained: first, ..Entry::default() };
+        let place = if self.free == NONE {
+            let place = u32::try_from(self.entries.len()).unwrap_or(NONE);
+            self.entries.push(new);
+            place
+        } else {
+            let place = self.free;
+            self.free = self.entry(place).chained;
+            self.change(place, |entry| *entry = new);
+            place
+        };
+        if let Some(first) = self.buckets.get_mut(bucket) {
+            *first = place;
+        }
+        self.link_newest(place, now);
+    }
+
+    fn remove(&mut self, place: u32) -> Option<(RankIndex, BlockKey)> {
+        let Entry { key, list, chained, .. } = self.entry(place);
+        self.unlink(place);
+        let bucket = self.bucket(usize::from(list), key);
+        let mut before = self.buckets.get(bucket).copied().unwrap_or(NONE);
+        if before == place {
+            if let Some(first) = self.buckets.get_mut(bucket) {
+                *first = chained;
+            }
+        } else {
+            while before != NONE && self.entry(before).chained != place {
+                before = self.entry(before).chained;
+            }
+            self.change(before, |entry| entry.chained = chained);
+        }
+        let free = self.free;
+        self.change(place, |entry| entry.chained = free);
+        self.free = place;
+        Some((RankIndex(list / 2), BlockKey::from_word(key)?))
+    }
+
+    fn find(&self, at: usize, key: BlockKey) -> Option<u32> {
+        let key = key.to_word();
+        let mut place = self.buckets.get(self.bucket(at, key)).copied().unwrap_or(NONE);
+        while place != NONE {
+            let entry = self.entry(place);
+            if entry.key == key && usize::from(entry.list) == at {
+                return Some(place);
+            }
+            place = entry.chained;
+        }
+        None
+    }
+
+    /// Keys are hashes under a secret already; only the list has to be mixed in.
+    fn bucket(&self, at: usize, key: u64) -> usize {
+        let list = u64::try_from(at).unwrap_or(0);
+        let mixed = (key ^ list.wrapping_mul(0x9e37_79b9_7f4a_7c15)).rotate_left(32);
+        usize::try_from(mixed).unwrap_or(0) & (self.buckets.len() - 1)
+    }
+
+    fn unlink(&mut self, place: u32) {
+        let Entry { newer, older, list, .. } = self.entry(place);
+        self.change(newer, |entry| entry.older = older);
+        self.change(older, |entry| entry.newer = newer);
+        if let Some(list) = self.lists.get_mut(usize::from(list)) {
+            if newer == NONE {
+                list.newest = older;
+            }
+            if older == NONE {
+                list.oldest = newer;
+            }
+            list.count = list.count.saturating_sub(1);
+        }
+    }
+
+    fn link_newest(&mut self, place: u32, now: NanosSinceStart) {
+        let list = usize::from(self.entry(place).list);
+        let Some(list) = self.lists.get_mut(list) else { return };
+        let before = std::mem::replace(&mut list.newest, place);
+        if before == NONE {
+            list.oldest = place;
+        }
+        list.count += 1;
+        self.change(before, |entry| entry.newer = place);
+        self.change(place, |entry| {
+            (entry.newer, entry.older, entry.used_at) = (NONE, before, now);
+        });
+    }
+
+    fn entry(&self, place: u32) -> Entry {
+        let place = usize::try_from(place).unwrap_or(0);
+        self.entries.get(place).copied().unwrap_or_default()
+    }
+
+    /// Changes an entry; the one at [`NONE`] stays as it is.
+    fn change(&mut self, place: u32, change: impl FnOnce(&mut Entry)) {
+        let place = usize::try_from(place).unwrap_or(0);
+        if place > 0
+            && let Some(entry) = self.entries.get_mut(place)
+        {
+            change(entry);
+        }
+    }
+}
+
+fn kind_of(list: usize) -> GuessKind {
+    if list.is_multiple_of(2) { GuessKind::Approximate } else { GuessKind::Speculative }
+}
+
+/// Chunks of that many bytes; at least one.
+fn chunks_of(bytes: usize, kind: GuessKind) -> u32 {
+    u32::try_from(bytes / kind.chunk_bytes()).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+#[path = "expiring_tests.rs"]
+mod tests;

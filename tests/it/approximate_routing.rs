@@ -1,0 +1,272 @@
+//! Prefix affinity without events: workers that publish none, prompts that nobody can render, and bursts that are
+//! quicker than any event. Simulated engines with real sockets and caches.
+
+use crate::rig::{Client, Reply, post, router, until};
+use forebay::config::{Config, Policy, WorkerConfig};
+use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
+use forebay::server::ServerHandle;
+use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+fn any_port() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+fn engine(config: EngineConfig) -> EngineHandle {
+    static TEXT: OnceLock<EngineText> = OnceLock::new();
+    let text = TEXT.get_or_init(|| EngineText::load(None).expect("the built-in tokenizer"));
+    Engine::start_with(config, text.clone()).expect("the engine starts")
+}
+
+/// An engine that tells nobody what it caches.
+fn silent(listen: SocketAddr) -> EngineHandle {
+    engine(EngineConfig {
+        listen,
+        prefill_tokens_per_s: 1e6,
+        itl_ms: 1.0,
+        ..EngineConfig::default()
+    })
+}
+
+/// A router with policy `kv` that has found all its workers.
+fn kv_router(engines: &[EngineHandle], change: impl FnOnce(&mut Config)) -> ServerHandle {
+    let mut config = Config {
+        listen: any_port(),
+        admin: any_port(),
+        cores: vec![0, 1],
+        policy: Policy::Kv,
+        workers: engines
+            .iter()
+            .map(|engine| WorkerConfig { url: engine.url(), ..WorkerConfig::default() })
+            .collect(),
+        ..Config::default()
+    };
+    config.health.interval = Duration::from_millis(100);
+    config.timeouts.drain = Duration::from_secs(1);
+    change(&mut config);
+    let handle = router(config);
+    until("every worker is up", || usable(&handle) == engines.len());
+    handle
+}
+
+fn admin(handle: &ServerHandle, path: &str) -> String {
+    let mut client = Client::connect(handle.admin);
+    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
+    client.reply().text()
+}
+
+fn usable(handle: &ServerHandle) -> usize {
+    admin(handle, "/workers").matches("\"up\"").count()
+}
+
+fn metric(handle: &ServerHandle, name: &str) -> f64 {
+    let text = admin(handle, "/metrics");
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+/// Chunks that the owners of the slices hold now.
+fn chunks(handle: &ServerHandle) -> f64 {
+    metric(handle, "forebay_guessed_chunks_stored")
+        - metric(handle, "forebay_guessed_chunks_expired")
+        - metric(handle, "forebay_guessed_chunks_evicted")
+}
+
+/// One conversation; its messages are made by `message`.
+struct Person {
+    client: Client,
+    messages: Vec<Value>,
+    message: fn(&str, &str) -> Value,
+}
+
+fn plain(role: &str, content: &str) -> Value {
+    json!({ "role": role, "content": content })
+}
+
+/// As clients with pictures or tools write it.
+fn in_parts(role: &str, content: &str) -> Value {
+    json!({ "role": role, "content": [{ "type": "text", "text": content }] })
+}
+
+impl Person {
+    fn new(address: SocketAddr, name: &str, message: fn(&str, &str) -> Value) -> Self {
+        let system = format!("You answer {name}. ") + &format!("Rule about {name}. ").repeat(60);
+        Self {
+            client: Client::connect(address),
+            messages: vec![message("system", &system)],
+            message,
+        }
+    }
+
+    fn ask(&mut self, question: &str) -> (Reply, u64) {
+        self.messages.push((self.message)("user", question));
+        let body = json!({ "model": "sim", "messages": self.messages, "max_tokens": 24 });
+        self.client.send(&post("/v1/chat/completions", body.to_string().as_bytes()));
+        let reply = self.client.reply();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let answer: Value = serde_json::from_slice(&reply.body).expect("JSON");
+        let content = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
+        self.messages.push((self.message)("assistant", content));
+        let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+        let cached = cached.as_u64().unwrap_or(0);
+        (reply, cached)
+    }
+}
+
+/// Six people talk for four turns; whoever asks again finds its history. Returns the workers that were used.
+fn conversations(handle: &ServerHandle, message: fn(&str, &str) -> Value) -> HashSet<String> {
+    let name = |number| format!("person {number}");
+    let mut people: Vec<Person> =
+        (0..6).map(|number| Person::new(handle.listen, &name(number), message)).collect();
+    let mut homes = HashMap::new();
+    for turn in 0..4 {
+        for (number, person) in people.iter_mut().enumerate() {
+            let (reply, cached) = person.ask(&format!("Question {turn} é, \"again\"?"));
+            assert_eq!(reply.field("x-forebay-overlap-tokens"), None, "no event said so");
+            let worker = reply.field("x-forebay-worker").expect("named").to_owned();
+            if let Some(home) = homes.insert(number, worker.clone()) {
+                assert_eq!(home, worker, "turn {turn} of person {number} left its prefix");
+                assert!(cached > 0, "turn {turn} of person {number} found nothing");
+            }
+            // The owner of the slice hears of it a moment later.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    homes.into_values().collect()
+}
+
+#[test]
+fn conversations_stick_to_workers_without_events() {
+    let engines = [silent(any_port()), silent(any_port()), silent(any_port())];
+    let handle = kv_router(&engines, |config| {
+        config.model_dir = Some("tests/data/tokenizer".into());
+        config.cores = vec![0, 1, 0, 1];
+    });
+    assert!(conversations(&handle, plain).len() >= 2);
+    assert!(metric(&handle, "forebay_guessed_bytes_total") > 0.0);
+    assert!(metric(&handle, "forebay_rendered_plan_total") > 0.0);
+    let compared = metric(&handle, "forebay_overlap_error_blocks_count");
+    assert!(compared == 0.0, "only exact predictions are compared");
+}
+
+#[test]
+fn conversations_stick_without_a_tokenizer_too() {
+    let engines = [silent(any_port()), silent(any_port())];
+    let handle = kv_router(&engines, |_| {});
+    assert!(conversations(&handle, plain).len() >= 2);
+    assert!(conversations(&handle, in_parts).len() >= 2);
+}
+
+#[test]
+fn what_a_worker_held_is_forgotten_after_its_time_and_when_it_restarts() {
+    let mut engines = vec![silent(any_port()), silent(any_port())];
+    let addresses: Vec<SocketAddr> = engines
+        .iter()
+        .map(|engine| engine.url().trim_start_matches("http://").parse().unwrap())
+        .collect();
+    let handle = kv_router(&engines, |config| {
+        config.approximate.ttl = Duration::from_secs(3);
+        config.timeouts.connect = Duration::from_millis(200);
+    });
+    let mut people: Vec<Person> =
+        (0..4).map(|n| Person::new(handle.listen, &format!("guest {n}"), plain)).collect();
+    let ask_all = |people: &mut [Person]| {
+        people.iter_mut().for_each(|person| drop(person.ask("Hello?")));
+        people.len()
+    };
+    ask_all(&mut people);
+    until("the prompts are remembered", || chunks(&handle) > 0.0);
+    let start = Instant::now();
+    until("their time is over", || chunks(&handle) == 0.0);
+    assert!(start.elapsed() > Duration::from_secs(2), "too early");
+    assert!(metric(&handle, "forebay_index_entries") == 0.0);
+
+    ask_all(&mut people);
+    let before = Instant::now();
+    until("the prompts are remembered again", || chunks(&handle) > 0.0);
+    for engine in engines.drain(..) {
+        engine.stop();
+    }
+    until("the loss is forgotten", || chunks(&handle) == 0.0);
+    assert!(before.elapsed() < Duration::from_millis(2_900), "by the restart, not by the time");
+    let again: Vec<EngineHandle> = addresses.into_iter().map(silent).collect();
+    until("the workers are back", || usable(&handle) == again.len());
+    ask_all(&mut people);
+    until("what they are sent now is remembered", || chunks(&handle) > 0.0);
+}
+
+/// An engine that tells its events and takes its time for the prefill.
+fn slow() -> EngineHandle {
+    engine(EngineConfig {
+        listen: any_port(),
+        kv_events: Some("tcp://127.0.0.1:0".into()),
+        prefill_tokens_per_s: 2_000.0,
+        itl_ms: 1.0,
+        ..EngineConfig::default()
+    })
+}
+
+/// Requests in flight, as the load board has them.
+fn in_flight(handle: &ServerHandle) -> u64 {
+    let fleet: Value = serde_json::from_str(&admin(handle, "/workers")).expect("JSON");
+    let workers = fleet["workers"].as_array().expect("a list");
+    let ranks = workers.iter().flat_map(|worker| worker["ranks"].as_array().expect("a list"));
+    ranks.filter_map(|rank| rank["in_flight"].as_u64()).sum()
+}
+
+/// Sends `count` requests that begin alike, each when the one before has been routed but none has been answered; the
+/// workers that served them, with how many each.
+fn burst(handle: &ServerHandle, count: u64) -> HashMap<String, usize> {
+    let shared = "The whole company shares these rules, whoever asks. ".repeat(120);
+    let mut clients = Vec::new();
+    for number in 0..count {
+        let prompt = format!("{shared} Ask number {number}.");
+        let body = json!({ "model": "sim", "prompt": prompt, "max_tokens": 2 });
+        let mut client = Client::connect(handle.listen);
+        client.send(&post("/v1/completions", body.to_string().as_bytes()));
+        clients.push(client);
+        until("the request is routed", || in_flight(handle) == number + 1);
+    }
+    let mut served = HashMap::new();
+    for mut client in clients {
+        let reply = client.reply();
+        assert_eq!(reply.status, 200);
+        *served.entry(reply.field("x-forebay-worker").expect("named").to_owned()).or_default() += 1;
+    }
+    served
+}
+
+fn followed(handle: &ServerHandle) -> usize {
+    admin(handle, "/workers").matches("\"kv_events\":true").count()
+}
+
+#[test]
+fn a_burst_of_siblings_meets_before_any_event_and_a_full_rank_is_left() {
+    let start = |limit: u32, ttl: Duration| {
+        let engines = [slow(), slow()];
+        let handle = kv_router(&engines, |config| {
+            config.model_dir = Some("tests/data/tokenizer".into());
+            config.rank_concurrency_max = limit;
+            config.approximate.speculative_ttl = ttl;
+        });
+        until("events are followed", || followed(&handle) == 2);
+        (engines, handle)
+    };
+    let ttl = Duration::from_secs(2);
+    let (_engines, handle) = start(0, ttl);
+    let served = burst(&handle, 5);
+    assert_eq!(served.len(), 1, "{served:?}");
+    assert!(metric(&handle, "forebay_guessed_bytes_total") > 0.0);
+
+    let (_engines, handle) = start(3, ttl);
+    let mut counts: Vec<usize> = burst(&handle, 5).into_values().collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [2, 3], "the rank's limit holds");
+
+    let (_engines, handle) = start(0, Duration::ZERO);
+    let served = burst(&handle, 5);
+    assert_eq!(served.len(), 2, "without it they spread: {served:?}");
+}
