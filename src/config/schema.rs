@@ -144,7 +144,8 @@ pub struct LimitsConfig {
     pub connections_max: usize,
     /// `limits.buffered_bytes_max`: request bodies held per shard.
     pub buffered_bytes_max: usize,
-    /// `limits.index_bytes_max`: the whole radix index and, again, the feeds' own maps.
+    /// `limits.index_bytes_max`: the whole radix index and, again, the feeds' own maps; what notes the times of guesses
+    /// adds up to a sixth of it.
     pub index_bytes_max: usize,
 }
 

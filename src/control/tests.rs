@@ -278,6 +278,35 @@ fn unknown_models_are_any_model() {
 }
 
 #[test]
+fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
+    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let worker = WorkerIndex(0);
+    let described = |fleet: &mut Fleet, card: &str, block_size_tokens| {
+        let description = description(card, 1, block_size_tokens);
+        fleet.describe(worker, ADDRESS, description, BTreeMap::new());
+        fleet.snapshot().workers[0].cache_generation
+    };
+    let card = r#"{"data":[{"id":"m","created":1}]}"#;
+    assert_eq!(described(&mut fleet, card, 16), 0, "the first life");
+    fleet.set_state(worker, WorkerState::Up);
+    let later = r#"{"data":[{"id":"m","created":2}]}"#;
+    assert_eq!(described(&mut fleet, later, 16), 0, "the same, asked again");
+    fleet.set_state(worker, WorkerState::Down);
+    fleet.set_state(worker, WorkerState::Down);
+    assert_eq!(described(&mut fleet, later, 16), 1, "once for an outage");
+    fleet.set_state(worker, WorkerState::Up);
+    assert_eq!(described(&mut fleet, later, 32), 2, "restarted between two checks");
+    let model = fleet.snapshot().model("m").unwrap().1.clone();
+    let roots = model.guess_roots;
+    assert!(
+        model
+            .roots
+            .iter()
+            .all(|root| root.key != roots.approximate && root.key != roots.speculative)
+    );
+}
+
+#[test]
 fn ranks_on_ports_of_their_own_are_not_pinned() {
     let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
     let mut both = description(r#"{"data":[{"id":"m"}]}"#, 2, 1);
