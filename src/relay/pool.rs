@@ -38,6 +38,7 @@ impl UpstreamPool {
         let idle = self.idle.entry(address).or_default();
         if idle.len() < UPSTREAM_IDLE_MAX && upstream.input.is_empty() {
             upstream.idle_since = now;
+            upstream.reader.expect_little(false);
             upstream.input = Vec::new();
             idle.push(upstream);
         }

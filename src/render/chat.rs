@@ -1,6 +1,6 @@
 //! Messages to text: by the template's plan where it covers them, else by the template.
 
-use super::{TEMPLATE_BODY_BYTES_MAX, Unrenderable};
+use super::{Rendered, TEMPLATE_BODY_BYTES_MAX, Unrenderable};
 use crate::chat::ChatTemplate;
 use crate::parse::ApiRequest;
 use crate::worker::ModelText;
@@ -11,18 +11,19 @@ pub(super) fn plain(
     body: &[u8],
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<(), Unrenderable> {
+) -> Result<Rendered, Unrenderable> {
     let template = template_of(text)?;
     let start = out.len();
     let generates = request.add_generation_prompt;
-    if !template.render_plain(&request.messages, body, generates, out) {
+    let planned = template.render_plain(&request.messages, body, generates, out);
+    if !planned {
         check_size(body)?;
         template
             .render_messages(&request.messages, body, generates, out)
             .map_err(|_| Unrenderable::Refused)?;
     }
     text.vocabulary.align(out, start);
-    Ok(())
+    Ok(if planned { Rendered::Plan } else { Rendered::Template })
 }
 
 /// Any body with messages.

@@ -12,6 +12,17 @@ mod token_ids;
 use crate::parse::{ApiRequest, PromptSource};
 use crate::worker::ModelText;
 
+/// Which way a prompt took to its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rendered {
+    /// The template's verified plan.
+    Plan,
+    /// The template itself.
+    Template,
+    /// Text or token ids, no template.
+    Raw,
+}
+
 /// Why a prompt has no text here. The request is served all the same, without a match by prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrenderable {
@@ -55,15 +66,21 @@ pub fn render(
     body: &[u8],
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<(), Unrenderable> {
+) -> Result<Rendered, Unrenderable> {
     let start = out.len();
     let rendered = match &request.prompt {
         PromptSource::None => Err(Unrenderable::NoPrompt),
         PromptSource::PlainMessages => chat::plain(request, body, text, out),
-        PromptSource::Messages => chat::full(body, text, out),
-        PromptSource::Text(span) => raw::text(slice(body, span), &text.vocabulary, out),
-        PromptSource::TokenIds(span) => token_ids::decode(slice(body, span), &text.vocabulary, out),
-        PromptSource::Batch(span) => first_of_batch(slice(body, span), text, out),
+        PromptSource::Messages => chat::full(body, text, out).map(|()| Rendered::Template),
+        PromptSource::Text(span) => {
+            raw::text(slice(body, span), &text.vocabulary, out).map(|()| Rendered::Raw)
+        }
+        PromptSource::TokenIds(span) => {
+            token_ids::decode(slice(body, span), &text.vocabulary, out).map(|()| Rendered::Raw)
+        }
+        PromptSource::Batch(span) => {
+            first_of_batch(slice(body, span), text, out).map(|()| Rendered::Raw)
+        }
     };
     if rendered.is_err() {
         out.truncate(start);

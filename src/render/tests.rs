@@ -37,7 +37,7 @@ fn rendered(request: &ApiRequest, body: &str, model: &ModelText) -> Result<Strin
     let result = render(request, body.as_bytes(), model, &mut out);
     let text = String::from_utf8_lossy(&out).replacen("kept:", "", 1);
     assert!(result.is_ok() || text.is_empty());
-    result.map(|()| text)
+    result.map(|_| text)
 }
 
 #[test]

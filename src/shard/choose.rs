@@ -10,7 +10,7 @@ use crate::config::Policy;
 use crate::dispatch::SendPlan;
 use crate::index::Overlap;
 use crate::parse::{ApiRequest, Endpoint, Refusal};
-use crate::render::render;
+use crate::render::{Rendered, render};
 use crate::select::{PickRequest, pick};
 use crate::worker::{FleetSnapshot, Model};
 
@@ -61,7 +61,8 @@ pub(super) fn model<'a>(
         return Ok(any);
     }
     if request.has_model && endpoint != Endpoint::Models {
-        return fleet.model(&request.model).ok_or_else(|| {
+        let served = fleet.model(&request.model).filter(|(_, model)| !model.ranks.is_empty());
+        return served.ok_or_else(|| {
             if fleet.models.is_empty() {
                 outcome::no_worker("none has answered yet")
             } else {
@@ -128,7 +129,8 @@ fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scratch: &mut S
     let start = shard.now();
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
     match render(&slot.request, body, text, &mut scratch.prompt) {
-        Ok(()) => shard.counters.add(Count::RenderedFull, 1),
+        Ok(Rendered::Plan) => shard.counters.add(Count::RenderedPlan, 1),
+        Ok(_) => shard.counters.add(Count::RenderedFull, 1),
         Err(_) => {
             scratch.prompt.clear();
             shard.counters.add(Count::Unrenderable, 1);

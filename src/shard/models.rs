@@ -20,7 +20,9 @@ pub(super) async fn answer(
     fleet: &FleetSnapshot,
 ) -> After {
     let mut body = br#"{"object":"list","data":["#.to_vec();
-    for (position, model) in fleet.models.iter().enumerate() {
+    // A model that nobody serves any more keeps its index, but is not shown.
+    let served = fleet.models.iter().filter(|model| !model.ranks.is_empty());
+    for (position, model) in served.enumerate() {
         if position > 0 {
             body.push(b',');
         }

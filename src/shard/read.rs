@@ -37,6 +37,7 @@ pub(super) async fn head(
         first_byte(shard, conn).await?;
     }
     conn.wait_at_most(timeouts.head);
+    conn.expect_little(false);
     loop {
         match parse_request(&conn.input, &shard.head_limits, &mut slot.head) {
             Ok(Progress::Complete) => return Ok(()),

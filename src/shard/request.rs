@@ -68,6 +68,7 @@ async fn stages(
     let body_bytes = read::body(shard, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes, shard.random.borrow_mut().u64(..));
     let read_at = shard.now();
+    slot.request.clear();
     if endpoint != Endpoint::Models {
         let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
         scan(body, endpoint, &mut slot.request).map_err(|error| Stop::Refused(error.into()))?;
