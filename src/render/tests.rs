@@ -1,3 +1,5 @@
+//! Rendered prompts equal what the engine decodes from its tokens.
+
 use super::{Unrenderable, render};
 use crate::block::Vocabulary;
 use crate::chat::{ChatRole, ChatTemplate, MessageSpan, SpecialTokens};

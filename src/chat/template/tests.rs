@@ -1,3 +1,5 @@
+//! Templates as transformers renders them.
+
 use super::{ChatTemplate, RenderError};
 use crate::chat::{ChatRole, EngineRules, MessageSpan, SpecialTokens};
 use serde_json::{Value, json};
