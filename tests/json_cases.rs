@@ -110,7 +110,9 @@ fn recorded_llm_bodies() {
                         value["max_tokens"].as_u64(),
                         "{id}"
                     );
-                    assert!(value.get("bootstrap_host").is_none(), "{id}");
+                    for owned in ["bootstrap_host", "bootstrap_port", "bootstrap_room"] {
+                        assert!(value.get(owned).is_none(), "{id}: {owned} would pass");
+                    }
                 }
             }
             "limit" => {

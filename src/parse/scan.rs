@@ -16,16 +16,9 @@ pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
 /// Most messages that are matched; longer conversations are routed without a prompt.
 pub const MESSAGES_MAX: usize = 8_192;
 
-/// Keys by which a router addresses one engine rank to another. A client that could set them would reach hosts
-/// inside the fleet.
-const OWNED: [&str; 6] = [
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
-    "disagg_prefill_dp_rank",
-    "disaggregated_params",
-    "kv_transfer_params",
-];
+/// Keys by which a router sends an SGLang engine to another one. A client that could set them would reach hosts inside
+/// the fleet. vLLM's `kv_transfer_params` are not among them: clients use them too, for ready token ids for one.
+const OWNED: [&str; 3] = ["bootstrap_host", "bootstrap_port", "bootstrap_room"];
 
 /// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
 const TEMPLATE_KEYS: [&str; 8] = [
@@ -603,10 +596,23 @@ mod tests {
             scan(body, Endpoint::ChatCompletions, &mut request),
             Err(ScanError::Owned { key: "bootstrap_host" })
         );
-        assert_eq!(
-            scan(br#"{"kv_transfer_params":null}"#, Endpoint::ChatCompletions, &mut request),
-            Ok(())
+        for key in ["bootstrap_port", "bootstrap_room", "bootstrap\\u005froom"] {
+            let body = format!(r#"{{"model":"m","{key}":1}}"#);
+            for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Generate] {
+                let scanned = scan(body.as_bytes(), endpoint, &mut request);
+                assert!(matches!(scanned, Err(ScanError::Owned { .. })), "{key}");
+            }
+        }
+        let absent = br#"{"bootstrap_host":null}"#;
+        assert_eq!(scan(absent, Endpoint::ChatCompletions, &mut request), Ok(()));
+    }
+
+    #[test]
+    fn what_clients_tell_engines_about_transfers_passes() {
+        let request = chat(
+            r#"{"model":"m","kv_transfer_params":{"prompt_token_ids":[1,2]},"messages":[{"role":"user","content":"hi"}]}"#,
         );
+        assert_eq!((request.prompt, request.messages.len()), (PromptSource::PlainMessages, 1));
     }
 
     #[test]
