@@ -206,6 +206,15 @@ null"#;
         render(EVERYTHING, &json!({ "input": "q" })),
         "{\"role\": \"user\", \"content\": \"q\"}\nnull"
     );
+    assert_eq!(
+        render(EVERYTHING, &json!({ "input": "q", "instructions": "" })),
+        "{\"role\": \"user\", \"content\": \"q\"}\nnull"
+    );
+    let effort = json!({ "input": "q", "reasoning": {"effort": "low"} });
+    assert_eq!(
+        render("{{ reasoning_effort }}{{ enable_thinking is defined }}", &effort),
+        "lowFalse"
+    );
     let kept = json!({ "input": "q", "previous_response_id": "r" }).to_string();
     assert!(matches!(
         render_for(EVERYTHING, EngineRules::Vllm, &kept),
