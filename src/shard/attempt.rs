@@ -50,6 +50,12 @@ pub(super) async fn run(
     if let Err(error) = answered
         && error.blames_worker()
     {
+        if shard.config.health.enabled
+            && let Some(load) = shard.board.rank(plan.rank)
+        {
+            let breaker = &shard.config.breaker;
+            load.failed(shard.now(), breaker.failures, breaker.open);
+        }
         shard.worker_failed(plan.worker);
     }
     answered
