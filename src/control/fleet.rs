@@ -137,6 +137,12 @@ impl Fleet {
         left
     }
 
+    /// True if this is what some worker's text of that model is known by: then the log has it.
+    pub(super) fn is_noted(&self, model: &str, note: &str) -> bool {
+        let mut found = self.workers.iter().filter_map(|worker| worker.texts.get(model));
+        found.any(|found| found.note == note)
+    }
+
     /// Takes a worker's health; true if it changed.
     pub(super) fn set_state(&mut self, worker: WorkerIndex, state: WorkerState) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
@@ -357,5 +363,31 @@ mod tests {
         assert!(is(shown(&mut fleet), &of_second), "the only one with a text");
         describe(&mut fleet, 0, Dialect::Vllm, of_first.clone());
         assert!(is(shown(&mut fleet), &of_first), "by configuration, not by who answered first");
+    }
+
+    #[test]
+    fn the_log_has_a_text_once_per_change() {
+        let mut fleet = fleet();
+        let mut lines = Vec::new();
+        for (worker, found) in [
+            (0, failed("broken")),
+            (1, failed("broken")),
+            (0, failed("broken")),
+            (0, failed("worse")),
+            (1, failed("worse")),
+            (1, loaded("good")),
+            (0, loaded("good")),
+            (1, loaded("good")),
+        ] {
+            if !fleet.is_noted("m", &found.note) {
+                lines.push(found.note.clone());
+            }
+            describe(&mut fleet, worker, Dialect::Vllm, found);
+        }
+        assert_eq!(lines, ["broken", "worse", "good"]);
+        // Directories of their own: two texts side by side are no change.
+        describe(&mut fleet, 0, Dialect::Vllm, loaded("other"));
+        assert!(fleet.is_noted("m", "good") && fleet.is_noted("m", "other"));
+        assert!(!fleet.is_noted("n", "good"));
     }
 }
