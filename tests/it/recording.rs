@@ -1,17 +1,18 @@
 //! Recordings: an engine's events through a file, into an index here and over sockets again, against an index that
 //! followed the engine itself.
 
-use crate::rig::PATIENCE;
+use crate::rig::{PATIENCE, router};
 use forebay::base::RankIndex;
 use forebay::block::KeySeed;
 use forebay::chat::load_model_text;
+use forebay::config::{Config, WorkerConfig};
 use forebay::control::kv_events::{Endpoint, Place, Side, Source};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::index::{Overlap, Overlaps};
 use forebay::record::{
     End, FileReader, Message, Publisher, Rebuilt, RecordSource, TokenText, inspect, record,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
@@ -23,12 +24,12 @@ use tokio::task::{LocalSet, spawn_local};
 const RANKS: usize = 2;
 const BLOCK_TOKENS: u32 = 16;
 
-pub(crate) fn block_on_local<T>(test: impl Future<Output = T>) -> T {
+fn block_on_local<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, test)
 }
 
-pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "gave up waiting: {what}");
@@ -36,7 +37,7 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) fn engine() -> EngineHandle {
+fn engine() -> EngineHandle {
     let config = EngineConfig {
         listen: ([127, 0, 0, 1], 0).into(),
         ranks: 2,
@@ -56,7 +57,7 @@ fn empty() -> Rebuilt {
     Rebuilt::new(KeySeed(11), &text, RANKS, 64 << 20)
 }
 
-pub(crate) fn any_port() -> Endpoint {
+fn any_port() -> Endpoint {
     Endpoint { side: Side::Connect, place: Place::Tcp { host: "127.0.0.1".into(), port: 0 } }
 }
 
@@ -109,7 +110,7 @@ fn last_recorded(path: &Path) -> [Option<u64>; RANKS] {
     }
 }
 
-pub(crate) async fn complete(engine: &EngineHandle, rank: usize, prompt: &str) {
+async fn complete(engine: &EngineHandle, rank: usize, prompt: &str) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let body = json!({ "model": "sim", "prompt": prompt, "max_tokens": 1 });
     let request = client.post(format!("{}/v1/completions", engine.url()));
@@ -138,7 +139,7 @@ fn from_file(path: &Path) -> Rebuilt {
 }
 
 /// Publishes a file as fast as it goes; the publisher stays open.
-pub(crate) async fn publish_all(path: &Path, publisher: &mut Publisher) {
+async fn publish_all(path: &Path, publisher: &mut Publisher) {
     let mut reader = FileReader::open(path).unwrap();
     while reader.next_chunk().unwrap().is_none() {
         for message in reader.messages() {
@@ -212,6 +213,61 @@ fn a_recording_gives_the_index_that_the_engine_gave() {
             assert!(expected.iter().any(|overlap| overlap.blocks > 3), "{expected:?}");
             assert_eq!(overlaps(&replayed, &prompt), expected, "from the file");
             assert_eq!(overlaps(&heard.index.borrow(), &prompt), expected, "over sockets");
+        }
+    });
+}
+
+#[test]
+fn a_router_follows_a_recording_as_it_would_the_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("engine.kvrec");
+    let recorded = engine();
+    // The worker behind the router publishes nothing itself.
+    let silent = EngineConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        ranks: 2,
+        block_size: BLOCK_TOKENS,
+        ..EngineConfig::default()
+    };
+    let silent = Engine::start_with(silent, EngineText::load(None).unwrap()).unwrap();
+    block_on_local(async {
+        let live = record_prompts(&recorded, &path, &prompts()).await;
+        let mut publisher = Publisher::bind(&any_port(), RANKS).await.unwrap();
+        let worker = WorkerConfig {
+            url: silent.url(),
+            kv_events: publisher.endpoints().map(ToString::to_string).collect(),
+            ..WorkerConfig::default()
+        };
+        let handle = router(Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            admin: ([127, 0, 0, 1], 0).into(),
+            cores: vec![0],
+            model_dir: Some("tests/data/tokenizer".into()),
+            workers: vec![worker],
+            ..Config::default()
+        });
+        publisher.wait_for_subscribers(1).await;
+        publish_all(&path, &mut publisher).await;
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let url = format!("http://{}/debug/overlap?endpoint=/v1/completions", handle.admin);
+        for prompt in prompts() {
+            let expected: Vec<u32> = overlaps(&live.index.borrow(), &prompt)
+                .iter()
+                .map(|overlap| overlap.blocks)
+                .collect();
+            let start = Instant::now();
+            loop {
+                let asked = client.post(&url).json(&json!({ "model": "sim", "prompt": prompt }));
+                let explained: Value = asked.send().await.unwrap().json().await.unwrap();
+                let ranks = explained["ranks"].as_array().unwrap().iter();
+                let blocks: Vec<u64> =
+                    ranks.map(|rank| rank["overlap_blocks"].as_u64().unwrap()).collect();
+                if blocks == expected.iter().map(|&blocks| u64::from(blocks)).collect::<Vec<_>>() {
+                    break;
+                }
+                assert!(start.elapsed() < PATIENCE, "{expected:?} of {explained}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         }
     });
 }
