@@ -2,6 +2,7 @@
 //! its own thread, on a `tokio` runtime of that thread alone.
 
 use super::admin::{self, Question};
+use super::explain::{self, Explainer};
 use super::feeds::Feeds;
 use super::fleet::Fleet;
 use super::kv_events::FeedNotice;
@@ -48,6 +49,7 @@ struct Control {
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
     histograms: StageHistograms,
+    explainer: Explainer,
     /// Workers of which it was said that they have no events.
     unfed: Vec<bool>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
@@ -104,6 +106,7 @@ impl Control {
             snapshot: Arc::default(),
             feeds,
             histograms: StageHistograms::new(),
+            explainer: Explainer::new(),
             unfed,
             unheard,
             first_fleet_at,
@@ -206,7 +209,7 @@ impl Control {
         }
     }
 
-    fn answer(&self, question: Question) {
+    fn answer(&mut self, question: Question) {
         match question {
             Question::Ready(answer) => {
                 let _ = answer.send(self.readiness());
@@ -224,6 +227,17 @@ impl Control {
             }
             Question::Workers(answer) => {
                 let _ = answer.send(workers::list(&self.snapshot, &self.setup.board));
+            }
+            Question::Overlap(asked, answer) => {
+                let sources = explain::Sources {
+                    fleet: &self.snapshot,
+                    board: &self.setup.board,
+                    index: &self.setup.index,
+                    policy: self.setup.config.policy,
+                    rank_concurrency_max: self.setup.config.rank_concurrency_max,
+                    now: self.setup.clock.now(),
+                };
+                let _ = answer.send(self.explainer.explain(&asked, &sources));
             }
         }
     }

@@ -11,19 +11,15 @@ use crate::dispatch::SendPlan;
 use crate::index::Overlap;
 use crate::parse::{ApiRequest, Endpoint, Refusal};
 use crate::render::{Rendered, render};
-use crate::select::{PickRequest, pick};
+use crate::select::{self, BYTES_PER_TOKEN_DEFAULT, NoModel, PickRequest, pick};
 use crate::worker::{FleetSnapshot, Model};
 
 /// Output tokens expected of a request that does not say.
 const OUTPUT_TOKENS_DEFAULT: u32 = 256;
 /// Output tokens counted at most: limits like 128k are ceilings, not expectations.
 const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
-/// Bytes per token until matched blocks have told better. English and code under the common vocabularies: 3.5 to 4.5.
-const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
 /// Weight of a new observation of bytes per token.
 const BYTES_PER_TOKEN_STEP: f32 = 0.05;
-/// A model of this name takes requests for any model: with health checks off the served names are unknown.
-const ANY_MODEL: &str = "*";
 
 /// What is asked for.
 pub(super) struct Target<'a> {
@@ -57,28 +53,11 @@ pub(super) fn model<'a>(
     endpoint: Endpoint,
     request: &ApiRequest,
 ) -> Result<(ModelIndex, &'a Model), Refusal> {
-    if let Some(any) = fleet.model(ANY_MODEL) {
-        return Ok(any);
-    }
-    if request.has_model && endpoint != Endpoint::Models {
-        let served = fleet.model(&request.model).filter(|(_, model)| !model.ranks.is_empty());
-        return served.ok_or_else(|| {
-            if fleet.models.is_empty() {
-                outcome::no_worker("none has answered yet")
-            } else {
-                Refusal::unknown_model(&request.model)
-            }
-        });
-    }
-    let optional = matches!(
-        endpoint,
-        Endpoint::Generate | Endpoint::Tokenize | Endpoint::Detokenize | Endpoint::Models
-    );
-    if !optional {
-        return Err(Refusal::missing_model());
-    }
-    let first = fleet.models.first().map(|model| (ModelIndex(0), model));
-    first.ok_or_else(|| outcome::no_worker("none has answered yet"))
+    select::model(fleet, endpoint, request).map_err(|none| match none {
+        NoModel::NoneYet => outcome::no_worker("none has answered yet"),
+        NoModel::Unknown => Refusal::unknown_model(&request.model),
+        NoModel::Missing => Refusal::missing_model(),
+    })
 }
 
 /// Chooses a rank and takes its lease. A rank that has no room is left out and the next best is tried.
@@ -141,10 +120,12 @@ fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scratch: &mut S
         }
     }
     let rendered = shard.time(Stage::Render, start);
-    for root in &target.model.roots {
-        let root = shard.index.salted(root.key, &slot.request.cache_salt);
-        shard.index.overlap(root, &scratch.prompt, &mut scratch.overlaps);
-    }
+    shard.index.overlap_of_roots(
+        &target.model.roots,
+        &slot.request.cache_salt,
+        &scratch.prompt,
+        &mut scratch.overlaps,
+    );
     shard.time(Stage::Index, rendered);
     true
 }
@@ -170,9 +151,7 @@ fn account_overlap(
     shard.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = target.fleet.ranks.get(rank.index())?.block_size_tokens;
     learn_ratio(scratch, target.model_index, overlap, block_size_tokens);
-    // The engine always computes the last token itself (vLLM: at most floor((n-1)/B) blocks are served).
-    let whole = usize::try_from(overlap.bytes).is_ok_and(|bytes| bytes >= prompt_bytes);
-    let blocks = overlap.blocks.saturating_sub(u32::from(whole));
+    let blocks = overlap.servable_blocks(prompt_bytes);
     (block_size_tokens > 0).then_some(Predicted { blocks, block_size_tokens })
 }
 

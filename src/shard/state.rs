@@ -95,9 +95,6 @@ impl Shard {
 
     /// The limit of places on a rank: its own, or the one for all; 0 means none.
     pub(super) fn concurrency_max(&self, fleet: &FleetSnapshot, rank: RankIndex) -> u32 {
-        match fleet.rank(rank) {
-            Some((rank, _)) if rank.concurrency_max > 0 => rank.concurrency_max,
-            _ => self.config.rank_concurrency_max,
-        }
+        fleet.concurrency_max(rank, self.config.rank_concurrency_max)
     }
 }

@@ -135,6 +135,13 @@ impl FleetSnapshot {
         Some((ModelIndex::try_from_index(index)?, self.models.get(index)?))
     }
 
+    /// Most requests in flight on a rank: its own limit, else the one for all; 0 means none.
+    #[must_use]
+    pub fn concurrency_max(&self, index: RankIndex, for_all: u32) -> u32 {
+        let own = self.ranks.get(index.index()).map_or(0, |rank| rank.concurrency_max);
+        if own > 0 { own } else { for_all }
+    }
+
     /// The rank and its worker.
     #[must_use]
     pub fn rank(&self, index: RankIndex) -> Option<(&Rank, &Worker)> {
