@@ -16,7 +16,7 @@ use crate::base::{Clock, NanosSinceStart, WorkerIndex};
 use crate::config::Config;
 use crate::index::IndexReader;
 use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +50,6 @@ struct Control {
     feeds: Feeds,
     histograms: StageHistograms,
     explainer: Explainer,
-    /// What was said of each model's text.
-    notes: BTreeMap<Arc<str>, String>,
     /// Workers of which it was said that they have no events.
     unfed: Vec<bool>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
@@ -90,7 +88,7 @@ impl Control {
             .build()
             .map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
-        for probe in Probe::all(&config, &client, &ModelTexts::default(), &probe_notices) {
+        for probe in Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices) {
             tokio::task::spawn_local(probe.run());
         }
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
@@ -109,7 +107,6 @@ impl Control {
             feeds,
             histograms: StageHistograms::new(),
             explainer: Explainer::new(),
-            notes: BTreeMap::new(),
             unfed,
             unheard,
             first_fleet_at,
@@ -160,9 +157,8 @@ impl Control {
             }
             ProbeNotice::Described { worker, address, description, texts } => {
                 for (model, found) in &texts {
-                    if self.notes.get(model) != Some(&found.note) {
+                    if !self.fleet.is_noted(model, &found.note) {
                         info!(model = &**model, text = found.note, "prompts of this model");
-                        self.notes.insert(Arc::clone(model), found.note.clone());
                     }
                 }
                 let fed = description.ranks.iter().any(|rank| rank.events.is_some());

@@ -71,12 +71,15 @@ pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Ch
         .collect(target.fleet, target.model, &shard.board, target.tried, start)
         .map_err(|_| outcome::no_worker("all that serve its model are down, or failed it"))?;
     let ratio = bytes_per_token(scratch, target.model_index);
+    // A prompt that was not rendered weighs what its body does: mostly text, a little JSON.
+    let body_bytes = slot.message.len().saturating_sub(slot.head.head_bytes);
+    let prompt_bytes = if matched { scratch.prompt.len() } else { body_bytes };
     loop {
         let request = PickRequest {
             ranks: scratch.candidates.ranks(),
             board: &shard.board,
             overlaps: &scratch.overlaps,
-            prompt_bytes: u64::try_from(scratch.prompt.len()).unwrap_or(u64::MAX),
+            prompt_bytes: u64::try_from(prompt_bytes).unwrap_or(u64::MAX),
             bytes_per_token: ratio,
         };
         let picked = pick(

@@ -11,6 +11,7 @@ mod inbox;
 mod models;
 mod outcome;
 mod read;
+mod record;
 mod refuse;
 mod request;
 mod run;

@@ -104,7 +104,8 @@ pub struct Model {
     pub ranks: Vec<RankIndex>,
     /// One root per distinct block size among its ranks.
     pub roots: Vec<BlockRoot>,
-    /// How its prompts become bytes; `None` when no tokenizer was found (then prompts are not matched).
+    /// How its prompts become bytes; `None` when no tokenizer was found (then prompts are not matched). Of the first
+    /// configured worker that has one, also where workers of different engines serve the model.
     pub text: Option<Arc<ModelText>>,
 }
 

@@ -161,9 +161,9 @@ fn conversations_stay_where_their_prefix_is_and_the_prediction_is_exact() {
     let mut used = HashSet::new();
     let (mut exact, mut asked) = (0, 0);
     let mut people: Vec<Person> =
-        (0..6).map(|n| Person::new(handle.listen, &format!("person {n}"))).collect();
+        (0..16).map(|n| Person::new(handle.listen, &format!("person {n}"))).collect();
     let mut homes = vec![String::new(); people.len()];
-    for turn in 0..4 {
+    for turn in 0..3 {
         for (person, home) in people.iter_mut().zip(&mut homes) {
             let (reply, cached) =
                 person.ask(&format!("Question {turn}, please explain é 漢字 once more."));
@@ -179,9 +179,10 @@ fn conversations_stay_where_their_prefix_is_and_the_prediction_is_exact() {
             settle(&handle, &both, lost);
         }
     }
+    // Newcomers go to either worker alike: that all 16 go to one has a chance of 1 in 32,768.
     assert_eq!(used.len(), 2, "both workers share the people");
     assert_eq!(exact, asked, "prediction within one block of the engine's own count");
-    assert!(metric(&handle, "forebay_overlap_error_blocks_count") >= 18.0);
+    assert!(metric(&handle, "forebay_overlap_error_blocks_count") >= 32.0);
 }
 
 #[test]
@@ -190,9 +191,9 @@ fn data_parallel_ranks_are_told_apart_and_pinned() {
     let handle = kv_router(&[&engine], vec![0]);
     let lost = follow(&handle, &[&engine]);
     let mut people: Vec<Person> =
-        (0..4).map(|n| Person::new(handle.listen, &format!("somebody {n}"))).collect();
+        (0..16).map(|n| Person::new(handle.listen, &format!("somebody {n}"))).collect();
     let mut ranks = HashSet::new();
-    for turn in 0..3 {
+    for turn in 0..2 {
         for person in &mut people {
             let (reply, cached) = person.ask("And then?");
             assert!(turn == 0 || cached > 0, "turn {turn} went to the wrong rank");
