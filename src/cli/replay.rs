@@ -155,11 +155,13 @@ async fn send_all(path: &Path, publisher: &mut Publisher, speed: Speed) -> Resul
     }
 }
 
-/// Time spent on the events, reading and unpacking left out.
+/// What the events cost; reading and unpacking are left out of the time.
 #[derive(Debug, Default)]
 struct Cost {
     nanos: u64,
     ops: usize,
+    /// Most entries that the index had: an engine that ended leaves none.
+    entries_peak: u64,
 }
 
 async fn rebuild(args: &ReplayArgs, summary: &Summary) -> Result<(Rebuilt, Cost), String> {
@@ -185,6 +187,7 @@ async fn rebuild(args: &ReplayArgs, summary: &Summary) -> Result<(Rebuilt, Cost)
             let begun = clock.now();
             cost.ops += rebuilt.take(&message);
             cost.nanos += clock.now().since(begun);
+            cost.entries_peak = cost.entries_peak.max(rebuilt.index().entry_count());
         }
         if end.is_some() {
             return Ok((rebuilt, cost));
@@ -222,8 +225,9 @@ fn show(rebuilt: &Rebuilt, cost: &Cost, summary: &Summary, out: &mut impl Write)
     let index = rebuilt.index();
     writeln!(
         out,
-        "index: {} entries in {} bytes, {} stores refused",
+        "index: {} entries ({} at most) in {} bytes, {} stores refused",
         index.entry_count(),
+        cost.entries_peak,
         index.memory_bytes(),
         index.refused_count()
     )?;
