@@ -36,6 +36,7 @@ pub mod relay;
 // Planes.
 pub mod shard;
 pub mod control;
+pub mod record;
 pub mod server;
 // Programs built from the above.
 pub mod engine;

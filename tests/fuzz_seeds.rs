@@ -21,6 +21,8 @@ mod json_scan;
 
 #[path = "../fuzz/checks/kv_decode.rs"]
 mod kv_decode;
+#[path = "../fuzz/checks/recording.rs"]
+mod recording;
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
@@ -94,4 +96,5 @@ mod replay {
     target!(http_body);
     target!(json_scan);
     target!(kv_decode);
+    target!(recording);
 }

@@ -69,6 +69,9 @@ fn agree(data: &[u8], value: &Value, endpoint: Endpoint, request: &ApiRequest) {
     }
     match &request.prompt {
         PromptSource::None => {}
+        PromptSource::Messages if endpoint == Endpoint::Responses => {
+            assert!(value["input"].is_array() || value["input"].is_string());
+        }
         PromptSource::Messages => assert!(value["messages"].is_array()),
         PromptSource::PlainMessages => plain_messages(data, value, endpoint, request),
         PromptSource::Text(span) => {
@@ -107,7 +110,7 @@ fn plain_messages(data: &[u8], value: &Value, endpoint: Endpoint, request: &ApiR
         Endpoint::Messages => (&value["system"], &value["messages"]),
         _ => (&Value::Null, &value["messages"]),
     };
-    if let Some(preamble) = preamble.as_str() {
+    if let Some(preamble) = preamble.as_str().filter(|preamble| !preamble.is_empty()) {
         wanted.push(("system", preamble));
     }
     match list {

@@ -25,7 +25,10 @@ pub const HISTOGRAM_RING_MAX: usize = 4;
 
 /// Bytes of one read from a socket; also the size of a pooled buffer.
 pub const READ_BYTES: usize = 16 * 1024;
-/// Pooled buffers a shard keeps; further ones are freed.
+/// The same for sockets that carry a stream of small events, or nothing, for a long time: thousands of them wait in a
+/// read at once, and their buffers should stay in the caches.
+pub const STREAM_READ_BYTES: usize = 4 * 1024;
+/// Pooled buffers of each size a shard keeps; further ones are freed.
 pub const POOLED_BUFFERS_MAX: usize = 4_096;
 /// Idle upstream connections a shard keeps per address; further ones are closed.
 pub const UPSTREAM_IDLE_MAX: usize = 1_024;

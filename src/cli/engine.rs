@@ -1,13 +1,12 @@
 //! `forebay engine`: one simulated engine until a signal ends it.
 
-use super::{failed, logging};
+use super::{failed, logging, signalled};
 use crate::config::LogConfig;
 use crate::engine::{self, EngineConfig, EngineRole, Wire};
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Flags of `engine`.
 #[derive(Debug, Args)]
@@ -78,22 +77,9 @@ pub(super) fn run(args: EngineArgs) -> ExitCode {
     let config = args.config();
     let model = config.model_name().to_owned();
     let ready = |address| tracing::info!(%address, model, "engine listens");
-    match engine::run(config, ended(), ready) {
+    match engine::run(config, signalled(), ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(error),
-    }
-}
-
-/// SIGTERM or SIGINT.
-async fn ended() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
     }
 }
 

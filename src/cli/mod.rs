@@ -8,6 +8,8 @@ mod demo;
 mod engine;
 mod findings;
 mod logging;
+mod record;
+mod replay;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -27,7 +29,9 @@ use std::process::ExitCode;
         forebay serve --worker http://127.0.0.1:8000 --worker http://127.0.0.1:8001\n  \
         forebay serve -c /etc/forebay.toml\n  \
         forebay check -c /etc/forebay.toml\n  \
-        forebay demo\n\n\
+        forebay demo\n  \
+        forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \
+        forebay replay gpu1.kvrec\n\n\
         Exit codes: 0 done, 1 refused or failed (the reason is on standard error), 2 wrong usage."
 )]
 struct CommandLine {
@@ -43,6 +47,10 @@ enum Command {
     Engine(engine::EngineArgs),
     /// Compare KV-aware routing with round robin on simulated engines, in this process
     Demo(demo::DemoArgs),
+    /// Write KV-event streams to a file, with their times
+    Record(record::RecordArgs),
+    /// Put a recording into an index here, or publish it again for a router to follow
+    Replay(replay::ReplayArgs),
     /// Check a configuration file and report everything that is wrong with it
     Check(check::CheckArgs),
 }
@@ -54,7 +62,30 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Engine(args) => engine::run(args),
         Command::Demo(args) => demo::run(&args),
+        Command::Record(args) => record::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Check(args) => check::run(&args),
+    }
+}
+
+/// Runs a task on a runtime of this thread alone.
+fn run_local<T>(task: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    Ok(tokio::task::LocalSet::new().block_on(&runtime, task))
+}
+
+/// SIGTERM or SIGINT.
+async fn signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
 }
 

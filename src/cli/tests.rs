@@ -53,7 +53,7 @@ fn what_is_not_built_is_said_so() {
         assert_eq!(found.len(), 1, "{flag}");
         assert!(found[0].what.contains("not available in this version"), "{flag}: {}", found[0]);
     }
-    for command in ["simulate", "record", "replay", "top"] {
+    for command in ["simulate", "top"] {
         assert_eq!(
             parse(&format!("forebay {command}")).unwrap_err().kind(),
             ErrorKind::InvalidSubcommand
@@ -108,4 +108,70 @@ fn check_reports_every_finding_and_an_exit_code() {
     assert!(
         check::report(&args, &mut Vec::new()).unwrap_err().contains("cannot read /nonexistent")
     );
+}
+
+#[test]
+fn record_and_replay_take_every_documented_flag() {
+    let line = "forebay record --from tcp://a:1 --from ipc:///b --topic kv@ --seconds 3 --out f";
+    let Command::Record(args) = parse(line).unwrap().command else { panic!("not a record") };
+    assert_eq!((args.from.len(), args.topic.as_str(), args.seconds), (2, "kv@", Some(3)));
+    for bad in ["--out f", "--from tcp://a:1", "--from tcp://a:1 --out f --seconds 0"] {
+        assert!(parse(&format!("forebay record {bad}")).is_err(), "{bad}");
+    }
+    let line =
+        "forebay replay f --speed 2.5 --publish tcp://127.0.0.1:1 --subscribers 2 --linger 3";
+    assert!(parse(line).is_ok());
+    for bad in ["", "f --speed 0", "f --linger 3", "f --publish tcp://a:1 --model-dir d"] {
+        assert!(parse(&format!("forebay replay {bad}")).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn replay_prints_what_came_out_and_says_when_a_file_ends_early() {
+    use crate::record::{FileWriter, Header, Message, SourceName};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.kvrec");
+    let source = SourceName { endpoint: "tcp://gpu1:5557".to_owned(), topic: String::new() };
+    let header = Header { started_unix_ns: 1_000_000_000, sources: vec![source] };
+    let mut writer = FileWriter::create(&path, &header).unwrap();
+    let mut payload =
+        b"\x92\xca\0\0\0\0\x91\x95\xabBlockStored\x91\x01\xc0\x94\x05\x06\x07\x08\x04".to_vec();
+    let stored: [&[u8]; 3] = [b"", &0_u64.to_be_bytes(), &payload.clone()];
+    writer.push(&Message::new(5, 0, &stored).unwrap()).unwrap();
+    writer.flush().unwrap();
+    payload.truncate(9);
+    let broken: [&[u8]; 3] = [b"", &1_u64.to_be_bytes(), &payload];
+    writer.push(&Message::new(2_500_000_000, 0, &broken).unwrap()).unwrap();
+    writer.finish().unwrap();
+    let replay = |more: &str| {
+        let line = format!("forebay replay {} {more}", path.display());
+        let Command::Replay(args) = parse(&line).unwrap().command else { panic!("not a replay") };
+        let mut out = Vec::new();
+        replay::replayed(&args, &mut out).map(|()| String::from_utf8(out).unwrap())
+    };
+    let out = replay("--speed max").unwrap();
+    for line in [
+        "2 messages of 1 sources in 2.500 s, 0 lost connections, recorded 1 s after 1970",
+        "events stored applied: 1\n",
+        "batches refused: 1\n",
+        "rank 0 tcp://gpu1:5557: 1 blocks of 4 tokens\n",
+        "index: 2 entries (2 at most) in ",
+        "ns per event, 1 operations",
+    ] {
+        assert!(out.contains(line), "{line}\n{out}");
+    }
+    let with_text = replay("--model-dir tests/data/tokenizer").unwrap();
+    assert!(with_text.contains("1 blocks of 4 tokens"), "{with_text}");
+
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 40]).unwrap();
+    let out = replay("").unwrap();
+    assert!(
+        out.contains("1 messages of") && out.contains("the recording ends early, at byte"),
+        "{out}"
+    );
+    std::fs::write(&path, b"GIF89a").unwrap();
+    let error = replay("").unwrap_err();
+    assert!(error.contains("a.kvrec: not a recording of KV events"), "{error}");
+    assert!(replay("--publish udp://x").is_err());
 }

@@ -326,6 +326,14 @@ impl Word for EngineKind {
     ];
 }
 
+impl Policy {
+    /// Its word in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.word()
+    }
+}
+
 impl Word for Policy {
     const WORDS: &'static [(&'static str, Self)] = &[
         ("kv", Self::Kv),

@@ -1,15 +1,22 @@
-//! The admin API: `/healthz`, `/readyz`, `/metrics`, `/workers`. Asks the control plane's loop, which owns the
+//! The admin API: `/healthz`, `/readyz`, `/metrics`, `/workers`, `/debug/overlap`. Asks the control plane's loop, which owns the
 //! answers; never touches a worker, so a probe costs nothing.
 
-use axum::extract::State;
+use super::explain::Asked;
+use crate::parse::{ApiShape, Refusal};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tracing::error;
+
+/// Longest request body that is explained: rendering it holds the loop up for some milliseconds.
+const EXPLAINED_BYTES_MAX: usize = 1024 * 1024;
 
 /// A question to the loop, with the way back.
 #[derive(Debug)]
@@ -20,6 +27,8 @@ pub(super) enum Question {
     Metrics(oneshot::Sender<String>),
     /// The fleet.
     Workers(oneshot::Sender<Value>),
+    /// Where a request would go and why.
+    Overlap(Asked, oneshot::Sender<Result<Value, Refusal>>),
 }
 
 type Questions = mpsc::Sender<Question>;
@@ -37,8 +46,10 @@ fn router(questions: Questions) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/workers", get(workers))
+        .route("/debug/overlap", post(overlap).get(how_to_ask))
+        .layer(DefaultBodyLimit::max(EXPLAINED_BYTES_MAX))
         .fallback(|| async {
-            (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics or /workers\n")
+            (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics, /workers or /debug/overlap\n")
         })
         .with_state(questions)
 }
@@ -59,6 +70,47 @@ async fn metrics(State(questions): State<Questions>) -> Response {
 async fn workers(State(questions): State<Questions>) -> Response {
     let Some(list) = ask(&questions, Question::Workers).await else { return gone() };
     Json(list).into_response()
+}
+
+#[derive(Deserialize)]
+struct Explain {
+    #[serde(default = "chat_completions")]
+    endpoint: String,
+    #[serde(default)]
+    text: bool,
+}
+
+fn chat_completions() -> String {
+    "/v1/chat/completions".to_owned()
+}
+
+async fn overlap(
+    State(questions): State<Questions>,
+    Query(explain): Query<Explain>,
+    body: Bytes,
+) -> Response {
+    let asked = Asked { endpoint: explain.endpoint, body, with_text: explain.text };
+    let answer = ask(&questions, |back| Question::Overlap(asked, back)).await;
+    match answer {
+        Some(Ok(explained)) => Json(explained).into_response(),
+        Some(Err(refusal)) => refused(&refusal),
+        None => gone(),
+    }
+}
+
+/// As the data port would answer.
+fn refused(refusal: &Refusal) -> Response {
+    let mut body = Vec::new();
+    refusal.encode_body(ApiShape::OpenAi, &mut body);
+    let status =
+        StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+async fn how_to_ask() -> Response {
+    let text = "POST the body of a request here, to see where it would go and why; ?endpoint= names the path it is for \
+                (/v1/chat/completions if left out), &text=true adds the rendered prompt\n";
+    (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")], text).into_response()
 }
 
 async fn ask<T>(

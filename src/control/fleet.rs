@@ -152,6 +152,12 @@ impl Fleet {
         left
     }
 
+    /// True if this is what some worker's text of that model is known by: then the log has it.
+    pub(super) fn is_noted(&self, model: &str, note: &str) -> bool {
+        let mut found = self.workers.iter().filter_map(|worker| worker.texts.get(model));
+        found.any(|found| found.note == note)
+    }
+
     /// Takes a worker's health; true if it changed.
     pub(super) fn set_state(&mut self, worker: WorkerIndex, state: WorkerState) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
@@ -249,7 +255,7 @@ impl Fleet {
             ranks: Vec::new(),
             roots: Vec::new(),
             guess_roots: GuessRoots::new(self.seed, name),
-            text: None,
+            text: self.text_of(name),
         };
         for (index, known) in self.ranks.iter().enumerate() {
             let Some(worker) = self.workers.get(known.worker.index()) else { continue };
@@ -262,10 +268,6 @@ impl Fleet {
             if model.card_json.is_empty() {
                 model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
             }
-            let base = served.map_or_else(|| ANY_MODEL.into(), base_name);
-            if model.text.is_none() {
-                model.text = worker.texts.get(&base).and_then(|found| found.text.clone());
-            }
             let root = BlockRoot {
                 block_size_tokens: self.shown_rank(known).block_size_tokens,
                 key: self.root_key(description, served, self.shown_rank(known).block_size_tokens),
@@ -275,6 +277,17 @@ impl Fleet {
             }
         }
         model
+    }
+
+    /// The text of the first configured worker that has one for the name. Workers of different engines prepare rich
+    /// chats in slightly different ways; a prompt is rendered once, before its worker is chosen, so for the others it
+    /// may match less than they hold.
+    fn text_of(&self, name: &str) -> Option<Arc<ModelText>> {
+        self.workers.iter().find_map(|worker| {
+            let served = serves(worker.description.as_ref()?, name)?;
+            let base = served.map_or_else(|| ANY_MODEL.into(), base_name);
+            worker.texts.get(&base)?.text.clone()
+        })
     }
 
     fn root_key(
@@ -323,4 +336,78 @@ fn serves<'a>(description: &'a Description, name: &str) -> Option<Option<&'a Ser
 
 fn position(dp_rank: DpRank) -> usize {
     usize::try_from(dp_rank.0).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::WorkerConfig;
+    use crate::control::described::{DescribedRank, read_models};
+    use crate::control::test_support::vocabulary;
+
+    fn fleet() -> Fleet {
+        let worker = |url: &str| WorkerConfig { url: url.into(), ..WorkerConfig::default() };
+        let workers = ["http://a:1", "http://b:1"].map(worker).to_vec();
+        Fleet::new(&Config { workers, ..Config::default() }, KeySeed(3))
+    }
+
+    fn describe(fleet: &mut Fleet, worker: u16, dialect: Dialect, found: FoundText) {
+        let models = read_models(r#"{"data":[{"id":"m"}]}"#).unwrap().models;
+        let ranks = vec![DescribedRank::default()];
+        let description = Description { dialect, models, ranks, port_per_rank: false };
+        let texts = BTreeMap::from([("m".into(), found)]);
+        let address = SocketAddr::from(([127, 0, 0, 1], 9));
+        fleet.describe(WorkerIndex(worker), address, description, texts);
+    }
+
+    fn failed(note: &str) -> FoundText {
+        FoundText { text: None, note: note.into() }
+    }
+
+    fn loaded(note: &str) -> FoundText {
+        let text = ModelText { vocabulary: Arc::new(vocabulary()), chat_template: None };
+        FoundText { text: Some(Arc::new(text)), note: note.into() }
+    }
+
+    #[test]
+    fn a_model_of_two_engines_has_the_text_of_the_first_worker() {
+        let mut fleet = fleet();
+        let (of_first, of_second) = (loaded("n"), loaded("n"));
+        let shown = |fleet: &mut Fleet| fleet.snapshot().model("m").unwrap().1.text.clone();
+        let is = |shown: Option<Arc<ModelText>>, wanted: &FoundText| {
+            Arc::ptr_eq(&shown.unwrap(), wanted.text.as_ref().unwrap())
+        };
+        describe(&mut fleet, 1, Dialect::Sglang, of_second.clone());
+        assert!(is(shown(&mut fleet), &of_second), "the only one");
+        describe(&mut fleet, 0, Dialect::Vllm, failed("broken"));
+        assert!(is(shown(&mut fleet), &of_second), "the only one with a text");
+        describe(&mut fleet, 0, Dialect::Vllm, of_first.clone());
+        assert!(is(shown(&mut fleet), &of_first), "by configuration, not by who answered first");
+    }
+
+    #[test]
+    fn the_log_has_a_text_once_per_change() {
+        let mut fleet = fleet();
+        let mut lines = Vec::new();
+        for (worker, found) in [
+            (0, failed("broken")),
+            (1, failed("broken")),
+            (0, failed("broken")),
+            (0, failed("worse")),
+            (1, failed("worse")),
+            (1, loaded("good")),
+            (0, loaded("good")),
+            (1, loaded("good")),
+        ] {
+            if !fleet.is_noted("m", &found.note) {
+                lines.push(found.note.clone());
+            }
+            describe(&mut fleet, worker, Dialect::Vllm, found);
+        }
+        assert_eq!(lines, ["broken", "worse", "good"]);
+        // Directories of their own: two texts side by side are no change.
+        describe(&mut fleet, 0, Dialect::Vllm, loaded("other"));
+        assert!(fleet.is_noted("m", "good") && fleet.is_noted("m", "other"));
+        assert!(!fleet.is_noted("n", "good"));
+    }
 }

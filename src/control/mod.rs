@@ -2,13 +2,14 @@
 //!
 //! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text ([`model_text`]), the
 //! fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], [`kv_events`]), and the admin API with its metrics
-//! ([`admin`], [`scrape`]). Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
+//! ([`admin`], [`scrape`], [`explain`]). Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
 //! counters. Limits: one task per worker and per rank, 256 notices under way, every answer of a worker bounded in
 //! time and bytes. Must never make a shard wait, and never count on a worker's good will.
 
 mod admin;
 mod described;
 mod discovery;
+mod explain;
 mod exposition;
 mod feeds;
 mod fleet;

@@ -1,8 +1,12 @@
 //! Finds and loads what turns prompts and token ids into text: tokenizer and chat template of each model, one copy
-//! per directory. Reading and compiling happen on a helper thread, not on the control plane's own.
+//! per directory and engine's rules. Reading and compiling happen on a helper thread, not on the control plane's own.
+//!
+//! What was loaded is kept for the life of the process. What failed is tried again when a worker that needs it is
+//! described again: downloads end, files get repaired.
 
 use super::described::{Description, ServedModel};
 use super::fleet::ANY_MODEL;
+use crate::base::{Clock, NanosSinceStart};
 use crate::chat::{EngineRules, load_model_text_for};
 use crate::worker::{Dialect, ModelText};
 use std::cell::RefCell;
@@ -10,17 +14,31 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::OnceCell;
 
+/// Workers that share a directory are described at about the same time: a failure answers all of them. Shorter than
+/// the time between two descriptions of one worker.
+const FAILURE_KEPT: Duration = Duration::from_secs(5);
+
 /// Directories that were loaded, or are loading; shared by the tasks of all workers.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct ModelTexts {
     /// By directory and whether SGLang's rules apply.
     by_dir: Rc<RefCell<ByDir>>,
+    clock: Clock,
+    failure_kept: Duration,
 }
 
-type ByDir = HashMap<(PathBuf, bool), Rc<OnceCell<Loaded>>>;
+type ByDir = HashMap<(PathBuf, bool), Rc<OnceCell<Attempt>>>;
 type Loaded = Result<Arc<ModelText>, String>;
+
+/// What one attempt gave, and when.
+#[derive(Debug)]
+struct Attempt {
+    loaded: Loaded,
+    ended_at: NanosSinceStart,
+}
 
 /// The text of one model, or why there is none.
 #[derive(Clone, Debug)]
@@ -31,6 +49,11 @@ pub(super) struct FoundText {
 }
 
 impl ModelTexts {
+    /// None loaded yet.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { by_dir: Rc::default(), clock, failure_kept: FAILURE_KEPT }
+    }
+
     /// The texts of all base models of a worker.
     pub(super) async fn find_all(
         &self,
@@ -80,25 +103,38 @@ impl ModelTexts {
     }
 
     async fn load(&self, dir: &Path, rules: EngineRules) -> Loaded {
-        let cell = {
-            let mut by_dir = self.by_dir.borrow_mut();
-            Rc::clone(by_dir.entry((dir.to_owned(), rules == EngineRules::Sglang)).or_default())
+        let attempt = async || Attempt {
+            loaded: load_apart(dir.to_owned(), rules).await,
+            ended_at: self.clock.now(),
         };
-        let load = || async {
-            let dir = dir.to_owned();
-            let loading = tokio::task::spawn_blocking(move || {
-                let parts = load_model_text_for(&dir, rules).map_err(|error| error.to_string())?;
-                Ok(Arc::new(ModelText {
-                    vocabulary: Arc::new(parts.vocabulary),
-                    chat_template: parts.chat_template,
-                }))
-            });
-            loading
-                .await
-                .unwrap_or_else(|_| Err("loading the tokenizer failed (this is a bug)".to_owned()))
-        };
-        cell.get_or_init(load).await.clone()
+        self.cell(dir, rules).get_or_init(attempt).await.loaded.clone()
     }
+
+    /// The attempt that counts: ended well, under way, or failed lately; else a new one.
+    fn cell(&self, dir: &Path, rules: EngineRules) -> Rc<OnceCell<Attempt>> {
+        let mut by_dir = self.by_dir.borrow_mut();
+        let cell = by_dir.entry((dir.to_owned(), rules == EngineRules::Sglang)).or_default();
+        let now = self.clock.now();
+        let is_stale = |attempt: &Attempt| {
+            attempt.loaded.is_err() && now >= attempt.ended_at.plus(self.failure_kept)
+        };
+        if cell.get().is_some_and(is_stale) {
+            *cell = Rc::default();
+        }
+        Rc::clone(cell)
+    }
+}
+
+/// Loads on a helper thread.
+async fn load_apart(dir: PathBuf, rules: EngineRules) -> Loaded {
+    let loading = tokio::task::spawn_blocking(move || {
+        let parts = load_model_text_for(&dir, rules).map_err(|error| error.to_string())?;
+        Ok(Arc::new(ModelText {
+            vocabulary: Arc::new(parts.vocabulary),
+            chat_template: parts.chat_template,
+        }))
+    });
+    loading.await.unwrap_or_else(|_| Err("loading the tokenizer failed (this is a bug)".to_owned()))
 }
 
 /// Where the files of a model are: as configured, else where the engine says, else in the Hugging Face cache.
@@ -150,7 +186,72 @@ fn hub_cache() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::described::read_models;
+    use crate::control::test_support::block_on_local;
     use std::fs;
+
+    const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer");
+
+    fn described(dialect: Dialect) -> Description {
+        let models = read_models(r#"{"data":[{"id":"m"}]}"#).unwrap().models;
+        Description { dialect, models, ranks: Vec::new(), port_per_rank: false }
+    }
+
+    async fn found(texts: &ModelTexts, dir: &Path, dialect: Dialect) -> FoundText {
+        texts.find_all(&described(dialect), Some(dir)).await.remove("m").unwrap()
+    }
+
+    #[test]
+    fn each_engine_gets_the_text_of_its_own_rules() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::copy(Path::new(OWN).join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+        // The engines join the parts of a content in different ways.
+        let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+        fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
+        let body = br#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}"#;
+        block_on_local(async move {
+            let texts = ModelTexts::new(Clock::start());
+            let mut kept = Vec::new();
+            for (dialect, wanted) in
+                [(Dialect::Vllm, "a\nb"), (Dialect::Sglang, "a b"), (Dialect::Openai, "a\nb")]
+            {
+                let text = found(&texts, dir.path(), dialect).await.text.unwrap();
+                let mut out = Vec::new();
+                text.chat_template.as_ref().unwrap().render_full(body, &mut out).unwrap();
+                assert_eq!(String::from_utf8(out).unwrap(), wanted, "{dialect:?}");
+                kept.push(text);
+            }
+            assert!(Arc::ptr_eq(&kept[0], &kept[2]), "one copy per directory and rules");
+            let again = found(&texts, dir.path(), Dialect::Sglang).await.text.unwrap();
+            assert!(Arc::ptr_eq(&kept[1], &again));
+        });
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_and_what_loaded_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        block_on_local(async move {
+            let texts =
+                ModelTexts { failure_kept: Duration::ZERO, ..ModelTexts::new(Clock::start()) };
+            let patient =
+                ModelTexts { failure_kept: Duration::MAX, ..ModelTexts::new(Clock::start()) };
+            let failed = found(&texts, dir.path(), Dialect::Vllm).await;
+            assert!(failed.text.is_none() && failed.note.contains("tokenizer.json"));
+            assert!(found(&patient, dir.path(), Dialect::Vllm).await.text.is_none());
+            fs::write(&path, "{").unwrap();
+            let broken = found(&texts, dir.path(), Dialect::Vllm).await;
+            assert!(broken.text.is_none() && broken.note != failed.note);
+            let same = found(&texts, dir.path(), Dialect::Vllm).await;
+            assert_eq!(same.note, broken.note, "the same failure says the same");
+            fs::copy(Path::new(OWN).join("tokenizer.json"), &path).unwrap();
+            let loaded = found(&texts, dir.path(), Dialect::Vllm).await.text.unwrap();
+            assert!(found(&patient, dir.path(), Dialect::Vllm).await.text.is_none(), "not yet");
+            fs::remove_file(&path).unwrap();
+            let again = found(&texts, dir.path(), Dialect::Vllm).await.text.unwrap();
+            assert!(Arc::ptr_eq(&loaded, &again));
+        });
+    }
 
     #[test]
     fn looks_where_people_and_engines_put_models() {

@@ -2,6 +2,7 @@
 //! its own thread, on a `tokio` runtime of that thread alone.
 
 use super::admin::{self, Question};
+use super::explain::{self, Explainer};
 use super::feeds::Feeds;
 use super::fleet::Fleet;
 use super::kv_events::FeedNotice;
@@ -15,7 +16,7 @@ use crate::base::{Clock, NanosSinceStart, WorkerIndex};
 use crate::config::Config;
 use crate::index::IndexReader;
 use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +49,7 @@ struct Control {
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
     histograms: StageHistograms,
-    /// What was said of each model's text.
-    notes: BTreeMap<Arc<str>, String>,
+    explainer: Explainer,
     /// Workers of which it was said that they have no events.
     unfed: Vec<bool>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
@@ -88,7 +88,7 @@ impl Control {
             .build()
             .map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
-        for probe in Probe::all(&config, &client, &ModelTexts::default(), &probe_notices) {
+        for probe in Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices) {
             tokio::task::spawn_local(probe.run());
         }
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
@@ -106,7 +106,7 @@ impl Control {
             snapshot: Arc::default(),
             feeds,
             histograms: StageHistograms::new(),
-            notes: BTreeMap::new(),
+            explainer: Explainer::new(),
             unfed,
             unheard,
             first_fleet_at,
@@ -157,9 +157,8 @@ impl Control {
             }
             ProbeNotice::Described { worker, address, description, texts } => {
                 for (model, found) in &texts {
-                    if self.notes.get(model) != Some(&found.note) {
+                    if !self.fleet.is_noted(model, &found.note) {
                         info!(model = &**model, text = found.note, "prompts of this model");
-                        self.notes.insert(Arc::clone(model), found.note.clone());
                     }
                 }
                 let fed = description.ranks.iter().any(|rank| rank.events.is_some());
@@ -210,7 +209,7 @@ impl Control {
         }
     }
 
-    fn answer(&self, question: Question) {
+    fn answer(&mut self, question: Question) {
         match question {
             Question::Ready(answer) => {
                 let _ = answer.send(self.readiness());
@@ -228,6 +227,17 @@ impl Control {
             }
             Question::Workers(answer) => {
                 let _ = answer.send(workers::list(&self.snapshot, &self.setup.board));
+            }
+            Question::Overlap(asked, answer) => {
+                let sources = explain::Sources {
+                    fleet: &self.snapshot,
+                    board: &self.setup.board,
+                    index: &self.setup.index,
+                    policy: self.setup.config.policy,
+                    rank_concurrency_max: self.setup.config.rank_concurrency_max,
+                    now: self.setup.clock.now(),
+                };
+                let _ = answer.send(self.explainer.explain(&asked, &sources));
             }
         }
     }

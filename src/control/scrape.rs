@@ -3,7 +3,7 @@
 //! their own label, the rest share `other`), endpoints, reasons.
 
 use super::kv_events::{BatchResult, EventKind, FeedCounters, Outcome, ResetReason};
-use super::metrics_text::{Kind, MetricsText};
+use super::metrics_text::{MetricsText, approximate};
 use super::workers::engine;
 use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
 use crate::base::limits::MODELS_MAX;
@@ -69,8 +69,8 @@ const NANOS_PER_SECOND: f64 = 1e9;
 /// All metrics as text.
 pub(super) fn render(sources: &Sources<'_>) -> String {
     let mut text = MetricsText::default();
-    text.metric("build_info", Kind::Gauge, "The version that runs.");
-    text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    text.gauge("build_info", "The version that runs.").sample(&version, 1);
     requests(sources, &mut text);
     rejected(sources, &mut text);
     plain(sources, &mut text);
@@ -80,12 +80,8 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     stages(sources, &mut text);
     kv_feeds(sources.feeds, &mut text);
     index(sources.index, &mut text);
-    text.metric(
-        "broken_invariants_total",
-        Kind::Counter,
-        "Anything but 0 is a bug: please report.",
-    );
-    text.sample("broken_invariants_total", &[], broken_invariant_count());
+    let help = "Anything but 0 is a bug: please report.";
+    text.counter("broken_invariants_total", help).sample(&[], broken_invariant_count());
     text.finish()
 }
 
@@ -94,20 +90,20 @@ fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) 
 }
 
 fn requests(sources: &Sources<'_>, text: &mut MetricsText) {
-    text.metric("requests_total", Kind::Counter, "Answered requests by endpoint and status.");
+    let mut family = text.counter("requests_total", "Answered requests by endpoint and status.");
     for (position, endpoint) in ENDPOINTS.iter().enumerate() {
         for code in 100..600 {
             let count = total(sources.counters, |shard| shard.answered_count(position, code));
             if count > 0 {
                 let labels = [("endpoint", endpoint.name()), ("code", &code.to_string())];
-                text.sample("requests_total", &labels, count);
+                family.sample(&labels, count);
             }
         }
     }
 }
 
 fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
-    text.metric("rejected_total", Kind::Counter, "Requests that the router itself refused.");
+    let mut family = text.counter("rejected_total", "Requests that the router itself refused.");
     for (reason_index, reason) in Reason::ALL.iter().enumerate() {
         for (endpoint_index, endpoint) in ENDPOINTS.iter().enumerate() {
             for (stream, kind) in [(false, "unary"), (true, "stream")] {
@@ -127,7 +123,7 @@ fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
                         ("model", model.map_or("other", |model| &*model.name)),
                         ("type", kind),
                     ];
-                    text.sample("rejected_total", &labels, count);
+                    family.sample(&labels, count);
                 }
             }
         }
@@ -137,8 +133,8 @@ fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
 fn plain(sources: &Sources<'_>, text: &mut MetricsText) {
     for (count, name) in Count::ALL {
         let name = format!("{name}_total");
-        text.metric(&name, Kind::Counter, help(count));
-        text.sample(&name, &[], total(sources.counters, |shard| shard.value(count)));
+        let value = total(sources.counters, |shard| shard.value(count));
+        text.counter(&name, help(count)).sample(&[], value);
     }
 }
 
@@ -196,30 +192,29 @@ fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
         }),
     ];
     for (name, help, read) in gauges {
-        text.metric(name, Kind::Gauge, help);
+        let mut family = text.gauge(name, help);
         for index in (0..sources.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
             let Some((rank, worker)) = sources.fleet.rank(index) else { continue };
             let Some(value) = read(sources, index) else { continue };
             let dp_rank = rank.dp_rank.0.to_string();
-            text.sample(name, &[("worker", &worker.name), ("dp_rank", &dp_rank)], value);
+            family.sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], value);
         }
     }
 }
 
 fn workers(sources: &Sources<'_>, text: &mut MetricsText) {
-    text.metric("worker_up", Kind::Gauge, "1 while the worker passes its health checks.");
+    let mut family = text.gauge("worker_up", "1 while the worker passes its health checks.");
     for worker in &sources.fleet.workers {
         let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
-        text.sample("worker_up", &labels, u8::from(worker.state == WorkerState::Up));
+        family.sample(&labels, u64::from(worker.state == WorkerState::Up));
     }
-    text.metric("fleet_generation", Kind::Gauge, "Counts up with every change of the fleet.");
-    text.sample("fleet_generation", &[], sources.fleet.generation);
+    let help = "Counts up with every change of the fleet.";
+    text.gauge("fleet_generation", help).sample(&[], sources.fleet.generation);
 }
 
 fn overlap_errors(sources: &Sources<'_>, text: &mut MetricsText) {
-    let name = "overlap_error_blocks";
     let help = "How far the predicted overlap was from the engine's own count, in blocks.";
-    text.metric(name, Kind::Histogram, help);
+    let mut family = text.histogram("overlap_error_blocks", help);
     let count_of = |error: i64| -> u64 {
         let of_shard = |shard: &ShardCounters| -> u64 {
             let same = shard.overlap_errors().filter(|(blocks, _)| blocks.abs() == error);
@@ -239,12 +234,12 @@ fn overlap_errors(sources: &Sources<'_>, text: &mut MetricsText) {
         .collect();
     let count = below + count_of(OVERLAP_ERROR_BLOCKS_MAX);
     let sum = total(sources.counters, ShardCounters::overlap_error_blocks_sum);
-    text.histogram(name, &[], cumulative.into_iter(), (count, approximate(sum)));
+    family.buckets(&[], cumulative.into_iter(), (count, approximate(sum)));
 }
 
 fn stages(sources: &Sources<'_>, text: &mut MetricsText) {
     let help = "Time per stage: parse to dispatch are the router's own, first_byte and total include the worker.";
-    text.metric("stage_seconds", Kind::Histogram, help);
+    let mut family = text.histogram("stage_seconds", help);
     for (stage, name) in Stage::ALL {
         let Some(histogram) = sources.histograms.stage(stage) else { continue };
         let mut cumulative = Vec::with_capacity(STAGE_BOUNDS.len());
@@ -258,54 +253,43 @@ fn stages(sources: &Sources<'_>, text: &mut MetricsText) {
         // Neighbouring buckets can share the histogram's own cells: never above the whole.
         let cumulative = cumulative.into_iter().map(|(bound, below)| (bound, below.min(count)));
         let sum = histogram.mean() * approximate(count) / NANOS_PER_SECOND;
-        text.histogram("stage_seconds", &[("stage", name)], cumulative, (count, sum));
+        family.buckets(&[("stage", name)], cumulative, (count, sum));
     }
 }
 
 fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
-    text.metric("kv_batches_total", Kind::Counter, "KV event batches received.");
+    let mut family = text.counter("kv_batches_total", "KV event batches received.");
     for (result, label) in BatchResult::ALL {
-        text.sample("kv_batches_total", &[("result", label)], feeds.batch_count(result));
+        family.sample(&[("result", label)], feeds.batch_count(result));
     }
-    text.metric("kv_events_total", Kind::Counter, "KV events by what became of them.");
+    let mut family = text.counter("kv_events_total", "KV events by what became of them.");
     for (kind, kind_label) in EventKind::ALL {
         for (outcome, label) in Outcome::ALL {
             let count = feeds.event_count(kind, outcome);
             if count > 0 || outcome == Outcome::Applied {
-                text.sample("kv_events_total", &[("kind", kind_label), ("result", label)], count);
+                family.sample(&[("kind", kind_label), ("result", label)], count);
             }
         }
     }
     let help = "Times a rank's blocks were forgotten because its event stream was not whole.";
-    text.metric("kv_resets_total", Kind::Counter, help);
+    let mut family = text.counter("kv_resets_total", help);
     for (reason, label) in ResetReason::ALL {
-        text.sample("kv_resets_total", &[("reason", label)], feeds.reset_count(reason));
+        family.sample(&[("reason", label)], feeds.reset_count(reason));
     }
-    text.metric("kv_replays_total", Kind::Counter, "Replays of missed KV event batches.");
-    text.sample("kv_replays_total", &[("result", "complete")], feeds.replay_count(true));
-    text.sample("kv_replays_total", &[("result", "incomplete")], feeds.replay_count(false));
-    text.metric("kv_feed_stalled_total", Kind::Counter, "Waits of feeds for a full ring.");
-    text.sample("kv_feed_stalled_total", &[], feeds.stall_count());
-    text.metric("kv_tracked_blocks", Kind::Gauge, "Blocks known by the engines' hashes.");
-    text.sample("kv_tracked_blocks", &[], feeds.block_count());
+    let mut family = text.counter("kv_replays_total", "Replays of missed KV event batches.");
+    family.sample(&[("result", "complete")], feeds.replay_count(true));
+    family.sample(&[("result", "incomplete")], feeds.replay_count(false));
+    text.counter("kv_feed_stalled_total", "Waits of feeds for a full ring.")
+        .sample(&[], feeds.stall_count());
+    let blocks = u64::try_from(feeds.block_count()).unwrap_or(u64::MAX);
+    text.gauge("kv_tracked_blocks", "Blocks known by the engines' hashes.").sample(&[], blocks);
 }
 
 fn index(index: &IndexReader, text: &mut MetricsText) {
-    text.metric("index_entries", Kind::Gauge, "Block paths in the index.");
-    text.sample("index_entries", &[], index.entry_count());
-    text.metric("index_bytes", Kind::Gauge, "Memory of the index.");
-    text.sample("index_bytes", &[], index.memory_bytes());
-    text.metric("index_refused_total", Kind::Counter, "Stores refused at limits.index_bytes_max.");
-    text.sample("index_refused_total", &[], index.refused_count());
-}
-
-/// A count as a float; exact up to 2^53.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a sum of a histogram is a float in the text format"
-)]
-fn approximate(count: u64) -> f64 {
-    count as f64
+    text.gauge("index_entries", "Block paths in the index.").sample(&[], index.entry_count());
+    text.gauge("index_bytes", "Memory of the index.").sample(&[], index.memory_bytes());
+    text.counter("index_refused_total", "Stores refused at limits.index_bytes_max.")
+        .sample(&[], index.refused_count());
 }
 
 #[cfg(test)]

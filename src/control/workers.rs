@@ -70,7 +70,8 @@ pub(super) fn engine(dialect: Dialect) -> &'static str {
     }
 }
 
-fn state(state: WorkerState) -> &'static str {
+/// The word for a state.
+pub(super) fn state(state: WorkerState) -> &'static str {
     match state {
         WorkerState::Unknown => "unknown",
         WorkerState::Up => "up",

@@ -23,6 +23,7 @@ pub use table::Shape;
 
 use crate::base::ShardIndex;
 use crate::block::{BlockKey, KeySeed};
+use crate::worker::BlockRoot;
 use std::sync::Arc;
 use table::Table;
 use walk::Walk;
@@ -80,6 +81,19 @@ impl IndexReader {
     /// the larger overlap.
     pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {
         Walk { slices: &self.slices, seed: self.seed, text, out }.run(root);
+    }
+
+    /// The same under every root of a model, for requests with that cache salt.
+    pub fn overlap_of_roots(
+        &self,
+        roots: &[BlockRoot],
+        cache_salt: &str,
+        text: &[u8],
+        out: &mut Overlaps,
+    ) {
+        for root in roots {
+            self.overlap(self.salted(root.key, cache_salt), text, out);
+        }
     }
 
     /// Entries of all slices.

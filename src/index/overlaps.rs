@@ -13,6 +13,16 @@ pub struct Overlap {
     pub bytes: u32,
 }
 
+impl Overlap {
+    /// Blocks that an engine serves from its cache: it always computes the last token of a prompt itself (vLLM: at most
+    /// `floor((n-1)/B)` blocks).
+    #[must_use]
+    pub fn servable_blocks(self, prompt_bytes: usize) -> u32 {
+        let whole = usize::try_from(self.bytes).is_ok_and(|bytes| bytes >= prompt_bytes);
+        self.blocks.saturating_sub(u32::from(whole))
+    }
+}
+
 /// Overlap of one prompt with every rank.
 #[derive(Debug)]
 pub struct Overlaps {

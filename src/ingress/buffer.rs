@@ -1,13 +1,14 @@
 //! Read buffers of one shard. Taken when a read starts, given back when its bytes are used up, so that steady
 //! traffic allocates nothing.
 
-use crate::base::limits::{POOLED_BUFFERS_MAX, READ_BYTES};
+use crate::base::limits::{POOLED_BUFFERS_MAX, READ_BYTES, STREAM_READ_BYTES};
 use std::cell::RefCell;
 
-/// Free buffers of `READ_BYTES` capacity each.
+/// Free buffers of `READ_BYTES` and of `STREAM_READ_BYTES` capacity.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     free: RefCell<Vec<Vec<u8>>>,
+    free_small: RefCell<Vec<Vec<u8>>>,
 }
 
 impl BufferPool {
@@ -17,10 +18,22 @@ impl BufferPool {
         self.free.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
     }
 
+    /// The same, with room for the events of a stream.
+    #[must_use]
+    pub fn take_small(&self) -> Vec<u8> {
+        let free = self.free_small.borrow_mut().pop();
+        free.unwrap_or_else(|| Vec::with_capacity(STREAM_READ_BYTES))
+    }
+
     /// Takes a buffer back. Odd sizes, and more than `POOLED_BUFFERS_MAX`, are freed.
     pub fn give(&self, mut buffer: Vec<u8>) {
-        let mut free = self.free.borrow_mut();
-        if free.len() < POOLED_BUFFERS_MAX && buffer.capacity() == READ_BYTES {
+        let free = match buffer.capacity() {
+            READ_BYTES => &self.free,
+            STREAM_READ_BYTES => &self.free_small,
+            _ => return,
+        };
+        let mut free = free.borrow_mut();
+        if free.len() < POOLED_BUFFERS_MAX {
             buffer.clear();
             free.push(buffer);
         }

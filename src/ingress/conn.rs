@@ -59,6 +59,11 @@ impl Conn {
         self.deadline.set(after);
     }
 
+    /// While an answer is streamed nothing more is expected from the client than that it leaves.
+    pub const fn expect_little(&mut self, little: bool) {
+        self.reader.expect_little(little);
+    }
+
     /// Waits for at least one more byte of input.
     ///
     /// # Errors

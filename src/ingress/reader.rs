@@ -20,6 +20,7 @@ type Reading = Pin<Box<dyn Future<Output = (Half, BufResult<usize, Vec<u8>>)>>>;
 pub struct Reader {
     state: State,
     ahead: Option<io::Result<Vec<u8>>>,
+    expects_little: bool,
     pool: Rc<BufferPool>,
 }
 
@@ -33,7 +34,12 @@ impl Reader {
     /// Reads nothing yet.
     #[must_use]
     pub const fn new(half: Half, pool: Rc<BufferPool>) -> Self {
-        Self { state: State::Idle(half), ahead: None, pool }
+        Self { state: State::Idle(half), ahead: None, expects_little: false, pool }
+    }
+
+    /// From the next read on: will little come, and perhaps not for long? Then reads use small buffers.
+    pub const fn expect_little(&mut self, little: bool) {
+        self.expects_little = little;
     }
 
     /// The next chunk; empty at the end of the stream, and from then on.
@@ -69,7 +75,11 @@ impl Reader {
 
     fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         let mut reading = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Idle(half) => Box::pin(read_once(half, self.pool.take())) as Reading,
+            State::Idle(half) => {
+                let small = self.expects_little;
+                let buffer = if small { self.pool.take_small() } else { self.pool.take() };
+                Box::pin(read_once(half, buffer)) as Reading
+            }
             State::Reading(reading) => reading,
             State::Ended => return Poll::Ready(Ok(Vec::new())),
         };

@@ -99,7 +99,8 @@ pub enum PromptSource {
     /// `messages` where every entry is plain; the spans are in [`ApiRequest::messages`]. Also `input` of
     /// `/v1/responses` and `system` plus `messages` of `/v1/messages`, in the order the engine renders them.
     PlainMessages,
-    /// `messages` of a chat request that need the full template (parts, tools, template arguments ...).
+    /// Messages that need the full template (parts, tools, template arguments ...): those of a chat, and the bodies of
+    /// `/v1/messages` and `/v1/responses` that become chats.
     Messages,
     /// One string: the span between the quotes, JSON-escaped if it holds a backslash.
     Text(Range<u32>),

@@ -16,16 +16,9 @@ pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
 /// Most messages that are matched; longer conversations are routed without a prompt.
 pub const MESSAGES_MAX: usize = 8_192;
 
-/// Keys by which a router addresses one engine rank to another. A client that could set them would reach hosts
-/// inside the fleet.
-const OWNED: [&str; 6] = [
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
-    "disagg_prefill_dp_rank",
-    "disaggregated_params",
-    "kv_transfer_params",
-];
+/// Keys by which a router sends an SGLang engine to another one. A client that could set them would reach hosts inside
+/// the fleet. vLLM's `kv_transfer_params` are not among them: clients use them too, for ready token ids for one.
+const OWNED: [&str; 3] = ["bootstrap_host", "bootstrap_port", "bootstrap_room"];
 
 /// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
 const TEMPLATE_KEYS: [&str; 8] = [
@@ -38,6 +31,17 @@ const TEMPLATE_KEYS: [&str; 8] = [
     "reasoning_effort",
     "add_special_tokens",
 ];
+
+/// The same for the endpoints whose bodies become chat bodies: what sets the effort of reasoning there.
+const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 3] = [
+    (Endpoint::Messages, "thinking"),
+    (Endpoint::Messages, "output_config"),
+    (Endpoint::Responses, "reasoning"),
+];
+
+/// Keys of `/v1/responses` that stand for text before the prompt: kept by the engine, or in a form of its own.
+const CONTINUING_KEYS: [&str; 4] =
+    ["previous_response_id", "conversation", "previous_response", "previous_input_messages"];
 
 /// Reads a request body into `request`, which is cleared first.
 ///
@@ -94,9 +98,6 @@ struct Found {
     cache_salt: Optional,
     /// `system` of `/v1/messages`, `instructions` of `/v1/responses`.
     preamble: Optional,
-    /// `previous_response_id` and `conversation` of `/v1/responses`: text before the prompt that is not in the body.
-    previous_response: bool,
-    conversation: bool,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
     list: MessageList,
@@ -106,6 +107,10 @@ struct Found {
     input_ids: PromptSource,
     /// One flag for each of [`TEMPLATE_KEYS`].
     template_keys: [bool; TEMPLATE_KEYS.len()],
+    /// One flag for each of [`OWN_TEMPLATE_KEYS`].
+    own_template_keys: [bool; OWN_TEMPLATE_KEYS.len()],
+    /// One flag for each of [`CONTINUING_KEYS`].
+    continuing_keys: [bool; CONTINUING_KEYS.len()],
     /// One flag for each of [`OWNED`].
     owned: [bool; OWNED.len()],
 }
@@ -150,19 +155,28 @@ impl Found {
             ("system", Endpoint::Messages) | ("instructions", Endpoint::Responses) => {
                 self.preamble = optional(cursor)?;
             }
-            ("previous_response_id", Endpoint::Responses) => {
-                self.previous_response = present(cursor)?;
-            }
-            ("conversation", Endpoint::Responses) => self.conversation = present(cursor)?,
-            _ => self.other(name, cursor)?,
+            _ => self.other(name, endpoint, cursor)?,
         }
         Ok(())
     }
 
-    fn other(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
-        let template = TEMPLATE_KEYS.iter().zip(&mut self.template_keys);
-        let owned = OWNED.iter().zip(&mut self.owned);
-        match template.chain(owned).find(|(key, _)| **key == name) {
+    fn other(
+        &mut self,
+        name: &str,
+        endpoint: Endpoint,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<(), ScanError> {
+        let template = TEMPLATE_KEYS.iter().copied().zip(&mut self.template_keys);
+        let owned = OWNED.iter().copied().zip(&mut self.owned);
+        let own_template = OWN_TEMPLATE_KEYS.iter().zip(&mut self.own_template_keys);
+        let own_template = own_template.filter(|((of, _), _)| *of == endpoint);
+        let continuing = CONTINUING_KEYS.iter().copied().zip(&mut self.continuing_keys);
+        let continuing = continuing.filter(|_| endpoint == Endpoint::Responses);
+        let mut known = template
+            .chain(owned)
+            .chain(own_template.map(|((_, key), flag)| (*key, flag)))
+            .chain(continuing);
+        match known.find(|(key, _)| *key == name) {
             Some((_, flag)) => *flag = present(cursor)?,
             None => cursor.skip_value(1)?,
         }
@@ -229,9 +243,9 @@ impl Found {
                     request.messages.push(message);
                     self.list = MessageList::Plain;
                 }
-                self.with_preamble(&mut request.messages)
+                self.with_preamble(endpoint, &mut request.messages)
             }
-            Endpoint::Messages => self.with_preamble(&mut request.messages),
+            Endpoint::Messages => self.with_preamble(endpoint, &mut request.messages),
             _ => match (std::mem::take(&mut self.prompt), self.list) {
                 (PromptSource::None, MessageList::None) => PromptSource::None,
                 (PromptSource::None, MessageList::Plain) if !self.template_keys.contains(&true) => {
@@ -243,15 +257,22 @@ impl Found {
         }
     }
 
-    /// Requests whose own shape no chat template reads: plain messages with an optional preamble, or nothing.
-    fn with_preamble(&self, messages: &mut Vec<MessageSpan>) -> PromptSource {
-        let continued = self.previous_response || self.conversation;
-        if self.list != MessageList::Plain || self.template_keys.contains(&true) || continued {
+    /// Requests that become chats: messages with an optional preamble.
+    fn with_preamble(&self, endpoint: Endpoint, messages: &mut Vec<MessageSpan>) -> PromptSource {
+        if self.list == MessageList::None || self.continuing_keys.contains(&true) {
             return PromptSource::None;
         }
+        let rich = self.list == MessageList::Rich
+            || self.template_keys.contains(&true)
+            || self.own_template_keys.contains(&true);
         match &self.preamble {
+            // Anthropic's preamble may be a list of blocks; instructions are text or an error of the engine's.
+            Optional::Other if endpoint != Endpoint::Messages => PromptSource::None,
+            Optional::Other => PromptSource::Messages,
+            _ if rich => PromptSource::Messages,
             Optional::Absent => PromptSource::PlainMessages,
-            Optional::Other => PromptSource::None,
+            // Engines make no message of an empty one.
+            Optional::Text(text) if text.span.is_empty() => PromptSource::PlainMessages,
             Optional::Text(text) => match message_span(ChatRole::System, text) {
                 Some(message) => {
                     messages.insert(0, message);
@@ -490,8 +511,66 @@ mod tests {
             contents(body, &request.messages),
             [(ChatRole::System, "s"), (ChatRole::User, "hi")]
         );
-        let parts = r#"{"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"hi"}]}"#;
-        assert_eq!(scanned(parts, Endpoint::Messages).prompt, PromptSource::None);
+        for (endpoint, body) in [
+            (Endpoint::Messages, r#"{"system":"","messages":[{"role":"user","content":"hi"}]}"#),
+            (Endpoint::Responses, r#"{"instructions":"","input":"hi"}"#),
+        ] {
+            let request = scanned(body, endpoint);
+            assert_eq!(contents(body, &request.messages), [(ChatRole::User, "hi")], "{body}");
+        }
+    }
+
+    #[test]
+    fn rich_bodies_of_other_apis_need_the_template() {
+        let plain = r#""messages":[{"role":"user","content":"hi"}]"#;
+        for (body, wanted) in [
+            (r#""system":[{"type":"text","text":"s"}]"#, PromptSource::Messages),
+            (r#""tools":[{"name":"f","input_schema":{}}]"#, PromptSource::Messages),
+            (r#""system":"s","thinking":{"type":"disabled"}"#, PromptSource::Messages),
+            (r#""output_config":{"effort":"low"}"#, PromptSource::Messages),
+            (
+                r#""output_config":{"effort":"low"},"output_config":null"#,
+                PromptSource::PlainMessages,
+            ),
+            (r#""reasoning":{"effort":"low"}"#, PromptSource::PlainMessages),
+            (
+                r#""messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}]"#,
+                PromptSource::Messages,
+            ),
+            (r#""system":[],"messages":[]"#, PromptSource::None),
+            (r#""tools":[1],"messages":null"#, PromptSource::None),
+        ] {
+            let request = scanned(&format!("{{{plain},{body}}}"), Endpoint::Messages);
+            assert_eq!(request.prompt, wanted, "{body}");
+            assert_eq!(request.messages.is_empty(), wanted != PromptSource::PlainMessages);
+        }
+        for (body, wanted) in [
+            (
+                r#""input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]"#,
+                PromptSource::Messages,
+            ),
+            (
+                r#""input":[{"role":"user","content":[{"type":"input_text","text":"x"}]}]"#,
+                PromptSource::Messages,
+            ),
+            (r#""tools":[{"type":"function","name":"f"}]"#, PromptSource::Messages),
+            (r#""reasoning":{"effort":"low"},"instructions":"i""#, PromptSource::Messages),
+            (r#""thinking":{"type":"disabled"}"#, PromptSource::PlainMessages),
+            (r#""instructions":["i"]"#, PromptSource::None),
+            (r#""instructions":["i"],"tools":[]"#, PromptSource::None),
+            (r#""tools":[],"conversation":"c""#, PromptSource::None),
+            (r#""tools":[],"previous_response_id":"r""#, PromptSource::None),
+            (r#""previous_response":{"output":[]}"#, PromptSource::None),
+            (r#""previous_response_id":null"#, PromptSource::PlainMessages),
+            (r#""tools":[],"input":[]"#, PromptSource::None),
+        ] {
+            let request = scanned(&format!(r#"{{"input":"hi",{body}}}"#), Endpoint::Responses);
+            assert_eq!(request.prompt, wanted, "{body}");
+            assert_eq!(request.messages.is_empty(), wanted != PromptSource::PlainMessages);
+        }
+        // In a chat these keys are nobody's.
+        let chatting = chat(&format!(r#"{{{plain},"thinking":{{}},"previous_response_id":"r"}}"#));
+        assert_eq!(chatting.prompt, PromptSource::PlainMessages);
     }
 
     #[test]
@@ -517,10 +596,23 @@ mod tests {
             scan(body, Endpoint::ChatCompletions, &mut request),
             Err(ScanError::Owned { key: "bootstrap_host" })
         );
-        assert_eq!(
-            scan(br#"{"kv_transfer_params":null}"#, Endpoint::ChatCompletions, &mut request),
-            Ok(())
+        for key in ["bootstrap_port", "bootstrap_room", "bootstrap\\u005froom"] {
+            let body = format!(r#"{{"model":"m","{key}":1}}"#);
+            for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Generate] {
+                let scanned = scan(body.as_bytes(), endpoint, &mut request);
+                assert!(matches!(scanned, Err(ScanError::Owned { .. })), "{key}");
+            }
+        }
+        let absent = br#"{"bootstrap_host":null}"#;
+        assert_eq!(scan(absent, Endpoint::ChatCompletions, &mut request), Ok(()));
+    }
+
+    #[test]
+    fn what_clients_tell_engines_about_transfers_passes() {
+        let request = chat(
+            r#"{"model":"m","kv_transfer_params":{"prompt_token_ids":[1,2]},"messages":[{"role":"user","content":"hi"}]}"#,
         );
+        assert_eq!((request.prompt, request.messages.len()), (PromptSource::PlainMessages, 1));
     }
 
     #[test]

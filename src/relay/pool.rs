@@ -36,7 +36,11 @@ impl UpstreamPool {
     /// Keeps a connection whose answer is complete.
     pub fn put(&mut self, address: SocketAddr, mut upstream: Upstream, now: NanosSinceStart) {
         let idle = self.idle.entry(address).or_default();
-        if idle.len() < UPSTREAM_IDLE_MAX && upstream.input.is_empty() {
+        upstream.reader.expect_little(false);
+        // Starts the read that sees the worker close, and that the next answer arrives in: now, where nobody
+        // waits, and not when the next request is to be sent.
+        let good = upstream.input.is_empty() && upstream.reader.is_quiet();
+        if good && idle.len() < UPSTREAM_IDLE_MAX {
             upstream.idle_since = now;
             upstream.input = Vec::new();
             idle.push(upstream);

@@ -51,6 +51,7 @@ pub async fn relay(
     let client_reusable = answer.keep_alive
         && !(matches!(answer.head.body, BodyFraming::Chunked | BodyFraming::UntilClose)
             && body.framing() == AnswerFraming::Plain);
+    upstream.reader.expect_little(answer.head.event_stream);
     let mut out = Vec::with_capacity(upstream.input.len() + 512);
     encode_head(upstream, answer, client_reusable, &mut out);
     let mut chunk = std::mem::take(&mut upstream.input);

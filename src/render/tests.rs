@@ -1,7 +1,9 @@
+//! Rendered prompts equal what the engine decodes from its tokens.
+
 use super::{Unrenderable, render};
 use crate::block::Vocabulary;
 use crate::chat::{ChatRole, ChatTemplate, MessageSpan, SpecialTokens};
-use crate::parse::{ApiRequest, PromptSource};
+use crate::parse::{ApiRequest, Endpoint, PromptSource, scan};
 use crate::worker::ModelText;
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
 use std::str::FromStr;
@@ -91,6 +93,77 @@ fn messages_need_a_template() {
         assert_eq!(rendered(request, body, &model(Some(COUNTED))).unwrap(), "1hi");
         let refusing = model(Some("{{ raise_exception('no') }}"));
         assert_eq!(rendered(request, body, &refusing), Err(Unrenderable::Refused));
+    }
+}
+
+/// What a shard does with a body: scan, then render.
+fn scanned_and_rendered(
+    body: &str,
+    endpoint: Endpoint,
+    model: &ModelText,
+) -> Result<String, Unrenderable> {
+    let mut request = ApiRequest::default();
+    assert_eq!(scan(body.as_bytes(), endpoint, &mut request), Ok(()));
+    rendered(&request, body, model)
+}
+
+/// As coding agents send them: blocks everywhere, tools, their calls and results, thinking.
+const ANTHROPIC: &str = r#"{"model":"m","max_tokens":8,"stream":true,
+    "system":[{"type":"text","text":"x-anthropic-billing-header: cch=1;"},
+        {"type":"text","text":"Be kind.","cache_control":{"type":"ephemeral"}}],
+    "tools":[{"name":"read","description":"d","input_schema":{"type":"object","properties":{"path":{"type":"string"}}}}],
+    "thinking":{"type":"enabled","budget_tokens":1024},"metadata":{"user_id":"u"},
+    "messages":[{"role":"user","content":[{"type":"text","text":"go"}]},
+        {"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},
+            {"type":"tool_use","id":"t","name":"read","input":{"path":"a.rs"}}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"fn"}]}]}]}"#;
+const RESPONSES: &str = r#"{"model":"m","instructions":"Be kind.","reasoning":{"effort":"low"},
+    "tools":[{"type":"function","name":"read","description":"d","parameters":{"type":"object"}}],
+    "input":[{"role":"user","content":[{"type":"input_text","text":"go"}]},
+        {"type":"function_call","call_id":"c","name":"read","arguments":"{\"path\":\"a.rs\"}"},
+        {"type":"function_call_output","call_id":"c","output":"fn"}]}"#;
+
+#[test]
+fn rich_bodies_of_other_apis_render_as_their_chat() {
+    let model = model(Some(TEMPLATE));
+    let template = model.chat_template.as_ref().unwrap();
+    for (endpoint, body) in [(Endpoint::Messages, ANTHROPIC), (Endpoint::Responses, RESPONSES)] {
+        let text = scanned_and_rendered(body, endpoint, &model).unwrap();
+        let mut full = Vec::new();
+        template.render_full(body.as_bytes(), &mut full).unwrap();
+        assert_eq!(text.as_bytes(), full, "{endpoint:?}");
+        assert!(text.starts_with("<|im_start|>system\nBe kind."), "{text}");
+        for part in ["\"name\": \"read\"", "<|im_start|>user\ngo<|im_end|>", "a.rs", "fn"] {
+            assert!(text.contains(part), "{endpoint:?} lacks {part}: {text}");
+        }
+        assert!(text.ends_with("<|im_start|>assistant\n") && !text.contains("billing"), "{text}");
+    }
+    let kept = RESPONSES.replacen('{', r#"{"previous_response_id":"r","#, 1);
+    assert_eq!(
+        scanned_and_rendered(&kept, Endpoint::Responses, &model),
+        Err(Unrenderable::NoPrompt)
+    );
+}
+
+/// Both ways of a body must give the same text, or a conversation would lose its match with its first block list.
+#[test]
+fn plain_bodies_of_other_apis_render_the_same_either_way() {
+    let model = model(Some(TEMPLATE));
+    let plain = [
+        (Endpoint::Messages, r#""system":"S","messages":[{"role":"user","content":"q"}]"#),
+        (Endpoint::Messages, r#""system":"","messages":[{"role":"user","content":"q"}]"#),
+        (
+            Endpoint::Messages,
+            r#""system":"x-anthropic-billing-header: 1\nS","messages":[{"role":"user","content":"q"}]"#,
+        ),
+        (Endpoint::Responses, r#""instructions":"S","input":"q""#),
+        (Endpoint::Responses, r#""instructions":"","input":[{"role":"user","content":"q"}]"#),
+    ];
+    for (endpoint, members) in plain {
+        let fast = scanned_and_rendered(&format!("{{{members}}}"), endpoint, &model).unwrap();
+        let rich = format!(r#"{{{members},"chat_template_kwargs":{{}}}}"#);
+        assert_eq!(scanned_and_rendered(&rich, endpoint, &model).unwrap(), fast, "{members}");
+        assert!(fast.contains("<|im_start|>user\nq<|im_end|>"), "{fast}");
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) async fn run(
             return Err(error);
         }
     };
+    // Nothing is sent a second time from here on.
+    shard.buffers.give(std::mem::take(&mut slot.message));
     shard.counters.answered(endpoint as usize, slot.response.status);
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no illness.
@@ -48,6 +50,12 @@ pub(super) async fn run(
     if let Err(error) = answered
         && error.blames_worker()
     {
+        if shard.config.health.enabled
+            && let Some(load) = shard.board.rank(plan.rank)
+        {
+            let breaker = &shard.config.breaker;
+            load.failed(shard.now(), breaker.failures, breaker.open);
+        }
         shard.worker_failed(plan.worker);
     }
     answered
@@ -97,6 +105,7 @@ async fn exchange(
         };
         let dispatched = shard.time(Stage::Dispatch, read_at);
         conn.wait_at_most(shard.config.timeouts.first_byte);
+        conn.expect_little(slot.request.stream);
         match send(conn, &mut upstream, outbound, &mut slot.response).await {
             Ok(sent) => {
                 shard.time(Stage::FirstByte, dispatched);

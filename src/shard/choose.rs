@@ -2,16 +2,16 @@
 //! No await in here, so the shard's working memory serves all requests.
 
 use super::connection::Slot;
-use super::matching::{self, ANY_MODEL};
+use super::matching;
 use super::outcome;
-use super::state::{BYTES_PER_TOKEN_DEFAULT, Scratch, Shard};
+use super::state::{Scratch, Shard};
 use crate::account::{Count, Lease, LeaseCost, Stage};
 use crate::base::{ModelIndex, RankIndex};
 use crate::config::Policy;
 use crate::dispatch::SendPlan;
 use crate::index::Overlap;
 use crate::parse::{ApiRequest, Endpoint, Refusal};
-use crate::select::{PickRequest, pick};
+use crate::select::{self, BYTES_PER_TOKEN_DEFAULT, NoModel, PickRequest, pick};
 use crate::worker::{FleetSnapshot, Model};
 
 /// Output tokens expected of a request that does not say.
@@ -53,28 +53,11 @@ pub(super) fn model<'a>(
     endpoint: Endpoint,
     request: &ApiRequest,
 ) -> Result<(ModelIndex, &'a Model), Refusal> {
-    if let Some(any) = fleet.model(ANY_MODEL) {
-        return Ok(any);
-    }
-    if request.has_model && endpoint != Endpoint::Models {
-        let served = fleet.model(&request.model).filter(|(_, model)| !model.ranks.is_empty());
-        return served.ok_or_else(|| {
-            if fleet.models.is_empty() {
-                outcome::no_worker("none has answered yet")
-            } else {
-                Refusal::unknown_model(&request.model)
-            }
-        });
-    }
-    let optional = matches!(
-        endpoint,
-        Endpoint::Generate | Endpoint::Tokenize | Endpoint::Detokenize | Endpoint::Models
-    );
-    if !optional {
-        return Err(Refusal::missing_model());
-    }
-    let first = fleet.models.first().map(|model| (ModelIndex(0), model));
-    first.ok_or_else(|| outcome::no_worker("none has answered yet"))
+    select::model(fleet, endpoint, request).map_err(|none| match none {
+        NoModel::NoneYet => outcome::no_worker("none has answered yet"),
+        NoModel::Unknown => Refusal::unknown_model(&request.model),
+        NoModel::Missing => Refusal::missing_model(),
+    })
 }
 
 /// Chooses a rank and takes its lease. A rank that has no room is left out and the next best is tried.
@@ -91,13 +74,19 @@ pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Ch
     }
     let start = shard.now();
     let ratio = scratch.bytes_per_token(target.model_index);
+    // A prompt that was not matched weighs what its body does: mostly text, a little JSON.
+    let body_bytes = slot.message.len().saturating_sub(slot.head.head_bytes);
+    let prompt_bytes = match scratch.matched.prompt_bytes {
+        0 => u64::try_from(body_bytes).unwrap_or(u64::MAX),
+        matched => matched,
+    };
     loop {
         let request = PickRequest {
             ranks: scratch.candidates.ranks(),
             board: &shard.board,
             overlaps: &scratch.matched.overlaps,
             on_the_way: &scratch.matched.on_the_way,
-            prompt_bytes: scratch.matched.prompt_bytes,
+            prompt_bytes,
             bytes_per_token: ratio,
         };
         let picked = pick(
@@ -149,9 +138,7 @@ fn account_overlap(
     shard.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = target.fleet.ranks.get(rank.index())?.block_size_tokens;
     learn_ratio(scratch, target.model_index, overlap, block_size_tokens);
-    // The engine always computes the last token itself (vLLM: at most floor((n-1)/B) blocks are served).
-    let whole = u64::from(overlap.bytes) >= prompt_bytes;
-    let blocks = overlap.blocks.saturating_sub(u32::from(whole));
+    let blocks = overlap.servable_blocks(usize::try_from(prompt_bytes).unwrap_or(usize::MAX));
     (block_size_tokens > 0).then_some(Predicted { blocks, block_size_tokens })
 }
 

@@ -11,10 +11,8 @@ use crate::block::BlockKey;
 use crate::index::{Overlap, Overlaps};
 use crate::mailbox::{GuessKind, RoutedPrompt};
 use crate::render::{Rendered, canonical, render};
+use crate::select::ANY_MODEL;
 use crate::worker::FleetSnapshot;
-
-/// A model of this name takes requests for any model: with health checks off the served names are unknown.
-pub(super) const ANY_MODEL: &str = "*";
 
 /// One prompt and what is known of it; kept from request to request.
 #[derive(Debug)]
@@ -82,10 +80,12 @@ pub(super) fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scra
     }
     let rendered_at = shard.time(Stage::Render, start);
     if matched.rendered {
-        for root in &target.model.roots {
-            let root = shard.index.salted(root.key, &slot.request.cache_salt);
-            shard.index.overlap(root, &matched.text, &mut matched.exact);
-        }
+        shard.index.overlap_of_roots(
+            &target.model.roots,
+            &slot.request.cache_salt,
+            &matched.text,
+            &mut matched.exact,
+        );
         for (rank, found) in matched.exact.iter_held() {
             matched.overlaps.record(rank, found);
         }

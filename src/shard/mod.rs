@@ -12,6 +12,7 @@ mod matching;
 mod models;
 mod outcome;
 mod read;
+mod record;
 mod refuse;
 mod request;
 mod run;

@@ -37,6 +37,7 @@ pub(super) async fn head(
         first_byte(shard, conn).await?;
     }
     conn.wait_at_most(timeouts.head);
+    conn.expect_little(false);
     loop {
         match parse_request(&conn.input, &shard.head_limits, &mut slot.head) {
             Ok(Progress::Complete) => return Ok(()),
@@ -91,11 +92,15 @@ pub(super) async fn body(
             if length > shard.config.limits.body_bytes_max {
                 return Err(reading.too_large());
             }
-            reading.hold(length)?;
-            while conn.input.len() < start + length {
+            // What has come is counted, not what was announced: an announcement costs its sender nothing.
+            loop {
+                let received = conn.input.len().saturating_sub(start).min(length);
+                reading.hold(received)?;
+                if received == length {
+                    return Ok(length);
+                }
                 reading.more(conn).await?;
             }
-            Ok(length)
         }
         BodyFraming::Chunked => reading.chunked(conn, start).await,
     }

@@ -3,6 +3,7 @@
 use super::connection::{After, Slot};
 use super::state::Shard;
 use crate::account::ENDPOINTS_MAX;
+use crate::base::RankIndex;
 use crate::http1::{BodyFraming, Method, OwnResponse, encode_own};
 use crate::ingress::Conn;
 use crate::parse::{ApiShape, Endpoint, Refusal};
@@ -16,12 +17,16 @@ pub(super) const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 /// Counters' endpoint index of requests that reached no endpoint.
 pub(super) const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
 
-/// Where a refusal is counted.
+/// What is known of a request for counters and its record.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Labels {
     pub(super) endpoint: Option<Endpoint>,
     pub(super) model: Option<usize>,
     pub(super) stream: bool,
+    /// The rank of the last attempt.
+    pub(super) rank: Option<RankIndex>,
+    /// Status of the answer, once there is one.
+    pub(super) status: u16,
 }
 
 /// Answers a request whose head or body is no good. The connection ends: where the next request starts is unknown.

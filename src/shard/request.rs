@@ -6,7 +6,7 @@ use super::connection::{After, Slot};
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::state::Shard;
-use super::{models, outcome};
+use super::{models, outcome, record};
 use crate::account::{Count, Stage};
 use crate::ingress::Conn;
 use crate::parse::{Endpoint, Refusal, route, scan};
@@ -33,6 +33,9 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     let mut labels = Labels::default();
     let served = stages(shard, conn, slot, &mut labels).await;
     shard.time(Stage::Total, started);
+    if shard.config.log.requests {
+        record::write(shard, slot, &labels, &served, started);
+    }
     match served {
         Ok(after) => after,
         Err(Stop::BeforeBody(refusal)) => {
@@ -68,6 +71,7 @@ async fn stages(
     let body_bytes = read::body(shard, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes, shard.random.borrow_mut().u64(..));
     let read_at = shard.now();
+    slot.request.clear();
     if endpoint != Endpoint::Models {
         let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
         scan(body, endpoint, &mut slot.request).map_err(|error| Stop::Refused(error.into()))?;
@@ -76,6 +80,7 @@ async fn stages(
     }
     let fleet = shard.fleet();
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
+        labels.status = 200;
         return Ok(models::answer(shard, conn, slot, &fleet).await);
     }
     let (model_index, model) =
@@ -92,8 +97,12 @@ async fn stages(
         let refused = |refusal| failed.take().unwrap_or(Stop::Refused(refusal));
         let chosen = choose::rank(shard, slot, &target).map_err(refused)?;
         let rank = chosen.lease.rank();
+        labels.rank = Some(rank);
         match attempt::run(shard, conn, slot, Attempt { endpoint, chosen, read_at }).await {
-            Ok(after) => return Ok(after),
+            Ok(after) => {
+                labels.status = slot.response.status;
+                return Ok(after);
+            }
             Err(error) if may_retry(shard, error, tried.len()) => {
                 failed = Some(outcome::stop(&fleet, rank, error));
                 tried.push(rank);

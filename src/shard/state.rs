@@ -14,7 +14,7 @@ use crate::ingress::BufferPool;
 use crate::mailbox::{MeshMessage, RoutedPrompt};
 use crate::relay::{CachedTokens, UpstreamPool};
 use crate::ring::{Bell, MeshSender};
-use crate::select::{Candidates, RoundRobin};
+use crate::select::{BYTES_PER_TOKEN_DEFAULT, Candidates, RoundRobin};
 use crate::worker::{FleetSnapshot, LoadBoard};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -59,9 +59,6 @@ pub(super) struct Scratch {
     /// Bytes per token by model, learnt from matched blocks.
     pub(super) bytes_per_token: Vec<f32>,
 }
-
-/// Bytes per token until matched blocks have told better. English and code under the common vocabularies: 3.5 to 4.5.
-pub(super) const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
 
 impl Scratch {
     /// Bytes per token of a model, as far as known.
@@ -130,9 +127,6 @@ impl Shard {
 
     /// The limit of places on a rank: its own, or the one for all; 0 means none.
     pub(super) fn concurrency_max(&self, fleet: &FleetSnapshot, rank: RankIndex) -> u32 {
-        match fleet.rank(rank) {
-            Some((rank, _)) if rank.concurrency_max > 0 => rank.concurrency_max,
-            _ => self.config.rank_concurrency_max,
-        }
+        fleet.concurrency_max(rank, self.config.rank_concurrency_max)
     }
 }

@@ -108,7 +108,8 @@ pub struct Model {
     pub roots: Vec<BlockRoot>,
     /// Roots of what is only believed to be held.
     pub guess_roots: GuessRoots,
-    /// How its prompts become bytes; `None` when no tokenizer was found (then prompts are not matched).
+    /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by guesses only). Of the
+    /// first configured worker that has one, also where workers of different engines serve the model.
     pub text: Option<Arc<ModelText>>,
 }
 
@@ -163,6 +164,13 @@ impl FleetSnapshot {
     pub fn model(&self, name: &str) -> Option<(ModelIndex, &Model)> {
         let index = self.models.iter().position(|model| &*model.name == name)?;
         Some((ModelIndex::try_from_index(index)?, self.models.get(index)?))
+    }
+
+    /// Most requests in flight on a rank: its own limit, else the one for all; 0 means none.
+    #[must_use]
+    pub fn concurrency_max(&self, index: RankIndex, for_all: u32) -> u32 {
+        let own = self.ranks.get(index.index()).map_or(0, |rank| rank.concurrency_max);
+        if own > 0 { own } else { for_all }
     }
 
     /// The rank and its worker.

@@ -176,3 +176,22 @@ fn full_shards_refuse_and_recover() {
     second.send(&post("/v1/completions", ASK));
     assert_eq!(second.reply().status, 200);
 }
+
+#[test]
+fn announced_bodies_take_no_room_until_they_come() {
+    let worker = Worker::json("{}");
+    let mut config = config(&[&worker]);
+    config.limits.buffered_bytes_max = 100_000;
+    let router = router(config);
+    let mut announcer = Client::connect(router.listen);
+    announcer.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99999\r\n\r\n{");
+    let mut client = Client::connect(router.listen);
+    let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "x".repeat(50_000));
+    for _ in 0..3 {
+        client.send(&post("/v1/completions", body.as_bytes()));
+        assert_eq!(client.reply().status, 200);
+    }
+    let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "x".repeat(100_000));
+    client.send(&post("/v1/completions", body.as_bytes()));
+    assert_eq!(client.reply().status, 429);
+}

@@ -161,9 +161,9 @@ fn conversations_stay_where_their_prefix_is_and_the_prediction_is_exact() {
     let mut used = HashSet::new();
     let (mut exact, mut asked) = (0, 0);
     let mut people: Vec<Person> =
-        (0..6).map(|n| Person::new(handle.listen, &format!("person {n}"))).collect();
+        (0..16).map(|n| Person::new(handle.listen, &format!("person {n}"))).collect();
     let mut homes = vec![String::new(); people.len()];
-    for turn in 0..4 {
+    for turn in 0..3 {
         for (person, home) in people.iter_mut().zip(&mut homes) {
             let (reply, cached) =
                 person.ask(&format!("Question {turn}, please explain é 漢字 once more."));
@@ -179,9 +179,10 @@ fn conversations_stay_where_their_prefix_is_and_the_prediction_is_exact() {
             settle(&handle, &both, lost);
         }
     }
+    // Newcomers go to either worker alike: that all 16 go to one has a chance of 1 in 32,768.
     assert_eq!(used.len(), 2, "both workers share the people");
     assert_eq!(exact, asked, "prediction within one block of the engine's own count");
-    assert!(metric(&handle, "forebay_overlap_error_blocks_count") >= 18.0);
+    assert!(metric(&handle, "forebay_overlap_error_blocks_count") >= 32.0);
 }
 
 #[test]
@@ -190,9 +191,9 @@ fn data_parallel_ranks_are_told_apart_and_pinned() {
     let handle = kv_router(&[&engine], vec![0]);
     let lost = follow(&handle, &[&engine]);
     let mut people: Vec<Person> =
-        (0..4).map(|n| Person::new(handle.listen, &format!("somebody {n}"))).collect();
+        (0..16).map(|n| Person::new(handle.listen, &format!("somebody {n}"))).collect();
     let mut ranks = HashSet::new();
-    for turn in 0..3 {
+    for turn in 0..2 {
         for person in &mut people {
             let (reply, cached) = person.ask("And then?");
             assert!(turn == 0 || cached > 0, "turn {turn} went to the wrong rank");
@@ -229,4 +230,81 @@ fn a_restarted_engine_starts_with_nothing_and_is_used_again() {
         let (reply, cached) = person.ask("What was the first thing I asked?");
         assert!(overlap_tokens(&reply).abs_diff(cached) <= 16, "a ghost of the old cache");
     }
+}
+
+fn explain(handle: &ServerHandle, query: &str, body: &[u8]) -> Reply {
+    let mut client = Client::connect(handle.admin);
+    client.send(&post(&format!("/debug/overlap{query}"), body));
+    client.reply()
+}
+
+#[test]
+fn the_explanation_is_what_then_happens_and_asking_changes_nothing() {
+    let engines = [engine(any_port(), 1), engine(any_port(), 1)];
+    let both = [&engines[0], &engines[1]];
+    let handle = kv_router(&both, vec![0, 1]);
+    let lost = follow(&handle, &both);
+    let mut person = Person::new(handle.listen, "the curious");
+    let (reply, _) = person.ask("What holds what?");
+    let home = reply.field("x-forebay-worker").expect("named").to_owned();
+    settle(&handle, &both, lost);
+
+    let mut messages = person.messages.clone();
+    messages.push(json!({ "role": "user", "content": "And now?" }));
+    let body = json!({ "model": "sim", "messages": messages, "max_tokens": 24 }).to_string();
+    let before = metric(&handle, "forebay_requests_total");
+    let reply = explain(&handle, "?text=true", body.as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let explained: Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(explained["chosen"]["worker"], home.as_str(), "{explained}");
+    assert_eq!((&explained["policy"], &explained["by_chance"]), (&json!("kv"), &json!(false)));
+    let text = explained["prompt"]["text"].as_str().expect("asked for");
+    assert!(text.contains("You answer the curious") && text.contains("And now?"), "{text}");
+    assert_eq!(explained["prompt"]["bytes"], text.len());
+    let ranks = explained["ranks"].as_array().expect("a list");
+    assert_eq!(ranks.len(), 2);
+    let (holder, other) = match ranks[0]["worker"] == home.as_str() {
+        true => (&ranks[0], &ranks[1]),
+        false => (&ranks[1], &ranks[0]),
+    };
+    assert!(holder["overlap_blocks"].as_u64() > other["overlap_blocks"].as_u64(), "{explained}");
+    assert!(holder["cost"].as_u64() < other["cost"].as_u64(), "{explained}");
+    for rank in ranks {
+        assert_eq!((&rank["state"], &rank["breaker_admits"]), (&json!("up"), &json!(true)));
+        assert_eq!(rank["in_flight"], 0, "no lease is taken");
+    }
+    assert_eq!(explain(&handle, "", body.as_bytes()).status, 200);
+    assert!((metric(&handle, "forebay_requests_total") - before).abs() < 0.5);
+
+    // The request itself goes there, with that prediction, which the engine confirms.
+    let (reply, cached) = person.ask("And now?");
+    assert_eq!(reply.field("x-forebay-worker"), Some(home.as_str()));
+    assert_eq!(holder["cached_tokens_expected"], overlap_tokens(&reply));
+    assert!(overlap_tokens(&reply).abs_diff(cached) <= 16);
+}
+
+#[test]
+fn explanations_are_refused_as_the_request_would_be() {
+    let engine = engine(any_port(), 1);
+    let handle = kv_router(&[&engine], vec![0]);
+    let cases: [(&str, &[u8], u16); 6] = [
+        ("", b"{nope", 400),
+        ("", br#"{"messages":[]}"#, 400),
+        ("?endpoint=/v1/nothing", b"{}", 404),
+        ("", &[b' '; 1 << 20], 400),
+        ("", &[b' '; (1 << 20) + 1], 413),
+        ("?text=maybe", b"{}", 400),
+    ];
+    for (query, body, status) in cases {
+        let reply = explain(&handle, query, body);
+        assert_eq!(reply.status, status, "{query}: {}", reply.text());
+    }
+    let any = br#"{"model":"sim","prompt":"hello"}"#;
+    let reply = explain(&handle, "?endpoint=/v1/completions", any);
+    let explained: Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(
+        (&explained["prompt"]["bytes"], &explained["prompt"]["text"]),
+        (&json!(5), &Value::Null)
+    );
+    assert_eq!(admin(&handle, "/debug/overlap").status, 405);
 }

@@ -1,3 +1,5 @@
+//! Decoding against the `tokenizers` crate and by hand.
+
 use super::{Vocabulary, VocabularyError};
 use proptest::prelude::{ProptestConfig, Strategy, prop, prop_assert_eq, proptest};
 use serde_json::{Value, json};

@@ -1,3 +1,5 @@
+//! Plans: what they cover, and that they never differ from the template.
+
 use crate::chat::{ChatRole, ChatTemplate, EngineRules, MessageSpan, SpecialTokens};
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
 

@@ -107,7 +107,9 @@ fn convert_blocks(message: Value, messages: &mut Vec<Value>) {
 
 fn from_responses(body: &mut Map<String, Value>) -> Result<(), RenderError> {
     let mut messages = Vec::new();
-    if let Some(Value::String(instructions)) = body.remove("instructions") {
+    if let Some(Value::String(instructions)) = body.remove("instructions")
+        && !instructions.is_empty()
+    {
         messages.push(json!({ "role": "system", "content": instructions }));
     }
     match body.remove("input") {
@@ -120,6 +122,14 @@ fn from_responses(body: &mut Map<String, Value>) -> Result<(), RenderError> {
         _ => return Err(RenderError::NoMessages),
     }
     body.insert("messages".into(), Value::Array(messages));
+    let effort = body.get("reasoning").and_then(|reasoning| reasoning.get("effort")).cloned();
+    if let Some(effort) = effort.filter(|effort| !effort.is_null()) {
+        // An argument of the template, not the chat's own key: that would also switch thinking on or off.
+        let arguments = body.entry("chat_template_kwargs").or_insert_with(|| json!({}));
+        if let Some(arguments) = arguments.as_object_mut() {
+            arguments.insert("reasoning_effort".into(), effort);
+        }
+    }
     if let Some(Value::Array(tools)) = body.get_mut("tools") {
         tools.retain(|tool| kind(tool) == "function");
         for tool in tools.iter_mut().filter(|tool| tool.get("function").is_none()) {

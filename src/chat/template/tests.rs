@@ -1,3 +1,5 @@
+//! Templates as transformers renders them.
+
 use super::{ChatTemplate, RenderError};
 use crate::chat::{ChatRole, EngineRules, MessageSpan, SpecialTokens};
 use serde_json::{Value, json};
@@ -203,6 +205,15 @@ null"#;
     assert_eq!(
         render(EVERYTHING, &json!({ "input": "q" })),
         "{\"role\": \"user\", \"content\": \"q\"}\nnull"
+    );
+    assert_eq!(
+        render(EVERYTHING, &json!({ "input": "q", "instructions": "" })),
+        "{\"role\": \"user\", \"content\": \"q\"}\nnull"
+    );
+    let effort = json!({ "input": "q", "reasoning": {"effort": "low"} });
+    assert_eq!(
+        render("{{ reasoning_effort }}{{ enable_thinking is defined }}", &effort),
+        "lowFalse"
     );
     let kept = json!({ "input": "q", "previous_response_id": "r" }).to_string();
     assert!(matches!(

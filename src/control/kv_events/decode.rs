@@ -56,7 +56,11 @@ impl Decoder {
         let mut rank = None;
         for position in 2..elements {
             if position == 2 {
-                rank = optional(small)(&mut reader).or_else(|_| reader.skip().map(|()| None))?;
+                // Read on a copy: an odd value is skipped from its start.
+                let mut after = reader;
+                after.skip()?;
+                rank = optional(small)(&mut reader).unwrap_or(None);
+                reader = after;
             } else {
                 reader.skip()?;
             }

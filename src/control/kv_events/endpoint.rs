@@ -105,6 +105,22 @@ impl Endpoint {
             Place::Ipc(_) => Err(EndpointError::Port(self.to_string())),
         }
     }
+
+    /// The endpoint of a rank for the side that listens there. Port 0 asks for any port.
+    pub fn listening(&self, dp_rank: u32) -> Result<Self, EndpointError> {
+        let is_any_port = matches!(self.place, Place::Tcp { port: 0, .. });
+        let endpoint = if is_any_port { self.clone() } else { self.of_rank(dp_rank)? };
+        Ok(Self { side: Side::Bind, ..endpoint })
+    }
+
+    /// The same place with another port, seen from the side that connects.
+    #[must_use]
+    pub fn with_port(mut self, new_port: u16) -> Self {
+        if let Place::Tcp { port, .. } = &mut self.place {
+            *port = new_port;
+        }
+        Self { side: Side::Connect, ..self }
+    }
 }
 
 impl std::fmt::Display for Endpoint {

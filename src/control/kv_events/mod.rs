@@ -27,5 +27,5 @@ pub use event::{Event, Medium, Removed, Stored};
 pub use feed::{Feed, FeedNotice, FeedSpec, KvPort};
 pub use msgpack::MsgpackError;
 pub use rank::{RankFeed, Taken};
-pub use socket::SocketError;
+pub use socket::{Connection, SocketError, Source, encode_message};
 pub use zmtp::ZmtpError;

@@ -1,6 +1,9 @@
-//! A bounds-checked reader of MessagePack values, as far as KV events need them. Allocates nothing, never recurses,
-//! trusts no claimed length, accepts any header width (engines write wider headers than they need).
+//! MessagePack values as far as KV events need them: a thin layer over `rmp` that borrows texts and bytes from the
+//! payload and skips values. Allocates nothing, never recurses, trusts no claimed length, accepts any header width
+//! (engines write wider headers than they need).
 
+use rmp::Marker as M;
+use rmp::decode::{self, ValueReadError};
 use thiserror::Error;
 
 /// Why bytes are not the value that was expected. Always the engine's fault.
@@ -53,40 +56,39 @@ impl<'a> Reader<'a> {
 
     /// Reads one value, or the header of one container.
     pub(super) fn value(&mut self) -> Result<Value<'a>, MsgpackError> {
-        let [marker] = self.fixed::<1>()?;
+        let mut after = self.bytes;
+        let marker = decode::read_marker(&mut after).map_err(cut)?;
+        let bytes = &mut self.bytes;
         Ok(match marker {
-            0x00..=0x7f => Value::Integer { bits: u64::from(marker), negative: false },
-            0x80..=0x8f => Value::Map(u32::from(marker & 0x0f)),
-            0x90..=0x9f => Value::Array(u32::from(marker & 0x0f)),
-            0xa0..=0xbf => Value::Text(self.take(u32::from(marker & 0x1f))?),
-            0xc0 => Value::Nil,
-            0xc1 => return Err(MsgpackError::Reserved),
-            0xc2 | 0xc3 => Value::Boolean,
-            0xc4..=0xc6 => {
-                let length = self.unsigned(marker - 0xc4)?;
-                Value::Binary(self.take_wide(length)?)
+            M::FixPos(_) | M::U8 | M::U16 | M::U32 | M::U64 => {
+                Value::Integer { bits: decode::read_int(bytes).map_err(cut)?, negative: false }
             }
-            0xc7..=0xc9 => {
-                let length = self.unsigned(marker - 0xc7)?;
-                self.take(1)?;
-                self.take_wide(length)?;
+            M::FixNeg(_) | M::I8 | M::I16 | M::I32 | M::I64 => {
+                let value: i64 = decode::read_int(bytes).map_err(cut)?;
+                Value::Integer { bits: value.cast_unsigned(), negative: value < 0 }
+            }
+            M::FixArray(_) | M::Array16 | M::Array32 => {
+                Value::Array(decode::read_array_len(bytes).map_err(cut)?)
+            }
+            M::FixMap(_) | M::Map16 | M::Map32 => {
+                Value::Map(decode::read_map_len(bytes).map_err(cut)?)
+            }
+            M::FixStr(_) | M::Str8 | M::Str16 | M::Str32 => {
+                Value::Text(self.take(decode::read_str_len)?)
+            }
+            M::Bin8 | M::Bin16 | M::Bin32 => Value::Binary(self.take(decode::read_bin_len)?),
+            M::F32 => Value::Float(f64::from(decode::read_f32(bytes).map_err(cut)?)),
+            M::F64 => Value::Float(decode::read_f64(bytes).map_err(cut)?),
+            M::Reserved => return Err(MsgpackError::Reserved),
+            M::Null | M::True | M::False => {
+                self.bytes = after;
+                if marker == M::Null { Value::Nil } else { Value::Boolean }
+            }
+            // What is left are the eight forms of extensions.
+            _ => {
+                self.take(|bytes| Ok(decode::read_ext_meta(bytes)?.size))?;
                 Value::Extension
             }
-            0xca => Value::Float(f64::from(f32::from_be_bytes(self.fixed()?))),
-            0xcb => Value::Float(f64::from_be_bytes(self.fixed()?)),
-            0xcc..=0xcf => Value::Integer { bits: self.unsigned(marker - 0xcc)?, negative: false },
-            0xd0..=0xd3 => signed(self.unsigned(marker - 0xd0)?, marker - 0xd0),
-            0xd4..=0xd8 => {
-                self.take(1 + (1 << (marker - 0xd4)))?;
-                Value::Extension
-            }
-            0xd9..=0xdb => {
-                let length = self.unsigned(marker - 0xd9)?;
-                Value::Text(self.take_wide(length)?)
-            }
-            0xdc | 0xdd => Value::Array(self.length(marker - 0xdc)?),
-            0xde | 0xdf => Value::Map(self.length(marker - 0xde)?),
-            0xe0..=0xff => signed(u64::from(marker), 0),
         })
     }
 
@@ -104,44 +106,20 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn length(&mut self, width: u8) -> Result<u32, MsgpackError> {
-        let length = self.unsigned(width + 1)?;
-        u32::try_from(length).map_err(|_| MsgpackError::Truncated)
-    }
-
-    /// A big-endian unsigned number of `1 << width` bytes.
-    fn unsigned(&mut self, width: u8) -> Result<u64, MsgpackError> {
-        Ok(match width {
-            0 => u64::from(u8::from_be_bytes(self.fixed()?)),
-            1 => u64::from(u16::from_be_bytes(self.fixed()?)),
-            2 => u64::from(u32::from_be_bytes(self.fixed()?)),
-            _ => u64::from_be_bytes(self.fixed()?),
-        })
-    }
-
-    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], MsgpackError> {
-        let (head, rest) = self.bytes.split_first_chunk::<N>().ok_or(MsgpackError::Truncated)?;
-        self.bytes = rest;
-        Ok(*head)
-    }
-
-    fn take_wide(&mut self, length: u64) -> Result<&'a [u8], MsgpackError> {
-        self.take(u32::try_from(length).map_err(|_| MsgpackError::Truncated)?)
-    }
-
-    fn take(&mut self, length: u32) -> Result<&'a [u8], MsgpackError> {
-        let length = usize::try_from(length).map_err(|_| MsgpackError::Truncated)?;
+    /// Reads a length, then borrows so many bytes of the payload: `rmp` alone would copy them.
+    fn take(&mut self, length: ReadLength<'a>) -> Result<&'a [u8], MsgpackError> {
+        let length = usize::try_from(length(&mut self.bytes).map_err(cut)?).map_err(cut)?;
         let (head, rest) = self.bytes.split_at_checked(length).ok_or(MsgpackError::Truncated)?;
         self.bytes = rest;
         Ok(head)
     }
 }
 
-/// Sign-extends a number of `1 << width` bytes.
-fn signed<'a>(bits: u64, width: u8) -> Value<'a> {
-    let unused = 64_u32.saturating_sub(8 << width.min(3));
-    let extended = (bits << unused).cast_signed() >> unused;
-    Value::Integer { bits: extended.cast_unsigned(), negative: extended < 0 }
+type ReadLength<'a> = fn(&mut &'a [u8]) -> Result<u32, ValueReadError>;
+
+/// What is left of an error of `rmp` once the marker is known to fit: a slice can only end too early.
+fn cut<E>(_: E) -> MsgpackError {
+    MsgpackError::Truncated
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A connection to an engine's publisher or replay socket: ZMTP over TCP or a Unix socket, opened from either side. One peer at a time; when it
-//! goes away the connection ends and the feed opens the next one.
+//! A connection to an engine's publisher or replay socket, or to a subscriber of ours: ZMTP over TCP or a Unix socket,
+//! opened from either side. One peer at a time; when it goes away the connection ends and the feed opens the next one.
 //!
 //! Written by hand because the published client does not report a peer that closes in good order: the feed would
 //! wait on a dead socket for ever and keep routing to blocks that are gone.
@@ -43,17 +43,23 @@ pub enum SocketError {
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// Accepts engines that connect to us; none is needed where we connect.
+/// Where connections come from: accepts those that connect to us; nothing is open where we connect.
 #[derive(Debug)]
-pub(super) enum Source {
+pub enum Source {
+    /// Connects to a place.
     Connect(Place),
+    /// Listens on TCP.
     Tcp(TcpListener),
+    /// Listens on a Unix socket.
     Ipc(UnixListener),
 }
 
 impl Source {
     /// Prepares for an endpoint; opens the listening socket where there is one.
-    pub(super) async fn open(endpoint: &Endpoint) -> Result<Self, SocketError> {
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub async fn open(endpoint: &Endpoint) -> Result<Self, SocketError> {
         Ok(match (&endpoint.side, &endpoint.place) {
             (Side::Connect, place) => Self::Connect(place.clone()),
             (Side::Bind, Place::Tcp { host, port }) => {
@@ -63,14 +69,34 @@ impl Source {
         })
     }
 
+    /// The TCP port that is listened on, if one is.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Connect(_) | Self::Ipc(_) => None,
+        }
+    }
+
     /// The next connection, subscribed and ready.
-    pub(super) async fn subscribe(&self, topic: &str) -> Result<Connection, SocketError> {
+    ///
+    /// # Errors
+    /// [`SocketError`] when there is none.
+    pub async fn subscribe(&self, topic: &str) -> Result<Connection, SocketError> {
         self.open_with(SocketKind::Subscriber, &subscription(topic)).await
     }
 
     /// The next connection, with a request sent to the ROUTER at its other end.
     pub(super) async fn request(&self, parts: &[&[u8]]) -> Result<Connection, SocketError> {
         self.open_with(SocketKind::Dealer, &message(parts)).await
+    }
+
+    /// The next connection of a subscriber; what it asks for comes as messages.
+    ///
+    /// # Errors
+    /// [`SocketError`] when there is none, or the peer is no subscriber.
+    pub async fn publish(&self) -> Result<Connection, SocketError> {
+        self.open_with(SocketKind::Publisher, &[]).await
     }
 
     async fn open_with(&self, kind: SocketKind, first: &[u8]) -> Result<Connection, SocketError> {
@@ -109,9 +135,21 @@ fn keep_alive(stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 /// A connection after its handshake.
-pub(super) struct Connection {
+pub struct Connection {
     stream: Box<dyn Stream>,
     inbox: Inbox,
+}
+
+/// A message as it goes over the wire.
+#[must_use]
+pub fn encode_message(parts: &[&[u8]]) -> Vec<u8> {
+    message(parts)
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Connection").field("inbox", &self.inbox).finish_non_exhaustive()
+    }
 }
 
 impl Connection {
@@ -141,7 +179,10 @@ impl Connection {
     }
 
     /// Waits for the next message. Its parts stay readable until [`Connection::done`]. Cancel-safe.
-    pub(super) async fn message(&mut self) -> Result<(Vec<Range<usize>>, usize), SocketError> {
+    ///
+    /// # Errors
+    /// [`SocketError`] at the end of the connection.
+    pub async fn message(&mut self) -> Result<(Vec<Range<usize>>, usize), SocketError> {
         loop {
             match self.inbox.next()? {
                 Some((Incoming::Message(parts), end)) => return Ok((parts, end)),
@@ -157,13 +198,22 @@ impl Connection {
         }
     }
 
+    /// Sends a message as [`encode_message`] makes it.
+    ///
+    /// # Errors
+    /// [`SocketError`] when the connection has ended.
+    pub async fn send(&mut self, encoded: &[u8]) -> Result<(), SocketError> {
+        Ok(self.stream.write_all(encoded).await?)
+    }
+
     /// Bytes of a part.
-    pub(super) fn part(&self, range: &Range<usize>) -> &[u8] {
+    #[must_use]
+    pub fn part(&self, range: &Range<usize>) -> &[u8] {
         self.inbox.slice(range)
     }
 
     /// Lets go of a message.
-    pub(super) fn done(&mut self, end: usize) {
+    pub fn done(&mut self, end: usize) {
         self.inbox.consume(end);
     }
 

@@ -634,3 +634,20 @@ fn a_gap_is_filled() {
         task.await.unwrap();
     });
 }
+
+/// A third element that is no rank is skipped whole, whatever follows it.
+#[test]
+fn odd_elements_after_the_events_are_skipped_whole() {
+    let array = |elements: &[&[u8]]| {
+        let mut payload = vec![0x90 | u8::try_from(elements.len()).unwrap()];
+        elements.iter().for_each(|element| payload.extend_from_slice(element));
+        payload
+    };
+    let (time, none): (&[u8], &[u8]) = (&[0xcb, 0, 0, 0, 0, 0, 0, 0, 0], &[0x90]);
+    let odd: [&[u8]; 4] = [b"\xa3abc", b"\x92\x01\x02", b"\x81\xa1k\x01", b"\xff"];
+    for element in odd {
+        let payload = array(&[time, none, element, b"\x07"]);
+        let head = Decoder::new().decode(&payload, |_| panic!("no event"));
+        assert_eq!(head.unwrap().rank, None, "{element:02x?}");
+    }
+}

@@ -70,6 +70,8 @@ pub(super) enum SocketKind {
     Subscriber,
     /// Talks to a ROUTER.
     Dealer,
+    /// Is listened to, as engines are.
+    Publisher,
 }
 
 impl SocketKind {
@@ -77,6 +79,7 @@ impl SocketKind {
         match self {
             Self::Subscriber => b"SUB",
             Self::Dealer => b"DEALER",
+            Self::Publisher => b"PUB",
         }
     }
 
@@ -84,6 +87,7 @@ impl SocketKind {
         match self {
             Self::Subscriber => peer == b"PUB" || peer == b"XPUB",
             Self::Dealer => peer == b"ROUTER",
+            Self::Publisher => peer == b"SUB" || peer == b"XSUB",
         }
     }
 }

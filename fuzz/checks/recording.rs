@@ -1,0 +1,86 @@
+//! Any bytes as a recording of KV events. Must hold: reading does not depend on how the bytes are cut; what was read from a
+//! part is a beginning of what is read from the whole; bytes are never used twice; bytes inside a chunk with sound
+//! checksums are checked all the same; what was read can be written and is read back equal.
+
+use forebay::record::{ChunkWriter, Decoder, Header, Message, SourceName, Step, frame_chunk};
+
+type Owned = (u64, u16, Vec<Vec<u8>>);
+
+/// Panics when a rule above is broken.
+pub(crate) fn check(data: &[u8]) {
+    file(data);
+    // As the packed bytes of a chunk whose checksums hold.
+    let (&first, rest) = data.split_first().unwrap_or((&0, &[]));
+    let mut chunk = head();
+    frame_chunk(rest, usize::from(first) * 3, u32::from(first % 7), &mut chunk);
+    file(&chunk);
+    // As its messages, unpacked: DEFLATE has blocks that are not compressed.
+    let mut chunk = head();
+    frame_chunk(&stored_block(rest), rest.len(), u32::from(first % 7), &mut chunk);
+    file(&chunk);
+}
+
+fn file(data: &[u8]) {
+    let (whole, sound) = read(data);
+    for cut in [data.len() / 2, data.len().saturating_sub(1)] {
+        let (part, _) = read(&data[..cut]);
+        assert_eq!(part[..], whole[..part.len()], "cut at {cut}");
+    }
+    assert!(whole.is_sorted_by_key(|(at_ns, _, _)| *at_ns), "time goes back");
+    if sound {
+        assert_eq!(read(&written(data, &whole)), (whole, true), "written and read back");
+    }
+}
+
+/// All messages, and whether the bytes were sound as far as they went.
+fn read(data: &[u8]) -> (Vec<Owned>, bool) {
+    let (mut decoder, mut messages, mut start) = (Decoder::new(), Vec::new(), 0);
+    loop {
+        let Ok(step) = decoder.step(&data[start..]) else { return (messages, false) };
+        for message in decoder.messages() {
+            let frames = message.frames().iter().map(|frame| frame.to_vec()).collect();
+            messages.push((message.at_ns, message.source, frames));
+        }
+        match step {
+            Step::Header { used_bytes } | Step::Chunk { used_bytes } | Step::End { used_bytes } => {
+                assert!(used_bytes > 0);
+                start += used_bytes;
+                assert_eq!(decoder.offset(), start as u64);
+            }
+            Step::NeedMore { bytes } => {
+                assert!(bytes > data.len() - start);
+                return (messages, decoder.header().is_some());
+            }
+        }
+    }
+}
+
+fn written(data: &[u8], messages: &[Owned]) -> Vec<u8> {
+    let header = Header::decode(data).unwrap().unwrap().0;
+    let mut out = Vec::new();
+    header.encode(&mut out).unwrap();
+    let mut writer = ChunkWriter::new(header.sources.len());
+    for (at_ns, source, frames) in messages {
+        let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        writer.push(&Message::new(*at_ns, *source, &frames).unwrap(), &mut out).unwrap();
+    }
+    writer.finish(&mut out);
+    out
+}
+
+fn head() -> Vec<u8> {
+    let source = || SourceName { endpoint: "tcp://a:1".to_owned(), topic: String::new() };
+    let mut out = Vec::new();
+    Header { started_unix_ns: 0, sources: vec![source(), source()] }.encode(&mut out).unwrap();
+    out
+}
+
+fn stored_block(plain: &[u8]) -> Vec<u8> {
+    let plain = &plain[..plain.len().min(usize::from(u16::MAX))];
+    let length = u16::try_from(plain.len()).unwrap();
+    let mut out = vec![1];
+    out.extend(length.to_le_bytes());
+    out.extend((!length).to_le_bytes());
+    out.extend_from_slice(plain);
+    out
+}

@@ -1,0 +1,289 @@
+//! Chunks: messages packed together, each chunk with its checksums. Sans-IO: [`ChunkWriter`] makes bytes, [`Decoder`]
+//! takes them, in whatever pieces they come. Claimed sizes are compared with limits and with what DEFLATE can do, and
+//! memory grows with what is unpacked, not with what is claimed.
+
+use super::format::{
+    CHUNK_HEADER_BYTES, DEFLATE_RATIO_MAX, Damage, Header, PLAIN_BYTES_MAX, Reader, RecordingError,
+};
+use super::message::Message;
+use flate2::Compression;
+use flate2::read::{DeflateDecoder, DeflateEncoder};
+use std::io::Read;
+use xxhash_rust::xxh3::xxh3_64;
+
+const CHUNK_MARK: [u8; 4] = *b"CHNK";
+const END_MARK: [u8; 4] = *b"DONE";
+/// Plain bytes after which a chunk is closed: enough to pack well, little to lose in a crash.
+const CHUNK_BYTES_AIM: usize = 256 * 1024;
+
+/// Collects messages and closes chunks.
+#[derive(Debug)]
+pub struct ChunkWriter {
+    source_count: usize,
+    plain: Vec<u8>,
+    packed: Vec<u8>,
+    message_count: u32,
+    last_ns: u64,
+}
+
+impl ChunkWriter {
+    /// For a recording of that many sources.
+    #[must_use]
+    pub fn new(source_count: usize) -> Self {
+        Self { source_count, plain: Vec::new(), packed: Vec::new(), message_count: 0, last_ns: 0 }
+    }
+
+    /// Adds a message. A time before that of the message before becomes that time. Appends a chunk to `out` when one is
+    /// full.
+    ///
+    /// # Errors
+    /// [`RecordingError::Message`] if it names no source of the recording.
+    pub fn push(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), RecordingError> {
+        if usize::from(message.source) >= self.source_count {
+            return Err(RecordingError::Message);
+        }
+        let bytes: usize = message.frames().iter().map(|frame| frame.len()).sum();
+        if self.plain.len() + bytes > CHUNK_BYTES_AIM {
+            self.close_chunk(out);
+        }
+        let at_ns = message.at_ns.max(self.last_ns);
+        let base_ns = if self.message_count == 0 { 0 } else { self.last_ns };
+        message.at(at_ns).encode(base_ns, &mut self.plain);
+        self.last_ns = at_ns;
+        self.message_count += 1;
+        Ok(())
+    }
+
+    /// Appends what is collected as a chunk; nothing if nothing is.
+    pub fn close_chunk(&mut self, out: &mut Vec<u8>) {
+        if self.message_count == 0 {
+            return;
+        }
+        self.packed.clear();
+        let mut encoder = DeflateEncoder::new(self.plain.as_slice(), Compression::default());
+        if encoder.read_to_end(&mut self.packed).is_err() {
+            // Cannot happen: source and sink are memory.
+            crate::base::count_broken_invariant();
+        }
+        frame_chunk(&self.packed, self.plain.len(), self.message_count, out);
+        self.message_count = 0;
+        self.plain.clear();
+        self.plain.shrink_to(2 * CHUNK_BYTES_AIM);
+    }
+
+    /// Appends what is collected and the end mark.
+    pub fn finish(mut self, out: &mut Vec<u8>) {
+        self.close_chunk(out);
+        put_header(END_MARK, &[], 0, 0, out);
+    }
+}
+
+/// Appends a chunk of packed messages. [`ChunkWriter`] does this; tests do it with bytes that nobody would write.
+pub fn frame_chunk(packed: &[u8], plain_bytes: usize, message_count: u32, out: &mut Vec<u8>) {
+    put_header(CHUNK_MARK, packed, plain_bytes, message_count, out);
+    out.extend_from_slice(packed);
+}
+
+fn put_header(mark: [u8; 4], packed: &[u8], plain_bytes: usize, messages: u32, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&mark);
+    for number in [packed.len(), plain_bytes] {
+        // Both are bounded by `PLAIN_BYTES_MAX` and DEFLATE's small overhead.
+        out.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
+    }
+    out.extend_from_slice(&messages.to_le_bytes());
+    out.extend_from_slice(&xxh3_64(packed).to_le_bytes());
+    let checksum = xxh3_64(out.get(start..).unwrap_or_default());
+    out.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// What [`Decoder::step`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing whole yet: that many bytes are needed from the same place, counted from its start.
+    NeedMore {
+        /// At least this many, this time more than there were.
+        bytes: usize,
+    },
+    /// The header, which stands in [`Decoder::header`] now.
+    Header {
+        /// Bytes to let go.
+        used_bytes: usize,
+    },
+    /// A chunk, whose messages stand in [`Decoder::messages`] now.
+    Chunk {
+        /// Bytes to let go.
+        used_bytes: usize,
+    },
+    /// The end mark.
+    End {
+        /// Bytes to let go; none may follow.
+        used_bytes: usize,
+    },
+}
+
+/// Reads a recording from front to back. After an error it is of no further use.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    header: Option<Header>,
+    plain: Vec<u8>,
+    message_count: usize,
+    last_ns: u64,
+    /// Offset in the file of what comes next.
+    at: u64,
+    ended: bool,
+}
+
+impl Decoder {
+    /// At the start of a recording.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The header, once it was read.
+    #[must_use]
+    pub fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+
+    /// Offset of the first byte that no step has used.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    /// Takes the next part off the front of `bytes`, which must go on where the part before ended.
+    ///
+    /// # Errors
+    /// [`RecordingError`] when the bytes are no recording or damaged.
+    pub fn step(&mut self, bytes: &[u8]) -> Result<Step, RecordingError> {
+        self.message_count = 0;
+        self.plain.clear();
+        let step = if self.header.is_none() { self.read_header(bytes) } else { self.part(bytes) }?;
+        let (Step::Header { used_bytes } | Step::Chunk { used_bytes } | Step::End { used_bytes }) =
+            step
+        else {
+            return Ok(step);
+        };
+        self.at = self.at.saturating_add(used_bytes as u64);
+        Ok(step)
+    }
+
+    /// The messages of the chunk that the last step has found.
+    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+        let mut reader = Reader(&self.plain);
+        let mut base_ns = 0;
+        (0..self.message_count).map_while(move |_| {
+            let message = Message::decode(&mut reader, base_ns)?;
+            base_ns = message.at_ns;
+            Some(message)
+        })
+    }
+
+    fn read_header(&mut self, bytes: &[u8]) -> Result<Step, RecordingError> {
+        let Some((header, used_bytes)) = Header::decode(bytes)? else {
+            return Ok(Step::NeedMore { bytes: bytes.len() + 1 });
+        };
+        self.header = Some(header);
+        Ok(Step::Header { used_bytes })
+    }
+
+    fn part(&mut self, bytes: &[u8]) -> Result<Step, RecordingError> {
+        if self.ended {
+            return if bytes.is_empty() {
+                Ok(Step::NeedMore { bytes: 1 })
+            } else {
+                Err(self.damaged(Damage::AfterEnd))
+            };
+        }
+        let Some(head) = bytes.first_chunk::<CHUNK_HEADER_BYTES>() else {
+            return Ok(Step::NeedMore { bytes: CHUNK_HEADER_BYTES });
+        };
+        let head = ChunkHead::decode(head).ok_or(self.damaged(Damage::ChunkHeader))?;
+        if head.is_end {
+            self.ended = true;
+            return Ok(Step::End { used_bytes: CHUNK_HEADER_BYTES });
+        }
+        let used_bytes = CHUNK_HEADER_BYTES + head.packed_bytes;
+        let Some(packed) = bytes.get(CHUNK_HEADER_BYTES..used_bytes) else {
+            return Ok(Step::NeedMore { bytes: used_bytes });
+        };
+        if xxh3_64(packed) != head.checksum {
+            return Err(self.damaged(Damage::Checksum));
+        }
+        self.unpack(packed, &head)?;
+        Ok(Step::Chunk { used_bytes })
+    }
+
+    /// Unpacks a chunk and makes sure that every message in it can be read.
+    fn unpack(&mut self, packed: &[u8], head: &ChunkHead) -> Result<(), RecordingError> {
+        let mut source = packed;
+        let limit = head.plain_bytes as u64 + 1;
+        let unpacked = DeflateDecoder::new(&mut source).take(limit).read_to_end(&mut self.plain);
+        if unpacked.ok() != Some(head.plain_bytes) || !source.is_empty() {
+            return Err(self.damaged(Damage::Packing));
+        }
+        let source_count = self.header.as_ref().map_or(0, |header| header.sources.len());
+        let mut reader = Reader(&self.plain);
+        let mut base_ns = 0;
+        for position in 0..head.message_count {
+            let message = Message::decode(&mut reader, base_ns)
+                .filter(|message| usize::from(message.source) < source_count)
+                .filter(|message| position > 0 || message.at_ns >= self.last_ns)
+                .ok_or(self.damaged(Damage::Message))?;
+            base_ns = message.at_ns;
+        }
+        if !reader.0.is_empty() {
+            return Err(self.damaged(Damage::Message));
+        }
+        self.last_ns = base_ns;
+        self.message_count = head.message_count;
+        Ok(())
+    }
+
+    fn damaged(&self, what: Damage) -> RecordingError {
+        RecordingError::Damaged { at: self.at, what }
+    }
+}
+
+struct ChunkHead {
+    packed_bytes: usize,
+    plain_bytes: usize,
+    message_count: usize,
+    checksum: u64,
+    is_end: bool,
+}
+
+impl ChunkHead {
+    /// `None` if the checksum, the mark or the sizes are not possible.
+    fn decode(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let mark = reader.array::<4>()?;
+        let packed_bytes = usize::try_from(reader.u32()?).ok()?;
+        let plain_bytes = usize::try_from(reader.u32()?).ok()?;
+        let message_count = usize::try_from(reader.u32()?).ok()?;
+        let head = Self {
+            packed_bytes,
+            plain_bytes,
+            message_count,
+            checksum: reader.u64()?,
+            is_end: mark == END_MARK,
+        };
+        let covered = bytes.first_chunk::<{ CHUNK_HEADER_BYTES - 8 }>()?;
+        if reader.u64()? != xxh3_64(covered) {
+            return None;
+        }
+        let possible = if head.is_end {
+            packed_bytes == 0 && plain_bytes == 0 && message_count == 0
+        } else {
+            // The shortest message has three bytes.
+            mark == CHUNK_MARK
+                && plain_bytes <= PLAIN_BYTES_MAX
+                && packed_bytes <= PLAIN_BYTES_MAX + PLAIN_BYTES_MAX / 100
+                && plain_bytes <= packed_bytes.saturating_mul(DEFLATE_RATIO_MAX)
+                && (1..=plain_bytes / 3).contains(&message_count)
+        };
+        possible.then_some(head)
+    }
+}

@@ -1,0 +1,224 @@
+//! Recordings on disk: the codec over files, one chunk in memory. Blocking; for commands, never for a router's threads.
+
+use super::chunk::{ChunkWriter, Decoder, Step};
+use super::format::{End, Header, RecordingError};
+use super::message::Message;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Bytes of one read.
+const READ_BYTES: u64 = 256 * 1024;
+
+/// Writes a recording.
+#[derive(Debug)]
+pub struct FileWriter {
+    file: File,
+    chunks: Option<ChunkWriter>,
+    out: Vec<u8>,
+    written_bytes: u64,
+}
+
+impl FileWriter {
+    /// Creates the file and writes the header. A file that exists is left alone.
+    ///
+    /// # Errors
+    /// When it exists or cannot be written, or the header is too large.
+    pub fn create(path: &Path, header: &Header) -> io::Result<Self> {
+        let mut out = Vec::new();
+        header.encode(&mut out).map_err(invalid)?;
+        let file = File::create_new(path)?;
+        let chunks = Some(ChunkWriter::new(header.sources.len()));
+        let mut writer = Self { file, chunks, out, written_bytes: 0 };
+        writer.write_out()?;
+        Ok(writer)
+    }
+
+    /// Adds a message; full chunks go to the file.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn push(&mut self, message: &Message<'_>) -> io::Result<()> {
+        if let Some(chunks) = &mut self.chunks {
+            chunks.push(message, &mut self.out).map_err(invalid)?;
+        }
+        self.write_out()
+    }
+
+    /// Puts what was added into the file, so that a crash does not lose it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if let Some(chunks) = &mut self.chunks {
+            chunks.close_chunk(&mut self.out);
+        }
+        self.write_out()
+    }
+
+    /// Writes the end and returns the size of the file in bytes.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn finish(mut self) -> io::Result<u64> {
+        if let Some(chunks) = self.chunks.take() {
+            chunks.finish(&mut self.out);
+        }
+        self.write_out()?;
+        self.file.sync_all()?;
+        Ok(self.written_bytes)
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        if !self.out.is_empty() {
+            self.file.write_all(&self.out)?;
+            self.written_bytes += self.out.len() as u64;
+            self.out.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Reads a recording chunk by chunk.
+#[derive(Debug)]
+pub struct FileReader {
+    file: File,
+    decoder: Decoder,
+    header: Header,
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl FileReader {
+    /// Opens a recording and reads its header.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is none.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let (file, decoder) = (File::open(path)?, Decoder::new());
+        let header = Header { started_unix_ns: 0, sources: Vec::new() };
+        let mut reader = Self { file, decoder, header, bytes: Vec::new(), start: 0 };
+        match reader.step()? {
+            Some(Step::Header { .. }) => {}
+            _ => return Err(invalid(RecordingError::HeaderCut)),
+        }
+        reader.header = reader.decoder.header().cloned().unwrap_or_else(|| reader.header.clone());
+        Ok(reader)
+    }
+
+    /// What the recording says about itself.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Reads the next chunk, whose messages are then in [`FileReader::messages`]; `Some` says how the recording ends, if it
+    /// does so here.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is damaged here.
+    pub fn next_chunk(&mut self) -> io::Result<Option<End>> {
+        match self.step()? {
+            Some(Step::End { .. }) => {
+                // Bytes after the end are a fault, which the decoder finds.
+                self.step()?;
+                Ok(Some(End::Complete))
+            }
+            Some(_) => Ok(None),
+            None => Ok(Some(End::Cut { at: self.decoder.offset() })),
+        }
+    }
+
+    /// Messages of the last chunk.
+    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+        self.decoder.messages()
+    }
+
+    /// The next part; `None` at the end of the file.
+    fn step(&mut self) -> io::Result<Option<Step>> {
+        loop {
+            let bytes = self.bytes.get(self.start..).unwrap_or_default();
+            let step = self.decoder.step(bytes).map_err(invalid)?;
+            match step {
+                Step::Header { used_bytes }
+                | Step::Chunk { used_bytes }
+                | Step::End { used_bytes } => {
+                    self.start += used_bytes;
+                    return Ok(Some(step));
+                }
+                Step::NeedMore { bytes } => {
+                    if !self.fill(bytes)? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads until `wanted` bytes are there, in steps, so that a claimed size reserves nothing; false at the end of the
+    /// file.
+    fn fill(&mut self, wanted: usize) -> io::Result<bool> {
+        self.bytes.drain(..self.start);
+        self.start = 0;
+        while self.bytes.len() < wanted {
+            let read = (&mut self.file).take(READ_BYTES).read_to_end(&mut self.bytes)?;
+            if read == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A recording at a glance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// What it says about itself.
+    pub header: Header,
+    /// Messages in it.
+    pub messages: u64,
+    /// Notes that a connection ended.
+    pub disconnects: u64,
+    /// Bytes of all frames.
+    pub frame_bytes: u64,
+    /// From the start of the recording to its last message, in nanoseconds.
+    pub duration_ns: u64,
+    /// How it ends.
+    pub end: End,
+}
+
+/// Reads a whole recording and checks all of it, so that nothing is done with half of a damaged one.
+///
+/// # Errors
+/// When it cannot be read, is none, or is damaged anywhere.
+pub fn inspect(path: &Path) -> io::Result<Summary> {
+    let mut reader = FileReader::open(path)?;
+    let mut summary = Summary {
+        header: reader.header().clone(),
+        messages: 0,
+        disconnects: 0,
+        frame_bytes: 0,
+        duration_ns: 0,
+        end: End::Complete,
+    };
+    loop {
+        let end = reader.next_chunk()?;
+        for message in reader.messages() {
+            summary.duration_ns = message.at_ns;
+            if message.is_end_of_connection() {
+                summary.disconnects += 1;
+                continue;
+            }
+            summary.messages += 1;
+            let bytes: usize = message.frames().iter().map(|frame| frame.len()).sum();
+            summary.frame_bytes += bytes as u64;
+        }
+        if let Some(end) = end {
+            return Ok(Summary { end, ..summary });
+        }
+    }
+}
+
+fn invalid(error: RecordingError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

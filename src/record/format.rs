@@ -1,0 +1,286 @@
+//! The layout of a recording, version 1, and its header. Numbers are little-endian; `varint` is LEB128 of at most ten
+//! bytes; checksums are XXH3-64 without a seed.
+//!
+//! ```text
+//! header   89 'F' 'K' 'V' 0D 0A 1A 0A    magic; shows a transfer that rewrote line ends
+//!          u16 version = 1
+//!          u16 sources                   1 to 1024
+//!          u32 bytes of the source list
+//!          u64 start                     nanoseconds since 1970
+//!          sources times: u16 bytes, endpoint in UTF-8; u16 bytes, topic in UTF-8
+//!          u64 checksum of all the above
+//! chunk    u32 mark = 'CHNK'
+//!          u32 packed bytes
+//!          u32 plain bytes
+//!          u32 messages                  1 or more
+//!          u64 checksum of the packed bytes
+//!          u64 checksum of the five numbers above
+//!          packed bytes: raw DEFLATE (RFC 1951) of the messages
+//! message  varint time                   ns since the start for the first of a chunk, since the one before for others
+//!          varint source                 position in the source list
+//!          varint frames                 0 to 8; 0 says that the connection to the source ended here
+//!          frames times: varint bytes, bytes as they came
+//! end      a chunk header with the mark 'DONE', 0 packed and 0 plain bytes, 0 messages; nothing follows
+//! ```
+//!
+//! Chunks stand alone, so a file that ends early (a crash, a full disk) is good up to its last whole chunk. Lengths have a
+//! checksum of their own, so that a damaged length is not taken for an early end.
+
+use std::fmt;
+use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Version that is written, and the only one that is read.
+pub const VERSION: u16 = 1;
+/// Most sources of one recording.
+pub(super) const SOURCES_MAX: usize = 1_024;
+/// Largest message, frames together: what the feeds take from a socket.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most plain bytes of a chunk: one message of the largest size, or many small ones.
+pub(super) const PLAIN_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 64 * 1024;
+/// DEFLATE shrinks at most by 1032; a chunk that claims more is damaged.
+pub(super) const DEFLATE_RATIO_MAX: usize = 1_032;
+/// Bytes of a chunk header.
+pub const CHUNK_HEADER_BYTES: usize = 32;
+
+const MAGIC: [u8; 8] = *b"\x89FKV\r\n\x1a\n";
+/// Magic, version, sources, bytes of the list, start.
+const FIXED_BYTES: usize = 24;
+const CHECKSUM_BYTES: usize = 8;
+/// Longest source list that is believed: every name of the largest size that is written.
+const LIST_BYTES_MAX: usize = SOURCES_MAX * 2 * (NAME_BYTES_MAX + 2);
+const NAME_BYTES_MAX: usize = 1_024;
+
+/// What a recording says before its first message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// When it began, in nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// What was recorded; messages name sources by their position here.
+    pub sources: Vec<SourceName>,
+}
+
+/// One recorded stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceName {
+    /// Where it was heard.
+    pub endpoint: String,
+    /// Prefix of the topics that were asked for.
+    pub topic: String,
+}
+
+/// Why bytes are not a recording, or not one that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RecordingError {
+    /// Another kind of file.
+    #[error(
+        "not a recording of KV events: it does not begin with the magic bytes 89 46 4b 56 0d 0a 1a 0a"
+    )]
+    Foreign,
+    /// Written by a later version.
+    #[error("a recording of version {0}; this program reads version {VERSION}")]
+    Version(u16),
+    /// Too short to have any message.
+    #[error("the recording ends within its header")]
+    HeaderCut,
+    /// Bytes are not what was written.
+    #[error("damaged at byte {at}: {what}")]
+    Damaged {
+        /// Offset in the file.
+        at: u64,
+        /// What does not hold.
+        what: Damage,
+    },
+    /// More than the format can hold, when writing.
+    #[error(
+        "a recording has 1 to {SOURCES_MAX} sources with names of at most {NAME_BYTES_MAX} bytes"
+    )]
+    Sources,
+    /// A message past its limits, when writing.
+    #[error(
+        "a message is larger than {MESSAGE_BYTES_MAX} bytes, has more than 8 frames, or names no source"
+    )]
+    Message,
+}
+
+/// What does not hold in a damaged recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The header's checksum, or what it covers.
+    Header,
+    /// A chunk header's checksum, mark or sizes.
+    ChunkHeader,
+    /// The checksum of a chunk's bytes.
+    Checksum,
+    /// Bytes that are no DEFLATE, or of another size than was said.
+    Packing,
+    /// A message that does not follow the format.
+    Message,
+    /// Bytes after the end.
+    AfterEnd,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Header => "the header does not match its checksum",
+            Self::ChunkHeader => "no valid chunk begins here",
+            Self::Checksum => "the chunk does not match its checksum",
+            Self::Packing => "the chunk cannot be unpacked to the size that it names",
+            Self::Message => "the chunk holds a message that does not follow the format",
+            Self::AfterEnd => "there are bytes after the end",
+        })
+    }
+}
+
+/// How a recording ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With its end mark.
+    Complete,
+    /// Early; everything before this offset is good.
+    Cut {
+        /// Offset of the first byte that is not used.
+        at: u64,
+    },
+}
+
+impl Header {
+    /// Appends the header.
+    ///
+    /// # Errors
+    /// [`RecordingError::Sources`] for none, too many, or too long a name.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), RecordingError> {
+        let mut list = Vec::new();
+        for source in &self.sources {
+            for name in [&source.endpoint, &source.topic] {
+                let length = u16::try_from(name.len()).map_err(|_| RecordingError::Sources)?;
+                if name.len() > NAME_BYTES_MAX {
+                    return Err(RecordingError::Sources);
+                }
+                list.extend_from_slice(&length.to_le_bytes());
+                list.extend_from_slice(name.as_bytes());
+            }
+        }
+        let count = u16::try_from(self.sources.len()).map_err(|_| RecordingError::Sources)?;
+        if count == 0 || self.sources.len() > SOURCES_MAX {
+            return Err(RecordingError::Sources);
+        }
+        let list_bytes = u32::try_from(list.len()).map_err(|_| RecordingError::Sources)?;
+        let mut header = MAGIC.to_vec();
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&count.to_le_bytes());
+        header.extend_from_slice(&list_bytes.to_le_bytes());
+        header.extend_from_slice(&self.started_unix_ns.to_le_bytes());
+        header.append(&mut list);
+        header.extend_from_slice(&xxh3_64(&header).to_le_bytes());
+        out.append(&mut header);
+        Ok(())
+    }
+
+    /// Reads the header and how many bytes it has; `None` if more bytes are needed.
+    ///
+    /// # Errors
+    /// As soon as the bytes cannot become a header of this version.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, RecordingError> {
+        if !MAGIC.iter().zip(bytes).all(|(wanted, byte)| wanted == byte) {
+            return Err(RecordingError::Foreign);
+        }
+        let Some(fixed) = bytes.first_chunk::<FIXED_BYTES>() else { return Ok(None) };
+        let mut reader = Reader(fixed.get(MAGIC.len()..).unwrap_or_default());
+        let damaged = RecordingError::Damaged { at: 0, what: Damage::Header };
+        let version = reader.u16().ok_or(damaged)?;
+        if version != VERSION {
+            return Err(RecordingError::Version(version));
+        }
+        let count = usize::from(reader.u16().ok_or(damaged)?);
+        let list_bytes = reader.u32().and_then(|n| usize::try_from(n).ok()).ok_or(damaged)?;
+        let started_unix_ns = reader.u64().ok_or(damaged)?;
+        if list_bytes > LIST_BYTES_MAX || count == 0 || count > SOURCES_MAX {
+            return Err(damaged);
+        }
+        let end = FIXED_BYTES + list_bytes;
+        let Some(covered) = bytes.get(..end) else { return Ok(None) };
+        let Some(checksum) = bytes.get(end..).and_then(<[u8]>::first_chunk::<CHECKSUM_BYTES>)
+        else {
+            return Ok(None);
+        };
+        if xxh3_64(covered) != u64::from_le_bytes(*checksum) {
+            return Err(damaged);
+        }
+        let mut reader = Reader(covered.get(FIXED_BYTES..).unwrap_or_default());
+        let mut sources = Vec::new();
+        for _ in 0..count {
+            let mut name = || reader.text().ok_or(damaged);
+            sources.push(SourceName { endpoint: name()?, topic: name()? });
+        }
+        if !reader.0.is_empty() {
+            return Err(damaged);
+        }
+        Ok(Some((Self { started_unix_ns, sources }, end + CHECKSUM_BYTES)))
+    }
+}
+
+/// Takes numbers off the front.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// LEB128; bits past 64 are a fault.
+    pub(super) fn varint(&mut self) -> Option<u64> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.array()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return None;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    pub(super) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let length = usize::from(self.u16()?);
+        std::str::from_utf8(self.bytes(length)?).ok().map(str::to_owned)
+    }
+}
+
+/// Appends LEB128.
+pub(super) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
+    loop {
+        let bits = u8::try_from(value & 0x7f).unwrap_or(0);
+        value >>= 7;
+        if value == 0 {
+            out.push(bits);
+            return;
+        }
+        out.push(bits | 0x80);
+    }
+}

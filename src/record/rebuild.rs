@@ -1,0 +1,124 @@
+//! A recording into an index of this process, by the very code that feeds run: each source is one rank.
+
+use super::message::Message;
+use crate::base::limits::RANKS_MAX;
+use crate::base::{RankIndex, count_broken_invariant};
+use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
+use crate::control::kv_events::{BlockText, FeedCounters, Naming, RankFeed, SliceOps};
+use crate::index::{IndexReader, SliceWriter, index, slice_of};
+use std::sync::Arc;
+
+/// The name under which everything is rooted.
+const MODEL: &str = "recorded";
+/// Memory of one tracked block in a feed's maps, with their spare room.
+const TRACKED_BLOCK_BYTES: usize = 80;
+
+/// How a recording's tokens become bytes.
+#[derive(Clone, Debug)]
+pub enum TokenText {
+    /// As the model's tokenizer has it: the index is the one that a router would have.
+    Vocabulary(Arc<Vocabulary>),
+    /// Four bytes each: the same blocks and prefixes, but no text could be looked up in it.
+    Ids,
+}
+
+impl BlockText for TokenText {
+    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
+        match self {
+            Self::Vocabulary(vocabulary) => vocabulary.decode_into(token_ids, out),
+            Self::Ids => {
+                out.extend(token_ids.iter().flat_map(|token| token.to_le_bytes()));
+                true
+            }
+        }
+    }
+}
+
+/// An index made from messages.
+#[derive(Debug)]
+pub struct Rebuilt {
+    seed: KeySeed,
+    feeds: Vec<RankFeed<TokenText>>,
+    counters: FeedCounters,
+    ops: SliceOps,
+    reader: IndexReader,
+    writers: Vec<SliceWriter>,
+}
+
+impl Rebuilt {
+    /// Empty, for that many sources.
+    #[must_use]
+    pub fn new(
+        seed: KeySeed,
+        text: &TokenText,
+        source_count: usize,
+        memory_bytes_max: usize,
+    ) -> Self {
+        let (reader, writers) = index(1, seed, memory_bytes_max);
+        let source_count = source_count.min(RANKS_MAX);
+        let entries_max = memory_bytes_max / TRACKED_BLOCK_BYTES / source_count.max(1);
+        let feed = |_| {
+            let naming = Naming {
+                seed,
+                model: MODEL.into(),
+                text: Some(text.clone()),
+                slice_of,
+                shard_count: writers.len(),
+            };
+            RankFeed::new(naming, entries_max)
+        };
+        Self {
+            seed,
+            feeds: (0..source_count).map(feed).collect(),
+            counters: FeedCounters::new(),
+            ops: SliceOps::new(writers.len()),
+            reader,
+            writers,
+        }
+    }
+
+    /// Takes the next message; returns how many operations on the index it became.
+    pub fn take(&mut self, message: &Message<'_>) -> usize {
+        let rank = RankIndex(message.source);
+        let Some(feed) = self.feeds.get_mut(rank.index()) else { return 0 };
+        if message.is_end_of_connection() {
+            feed.disconnected(&self.counters, &mut self.ops);
+        } else {
+            feed.message(message.frames(), &self.counters, &mut self.ops);
+        }
+        let mut op_count = 0;
+        for (slice, ops) in self.ops.slices_mut() {
+            let Some(writer) = self.writers.get_mut(slice.index()) else {
+                count_broken_invariant();
+                continue;
+            };
+            op_count += ops.len();
+            ops.drain(..).for_each(|op| writer.apply(rank, op));
+        }
+        op_count
+    }
+
+    /// The index.
+    #[must_use]
+    pub fn index(&self) -> &IndexReader {
+        &self.reader
+    }
+
+    /// What was counted on the way.
+    #[must_use]
+    pub fn counters(&self) -> &FeedCounters {
+        &self.counters
+    }
+
+    /// Where prompts start that ranks of that block size hold.
+    #[must_use]
+    pub fn root(&self, block_size_tokens: u32) -> BlockKey {
+        let name = RootName { model: MODEL, block_size_tokens, ..RootName::default() };
+        BlockKey::root(self.seed, &name)
+    }
+
+    /// Blocks that each rank holds, by the engines' hashes, and tokens per block, 0 if no event said.
+    pub fn ranks(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        self.feeds.iter().map(|feed| (feed.block_count(), feed.block_size_tokens()))
+    }
+}

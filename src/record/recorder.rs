@@ -1,0 +1,202 @@
+//! Follows publishers and writes what they say to a file. One task; each source reconnects by itself. Messages wait in one
+//! bounded queue between the sockets and the file: while the disk is slow the sockets are not read.
+
+use super::file::FileWriter;
+use super::format::{Header, SourceName};
+use super::message::Message;
+use crate::base::{Clock, NanosSinceStart};
+use crate::control::kv_events::{Connection, Endpoint, SocketError, Source};
+use futures_util::future::join_all;
+use std::convert::Infallible;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::{interval, sleep};
+use tracing::{info, warn};
+
+/// Messages between the sockets and the file.
+const WAITING_MAX: usize = 1_024;
+/// Most that a crash loses.
+const FLUSH_PERIOD: Duration = Duration::from_secs(1);
+/// Pause before the first reconnection; doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A stream to record.
+#[derive(Clone, Debug)]
+pub struct RecordSource {
+    /// Where it is published.
+    pub endpoint: Endpoint,
+    /// Prefix of the topics that are wanted.
+    pub topic: String,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Messages, by source.
+    pub messages: Vec<u64>,
+    /// Bytes of all frames.
+    pub frame_bytes: u64,
+    /// Size of the file.
+    pub file_bytes: u64,
+}
+
+/// Why recording ended before it was told to.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// The file.
+    #[error("{path}: {cause}")]
+    File {
+        /// Which.
+        path: String,
+        /// The system's word.
+        cause: io::Error,
+    },
+}
+
+struct Heard {
+    at: NanosSinceStart,
+    source: u16,
+    /// Empty when the connection ended.
+    frames: Vec<Vec<u8>>,
+}
+
+/// Records until `stop` is done. Sources that cannot be reached are tried again for as long as that takes.
+///
+/// # Errors
+/// [`RecordError`] when the file exists already or cannot be written.
+pub async fn record(
+    sources: &[RecordSource],
+    path: &Path,
+    stop: impl Future<Output = ()>,
+) -> Result<Recorded, RecordError> {
+    let of_file =
+        |cause| RecordError::File { path: path.display().to_string(), cause: explained(cause) };
+    let name = |source: &RecordSource| SourceName {
+        endpoint: source.endpoint.to_string(),
+        topic: source.topic.clone(),
+    };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let header = Header {
+        started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
+        sources: sources.iter().map(name).collect(),
+    };
+    let clock = Clock::start();
+    let mut writer = FileWriter::create(path, &header).map_err(of_file)?;
+    let mut recorded = Recorded { messages: vec![0; sources.len()], ..Recorded::default() };
+    let (sink, mut heard) = mpsc::channel(WAITING_MAX);
+    let followers = (0_u16..).zip(sources).map(|(number, source)| {
+        let follower = Follower { number, source: source.clone(), clock, sink: sink.clone() };
+        follower.follow()
+    });
+    tokio::select! {
+        () = stop => {}
+        // Followers never end.
+        _ = join_all(followers) => {}
+        failed = write(&mut heard, &mut writer, &mut recorded) => failed.map_err(of_file)?,
+    }
+    while let Ok(message) = heard.try_recv() {
+        put(&message, &mut writer, &mut recorded).map_err(of_file)?;
+    }
+    recorded.file_bytes = writer.finish().map_err(of_file)?;
+    Ok(recorded)
+}
+
+fn explained(cause: io::Error) -> io::Error {
+    if cause.kind() == io::ErrorKind::AlreadyExists {
+        return io::Error::other(
+            "exists already: recordings do not overwrite; choose another name",
+        );
+    }
+    cause
+}
+
+/// Writes what is heard; ends only with an error.
+async fn write(
+    heard: &mut mpsc::Receiver<Heard>,
+    writer: &mut FileWriter,
+    recorded: &mut Recorded,
+) -> io::Result<()> {
+    let mut flush = interval(FLUSH_PERIOD);
+    loop {
+        tokio::select! {
+            Some(message) = heard.recv() => put(&message, writer, recorded)?,
+            _ = flush.tick() => writer.flush()?,
+        }
+    }
+}
+
+fn put(heard: &Heard, writer: &mut FileWriter, recorded: &mut Recorded) -> io::Result<()> {
+    let frames: Vec<&[u8]> = heard.frames.iter().map(Vec::as_slice).collect();
+    let message = Message::new(heard.at.0, heard.source, &frames).map_err(io::Error::other)?;
+    writer.push(&message)?;
+    if !message.is_end_of_connection()
+        && let Some(count) = recorded.messages.get_mut(usize::from(heard.source))
+    {
+        *count += 1;
+    }
+    let bytes: usize = frames.iter().map(|frame| frame.len()).sum();
+    recorded.frame_bytes += bytes as u64;
+    Ok(())
+}
+
+struct Follower {
+    number: u16,
+    source: RecordSource,
+    clock: Clock,
+    sink: mpsc::Sender<Heard>,
+}
+
+impl Follower {
+    async fn follow(self) -> Infallible {
+        let mut pause = PAUSE_MIN;
+        let mut said = false;
+        loop {
+            let error = match self.session(&mut pause, &mut said).await {
+                Ok(never) => match never {},
+                Err(error) => error,
+            };
+            if !std::mem::replace(&mut said, true) {
+                warn!(endpoint = %self.source.endpoint, %error, "not connected; trying again");
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn session(
+        &self,
+        pause: &mut Duration,
+        said: &mut bool,
+    ) -> Result<Infallible, SocketError> {
+        let source = Source::open(&self.source.endpoint).await?;
+        let mut connection = source.subscribe(&self.source.topic).await?;
+        info!(endpoint = %self.source.endpoint, "recording");
+        (*pause, *said) = (PAUSE_MIN, false);
+        let error = self.listen(&mut connection).await;
+        self.hear(Vec::new()).await;
+        Err(error)
+    }
+
+    /// Until the connection ends.
+    async fn listen(&self, connection: &mut Connection) -> SocketError {
+        loop {
+            let (parts, end) = match connection.message().await {
+                Ok(message) => message,
+                Err(error) => return error,
+            };
+            let frames = parts.iter().map(|part| connection.part(part).to_vec()).collect();
+            connection.done(end);
+            self.hear(frames).await;
+        }
+    }
+
+    async fn hear(&self, frames: Vec<Vec<u8>>) {
+        let heard = Heard { at: self.clock.now(), source: self.number, frames };
+        // The writer is gone only when the recording ends.
+        drop(self.sink.send(heard).await);
+    }
+}

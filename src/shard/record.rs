@@ -1,0 +1,39 @@
+//! One log record per request, only where `log.requests` asks for it: it costs the shard a write to standard error.
+
+use super::connection::{After, Slot};
+use super::refuse::Labels;
+use super::request::Stop;
+use super::state::Shard;
+use crate::base::NanosSinceStart;
+
+/// Writes the record of a request that has ended.
+pub(super) fn write(
+    shard: &Shard,
+    slot: &Slot,
+    labels: &Labels,
+    served: &Result<After, Stop>,
+    started: NanosSinceStart,
+) {
+    let (status, outcome) = match served {
+        Ok(_) => (labels.status, "answered"),
+        Err(Stop::BeforeBody(refusal) | Stop::InBody(refusal) | Stop::Refused(refusal)) => {
+            (refusal.status(), refusal.reason().as_str())
+        }
+        Err(Stop::ClientGone) => (0, "client-gone"),
+        Err(Stop::Cut(error)) => (slot.response.status, error.describe()),
+    };
+    let fleet = shard.fleet();
+    let rank = labels.rank.and_then(|rank| fleet.rank(rank));
+    tracing::info!(
+        status,
+        outcome,
+        endpoint = labels.endpoint.map_or("none", |endpoint| endpoint.name()),
+        model = slot.request.model,
+        stream = labels.stream,
+        worker = rank.map_or("", |(_, worker)| &*worker.name),
+        dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
+        request_id = &*String::from_utf8_lossy(&slot.request_id),
+        micros = shard.now().since(started) / 1_000,
+        "request"
+    );
+}
