@@ -40,9 +40,9 @@ pub const WALK_PROBES_MAX: usize = 65_536;
 pub const BLOCK_BYTES_MAX: usize = 32_767;
 /// Prompts longer than this are matched only up to it.
 pub const PROMPT_BYTES_MATCHED_MAX: usize = 8 * 1024 * 1024;
-/// Bytes of a chunk: the unit in which prompts sent to ranks without KV events are remembered. Some 64 tokens, the
-/// larger of the engines' usual block sizes.
-pub const APPROXIMATE_CHUNK_BYTES: usize = 256;
+/// Bytes of a chunk: the unit in which prompts sent to ranks without KV events are remembered. Some 128 tokens: each chunk
+/// costs its owner a cache miss or three, and a shorter common beginning is hardly worth a detour.
+pub const APPROXIMATE_CHUNK_BYTES: usize = 512;
 /// The same for prompts on their way to ranks with KV events. Coarser: it only has to tell siblings of one burst.
 pub const SPECULATIVE_CHUNK_BYTES: usize = 1_024;
 /// Chunks of one prompt that are remembered; what comes behind them is not.

@@ -1,6 +1,7 @@
 //! Chunks under virtual time, against a plain model and against a real slice.
 
 use super::*;
+use crate::base::limits::APPROXIMATE_CHUNK_BYTES;
 use crate::block::{KeySeed, RootName};
 use crate::index::{IndexReader, Overlaps, SliceWriter, index};
 use proptest::prelude::*;
@@ -67,6 +68,10 @@ impl Owner {
     }
 }
 
+/// Bytes of one approximate chunk.
+#[expect(clippy::cast_possible_truncation, reason = "a small constant")]
+const CHUNK: u32 = APPROXIMATE_CHUNK_BYTES as u32;
+
 fn change(
     slice: &mut SliceWriter,
     held: &mut HashSet<(RankIndex, BlockKey)>,
@@ -91,13 +96,13 @@ fn what_was_sent_is_found_until_its_time_and_use_renews_it() {
     let mut owner = Owner::new(LIMITS);
     let asked = text("a", 3);
     assert_eq!(owner.sent(1, &asked, at(0)), Remembered { kept: true, stored: 3, evicted: 0 });
-    assert_eq!(owner.overlap(1, &asked), 3 * 256);
+    assert_eq!(owner.overlap(1, &asked), 3 * CHUNK);
     assert_eq!(owner.overlap(0, &asked), 0);
     // The beginning alone is used again.
-    assert_eq!(owner.sent(1, &asked[..600], at(6)).stored, 0);
+    assert_eq!(owner.sent(1, &asked[..1_112], at(6)).stored, 0);
     assert_eq!(owner.sweep(at(9), 100).removed, 0);
     assert_eq!(owner.sweep(at(10), 100).removed, 1);
-    assert_eq!(owner.overlap(1, &asked), 2 * 256);
+    assert_eq!(owner.overlap(1, &asked), 2 * CHUNK);
     assert_eq!(owner.sweep(at(16), 100).removed, 2);
     assert!(owner.expiring.is_empty());
     assert_eq!(owner.reader.entry_count(), 0);
@@ -108,9 +113,9 @@ fn kinds_have_their_own_times() {
     let mut owner = Owner::new(LIMITS);
     let asked = text("a", 8);
     let speculative = owner.prompt(1, GuessKind::Speculative, &asked);
-    assert_eq!(owner.remember(&speculative, at(0)).stored, 2);
+    assert_eq!(owner.remember(&speculative, at(0)).stored, 4);
     owner.sent(2, &text("b", 8), at(0));
-    assert_eq!(owner.sweep(at(1), 100), Swept { removed: 2, more: false });
+    assert_eq!(owner.sweep(at(1), 100), Swept { removed: 4, more: false });
     let off = ExpiringLimits { speculative_ttl: Duration::ZERO, ..LIMITS };
     let mut owner = Owner::new(off);
     assert!(!owner.remember(&speculative, at(0)).kept);
@@ -120,19 +125,19 @@ fn kinds_have_their_own_times() {
 #[test]
 fn a_full_rank_forgets_the_end_of_what_was_used_longest_ago() {
     let mut owner = Owner::new(LIMITS);
-    owner.expiring.set_rank(RankIndex(1), 0, 5 * 256, at(0));
+    owner.expiring.set_rank(RankIndex(1), 0, 5 * APPROXIMATE_CHUNK_BYTES, at(0));
     let (old, new) = (text("old", 4), text("new", 3));
     owner.sent(1, &old, at(0));
     assert_eq!(owner.sent(1, &new, at(1)), Remembered { kept: true, stored: 3, evicted: 2 });
-    assert_eq!((owner.overlap(1, &old), owner.overlap(1, &new)), (2 * 256, 3 * 256));
+    assert_eq!((owner.overlap(1, &old), owner.overlap(1, &new)), (2 * CHUNK, 3 * CHUNK));
     // More than fits at all: the beginning is kept.
     let long = text("long", 9);
     assert_eq!(owner.sent(1, &long, at(2)).stored, 5);
-    assert_eq!(owner.overlap(1, &long), 5 * 256);
+    assert_eq!(owner.overlap(1, &long), 5 * CHUNK);
     // A capacity that shrinks takes effect with the next sweep.
-    owner.expiring.set_rank(RankIndex(1), 0, 2 * 256, at(2));
+    owner.expiring.set_rank(RankIndex(1), 0, 2 * APPROXIMATE_CHUNK_BYTES, at(2));
     assert_eq!(owner.sweep(at(3), 100).removed, 3);
-    assert_eq!(owner.overlap(1, &long), 2 * 256);
+    assert_eq!(owner.overlap(1, &long), 2 * CHUNK);
 }
 
 #[test]
@@ -155,11 +160,11 @@ fn a_lost_cache_is_forgotten_and_late_news_of_it_ignored() {
     assert!(!owner.sent(1, &asked, at(1)).kept, "sent to the life before");
     // Bounded, and what the new life is sent meanwhile stays.
     assert_eq!(owner.sweep(at(1), 2), Swept { removed: 2, more: true });
-    let mut again = owner.prompt(1, GuessKind::Approximate, &asked[..300]);
+    let mut again = owner.prompt(1, GuessKind::Approximate, &asked[..600]);
     again.generation = 1;
     assert!(owner.remember(&again, at(2)).kept);
     assert_eq!(owner.sweep(at(2), 100).removed, 0);
-    assert_eq!((owner.overlap(1, &asked), owner.overlap(2, &asked)), (256, 3 * 256));
+    assert_eq!((owner.overlap(1, &asked), owner.overlap(2, &asked)), (CHUNK, 3 * CHUNK));
     // A shard that knows of the next life first says so by what it sends.
     again.generation = 2;
     again.chunks.clear();
@@ -195,7 +200,7 @@ proptest! {
         rank_chunks in 1..20_usize,
         chunks_max in 0..40_usize,
     ) {
-        let limits = ExpiringLimits { rank_bytes_max: rank_chunks * 256, chunks_max, ..LIMITS };
+        let limits = ExpiringLimits { rank_bytes_max: rank_chunks * APPROXIMATE_CHUNK_BYTES, chunks_max, ..LIMITS };
         let mut owner = Owner::new(limits);
         let mut now = NanosSinceStart(0);
         let mut lives = [0_u32; 4];
@@ -214,7 +219,7 @@ proptest! {
                         // All of it that fits is there now.
                         let fits = prompt.chunks.len()
                             .min(chunks_max)
-                            .min((rank_chunks * 256 / kind.chunk_bytes()).max(1));
+                            .min((rank_chunks * APPROXIMATE_CHUNK_BYTES / kind.chunk_bytes()).max(1));
                         for key in &prompt.chunks[..fits] {
                             prop_assert!(owner.held.contains(&(prompt.rank, *key)));
                         }

@@ -100,10 +100,18 @@ pub(super) fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scra
     if any_blind {
         add_approximate(shard, slot, target, matched);
     }
-    if any_told {
+    if any_told && leaves_a_chunk(matched) {
         add_speculative(shard, slot, target, scratch);
     }
     shard.time(Stage::Index, rendered_at);
+}
+
+/// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it? If not, nothing that is on
+/// its way matters, and conversations that go on are spared a walk.
+fn leaves_a_chunk(matched: &Matched) -> bool {
+    let told_most = matched.exact.iter_held().map(|(_, found)| found.bytes).max().unwrap_or(0);
+    let told_most = usize::try_from(told_most).unwrap_or(usize::MAX);
+    matched.text.len().saturating_sub(told_most) >= SPECULATIVE_CHUNK_BYTES
 }
 
 /// The prompt's text: as the engine will see it, else some text of it. False when the body has no prompt.

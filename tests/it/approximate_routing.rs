@@ -46,6 +46,7 @@ fn kv_router(engines: &[EngineHandle], change: impl FnOnce(&mut Config)) -> Serv
     };
     config.health.interval = Duration::from_millis(100);
     config.timeouts.drain = Duration::from_secs(1);
+    config.approximate.ttl = Duration::from_secs(120);
     change(&mut config);
     let handle = router(config);
     until("every worker is up", || usable(&handle) == engines.len());
@@ -116,13 +117,13 @@ impl Person {
     }
 }
 
-/// Six people talk for four turns; whoever asks again finds its history. Returns the workers that were used.
+/// Twelve people talk for three turns; whoever asks again finds its history. Returns the workers that were used.
 fn conversations(handle: &ServerHandle, message: fn(&str, &str) -> Value) -> HashSet<String> {
     let name = |number| format!("person {number}");
     let mut people: Vec<Person> =
-        (0..6).map(|number| Person::new(handle.listen, &name(number), message)).collect();
+        (0..12).map(|number| Person::new(handle.listen, &name(number), message)).collect();
     let mut homes = HashMap::new();
-    for turn in 0..4 {
+    for turn in 0..3 {
         for (number, person) in people.iter_mut().enumerate() {
             let (reply, cached) = person.ask(&format!("Question {turn} é, \"again\"?"));
             assert_eq!(reply.field("x-forebay-overlap-tokens"), None, "no event said so");
