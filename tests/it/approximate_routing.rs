@@ -1,7 +1,7 @@
 //! Prefix affinity without events: workers that publish none, prompts that nobody can render, and bursts that are
 //! quicker than any event. Simulated engines with real sockets and caches.
 
-use crate::rig::{Client, Reply, post, router, until};
+use crate::rig::{Client, Reply, admin, any_port, metric, post, router, until, usable};
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
@@ -10,10 +10,6 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-fn any_port() -> SocketAddr {
-    ([127, 0, 0, 1], 0).into()
-}
 
 fn engine(config: EngineConfig) -> EngineHandle {
     static TEXT: OnceLock<EngineText> = OnceLock::new();
@@ -51,22 +47,6 @@ fn kv_router(engines: &[EngineHandle], change: impl FnOnce(&mut Config)) -> Serv
     let handle = router(config);
     until("every worker is up", || usable(&handle) == engines.len());
     handle
-}
-
-fn admin(handle: &ServerHandle, path: &str) -> String {
-    let mut client = Client::connect(handle.admin);
-    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
-    client.reply().text()
-}
-
-fn usable(handle: &ServerHandle) -> usize {
-    admin(handle, "/workers").matches("\"up\"").count()
-}
-
-fn metric(handle: &ServerHandle, name: &str) -> f64 {
-    let text = admin(handle, "/metrics");
-    let lines = text.lines().filter(|line| line.starts_with(name));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 /// Chunks that the owners of the slices hold now.
@@ -212,7 +192,7 @@ fn slow() -> EngineHandle {
 
 /// Requests in flight, as the load board has them.
 fn in_flight(handle: &ServerHandle) -> u64 {
-    let fleet: Value = serde_json::from_str(&admin(handle, "/workers")).expect("JSON");
+    let fleet: Value = serde_json::from_str(&admin(handle, "/workers").text()).expect("JSON");
     let workers = fleet["workers"].as_array().expect("a list");
     let ranks = workers.iter().flat_map(|worker| worker["ranks"].as_array().expect("a list"));
     ranks.filter_map(|rank| rank["in_flight"].as_u64()).sum()
@@ -241,7 +221,7 @@ fn burst(handle: &ServerHandle, count: u64) -> HashMap<String, usize> {
 }
 
 fn followed(handle: &ServerHandle) -> usize {
-    admin(handle, "/workers").matches("\"kv_events\":true").count()
+    admin(handle, "/workers").text().matches("\"kv_events\":true").count()
 }
 
 #[test]

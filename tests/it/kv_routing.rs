@@ -1,7 +1,7 @@
 //! The main job: conversations land on the rank that holds them, exactly as its engine sees it. Simulated engines with
 //! real sockets, KV events and caches.
 
-use crate::rig::{Client, Reply, post, router, until};
+use crate::rig::{Client, Reply, admin, any_port, metric, post, router, until, usable};
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
@@ -26,10 +26,6 @@ fn engine(listen: SocketAddr, ranks: u32) -> EngineHandle {
     Engine::start_with(config, text.clone()).expect("the engine starts")
 }
 
-fn any_port() -> SocketAddr {
-    ([127, 0, 0, 1], 0).into()
-}
-
 /// A router with policy `kv` that has found all its workers.
 fn kv_router(engines: &[&EngineHandle], cores: Vec<usize>) -> ServerHandle {
     let mut config = Config {
@@ -49,23 +45,6 @@ fn kv_router(engines: &[&EngineHandle], cores: Vec<usize>) -> ServerHandle {
     let handle = router(config);
     until("every worker is up", || usable(&handle) == engines.len());
     handle
-}
-
-fn admin(handle: &ServerHandle, path: &str) -> Reply {
-    let mut client = Client::connect(handle.admin);
-    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
-    client.reply()
-}
-
-fn usable(handle: &ServerHandle) -> usize {
-    let workers = admin(handle, "/workers").text();
-    workers.matches("\"up\"").count()
-}
-
-fn metric(handle: &ServerHandle, name: &str) -> f64 {
-    let text = admin(handle, "/metrics").text();
-    let lines = text.lines().filter(|line| line.starts_with(name));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 /// One person: keeps the history and asks on.

@@ -1,8 +1,10 @@
 //! What the tests share: a router, scripted workers, a raw HTTP client. Every wait has a deadline.
 
+pub(crate) mod admin;
 pub(crate) mod client;
 pub(crate) mod worker;
 
+pub(crate) use admin::{admin, any_port, metric, usable};
 pub(crate) use client::{Client, Reply};
 pub(crate) use worker::Worker;
 
@@ -16,8 +18,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// A router on free ports in front of these workers, without health checks.
 pub(crate) fn config(workers: &[&Worker]) -> Config {
     let mut config = Config {
-        listen: ([127, 0, 0, 1], 0).into(),
-        admin: ([127, 0, 0, 1], 0).into(),
+        listen: any_port(),
+        admin: any_port(),
         cores: vec![0],
         policy: Policy::RoundRobin,
         workers: workers
