@@ -2,7 +2,7 @@
 //! same configuration. Secrets are masked in both.
 
 use super::quantity::{format_duration, format_size};
-use super::schema::{Config, Word, WorkerConfig};
+use super::schema::{Config, IndexConfig, Word, WorkerConfig};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -37,6 +37,7 @@ pub fn to_json(config: &Config) -> Value {
             "speculative_ttl": format_duration(config.approximate.speculative_ttl),
             "rank_bytes_max": format_size(config.approximate.rank_bytes_max),
         },
+        "index": index_to_json(&config.index),
         "limits": {
             "head_bytes_max": format_size(limits.head_bytes_max),
             "head_fields_max": limits.head_fields_max,
@@ -77,6 +78,14 @@ pub fn to_json(config: &Config) -> Value {
     let workers: Vec<Value> = config.workers.iter().map(worker_to_json).collect();
     root.insert("worker".to_owned(), Value::Array(workers));
     Value::Object(root)
+}
+
+fn index_to_json(index: &IndexConfig) -> Value {
+    let mut table = json!({ "snapshot_every": format_duration(index.snapshot_every) });
+    if let (Some(path), Some(table)) = (&index.snapshot, table.as_object_mut()) {
+        table.insert("snapshot".to_owned(), json!(path.display().to_string()));
+    }
+    table
 }
 
 fn worker_to_json(worker: &WorkerConfig) -> Value {

@@ -28,6 +28,8 @@ pub struct Config {
     pub rank_concurrency_max: u32,
     /// `[approximate]`.
     pub approximate: ApproximateConfig,
+    /// `[index]`.
+    pub index: IndexConfig,
     /// `[limits]`.
     pub limits: LimitsConfig,
     /// `[timeouts]`.
@@ -129,6 +131,15 @@ pub struct ApproximateConfig {
     pub rank_bytes_max: usize,
 }
 
+/// What is known of the fleet's caches, across restarts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexConfig {
+    /// `index.snapshot`: file that keeps it; absent: a restarted router knows nothing. Holds a secret.
+    pub snapshot: Option<PathBuf>,
+    /// `index.snapshot_every`: time between two writes; 0 writes only at the end of a drain.
+    pub snapshot_every: Duration,
+}
+
 /// Bounds on what clients and engines may make the router hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitsConfig {
@@ -214,6 +225,7 @@ impl Default for Config {
             policy: Policy::Kv,
             rank_concurrency_max: 0,
             approximate: ApproximateConfig::default(),
+            index: IndexConfig::default(),
             limits: LimitsConfig::default(),
             timeouts: TimeoutsConfig::default(),
             retry: RetryConfig { attempts_max: 2, budget_percent: 20 },
@@ -244,6 +256,12 @@ impl Default for HealthConfig {
             unhealthy_after: 3,
             healthy_after: 1,
         }
+    }
+}
+
+impl Default for IndexConfig {
+    fn default() -> Self {
+        Self { snapshot: None, snapshot_every: Duration::from_secs(300) }
     }
 }
 

@@ -3,12 +3,14 @@
 //! that the loop itself reads.
 
 use super::fleet::FeedPlan;
-use super::kv_events::{Feed, FeedCounters, FeedNotice, FeedSpec, Naming};
+use super::kv_events::{Feed, FeedCounters, FeedNotice, FeedSpec, Naming, SharedState};
 use super::ports::Ports;
+use super::snapshots::{Claim, Copyable, Loading};
 use crate::base::RankIndex;
 use crate::base::limits::RANKS_MAX;
 use crate::block::KeySeed;
 use crate::index::slice_of;
+use crate::snapshot::RankName;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 /// Memory of one tracked block in a feed's maps, with their spare room.
-const TRACKED_BLOCK_BYTES: usize = 80;
+const TRACKED_BLOCK_BYTES: usize = 88;
 /// Blocks that a rank may track at least, however small the budget.
 const RANK_BLOCKS_MIN: usize = 4_096;
 /// Ranks that share the budget at least: a fleet is rarely complete when its first feed starts.
@@ -32,10 +34,13 @@ pub(super) struct Feeds {
     running: HashMap<RankIndex, Running>,
     /// Feeds that are taking their blocks out of the index.
     ending: HashMap<RankIndex, JoinHandle<()>>,
+    /// What the ranks held before a restart.
+    loading: Option<Rc<Loading>>,
 }
 
 struct Running {
     plan: FeedPlan,
+    state: SharedState,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -47,6 +52,7 @@ impl Feeds {
         notices: mpsc::Sender<FeedNotice>,
         seed: KeySeed,
         memory_bytes_max: usize,
+        loading: Option<Rc<Loading>>,
     ) -> Self {
         Self {
             ports,
@@ -56,12 +62,26 @@ impl Feeds {
             memory_bytes_max,
             running: HashMap::new(),
             ending: HashMap::new(),
+            loading,
         }
     }
 
     /// What the feeds have counted.
     pub(super) fn counters(&self) -> &FeedCounters {
         &self.counters
+    }
+
+    /// The ranks that a snapshot can be taken of.
+    pub(super) fn copyable(&self) -> Vec<Copyable> {
+        let of_rank = |feed: &Running| {
+            let text = feed.plan.text.as_ref()?;
+            Some(Copyable {
+                name: rank_name(&feed.plan),
+                vocabulary: Arc::clone(&text.vocabulary),
+                state: Rc::clone(&feed.state),
+            })
+        };
+        self.running.values().filter_map(of_rank).collect()
     }
 
     /// Makes the feeds be as planned.
@@ -90,6 +110,13 @@ impl Feeds {
     fn start(&mut self, plan: FeedPlan, rank_count: usize) -> Running {
         let ranks = rank_count.clamp(BUDGET_RANKS_MIN, RANKS_MAX);
         let entries_max = self.memory_bytes_max / TRACKED_BLOCK_BYTES / ranks;
+        let entries_max = entries_max.max(RANK_BLOCKS_MIN);
+        let claim = Claim {
+            name: rank_name(&plan),
+            vocabulary: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
+            block_size_tokens: plan.block_size_tokens,
+            entries_max,
+        };
         let spec = FeedSpec {
             rank: plan.rank,
             dp_rank: plan.dp_rank,
@@ -104,19 +131,37 @@ impl Feeds {
                 slice_of,
                 shard_count: self.ports.shard_count(),
             },
-            entries_max: entries_max.max(RANK_BLOCKS_MIN),
+            entries_max,
         };
         let (stop, stopped) = oneshot::channel();
         let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
-        let feed = Feed::new(spec, ports, counters, self.notices.clone());
+        let mut feed = Feed::new(spec, ports, Rc::clone(&counters), self.notices.clone());
+        let state = feed.state();
+        let loading = self.loading.as_ref().map(|loading| (Rc::clone(loading), loading.begin()));
         // The old feed's last removals have to arrive before the new one's first stores.
         let before = self.ending.remove(&plan.rank);
         let task = tokio::task::spawn_local(async move {
             if let Some(before) = before {
                 let _ = before.await;
             }
+            if let Some((loading, _under_way)) = loading
+                && let Some(restored) = loading.claim(claim, &counters).await
+            {
+                feed.restore(restored).await;
+            }
             feed.run(stopped).await;
         });
-        Running { plan, stop, task }
+        Running { plan, state, stop, task }
+    }
+}
+
+/// What a rank is found again by.
+fn rank_name(plan: &FeedPlan) -> RankName {
+    RankName {
+        worker: plan.authority.to_string(),
+        dp_rank: plan.dp_rank.0,
+        endpoint: plan.events.endpoint.to_string(),
+        topic: plan.events.topic.clone(),
+        model: plan.model.to_string(),
     }
 }

@@ -9,6 +9,7 @@ use super::kv_events::FeedNotice;
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
+use super::snapshots::{self, Snapshots};
 use super::stop::Stop;
 use super::{ControlError, ControlSetup, scrape, workers};
 use crate::account::{ShardPhase, StageHistograms};
@@ -48,6 +49,7 @@ struct Control {
     fleet: Fleet,
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
+    snapshots: Snapshots,
     histograms: StageHistograms,
     explainer: Explainer,
     /// Workers of which it was said that they have no events.
@@ -75,7 +77,7 @@ struct Drain {
 
 impl Control {
     async fn start_and_run(setup: ControlSetup) -> Result<(), ControlError> {
-        let ControlSetup { config, clock, seed, end, board, index, admin, stopped, signals } =
+        let ControlSetup { config, clock, seed, end, board, index, admin, stopped, signals, .. } =
             setup;
         let stop = Stop::listen(stopped, signals)?;
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
@@ -94,8 +96,16 @@ impl Control {
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
         let fleet = Fleet::new(&config, seed);
         let ports = Rc::new(Ports::new(end));
+        let kept = snapshots::Setup {
+            config: &config.index,
+            clock,
+            seed,
+            shard_count: ports.shard_count(),
+        };
+        let snapshots = Snapshots::start(&kept, setup.snapshot);
         let budget = config.limits.index_bytes_max;
-        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget);
+        let loading = snapshots.loading().cloned();
+        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, loading);
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);
@@ -105,6 +115,7 @@ impl Control {
             fleet,
             snapshot: Arc::default(),
             feeds,
+            snapshots,
             histograms: StageHistograms::new(),
             explainer: Explainer::new(),
             unfed,
@@ -113,6 +124,7 @@ impl Control {
             drain: None,
         };
         control.turn(&mut probed, &mut fed, &mut asked, stop).await;
+        control.snapshots.finish(&control.feeds).await;
         Ok(())
     }
 
@@ -139,6 +151,7 @@ impl Control {
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
                     self.stop_waiting();
+                    self.snapshots.tick(&self.feeds);
                     if self.drained() {
                         return;
                     }
@@ -222,6 +235,8 @@ impl Control {
                     counters: &self.ports.counters(),
                     histograms: &self.histograms,
                     feeds: self.feeds.counters(),
+                    saving: self.snapshots.saving(),
+                    now: self.setup.clock.now(),
                 });
                 let _ = answer.send(text);
             }
@@ -253,6 +268,7 @@ impl Control {
         if listening < phases.len() {
             reasons.push(format!("{listening} of {} shards listen", phases.len()));
         }
+        reasons.extend(self.snapshots.restoring());
         if !self.snapshot.workers.iter().any(|worker| worker.state == WorkerState::Up) {
             reasons.push(format!("none of {} workers is usable", self.snapshot.workers.len()));
         }

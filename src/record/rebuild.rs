@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The name under which everything is rooted.
 const MODEL: &str = "recorded";
 /// Memory of one tracked block in a feed's maps, with their spare room.
-const TRACKED_BLOCK_BYTES: usize = 80;
+const TRACKED_BLOCK_BYTES: usize = 88;
 
 /// How a recording's tokens become bytes.
 #[derive(Clone, Debug)]

@@ -10,11 +10,12 @@
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
 use super::event::{Medium, Removed, Stored};
+use super::held::{BlockLength, HashEntry, Held, KeyEntry};
 use crate::base::ShardIndex;
 use crate::base::limits::BLOCK_BYTES_MAX;
 use crate::block::{BlockKey, KeySeed, RootName};
 use crate::mailbox::KvOp;
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -101,31 +102,31 @@ impl Outcome {
 /// Operations under way to the index, by slice, in the engine's order within each.
 #[derive(Debug)]
 pub struct SliceOps {
-    slices: Vec<Vec<KvOp>>,
+    slices: Vec<VecDeque<KvOp>>,
 }
 
 impl SliceOps {
     /// Empty, for that many slices.
     #[must_use]
     pub fn new(shard_count: usize) -> Self {
-        Self { slices: vec![Vec::new(); shard_count] }
+        Self { slices: vec![VecDeque::new(); shard_count] }
     }
 
     /// True if no slice has operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slices.iter().all(Vec::is_empty)
+        self.slices.iter().all(VecDeque::is_empty)
     }
 
     /// The operations of every slice.
-    pub fn slices_mut(&mut self) -> impl Iterator<Item = (ShardIndex, &mut Vec<KvOp>)> {
+    pub fn slices_mut(&mut self) -> impl Iterator<Item = (ShardIndex, &mut VecDeque<KvOp>)> {
         let number = |(index, ops)| ShardIndex::try_from_index(index).map(|slice| (slice, ops));
         self.slices.iter_mut().enumerate().filter_map(number)
     }
 
-    fn push(&mut self, slice: ShardIndex, op: KvOp) {
+    pub(super) fn push(&mut self, slice: ShardIndex, op: KvOp) {
         match self.slices.get_mut(slice.index()) {
-            Some(ops) => ops.push(op),
+            Some(ops) => ops.push_back(op),
             None => crate::base::count_broken_invariant(),
         }
     }
@@ -136,23 +137,8 @@ impl SliceOps {
 pub struct RankBlocks<T> {
     naming: Naming<T>,
     entries_max: usize,
-    /// By the engine's hash and attention group.
-    hashes: HashMap<(u64, u32), HashEntry, ahash::RandomState>,
-    /// By our key.
-    keys: HashMap<BlockKey, KeyEntry, ahash::RandomState>,
+    held: Held,
     block_bytes: Vec<u8>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct HashEntry {
-    key: BlockKey,
-    stores: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct KeyEntry {
-    slice: ShardIndex,
-    hashes: u32,
 }
 
 /// Where a chain continues.
@@ -173,22 +159,39 @@ impl<T: BlockText> RankBlocks<T> {
         Self {
             naming,
             entries_max,
-            hashes: HashMap::default(),
-            keys: HashMap::default(),
+            held: Held::default(),
             block_bytes: Vec::new(),
         }
+    }
+
+    /// Everything that is held, to be looked at elsewhere while this goes on.
+    #[must_use]
+    pub fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// Holds what was held before a restart. The operations that tell the index come with it.
+    pub fn restore(&mut self, held: Held) {
+        debug_assert!(self.is_empty(), "restored over something");
+        self.held = held;
+    }
+
+    /// What blocks become keys with.
+    #[must_use]
+    pub fn naming(&self) -> &Naming<T> {
+        &self.naming
     }
 
     /// Blocks known by the engine's hash.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.hashes.len()
+        self.held.hashes.len()
     }
 
     /// True if nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
+        self.held.hashes.is_empty()
     }
 
     /// Applies a store. Blocks before a fault stay stored: they are true.
@@ -228,7 +231,7 @@ impl<T: BlockText> RankBlocks<T> {
         }
         let group = event.group.unwrap_or(NO_GROUP);
         for &hash in event.hashes {
-            let Entry::Occupied(mut entry) = self.hashes.entry((hash, group)) else { continue };
+            let Entry::Occupied(mut entry) = self.held.hashes.entry((hash, group)) else { continue };
             if entry.get().stores > 1 {
                 entry.get_mut().stores -= 1;
                 continue;
@@ -241,8 +244,8 @@ impl<T: BlockText> RankBlocks<T> {
 
     /// Forgets everything: the engine said so, restarted, or went silent with events lost.
     pub fn clear(&mut self, ops: &mut SliceOps) {
-        self.hashes.clear();
-        for (key, entry) in self.keys.drain() {
+        self.held.hashes.clear();
+        for (key, entry) in self.held.keys.drain() {
             ops.push(entry.slice, KvOp::Remove { key });
         }
     }
@@ -257,8 +260,8 @@ impl<T: BlockText> RankBlocks<T> {
             };
             return Some(Tip { key: BlockKey::root(self.naming.seed, &name), slice: None });
         };
-        let key = self.hashes.get(&(parent, group))?.key;
-        Some(Tip { key, slice: Some(self.keys.get(&key)?.slice) })
+        let key = self.held.hashes.get(&(parent, group))?.key;
+        Some(Tip { key, slice: Some(self.held.keys.get(&key)?.slice) })
     }
 
     fn extend(
@@ -280,8 +283,8 @@ impl<T: BlockText> RankBlocks<T> {
         let key = parent.key.child(self.naming.seed, &self.block_bytes);
         let first = || (self.naming.slice_of)(key, self.naming.shard_count);
         let slice = parent.slice.unwrap_or_else(first);
-        let full = self.hashes.len() >= self.entries_max;
-        match self.hashes.entry(hash) {
+        let full = self.held.hashes.len() >= self.entries_max;
+        match self.held.hashes.entry(hash) {
             Entry::Occupied(mut entry) if entry.get().key == key => {
                 let stores = &mut entry.get_mut().stores;
                 *stores = stores.saturating_add(1);
@@ -290,7 +293,9 @@ impl<T: BlockText> RankBlocks<T> {
             Entry::Vacant(_) if full => return Err(Outcome::Full),
             Entry::Vacant(entry) => {
                 entry.insert(HashEntry { key, stores: 1 });
-                let held = self.keys.entry(key).or_insert(KeyEntry { slice, hashes: 0 });
+                let length = BlockLength::new(block_bytes, parent.slice.is_none());
+                let new = KeyEntry { parent: parent.key, slice, length, hashes: 0 };
+                let held = self.held.keys.entry(key).or_insert(new);
                 held.hashes += 1;
                 if held.hashes == 1 {
                     ops.push(slice, KvOp::Store { parent: parent.key, key, block_bytes });
@@ -301,7 +306,7 @@ impl<T: BlockText> RankBlocks<T> {
     }
 
     fn release(&mut self, key: BlockKey, ops: &mut SliceOps) {
-        let Entry::Occupied(mut entry) = self.keys.entry(key) else {
+        let Entry::Occupied(mut entry) = self.held.keys.entry(key) else {
             debug_assert!(false, "a hash without its key");
             crate::base::count_broken_invariant();
             return;

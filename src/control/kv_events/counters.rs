@@ -52,12 +52,70 @@ pub enum ResetReason {
     Restart,
     /// The connection ended.
     Disconnect,
+    /// Restored from a snapshot, and nothing has confirmed it in time.
+    Unverified,
 }
 
 impl ResetReason {
     /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::Gap, "gap"), (Self::Restart, "restart"), (Self::Disconnect, "disconnect")];
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Gap, "gap"),
+        (Self::Restart, "restart"),
+        (Self::Disconnect, "disconnect"),
+        (Self::Unverified, "unverified"),
+    ];
+}
+
+/// Why blocks of a snapshot are not held, or not any more; the words are the metrics label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// The engine went on without us, further than it can replay.
+    Gap,
+    /// The engine began again.
+    Restart,
+    /// Nothing has confirmed them in time.
+    Unverified,
+    /// The worker, its stream or its model changed after they were restored.
+    Replaced,
+    /// Tokens become other bytes now.
+    Tokenizer,
+    /// The engine has another block size now.
+    BlockSize,
+    /// The rank may not track so many.
+    Limit,
+    /// Their path does not reach its first block, and the number of shards is another now.
+    Orphan,
+    /// No rank of the fleet has that stream.
+    Unclaimed,
+    /// The snapshot says what cannot be.
+    Odd,
+}
+
+impl Dropped {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 10] = [
+        (Self::Gap, "gap"),
+        (Self::Restart, "restart"),
+        (Self::Unverified, "unverified"),
+        (Self::Replaced, "replaced"),
+        (Self::Tokenizer, "tokenizer"),
+        (Self::BlockSize, "block_size"),
+        (Self::Limit, "limit"),
+        (Self::Orphan, "orphan"),
+        (Self::Unclaimed, "unclaimed"),
+        (Self::Odd, "odd"),
+    ];
+}
+
+impl From<ResetReason> for Dropped {
+    fn from(reason: ResetReason) -> Self {
+        match reason {
+            ResetReason::Gap => Self::Gap,
+            ResetReason::Restart => Self::Restart,
+            ResetReason::Disconnect => Self::Replaced,
+            ResetReason::Unverified => Self::Unverified,
+        }
+    }
 }
 
 const KINDS: usize = EventKind::ALL.len();
@@ -72,6 +130,8 @@ pub struct FeedCounters {
     stalls: Cell<u64>,
     replays: [Cell<u64>; 2],
     blocks: Cell<usize>,
+    restored: Cell<u64>,
+    dropped: [Cell<u64>; Dropped::ALL.len()],
 }
 
 impl FeedCounters {
@@ -115,6 +175,30 @@ impl FeedCounters {
     /// Notes that a feed went from holding one number of blocks to another.
     pub fn blocks_changed(&self, before: usize, after: usize) {
         self.blocks.set(self.blocks.get().saturating_add(after).saturating_sub(before));
+    }
+
+    /// Counts blocks that came from a snapshot.
+    pub fn restored(&self, blocks: usize) {
+        self.restored.set(self.restored.get().saturating_add(blocks as u64));
+    }
+
+    /// Counts blocks of a snapshot that are not held, or not any more.
+    pub fn dropped(&self, reason: Dropped, blocks: u64) {
+        if let Some(cell) = self.dropped.get(reason as usize) {
+            cell.set(cell.get().saturating_add(blocks));
+        }
+    }
+
+    /// Blocks that came from a snapshot.
+    #[must_use]
+    pub fn restored_count(&self) -> u64 {
+        self.restored.get()
+    }
+
+    /// Blocks of a snapshot that are not held, or not any more, for that reason.
+    #[must_use]
+    pub fn dropped_count(&self, reason: Dropped) -> u64 {
+        self.dropped.get(reason as usize).map_or(0, Cell::get)
     }
 
     /// Batches with that result.
@@ -168,6 +252,9 @@ mod tests {
             assert_eq!(*kind as usize, index);
         }
         for (index, (reason, _)) in ResetReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
+        }
+        for (index, (reason, _)) in Dropped::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
         }
         for (index, (outcome, _)) in Outcome::ALL.iter().enumerate() {

@@ -8,20 +8,21 @@
 use super::blocks::{Naming, SliceOps};
 use super::counters::{FeedCounters, ResetReason};
 use super::endpoint::Endpoint;
-use super::rank::{RankFeed, Taken};
+use super::rank::{RankFeed, RankState, Taken};
 use super::socket::{Connection, SocketError, Source};
 use super::zmtp::ZmtpError;
 use crate::base::limits::KV_BATCH_OPS_MAX;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::Vocabulary;
 use crate::mailbox::KvBatch;
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 /// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
@@ -31,6 +32,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Messages that one feed takes before the thread's other tasks get their turn.
 const MESSAGES_PER_TURN: u32 = 32;
+/// Batches of operations that one feed posts before the thread's other tasks get their turn.
+const BATCHES_PER_TURN: u32 = 32;
 /// Longest wait for the next batch of a replay; idle engines look at their replay socket ten times a second.
 const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Sequence number of the message that ends a replay.
@@ -74,6 +77,20 @@ pub struct FeedSpec {
     pub entries_max: usize,
 }
 
+/// What a snapshot tells of a rank, ready to go on with.
+#[derive(Debug)]
+pub struct Restored {
+    /// Blocks and place in the stream.
+    pub state: RankState,
+    /// What tells the index of the blocks.
+    pub ops: SliceOps,
+    /// Forgotten if nothing has confirmed it by then.
+    pub verified_by: Instant,
+}
+
+/// A feed's state, which a snapshot is taken of between two messages. Never borrowed across an await.
+pub type SharedState = Rc<RefCell<RankFeed<Arc<Vocabulary>>>>;
+
 /// A running feed.
 pub struct Feed<P> {
     rank: RankIndex,
@@ -82,8 +99,9 @@ pub struct Feed<P> {
     endpoint: Endpoint,
     replay: Option<Endpoint>,
     topic: String,
-    state: RankFeed<Arc<Vocabulary>>,
+    state: SharedState,
     ops: SliceOps,
+    verified_by: Instant,
     port: P,
     counters: Rc<FeedCounters>,
     notices: mpsc::Sender<FeedNotice>,
@@ -107,8 +125,9 @@ impl<P: KvPort> Feed<P> {
             endpoint: spec.endpoint,
             replay: spec.replay,
             topic: spec.topic,
-            state: RankFeed::new(spec.naming, spec.entries_max),
+            state: Rc::new(RefCell::new(RankFeed::new(spec.naming, spec.entries_max))),
             ops,
+            verified_by: Instant::now(),
             port,
             counters,
             notices,
@@ -116,18 +135,52 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
+    /// What snapshots are taken of.
+    #[must_use]
+    pub fn state(&self) -> SharedState {
+        Rc::clone(&self.state)
+    }
+
+    /// Goes on from a snapshot. The shards are told, and the blocks count, at once: a wrong one costs a miss. To be awaited
+    /// before [`Feed::run`]; when dropped half-way, `run` does the rest.
+    pub async fn restore(&mut self, restored: Restored) {
+        let Restored { state, ops, verified_by } = restored;
+        self.counters.restored(state.held.block_count());
+        self.state.borrow_mut().restore(state, &self.counters);
+        (self.ops, self.verified_by) = (ops, verified_by);
+        self.post().await;
+        self.tell(false).await;
+    }
+
     /// Follows the rank until told to stop, then takes its blocks out of the index.
-    pub async fn run(mut self, stop: oneshot::Receiver<()>) {
-        tokio::select! {
-            _ = stop => {}
-            never = self.follow() => match never {},
+    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+        loop {
+            let overdue = overdue(self.state(), self.verified_by);
+            tokio::select! {
+                _ = &mut stop => break,
+                never = self.follow() => match never {},
+                () = overdue => self.give_up(),
+            }
         }
         self.forget().await;
+    }
+
+    /// Nothing has confirmed what was restored.
+    fn give_up(&mut self) {
+        let reason = ResetReason::Unverified;
+        self.state.borrow_mut().give_up(reason, &self.counters, &mut self.ops);
+        info!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            "restored blocks were not confirmed in time: they are forgotten"
+        );
     }
 
     async fn follow(&mut self) -> Infallible {
         let mut pause = BACKOFF_MIN;
         let mut silent = false;
+        self.post().await;
+        self.tell(false).await;
         loop {
             match Source::open(&self.endpoint).await {
                 Err(error) => self.lost(&error, &mut silent),
@@ -136,7 +189,10 @@ impl<P: KvPort> Feed<P> {
                         Ok(subscriber) => {
                             (pause, silent) = (BACKOFF_MIN, false);
                             let error = self.session(subscriber).await;
-                            self.forget().await;
+                            // What was restored and has met no event yet is as true as before.
+                            if !self.is_unverified() {
+                                self.forget().await;
+                            }
                             self.lost(&error, &mut silent);
                         }
                         Err(error) => self.lost(&error, &mut silent),
@@ -160,8 +216,8 @@ impl<P: KvPort> Feed<P> {
             "following KV events"
         );
         let mut replay = self.replay.clone();
-        self.recover(&mut replay, 0, u64::MAX).await;
-        self.tell(true).await;
+        self.catch_up(&mut replay).await;
+        self.tell(!self.is_unverified()).await;
         let mut taken_count = 0_u32;
         loop {
             taken_count = taken_count.wrapping_add(1);
@@ -173,19 +229,37 @@ impl<P: KvPort> Feed<P> {
                 Err(error) => return error,
             };
             let parts: Vec<&[u8]> = parts.iter().map(|part| subscriber.part(part)).collect();
-            if self.state.is_replayed(&parts) {
+            if self.state.borrow().is_replayed(&parts) {
                 subscriber.done(end);
                 continue;
             }
-            if let Some((from, until)) = self.state.missing_before(&parts) {
+            let missing = self.state.borrow().missing_before(&parts);
+            if let Some((from, until)) = missing {
                 self.recover(&mut replay, from, until).await;
             }
-            let taken = self.state.message(&parts, &self.counters, &mut self.ops);
+            let taken =
+                self.state.borrow_mut().message(&parts, &self.counters, &mut self.ops);
             subscriber.done(end);
             self.say(taken);
             self.post().await;
             self.tell(true).await;
         }
+    }
+
+    /// At the beginning of a connection: what was published before it. What was restored is confirmed or forgotten first;
+    /// where no replay can tell, the live stream's next number will.
+    async fn catch_up(&mut self, replay: &mut Option<Endpoint>) {
+        let restored_at = self.state.borrow().position();
+        if let Some(from) = restored_at {
+            self.recover(replay, from, u64::MAX).await;
+        }
+        if self.state.borrow().position().is_none() {
+            self.recover(replay, 0, u64::MAX).await;
+        }
+    }
+
+    fn is_unverified(&self) -> bool {
+        self.state.borrow().is_unverified()
     }
 
     /// Asks the engine for batches `from` to before `until` and takes them. A replay that fails is not tried again on
@@ -217,7 +291,7 @@ impl<P: KvPort> Feed<P> {
             }
         };
         self.counters.replay(complete);
-        self.state.replay_ended();
+        self.state.borrow_mut().replay_ended();
     }
 
     async fn replay_from(
@@ -240,17 +314,44 @@ impl<P: KvPort> Feed<P> {
             let Ok(bytes) = <[u8; 8]>::try_from(number) else {
                 return Err(ZmtpError::Framing.into());
             };
-            if bytes == REPLAY_END {
+            let message = [b"".as_slice(), number, payload];
+            if self.is_unverified() {
+                if !self.verify(&message) {
+                    return Ok(count);
+                }
+            } else if bytes == REPLAY_END {
                 return Ok(count);
-            }
-            if (from..until).contains(&u64::from_be_bytes(bytes)) {
-                let message = [b"".as_slice(), number, payload];
-                let _ = self.state.message(&message, &self.counters, &mut self.ops);
+            } else if (from..until).contains(&u64::from_be_bytes(bytes)) {
+                let _ = self.state.borrow_mut().message(&message, &self.counters, &mut self.ops);
                 count += 1;
             }
             connection.done(end);
             self.post().await;
         }
+    }
+
+    /// Compares the first answer to a replay with what was restored; false if all of that is forgotten now.
+    fn verify(&mut self, message: &[&[u8]]) -> bool {
+        let mut state = self.state.borrow_mut();
+        let blocks = state.block_count();
+        let refuted = state.verify(message, &self.counters, &mut self.ops);
+        let (worker, dp_rank) = (&*self.worker, self.dp_rank.0);
+        match refuted {
+            None => info!(worker, dp_rank, blocks, "restored blocks are confirmed by the engine"),
+            Some(ResetReason::Gap) => info!(
+                worker,
+                dp_rank,
+                blocks,
+                "the engine went on further than it can replay: restored blocks are forgotten"
+            ),
+            Some(_) => info!(
+                worker,
+                dp_rank,
+                blocks,
+                "the engine began again since the snapshot: restored blocks are forgotten"
+            ),
+        }
+        refuted.is_none()
     }
 
     /// Says what is special about a message.
@@ -278,19 +379,26 @@ impl<P: KvPort> Feed<P> {
     }
 
     async fn forget(&mut self) {
-        self.state.disconnected(&self.counters, &mut self.ops);
+        self.state.borrow_mut().disconnected(&self.counters, &mut self.ops);
         self.post().await;
         self.tell(false).await;
     }
 
     /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they are posted.
     async fn post(&mut self) {
+        let mut posted_count = 0_u32;
         for (slice, ops) in self.ops.slices_mut() {
             while !ops.is_empty() {
                 let count = ops.len().min(KV_BATCH_OPS_MAX);
                 let batch: Vec<_> = ops.iter().take(count).copied().collect();
                 match self.port.post(slice, KvBatch { rank: self.rank, ops: batch }) {
-                    Ok(()) => drop(ops.drain(..count)),
+                    Ok(()) => {
+                        drop(ops.drain(..count));
+                        posted_count = posted_count.wrapping_add(1);
+                        if posted_count.is_multiple_of(BATCHES_PER_TURN) {
+                            yield_now().await;
+                        }
+                    }
                     Err(_) => {
                         self.counters.stall();
                         sleep(RING_FULL_PAUSE).await;
@@ -301,7 +409,7 @@ impl<P: KvPort> Feed<P> {
     }
 
     async fn tell(&mut self, live: bool) {
-        let block_size_tokens = self.state.block_size_tokens();
+        let block_size_tokens = self.state.borrow().block_size_tokens();
         let notice = FeedNotice { rank: self.rank, live, block_size_tokens };
         if notice != self.told && self.notices.send(notice).await.is_ok() {
             self.told = notice;
@@ -323,4 +431,16 @@ impl<P: KvPort> Feed<P> {
             "no KV events: prompts are not matched against this rank until it is reached; trying on"
         );
     }
+}
+
+/// Ends when what was restored is unverified at that time; never otherwise.
+async fn overdue(state: SharedState, at: Instant) {
+    let is_unverified = || state.borrow().is_unverified();
+    if is_unverified() {
+        sleep_until(at).await;
+        if is_unverified() {
+            return;
+        }
+    }
+    std::future::pending().await
 }

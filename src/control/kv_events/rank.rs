@@ -5,7 +5,9 @@ use super::blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
 use super::event::{Event, Stored};
+use super::held::Held;
 use super::sequence::{Sequence, Step};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// State of one stream.
 #[derive(Debug)]
@@ -16,6 +18,23 @@ pub struct RankFeed<T> {
     /// Last batch that came by replay, until the live stream is past it.
     replayed_until: Option<u64>,
     block_size_tokens: u32,
+    /// Of the last batch taken.
+    payload_hash: u64,
+    /// What is held came from a snapshot, and nothing has shown yet that the engine still is where it was then.
+    is_unverified: bool,
+}
+
+/// A stream at one moment: as a snapshot takes it and brings it back.
+#[derive(Clone, Debug)]
+pub struct RankState {
+    /// The blocks.
+    pub held: Held,
+    /// Number of the last batch taken.
+    pub sequence: u64,
+    /// XXH3-64 of that batch's payload.
+    pub payload_hash: u64,
+    /// Tokens per block as seen in events; 0 if none has told.
+    pub block_size_tokens: u32,
 }
 
 /// What one message was.
@@ -39,7 +58,79 @@ impl<T: BlockText> RankFeed<T> {
             sequence: Sequence::default(),
             replayed_until: None,
             block_size_tokens: 0,
+            payload_hash: 0,
+            is_unverified: false,
         }
+    }
+
+    /// A copy for a snapshot; `None` where there is nothing worth one.
+    #[must_use]
+    pub fn state(&self) -> Option<RankState> {
+        let sequence = self.sequence.last()?;
+        (!self.blocks.is_empty()).then(|| RankState {
+            held: self.blocks.held().clone(),
+            sequence,
+            payload_hash: self.payload_hash,
+            block_size_tokens: self.block_size_tokens,
+        })
+    }
+
+    /// Goes on where a snapshot was taken; unverified until the stream shows that the engine did so too.
+    pub fn restore(&mut self, state: RankState, counters: &FeedCounters) {
+        self.blocks.restore(state.held);
+        counters.blocks_changed(0, self.blocks.len());
+        self.sequence = Sequence::after(state.sequence);
+        self.payload_hash = state.payload_hash;
+        self.block_size_tokens = state.block_size_tokens;
+        self.is_unverified = true;
+    }
+
+    /// True while nothing has confirmed what was restored.
+    #[must_use]
+    pub fn is_unverified(&self) -> bool {
+        self.is_unverified
+    }
+
+    /// Number of the last batch taken, in this connection or before the snapshot.
+    #[must_use]
+    pub fn position(&self) -> Option<u64> {
+        self.sequence.last()
+    }
+
+    /// Compares the first answer to a replay with the batch that the restored state was taken after. An engine that began
+    /// again and counted past it has another batch under that number. If it is not the same, everything is forgotten and the
+    /// reason returned.
+    pub fn verify(
+        &mut self,
+        parts: &[&[u8]],
+        counters: &FeedCounters,
+        ops: &mut SliceOps,
+    ) -> Option<ResetReason> {
+        let (number, last) = (sequence_number(parts), self.sequence.last());
+        let payload_hash = parts.get(2).map(|payload| xxh3_64(payload));
+        let is_end = number == Some(u64::MAX);
+        let reason = if number > last && !is_end {
+            ResetReason::Gap
+        } else if number != last || payload_hash != Some(self.payload_hash) {
+            ResetReason::Restart
+        } else {
+            self.is_unverified = false;
+            return None;
+        };
+        self.give_up(reason, counters, ops);
+        Some(reason)
+    }
+
+    /// Forgets what was restored.
+    pub fn give_up(
+        &mut self,
+        reason: ResetReason,
+        counters: &FeedCounters,
+        ops: &mut SliceOps,
+    ) {
+        counters.reset(reason);
+        self.count_dropped(reason, counters);
+        self.begin_again(counters, ops);
     }
 
     /// Tokens per block as seen in the events of this connection; 0 before the first.
@@ -69,7 +160,9 @@ impl<T: BlockText> RankFeed<T> {
 
     /// A replay has ended: the live stream may still hold what it brought.
     pub fn replay_ended(&mut self) {
-        self.replayed_until = self.sequence.last();
+        if !self.is_unverified {
+            self.replayed_until = self.sequence.last();
+        }
     }
 
     /// Takes one message: `[topic, sequence, payload]`.
@@ -94,15 +187,23 @@ impl<T: BlockText> RankFeed<T> {
         if !self.blocks.is_empty() {
             counters.reset(ResetReason::Disconnect);
         }
-        self.forget(counters, ops);
+        self.count_dropped(ResetReason::Disconnect, counters);
+        self.begin_again(counters, ops);
+    }
+
+    fn begin_again(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
+        counters.blocks_changed(self.blocks.len(), 0);
+        self.blocks.clear(ops);
         self.sequence = Sequence::default();
         self.replayed_until = None;
         self.block_size_tokens = 0;
     }
 
-    fn forget(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
-        counters.blocks_changed(self.blocks.len(), 0);
-        self.blocks.clear(ops);
+    /// What is held goes; counts it if it came from a snapshot and was never confirmed.
+    fn count_dropped(&mut self, reason: ResetReason, counters: &FeedCounters) {
+        if std::mem::take(&mut self.is_unverified) {
+            counters.dropped(reason.into(), self.blocks.held().block_count() as u64);
+        }
     }
 
     fn take(&mut self, parts: &[&[u8]], counters: &FeedCounters, ops: &mut SliceOps) -> Taken {
@@ -119,9 +220,12 @@ impl<T: BlockText> RankFeed<T> {
             Step::Gap { missed } => (Some(ResetReason::Gap), missed),
             Step::Restarted => (Some(ResetReason::Restart), 0),
         };
-        if reset.is_some() {
+        if let Some(reason) = reset {
+            self.count_dropped(reason, counters);
             self.blocks.clear(ops);
         }
+        self.is_unverified = false;
+        self.payload_hash = xxh3_64(payload);
         Taken { result: self.payload(payload, counters, ops), reset, missed }
     }
 

@@ -35,6 +35,11 @@ impl Sequence {
         (from < number).then_some((from, number))
     }
 
+    /// Goes on after a number that was taken in another life.
+    pub(super) fn after(last: u64) -> Self {
+        Self { last: Some(last) }
+    }
+
     /// The last number taken.
     pub(super) fn last(&self) -> Option<u64> {
         self.last

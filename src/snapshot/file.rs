@@ -1,0 +1,183 @@
+//! Snapshots on disk. Blocking.
+
+use super::block::{Block, EngineHash};
+use super::format::{Header, SnapshotError};
+use super::rank::{RankHead, RankName};
+use super::reader::{Part, SnapshotReader};
+use super::writer::Encoder;
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Only the owner: the file holds the seed of the block keys.
+const MODE: u32 = 0o600;
+/// Bytes that are made before they go to the file.
+const WRITE_BYTES: usize = 256 * 1024;
+
+/// Writes a snapshot beside its place and puts it there when it is whole. Dropped before, it leaves nothing behind.
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    file: File,
+    path: PathBuf,
+    beside: PathBuf,
+    encoder: Encoder,
+    written_bytes: u64,
+    is_whole: bool,
+}
+
+impl SnapshotWriter {
+    /// Begins.
+    ///
+    /// # Errors
+    /// When no file can be created beside the path.
+    pub fn create(path: &Path, header: &Header) -> io::Result<Self> {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let beside = path.with_file_name(name);
+        // What a crash has left. Never opened as it is: its mode could be another.
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
+        let encoder = Encoder::new(header);
+        let path = path.to_owned();
+        Ok(Self { file, path, beside, encoder, written_bytes: 0, is_whole: false })
+    }
+
+    /// Begins a rank; false if a name is too long, then the rank has to be left out.
+    pub fn rank(&mut self, head: &RankHead) -> bool {
+        self.encoder.rank(head)
+    }
+
+    /// Adds a block of the rank.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn block(&mut self, block: &Block, hashes: &[EngineHash]) -> io::Result<()> {
+        self.encoder.block(block, hashes);
+        if self.encoder.made().len() >= WRITE_BYTES { self.write_out() } else { Ok(()) }
+    }
+
+    /// Puts the whole snapshot in its place; returns its size in bytes.
+    ///
+    /// # Errors
+    /// When it cannot be written or moved there; what was there stays.
+    pub fn finish(mut self) -> io::Result<u64> {
+        self.encoder.end();
+        self.write_out()?;
+        self.file.sync_all()?;
+        fs::rename(&self.beside, &self.path)?;
+        self.is_whole = true;
+        // Without this a crash of the machine may bring the last one back, which is no harm worth failing for.
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        Ok(self.written_bytes)
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        let made = self.encoder.made();
+        self.file.write_all(made)?;
+        self.written_bytes += made.len() as u64;
+        made.clear();
+        Ok(())
+    }
+}
+
+impl Drop for SnapshotWriter {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            let _ = fs::remove_file(&self.beside);
+        }
+    }
+}
+
+/// A snapshot that was opened: its header is sound, the rest is not looked at yet.
+#[derive(Debug)]
+pub struct SnapshotFile {
+    file: File,
+    header: Header,
+}
+
+/// Where a rank begins in a file.
+#[derive(Clone, Debug)]
+pub struct RankPlace {
+    /// What is said of it.
+    pub head: RankHead,
+    at: u64,
+}
+
+/// Everything that a snapshot holds, by whose it was.
+pub type Contents = HashMap<RankName, RankPlace>;
+
+impl SnapshotFile {
+    /// Opens a snapshot and reads its header; `None` if there is no file.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when it cannot be read or is no snapshot of this version.
+    pub fn open(path: &Path) -> Result<Option<Self>, SnapshotError> {
+        // Looked at first: to open a pipe would wait for its other end.
+        match fs::metadata(path) {
+            Ok(found) if found.is_file() => {}
+            Ok(_) => return Err(io::Error::other("not a regular file").into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let mut file = File::open(path)?;
+        let (_, header) = SnapshotReader::open(&mut file)?;
+        Ok(Some(Self { file, header }))
+    }
+
+    /// What it says about itself.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Reads all of it and checks every byte; keeps the places of the ranks and no block.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when it is damaged anywhere.
+    pub fn check(&mut self) -> Result<Contents, SnapshotError> {
+        self.file.seek(SeekFrom::Start(0))?;
+        let (mut reader, _) = SnapshotReader::open(BufReader::new(&self.file))?;
+        let mut contents = Contents::new();
+        loop {
+            let at = reader.offset();
+            match reader.next_part()? {
+                Part::Rank(head) => drop(contents.insert(head.name.clone(), RankPlace { head, at })),
+                Part::Blocks(_) => {}
+                Part::End => return Ok(contents),
+            }
+        }
+    }
+
+    /// Reads the blocks of one rank, a parent before its children.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the file is not any more what it was when it was checked.
+    pub fn blocks(
+        &mut self,
+        place: &RankPlace,
+        mut each: impl FnMut(&Block, &[EngineHash]),
+    ) -> Result<(), SnapshotError> {
+        self.file.seek(SeekFrom::Start(place.at))?;
+        let mut reader = SnapshotReader::resume(BufReader::new(&self.file), place.at, 0);
+        let changed = || SnapshotError::Io(io::Error::other("changed while it was read"));
+        if !matches!(reader.next_part()?, Part::Rank(head) if head == place.head) {
+            return Err(changed());
+        }
+        let mut left = place.head.block_count;
+        let mut hashes = Vec::new();
+        while left > 0 {
+            let Part::Blocks(mut blocks) = reader.next_part()? else { return Err(changed()) };
+            while let Some(block) = blocks.next_into(&mut hashes) {
+                left = left.saturating_sub(1);
+                each(&block, &hashes);
+            }
+        }
+        Ok(())
+    }
+}

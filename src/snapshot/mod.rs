@@ -1,0 +1,23 @@
+//! Snapshots of what the fleet's caches hold: written while the router runs, read when it starts again, so that a restart
+//! does not forget. The layout stands in `format`.
+//!
+//! The codec ([`Header`], [`RankHead`], [`Block`], [`SnapshotReader`]) knows readers and writers of bytes and nothing of
+//! threads; [`SnapshotWriter`] and [`SnapshotFile`] put it on disk. Blocking: for threads of their own, never for a shard or the
+//! control plane's loop. Limits: one chunk in memory, [`RANKS_MAX`](crate::base::limits::RANKS_MAX) ranks. Must never trust
+//! a length, a count or a checksum that it reads, and never leave half a file where the last whole one was.
+
+mod block;
+mod file;
+mod format;
+mod rank;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use block::{Block, Blocks, ENGINE_HASHES_MAX, EngineHash};
+pub use file::{Contents, RankPlace, SnapshotFile, SnapshotWriter};
+pub use format::{Damage, HEADER_BYTES, Header, SnapshotError, VERSION};
+pub use rank::{RankHead, RankName};
+pub use reader::{Part, SnapshotReader};
+pub use writer::Encoder;
