@@ -58,7 +58,7 @@ impl Block {
         let slice = ShardIndex(u16::try_from(reader.varint()?).ok()?);
         let hash_count = usize::try_from(reader.varint()?).ok()?;
         let possible = (1..=BLOCK_BYTES_MAX).contains(&usize::from(block_bytes))
-            && (1..=ENGINE_HASHES_MAX).contains(&hash_count)
+            && hash_count <= ENGINE_HASHES_MAX
             && parent != key;
         if !possible {
             return None;

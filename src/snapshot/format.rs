@@ -15,7 +15,7 @@
 //!          u64 key                       of the path with the block
 //!          varint bytes * 2 + first      bytes of its text; 1 if the parent is a root
 //!          varint slice                  that the path belongs to
-//!          varint hashes                 1 or more: what the engine calls the block
+//!          varint hashes                 what the engine calls the block
 //!          hashes times: u64 hash; varint group + 1, 0 for none; varint stores
 //! end      a chunk 'DONE': u32 ranks, u64 digest of all chunk headers before it; nothing follows
 //! ```

@@ -19,4 +19,5 @@ mod recording;
 mod relay_bytes;
 mod rig;
 mod starvation;
+mod warm_restart;
 mod worker_fails;

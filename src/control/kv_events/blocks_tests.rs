@@ -1,7 +1,9 @@
 //! [`RankBlocks`](super::RankBlocks) against a model that has no tricks: every hash with its reference count and
 //! its whole text.
 
+use super::super::held::{Left, Restoring};
 use super::*;
+use crate::snapshot::Block;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -225,6 +227,8 @@ enum Step {
     Store { path: Vec<u32>, from: usize, group: u32 },
     Remove { path: Vec<u32>, group: u32 },
     Clear,
+    /// The router is stopped and started again.
+    Restart,
 }
 
 /// An engine's hash: of the whole path of tokens.
@@ -239,8 +243,81 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (path(), 0_usize..3, 0_u32..2).prop_map(|(path, from, group)| Step::Store { path, from, group }),
         5 => (path(), 0_u32..2).prop_map(|(path, group)| Step::Remove { path, group }),
         1 => Just(Step::Clear),
+        2 => Just(Step::Restart),
     ];
     proptest::collection::vec(step, 0..60)
+}
+
+/// What a new process makes of what the old one held.
+fn restarted(
+    before: &RankBlocks<Letters>,
+    entries_max: usize,
+    shard_count: usize,
+) -> (RankBlocks<Letters>, SliceOps, Left) {
+    let mut restoring = Restoring::new(slice_of, shard_count, SHARDS, entries_max);
+    let each = before.held().each(|block, names| {
+        restoring.add(block, names);
+        Ok::<(), ()>(())
+    });
+    assert_eq!(each, Ok(()));
+    let (held, ops, left) = restoring.finish();
+    let mut after = blocks(entries_max);
+    after.naming.shard_count = shard_count;
+    after.restore(held);
+    (after, ops, left)
+}
+
+#[test]
+fn restored_blocks_are_placed_by_their_first_block() {
+    let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
+    blocks.stored(&store(None, &[10, 11, 12], &[0, 1, 2, 3, 4, 5]), &mut ops);
+    blocks.stored(&store(None, &[20, 21, 22, 23], &[6, 7, 8, 9, 10, 11, 12, 13]), &mut ops);
+    // What hangs on a block that is gone has no first block any more.
+    blocks.removed(&remove(&[20]), &mut ops);
+    for shard_count in [1, 2, 5, 64] {
+        let (mut after, mut ops, left) = restarted(&blocks, 100, shard_count);
+        assert_eq!((left.orphans, after.len()), (3, 3), "{shard_count}");
+        let mut index = Index::default();
+        index.take(&mut ops);
+        assert_eq!(index.keys(), keys_of(&["ab", "abcd", "abcdef"]));
+        let first = BlockKey::from_word(key_of("ab")).unwrap();
+        assert!(index.held.values().all(|(slice, ..)| *slice == slice_of(first, shard_count)));
+        after.stored(&store(Some(12), &[13], &[20, 21]), &mut ops);
+        after.clear(&mut ops);
+        index.take(&mut ops);
+        assert!(index.held.is_empty());
+    }
+    let (after, _, left) = restarted(&blocks, 100, SHARDS);
+    assert_eq!((left, after.len()), (Left::default(), 6), "the same slices: nothing is lost");
+}
+
+#[test]
+fn restoring_keeps_to_the_limit_and_refuses_what_cannot_be() {
+    let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
+    let hashes: Vec<u64> = (10..20).collect();
+    let tokens: Vec<u32> = (0..20).collect();
+    blocks.stored(&store(None, &hashes, &tokens), &mut ops);
+    let (after, mut ops, left) = restarted(&blocks, 4, SHARDS);
+    assert_eq!((after.len(), left.over_limit), (4, 6));
+    let mut index = Index::default();
+    index.take(&mut ops);
+    assert_eq!(index.keys(), keys_of(&["ab", "abcd", "abcdef", "abcdefgh"]), "from the root on");
+
+    let mut restoring = Restoring::new(slice_of, SHARDS, SHARDS, 100);
+    let mut all = Vec::new();
+    let each = blocks.held().each(|block, names| {
+        all.push((*block, names.to_vec()));
+        Ok::<(), ()>(())
+    });
+    assert_eq!((each, all.len()), (Ok(()), 10));
+    let (second, names) = &all[1];
+    restoring.add(second, &[]);
+    restoring.add(&Block { slice: ShardIndex(9), is_first: false, ..*second }, names);
+    restoring.add(second, names);
+    restoring.add(second, names);
+    restoring.add(&Block { key: all[2].0.key, ..*second }, names);
+    let (held, _, left) = restoring.finish();
+    assert_eq!((held.block_count(), left.odd), (1, 4));
 }
 
 proptest! {
@@ -283,6 +360,14 @@ proptest! {
                 Step::Clear => {
                     blocks.clear(&mut ops);
                     model.held.clear();
+                }
+                Step::Restart => {
+                    let (again, mut restored, left) = restarted(&blocks, 1_000, SHARDS);
+                    prop_assert_eq!(left, Left::default());
+                    let mut new_index = Index::default();
+                    new_index.take(&mut restored);
+                    prop_assert_eq!(&new_index.held, &index.held);
+                    (blocks, index) = (again, new_index);
                 }
             }
             index.take(&mut ops);

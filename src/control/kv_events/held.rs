@@ -194,7 +194,8 @@ impl Restoring {
             return;
         };
         let is_known = |name: &EngineHash| self.held.hashes.contains_key(&(name.hash, name.group));
-        let odd = self.held.keys.contains_key(&block.key)
+        let odd = names.is_empty()
+            || self.held.keys.contains_key(&block.key)
             || slice.index() >= self.shard_count
             || names.iter().any(is_known);
         if odd {

@@ -14,6 +14,8 @@ mod feed;
 mod held;
 mod msgpack;
 mod rank;
+#[cfg(test)]
+mod restore_tests;
 mod sequence;
 mod socket;
 #[cfg(test)]

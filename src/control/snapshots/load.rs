@@ -1,12 +1,13 @@
 //! The last snapshot, read on a thread of its own: first all of it, to know that it is sound, then rank by rank as the fleet's
 //! feeds start and claim their part. What nobody has claimed in time is let go.
 
+use super::give_way;
 use crate::block::Vocabulary;
 use crate::control::kv_events::{
     Dropped, FeedCounters, Left, RankState, Restored, Restoring, SliceOps,
 };
 use crate::index::slice_of;
-use crate::snapshot::{Contents, RankName, RankPlace, SnapshotFile};
+use crate::snapshot::{Contents, RankName, SnapshotFile};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -159,16 +160,14 @@ struct Reading {
 
 impl Reading {
     fn run(mut self, mut asked: mpsc::Receiver<Asked>) {
+        give_way();
         match self.file.check() {
             Ok(contents) => self.contents = contents,
             Err(error) => refuse_snapshot(&self.path, &error),
         }
         self.tell();
         while let Some(Asked { claim, answer }) = asked.blocking_recv() {
-            let found = match self.contents.remove(&claim.name) {
-                Some(place) => self.read(&claim, &place),
-                None => Answer::Nothing,
-            };
+            let found = self.answer(&claim);
             // The feed may have been told to stop meanwhile.
             let _ = answer.send(found);
             self.tell();
@@ -181,11 +180,13 @@ impl Reading {
         self.told.send_replace(Progress { is_checked: true, ranks, blocks });
     }
 
-    fn read(&mut self, claim: &Claim, place: &RankPlace) -> Answer {
+    fn answer(&mut self, claim: &Claim) -> Answer {
+        // Without a tokenizer nothing can be matched; a feed that has one may still come.
+        let Some(vocabulary) = &claim.vocabulary else { return Answer::Nothing };
+        let Some(place) = self.contents.remove(&claim.name) else { return Answer::Nothing };
         let head = &place.head;
         let refused = |reason| Answer::Refused(reason, head.block_count);
-        let vocabulary = claim.vocabulary.as_ref().map(|vocabulary| vocabulary.fingerprint());
-        if vocabulary != Some(head.vocabulary) {
+        if vocabulary.fingerprint() != head.vocabulary {
             self.say_refused(claim, "its tokenizer is another one now");
             return refused(Dropped::Tokenizer);
         }
@@ -196,7 +197,8 @@ impl Reading {
         let slice_count = usize::from(self.file.header().slice_count);
         let mut restoring =
             Restoring::new(slice_of, self.shard_count, slice_count, claim.entries_max);
-        if let Err(error) = self.file.blocks(place, |block, names| restoring.add(block, names)) {
+        restoring.reserve(usize::try_from(head.block_count).unwrap_or(usize::MAX));
+        if let Err(error) = self.file.blocks(&place, |block, names| restoring.add(block, names)) {
             refuse_snapshot(&self.path, &error);
             return refused(Dropped::Odd);
         }

@@ -2,7 +2,7 @@
 //! between two of its messages, and waits until the writing thread has taken it; so each rank is whole in itself, and the
 //! copies of at most three ranks exist at once.
 
-use super::Setup;
+use super::{Setup, give_way};
 use crate::base::{Clock, NanosSinceStart};
 use crate::block::{KeySeed, Vocabulary};
 use crate::control::feeds::Feeds;
@@ -123,8 +123,7 @@ impl Saving {
         let (path, clock) = (self.path.clone(), self.clock);
         let thread = std::thread::Builder::new().name("snapshot-write".into());
         let spawned = thread.spawn(move || {
-            // Where it competes with a shard for a core, the shard wins.
-            let _ = rustix::process::nice(10);
+            give_way();
             let _ = tell.send(write(&path, &header, to_write, clock));
         });
         if let Err(error) = spawned {
