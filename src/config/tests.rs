@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::path::Path;
 use std::time::Duration;
 
 fn findings(text: &str) -> Vec<String> {
@@ -42,6 +43,9 @@ healthy_after = 2
 ttl = "90s"
 speculative_ttl = "500ms"
 rank_bytes_max = "16MiB"
+[index]
+snapshot = "/tmp/index.snapshot"
+snapshot_every = "90s"
 [limits]
 head_bytes_max = "32KiB"
 head_fields_max = 64
@@ -94,6 +98,8 @@ fn every_key_is_read() {
     assert!(!config.health.enabled);
     assert_eq!(config.timeouts.first_byte, Duration::from_secs(300));
     assert_eq!(config.limits.index_bytes_max, 1 << 30);
+    assert_eq!(config.index.snapshot.as_deref(), Some(Path::new("/tmp/index.snapshot")));
+    assert_eq!(config.index.snapshot_every, Duration::from_secs(90));
     let worker = &config.workers[0];
     assert_eq!(worker.kv_events, ["tcp://a:5557"]);
     assert_eq!(worker.engine, Some(EngineKind::Sglang));
@@ -181,6 +187,18 @@ fn conflicts_and_ranges() {
         (
             "model_dir = \"/nonexistent\"",
             "forebay.toml:1:13: error: `model_dir` /nonexistent is not",
+        ),
+        (
+            "[index]\nsnapshot = \"/nonexistent/s\"",
+            "forebay.toml:2:12: error: `index.snapshot` /nonexistent/s: /nonexistent is not a dir",
+        ),
+        (
+            "[index]\nsnapshot = \"/tmp\"",
+            "forebay.toml:2:12: error: `index.snapshot` /tmp is a dir",
+        ),
+        (
+            "[index]\nsnapshot_every = \"10ms\"",
+            "forebay.toml:2:18: error: `index.snapshot_every` is less than a second",
         ),
         (
             "rank_concurrency_max = -1",

@@ -77,8 +77,8 @@ struct Drain {
 
 impl Control {
     async fn start_and_run(setup: ControlSetup) -> Result<(), ControlError> {
-        let ControlSetup { config, clock, seed, end, board, index, admin, stopped, signals, .. } =
-            setup;
+        let ControlSetup { config, clock, seed, snapshot, end, .. } = setup;
+        let ControlSetup { board, index, admin, stopped, signals, .. } = setup;
         let stop = Stop::listen(stopped, signals)?;
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let listener = tokio::net::TcpListener::from_std(admin)?;
@@ -102,7 +102,7 @@ impl Control {
             seed,
             shard_count: ports.shard_count(),
         };
-        let snapshots = Snapshots::start(&kept, setup.snapshot);
+        let snapshots = Snapshots::start(&kept, snapshot);
         let budget = config.limits.index_bytes_max;
         let loading = snapshots.loading().cloned();
         let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, loading);

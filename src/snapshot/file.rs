@@ -147,7 +147,9 @@ impl SnapshotFile {
         loop {
             let at = reader.offset();
             match reader.next_part()? {
-                Part::Rank(head) => drop(contents.insert(head.name.clone(), RankPlace { head, at })),
+                Part::Rank(head) => {
+                    contents.insert(head.name.clone(), RankPlace { head, at });
+                }
                 Part::Blocks(_) => {}
                 Part::End => return Ok(contents),
             }

@@ -62,9 +62,7 @@ pub enum SnapshotError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// Another kind of file.
-    #[error(
-        "not a snapshot: it does not begin with the magic bytes 89 46 53 4e 0d 0a 1a 0a"
-    )]
+    #[error("not a snapshot: it does not begin with the magic bytes 89 46 53 4e 0d 0a 1a 0a")]
     Foreign,
     /// Written by another version.
     #[error("a snapshot of version {0}; this program reads version {VERSION}")]
@@ -150,7 +148,14 @@ impl Header {
         let version = reader.u16().ok_or_else(cut)?;
         let covered = bytes.get(..HEADER_BYTES - CHECKSUM_BYTES);
         let mut read = || {
-            Some((reader.u16()?, reader.u32()?, reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?))
+            Some((
+                reader.u16()?,
+                reader.u32()?,
+                reader.u64()?,
+                reader.u64()?,
+                reader.u64()?,
+                reader.u64()?,
+            ))
         };
         let (slice_count, zero, written_unix_ns, seed, check, checksum) =
             match (version == VERSION, read()) {
@@ -170,7 +175,6 @@ impl Header {
 
 /// A key of every kind that is made: roots, salts and blocks.
 fn key_check(seed: KeySeed) -> u64 {
-    let name =
-        RootName { model: "model", block_size_tokens: 16, lora: "lora", cache_salt: "salt" };
+    let name = RootName { model: "model", block_size_tokens: 16, lora: "lora", cache_salt: "salt" };
     BlockKey::root(seed, &name).child(seed, b"text").to_word()
 }

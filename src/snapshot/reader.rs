@@ -114,7 +114,8 @@ impl<R: Read> SnapshotReader<R> {
     fn chunk(&mut self) -> Result<ChunkHead, SnapshotError> {
         let damaged = |what| SnapshotError::Damaged { at: self.at, what };
         self.packed.clear();
-        let bytes = (&mut self.input).take(CHUNK_HEADER_BYTES as u64).read_to_end(&mut self.packed)?;
+        let bytes =
+            (&mut self.input).take(CHUNK_HEADER_BYTES as u64).read_to_end(&mut self.packed)?;
         let cut = |bytes: usize| SnapshotError::Cut { at: self.at.saturating_add(bytes as u64) };
         let header: [u8; CHUNK_HEADER_BYTES] =
             self.packed.first_chunk().copied().ok_or_else(|| cut(bytes))?;

@@ -38,11 +38,8 @@ fn new_engine(with_replay: bool) -> (EngineHandle, Ports) {
     let replay = with_replay.then(|| any.clone());
     let engine = start_engine(&Ports { listen: any_port(), kv_events: any, replay });
     let source = engine.kv_sources()[0].clone();
-    let ports = Ports {
-        listen: engine.addr(),
-        kv_events: source.endpoint,
-        replay: source.replay_endpoint,
-    };
+    let ports =
+        Ports { listen: engine.addr(), kv_events: source.endpoint, replay: source.replay_endpoint };
     (engine, ports)
 }
 

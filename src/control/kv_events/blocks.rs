@@ -156,12 +156,7 @@ impl<T: BlockText> RankBlocks<T> {
     /// Holds nothing yet.
     #[must_use]
     pub fn new(naming: Naming<T>, entries_max: usize) -> Self {
-        Self {
-            naming,
-            entries_max,
-            held: Held::default(),
-            block_bytes: Vec::new(),
-        }
+        Self { naming, entries_max, held: Held::default(), block_bytes: Vec::new() }
     }
 
     /// Everything that is held, to be looked at elsewhere while this goes on.
@@ -174,12 +169,6 @@ impl<T: BlockText> RankBlocks<T> {
     pub fn restore(&mut self, held: Held) {
         debug_assert!(self.is_empty(), "restored over something");
         self.held = held;
-    }
-
-    /// What blocks become keys with.
-    #[must_use]
-    pub fn naming(&self) -> &Naming<T> {
-        &self.naming
     }
 
     /// Blocks known by the engine's hash.
@@ -231,7 +220,9 @@ impl<T: BlockText> RankBlocks<T> {
         }
         let group = event.group.unwrap_or(NO_GROUP);
         for &hash in event.hashes {
-            let Entry::Occupied(mut entry) = self.held.hashes.entry((hash, group)) else { continue };
+            let Entry::Occupied(mut entry) = self.held.hashes.entry((hash, group)) else {
+                continue;
+            };
             if entry.get().stores > 1 {
                 entry.get_mut().stores -= 1;
                 continue;

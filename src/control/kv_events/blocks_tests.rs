@@ -224,8 +224,15 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Store { path: Vec<u32>, from: usize, group: u32 },
-    Remove { path: Vec<u32>, group: u32 },
+    Store {
+        path: Vec<u32>,
+        from: usize,
+        group: u32,
+    },
+    Remove {
+        path: Vec<u32>,
+        group: u32,
+    },
     Clear,
     /// The router is stopped and started again.
     Restart,

@@ -237,8 +237,7 @@ impl<P: KvPort> Feed<P> {
             if let Some((from, until)) = missing {
                 self.recover(&mut replay, from, until).await;
             }
-            let taken =
-                self.state.borrow_mut().message(&parts, &self.counters, &mut self.ops);
+            let taken = self.state.borrow_mut().message(&parts, &self.counters, &mut self.ops);
             subscriber.done(end);
             self.say(taken);
             self.post().await;
@@ -442,5 +441,5 @@ async fn overdue(state: SharedState, at: Instant) {
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

@@ -122,12 +122,7 @@ impl<T: BlockText> RankFeed<T> {
     }
 
     /// Forgets what was restored.
-    pub fn give_up(
-        &mut self,
-        reason: ResetReason,
-        counters: &FeedCounters,
-        ops: &mut SliceOps,
-    ) {
+    pub fn give_up(&mut self, reason: ResetReason, counters: &FeedCounters, ops: &mut SliceOps) {
         counters.reset(reason);
         self.count_dropped(reason, counters);
         self.begin_again(counters, ops);

@@ -22,7 +22,7 @@ use crate::config::IndexConfig;
 use crate::snapshot::SnapshotFile;
 use std::rc::Rc;
 use tokio::time::{Instant, timeout};
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Both directions.
 pub(super) struct Snapshots {
@@ -80,7 +80,8 @@ impl Snapshots {
         let settled = self.is_settled();
         let Some(saving) = &mut self.saving else { return };
         if !settled {
-            // Workers that were not heard of yet would be missing in a new one; replay makes up for its age.
+            // Workers that were not heard of yet would be missing in a new one; replay makes up for the old one's age.
+            debug!("the snapshot stays as it was read: not all of its ranks were heard of");
             return;
         }
         if timeout(LAST_SNAPSHOT_TIME_MAX, saving.finish(feeds)).await.is_err() {
@@ -103,9 +104,11 @@ fn give_way() {
 
 /// Counts what a claim gave.
 fn count_left(counters: &FeedCounters, left: Left) {
-    for (reason, blocks) in
-        [(Dropped::Limit, left.over_limit), (Dropped::Orphan, left.orphans), (Dropped::Odd, left.odd)]
-    {
+    for (reason, blocks) in [
+        (Dropped::Limit, left.over_limit),
+        (Dropped::Orphan, left.orphans),
+        (Dropped::Odd, left.odd),
+    ] {
         counters.dropped(reason, blocks as u64);
     }
 }

@@ -23,9 +23,17 @@ pub(in super::super) struct Copyable {
     pub(in super::super) state: SharedState,
 }
 
+/// A rank at one moment.
+struct Copied {
+    name: RankName,
+    vocabulary: Arc<Vocabulary>,
+    state: RankState,
+    copy_ns: u64,
+}
+
 /// What goes to the thread.
 enum ToWrite {
-    Rank { name: RankName, vocabulary: Arc<Vocabulary>, state: RankState, copy_ns: u64 },
+    Rank(Box<Copied>),
     /// Nothing more. Without it the snapshot is not whole.
     End,
 }
@@ -161,7 +169,8 @@ async fn copy_out(ranks: Vec<Copyable>, parts: mpsc::Sender<ToWrite>, clock: Clo
         let copy_ns = clock.now().since(start);
         let Some(state) = copied else { continue };
         // An error: the thread could not write and has said so.
-        if parts.send(ToWrite::Rank { name, vocabulary, state, copy_ns }).await.is_err() {
+        let copied = Copied { name, vocabulary, state, copy_ns };
+        if parts.send(ToWrite::Rank(Box::new(copied))).await.is_err() {
             return;
         }
         yield_now().await;
@@ -182,22 +191,11 @@ fn write(
     let mut fingerprints = Fingerprints::default();
     loop {
         match parts.blocking_recv() {
-            Some(ToWrite::Rank { name, vocabulary, state, copy_ns }) => {
-                let blocks = state.held.block_count() as u64;
-                let head = RankHead {
-                    name,
-                    vocabulary: fingerprints.of(&vocabulary),
-                    block_size_tokens: state.block_size_tokens,
-                    sequence: state.sequence,
-                    payload_hash: state.payload_hash,
-                    block_count: blocks,
-                };
-                saved.copy_ns_max = saved.copy_ns_max.max(copy_ns);
-                if writer.rank(&head) {
-                    state.held.each(|block, names| writer.block(block, names))?;
-                    saved.ranks += 1;
-                    saved.blocks += blocks;
-                }
+            Some(ToWrite::Rank(rank)) => {
+                saved.copy_ns_max = saved.copy_ns_max.max(rank.copy_ns);
+                let blocks = write_rank(&mut writer, *rank, &mut fingerprints)?;
+                saved.ranks += u64::from(blocks.is_some());
+                saved.blocks += blocks.unwrap_or(0);
             }
             Some(ToWrite::End) => break,
             None => return Err(io::Error::other("it was given up half-way")),
@@ -207,6 +205,28 @@ fn write(
     saved.ended_at = clock.now();
     saved.took_ns = saved.ended_at.since(start);
     Ok(saved)
+}
+
+/// Returns how many blocks it has; `None` if its name is too long to be written.
+fn write_rank(
+    writer: &mut SnapshotWriter,
+    rank: Copied,
+    fingerprints: &mut Fingerprints,
+) -> io::Result<Option<u64>> {
+    let Copied { name, vocabulary, state, .. } = rank;
+    let head = RankHead {
+        name,
+        vocabulary: fingerprints.of(&vocabulary),
+        block_size_tokens: state.block_size_tokens,
+        sequence: state.sequence,
+        payload_hash: state.payload_hash,
+        block_count: state.held.block_count() as u64,
+    };
+    if !writer.rank(&head) {
+        return Ok(None);
+    }
+    state.held.each(|block, names| writer.block(block, names))?;
+    Ok(Some(head.block_count))
 }
 
 /// Ranks share few vocabularies, and hashing one takes milliseconds.
