@@ -45,11 +45,19 @@ fn new_engine(with_replay: bool) -> (EngineHandle, Ports) {
 
 /// A router that keeps its snapshot there, once it is ready.
 fn start_router(workers: &[Ports], snapshot: &Path, cores: Vec<usize>) -> ServerHandle {
+    let config = Config { cores, ..config(workers, snapshot) };
+    let handle = router(config);
+    until("every worker is up", || usable(&handle) == workers.len());
+    until("it is ready", || admin(&handle, "/readyz").status == 200);
+    handle
+}
+
+fn config(workers: &[Ports], snapshot: &Path) -> Config {
     let url = |ports: &Ports| format!("http://{}", ports.listen);
     let mut config = Config {
         listen: any_port(),
         admin: any_port(),
-        cores,
+        cores: vec![0],
         policy: Policy::Kv,
         model_dir: Some("tests/data/tokenizer".into()),
         workers: workers
@@ -62,10 +70,7 @@ fn start_router(workers: &[Ports], snapshot: &Path, cores: Vec<usize>) -> Server
     config.index.snapshot_every = Duration::ZERO;
     config.health.interval = Duration::from_millis(100);
     config.timeouts.drain = Duration::from_secs(1);
-    let handle = router(config);
-    until("every worker is up", || usable(&handle) == workers.len());
-    until("it is ready", || admin(&handle, "/readyz").status == 200);
-    handle
+    config
 }
 
 fn stop(handle: ServerHandle) {
@@ -316,4 +321,95 @@ fn a_damaged_snapshot_is_a_cold_start_and_is_replaced() {
         assert!(restored(&handle) > 10.0, "a sound one is in its place");
         stop(handle);
     }
+}
+
+#[test]
+fn snapshots_are_written_while_the_router_runs_and_survive_a_disk_that_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("state");
+    std::fs::create_dir(&place).unwrap();
+    let path = place.join("s");
+    let (_engine, at) = new_engine(true);
+    let mut config = config(std::slice::from_ref(&at), &path);
+    config.index.snapshot_every = Duration::from_millis(200);
+    let handle = router(config);
+    until("it is ready", || admin(&handle, "/readyz").status == 200);
+    tell_engine(&at, &"Something to keep. ".repeat(40));
+    let writes = |result: &str| {
+        metric(&handle, &format!("forebay_snapshot_writes_total{{result=\"{result}\""))
+    };
+    until("blocks are written", || metric(&handle, "forebay_snapshot_blocks") > 5.0);
+    assert!(writes("written") > 0.5 && near(writes("failed"), 0.0));
+    let size = metric(&handle, "forebay_snapshot_bytes");
+    assert!(near(size, std::fs::metadata(&path).unwrap().len() as f64));
+    assert!(metric(&handle, "forebay_snapshot_age_seconds") < 5.0);
+    assert!(metric(&handle, "forebay_snapshot_write_seconds") > 0.0);
+
+    let kept = std::fs::read(&path).unwrap();
+    std::fs::remove_dir_all(&place).unwrap();
+    until("the failure is counted", || writes("failed") > 0.5);
+    assert_eq!(admin(&handle, "/readyz").status, 200, "and nothing else happens");
+    std::fs::create_dir(&place).unwrap();
+    until("it is there again", || path.is_file());
+    stop(handle);
+    assert!(std::fs::metadata(&path).unwrap().len() >= kept.len() as u64 / 2);
+}
+
+#[test]
+fn a_worker_that_was_not_heard_of_is_not_forgotten_by_the_next_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let ((one, at_one), (_two, at_two)) = (new_engine(true), new_engine(true));
+    let workers = [at_one.clone(), at_two];
+    let handle = start_router(&workers, &path, vec![0]);
+    for at in &workers {
+        tell_engine(at, &"Something to keep. ".repeat(40));
+    }
+    until("both have told", || metric(&handle, "forebay_kv_tracked_blocks") > 10.0);
+    stop(handle);
+    let kept = std::fs::read(&path).unwrap();
+
+    one.stop();
+    let handle = router(config(&workers, &path));
+    until("one of two is up", || admin(&handle, "/readyz").status == 200);
+    assert!(restored(&handle) > 5.0, "what is known of the other");
+    stop(handle);
+    assert_eq!(std::fs::read(&path).unwrap(), kept, "the file waits for the one that is away");
+    let _again = start_engine(&at_one);
+    let handle = start_router(&workers, &path, vec![0]);
+    until("both are followed", || near(live(&handle), 2.0));
+    assert!(dropped(&handle, "restart") > 5.0, "it was restarted, which only now can be known");
+    stop(handle);
+    assert_ne!(std::fs::read(&path).unwrap(), kept);
+}
+
+#[test]
+fn blocks_of_another_tokenizer_are_not_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (engine, at) = new_engine(true);
+    let workers = [at];
+    let handle = start_router(&workers, &path, vec![0]);
+    tell_engine(&workers[0], &"Something to keep. ".repeat(40));
+    until("it has told", || metric(&handle, "forebay_kv_tracked_blocks") > 5.0);
+    settle(&handle, &[&engine]);
+    stop(handle);
+
+    // One more special token: some id decodes to something else.
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        let text = std::fs::read_to_string(Path::new("tests/data/tokenizer").join(file));
+        if let Ok(text) = text {
+            let changed = text.replacen("<|im_end|>", "<|the_end|>", 1);
+            std::fs::write(model.join(file), changed).unwrap();
+        }
+    }
+    let mut config = config(&workers, &path);
+    config.model_dir = Some(model);
+    let handle = router(config);
+    until("it is followed", || near(live(&handle), 1.0));
+    assert!(near(restored(&handle), 0.0));
+    assert!(dropped(&handle, "tokenizer") > 5.0);
+    stop(handle);
 }
