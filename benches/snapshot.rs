@@ -87,7 +87,7 @@ fn snapshot(criterion: &mut Criterion) {
     // Freed elsewhere in the router, by the thread that writes.
     group.bench_function("copy", |bencher| bencher.iter_with_large_drop(|| feed.state()));
     group.bench_function(format!("pack to {} bytes", bytes.len()), |bencher| {
-        bencher.iter(|| packed(black_box(&held)))
+        bencher.iter(|| packed(black_box(&held)));
     });
     group.bench_function("unpack", |bencher| {
         bencher.iter_with_large_drop(|| unpacked(black_box(&bytes)));
