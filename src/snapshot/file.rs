@@ -10,9 +10,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Only the owner: the file holds the seed of the block keys.
 const MODE: u32 = 0o600;
+/// A file beside the snapshot that nobody has written to for so long is nobody's.
+const LEFTOVER_AGE: Duration = Duration::from_secs(3_600);
 /// Bytes that are made before they go to the file.
 const WRITE_BYTES: usize = 256 * 1024;
 
@@ -33,14 +36,10 @@ impl SnapshotWriter {
     /// # Errors
     /// When no file can be created beside the path.
     pub fn create(path: &Path, header: &Header) -> io::Result<Self> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let beside = path.with_file_name(name);
-        // What a crash has left. Never opened as it is: its mode could be another.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        remove_leftovers(path, &name);
+        // A name of its own: during an upgrade two processes may write at the same time.
+        let beside = path.with_file_name(format!("{name}.{:016x}.new", fastrand::u64(..)));
         let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
         let encoder = Encoder::new(header);
         let path = path.to_owned();
@@ -72,8 +71,7 @@ impl SnapshotWriter {
         fs::rename(&self.beside, &self.path)?;
         self.is_whole = true;
         // Without this a crash of the machine may bring the last one back, which is no harm worth failing for.
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        let _ = File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all());
         Ok(self.written_bytes)
     }
 
@@ -91,6 +89,26 @@ impl Drop for SnapshotWriter {
         if !self.is_whole {
             let _ = fs::remove_file(&self.beside);
         }
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Removes what writers of the same snapshot have left when they crashed.
+fn remove_leftovers(path: &Path, name: &str) {
+    let is_leftover = |entry: &fs::DirEntry| {
+        let found = entry.file_name().to_string_lossy().into_owned();
+        let inner = found.strip_prefix(name).and_then(|rest| rest.strip_suffix(".new"));
+        let modified = || entry.metadata().and_then(|found| found.modified()).ok();
+        inner.is_some_and(|inner| inner.len() == 17 && inner.starts_with('.'))
+            && modified().and_then(|at| at.elapsed().ok()).is_some_and(|age| age > LEFTOVER_AGE)
+    };
+    let entries = fs::read_dir(folder_of(path)).into_iter().flatten().flatten();
+    for entry in entries.filter(is_leftover) {
+        let _ = fs::remove_file(entry.path());
     }
 }
 

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 use xxhash_rust::xxh3::xxh3_64;
 
 type Owned = (RankHead, Vec<(Block, Vec<EngineHash>)>);
@@ -198,8 +199,15 @@ fn files_are_whole_secret_and_replaced_in_one_step() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     assert!(SnapshotFile::open(&path).unwrap().is_none());
-    // What a crash has left beside it, for everybody to read.
-    fs::write(dir.path().join("s.new"), "half").unwrap();
+    // What a crash has left beside it goes; what is younger, or somebody else's, stays.
+    let beside = |name: &str, age_s: u64| {
+        let file = fs::File::create(dir.path().join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age_s)).unwrap();
+    };
+    beside("s.0123456789abcdef.new", 7_200);
+    beside("s.fedcba9876543210.new", 60);
+    beside("s.notes.new", 7_200);
+    beside("snapshot", 7_200);
     let bytes = write_file(&path, &small()).unwrap();
     let found = fs::metadata(&path).unwrap();
     assert_eq!((found.len(), found.permissions().mode() & 0o777), (bytes, 0o600));
@@ -215,7 +223,12 @@ fn files_are_whole_secret_and_replaced_in_one_step() {
     write_file(&path, &large).unwrap();
     assert_eq!(open.check().unwrap().len(), 2);
     assert_eq!(read_file(&path), large);
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    let mut names: Vec<String> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["s", "s.fedcba9876543210.new", "s.notes.new", "snapshot"]);
 
     assert!(write_file(&dir.path().join("none/s"), &small()).is_err());
     let error = SnapshotFile::open(dir.path()).unwrap_err().to_string();

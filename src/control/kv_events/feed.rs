@@ -1,6 +1,7 @@
 //! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts what they change
 //! to the shards that own the slices. Where the engine can replay, what was missed (before the connection, or in a
-//! gap) is asked for first. Runs on the control plane's thread.
+//! gap) is asked for first. A feed may go on from a snapshot: what that told is posted at once and confirmed or forgotten
+//! by the engine's stream. Runs on the control plane's thread.
 //!
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.

@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -162,7 +163,13 @@ impl Reading {
     fn run(mut self, mut asked: mpsc::Receiver<Asked>) {
         give_way();
         match self.file.check() {
-            Ok(contents) => self.contents = contents,
+            Ok(contents) => {
+                let written = Duration::from_nanos(self.file.header().written_unix_ns);
+                let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let age_s = since_1970.saturating_sub(written).as_secs();
+                info!(ranks = contents.len(), age_s, path = %self.path.display(), "snapshot read");
+                self.contents = contents;
+            }
             Err(error) => refuse_snapshot(&self.path, &error),
         }
         self.tell();
