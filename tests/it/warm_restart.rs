@@ -2,9 +2,12 @@
 
 use crate::kv_routing::{Person, applied, overlap_tokens, received, sent};
 use crate::rig::{Client, admin, any_port, metric, post, router, until, usable};
+use forebay::base::ShardIndex;
+use forebay::block::BlockKey;
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
+use forebay::snapshot::{Block, EngineHash, RankHead, SnapshotFile, SnapshotWriter};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -411,5 +414,67 @@ fn blocks_of_another_tokenizer_are_not_restored() {
     until("it is followed", || near(live(&handle), 1.0));
     assert!(near(restored(&handle), 0.0));
     assert!(dropped(&handle, "tokenizer") > 5.0);
+    stop(handle);
+}
+
+/// Adds chains of made-up blocks to the only rank of a snapshot.
+fn enlarge(path: &Path, more: u64) {
+    let mut file = SnapshotFile::open(path).unwrap().expect("a snapshot");
+    let header = *file.header();
+    let place = file.check().unwrap().into_values().next().expect("a rank");
+    let mut writer = SnapshotWriter::create(path, &header).unwrap();
+    let block_count = place.head.block_count + more;
+    assert!(writer.rank(&RankHead { block_count, ..place.head.clone() }));
+    let mut write = |block: &Block, names: &[EngineHash]| writer.block(block, names).unwrap();
+    file.blocks(&place, &mut write).unwrap();
+    let root = BlockKey::from_word(7).unwrap();
+    let mut parent = root;
+    for number in 0..more {
+        let is_first = number % 100 == 0;
+        parent = if is_first { root } else { parent };
+        let key = parent.child(header.seed, &number.to_le_bytes());
+        let slice = ShardIndex(0);
+        let block = Block { parent, key, block_bytes: 64, is_first, slice };
+        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        write(&block, &[EngineHash { hash, group: u32::MAX, stores: 1 }]);
+        parent = key;
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn requests_are_served_while_much_is_restored() {
+    const MORE: u64 = 30_000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (engine, at) = new_engine(true);
+    let workers = [at];
+    let handle = start_router(&workers, &path, vec![0]);
+    let mut regulars = people(&handle, 2);
+    ask_all(&handle, &mut regulars, &[&engine], "Hello?");
+    stop(handle);
+    enlarge(&path, MORE);
+
+    let handle = router(config(&workers, &path));
+    until("it listens", || std::net::TcpStream::connect(handle.listen).is_ok());
+    reconnect(&mut regulars, &handle);
+    regulars[0].ask("Do you serve?");
+    until("it is ready", || admin(&handle, "/readyz").status == 200);
+    assert!(restored(&handle) > 30_000.0);
+    until("the engine confirms", || near(live(&handle), 1.0));
+    until("the shards have applied it", || metric(&handle, "forebay_index_entries") > 30_000.0);
+    let (reply, cached) = regulars[1].ask("And me?");
+    assert!(cached > 100 && overlap_tokens(&reply).abs_diff(cached) <= 16);
+    stop(handle);
+
+    // Half of it in a router that may track less: the beginning of it, whole.
+    let mut config = config(&workers, &path);
+    config.limits.index_bytes_max = 10 << 20;
+    let handle = router(config);
+    until("it is ready", || admin(&handle, "/readyz").status == 200);
+    until("it is followed", || near(live(&handle), 1.0));
+    let (kept, left) = (restored(&handle), dropped(&handle, "limit"));
+    assert!(kept > 10_000.0 && left > 10_000.0 && kept + left > 30_000.0, "{kept}, {left}");
+    assert!(near(metric(&handle, "forebay_broken_invariants_total"), 0.0));
     stop(handle);
 }
