@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 /// Claims under way.
@@ -97,7 +97,8 @@ impl Loading {
         UnderWay(Rc::clone(self))
     }
 
-    /// What the snapshot has for a rank, which is gone from it then.
+    /// What the snapshot has for a rank, which is gone from it then. A disk that hangs is waited for only as long as its
+    /// answer could still be confirmed.
     pub(in super::super) async fn claim(
         &self,
         claim: Claim,
@@ -106,7 +107,7 @@ impl Loading {
         let claims = self.claims.borrow().clone()?;
         let (answer, answered) = oneshot::channel();
         claims.send(Asked { claim, answer }).await.ok()?;
-        match answered.await.ok()? {
+        match timeout_at(self.verified_by, answered).await.ok()?.ok()? {
             Answer::Nothing => None,
             Answer::Refused(reason, blocks) => {
                 counters.dropped(reason, blocks);
