@@ -1,15 +1,14 @@
 //! The walk: follows a prompt's bytes through the blocks that ranks hold. Any shard, reading in place.
 //!
-//! At each block it tries the lengths that children are known to have. Mostly one length leads on; where several do,
-//! the others wait on a stack. A rank's overlap is the longest chain from the start of which it holds
-//! every block. The work for one prompt is bounded by `WALK_PROBES_MAX`, where long blocks count more than
-//! one; past it the walk ends with what it has.
+//! Inside a run of blocks there is one way on. At its end the walk tries the lengths that children are known to have.
+//! Mostly one length leads on; where several do, the others wait on a stack. A rank's overlap is the longest
+//! chain from the start of which it holds every block. The work for one prompt is bounded by `WALK_PROBES_MAX`, where
+//! long blocks count more than one; past it the walk ends with what it has.
 
 use super::overlaps::{Overlap, Overlaps};
 use super::ranks::Ranks;
 use super::slice_of;
-use super::table::{Node, Spill, Table};
-use super::words::{cell_of, lanes};
+use super::table::{Seen, Table};
 use crate::base::limits::{BLOCK_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
 use crate::block::{BlockKey, KeySeed};
 use std::sync::Arc;
@@ -24,18 +23,19 @@ const SEEN_WORDS: usize = BLOCK_BYTES_MAX / 64 + 1;
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     branches: Vec<Branch>,
-    /// Overflow sets of the entry that the walk stands on (only its lengths count), and of the one it looks at.
-    here: Spill,
-    ahead: Spill,
-    seen: LengthSet,
+    /// The run that the walk is in.
+    run: Seen,
+    first_lengths: LengthSet,
 }
 
-/// One way through the blocks, at an entry that some of `ranks` hold.
+/// One way on: a block that may be the first of a run, and the ranks that hold all before it.
 #[derive(Debug)]
 struct Branch {
     slice: usize,
     key: BlockKey,
-    found: Overlap,
+    /// Found up to the block, and the prompt bytes up to its end.
+    before: Overlap,
+    bytes: u32,
     ranks: Ranks,
 }
 
@@ -53,8 +53,7 @@ impl Walk<'_> {
         self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
         let mut scratch = std::mem::take(&mut self.out.scratch);
         let mut budget = WALK_PROBES_MAX;
-        scratch.here.rank_words = self.out.rank_words();
-        scratch.ahead.rank_words = self.out.rank_words();
+        scratch.run.rank_words = self.out.rank_words();
         self.start(root, &mut scratch, &mut budget);
         while let Some(branch) = scratch.branches.pop() {
             self.follow(branch, &mut scratch, &mut budget);
@@ -65,95 +64,78 @@ impl Walk<'_> {
     /// Finds the first blocks. Each slice knows the lengths of its own only, and which slice a first block belongs to
     /// shows when it is hashed; so each length is hashed once, whichever slice named it.
     fn start(&self, root: BlockKey, scratch: &mut Scratch, budget: &mut usize) {
+        let Scratch { branches, run, first_lengths } = scratch;
         for table in self.slices {
-            let Some(node) = table.read(root, &mut scratch.here) else { continue };
-            for length in lengths(node, &scratch.here) {
-                if !scratch.seen.insert(length) {
+            if !table.enter(root, 0, |_, _, _| None, run) {
+                continue;
+            }
+            for &length in &run.lengths {
+                if !first_lengths.insert(length) {
                     continue;
                 }
-                let Some((key, found)) = self.step(root, Overlap::default(), length, budget) else {
-                    continue;
-                };
+                let Some(key) = self.step(root, 0, length, budget) else { continue };
                 let slice = slice_of(key, self.slices.len()).index();
-                let Some(table) = self.slices.get(slice) else { continue };
-                let Some(node) = table.read(key, &mut scratch.ahead) else { continue };
-                let ranks = Ranks::of(node, &scratch.ahead);
-                push(&mut scratch.branches, Branch { slice, key, found, ranks });
+                let before = Overlap::default();
+                let branch =
+                    Branch { slice, key, before, bytes: u32::from(length), ranks: Ranks::All };
+                self.push(branches, branch);
             }
         }
-        scratch.seen.clear();
+        first_lengths.clear();
     }
 
     /// Follows one branch to its end, leaving others that part from it on the stack.
     fn follow(&mut self, branch: Branch, scratch: &mut Scratch, budget: &mut usize) {
-        let Branch { slice, mut key, mut found, mut ranks } = branch;
+        let Branch { slice, mut key, mut before, mut bytes, mut ranks } = branch;
         let Some(table) = self.slices.get(slice) else { return };
-        let mut here = table.read(key, &mut scratch.here);
-        while let Some(node) = here.take() {
-            let mut ahead: Option<(BlockKey, Overlap, Node)> = None;
-            for length in lengths(node, &scratch.here) {
-                let Some((child, reached)) = self.step(key, found, length, budget) else {
+        let Scratch { branches, run, .. } = scratch;
+        loop {
+            let step = |key, end, length| self.step(key, end, length, budget);
+            if !table.enter(key, bytes, step, run) {
+                return ranks.record(before, self.out);
+            }
+            if !ranks.narrow(run, before, self.out) {
+                return;
+            }
+            let (Some(last), Some(end)) = (run.key, run.end(before)) else { return };
+            let mut next = None;
+            for &length in &run.lengths {
+                let Some(child) = self.step(last, end.bytes, length, budget) else { continue };
+                if !(run.lengths.len() == 1 || table.contains(child)) {
                     continue;
-                };
-                if ahead.is_some() {
-                    // A second way on is rare: its sets are read again when its turn comes.
-                    let mut spill =
-                        Spill { rank_words: scratch.ahead.rank_words, ..Spill::default() };
-                    let node = table.read(child, &mut spill);
-                    if let Some(node) = node.filter(|node| ranks.meet(*node, &spill)) {
-                        let mut ranks = ranks.clone();
-                        ranks.narrow(node, &spill, found, self.out);
-                        push(
-                            &mut scratch.branches,
-                            Branch { slice, key: child, found: reached, ranks },
+                }
+                let bytes = end.bytes + u32::from(length);
+                match next {
+                    None => next = Some((child, bytes)),
+                    Some(_) => {
+                        let ranks = ranks.clone();
+                        self.push(
+                            branches,
+                            Branch { slice, key: child, before: end, bytes, ranks },
                         );
                     }
-                    continue;
                 }
-                let node = table.read(child, &mut scratch.ahead);
-                ahead = node
-                    .filter(|node| ranks.meet(*node, &scratch.ahead))
-                    .map(|node| (child, reached, node));
             }
-            if let Some((child, reached, node)) = ahead {
-                ranks.narrow(node, &scratch.ahead, found, self.out);
-                if cell_of(node.lengths).is_some() {
-                    std::mem::swap(&mut scratch.here.lengths, &mut scratch.ahead.lengths);
-                }
-                (key, found, here) = (child, reached, Some(node));
-            }
+            let Some(child) = next else { return ranks.record(end, self.out) };
+            ((key, bytes), before) = (child, end);
         }
-        ranks.record(found, self.out);
     }
 
-    /// The path one block of that length further; `None` past the end of the prompt or of the budget.
+    /// The key one block of that length further; `None` past the end of the prompt or of the budget.
     #[inline]
-    fn step(
-        &self,
-        key: BlockKey,
-        found: Overlap,
-        length: u16,
-        budget: &mut usize,
-    ) -> Option<(BlockKey, Overlap)> {
-        let start = usize::try_from(found.bytes).ok()?;
+    fn step(&self, key: BlockKey, start: u32, length: u16, budget: &mut usize) -> Option<BlockKey> {
+        let start = usize::try_from(start).ok()?;
         let block = self.text.get(start..)?.get(..usize::from(length))?;
         *budget = budget.checked_sub(1 + block.len() / PROBE_BYTES)?;
-        let bytes = found.bytes + u32::from(length);
-        Some((key.child(self.seed, block), Overlap { blocks: found.blocks + 1, bytes }))
+        Some(key.child(self.seed, block))
     }
-}
 
-/// The child lengths of an entry.
-#[inline]
-fn lengths(node: Node, spill: &Spill) -> impl Iterator<Item = u16> {
-    let listed: &[u16] = if cell_of(node.lengths).is_some() { &spill.lengths } else { &[] };
-    let word = if cell_of(node.lengths).is_some() { 0 } else { node.lengths };
-    lanes(word).chain(listed.iter().copied())
-}
-
-fn push(branches: &mut Vec<Branch>, branch: Branch) {
-    if branches.len() < BRANCHES_MAX {
-        branches.push(branch);
+    fn push(&self, branches: &mut Vec<Branch>, branch: Branch) {
+        let is_there =
+            self.slices.get(branch.slice).is_some_and(|table| table.contains(branch.key));
+        if is_there && branches.len() < BRANCHES_MAX {
+            branches.push(branch);
+        }
     }
 }
 
