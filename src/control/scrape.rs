@@ -286,10 +286,14 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
 }
 
 fn index(index: &IndexReader, text: &mut MetricsText) {
-    text.gauge("index_entries", "Block paths in the index.").sample(&[], index.entry_count());
+    text.gauge("index_entries", "Blocks in the index.").sample(&[], index.entry_count());
+    text.gauge("index_runs", "Runs that the blocks of the index lie in.")
+        .sample(&[], index.run_count());
     text.gauge("index_bytes", "Memory of the index.").sample(&[], index.memory_bytes());
-    text.counter("index_refused_total", "Stores refused at limits.index_bytes_max.")
+    text.counter("index_refused_total", "Stores refused: over a limit, or without memory.")
         .sample(&[], index.refused_count());
+    text.counter("index_evicted_total", "Blocks evicted at limits.index_bytes_max, coldest first.")
+        .sample(&[], index.evicted_count());
 }
 
 #[cfg(test)]

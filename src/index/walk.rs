@@ -8,7 +8,7 @@
 use super::overlaps::{Overlap, Overlaps};
 use super::ranks::Ranks;
 use super::slice_of;
-use super::table::{Seen, Table};
+use super::table::{Arrival, Seen, Table};
 use crate::base::limits::{BLOCK_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
 use crate::block::{BlockKey, KeySeed};
 use std::sync::Arc;
@@ -66,7 +66,8 @@ impl Walk<'_> {
     fn start(&self, root: BlockKey, scratch: &mut Scratch, budget: &mut usize) {
         let Scratch { branches, run, first_lengths } = scratch;
         for table in self.slices {
-            if !table.enter(root, 0, |_, _, _| None, run) {
+            let mut arrival = Arrival { key: root, bytes: 0, step: |_, _, _| None };
+            if !table.enter(&mut arrival, run) {
                 continue;
             }
             for &length in &run.lengths {
@@ -91,7 +92,7 @@ impl Walk<'_> {
         let Scratch { branches, run, .. } = scratch;
         loop {
             let step = |key, end, length| self.step(key, end, length, budget);
-            if !table.enter(key, bytes, step, run) {
+            if !table.enter(&mut Arrival { key, bytes, step }, run) {
                 return ranks.record(before, self.out);
             }
             if !ranks.narrow(run, before, self.out) {

@@ -6,9 +6,9 @@
 //! go on in the cell that the last word refers to and end at a half of 0.
 
 use super::super::words::{CellId, cell_of, many};
+use super::shelves::Shelves;
 use crate::base::limits::RANKS_MAX;
 use crate::ring::sync::{AtomicU64, Ordering, fence};
-use std::sync::OnceLock;
 
 /// Words of a cell.
 pub(in super::super) const CELL_WORDS: usize = 16;
@@ -37,7 +37,7 @@ struct Cell([AtomicU64; CELL_WORDS]);
 /// All cells of a slice.
 #[derive(Debug)]
 pub(in super::super) struct Cells {
-    chunks: Box<[OnceLock<Box<[Cell]>>]>,
+    chunks: Shelves<Box<[Cell]>>,
 }
 
 /// The pairs of one cell, as they are at the moment they are read.
@@ -53,13 +53,13 @@ pub(super) struct CellPool {
 
 impl Cells {
     pub(super) fn new(chunks_max: usize) -> Self {
-        Self { chunks: (0..chunks_max).map(|_| OnceLock::new()).collect() }
+        Self { chunks: Shelves::new(chunks_max) }
     }
 
     #[inline]
     fn cell(&self, cell: CellId) -> Option<&Cell> {
         let cell = usize::try_from(cell.0).unwrap_or(usize::MAX);
-        self.chunks.get(cell / CHUNK_CELLS)?.get()?.get(cell % CHUNK_CELLS)
+        self.chunks.get(cell / CHUNK_CELLS)?.get(cell % CHUNK_CELLS)
     }
 
     /// The pairs of a cell; none, all 0, for a cell that is not there.
@@ -187,9 +187,9 @@ impl CellPool {
     }
 
     fn grow(&mut self, cells: &Cells) {
-        let Some(chunk) = cells.chunks.get(self.chunk_count) else { return };
         let zeros = || Cell(std::array::from_fn(|_| AtomicU64::new(0)));
-        if chunk.set((0..CHUNK_CELLS).map(|_| zeros()).collect()).is_ok() {
+        let chunk = (0..CHUNK_CELLS).map(|_| zeros()).collect();
+        if cells.chunks.set(self.chunk_count, chunk) {
             let first = self.chunk_count * CHUNK_CELLS;
             let ids = (first..first + CHUNK_CELLS).rev();
             self.free.extend(ids.filter_map(|id| u32::try_from(id).ok()).map(CellId));

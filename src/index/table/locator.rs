@@ -10,6 +10,7 @@
 //! run it leads to.
 
 use super::run::{RUN_BLOCKS_MAX, RunId};
+use super::shelves::Shelves;
 use crate::block::BlockKey;
 use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crossbeam_utils::CachePadded;
@@ -17,6 +18,8 @@ use std::sync::OnceLock;
 
 const TAG_BITS: u32 = 35;
 const OFFSET_BITS: u32 = 6;
+/// Levels of the directory.
+const LEVELS: usize = DIRECTORY_BITS as usize + 1;
 const RUN_BITS: u32 = 64 - TAG_BITS - OFFSET_BITS;
 /// Runs of one slice.
 pub(super) const RUNS_MAX: usize = (1 << RUN_BITS) - 1;
@@ -50,16 +53,17 @@ pub(super) enum Found<T> {
 pub(super) struct Locator {
     pub(super) directory: Directory,
     /// Filled from the front, one by one. INVARIANT: the directory names only places that are filled.
-    pub(super) segments: Box<[OnceLock<Segment>]>,
+    pub(super) segments: Shelves<Segment>,
 }
 
 /// Which segment a key is in.
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// Low bits of a key that count. INVARIANT: `names` has at least `1 << depth` places.
+    /// Low bits of a key that count. INVARIANT: the levels `0..=depth` of `names` are filled.
     depth: CachePadded<AtomicU32>,
-    /// As large as it can get; the first `1 << depth` places are in use.
-    names: Box<[AtomicU32]>,
+    depth_max: u32,
+    /// Level 0 has the place 0, level `n` the places from `1 << (n - 1)` to `1 << n`.
+    names: [OnceLock<Box<[AtomicU32]>>; LEVELS],
 }
 
 /// A part of the locator with its own probe sequences.
@@ -73,10 +77,7 @@ pub(super) struct Segment {
 
 impl Locator {
     pub(super) fn new(segments_max: usize) -> Self {
-        Self {
-            directory: Directory::new(segments_max),
-            segments: (0..segments_max).map(|_| OnceLock::new()).collect(),
-        }
+        Self { directory: Directory::new(segments_max), segments: Shelves::new(segments_max) }
     }
 
     /// Asks `look` about the locations that the key may have until it finds it. A miss is exact unless the entry itself
@@ -137,7 +138,7 @@ impl Locator {
 
     #[inline]
     pub(super) fn segment(&self, index: usize) -> Option<&Segment> {
-        self.segments.get(index)?.get()
+        self.segments.get(index)
     }
 }
 
@@ -145,9 +146,12 @@ impl Directory {
     /// A directory of one segment, number 0, that can grow to name `segments_max`, with two bits to spare for segments that
     /// fill faster than others.
     fn new(segments_max: usize) -> Self {
-        let places = (segments_max.next_power_of_two() * 4).min(1 << DIRECTORY_BITS);
-        let names = (0..places).map(|_| AtomicU32::new(0)).collect();
-        Self { depth: CachePadded::new(AtomicU32::new(0)), names }
+        let depth_max = (segments_max.next_power_of_two().ilog2() + 2).min(DIRECTORY_BITS);
+        let names: [OnceLock<Box<[AtomicU32]>>; LEVELS] = std::array::from_fn(|_| OnceLock::new());
+        if let Some(level) = names.first() {
+            level.get_or_init(|| std::iter::once(AtomicU32::new(0)).collect());
+        }
+        Self { depth: CachePadded::new(AtomicU32::new(0)), depth_max, names }
     }
 
     #[inline]
@@ -156,8 +160,7 @@ impl Directory {
         let depth = self.depth.load(Ordering::Acquire);
         // ordering: Acquire pairs with the Release store in `point`: the entries that moved are in their new segment
         // before it is named.
-        let name =
-            self.names.get(place_of(tag, depth)).map_or(0, |name| name.load(Ordering::Acquire));
+        let name = self.name(place_of(tag, depth)).map_or(0, |name| name.load(Ordering::Acquire));
         usize::try_from(name).unwrap_or(usize::MAX)
     }
 
@@ -170,13 +173,15 @@ impl Directory {
     /// Owner only: one more bit counts; false at the limit. The new half of the places says what the old half says.
     pub(super) fn deepen(&self) -> bool {
         let depth = self.depth();
-        let (old, new) = self.names.split_at_checked(1 << depth).unwrap_or_default();
-        if new.len() < old.len() || old.is_empty() {
+        let level = usize::try_from(depth).unwrap_or(LEVELS) + 1;
+        let Some(level) = self.names.get(level).filter(|_| depth < self.depth_max) else {
             return false;
-        }
-        for (old, new) in old.iter().zip(new) {
-            // ordering: Relaxed; published by the store below.
-            new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        // ordering: Relaxed; the owner wrote them.
+        let old = |place| self.name(place).map_or(0, |name| name.load(Ordering::Relaxed));
+        let new = (0..1_usize << depth).map(|place| AtomicU32::new(old(place))).collect();
+        if level.set(new).is_err() {
+            return false;
         }
         // ordering: Release pairs with the Acquire load in `segment_of`.
         self.depth.store(depth + 1, Ordering::Release);
@@ -185,11 +190,19 @@ impl Directory {
 
     /// Owner only: names `segment` in all places whose low `bits` bits are `low`.
     pub(super) fn point(&self, low: usize, bits: u32, segment: u32) {
-        let in_use = self.names.iter().take(1 << self.depth());
-        for name in in_use.skip(low).step_by(1 << bits) {
-            // ordering: Release pairs with the Acquire load in `segment_of`.
-            name.store(segment, Ordering::Release);
+        for place in (low..1 << self.depth()).step_by(1 << bits) {
+            if let Some(name) = self.name(place) {
+                // ordering: Release pairs with the Acquire load in `segment_of`.
+                name.store(segment, Ordering::Release);
+            }
         }
+    }
+
+    #[inline]
+    fn name(&self, place: usize) -> Option<&AtomicU32> {
+        let level = usize::BITS - place.leading_zeros();
+        let first = if level == 0 { 0 } else { 1 << (level - 1) };
+        self.names.get(usize::try_from(level).ok()?)?.get()?.get(place - first)
     }
 }
 

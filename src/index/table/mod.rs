@@ -19,13 +19,14 @@ mod locator;
 mod reading;
 mod run;
 mod sets;
+mod shelves;
 mod visit;
 mod writer;
 
 pub(super) use blocks::STORE_CELLS_MAX;
 pub(super) use cells::CELL_WORDS;
 pub(super) use locator::Location;
-pub(super) use reading::Seen;
+pub(super) use reading::{Arrival, Seen};
 pub(super) use run::RunId;
 pub use writer::Shape;
 pub(super) use writer::TableWriter;
@@ -35,7 +36,7 @@ use cells::Cells;
 use crossbeam_utils::CachePadded;
 use locator::Locator;
 use run::Run;
-use std::sync::OnceLock;
+use shelves::Shelves;
 
 /// Runs that are allocated together; few in models, where every atomic counts.
 const CHUNK_RUNS: usize = if cfg!(feature = "loom") { 4 } else { 64 };
@@ -45,7 +46,7 @@ const CHUNK_RUNS: usize = if cfg!(feature = "loom") { 4 } else { 64 };
 pub(super) struct Table {
     locator: Locator,
     /// Filled from the front. The run 0 is never used.
-    runs: Box<[OnceLock<Box<[Run]>>]>,
+    runs: Shelves<Box<[Run]>>,
     cells: Cells,
     gauges: CachePadded<Gauges>,
     /// Coarse time, for the age of runs.
@@ -70,7 +71,7 @@ impl Table {
     #[inline]
     fn run(&self, run: RunId) -> Option<&Run> {
         let run = usize::try_from(run.0).unwrap_or(usize::MAX);
-        self.runs.get(run / CHUNK_RUNS)?.get()?.get(run % CHUNK_RUNS)
+        self.runs.get(run / CHUNK_RUNS)?.get(run % CHUNK_RUNS)
     }
 
     #[inline]

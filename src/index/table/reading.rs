@@ -56,20 +56,26 @@ impl Seen {
     }
 }
 
+/// Where a walk comes into a run.
+pub(in super::super) struct Arrival<S> {
+    /// Key of the first block.
+    pub key: BlockKey,
+    /// Prompt bytes up to its end.
+    pub bytes: u32,
+    /// From the key of a block, its end in the prompt, and the length of the next one: the key that the prompt has there,
+    /// `None` past its end.
+    pub step: S,
+}
+
 impl Table {
-    /// Reads the run that begins with the block `key`, which ends at `bytes` of the prompt. `step` takes the key of a block,
-    /// where it ends, and the length of the next one; it gives the key that the prompt has there, `None` past its end.
-    /// False when there is no such block.
+    /// Reads the run that begins with a block. False when there is no such block.
     #[inline]
-    pub(in super::super) fn enter(
-        &self,
-        key: BlockKey,
-        bytes: u32,
-        mut step: impl FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
-        seen: &mut Seen,
-    ) -> bool {
-        let found = self.locator.find(key, |location| {
-            self.look(location, |run| self.copy(run, location, key, bytes, &mut step, seen))
+    pub(in super::super) fn enter<S>(&self, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
+    where
+        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+    {
+        let found = self.locator.find(arrival.key, |location| {
+            self.look(location, |run| self.copy(run, location.offset, arrival, seen))
         });
         found.is_some()
     }
@@ -112,30 +118,24 @@ impl Table {
     }
 
     #[inline]
-    fn copy(
-        &self,
-        run: &Run,
-        location: Location,
-        key: BlockKey,
-        bytes: u32,
-        step: &mut impl FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
-        seen: &mut Seen,
-    ) -> bool {
-        let first = location.offset;
+    fn copy<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
+    where
+        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+    {
         let count = run.block_count();
-        if self.key_at(run, first) != key.to_word() || first >= count {
+        if first >= count || self.key_at(run, first) != arrival.key.to_word() {
             return false;
         }
         run.use_at(self.epoch());
         seen.block_count = count - first;
         self.copy_ranks(run, first, seen);
-        self.follow(run, (first, count), key, bytes, step, seen);
+        self.follow(run, first, arrival, seen);
         seen.lengths.clear();
         if seen.matched == seen.block_count {
-            let lengths = run.lengths();
-            match cell_of(lengths) {
+            let word = run.lengths();
+            match cell_of(word) {
                 Some(cell) => self.cells.for_each(cell, |length, _| seen.lengths.push(length)),
-                None => seen.lengths.extend(lanes(lengths)),
+                None => seen.lengths.extend(lanes(word)),
             }
         }
         true
@@ -154,41 +154,37 @@ impl Table {
         }
     }
 
-    /// Compares the prompt with the blocks after the first.
+    /// Compares the prompt with the blocks after the first, up to `seen.block_count`.
     #[inline]
-    fn follow(
-        &self,
-        run: &Run,
-        (first, count): (usize, usize),
-        key: BlockKey,
-        bytes: u32,
-        step: &mut impl FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
-        seen: &mut Seen,
-    ) {
-        let (mut key, mut end) = (key, bytes);
+    fn follow<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, seen: &mut Seen)
+    where
+        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+    {
+        let (mut key, mut end) = (arrival.key, arrival.bytes);
+        let count = first + seen.block_count;
         let mut ends = seen.bytes.iter_mut();
-        if let Some(place) = ends.next() {
-            *place = end;
-        }
-        seen.matched = 1;
-        let mut offset = first + 1;
+        let mut matched = 0;
+        let mut offset = first;
         'cells: while offset < count {
             let pairs = self.cells.pairs(run.cell(offset / CELL_PAIRS));
             let cell_end = count.min((offset / CELL_PAIRS + 1) * CELL_PAIRS);
             for index in offset % CELL_PAIRS..=(cell_end - 1) % CELL_PAIRS {
-                let length = pairs.half(index);
-                let Some(next) = step(key, end, length) else { break 'cells };
-                if next.to_word() != pairs.word(index) {
-                    break 'cells;
+                if matched > 0 {
+                    let length = pairs.half(index);
+                    let Some(next) = (arrival.step)(key, end, length) else { break 'cells };
+                    if next.to_word() != pairs.word(index) {
+                        break 'cells;
+                    }
+                    (key, end) = (next, end.saturating_add(u32::from(length)));
                 }
-                (key, end) = (next, end + u32::from(length));
+                matched += 1;
                 if let Some(place) = ends.next() {
                     *place = end;
                 }
-                seen.matched += 1;
             }
             offset = cell_end;
         }
+        seen.matched = matched;
         seen.key = Some(key);
     }
 }

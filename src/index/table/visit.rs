@@ -10,8 +10,8 @@ impl Table {
     /// Calls `each` with parent, key and byte length of blocks. Every block that stays throughout is there, maybe more
     /// than once and in any order; blocks that come or go meanwhile may be there.
     pub(in super::super) fn visit(&self, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
-        let run_count = self.runs.iter().take_while(|chunk| chunk.get().is_some()).count();
-        let runs = 1..=run_count.saturating_mul(super::CHUNK_RUNS);
+        let chunks = (0..).take_while(|chunk| self.runs.get(*chunk).is_some()).count();
+        let runs = 1..chunks.saturating_mul(super::CHUNK_RUNS);
         let mut blocks = Vec::new();
         for run in runs.filter_map(|run| u32::try_from(run).ok()) {
             let read = (0..LOOKS_MAX).any(|_| self.blocks_of(RunId(run), &mut blocks));

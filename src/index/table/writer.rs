@@ -4,11 +4,12 @@
 use super::cells::{CHUNK_BYTES, CellPool};
 use super::locator::{Locator, RUNS_MAX, SLOTS_MAX, Segment};
 use super::run::{Run, RunId};
+use super::shelves::Shelves;
 use super::{CHUNK_RUNS, Cells, Gauges, Table};
 use crate::index::words::CellId;
 use crate::ring::sync::AtomicU32;
 use crossbeam_utils::CachePadded;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Sizes of a table.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,7 @@ impl TableWriter {
         let run_chunks_max = (shape.memory_bytes_max / RUN_CHUNK_BYTES).min(RUNS_MAX / CHUNK_RUNS);
         let table = Table {
             locator: Locator::new(segments_max),
-            runs: (0..run_chunks_max.max(1)).map(|_| OnceLock::new()).collect(),
+            runs: Shelves::new(run_chunks_max),
             cells: Cells::new(shape.memory_bytes_max / CHUNK_BYTES),
             gauges: CachePadded::new(Gauges::default()),
             epoch: CachePadded::new(AtomicU32::new(0)),
@@ -177,7 +178,9 @@ impl TableWriter {
     }
 
     fn may_grow_runs(&self) -> bool {
-        self.owned.len() / CHUNK_RUNS < self.table.runs.len() && self.may_grow(RUN_CHUNK_BYTES)
+        self.owned.len() + CHUNK_RUNS <= RUNS_MAX
+            && self.owned.len() / CHUNK_RUNS < self.table.runs.places_max()
+            && self.may_grow(RUN_CHUNK_BYTES)
     }
 
     pub(in super::super) fn publish_sizes(&self) {
@@ -195,8 +198,8 @@ impl TableWriter {
 
     fn grow_runs(&mut self) {
         let first = self.owned.len();
-        let Some(chunk) = self.table.runs.get(first / CHUNK_RUNS) else { return };
-        if chunk.set((0..CHUNK_RUNS).map(|_| Run::empty()).collect()).is_err() {
+        let chunk = (0..CHUNK_RUNS).map(|_| Run::empty()).collect();
+        if !self.table.runs.set(first / CHUNK_RUNS, chunk) {
             return;
         }
         self.owned.resize(first + CHUNK_RUNS, Owned::default());
@@ -206,9 +209,8 @@ impl TableWriter {
 
     /// Fills the next place of the segments; readers do not look there before the directory names it.
     pub(super) fn add_segment(&mut self, depth: u32) -> bool {
-        let place = self.table.locator.segments.get(self.parts.len());
-        let segment = || Segment::new(self.shape.segment_slots);
-        if place.is_none_or(|place| place.set(segment()).is_err()) {
+        let segment = Segment::new(self.shape.segment_slots);
+        if !self.table.locator.segments.set(self.parts.len(), segment) {
             return false;
         }
         self.parts.push(Part { filled: 0, depth });
@@ -221,6 +223,7 @@ const RUN_CHUNK_BYTES: usize = CHUNK_RUNS * (size_of::<Run>() + size_of::<Owned>
 /// Bytes of one segment and its part.
 pub(super) const fn segment_bytes(slots: usize) -> usize {
     // Four names, because the directory has two bits to spare.
-    let shares = size_of::<OnceLock<Segment>>() + size_of::<Part>() + 4 * size_of::<u32>();
+    let shares =
+        size_of::<std::sync::OnceLock<Segment>>() + size_of::<Part>() + 4 * size_of::<u32>();
     slots * size_of::<u64>() + shares
 }
