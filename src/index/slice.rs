@@ -8,7 +8,7 @@
 //! ranks. What does not fit then, or is outside a limit, is refused and counted. Either is a miss later, never a wrong hit.
 
 use super::Shape;
-use super::table::{RunId, STORE_CELLS_MAX, Table, TableWriter};
+use super::table::{Location, RunId, STORE_CELLS_MAX, Table, TableWriter};
 use super::words::rank_lane;
 use crate::base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
 use crate::base::{NanosSinceStart, RankIndex};
@@ -65,22 +65,21 @@ impl SliceWriter {
 
     /// False when it was refused; then nothing has changed.
     fn store(&mut self, lane: u16, parent: BlockKey, key: BlockKey, block_bytes: u16) -> bool {
-        let listed = |table: &TableWriter, at: super::table::Location| {
-            at.offset > 0 || !table.is_unlisted(at.run)
-        };
+        let listed =
+            |table: &TableWriter, at: Location| at.offset > 0 || !table.is_unlisted(at.run);
         if let Some(at) = self.table.find(key).filter(|at| listed(&self.table, *at)) {
             self.table.use_now(at.run);
             return self.table.hold(at.run, at.offset, lane);
         }
         self.make_room(parent, key);
-        let unlisted = self.table.find(key);
-        if let (None, Some(end)) = (unlisted, self.table.find(parent)) {
+        let (unlisted, before) = (self.table.find(key), self.table.find(parent));
+        if let (None, Some(end)) = (unlisted, before) {
             let is_end = end.offset + 1 == self.table.block_count(end.run);
             if is_end && self.table.may_append(end.run, lane) {
                 return self.table.append(end.run, key, block_bytes);
             }
         }
-        let Some(parent) = self.run_to(parent) else { return false };
+        let Some(parent) = self.run_to(parent, before) else { return false };
         let run = match unlisted {
             Some(at) => self.table.adopt(at.run, parent, block_bytes).then_some(at.run),
             None => self.table.create(Some(parent), key, block_bytes),
@@ -94,9 +93,12 @@ impl SliceWriter {
         }
     }
 
-    /// The run that ends with that block; made by a split or as an unlisted one if there is none.
-    fn run_to(&mut self, end: BlockKey) -> Option<RunId> {
-        let Some(at) = self.table.find(end) else { return self.table.create(None, end, 0) };
+    /// The run that ends with a block, which is at `at`; made by a split, or as an unlisted one if it is nowhere.
+    fn run_to(&mut self, end: BlockKey, at: Option<Location>) -> Option<RunId> {
+        let Some(at) = at else {
+            self.table.make_room(end);
+            return self.table.create(None, end, 0);
+        };
         if at.offset + 1 == self.table.block_count(at.run) {
             return Some(at.run);
         }
@@ -132,10 +134,12 @@ impl SliceWriter {
     /// Makes sure, as far as it can, that a store finds memory.
     fn make_room(&mut self, parent: BlockKey, key: BlockKey) {
         self.table.make_room(key);
-        self.table.make_room(parent);
-        let keep = self.table.find(parent).map(|at| at.run);
         for _ in 0..EVICTIONS_MAX {
-            if self.table.has_room(STORE_CELLS_MAX) || !self.evict(keep) {
+            if self.table.has_room(STORE_CELLS_MAX) {
+                return;
+            }
+            let keep = self.table.find(parent).map(|at| at.run);
+            if !self.evict(keep) {
                 return;
             }
         }

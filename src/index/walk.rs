@@ -9,7 +9,7 @@ use super::overlaps::{Overlap, Overlaps};
 use super::ranks::Ranks;
 use super::slice_of;
 use super::table::{Arrival, Seen, Table};
-use crate::base::limits::{BLOCK_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
+use crate::base::limits::{PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
 use crate::block::{BlockKey, KeySeed};
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use std::sync::Arc;
 const BRANCHES_MAX: usize = 1_024;
 /// Bytes that are hashed for the price of one probe.
 const PROBE_BYTES: usize = 256;
-const SEEN_WORDS: usize = BLOCK_BYTES_MAX / 64 + 1;
+/// Lengths of first blocks whose keys are kept, so that several slices need not hash them again.
+const FIRST_KEYS: usize = 64;
 
 /// What a walk needs beside the prompt; kept from request to request.
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ pub(super) struct Scratch {
     branches: Vec<Branch>,
     /// The run that the walk is in.
     run: Seen,
-    first_lengths: LengthSet,
+    first_keys: FirstKeys,
 }
 
 /// One way on: a block that may be the first of a run, and the ranks that hold all before it.
@@ -51,38 +52,35 @@ impl Walk<'_> {
     /// Adds what is found under `root` to `out`.
     pub(super) fn run(mut self, root: BlockKey) {
         self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
-        let mut scratch = std::mem::take(&mut self.out.scratch);
+        let mut scratch = self.out.scratch.take().unwrap_or_default();
         let mut budget = WALK_PROBES_MAX;
         scratch.run.rank_words = self.out.rank_words();
         self.start(root, &mut scratch, &mut budget);
         while let Some(branch) = scratch.branches.pop() {
             self.follow(branch, &mut scratch, &mut budget);
         }
-        self.out.scratch = scratch;
+        self.out.scratch = Some(scratch);
     }
 
     /// Finds the first blocks. Each slice knows the lengths of its own only, and which slice a first block belongs to
-    /// shows when it is hashed; so each length is hashed once, whichever slice named it.
+    /// shows when it is hashed; most lengths are hashed once, whichever slices name them.
     fn start(&self, root: BlockKey, scratch: &mut Scratch, budget: &mut usize) {
-        let Scratch { branches, run, first_lengths } = scratch;
-        for table in self.slices {
+        let Scratch { branches, run, first_keys } = scratch;
+        first_keys.clear();
+        for (slice, table) in self.slices.iter().enumerate() {
             let mut arrival = Arrival { key: root, bytes: 0, step: |_, _, _| None };
             if !table.enter(&mut arrival, run) {
                 continue;
             }
-            for &length in &run.lengths {
-                if !first_lengths.insert(length) {
-                    continue;
+            for &(length, filter) in &run.lengths {
+                let hash = || self.step(root, 0, length, budget);
+                let Some(key) = first_keys.get(length, hash) else { continue };
+                if slice_of(key, self.slices.len()).index() == slice && filter.passes(key) {
+                    let (before, bytes) = (Overlap::default(), u32::from(length));
+                    self.push(branches, Branch { slice, key, before, bytes, ranks: Ranks::All });
                 }
-                let Some(key) = self.step(root, 0, length, budget) else { continue };
-                let slice = slice_of(key, self.slices.len()).index();
-                let before = Overlap::default();
-                let branch =
-                    Branch { slice, key, before, bytes: u32::from(length), ranks: Ranks::All };
-                self.push(branches, branch);
             }
         }
-        first_lengths.clear();
     }
 
     /// Follows one branch to its end, leaving others that part from it on the stack.
@@ -100,9 +98,9 @@ impl Walk<'_> {
             }
             let (Some(last), Some(end)) = (run.key, run.end(before)) else { return };
             let mut next = None;
-            for &length in &run.lengths {
+            for &(length, filter) in &run.lengths {
                 let Some(child) = self.step(last, end.bytes, length, budget) else { continue };
-                if !(run.lengths.len() == 1 || table.contains(child)) {
+                if !filter.passes(child) || (run.lengths.len() > 1 && !table.contains(child)) {
                     continue;
                 }
                 let bytes = end.bytes + u32::from(length);
@@ -140,31 +138,29 @@ impl Walk<'_> {
     }
 }
 
-/// A set of block lengths that is cheap to clear.
-#[derive(Debug, Default)]
-struct LengthSet {
-    bits: Vec<u64>,
-    members: Vec<u16>,
+/// Keys of the first blocks by their length: the last one of those that share a place.
+#[derive(Debug)]
+struct FirstKeys([Option<(u16, BlockKey)>; FIRST_KEYS]);
+
+impl Default for FirstKeys {
+    fn default() -> Self {
+        Self([None; FIRST_KEYS])
+    }
 }
 
-impl LengthSet {
-    /// False when it was there.
-    fn insert(&mut self, length: u16) -> bool {
-        self.bits.resize(SEEN_WORDS, 0);
-        let Some(word) = self.bits.get_mut(usize::from(length) / 64) else { return false };
-        let bit = 1 << (length % 64);
-        let is_new = *word & bit == 0;
-        if is_new {
-            *word |= bit;
-            self.members.push(length);
-        }
-        is_new
+impl FirstKeys {
+    fn clear(&mut self) {
+        *self = Self::default();
     }
 
-    fn clear(&mut self) {
-        for length in self.members.drain(..) {
-            if let Some(word) = self.bits.get_mut(usize::from(length) / 64) {
-                *word = 0;
+    fn get(&mut self, length: u16, hash: impl FnOnce() -> Option<BlockKey>) -> Option<BlockKey> {
+        let place = self.0.get_mut(usize::from(length) % FIRST_KEYS)?;
+        match *place {
+            Some((of, key)) if of == length => Some(key),
+            _ => {
+                let key = hash()?;
+                *place = Some((length, key));
+                Some(key)
             }
         }
     }

@@ -63,7 +63,7 @@ impl TableWriter {
             run.set_block_count(1);
         }
         self.end(id);
-        let listed = parent.is_none_or(|parent| self.add_length(parent, block_bytes));
+        let listed = parent.is_none_or(|parent| self.add_length(parent, block_bytes, key));
         if listed && self.insert(key, Location { run: id, offset: 0 }) {
             self.use_now(id);
             return true;
@@ -78,12 +78,13 @@ impl TableWriter {
     /// Lists a run, so far unlisted, at its parent. False: refused there.
     pub(in super::super) fn adopt(&mut self, id: RunId, parent: RunId, block_bytes: u16) -> bool {
         let Some(run) = self.run(id) else { return false };
-        let (cell, key) = (run.cell(0), self.table.key_at(run, 0));
-        if !self.add_length(parent, block_bytes) {
+        let cell = run.cell(0);
+        let Some(key) = self.key(id, 0) else { return false };
+        if !self.add_length(parent, block_bytes, key) {
             return false;
         }
         self.begin(id);
-        self.table.cells.set_pair(cell, 0, key, block_bytes);
+        self.table.cells.set_pair(cell, 0, key.to_word(), block_bytes);
         if let Some(run) = self.run(id) {
             run.set_parent(parent);
         }
@@ -168,6 +169,7 @@ impl TableWriter {
         let head = self.take_run()?;
         let (front, back) = (self.copy_cells(id, 0, at), self.copy_cells(id, at, count - at));
         let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, at));
+        let listed = self.key(id, at);
         let whole = front.len() == at.div_ceil(CELL_PAIRS)
             && back.len() == (count - at).div_ceil(CELL_PAIRS);
         self.begin(head);
@@ -178,7 +180,10 @@ impl TableWriter {
             head.use_at(run.used());
         }
         self.end(head);
-        if !whole || !self.copy_holders(id, head, at) || !self.add_length(head, block_bytes) {
+        if !whole
+            || !self.copy_holders(id, head, at)
+            || !listed.is_some_and(|key| self.add_length(head, block_bytes, key))
+        {
             back.into_iter().for_each(|cell| self.pool.put(cell));
             self.unmake(head, &front);
             return None;

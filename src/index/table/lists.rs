@@ -5,9 +5,24 @@ use super::super::words::{CellId, LANES, cell_of, from_lanes, lanes, many, with}
 use super::TableWriter;
 use super::cells::{CELL_PAIRS, LIST_CELLS_MAX};
 use super::run::RunId;
+use crate::block::BlockKey;
 
 /// Different lengths of children that one run can have. Past it children are refused.
 const LENGTHS_MAX: usize = 480;
+
+/// A list of lengths has, beside how many children have a length, a filter of their keys: a walk at a fork with
+/// many lengths then looks up one child or two, not one for each length. A filter forgets nothing before its length goes.
+const COUNT_BITS: u32 = 24;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+/// Of a length whose children came before the list.
+const FILTER_OF_ALL: u64 = !COUNT_MAX;
+
+/// The filter bit of a child.
+#[inline]
+pub(super) const fn filter_bit(child: BlockKey) -> u64 {
+    let bits = (u64::BITS - COUNT_BITS) as u64;
+    1 << (COUNT_BITS as u64 + (child.to_word() >> 36 & 0xffff) * bits / (1 << 16))
+}
 
 /// A pair of a list.
 #[derive(Clone, Copy)]
@@ -25,10 +40,10 @@ impl TableWriter {
     }
 
     /// Counts one more child of that length; false when the list or the memory is full.
-    pub(super) fn add_length(&mut self, id: RunId, length: u16) -> bool {
+    pub(super) fn add_length(&mut self, id: RunId, length: u16, child: BlockKey) -> bool {
         let Some(word) = self.run(id).map(super::Run::lengths) else { return false };
         if let Some(first) = cell_of(word) {
-            return self.add_listed_length(first, length);
+            return self.add_listed_length(first, length, child);
         }
         let counts = self.owned(id).child_counts;
         if let Some(wider) = with(word, length) {
@@ -41,9 +56,10 @@ impl TableWriter {
             return true;
         }
         let Some(cell) = self.take_cell() else { return false };
-        let all = counted(word, &counts).chain([(length, 1)]);
-        for (index, (length, count)) in all.enumerate() {
-            self.table.cells.set_pair(cell, index, u64::from(count), length);
+        let before = counted(word, &counts)
+            .map(|(length, count)| (length, FILTER_OF_ALL | u64::from(count).min(COUNT_MAX)));
+        for (index, (length, word)) in before.chain([(length, filter_bit(child) | 1)]).enumerate() {
+            self.table.cells.set_pair(cell, index, word, length);
         }
         if let Some(run) = self.run(id) {
             run.set_lengths(many(cell));
@@ -77,25 +93,26 @@ impl TableWriter {
         }
     }
 
-    fn add_listed_length(&mut self, first: CellId, length: u16) -> bool {
+    fn add_listed_length(&mut self, first: CellId, length: u16, child: BlockKey) -> bool {
         let (found, count) = self.find_listed(first, length);
         if let Some(found) = found {
-            self.set_listed(found, found.word.saturating_add(1));
+            let more = u64::from(found.word & COUNT_MAX < COUNT_MAX);
+            self.set_listed(found, (found.word + more) | filter_bit(child));
             return true;
         }
-        count < LENGTHS_MAX && self.push_listed(first, 1, length)
+        count < LENGTHS_MAX && self.push_listed(first, filter_bit(child) | 1, length)
     }
 
     fn drop_listed_length(&mut self, id: RunId, first: CellId, length: u16) {
         let (Some(found), _) = self.find_listed(first, length) else { return };
-        if found.word > 1 {
+        if found.word & COUNT_MAX > 1 {
             return self.set_listed(found, found.word - 1);
         }
         self.begin(id);
         if self.listed(first).nth(LANES + 1).is_none() {
             let mut left = Vec::with_capacity(LANES);
             self.table.cells.for_each(first, |half, word| {
-                left.push((half, u32::try_from(word).unwrap_or(u32::MAX)));
+                left.push((half, u32::try_from(word & COUNT_MAX).unwrap_or(u32::MAX)));
             });
             left.retain(|(half, _)| *half != length);
             left.sort_unstable();

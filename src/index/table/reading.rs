@@ -4,6 +4,7 @@ use super::super::overlaps::Overlap;
 use super::super::words::{cell_of, lanes};
 use super::Table;
 use super::cells::{CELL_PAIRS, CELL_WORDS};
+use super::lists::filter_bit;
 use super::locator::{Found, Location};
 use super::run::{RUN_BLOCKS_MAX, Run};
 use crate::block::BlockKey;
@@ -27,8 +28,8 @@ pub(in super::super) struct Seen {
     pub rank_words: usize,
     /// Ranks, as lanes, that hold some of the blocks: a bit for each, the lowest for the first.
     pub partial: Vec<(u16, u64)>,
-    /// Byte lengths of the blocks after the last one, if all are matched; each once.
-    pub lengths: Vec<u16>,
+    /// Byte lengths of the blocks after the last one, if all are matched; each once, with the filter of their keys.
+    pub lengths: Vec<(u16, ChildFilter)>,
 }
 
 impl Default for Seen {
@@ -53,6 +54,20 @@ impl Seen {
     pub(in super::super) fn end(&self, before: Overlap) -> Option<Overlap> {
         let bytes = *self.bytes.get(self.matched.checked_sub(1)?)?;
         Some(Overlap { blocks: before.blocks + u32::try_from(self.matched).ok()?, bytes })
+    }
+}
+
+/// Tells most keys that are no child of that length; all bits set: none.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct ChildFilter(u64);
+
+impl ChildFilter {
+    const ALL: Self = Self(u64::MAX);
+
+    /// False for a key that is no child.
+    #[inline]
+    pub(in super::super) const fn passes(self, child: BlockKey) -> bool {
+        self.0 & filter_bit(child) != 0
     }
 }
 
@@ -134,8 +149,10 @@ impl Table {
         if seen.matched == seen.block_count {
             let word = run.lengths();
             match cell_of(word) {
-                Some(cell) => self.cells.for_each(cell, |length, _| seen.lengths.push(length)),
-                None => seen.lengths.extend(lanes(word)),
+                Some(cell) => self.cells.for_each(cell, |length, word| {
+                    seen.lengths.push((length, ChildFilter(word)));
+                }),
+                None => seen.lengths.extend(lanes(word).map(|lane| (lane, ChildFilter::ALL))),
             }
         }
         true
