@@ -7,7 +7,7 @@ use super::described::{
 use super::discovery::{DiscoveryError, Subject, assume, check_health, discover};
 use super::fleet::{ANY_MODEL, Fleet, Left};
 use super::http::Asker;
-use super::kv_events::Endpoint;
+use super::kv_events::{Endpoint, FeedNotice};
 use super::test_support::block_on_local;
 use super::{ControlSetup, run};
 use crate::account::{ShardPhase, Stage, StageHistograms};
@@ -15,7 +15,7 @@ use crate::base::{Clock, DpRank, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName};
 use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use crate::mailbox::{KvOp, ShardCommand, ShardEnd, wire};
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, TierRanks, WorkerState};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use std::cell::RefCell;
@@ -261,11 +261,14 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert!(snapshot.model("alias").unwrap().1.ranks.is_empty());
 
     // Events may correct the block size.
-    assert!(fleet.set_feed(RankIndex(0), true, 64));
-    assert!(!fleet.set_feed(RankIndex(0), true, 64));
+    let tiers = TierRanks { host: Some(RankIndex(1_023)), disk: None };
+    let notice = FeedNotice { rank: RankIndex(0), live: true, block_size_tokens: 64, tiers };
+    assert!(fleet.set_feed(notice));
+    assert!(!fleet.set_feed(notice));
     let snapshot = fleet.snapshot();
     assert_eq!(snapshot.model("n").unwrap().1.roots[0].key, root("n", 64, ""));
     assert!(snapshot.ranks[0].kv_feed_live);
+    assert_eq!(snapshot.ranks[0].tiers, tiers);
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn expect(event: &Value) -> String {
     let medium = match field("medium").as_str() {
         None | Some("GPU") => Medium::Device,
         Some("CPU" | "CPU_PINNED") => Medium::Host,
-        Some("DISK") => Medium::Other,
+        Some("DISK") => Medium::Disk,
         other => panic!("{other:?}"),
     };
     let group = field("group_idx").as_u64();
@@ -364,6 +364,19 @@ fn spec(endpoint: &str) -> FeedSpec {
             shard_count: 1,
         },
         entries_max: 100,
+        lower_tiers: LowerTiers { host: true, disk: true },
+        expects_tiers: false,
+        tier_numbers: Rc::new(Numbers),
+    }
+}
+
+/// Ranks 900 for the host and 901 for disks.
+#[derive(Debug)]
+struct Numbers;
+
+impl TierNumbers for Numbers {
+    fn number(&self, _: RankIndex, tier: Tier) -> Option<RankIndex> {
+        Some(RankIndex(if tier == Tier::Host { 900 } else { 901 }))
     }
 }
 
