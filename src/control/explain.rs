@@ -13,8 +13,8 @@ use crate::index::{IndexReader, Overlaps};
 use crate::parse::{ApiRequest, Reason, Refusal, route, scan};
 use crate::render::{Rendered, Unrenderable, render};
 use crate::select::{
-    BYTES_PER_TOKEN_DEFAULT, Candidates, NoModel, PickRequest, RoundRobin, TierOverlaps, model,
-    pick, weigh_tiers,
+    BYTES_PER_TOKEN_DEFAULT, Candidates, NoModel, PickRequest, RoundRobin, TierOverlaps,
+    cache_namespace, model, pick, weigh_tiers,
 };
 use crate::worker::{FleetSnapshot, LoadBoard, Model};
 use axum::body::Bytes;
@@ -125,7 +125,7 @@ impl Explainer {
         let rendered = render(&self.request, body, text, &mut self.prompt)?;
         sources.index.overlap_of_roots(
             &model.roots,
-            &self.request.cache_salt,
+            &cache_namespace(model, &self.request),
             &self.prompt,
             &mut self.found,
         );

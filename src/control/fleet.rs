@@ -279,6 +279,7 @@ impl Fleet {
             roots: Vec::new(),
             guess_roots: GuessRoots::new(self.seed, name),
             text: self.text_of(name),
+            is_adapter: false,
         };
         for (index, known) in self.ranks.iter().enumerate() {
             let Some(worker) = self.workers.get(known.worker.index()) else { continue };
@@ -288,6 +289,7 @@ impl Fleet {
                 continue;
             }
             model.ranks.extend(RankIndex::try_from_index(index));
+            model.is_adapter |= served.is_some_and(|served| served.parent.is_some());
             if model.card_json.is_empty() {
                 model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
             }

@@ -245,6 +245,8 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert_eq!(keys("m"), [root("m", 16, ""), root("m", 32, "")]);
     assert_eq!(keys("alias"), [root("m", 16, "")], "another name of the same cache");
     assert_eq!(keys("lora"), [root("m", 16, "lora")]);
+    assert_eq!(of("lora").ranks, [RankIndex(0), RankIndex(1)], "only who lists it serves it");
+    assert_eq!(["m", "alias", "lora"].map(|name| of(name).is_adapter), [false, false, true]);
     assert_eq!((snapshot.ranks[1].dp_rank, snapshot.ranks[1].dp_size), (DpRank(1), 2));
 
     // Worker b comes back with one rank and another model; a's rank and everybody's numbers stay.

@@ -11,7 +11,7 @@ use crate::block::BlockKey;
 use crate::index::{Overlap, Overlaps};
 use crate::mailbox::{GuessKind, RoutedPrompt};
 use crate::render::{Rendered, canonical, render};
-use crate::select::{ANY_MODEL, TierOverlaps, weigh_tiers};
+use crate::select::{ANY_MODEL, TierOverlaps, cache_namespace, weigh_tiers};
 use crate::worker::FleetSnapshot;
 
 /// One prompt and what is known of it; kept from request to request.
@@ -83,7 +83,7 @@ pub(super) fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scra
     if matched.rendered {
         shard.index.overlap_of_roots(
             &target.model.roots,
-            &slot.request.cache_salt,
+            &cache_namespace(target.model, &slot.request),
             &matched.text,
             &mut matched.exact,
         );
@@ -188,7 +188,7 @@ fn root(shard: &Shard, slot: &Slot, target: &Target<'_>, kind: GuessKind) -> Blo
         GuessKind::Approximate => roots.approximate,
         GuessKind::Speculative => roots.speculative,
     };
-    let root = shard.index.salted(root, &slot.request.cache_salt);
+    let root = shard.index.salted(root, &cache_namespace(target.model, &slot.request));
     // One entry of the fleet may stand for many models.
     let is_any = &*target.model.name == ANY_MODEL;
     if is_any { shard.index.salted(root, &slot.request.model) } else { root }

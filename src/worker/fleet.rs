@@ -124,6 +124,8 @@ pub struct Model {
     /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by guesses only). Of the
     /// first configured worker that has one, also where workers of different engines serve the model.
     pub text: Option<Arc<ModelText>>,
+    /// A LoRA adapter of another model, with blocks of its own.
+    pub is_adapter: bool,
 }
 
 /// Start of the chain of block keys for one model and one block size.

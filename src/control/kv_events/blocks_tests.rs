@@ -304,20 +304,32 @@ fn a_block_moves_down_the_tiers_and_leaves_with_the_last() {
     let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
     blocks.expect_lower_tiers();
     let on_device = store(None, &[10, 11], &[0, 1, 2, 3]);
-    let steps: [(&dyn Fn(&mut RankBlocks<Letters>, &mut SliceOps), [usize; 3]); 7] = [
-        (&|b, o| drop(b.stored(&on_device, o)), [2, 2, 2]),
-        (&|b, o| drop(b.stored(&Stored { medium: Medium::Host, ..on_device }, o)), [2, 2, 2]),
-        (&|b, o| drop(b.removed(&remove(&[11, 10]), o)), [0, 2, 2]),
-        (&|b, o| drop(b.stored(&Stored { medium: Medium::Disk, ..on_device }, o)), [0, 2, 2]),
-        (&|b, o| drop(b.removed(&Removed { medium: Medium::Host, ..remove(&[11]) }, o)), [0, 1, 2]),
-        (&|b, o| drop(b.stored(&on_device, o)), [2, 2, 2]),
-        (&|b, o| b.clear(o), [0, 0, 0]),
+    let store_in = |medium| Some(Stored { medium, ..on_device });
+    let second = [11];
+    let (leaf, both) = (remove(&second), remove(&[11, 10]));
+    let from_host = Removed { medium: Medium::Host, ..leaf };
+    let steps = [
+        (store_in(Medium::Device), None, [2, 2, 2]),
+        (store_in(Medium::Host), None, [2, 2, 2]),
+        (None, Some(both), [0, 2, 2]),
+        (store_in(Medium::Disk), None, [0, 2, 2]),
+        (None, Some(from_host), [0, 1, 2]),
+        (store_in(Medium::Device), None, [2, 2, 2]),
     ];
-    for (position, (step, wanted)) in steps.into_iter().enumerate() {
-        step(&mut blocks, &mut ops);
+    for (position, (stored, removed, wanted)) in steps.into_iter().enumerate() {
+        if let Some(event) = stored {
+            assert_eq!(blocks.stored(&event, &mut ops), Outcome::Applied);
+        }
+        if let Some(event) = removed {
+            assert_eq!(blocks.removed(&event, &mut ops), Outcome::Applied);
+        }
         index.take(&mut ops);
         assert_eq!(of(&index), wanted, "step {position}");
     }
+    assert_eq!(blocks.holding().tier_blocks, [2, 1, 2]);
+    blocks.clear(&mut ops);
+    index.take(&mut ops);
+    assert_eq!(of(&index), [0, 0, 0]);
     assert_eq!(blocks.holding().tier_blocks, [0; 3]);
 }
 
