@@ -198,6 +198,9 @@ fn odd_answers_are_survived() {
     assert_eq!(events_of_vllm(off, "h", ip), [None, None]);
     let rust = r#"{"frontend":"rust","dp_size":2,"page_size":1}"#;
     assert!(read_sglang_info(rust, "h").unwrap().port_per_rank);
+    let tiered = r#"{"page_size":64,"enable_hierarchical_cache":true}"#;
+    assert!(read_sglang_info(tiered, "h").unwrap().ranks[0].expects_tiers);
+    assert!(!read_sglang_info(rust, "h").unwrap().ranks[0].expects_tiers);
 }
 
 const SEED: KeySeed = KeySeed(3);

@@ -32,6 +32,13 @@ impl BlockText for TokenText {
             }
         }
     }
+
+    fn has_media(&self, token_ids: &[u32]) -> bool {
+        match self {
+            Self::Vocabulary(vocabulary) => vocabulary.has_media(token_ids),
+            Self::Ids => false,
+        }
+    }
 }
 
 /// An index made from messages.
