@@ -1,6 +1,11 @@
 //! From an engine's bytes to the rank that is chosen: KV events with tiers, adapters, images and in odd orders, through
 //! the feed's state, the index, the walk and the selection.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails must stop")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that fails must stop"
+)]
 
 use forebay::base::{DpRank, RankIndex, ShardIndex, WorkerIndex};
 use forebay::block::{BlockKey, KeySeed, RootName, Vocabulary};
@@ -20,7 +25,8 @@ use std::sync::Arc;
 
 const SEED: KeySeed = KeySeed(7);
 const SHARDS: usize = 3;
-const BLOCK: usize = 4;
+const BLOCK: usize = BLOCK_TOKENS as usize;
+const BLOCK_TOKENS: u32 = 4;
 /// Tiers of rank `r` have the numbers `HOST + r` and `DISK + r`.
 const HOST: u16 = 900;
 const DISK: u16 = 950;
@@ -54,7 +60,7 @@ const STORED: Event<'static> = Event {
     hashes: &[],
     parent: None,
     tokens: &[],
-    block_size: BLOCK as u64,
+    block_size: BLOCK_TOKENS as u64,
     medium: "GPU",
     lora: None,
     extra_keys: &[],
@@ -99,7 +105,7 @@ impl Event<'_> {
         }
         key(out, "extra_keys");
         list(out, self.extra_keys, |out, word| {
-            list(out, &[*word], |out, word| write_str(out, word).unwrap())
+            list(out, &[*word], |out, word| write_str(out, word).unwrap());
         });
     }
 }
@@ -189,7 +195,7 @@ impl<T: BlockText> Rig<T> {
 }
 
 const ROOT: RootName<'static> =
-    RootName { model: "m", block_size_tokens: BLOCK as u32, lora: "", cache_salt: "" };
+    RootName { model: "m", block_size_tokens: BLOCK_TOKENS, lora: "", cache_salt: "" };
 const CREDIT: KvConfig = KvConfig { host_credit_percent: 80, disk_credit_percent: 30 };
 
 fn fleet(ranks: u16) -> FleetSnapshot {
@@ -198,7 +204,7 @@ fn fleet(ranks: u16) -> FleetSnapshot {
         dp_rank: DpRank(u32::from(number)),
         dp_size: u32::from(ranks),
         address: SocketAddr::from(([127, 0, 0, 1], 1)),
-        block_size_tokens: BLOCK as u32,
+        block_size_tokens: BLOCK_TOKENS,
         kv_block_count: 0,
         kv_feed_live: true,
         role: Role::Both,

@@ -81,7 +81,7 @@ mod tests {
         (found, Value::Object(body).to_string())
     }
 
-    fn chat(parts: Value) -> Value {
+    fn chat(parts: &Value) -> Value {
         json!({ "messages": [{ "role": "system", "content": "s" }, { "role": "user", "content": parts }] })
     }
 
@@ -95,28 +95,29 @@ mod tests {
             json!(["a", { "text": "b" }]),
             json!([{ "type": "refusal", "refusal": "no" }]),
         ] {
-            let before = chat(parts);
+            let before = chat(&parts);
             assert_eq!(marked(before.clone(), ContentFormat::Parts), (false, before.to_string()));
         }
-        let (found, body) = marked(chat(json!([text, image, text])), ContentFormat::Parts);
-        let wanted = chat(json!([text, { "type": "text", "text": MARK }, image, text]));
+        let (found, body) = marked(chat(&json!([text, image, text])), ContentFormat::Parts);
+        let wanted = chat(&json!([text, { "type": "text", "text": MARK }, image, text]));
         assert_eq!((found, body), (true, wanted.to_string()));
-        let (_, body) = marked(chat(json!([text, image])), ContentFormat::Text);
-        let wanted = chat(json!([{ "type": "text", "text": MARK }, text, image]));
+        let (_, body) = marked(chat(&json!([text, image])), ContentFormat::Text);
+        let wanted = chat(&json!([{ "type": "text", "text": MARK }, text, image]));
         assert_eq!(body, wanted.to_string());
         for odd in [json!({ "type": "hologram", "text": "x" }), json!({ "image": "x" }), json!(7)] {
-            assert!(marked(chat(json!([odd])), ContentFormat::Parts).0, "{odd}");
+            assert!(marked(chat(&json!([odd])), ContentFormat::Parts).0, "{odd}");
         }
     }
 
     #[test]
     fn results_of_tools_sound_and_other_apis_are_looked_at_too() {
-        let result = |content: Value| json!([{ "type": "tool_result", "tool_use_id": "t", "content": content }]);
+        let result = |content: &Value| json!([{ "type": "tool_result", "tool_use_id": "t", "content": content }]);
         let image = json!({ "type": "image", "source": {} });
         assert!(
-            !marked(chat(result(json!([{ "type": "text", "text": "a" }]))), ContentFormat::Parts).0
+            !marked(chat(&result(&json!([{ "type": "text", "text": "a" }]))), ContentFormat::Parts)
+                .0
         );
-        let (found, body) = marked(chat(result(json!([image]))), ContentFormat::Parts);
+        let (found, body) = marked(chat(&result(&json!([image]))), ContentFormat::Parts);
         assert!(found && body.contains(&json!({ "content": MARK }).to_string()[1..]), "{body}");
         let sound = json!({ "messages": [{ "role": "assistant", "audio": { "id": "x" } }] });
         assert!(marked(sound, ContentFormat::Parts).0);

@@ -331,12 +331,8 @@ impl<T: BlockText> RankBlocks<T> {
                     Some(known) => self.held.add(id, tier, known.state.trees()),
                     None if parent == id => return Outcome::Conflict,
                     None => {
-                        outcome = self.orphan(Orphan {
-                            id,
-                            parent,
-                            tier,
-                            bytes: self.block_bytes.as_slice().into(),
-                        })
+                        let bytes = self.block_bytes.as_slice().into();
+                        outcome = self.orphan(Orphan { id, parent, tier, bytes });
                     }
                 }
                 tip = self.tip(id);

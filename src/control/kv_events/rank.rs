@@ -160,7 +160,7 @@ impl<T: BlockText> RankFeed<T> {
             counters.event(kind, outcome);
             match outcome {
                 Outcome::Applied | Outcome::Orphaned | Outcome::Elsewhere | Outcome::OtherGroup => {
-                    taken += 1
+                    taken += 1;
                 }
                 _ => failed += 1,
             }
