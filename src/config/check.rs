@@ -164,6 +164,8 @@ impl Check<'_> {
             ("limits.buffered_bytes_max", limits.buffered_bytes_max, 1 << 16, 1 << 40),
             ("limits.index_bytes_max", limits.index_bytes_max, 1 << 20, 1 << 40),
             ("approximate.rank_bytes_max", config.approximate.rank_bytes_max, 1 << 12, 1 << 40),
+            ("kv.host_credit_percent", wide(config.kv.host_credit_percent), 0, 100),
+            ("kv.disk_credit_percent", wide(config.kv.disk_credit_percent), 0, 100),
             ("retry.attempts_max", wide(config.retry.attempts_max), 1, 10),
             ("retry.budget_percent", wide(config.retry.budget_percent), 0, 100),
             ("breaker.failures", wide(config.breaker.failures), 1, 1_000),
@@ -204,6 +206,12 @@ impl Check<'_> {
                     "every wait needs an end; give a duration",
                 );
             }
+        }
+        if config.kv.disk_credit_percent > config.kv.host_credit_percent {
+            let what = "`kv.disk_credit_percent` is more than `kv.host_credit_percent`";
+            let help =
+                "a block that only a disk holds would be worth more than one that the host holds";
+            self.warning("kv.disk_credit_percent", what, help);
         }
         let approximate = &config.approximate;
         if approximate.speculative_ttl > SPECULATIVE_TTL_SENSIBLE {

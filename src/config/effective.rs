@@ -32,6 +32,10 @@ pub fn to_json(config: &Config) -> Value {
             "unhealthy_after": config.health.unhealthy_after,
             "healthy_after": config.health.healthy_after,
         },
+        "kv": {
+            "host_credit_percent": config.kv.host_credit_percent,
+            "disk_credit_percent": config.kv.disk_credit_percent,
+        },
         "approximate": {
             "ttl": format_duration(config.approximate.ttl),
             "speculative_ttl": format_duration(config.approximate.speculative_ttl),

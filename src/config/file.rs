@@ -44,6 +44,7 @@ fn read_root(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     root.unavailable(reader, "nats");
     read_queue(reader, root);
     read_health(reader, root, config);
+    read_kv(reader, root, config);
     read_approximate(reader, root, config);
     read_limits(reader, root, config);
     read_timeouts(reader, root, config);
@@ -97,6 +98,13 @@ fn read_health(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config)
     section.read(reader, "timeout", &mut health.timeout, duration);
     section.read(reader, "unhealthy_after", &mut health.unhealthy_after, count);
     section.read(reader, "healthy_after", &mut health.healthy_after, count);
+    section.finish(reader);
+}
+
+fn read_kv(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
+    let section = root.section(reader, "kv");
+    section.read(reader, "host_credit_percent", &mut config.kv.host_credit_percent, count);
+    section.read(reader, "disk_credit_percent", &mut config.kv.disk_credit_percent, count);
     section.finish(reader);
 }
 

@@ -42,6 +42,8 @@ pub(super) struct DescribedRank {
     pub(super) block_size_tokens: u32,
     pub(super) kv_block_count: u32,
     pub(super) events: Option<Announced>,
+    /// Known to keep blocks in tiers behind the device.
+    pub(super) expects_tiers: bool,
 }
 
 /// A rank's event stream.
@@ -202,10 +204,12 @@ pub(super) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let block = events.map(|events| number(events, "block_size")).filter(|&size| size > 0);
     let block_size_tokens = block.unwrap_or(page);
     let kv_block_count = tokens.checked_div(block_size_tokens).unwrap_or(0);
+    let expects_tiers =
+        info.get("enable_hierarchical_cache").and_then(Value::as_bool).unwrap_or(false);
     let mut ranks = Vec::new();
     for rank in 0..dp_size.min(u32::try_from(crate::base::limits::RANKS_MAX).unwrap_or(u32::MAX)) {
         let events = events.and_then(|events| sglang_events(events, rank, host));
-        ranks.push(DescribedRank { block_size_tokens, kv_block_count, events });
+        ranks.push(DescribedRank { block_size_tokens, kv_block_count, events, expects_tiers });
     }
     let port_per_rank = dp_size > 1 && text("frontend").as_deref() == Some("rust");
     let files = text("tokenizer_path").or_else(|| text("model_path"));

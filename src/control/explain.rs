@@ -7,13 +7,14 @@
 use super::workers::state;
 use crate::base::limits::RANKS_MAX;
 use crate::base::{NanosSinceStart, RankIndex};
-use crate::config::Policy;
+use crate::config::{KvConfig, Policy};
 use crate::http1::Method;
 use crate::index::{IndexReader, Overlaps};
 use crate::parse::{ApiRequest, Reason, Refusal, route, scan};
 use crate::render::{Rendered, Unrenderable, render};
 use crate::select::{
-    BYTES_PER_TOKEN_DEFAULT, Candidates, NoModel, PickRequest, RoundRobin, model, pick,
+    BYTES_PER_TOKEN_DEFAULT, Candidates, NoModel, PickRequest, RoundRobin, TierOverlaps,
+    cache_namespace, model, pick, weigh_tiers,
 };
 use crate::worker::{FleetSnapshot, LoadBoard, Model};
 use axum::body::Bytes;
@@ -37,6 +38,7 @@ pub(super) struct Sources<'a> {
     pub(super) board: &'a LoadBoard,
     pub(super) index: &'a IndexReader,
     pub(super) policy: Policy,
+    pub(super) kv: KvConfig,
     pub(super) rank_concurrency_max: u32,
     pub(super) now: NanosSinceStart,
 }
@@ -46,6 +48,9 @@ pub(super) struct Sources<'a> {
 pub(super) struct Explainer {
     request: ApiRequest,
     prompt: Vec<u8>,
+    /// What the walk found.
+    found: Overlaps,
+    /// The same with tiers weighed: what the choice rests on.
     overlaps: Overlaps,
     /// What is only believed is not explained: shards know it by the moment, and it is gone by the next.
     on_the_way: Overlaps,
@@ -59,6 +64,7 @@ impl Explainer {
         Self {
             request: ApiRequest::default(),
             prompt: Vec::new(),
+            found: Overlaps::new(RANKS_MAX),
             overlaps: Overlaps::new(RANKS_MAX),
             on_the_way: Overlaps::new(0),
             candidates: Candidates::default(),
@@ -113,15 +119,18 @@ impl Explainer {
         sources: &Sources<'_>,
     ) -> Result<Rendered, Unmatched> {
         self.prompt.clear();
+        self.found.clear();
         self.overlaps.clear();
         let text = model.text.as_ref().ok_or(Unmatched::NoText)?;
         let rendered = render(&self.request, body, text, &mut self.prompt)?;
         sources.index.overlap_of_roots(
             &model.roots,
-            &self.request.cache_salt,
+            &cache_namespace(model, &self.request),
             &self.prompt,
-            &mut self.overlaps,
+            &mut self.found,
         );
+        let Sources { fleet, kv, .. } = sources;
+        weigh_tiers(fleet, &model.ranks, *kv, &self.found, &mut self.overlaps);
         Ok(rendered)
     }
 
@@ -153,7 +162,8 @@ impl Explainer {
     fn rank(&self, index: RankIndex, sources: &Sources<'_>) -> Option<Value> {
         let (rank, worker) = sources.fleet.rank(index)?;
         let load = sources.board.rank(index)?;
-        let overlap = self.overlaps.get(index);
+        let held = TierOverlaps::of(index, rank.tiers, &self.found);
+        let overlap = held.device;
         let request = PickRequest {
             ranks: &[],
             board: sources.board,
@@ -169,6 +179,9 @@ impl Explainer {
             "dp_rank": rank.dp_rank.0,
             "overlap_blocks": overlap.blocks,
             "overlap_bytes": overlap.bytes,
+            "host_overlap_bytes": held.host.bytes,
+            "disk_overlap_bytes": held.disk.bytes,
+            "weighed_overlap_bytes": self.overlaps.get(index).bytes,
             "cached_tokens_expected": u64::from(cached) * u64::from(rank.block_size_tokens),
             "uncached_tokens": request.uncached_tokens(index),
             "cost": request.cost(index).0,

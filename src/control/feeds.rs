@@ -3,8 +3,11 @@
 //! that the loop itself reads.
 
 use super::fleet::FeedPlan;
-use super::kv_events::{Feed, FeedCounters, FeedNotice, FeedSpec, Naming};
+use super::kv_events::{
+    Feed, FeedCounters, FeedNotice, FeedSpec, LowerTiers, Naming, TRACKED_BLOCK_BYTES,
+};
 use super::ports::Ports;
+use super::tier_numbers::GivenNumbers;
 use crate::base::RankIndex;
 use crate::base::limits::RANKS_MAX;
 use crate::block::KeySeed;
@@ -15,8 +18,6 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Memory of one tracked block in a feed's maps, with their spare room.
-const TRACKED_BLOCK_BYTES: usize = 80;
 /// Blocks that a rank may track at least, however small the budget.
 const RANK_BLOCKS_MIN: usize = 4_096;
 /// Ranks that share the budget at least: a fleet is rarely complete when its first feed starts.
@@ -29,9 +30,17 @@ pub(super) struct Feeds {
     notices: mpsc::Sender<FeedNotice>,
     seed: KeySeed,
     memory_bytes_max: usize,
+    tiers: Tiers,
     running: HashMap<RankIndex, Running>,
     /// Feeds that are taking their blocks out of the index.
     ending: HashMap<RankIndex, JoinHandle<()>>,
+}
+
+/// Which tiers beside the device count, and where their numbers come from.
+#[derive(Clone, Debug)]
+pub(super) struct Tiers {
+    pub(super) counted: LowerTiers,
+    pub(super) numbers: Rc<GivenNumbers>,
 }
 
 struct Running {
@@ -47,6 +56,7 @@ impl Feeds {
         notices: mpsc::Sender<FeedNotice>,
         seed: KeySeed,
         memory_bytes_max: usize,
+        tiers: Tiers,
     ) -> Self {
         Self {
             ports,
@@ -54,6 +64,7 @@ impl Feeds {
             notices,
             seed,
             memory_bytes_max,
+            tiers,
             running: HashMap::new(),
             ending: HashMap::new(),
         }
@@ -105,6 +116,9 @@ impl Feeds {
                 shard_count: self.ports.shard_count(),
             },
             entries_max: entries_max.max(RANK_BLOCKS_MIN),
+            lower_tiers: self.tiers.counted,
+            expects_tiers: plan.expects_tiers,
+            tier_numbers: self.tiers.numbers.clone(),
         };
         let (stop, stopped) = oneshot::channel();
         let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));

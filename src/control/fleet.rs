@@ -2,17 +2,19 @@
 //! snapshots and feed plans out. Worker, rank and model indices never change their meaning.
 
 use super::described::{Announced, Description, ServedModel};
+use super::kv_events::FeedNotice;
 use super::model_text::FoundText;
-use crate::base::limits::RANKS_MAX;
+use super::tier_numbers::GivenNumbers;
 use crate::base::{DpRank, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName};
 use crate::config::{Config, WorkerUrl};
 use crate::worker::{
-    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, Worker,
+    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, TierRanks, Worker,
     WorkerState,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Name of the model that stands for any name: used where a worker's models are not known.
@@ -28,6 +30,7 @@ pub(super) struct Fleet {
     workers: Vec<KnownWorker>,
     ranks: Vec<KnownRank>,
     models: Vec<Arc<str>>,
+    tier_numbers: Rc<GivenNumbers>,
 }
 
 #[derive(Debug)]
@@ -46,6 +49,7 @@ struct KnownRank {
     /// From KV events; 0 while none says.
     block_size_seen: u32,
     feed_live: bool,
+    tiers: TierRanks,
 }
 
 impl KnownWorker {
@@ -65,6 +69,8 @@ pub(super) struct FeedPlan {
     /// Name under which the rank's blocks are rooted.
     pub(super) model: Arc<str>,
     pub(super) text: Option<Arc<ModelText>>,
+    /// The engine is known to use its lower tiers.
+    pub(super) expects_tiers: bool,
 }
 
 impl FeedPlan {
@@ -103,7 +109,14 @@ impl Fleet {
             Some(KnownWorker { shown, concurrency_max, description: None, texts: BTreeMap::new() })
         });
         let workers = workers.collect();
-        Self { seed, generation: 0, workers, ranks: Vec::new(), models: Vec::new() }
+        Self {
+            seed,
+            generation: 0,
+            workers,
+            ranks: Vec::new(),
+            models: Vec::new(),
+            tier_numbers: Rc::default(),
+        }
     }
 
     /// Takes a worker's description.
@@ -120,12 +133,14 @@ impl Fleet {
             if self.rank_index(worker, dp_rank).is_some() {
                 continue;
             }
-            if self.ranks.len() >= RANKS_MAX {
+            if self.ranks.len() >= self.tier_numbers.ranks_max() {
                 left.ranks += 1;
                 continue;
             }
-            let new = KnownRank { worker, dp_rank, block_size_seen: 0, feed_live: false };
+            let tiers = TierRanks::default();
+            let new = KnownRank { worker, dp_rank, block_size_seen: 0, feed_live: false, tiers };
             self.ranks.push(new);
+            self.tier_numbers.set_rank_count(self.ranks.len());
         }
         for name in names(&description) {
             if self.models.contains(&name) {
@@ -169,12 +184,18 @@ impl Fleet {
     }
 
     /// Takes what a feed says; true if it changed.
-    pub(super) fn set_feed(&mut self, rank: RankIndex, live: bool, block_size_tokens: u32) -> bool {
-        let Some(known) = self.ranks.get_mut(rank.index()) else { return false };
-        let before = (known.feed_live, known.block_size_seen);
-        known.feed_live = live;
-        known.block_size_seen = block_size_tokens;
-        before != (known.feed_live, known.block_size_seen)
+    pub(super) fn set_feed(&mut self, notice: FeedNotice) -> bool {
+        let Some(known) = self.ranks.get_mut(notice.rank.index()) else { return false };
+        let before = (known.feed_live, known.block_size_seen, known.tiers);
+        known.feed_live = notice.live;
+        known.block_size_seen = notice.block_size_tokens;
+        known.tiers = notice.tiers;
+        before != (known.feed_live, known.block_size_seen, known.tiers)
+    }
+
+    /// Where feeds get numbers for their ranks' lower tiers.
+    pub(super) fn tier_numbers(&self) -> Rc<GivenNumbers> {
+        Rc::clone(&self.tier_numbers)
     }
 
     /// The feeds that should run now.
@@ -192,6 +213,7 @@ impl Fleet {
                 events: described.events.clone()?,
                 text: worker.texts.get(&model).and_then(|found| found.text.clone()),
                 model,
+                expects_tiers: described.expects_tiers,
             })
         };
         self.ranks.iter().enumerate().filter_map(plan).collect()
@@ -245,6 +267,7 @@ impl Fleet {
             kv_feed_live: known.feed_live,
             role: Role::Both,
             concurrency_max: worker.map_or(0, |worker| worker.concurrency_max),
+            tiers: known.tiers,
         }
     }
 
@@ -256,6 +279,7 @@ impl Fleet {
             roots: Vec::new(),
             guess_roots: GuessRoots::new(self.seed, name),
             text: self.text_of(name),
+            is_adapter: false,
         };
         for (index, known) in self.ranks.iter().enumerate() {
             let Some(worker) = self.workers.get(known.worker.index()) else { continue };
@@ -265,6 +289,7 @@ impl Fleet {
                 continue;
             }
             model.ranks.extend(RankIndex::try_from_index(index));
+            model.is_adapter |= served.is_some_and(|served| served.parent.is_some());
             if model.card_json.is_empty() {
                 model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
             }

@@ -26,6 +26,7 @@ mod stop;
 mod test_support;
 #[cfg(test)]
 mod tests;
+mod tier_numbers;
 mod workers;
 
 use crate::base::Clock;

@@ -3,9 +3,9 @@
 
 use super::admin::{self, Question};
 use super::explain::{self, Explainer};
-use super::feeds::Feeds;
+use super::feeds::{Feeds, Tiers};
 use super::fleet::Fleet;
-use super::kv_events::FeedNotice;
+use super::kv_events::{FeedNotice, LowerTiers};
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
@@ -95,7 +95,12 @@ impl Control {
         let fleet = Fleet::new(&config, seed);
         let ports = Rc::new(Ports::new(end));
         let budget = config.limits.index_bytes_max;
-        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget);
+        let counted = LowerTiers {
+            host: config.kv.host_credit_percent > 0,
+            disk: config.kv.disk_credit_percent > 0,
+        };
+        let tiers = Tiers { counted, numbers: fleet.tier_numbers() };
+        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers);
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);
@@ -130,7 +135,7 @@ impl Control {
             tokio::select! {
                 Some(notice) = probed.recv() => self.probed(notice),
                 Some(notice) = fed.recv() => {
-                    if self.fleet.set_feed(notice.rank, notice.live, notice.block_size_tokens) {
+                    if self.fleet.set_feed(notice) {
                         self.publish();
                     }
                 }
@@ -234,6 +239,7 @@ impl Control {
                     board: &self.setup.board,
                     index: &self.setup.index,
                     policy: self.setup.config.policy,
+                    kv: self.setup.config.kv,
                     rank_concurrency_max: self.setup.config.rank_concurrency_max,
                     now: self.setup.clock.now(),
                 };

@@ -2,7 +2,7 @@
 //! plane's loop; costs nothing between scrapes. Label sets are bounded: workers, ranks, models (the first 64 have
 //! their own label, the rest share `other`), endpoints, reasons.
 
-use super::kv_events::{BatchResult, EventKind, FeedCounters, Outcome, ResetReason};
+use super::kv_events::{BatchResult, EventKind, FeedCounters, Outcome, ResetReason, Tier};
 use super::metrics_text::{MetricsText, approximate};
 use super::workers::engine;
 use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
@@ -281,8 +281,31 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
     family.sample(&[("result", "incomplete")], feeds.replay_count(false));
     text.counter("kv_feed_stalled_total", "Waits of feeds for a full ring.")
         .sample(&[], feeds.stall_count());
-    let blocks = u64::try_from(feeds.block_count()).unwrap_or(u64::MAX);
-    text.gauge("kv_tracked_blocks", "Blocks known by the engines' hashes.").sample(&[], blocks);
+    let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    text.gauge("kv_tracked_blocks", "Blocks known by the engines' hashes.")
+        .sample(&[], wide(feeds.block_count()));
+    let help = "Blocks that a storage tier holds; one may be in several.";
+    let mut family = text.gauge("kv_tier_blocks", help);
+    for tier in Tier::ALL {
+        family.sample(&[("tier", tier.label())], wide(feeds.tier_block_count(tier)));
+    }
+    text.gauge("kv_tracked_bytes", "Memory of the feeds' maps.")
+        .sample(&[], wide(feeds.byte_count()));
+    kv_orphans(feeds, text);
+}
+
+fn kv_orphans(feeds: &FeedCounters, text: &mut MetricsText) {
+    let waiting = u64::try_from(feeds.orphan_count()).unwrap_or(u64::MAX);
+    let help = "Blocks kept until the event of the block before them comes.";
+    text.gauge("kv_orphan_blocks", help).sample(&[], waiting);
+    let gone = feeds.orphans_gone_count();
+    let help = "Blocks that do not wait for the block before them any more.";
+    let mut family = text.counter("kv_orphans_total", help);
+    for (label, count) in
+        [("applied", gone.applied), ("dropped", gone.dropped), ("removed", gone.removed)]
+    {
+        family.sample(&[("result", label)], u64::try_from(count).unwrap_or(u64::MAX));
+    }
 }
 
 fn index(index: &IndexReader, text: &mut MetricsText) {

@@ -7,7 +7,7 @@ use super::described::{
 use super::discovery::{DiscoveryError, Subject, assume, check_health, discover};
 use super::fleet::{ANY_MODEL, Fleet, Left};
 use super::http::Asker;
-use super::kv_events::Endpoint;
+use super::kv_events::{Endpoint, FeedNotice};
 use super::test_support::block_on_local;
 use super::{ControlSetup, run};
 use crate::account::{ShardPhase, Stage, StageHistograms};
@@ -15,7 +15,7 @@ use crate::base::{Clock, DpRank, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName};
 use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use crate::mailbox::{KvOp, ShardCommand, ShardEnd, wire};
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, TierRanks, WorkerState};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use std::cell::RefCell;
@@ -198,6 +198,9 @@ fn odd_answers_are_survived() {
     assert_eq!(events_of_vllm(off, "h", ip), [None, None]);
     let rust = r#"{"frontend":"rust","dp_size":2,"page_size":1}"#;
     assert!(read_sglang_info(rust, "h").unwrap().port_per_rank);
+    let tiered = r#"{"page_size":64,"enable_hierarchical_cache":true}"#;
+    assert!(read_sglang_info(tiered, "h").unwrap().ranks[0].expects_tiers);
+    assert!(!read_sglang_info(rust, "h").unwrap().ranks[0].expects_tiers);
 }
 
 const SEED: KeySeed = KeySeed(3);
@@ -245,6 +248,8 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert_eq!(keys("m"), [root("m", 16, ""), root("m", 32, "")]);
     assert_eq!(keys("alias"), [root("m", 16, "")], "another name of the same cache");
     assert_eq!(keys("lora"), [root("m", 16, "lora")]);
+    assert_eq!(of("lora").ranks, [RankIndex(0), RankIndex(1)], "only who lists it serves it");
+    assert_eq!(["m", "alias", "lora"].map(|name| of(name).is_adapter), [false, false, true]);
     assert_eq!((snapshot.ranks[1].dp_rank, snapshot.ranks[1].dp_size), (DpRank(1), 2));
 
     // Worker b comes back with one rank and another model; a's rank and everybody's numbers stay.
@@ -261,11 +266,14 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert!(snapshot.model("alias").unwrap().1.ranks.is_empty());
 
     // Events may correct the block size.
-    assert!(fleet.set_feed(RankIndex(0), true, 64));
-    assert!(!fleet.set_feed(RankIndex(0), true, 64));
+    let tiers = TierRanks { host: Some(RankIndex(1_023)), disk: None };
+    let notice = FeedNotice { rank: RankIndex(0), live: true, block_size_tokens: 64, tiers };
+    assert!(fleet.set_feed(notice));
+    assert!(!fleet.set_feed(notice));
     let snapshot = fleet.snapshot();
     assert_eq!(snapshot.model("n").unwrap().1.roots[0].key, root("n", 64, ""));
     assert!(snapshot.ranks[0].kv_feed_live);
+    assert_eq!(snapshot.ranks[0].tiers, tiers);
 }
 
 #[test]

@@ -131,6 +131,11 @@ pub struct ApiRequest {
     pub closing_brace: u32,
     /// LoRA or cache namespace given in the body (`cache_salt`), decoded; empty when absent.
     pub cache_salt: String,
+    /// LoRA adapter named apart from the model (SGLang's `lora_path`), decoded; empty when absent.
+    pub lora: String,
+    /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it, or a list names several
+    /// namespaces.
+    pub has_more_than_text: bool,
 }
 
 impl ApiRequest {
@@ -145,6 +150,8 @@ impl ApiRequest {
         self.add_generation_prompt = true;
         self.closing_brace = 0;
         self.cache_salt.clear();
+        self.lora.clear();
+        self.has_more_than_text = false;
     }
 }
 

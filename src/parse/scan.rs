@@ -39,6 +39,10 @@ const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 3] = [
     (Endpoint::Responses, "reasoning"),
 ];
 
+/// Keys of what is computed beside the text (SGLang's first, then vLLM's). A value of `null` or `false` counts as absent.
+const MORE_THAN_TEXT_KEYS: [&str; 6] =
+    ["image_data", "video_data", "audio_data", "input_embeds", "prompt_embeds", "multi_modal_data"];
+
 /// Keys of `/v1/responses` that stand for text before the prompt: kept by the engine, or in a form of its own.
 const CONTINUING_KEYS: [&str; 4] =
     ["previous_response_id", "conversation", "previous_response", "previous_input_messages"];
@@ -96,6 +100,9 @@ enum Optional {
 struct Found {
     model: Optional,
     cache_salt: Optional,
+    /// SGLang's namespace beside the salt.
+    extra_key: Optional,
+    lora_path: Optional,
     /// `system` of `/v1/messages`, `instructions` of `/v1/responses`.
     preamble: Optional,
     max_tokens: Option<u32>,
@@ -111,6 +118,8 @@ struct Found {
     own_template_keys: [bool; OWN_TEMPLATE_KEYS.len()],
     /// One flag for each of [`CONTINUING_KEYS`].
     continuing_keys: [bool; CONTINUING_KEYS.len()],
+    /// One flag for each of [`MORE_THAN_TEXT_KEYS`].
+    more_than_text: [bool; MORE_THAN_TEXT_KEYS.len()],
     /// One flag for each of [`OWNED`].
     owned: [bool; OWNED.len()],
 }
@@ -127,6 +136,8 @@ impl Found {
         match (name, endpoint) {
             ("model", _) => self.model = optional(cursor)?,
             ("cache_salt", _) => self.cache_salt = optional(cursor)?,
+            ("extra_key", _) => self.extra_key = optional(cursor)?,
+            ("lora_path", _) => self.lora_path = optional(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
             ("max_tokens", _) => self.max_tokens = count(cursor)?,
@@ -172,8 +183,10 @@ impl Found {
         let own_template = own_template.filter(|((of, _), _)| *of == endpoint);
         let continuing = CONTINUING_KEYS.iter().copied().zip(&mut self.continuing_keys);
         let continuing = continuing.filter(|_| endpoint == Endpoint::Responses);
+        let more_than_text = MORE_THAN_TEXT_KEYS.iter().copied().zip(&mut self.more_than_text);
         let mut known = template
             .chain(owned)
+            .chain(more_than_text)
             .chain(own_template.map(|((_, key), flag)| (*key, flag)))
             .chain(continuing);
         match known.find(|(key, _)| *key == name) {
@@ -217,6 +230,15 @@ impl Found {
         }
         request.max_tokens = self.max_completion_tokens.or(self.max_tokens);
         request.prompt = self.source(endpoint, request);
+        self.namespace(cursor, request);
+        if request.prompt != PromptSource::PlainMessages {
+            request.messages.clear();
+        }
+        Ok(())
+    }
+
+    /// What separates caches: salt, SGLang's key of its own, adapter.
+    fn namespace(&self, cursor: &Cursor<'_>, request: &mut ApiRequest) {
         if let Optional::Text(salt) = &self.cache_salt {
             if salt.span.len() <= CACHE_SALT_BYTES_MAX {
                 decode(salt, cursor, &mut request.cache_salt);
@@ -224,10 +246,26 @@ impl Found {
                 request.prompt = PromptSource::None;
             }
         }
-        if request.prompt != PromptSource::PlainMessages {
-            request.messages.clear();
+        if let Optional::Text(key) = &self.extra_key
+            && !key.span.is_empty()
+        {
+            if key.span.len() <= CACHE_SALT_BYTES_MAX {
+                // No engine's salt holds a zero byte, so the two together are no salt that events could tell of.
+                request.cache_salt.push('\0');
+                decode(key, cursor, &mut request.cache_salt);
+            } else {
+                request.prompt = PromptSource::None;
+            }
         }
-        Ok(())
+        if let Optional::Text(adapter) = &self.lora_path
+            && adapter.span.len() <= MODEL_BYTES_MAX
+        {
+            decode(adapter, cursor, &mut request.lora);
+        }
+        // Lists of keys or adapters: one for each prompt of a batch.
+        request.has_more_than_text = self.more_than_text.contains(&true)
+            || matches!(self.extra_key, Optional::Other)
+            || matches!(self.lora_path, Optional::Other);
     }
 
     fn source(&mut self, endpoint: Endpoint, request: &mut ApiRequest) -> PromptSource {
@@ -632,6 +670,31 @@ mod tests {
         let messages = vec![r#"{"role":"user","content":"a"}"#; MESSAGES_MAX + 1].join(",");
         let request = chat(&format!(r#"{{"messages":[{messages}]}}"#));
         assert_eq!((request.prompt, request.messages.len()), (PromptSource::None, 0));
+    }
+
+    #[test]
+    fn namespaces_beside_the_salt() {
+        let of = |keys: &str| {
+            let request =
+                chat(&format!(r#"{{{keys},"messages":[{{"role":"user","content":"x"}}]}}"#));
+            (request.cache_salt, request.lora, request.has_more_than_text)
+        };
+        for (keys, salt, lora, more) in [
+            (r#""cache_salt":"s""#, "s", "", false),
+            (r#""cache_salt":"s","extra_key":"k\u0041""#, "s\0kA", "", false),
+            (r#""extra_key":"k""#, "\0k", "", false),
+            (r#""extra_key":null,"lora_path":null"#, "", "", false),
+            (r#""extra_key":["a","b"]"#, "", "", true),
+            (r#""lora_path":"tuned""#, "", "tuned", false),
+            (r#""lora_path":["a",null]"#, "", "", true),
+            (r#""prompt_embeds":"AA==""#, "", "", true),
+            (r#""image_data":null,"input_embeds":false"#, "", "", false),
+        ] {
+            assert_eq!(of(keys), (salt.to_owned(), lora.to_owned(), more), "{keys}");
+        }
+        let mut reused = chat(r#"{"lora_path":"tuned","prompt_embeds":[1]}"#);
+        scan(b"{}", Endpoint::ChatCompletions, &mut reused).unwrap();
+        assert_eq!((reused.lora.as_str(), reused.has_more_than_text), ("", false));
     }
 
     #[test]

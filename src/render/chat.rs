@@ -31,7 +31,7 @@ pub(super) fn full(body: &[u8], text: &ModelText, out: &mut Vec<u8>) -> Result<(
     let template = template_of(text)?;
     check_size(body)?;
     let start = out.len();
-    template.render_full(body, out).map_err(|_| Unrenderable::Refused)?;
+    template.render_text(body, out).map_err(|_| Unrenderable::Refused)?;
     text.vocabulary.align(out, start);
     Ok(())
 }

@@ -32,6 +32,9 @@ pub enum Unrenderable {
     /// The body has no prompt, or one of a shape that is not matched.
     #[error("no prompt that can be matched")]
     NoPrompt,
+    /// Images, sound or embeddings beside the prompt.
+    #[error("the prompt is not text alone")]
+    NotText,
     /// Messages for a model without a chat template.
     #[error("the model has no chat template")]
     NoTemplate,
@@ -52,6 +55,7 @@ impl Unrenderable {
     pub const fn label(self) -> &'static str {
         match self {
             Self::NoPrompt => "no-prompt",
+            Self::NotText => "not-text",
             Self::NoTemplate => "no-template",
             Self::Refused => "refused",
             Self::UnknownToken => "unknown-token",
@@ -70,6 +74,9 @@ pub fn render(
     text: &ModelText,
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
+    if request.has_more_than_text {
+        return Err(Unrenderable::NotText);
+    }
     let start = out.len();
     let rendered = match &request.prompt {
         PromptSource::None => Err(Unrenderable::NoPrompt),

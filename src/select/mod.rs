@@ -5,8 +5,10 @@ mod candidate;
 mod cost;
 mod model;
 mod pick;
+mod tiers;
 
 pub use candidate::{Candidates, NoCandidate};
 pub use cost::{RankCost, predicted_work_tokens};
-pub use model::{ANY_MODEL, NoModel, model};
+pub use model::{ANY_MODEL, NoModel, cache_namespace, model};
 pub use pick::{BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, pick};
+pub use tiers::{TierOverlaps, weigh_tiers};

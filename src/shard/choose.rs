@@ -41,8 +41,10 @@ pub(super) struct Chosen {
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Predicted {
-    /// Blocks, as the engine will count them: never the one with the prompt's last token.
+    /// Blocks on the device, as the engine will count them: never the one with the prompt's last token.
     pub(super) blocks: u32,
+    /// The same with those in lower tiers, which some engines count and some do not, or not in time.
+    pub(super) blocks_most: u32,
     /// Tokens per block on that rank.
     pub(super) block_size_tokens: u32,
 }
@@ -130,16 +132,19 @@ fn account_overlap(
         return None;
     }
     shard.counters.add(Count::PromptBytes, prompt_bytes);
-    let Some(overlap) = scratch.matched.exact(target.fleet, rank) else {
+    let Some(held) = scratch.matched.exact(target.fleet, rank) else {
         let guessed = scratch.matched.overlaps.get(rank).bytes;
         shard.counters.add(Count::GuessedBytes, u64::from(guessed));
         return None;
     };
+    let overlap = held.device;
     shard.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = target.fleet.ranks.get(rank.index())?.block_size_tokens;
     learn_ratio(scratch, target.model_index, overlap, block_size_tokens);
-    let blocks = overlap.servable_blocks(usize::try_from(prompt_bytes).unwrap_or(usize::MAX));
-    (block_size_tokens > 0).then_some(Predicted { blocks, block_size_tokens })
+    let prompt_bytes = usize::try_from(prompt_bytes).unwrap_or(usize::MAX);
+    let blocks = overlap.servable_blocks(prompt_bytes);
+    let blocks_most = held.disk.servable_blocks(prompt_bytes).max(blocks);
+    (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
 }
 
 fn learn_ratio(scratch: &mut Scratch, model: ModelIndex, overlap: Overlap, block_size_tokens: u32) {

@@ -11,7 +11,7 @@ use crate::block::BlockKey;
 use crate::index::{Overlap, Overlaps};
 use crate::mailbox::{GuessKind, RoutedPrompt};
 use crate::render::{Rendered, canonical, render};
-use crate::select::ANY_MODEL;
+use crate::select::{ANY_MODEL, TierOverlaps, cache_namespace, weigh_tiers};
 use crate::worker::FleetSnapshot;
 
 /// One prompt and what is known of it; kept from request to request.
@@ -57,11 +57,12 @@ impl Matched {
         self.exact.clear();
     }
 
-    /// What the rank's events tell it holds; `None` where the selection's view rests on something else.
-    pub(super) fn exact(&self, fleet: &FleetSnapshot, rank: RankIndex) -> Option<Overlap> {
+    /// What the rank's events tell it holds, by tier; `None` where the selection's view rests on something else.
+    pub(super) fn exact(&self, fleet: &FleetSnapshot, rank: RankIndex) -> Option<TierOverlaps> {
         let told = self.kind(fleet, rank) == GuessKind::Speculative
             && self.on_the_way.get(rank) == Overlap::default();
-        told.then(|| self.exact.get(rank))
+        let tiers = fleet.ranks.get(rank.index())?.tiers;
+        told.then(|| TierOverlaps::of(rank, tiers, &self.exact))
     }
 
     /// What a guess about the rank would be.
@@ -82,13 +83,13 @@ pub(super) fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scra
     if matched.rendered {
         shard.index.overlap_of_roots(
             &target.model.roots,
-            &slot.request.cache_salt,
+            &cache_namespace(target.model, &slot.request),
             &matched.text,
             &mut matched.exact,
         );
-        for (rank, found) in matched.exact.iter_held() {
-            matched.overlaps.record(rank, found);
-        }
+        let (fleet, ranks) = (target.fleet, &target.model.ranks);
+        let Matched { exact, overlaps, .. } = matched;
+        weigh_tiers(fleet, ranks, shard.config.kv, exact, overlaps);
     }
     let approximate = &shard.config.approximate;
     let of_kind = |kind| {
@@ -159,7 +160,7 @@ fn add_speculative(shard: &Shard, slot: &Slot, target: &Target<'_>, scratch: &mu
         if matched.kind(target.fleet, rank) != GuessKind::Speculative {
             continue;
         }
-        let told = matched.exact.get(rank).bytes;
+        let told = matched.overlaps.get(rank).bytes;
         let more = found.bytes.saturating_sub(told);
         if more > cut_bytes(target.fleet, rank, ratio) {
             matched.overlaps.record(rank, found);
@@ -187,7 +188,7 @@ fn root(shard: &Shard, slot: &Slot, target: &Target<'_>, kind: GuessKind) -> Blo
         GuessKind::Approximate => roots.approximate,
         GuessKind::Speculative => roots.speculative,
     };
-    let root = shard.index.salted(root, &slot.request.cache_salt);
+    let root = shard.index.salted(root, &cache_namespace(target.model, &slot.request));
     // One entry of the fleet may stand for many models.
     let is_any = &*target.model.name == ANY_MODEL;
     if is_any { shard.index.salted(root, &slot.request.model) } else { root }

@@ -5,7 +5,7 @@ mod fleet;
 mod load;
 
 pub use fleet::{
-    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, Worker,
+    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, TierRanks, Worker,
     WorkerState,
 };
 pub use load::{LoadBoard, RankLoad};

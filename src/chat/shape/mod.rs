@@ -4,6 +4,7 @@
 //! form (`foreign`). Which API a body belongs to shows in its keys: `system` or Anthropic's blocks, `input`.
 
 mod foreign;
+pub(super) mod media;
 mod messages;
 mod tools;
 

@@ -5,7 +5,7 @@ use super::message::{ChatRole, MessageSpan};
 use super::plan::Plan;
 use super::python::is_space;
 use super::rules::EngineRules;
-use super::shape::{Conversation, Ending, Shaper, plain_message};
+use super::shape::{Conversation, Ending, Shaper, media, plain_message};
 use super::source::content_format;
 use super::special::SpecialTokens;
 use crate::base::limits::JSON_DEPTH_MAX;
@@ -106,8 +106,28 @@ impl ChatTemplate {
     /// # Errors
     /// [`RenderError`] when the body has no messages or the template refuses them.
     pub fn render_full(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
-        let conversation = self.renderer.shaper.shape(parse(body)?)?;
-        self.renderer.render(conversation, out)
+        self.render_body(parse(body)?, out)
+    }
+
+    /// The same up to the first image, sound or other thing that is not text: what the engine makes of these, and so all
+    /// that follows, cannot be compared as text. On an error nothing is appended.
+    ///
+    /// # Errors
+    /// [`RenderError`] as above, and when the template leaves text parts out.
+    pub fn render_text(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+        let mut body = parse(body)?;
+        let is_marked = media::mark(&mut body, self.renderer.shaper.format);
+        let start = out.len();
+        self.render_body(body, out)?;
+        if is_marked && !media::cut(out, start) {
+            out.truncate(start);
+            return Err(RenderError::Unsupported("the template does not print all text parts"));
+        }
+        Ok(())
+    }
+
+    fn render_body(&self, body: Map<String, Value>, out: &mut Vec<u8>) -> Result<(), RenderError> {
+        self.renderer.render(self.renderer.shaper.shape(body)?, out)
     }
 
     /// True when plain conversations of at least one kind take the fast way.

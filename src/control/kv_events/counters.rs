@@ -1,12 +1,14 @@
 //! What the feeds count. One set for all feeds; they share the control plane's thread, so plain cells will do.
 
-use super::blocks::Outcome;
+use super::blocks::{Holding, OrphansGone};
+use super::outcome::Outcome;
+use super::tier::Tier;
 use std::cell::Cell;
 
 /// What became of a whole batch; the words are the metrics label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchResult {
-    /// Every event was taken, or concerned another tier or group.
+    /// Every event was taken, waits for its parent, or concerned another tier or group.
     Applied,
     /// Some events were not taken.
     Partly,
@@ -71,7 +73,8 @@ pub struct FeedCounters {
     resets: [Cell<u64>; ResetReason::ALL.len()],
     stalls: Cell<u64>,
     replays: [Cell<u64>; 2],
-    blocks: Cell<usize>,
+    holding: Cell<Holding>,
+    orphans_gone: Cell<OrphansGone>,
 }
 
 impl FeedCounters {
@@ -112,9 +115,33 @@ impl FeedCounters {
         self.replays.get(usize::from(complete)).map_or(0, Cell::get)
     }
 
-    /// Notes that a feed went from holding one number of blocks to another.
-    pub fn blocks_changed(&self, before: usize, after: usize) {
-        self.blocks.set(self.blocks.get().saturating_add(after).saturating_sub(before));
+    /// Notes that a feed went from holding one amount to another.
+    pub fn holding_changed(&self, before: Holding, after: Holding) {
+        let all = self.holding.get();
+        let moved =
+            |all: usize, before: usize, after| all.saturating_add(after).saturating_sub(before);
+        let mut tier_blocks = all.tier_blocks;
+        for ((all, before), after) in
+            tier_blocks.iter_mut().zip(before.tier_blocks).zip(after.tier_blocks)
+        {
+            *all = moved(*all, before, after);
+        }
+        self.holding.set(Holding {
+            blocks: moved(all.blocks, before.blocks, after.blocks),
+            tier_blocks,
+            orphans: moved(all.orphans, before.orphans, after.orphans),
+            bytes: moved(all.bytes, before.bytes, after.bytes),
+        });
+    }
+
+    /// Counts blocks that do not wait for their parent any more.
+    pub fn orphans_gone(&self, gone: OrphansGone) {
+        let all = self.orphans_gone.get();
+        self.orphans_gone.set(OrphansGone {
+            applied: all.applied.saturating_add(gone.applied),
+            dropped: all.dropped.saturating_add(gone.dropped),
+            removed: all.removed.saturating_add(gone.removed),
+        });
     }
 
     /// Batches with that result.
@@ -145,7 +172,31 @@ impl FeedCounters {
     /// Blocks that the feeds know by the engines' hashes.
     #[must_use]
     pub fn block_count(&self) -> usize {
-        self.blocks.get()
+        self.holding.get().blocks
+    }
+
+    /// Blocks that a tier holds, among those.
+    #[must_use]
+    pub fn tier_block_count(&self, tier: Tier) -> usize {
+        self.holding.get().tier_blocks.get(tier.index()).copied().unwrap_or(0)
+    }
+
+    /// Blocks that wait for their parent.
+    #[must_use]
+    pub fn orphan_count(&self) -> usize {
+        self.holding.get().orphans
+    }
+
+    /// Memory of what the feeds know.
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        self.holding.get().bytes
+    }
+
+    /// What became of blocks that waited for their parent.
+    #[must_use]
+    pub fn orphans_gone_count(&self) -> OrphansGone {
+        self.orphans_gone.get()
     }
 }
 

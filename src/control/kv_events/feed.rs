@@ -5,16 +5,19 @@
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
 
-use super::blocks::{Naming, SliceOps};
+use super::blocks::Naming;
 use super::counters::{FeedCounters, ResetReason};
 use super::endpoint::Endpoint;
 use super::rank::{RankFeed, Taken};
+use super::slice_ops::SliceOps;
 use super::socket::{Connection, SocketError, Source};
+use super::tier::{LowerTiers, Tier};
 use super::zmtp::ZmtpError;
 use crate::base::limits::KV_BATCH_OPS_MAX;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::Vocabulary;
 use crate::mailbox::KvBatch;
+use crate::worker::TierRanks;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,6 +45,12 @@ pub trait KvPort {
     fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch>;
 }
 
+/// Gives ranks the numbers under which the index knows what their lower tiers hold.
+pub trait TierNumbers: std::fmt::Debug {
+    /// The number; the same for the same rank and tier. `None` when there is no room for one more.
+    fn number(&self, rank: RankIndex, tier: Tier) -> Option<RankIndex>;
+}
+
 /// What a feed tells the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedNotice {
@@ -51,6 +60,8 @@ pub struct FeedNotice {
     pub live: bool,
     /// Tokens per block as seen in events, 0 before the first.
     pub block_size_tokens: u32,
+    /// Where the index has what its lower tiers hold.
+    pub tiers: TierRanks,
 }
 
 /// Everything a feed needs to know about its rank.
@@ -72,6 +83,12 @@ pub struct FeedSpec {
     pub naming: Naming<Arc<Vocabulary>>,
     /// Most blocks that are tracked.
     pub entries_max: usize,
+    /// Tiers that count beside the device.
+    pub lower_tiers: LowerTiers,
+    /// True when the engine is known to use them.
+    pub expects_tiers: bool,
+    /// Where their numbers come from.
+    pub tier_numbers: Rc<dyn TierNumbers>,
 }
 
 /// A running feed.
@@ -83,6 +100,10 @@ pub struct Feed<P> {
     replay: Option<Endpoint>,
     topic: String,
     state: RankFeed<Arc<Vocabulary>>,
+    tier_numbers: Rc<dyn TierNumbers>,
+    tiers: TierRanks,
+    /// True once it was said that a tier got no number.
+    refused: bool,
     ops: SliceOps,
     port: P,
     counters: Rc<FeedCounters>,
@@ -99,7 +120,10 @@ impl<P: KvPort> Feed<P> {
         notices: mpsc::Sender<FeedNotice>,
     ) -> Self {
         let ops = SliceOps::new(spec.naming.shard_count);
-        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0 };
+        let tiers = TierRanks::default();
+        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0, tiers };
+        let mut state = RankFeed::new(spec.naming, spec.entries_max);
+        state.set_lower_tiers(spec.lower_tiers, spec.expects_tiers);
         Self {
             rank: spec.rank,
             dp_rank: spec.dp_rank,
@@ -107,7 +131,10 @@ impl<P: KvPort> Feed<P> {
             endpoint: spec.endpoint,
             replay: spec.replay,
             topic: spec.topic,
-            state: RankFeed::new(spec.naming, spec.entries_max),
+            state,
+            tier_numbers: spec.tier_numbers,
+            tiers,
+            refused: false,
             ops,
             port,
             counters,
@@ -160,7 +187,14 @@ impl<P: KvPort> Feed<P> {
             "following KV events"
         );
         let mut replay = self.replay.clone();
+        let trees_before = self.trees();
         self.recover(&mut replay, 0, u64::MAX).await;
+        if replay.is_some() && self.trees() != trees_before {
+            // A tier showed up in the middle: what was stored before is in its tree only if it is taken again.
+            self.state.begin_again(&self.counters, &mut self.ops);
+            self.post().await;
+            self.recover(&mut replay, 0, u64::MAX).await;
+        }
         self.tell(true).await;
         let mut taken_count = 0_u32;
         loop {
@@ -285,11 +319,22 @@ impl<P: KvPort> Feed<P> {
 
     /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they are posted.
     async fn post(&mut self) {
-        for (slice, ops) in self.ops.slices_mut() {
+        self.number_tiers();
+        let tiers = self.tiers;
+        for (tier, slice, ops) in self.ops.trees_mut() {
+            let number = match tier {
+                Tier::Device => Some(self.rank),
+                Tier::Host => tiers.host,
+                Tier::Disk => tiers.disk,
+            };
+            let Some(rank) = number else {
+                ops.clear();
+                continue;
+            };
             while !ops.is_empty() {
                 let count = ops.len().min(KV_BATCH_OPS_MAX);
                 let batch: Vec<_> = ops.iter().take(count).copied().collect();
-                match self.port.post(slice, KvBatch { rank: self.rank, ops: batch }) {
+                match self.port.post(slice, KvBatch { rank, ops: batch }) {
                     Ok(()) => drop(ops.drain(..count)),
                     Err(_) => {
                         self.counters.stall();
@@ -300,9 +345,38 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
+    /// Trees in use beside the device's.
+    fn trees(&self) -> [bool; 2] {
+        [self.state.has_tree(Tier::Host), self.state.has_tree(Tier::Disk)]
+    }
+
+    /// Asks for the numbers of tiers that have got a tree.
+    fn number_tiers(&mut self) {
+        let [host, disk] = self.trees();
+        for (tier, is_used) in [(Tier::Host, host), (Tier::Disk, disk)] {
+            let number = match tier {
+                Tier::Host => &mut self.tiers.host,
+                _ => &mut self.tiers.disk,
+            };
+            if !is_used || number.is_some() {
+                continue;
+            }
+            *number = self.tier_numbers.number(self.rank, tier);
+            if number.is_none() && !std::mem::replace(&mut self.refused, true) {
+                warn!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    tier = tier.label(),
+                    "the fleet is too large for this tier's blocks to be matched"
+                );
+            }
+        }
+    }
+
     async fn tell(&mut self, live: bool) {
         let block_size_tokens = self.state.block_size_tokens();
-        let notice = FeedNotice { rank: self.rank, live, block_size_tokens };
+        let tiers = self.tiers;
+        let notice = FeedNotice { rank: self.rank, live, block_size_tokens, tiers };
         if notice != self.told && self.notices.send(notice).await.is_ok() {
             self.told = notice;
         }

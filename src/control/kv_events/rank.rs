@@ -1,11 +1,14 @@
 //! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that tests and the
 //! fuzzer run the very path that sockets feed.
 
-use super::blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
+use super::blocks::{BlockText, Naming, RankBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
 use super::event::{Event, Stored};
+use super::outcome::Outcome;
 use super::sequence::{Sequence, Step};
+use super::slice_ops::SliceOps;
+use super::tier::{LowerTiers, Tier};
 
 /// State of one stream.
 #[derive(Debug)]
@@ -48,6 +51,21 @@ impl<T: BlockText> RankFeed<T> {
         self.block_size_tokens
     }
 
+    /// Which tiers beside the device count; `expected` are those of an engine that is known to use them. Before the first
+    /// message.
+    pub fn set_lower_tiers(&mut self, counted: LowerTiers, expected: bool) {
+        self.blocks.set_lower_tiers(counted);
+        if expected {
+            self.blocks.expect_lower_tiers();
+        }
+    }
+
+    /// True once the index has a tree for that tier.
+    #[must_use]
+    pub fn has_tree(&self, tier: Tier) -> bool {
+        self.blocks.has_tree(tier)
+    }
+
     /// Blocks known by the engine's hash.
     #[must_use]
     pub fn block_count(&self) -> usize {
@@ -79,9 +97,10 @@ impl<T: BlockText> RankFeed<T> {
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> Taken {
-        let held = self.blocks.len();
+        let before = self.blocks.holding();
         let taken = self.take(parts, counters, ops);
-        counters.blocks_changed(held, self.blocks.len());
+        counters.holding_changed(before, self.blocks.holding());
+        counters.orphans_gone(self.blocks.take_orphans_gone());
         counters.batch(taken.result);
         if let Some(reason) = taken.reset {
             counters.reset(reason);
@@ -94,15 +113,18 @@ impl<T: BlockText> RankFeed<T> {
         if !self.blocks.is_empty() {
             counters.reset(ResetReason::Disconnect);
         }
-        self.forget(counters, ops);
-        self.sequence = Sequence::default();
-        self.replayed_until = None;
+        self.begin_again(counters, ops);
         self.block_size_tokens = 0;
     }
 
-    fn forget(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
-        counters.blocks_changed(self.blocks.len(), 0);
+    /// Forgets the stream, to take it from its start.
+    pub fn begin_again(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
+        let before = self.blocks.holding();
         self.blocks.clear(ops);
+        counters.holding_changed(before, self.blocks.holding());
+        counters.orphans_gone(self.blocks.take_orphans_gone());
+        self.sequence = Sequence::default();
+        self.replayed_until = None;
     }
 
     fn take(&mut self, parts: &[&[u8]], counters: &FeedCounters, ops: &mut SliceOps) -> Taken {
@@ -137,7 +159,9 @@ impl<T: BlockText> RankFeed<T> {
             let (kind, outcome) = apply(blocks, block_size_tokens, &event, ops);
             counters.event(kind, outcome);
             match outcome {
-                Outcome::Applied | Outcome::Elsewhere | Outcome::OtherGroup => taken += 1,
+                Outcome::Applied | Outcome::Orphaned | Outcome::Elsewhere | Outcome::OtherGroup => {
+                    taken += 1;
+                }
                 _ => failed += 1,
             }
         });
@@ -164,7 +188,10 @@ fn apply<T: BlockText>(
     match event {
         Event::Stored(stored) => {
             let outcome = blocks.stored(stored, ops);
-            if outcome == Outcome::Applied && !is_finer(stored, *block_size_tokens) {
+            let is_whole = matches!(outcome, Outcome::Applied | Outcome::Orphaned)
+                && stored.block_size_tokens > 0
+                && !stored.remote;
+            if is_whole && !is_finer(stored, *block_size_tokens) {
                 *block_size_tokens = stored.block_size_tokens;
             }
             (EventKind::Stored, outcome)

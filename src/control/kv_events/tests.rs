@@ -135,7 +135,7 @@ fn expect(event: &Value) -> String {
     let medium = match field("medium").as_str() {
         None | Some("GPU") => Medium::Device,
         Some("CPU" | "CPU_PINNED") => Medium::Host,
-        Some("DISK") => Medium::Other,
+        Some("DISK") => Medium::Disk,
         other => panic!("{other:?}"),
     };
     let group = field("group_idx").as_u64();
@@ -364,6 +364,19 @@ fn spec(endpoint: &str) -> FeedSpec {
             shard_count: 1,
         },
         entries_max: 100,
+        lower_tiers: LowerTiers { host: true, disk: true },
+        expects_tiers: false,
+        tier_numbers: Rc::new(Numbers),
+    }
+}
+
+/// Ranks 900 for the host and 901 for disks.
+#[derive(Debug)]
+struct Numbers;
+
+impl TierNumbers for Numbers {
+    fn number(&self, _: RankIndex, tier: Tier) -> Option<RankIndex> {
+        Some(RankIndex(if tier == Tier::Host { 900 } else { 901 }))
     }
 }
 
@@ -524,6 +537,16 @@ fn chained(number: u8) -> Vec<u8> {
     payload
 }
 
+/// The same with the place where it lies: `[…, 1, nil, medium]`.
+fn chained_in(number: u8, medium: &str) -> Vec<u8> {
+    let mut payload = chained(number);
+    payload[7] = 0x97;
+    payload.push(0xc0);
+    payload.push(0xa0 | u8::try_from(medium.len()).unwrap());
+    payload.extend_from_slice(medium.as_bytes());
+    payload
+}
+
 /// Replays the first `history` batches of the chain.
 async fn answer_history(router: zeromq::RouterSocket, history: Rc<RefCell<u64>>) {
     answer_replays(router, true, history, Rc::default()).await;
@@ -650,4 +673,78 @@ fn odd_elements_after_the_events_are_skipped_whole() {
         let head = Decoder::new().decode(&payload, |_| panic!("no event"));
         assert_eq!(head.unwrap().rank, None, "{element:02x?}");
     }
+}
+
+/// Keys by the number of the rank or tier that holds them.
+#[derive(Clone, Default)]
+struct Trees(Rc<RefCell<std::collections::BTreeSet<(u16, u64)>>>);
+
+impl KvPort for Trees {
+    fn post(&self, _: ShardIndex, batch: KvBatch) -> Result<(), KvBatch> {
+        let mut held = self.0.borrow_mut();
+        for op in batch.ops {
+            match op {
+                KvOp::Store { key, .. } => assert!(held.insert((batch.rank.0, key.to_word()))),
+                KvOp::Remove { key } => assert!(held.remove(&(batch.rank.0, key.to_word()))),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Trees {
+    fn counts(&self) -> [usize; 3] {
+        [0, 900, 901].map(|rank| self.0.borrow().iter().filter(|held| held.0 == rank).count())
+    }
+}
+
+/// The host shows up in the middle of the history: it is taken again, so that what came before is in the host's tree too.
+#[test]
+fn a_tier_that_shows_up_in_the_history_gets_all_of_it() {
+    use zeromq::{Socket, SocketRecv, SocketSend, ZmqMessage};
+    block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let mut router = zeromq::RouterSocket::new();
+        let replay = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        tokio::task::spawn_local(async move {
+            loop {
+                let request = router.recv().await.unwrap();
+                let answer = |number: u64, payload: Vec<u8>| {
+                    let mut message = ZmqMessage::from(request.get(0).unwrap().clone());
+                    for part in [Vec::new(), number.to_be_bytes().to_vec(), payload] {
+                        message.push_back(part.into());
+                    }
+                    message
+                };
+                for (number, medium) in [(0, "GPU"), (1, "GPU"), (2, "CPU")] {
+                    let payload = chained_in(number, medium);
+                    router.send(answer(u64::from(number), payload)).await.unwrap();
+                }
+                router.send(answer(u64::MAX, Vec::new())).await.unwrap();
+            }
+        });
+        let counters = Rc::new(FeedCounters::new());
+        let (notices, mut noticed) = mpsc::channel(16);
+        let (stop, stopped) = oneshot::channel();
+        let mut spec = spec(&place);
+        spec.replay = Some(Endpoint::parse(&replay, "").unwrap());
+        let trees = Trees::default();
+        let feed = Feed::new(spec, trees.clone(), Rc::clone(&counters), notices);
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        let notice = noticed.recv().await.unwrap();
+        assert!(notice.live);
+        assert_eq!(notice.tiers.host, Some(RankIndex(900)));
+        assert_eq!(notice.tiers.disk, None);
+        assert_eq!(trees.counts(), [2, 3, 0]);
+        assert_eq!(counters.tier_block_count(Tier::Host), 1);
+        assert_eq!(counters.reset_count(ResetReason::Gap), 0);
+        // A disk later on: from then on.
+        publisher.send(frames(3, &chained_in(3, "DISK"))).await.unwrap();
+        until(|| trees.counts() == [2, 3, 1]).await;
+        stop.send(()).unwrap();
+        task.await.unwrap();
+        assert_eq!(trees.counts(), [0; 3]);
+        assert_eq!((counters.block_count(), counters.byte_count()), (0, 0));
+    });
 }
