@@ -31,7 +31,7 @@ def follows(admin, ranks):
 def settle(admin):
     """Waits until no batch has come for a while."""
     seen, since = None, time.monotonic()
-    while time.monotonic() - since < 0.3:
+    while time.monotonic() - since < 0.5:
         now = rig.total(f"{admin}/metrics", "forebay_kv_batches_total"), entries(admin)
         if now != seen:
             seen, since = now, time.monotonic()

@@ -17,13 +17,13 @@ RANKS = 2
 class RadixServer:
     """radix_server.py in the engine's venv."""
 
-    def __init__(self, started_by, buffer, tokens):
+    def __init__(self, started_by, buffer, tokens, *more):
         self.rig = started_by
         (self.port,) = rig.free_ports(1)
         self.events = ports_in_a_row(2 * RANKS)
         self.replay = self.events + RANKS
         self.url = f"http://127.0.0.1:{self.port}"
-        self.flags = ["--buffer", str(buffer), "--tokens", str(tokens)]
+        self.flags = ["--buffer", str(buffer), "--tokens", str(tokens), *more]
         self.start(seed=1)
 
     def start(self, seed):
@@ -164,3 +164,10 @@ def check(given, score):
         late = started.router([server.url], *flags)
         wait_for("events", lambda: follows(late.admin, RANKS))
         compare(score, "sglang, a history that was cut", late.admin, server, exact=False)
+    for flag in ("--eagle", "--dynamo"):
+        with rig.Rig() as started:
+            server = RadixServer(started, 10_000, given.pool_tokens, flag)
+            router = started.router([server.url], *flags)
+            wait_for("events", lambda: follows(router.admin, RANKS))
+            server.work(min(2_000, given.requests))
+            compare(score, f"sglang {flag}", router.admin, server, questions=200)

@@ -26,6 +26,7 @@ from array import array
 
 from sglang.srt.disaggregation.kv_events import KVEventBatch, ZmqEventPublisher
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.events import KvEventLoraNames
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
@@ -57,9 +58,10 @@ class Rank:
         self.page = given.page
         self.capacity_tokens = given.tokens
         self.random = random.Random(given.seed * 1000 + number)
-        self.tree = RadixCache.create_simulated(
-            page_size=given.page, enable_kv_cache_events=True, mock_allocator=NoPool(), kv_event_lora_names=names
-        )
+        self.tree = RadixCache(CacheInitParams(
+            disable=False, req_to_token_pool=None, token_to_kv_pool_allocator=NoPool(), page_size=given.page,
+            enable_kv_cache_events=True, kv_event_lora_names=names, is_eagle=given.eagle, dynamo_kv_event_format=given.dynamo,
+        ))  # fmt: skip
         self.publisher = ZmqEventPublisher(
             number, endpoint=f"tcp://*:{given.events}", replay_endpoint=f"tcp://*:{given.replay}",
             buffer_steps=given.buffer, topic="sg",
@@ -81,7 +83,7 @@ class Rank:
             self.publisher.publish(KVEventBatch(ts=time.time(), events=events))
 
     def key(self, tokens, names):
-        return RadixKey(array("q", tokens), extra_key=names[0], cache_salt=names[1]).page_aligned(self.page)
+        return RadixKey(array("q", tokens), extra_key=names[0], cache_salt=names[1])
 
     def start(self):
         if self.talks and self.random.random() < 0.5:
@@ -138,7 +140,7 @@ class Rank:
         while waiting:
             node, depth = waiting.pop()
             lora = "adapter" if node.key.extra_key == LORA_ID else ""
-            tokens = " ".join(str(token) for token in node.key.raw_token_ids())
+            tokens = " ".join(str(token) for token in node.key.raw_token_ids()[: len(node.key)])
             yield f"{number}\t{depth}\t{node.key.cache_salt or ''}\t{lora}\t{tokens}\n"
             after = depth + len(node.key) // self.page
             waiting += [(child, after) for child in node.children.values()]
@@ -206,6 +208,8 @@ def main():
     options.add_argument("--page", type=int, default=16)
     options.add_argument("--tokens", type=int, default=12_000, help="KV pool of one rank")
     options.add_argument("--buffer", type=int, default=10_000, help="batches kept for replays")
+    options.add_argument("--eagle", action="store_true", help="pages of token pairs, as with EAGLE; a view has the first of each pair")
+    options.add_argument("--dynamo", action="store_true", help="events with block ids of their own for every extra_key")
     options.add_argument("--seed", type=int, default=1)
     given = options.parse_args()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", given.port), Answers)
