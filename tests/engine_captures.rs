@@ -3,7 +3,12 @@
 //! A capture is a recording of a real engine's events with what the engine said beside it: `NAME.kvrec` with
 //! `NAME.view.gz` (every path that the engine's cache held at the end) or with `NAME.requests.gz` (requests one after the
 //! other, and how much of each the engine found in its cache). `FOREBAY_CAPTURES` names a folder of other captures.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::unreachable,
+    reason = "a test that fails must stop"
+)]
 #![cfg(not(feature = "loom"))]
 
 use flate2::read::GzDecoder;
@@ -113,9 +118,8 @@ fn blocks_held(
     tokens: &[u32],
     block_tokens: usize,
 ) -> usize {
-    let holds = |blocks: &usize| {
-        held.contains(&(space.clone(), tokens[..blocks * block_tokens].to_vec()))
-    };
+    let holds =
+        |blocks: &usize| held.contains(&(space.clone(), tokens[..blocks * block_tokens].to_vec()));
     (1..=tokens.len() / block_tokens).take_while(holds).count()
 }
 

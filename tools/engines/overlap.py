@@ -60,5 +60,10 @@ class Errors:
     def share(self, within):
         return sum(count for error, count in self.counts.items() if abs(error) <= within) / max(1, sum(self.counts.values()))
 
+    def right(self):
+        """None too low, none more than one block too high, and that rarely: where two prompts part in the middle of what is
+        one token in the one and two in the other, a block's bytes agree and its tokens do not."""
+        return min(self.counts, default=0) >= 0 and max(self.counts, default=0) <= 1 and self.share(0) >= 0.9
+
     def __str__(self):
         return ", ".join(f"{error:+d}: {count}" if error else f"0: {count}" for error, count in sorted(self.counts.items()))

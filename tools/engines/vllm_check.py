@@ -125,7 +125,7 @@ def check_ranks(given, score):
         truth.end()
         print(f"vllm dp=2, one by one: predicted minus cached, in blocks: {errors}; by rank {by_rank}; {removed_count(router):.0f} removals")
         score.check("vllm: a prediction for all but the first few", sum(errors.counts.values()) >= given.chats - 4, errors)
-        score.check("vllm: one by one, every prediction right", errors.share(0) == 1.0, errors)
+        score.check("vllm: one by one, every prediction right", errors.right(), errors)
         good, why = replayed_exactly(given.captures)
         score.check("vllm: the recording gives the same cached tokens, exactly", good, why)
 
@@ -137,7 +137,7 @@ def check_ranks(given, score):
         score.check("vllm: each rank served what was sent to it", served == sent and min(sent) > 0, f"served {served}, sent {sent}")
         score.check("vllm: the engine evicted", removed_count(router) > 50, removed_count(router))
         found = ghosts(router, engine, traffic, 40, seed=1)
-        score.check("vllm: no ghost after evictions", found.share(0) == 1.0, found)
+        score.check("vllm: no ghost after evictions", found.right(), found)
 
         late = start_router()
         settle(late.admin)
@@ -158,7 +158,7 @@ def after_reset(router, engine, traffic, score):
     settle(router.admin)
     score.check("vllm: the reset empties the index with the next step", entries(router.admin) == 0, entries(router.admin))
     found = ghosts(router, engine, traffic, 20, seed=2)
-    score.check("vllm: no ghost after the reset", found.share(0) == 1.0, found)
+    score.check("vllm: no ghost after the reset", found.right(), found)
 
 
 def after_kill(router, engine, traffic, score):
@@ -171,7 +171,7 @@ def after_kill(router, engine, traffic, score):
     taken = wait_for("readiness", lambda: rig.get(f"{router.admin}/readyz")[0] == 200)
     print(f"vllm: kill -9: index empty after {gone:.2f} s; after the engine's /health is 200 again: events {back:.2f} s, ready {taken:.2f} s more")
     found = ghosts(router, engine, traffic, 30, seed=3)
-    score.check("vllm: no ghost after kill -9 and a restart", found.share(0) == 1.0, found)
+    score.check("vllm: no ghost after kill -9 and a restart", found.right(), found)
     again, _ = at_once(router, traffic, 20)
     score.check("vllm: and it predicts again", sum(again.counts.values()) >= 15, again)
 
