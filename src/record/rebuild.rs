@@ -124,6 +124,13 @@ impl Rebuilt {
         BlockKey::root(self.seed, &name)
     }
 
+    /// The same for what was computed with a LoRA adapter.
+    #[must_use]
+    pub fn lora_root(&self, block_size_tokens: u32, lora: &str) -> BlockKey {
+        let name = RootName { model: MODEL, block_size_tokens, lora, ..RootName::default() };
+        BlockKey::root(self.seed, &name)
+    }
+
     /// Blocks that each rank holds, by the engines' hashes, and tokens per block, 0 if no event said.
     pub fn ranks(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.feeds.iter().map(|feed| (feed.block_count(), feed.block_size_tokens()))
