@@ -9,7 +9,7 @@
 
 use forebay::base::{DpRank, RankIndex, ShardIndex, WorkerIndex};
 use forebay::block::{BlockKey, KeySeed, RootName, Vocabulary};
-use forebay::chat::{ChatTemplate, SpecialTokens};
+use forebay::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::config::KvConfig;
 use forebay::control::kv_events::{
     BlockText, EventKind, FeedCounters, LowerTiers, Naming, Outcome, RankFeed, SliceOps, Tier,
@@ -370,8 +370,11 @@ fn no_prompt_with_an_image_matches_beyond_it() {
     let vocabulary = Arc::new(Vocabulary::from_tokenizer_json(tokenizer).unwrap());
     for (position, template) in TEMPLATES.into_iter().enumerate() {
         let chat_template = ChatTemplate::compile(template, &SpecialTokens::new()).unwrap();
-        let text =
-            ModelText { vocabulary: Arc::clone(&vocabulary), chat_template: Some(chat_template) };
+        let text = ModelText {
+            vocabulary: Arc::clone(&vocabulary),
+            chat_template: Some(chat_template),
+            rules: EngineRules::Vllm,
+        };
         let body = |parts: &str| {
             format!(
                 r#"{{"messages":[{{"role":"system","content":"Answer with great care."}},
@@ -412,7 +415,7 @@ fn no_prompt_with_an_image_matches_beyond_it() {
 fn prompts_with_embeddings_or_images_beside_them_are_not_matched() {
     let tokenizer = include_str!("data/tokenizer/tokenizer.json");
     let vocabulary = Arc::new(Vocabulary::from_tokenizer_json(tokenizer).unwrap());
-    let text = ModelText { vocabulary, chat_template: None };
+    let text = ModelText { vocabulary, chat_template: None, rules: EngineRules::Vllm };
     let rendered = |endpoint, body: &str| {
         let mut request = ApiRequest::default();
         scan(body.as_bytes(), endpoint, &mut request).unwrap();

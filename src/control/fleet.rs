@@ -366,6 +366,7 @@ fn position(dp_rank: DpRank) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::EngineRules;
     use crate::config::WorkerConfig;
     use crate::control::described::{DescribedRank, read_models};
     use crate::control::test_support::vocabulary;
@@ -390,7 +391,11 @@ mod tests {
     }
 
     fn loaded(note: &str) -> FoundText {
-        let text = ModelText { vocabulary: Arc::new(vocabulary()), chat_template: None };
+        let text = ModelText {
+            vocabulary: Arc::new(vocabulary()),
+            chat_template: None,
+            rules: EngineRules::Vllm,
+        };
         FoundText { text: Some(Arc::new(text)), note: note.into() }
     }
 

@@ -127,6 +127,8 @@ pub struct ApiRequest {
     pub messages: Vec<MessageSpan>,
     /// `add_generation_prompt`, true when absent.
     pub add_generation_prompt: bool,
+    /// `add_special_tokens`; `None` when absent, which means false for chats and true for text.
+    pub add_special_tokens: Option<bool>,
     /// Position of the brace that closes the body: further members are spliced in before it.
     pub closing_brace: u32,
     /// LoRA or cache namespace given in the body (`cache_salt`), decoded; empty when absent.
@@ -148,6 +150,7 @@ impl ApiRequest {
         self.prompt = PromptSource::None;
         self.messages.clear();
         self.add_generation_prompt = true;
+        self.add_special_tokens = None;
         self.closing_brace = 0;
         self.cache_salt.clear();
         self.lora.clear();

@@ -21,7 +21,7 @@ pub const MESSAGES_MAX: usize = 8_192;
 const OWNED: [&str; 3] = ["bootstrap_host", "bootstrap_port", "bootstrap_room"];
 
 /// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
-const TEMPLATE_KEYS: [&str; 8] = [
+const TEMPLATE_KEYS: [&str; 7] = [
     "tools",
     "functions",
     "documents",
@@ -29,11 +29,11 @@ const TEMPLATE_KEYS: [&str; 8] = [
     "chat_template_kwargs",
     "continue_final_message",
     "reasoning_effort",
-    "add_special_tokens",
 ];
 
-/// The same for the endpoints whose bodies become chat bodies: what sets the effort of reasoning there.
-const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 3] = [
+/// The same for single endpoints: what sets the effort of reasoning there. SGLang knows `reasoning` in chats too.
+const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 4] = [
+    (Endpoint::ChatCompletions, "reasoning"),
     (Endpoint::Messages, "thinking"),
     (Endpoint::Messages, "output_config"),
     (Endpoint::Responses, "reasoning"),
@@ -140,6 +140,7 @@ impl Found {
             ("lora_path", _) => self.lora_path = optional(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
+            ("add_special_tokens", _) => request.add_special_tokens = switch(cursor)?,
             ("max_tokens", _) => self.max_tokens = count(cursor)?,
             ("max_completion_tokens", _) | ("max_output_tokens", Endpoint::Responses) => {
                 self.max_completion_tokens = count(cursor)?;
@@ -286,7 +287,7 @@ impl Found {
             Endpoint::Messages => self.with_preamble(endpoint, &mut request.messages),
             _ => match (std::mem::take(&mut self.prompt), self.list) {
                 (PromptSource::None, MessageList::None) => PromptSource::None,
-                (PromptSource::None, MessageList::Plain) if !self.template_keys.contains(&true) => {
+                (PromptSource::None, MessageList::Plain) if !self.needs_template() => {
                     PromptSource::PlainMessages
                 }
                 (PromptSource::None, _) => PromptSource::Messages,
@@ -295,14 +296,16 @@ impl Found {
         }
     }
 
+    fn needs_template(&self) -> bool {
+        self.template_keys.contains(&true) || self.own_template_keys.contains(&true)
+    }
+
     /// Requests that become chats: messages with an optional preamble.
     fn with_preamble(&self, endpoint: Endpoint, messages: &mut Vec<MessageSpan>) -> PromptSource {
         if self.list == MessageList::None || self.continuing_keys.contains(&true) {
             return PromptSource::None;
         }
-        let rich = self.list == MessageList::Rich
-            || self.template_keys.contains(&true)
-            || self.own_template_keys.contains(&true);
+        let rich = self.list == MessageList::Rich || self.needs_template();
         match &self.preamble {
             // Anthropic's preamble may be a list of blocks; instructions are text or an error of the engine's.
             Optional::Other if endpoint != Endpoint::Messages => PromptSource::None,
@@ -344,6 +347,17 @@ fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
         Some(b't') => true,
         Some(b'f') => false,
         _ => default,
+    })
+}
+
+/// A boolean, if it is one.
+fn switch(cursor: &mut Cursor<'_>) -> Result<Option<bool>, ScanError> {
+    let first = cursor.peek();
+    cursor.skip_value(1)?;
+    Ok(match first {
+        Some(b't') => Some(true),
+        Some(b'f') => Some(false),
+        _ => None,
     })
 }
 
@@ -449,7 +463,8 @@ mod tests {
             (r#""tools":null"#, true),
             (r#""chat_template_kwargs":{}"#, false),
             (r#""continue_final_message":false"#, true),
-            (r#""add_special_tokens":true"#, false),
+            (r#""add_special_tokens":true"#, true),
+            (r#""reasoning":{"effort":"low"}"#, false),
             (r#""temperature":1"#, true),
         ] {
             let wanted =

@@ -2,7 +2,7 @@
 
 use crate::base::{DpRank, ModelIndex, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatTemplate, EngineRules};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -171,6 +171,8 @@ pub struct ModelText {
     pub vocabulary: Arc<Vocabulary>,
     /// The chat template; `None` for models without one.
     pub chat_template: Option<ChatTemplate>,
+    /// The engine whose way of reading requests is followed.
+    pub rules: EngineRules,
 }
 
 impl FleetSnapshot {
