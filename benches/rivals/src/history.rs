@@ -99,16 +99,10 @@ pub fn chain(parent: u64, local: u64) -> u64 {
 }
 
 impl History {
+    /// Blocks of all ranks.
     pub fn stored_blocks(&self) -> usize {
-        self.count(Kind::Store)
-    }
-
-    pub fn removed_blocks(&self) -> usize {
-        self.count(Kind::Remove)
-    }
-
-    fn count(&self, kind: Kind) -> usize {
-        self.events.iter().filter(|event| event.kind == kind).map(|event| event.blocks.len()).sum()
+        let stores = self.events.iter().filter(|event| event.kind == Kind::Store);
+        stores.map(|event| event.blocks.len()).sum()
     }
 
     fn prompt(&mut self, text: Vec<u8>, tokens: Vec<u32>, words: &Words) -> u32 {
@@ -142,16 +136,27 @@ impl Held {
     }
 }
 
+/// A fleet at work.
+pub struct Fleet {
+    pub history: History,
+    /// The prompts of each of [`DEPTHS`].
+    pub of_depth: Vec<Range<usize>>,
+    /// Further stores, each of 64 blocks, that are not in the history.
+    pub churn: Vec<Event>,
+}
+
 /// Depths that are looked up, with the number of sessions of each and the blocks of their system prompts.
 pub const DEPTHS: [(usize, usize, usize); 4] =
     [(10, 3_000, 4), (100, 2_000, 32), (1_000, 400, 128), (8_000, 60, 128)];
 /// System prompts of each depth.
 const SYSTEM_PROMPTS: usize = 8;
+/// Prompts that come and go while others are looked up.
+const CHURN: usize = 2_000;
 
 /// A fleet in use: more than a million blocks. The prompts come in the order of [`DEPTHS`]; each is held whole by one rank,
 /// and by up to two others up to an earlier turn. Every fourth session branched off another. All ranks hold all
 /// system prompts.
-pub fn fleet(words: &Words, ranks: u16, scale: f64) -> (History, Vec<Range<usize>>) {
+pub fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
     let mut rng = Rng::with_seed(u64::from(ranks));
     let (mut history, mut held) = (History::default(), Held::default());
     let mut of_depth = Vec::new();
@@ -208,7 +213,21 @@ pub fn fleet(words: &Words, ranks: u16, scale: f64) -> (History, Vec<Range<usize
     for (rank, prompt, until) in turns {
         history.serve(&mut held, rank, prompt, until, until / 10);
     }
-    (history, of_depth)
+    // Behind a system prompt that every rank holds.
+    let (system, system_blocks) = (&history.prompts[of_depth[1].start], DEPTHS[1].2);
+    let system = (
+        system.text_of(system_blocks).to_vec(),
+        system.tokens[..system_blocks * BLOCK_TOKENS].to_vec(),
+    );
+    let mut churn = Vec::new();
+    for _ in 0..CHURN {
+        let (mut text, mut ids) = system.clone();
+        words.write(&mut rng, PREFILL_BLOCKS * BLOCK_TOKENS + 5, &mut text, &mut ids);
+        let blocks = system_blocks as u32..(system_blocks + PREFILL_BLOCKS) as u32;
+        let prompt = history.prompt(text, ids, words);
+        churn.push(Event { rank: rng.u16(..ranks), prompt, blocks, kind: Kind::Store });
+    }
+    Fleet { history, of_depth, churn }
 }
 
 /// Sessions of 120 blocks behind 64 system prompts of 40, `unique` blocks in all, each held by `sharing` ranks of 64.
