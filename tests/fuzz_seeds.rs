@@ -16,6 +16,8 @@ use std::path::Path;
 mod http_body;
 #[path = "../fuzz/checks/http_head.rs"]
 mod http_head;
+#[path = "../fuzz/checks/index_events.rs"]
+mod index_events;
 #[path = "../fuzz/checks/json_scan.rs"]
 mod json_scan;
 
@@ -97,4 +99,5 @@ mod replay {
     target!(json_scan);
     target!(kv_decode);
     target!(recording);
+    target!(index_events);
 }
