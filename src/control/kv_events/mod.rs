@@ -13,19 +13,23 @@ mod event;
 mod feed;
 mod msgpack;
 mod rank;
+mod recovery;
 mod sequence;
 mod socket;
+mod status;
 #[cfg(test)]
 mod tests;
 mod zmtp;
 
 pub use blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
-pub use counters::{BatchResult, EventKind, FeedCounters, ResetReason};
+pub use counters::{BatchResult, EventKind, FeedCounters, LossReason, ReplayResult, ResetReason};
 pub use decode::{BatchHead, Decoder};
 pub use endpoint::{Endpoint, EndpointError, Place, Side};
 pub use event::{Event, Medium, Removed, Stored};
 pub use feed::{Feed, FeedNotice, FeedSpec, KvPort};
 pub use msgpack::MsgpackError;
 pub use rank::{RankFeed, Taken};
+pub use sequence::Arrival;
 pub use socket::{Connection, SocketError, Source, encode_message};
+pub use status::{FeedState, FeedStatus};
 pub use zmtp::ZmtpError;

@@ -51,16 +51,19 @@ pub(super) fn greeting() -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// Is this the greeting of a peer that can be talked to?
-pub(super) fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<(), ZmtpError> {
-    let [0xff, _, _, _, _, _, _, _, _, signature, version, _, rest @ ..] = bytes else {
+/// Is this the greeting of a peer that can be talked to? Says whether it answers PING, which came with ZMTP 3.1.
+pub(super) fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<bool, ZmtpError> {
+    let [0xff, _, _, _, _, _, _, _, _, signature, version, minor, rest @ ..] = bytes else {
         return Err(ZmtpError::Greeting);
     };
     if *signature & 1 == 0 || *version < 3 {
         return Err(ZmtpError::Greeting);
     }
     let mechanism = rest.first_chunk::<20>().ok_or(ZmtpError::Greeting)?;
-    if mechanism.starts_with(b"NULL\0") { Ok(()) } else { Err(ZmtpError::Security) }
+    if !mechanism.starts_with(b"NULL\0") {
+        return Err(ZmtpError::Security);
+    }
+    Ok(*version > 3 || *minor > 0)
 }
 
 /// Which socket this side is.
@@ -116,6 +119,11 @@ pub(super) fn subscription(prefix: &str) -> Vec<u8> {
     let mut body = vec![1];
     body.extend_from_slice(prefix.as_bytes());
     frame(0, &mut body)
+}
+
+/// Asks the peer for a sign of life. No time to live: it need not watch this side.
+pub(super) fn ping() -> Vec<u8> {
+    frame(FLAG_COMMAND, &mut b"\x04PING\0\0".to_vec())
 }
 
 /// The answer to a command, where one is due (PING of ZMTP 3.1: its context comes back).
@@ -276,13 +284,14 @@ mod tests {
 
     #[test]
     fn greets_itself_and_refuses_others() {
-        assert_eq!(check_greeting(&greeting()), Ok(()));
+        assert_eq!(check_greeting(&greeting()), Ok(false));
         let with = |at: usize, byte: u8| {
             let mut bytes = greeting();
             bytes[at] = byte;
             check_greeting(&bytes)
         };
         assert_eq!(with(0, b'H'), Err(ZmtpError::Greeting));
+        assert_eq!(with(11, 1), Ok(true), "ZMTP 3.1 answers PING");
         assert_eq!(with(10, 1), Err(ZmtpError::Greeting));
         assert_eq!(with(12, b'C'), Err(ZmtpError::Security));
     }
@@ -321,6 +330,8 @@ mod tests {
         }
         assert_eq!(answer(b"\x04PING\0\0hi").unwrap(), b"\x04\x07\x04PONGhi");
         assert_eq!(answer(b"\x05READY"), None);
+        assert_eq!(ping(), b"\x04\x07\x04PING\0\0");
+        assert_eq!(answer(&ping()[2..]).unwrap(), b"\x04\x05\x04PONG");
     }
 
     #[test]
