@@ -13,6 +13,12 @@
 mod approximate_routing;
 mod client_leaves;
 mod drain;
+mod feed_loss;
+mod feed_replay;
+mod feed_restart;
+mod feed_silence;
+mod feed_stall;
+mod feed_start;
 mod http_rules;
 mod kv_routing;
 mod recording;

@@ -8,7 +8,7 @@
 use super::blocks::{Naming, SliceOps};
 use super::counters::{FeedCounters, ResetReason};
 use super::endpoint::Endpoint;
-use super::rank::{RankFeed, Taken};
+use super::rank::{RankFeed, Taken, number_of};
 use super::recovery::{Audit, Replays, Why};
 use super::sequence::Arrival;
 use super::socket::{Connection, SocketError, Source};
@@ -238,7 +238,7 @@ impl<P: KvPort> Feed<P> {
             Some(Arrival::Repeated) => return,
             Some(Arrival::Next | Arrival::First { missed: 0 }) => self.state.no_more_repeats(),
             Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
-                self.recover(Why::Behind).await;
+                self.recover(Why::Behind(number_of(parts).unwrap_or(0))).await;
                 self.status.enter(FeedState::Live);
             }
             None => {}

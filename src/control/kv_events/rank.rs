@@ -166,11 +166,15 @@ impl<T: BlockText> RankFeed<T> {
     }
 }
 
+/// Number of a well-formed message.
+pub(super) fn number_of(parts: &[&[u8]]) -> Option<u64> {
+    let &[_, number, _] = parts else { return None };
+    <[u8; 8]>::try_from(number).ok().map(u64::from_be_bytes)
+}
+
 /// Number and digest of a well-formed message.
 fn mark(parts: &[&[u8]]) -> Option<Mark> {
-    let &[_, number, payload] = parts else { return None };
-    let number = <[u8; 8]>::try_from(number).ok()?;
-    Some(Mark::new(u64::from_be_bytes(number), payload))
+    Some(Mark::new(number_of(parts)?, parts.get(2)?))
 }
 
 fn apply<T: BlockText>(

@@ -43,8 +43,8 @@ const REPLAY_END: [u8; 8] = [0xff; 8];
 pub(super) enum Why {
     /// After connecting.
     Joined,
-    /// The live stream shows that something is missing.
-    Behind,
+    /// The live stream is at this number, and something before it is missing.
+    Behind(u64),
     /// The live stream is silent.
     Quiet,
 }
@@ -138,6 +138,10 @@ impl<P: KvPort> Feed<P> {
             }
         };
         self.replays.worked();
+        let mut recovered = recovered;
+        if let Why::Behind(number) = why {
+            recovered.incomplete |= self.state.last_number().is_none_or(|last| last + 1 < number);
+        }
         self.counters.replay(match (recovered.incomplete, recovered.batches) {
             (true, _) => ReplayResult::Incomplete,
             (false, 0) if why == Why::Quiet => ReplayResult::Nothing,
