@@ -39,6 +39,9 @@ fn one_that_never_answers_costs_two_seconds_and_what_was_known() {
         assert!(took < Duration::from_secs(4), "{mode:?} took {took:?}");
         until("the gap is counted", || resets(handle.admin, "gap") > 0.5);
         assert!((replays(handle.admin, "incomplete") - 1.0).abs() < 0.5);
+        if mode == Replay::Garbage {
+            continue;
+        }
         // The next gap does not wait for it again.
         let start = Instant::now();
         gap(&mut publisher, &wire);

@@ -1,8 +1,6 @@
 //! Engines that die and come back: what they held is forgotten, however their numbers look.
 
-use crate::rig::truth::{
-    NONE, believed, explained, feed, follower, resets, until_difference, until_feed,
-};
+use crate::rig::truth::{NONE, explained, feed, follower, resets, until_difference, until_feed};
 use crate::rig::{Client, Proxy, Publisher, Replay, any_port, post, router, until, usable};
 use forebay::config::{Config, Policy, WorkerConfig};
 use serde_json::{Value, json};
@@ -192,5 +190,4 @@ fn a_killed_engine_leaves_no_ghost_and_is_followed_again() {
     let all: Vec<Vec<u8>> = before.into_iter().chain(after).collect();
     until_equal(handle.admin, &engine, &all);
     assert!(resets(handle.admin, "disconnect") >= 1.0);
-    let _ = believed;
 }

@@ -1,8 +1,7 @@
 //! Connections that are dead without having been closed, and peers that stop in other ways.
 
 use crate::rig::truth::{
-    Difference, NONE, difference, feed, follower, following, losses, resets, until_difference,
-    until_feed,
+    Difference, NONE, difference, feed, follower, losses, resets, until_difference, until_feed,
 };
 use crate::rig::{Proxy, Publisher, Replay, until};
 use std::time::{Duration, Instant};
@@ -92,5 +91,4 @@ fn a_flapping_peer_is_tried_with_growing_pauses() {
     // 100, 200, 400, 800, 1600, 2000 ms.
     assert!((3..=8).contains(&wire.connections()), "{} connections", wire.connections());
     until_feed(handle.admin, "live");
-    let _ = following;
 }

@@ -19,7 +19,7 @@ mod socket;
 mod status;
 #[cfg(test)]
 mod tests;
-mod zmtp;
+pub mod zmtp;
 
 pub use blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
 pub use counters::{BatchResult, EventKind, FeedCounters, LossReason, ReplayResult, ResetReason};

@@ -273,6 +273,17 @@ impl Publisher {
         self.publish();
     }
 
+    /// A prompt of so many blocks that comes and goes within one batch.
+    pub(crate) fn pass_by(&mut self, blocks: usize) {
+        let prompt: Vec<u32> = (0..blocks * BLOCK).map(|_| self.random.u32(200..2_000)).collect();
+        self.announce(&prompt, 0, prompt.len());
+        for end in (1..=blocks).rev().map(|count| count * BLOCK) {
+            self.held.remove(&prompt[..end]);
+            self.pending.push(CacheEvent::Removed { hash: hash(&prompt[..end]) });
+        }
+        self.publish();
+    }
+
     /// Publishes what has happened as one batch.
     pub(crate) fn publish(&mut self) {
         let events = std::mem::take(&mut self.pending);

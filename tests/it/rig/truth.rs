@@ -27,7 +27,9 @@ pub(crate) fn follower(kv_events: &[String], replay: &[String]) -> ServerHandle 
         ..Config::default()
     };
     config.health.enabled = false;
-    router(config)
+    let handle = router(config);
+    until("the worker is known", || get(handle.admin, "/workers").text().contains("\"up\""));
+    handle
 }
 
 /// The same, straight to a publisher.
@@ -118,9 +120,9 @@ pub(crate) fn feed(view: SocketAddr, rank: usize) -> Value {
     workers["workers"][0]["ranks"][rank]["kv_feed"].clone()
 }
 
-/// Times the rank was reset for that reason.
+/// Times the rank was reset for that reason; for any, if it is empty.
 pub(crate) fn resets(view: SocketAddr, reason: &str) -> f64 {
-    metric(view, &format!("forebay_kv_resets_total{{reason=\"{reason}\"}}"))
+    metric(view, &format!("forebay_kv_resets_total{{reason=\"{reason}"))
 }
 
 /// Replays with that result.
@@ -128,9 +130,9 @@ pub(crate) fn replays(view: SocketAddr, result: &str) -> f64 {
     metric(view, &format!("forebay_kv_replays_total{{result=\"{result}\"}}"))
 }
 
-/// Connections that were lost for that reason.
+/// Connections that were lost for that reason; for any, if it is empty.
 pub(crate) fn losses(view: SocketAddr, reason: &str) -> f64 {
-    metric(view, &format!("forebay_kv_connections_lost_total{{reason=\"{reason}\"}}"))
+    metric(view, &format!("forebay_kv_connections_lost_total{{reason=\"{reason}"))
 }
 
 /// Waits until the feed of rank 0 is in that state.
