@@ -273,14 +273,12 @@ impl Publisher {
         self.publish();
     }
 
-    /// A prompt of so many blocks that comes and goes within one batch.
-    pub(crate) fn pass_by(&mut self, blocks: usize) {
-        let prompt: Vec<u32> = (0..blocks * BLOCK).map(|_| self.random.u32(200..2_000)).collect();
-        self.announce(&prompt, 0, prompt.len());
-        for end in (1..=blocks).rev().map(|count| count * BLOCK) {
-            self.held.remove(&prompt[..end]);
-            self.pending.push(CacheEvent::Removed { hash: hash(&prompt[..end]) });
-        }
+    /// A long batch that changes nothing: removals of blocks that nobody was told of.
+    pub(crate) fn pad(&mut self, removals: usize) {
+        let random = &mut self.random;
+        let removed =
+            (0..removals).map(|_| CacheEvent::Removed { hash: BlockHash(random.u64(..)) });
+        self.pending.extend(removed);
         self.publish();
     }
 
