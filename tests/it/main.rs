@@ -3,6 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::unwrap_in_result,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,

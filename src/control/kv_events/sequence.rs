@@ -153,7 +153,9 @@ mod tests {
     fn what_a_replay_brought_is_known_until_the_stream_is_past_it() {
         let mut sequence = Sequence::default();
         sequence.expect_repeats();
-        (0..10).for_each(|number| drop(sequence.take(mark(number))));
+        for number in 0..10 {
+            sequence.take(mark(number));
+        }
         assert_eq!(sequence.judge(mark(0)), Arrival::Repeated);
         assert_eq!(sequence.judge(mark(9)), Arrival::Repeated);
         assert_eq!(sequence.judge(other(0)), Arrival::Restarted);

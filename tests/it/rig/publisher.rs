@@ -290,7 +290,8 @@ impl Publisher {
         state.next += 1;
         // The time is what tells two processes apart.
         #[expect(clippy::cast_precision_loss, reason = "small")]
-        let payload = encode_batch(self.born + number as f64, &events, 0, BLOCK as u32);
+        let payload =
+            encode_batch(self.born + number as f64, &events, 0, u32::try_from(BLOCK).unwrap());
         if state.buffer.len() >= state.buffer_max {
             state.buffer.pop_front();
         }
