@@ -5,7 +5,7 @@
 use crate::rig::truth::{
     NONE, follower, following, losses, metric, replays, resets, until_difference, until_feed,
 };
-use crate::rig::{Proxy, Publisher, Replay, until};
+use crate::rig::{Proxy, Publisher, Replay, RouterProcess, until};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -51,6 +51,27 @@ fn losses_without_a_replay_leave_no_ghost() {
     until("the new prompt is known", || {
         crate::rig::truth::believed(&mut client, &newest) == [publisher.held_blocks(&newest)]
     });
+}
+
+/// One line says what happens, however often it happens.
+#[test]
+fn a_stream_with_many_gaps_does_not_fill_the_log() {
+    let (mut publisher, wire) = busy(Replay::Topic);
+    let router = RouterProcess::start(&wire.address, None);
+    until("subscribed", || publisher.subscribers() == 1);
+    wire.lose_one_in(20);
+    churn(&mut publisher, 400);
+    until("the gaps are seen", || resets(router.admin, "gap") > 4.5);
+    assert_eq!(router.logged("KV event batches were lost"), 1);
+    wire.lead_to(([127, 0, 0, 1], 1).into());
+    wire.cut();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(router.logged("no KV events:"), 1);
+    wire.lead_to(publisher.live);
+    until("subscribed again", || publisher.subscribers() == 2);
+    until("said", || router.logged("following KV events") == 2);
+    assert_eq!(router.logged("KV event batches were lost"), 1);
+    assert_eq!(router.logged(" ERROR "), 0);
 }
 
 #[test]

@@ -234,6 +234,7 @@ impl<P: KvPort> Feed<P> {
     /// Takes a message of the live stream; what is missing before it is asked for first.
     async fn take(&mut self, parts: &[&[u8]]) {
         self.audit = Audit::default();
+        self.settle_debt().await;
         match self.state.arrival(parts) {
             Some(Arrival::Repeated) => return,
             Some(Arrival::Next | Arrival::First { missed: 0 }) => self.state.no_more_repeats(),

@@ -69,6 +69,11 @@ impl<T: BlockText> RankFeed<T> {
         self.sequence.expect_repeats();
     }
 
+    /// The stream has been quiet for a while.
+    pub fn rest(&mut self) {
+        self.sequence.rest();
+    }
+
     /// The live stream is past what a replay brought.
     pub fn no_more_repeats(&mut self) {
         self.sequence.no_more_repeats();

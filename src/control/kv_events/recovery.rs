@@ -71,17 +71,19 @@ pub(super) struct Replays {
     pause: Duration,
     /// When another process than the one that publishes answered.
     foreign_at: Option<Instant>,
+    /// What the engine remembers was not had: worth another try.
+    owed: bool,
 }
 
 impl Default for Replays {
     fn default() -> Self {
-        Self { not_before: Instant::now(), pause: PAUSE_MIN, foreign_at: None }
+        Self { not_before: Instant::now(), pause: PAUSE_MIN, foreign_at: None, owed: false }
     }
 }
 
 impl Replays {
     fn worked(&mut self) {
-        self.pause = PAUSE_MIN;
+        (self.pause, self.owed) = (PAUSE_MIN, false);
     }
 
     /// An engine restarts once. One that is always another one is the wrong one.
@@ -91,6 +93,7 @@ impl Replays {
     }
 
     fn failed(&mut self) {
+        self.owed = true;
         self.not_before = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
@@ -159,8 +162,18 @@ impl<P: KvPort> Feed<P> {
         recovered.batches
     }
 
+    /// After a replay that failed: tries again to have all that the engine remembers, from the start.
+    pub(super) async fn settle_debt(&mut self) {
+        if self.replays.owed && Instant::now() >= self.replays.not_before {
+            self.begin_again(ResetReason::Replay).await;
+            self.recover(Why::Joined).await;
+            self.status.enter(FeedState::Live);
+        }
+    }
+
     /// The live stream was silent for a while: has the engine been?
     pub(super) async fn audit(&mut self) -> Result<(), SocketError> {
+        self.settle_debt().await;
         let batches = self.recover(Why::Quiet).await;
         self.status.enter(FeedState::Live);
         if batches > 0 && self.audit.found {
@@ -169,6 +182,7 @@ impl<P: KvPort> Feed<P> {
         }
         self.audit.found = batches > 0;
         if batches == 0 {
+            self.state.rest();
             self.audit.after = (self.audit.after * 2).min(AUDIT_AFTER_MAX);
         }
         self.audit.due = Instant::now() + self.audit.after;

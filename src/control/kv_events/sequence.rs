@@ -10,6 +10,9 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Most digests kept: what a publisher may hold back for a reader that replays (its default limit is 100,000).
 const DIGESTS_MAX: usize = 131_072;
 
+/// Digests that stay once the stream has been quiet for a while: a rank that rests should not cost much.
+const DIGESTS_AT_REST: usize = 1_024;
+
 /// A batch as it came: its number and a digest of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
@@ -99,6 +102,14 @@ impl Sequence {
         self.repeats_expected = true;
     }
 
+    /// The stream is quiet: repeats of long ago are not to be expected any more.
+    pub(super) fn rest(&mut self) {
+        if self.digests.len() > DIGESTS_AT_REST {
+            self.digests.drain(..self.digests.len() - DIGESTS_AT_REST);
+            self.digests.shrink_to_fit();
+        }
+    }
+
     /// The live stream has brought something new: nothing comes twice any more.
     pub(super) fn no_more_repeats(&mut self) {
         if std::mem::take(&mut self.repeats_expected) {
@@ -176,6 +187,9 @@ mod tests {
         assert_eq!(sequence.digests.len(), DIGESTS_MAX);
         assert_eq!(sequence.judge(mark(0)), Arrival::Restarted);
         assert_eq!(sequence.judge(mark(1)), Arrival::Repeated);
+        sequence.rest();
+        assert_eq!(sequence.digests.len(), DIGESTS_AT_REST);
+        assert_eq!(sequence.judge(mark(DIGESTS_MAX as u64 - 9)), Arrival::Repeated);
         // A gap forgets what is before it.
         sequence.take(mark(DIGESTS_MAX as u64 + 5));
         assert_eq!(sequence.digests.len(), 1);
