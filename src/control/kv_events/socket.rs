@@ -13,6 +13,7 @@ use super::zmtp::{
 };
 use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
@@ -151,8 +152,10 @@ async fn listen_on(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() == ErrorKind::AddrInUse => error,
         done => return done,
     };
+    // Connecting to a plain file is refused as well.
+    let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
     match UnixStream::connect(path).await {
-        Err(refused) if refused.kind() == ErrorKind::ConnectionRefused => {
+        Err(refused) if is_socket && refused.kind() == ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)?;
             UnixListener::bind(path)
         }
