@@ -25,6 +25,8 @@ mod json_scan;
 mod kv_decode;
 #[path = "../fuzz/checks/recording.rs"]
 mod recording;
+#[path = "../fuzz/checks/zmtp.rs"]
+mod zmtp;
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
@@ -100,4 +102,5 @@ mod replay {
     target!(kv_decode);
     target!(recording);
     target!(index_events);
+    target!(zmtp);
 }

@@ -4,7 +4,7 @@
 
 use super::fleet::FeedPlan;
 use super::kv_events::{
-    Feed, FeedCounters, FeedNotice, FeedSpec, LowerTiers, Naming, TRACKED_BLOCK_BYTES,
+    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, LowerTiers, Naming, TRACKED_BLOCK_BYTES,
 };
 use super::ports::Ports;
 use super::tier_numbers::GivenNumbers;
@@ -45,6 +45,7 @@ pub(super) struct Tiers {
 
 struct Running {
     plan: FeedPlan,
+    status: Rc<FeedStatus>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -73,6 +74,11 @@ impl Feeds {
     /// What the feeds have counted.
     pub(super) fn counters(&self) -> &FeedCounters {
         &self.counters
+    }
+
+    /// What the rank's feed is doing; `None` if it has none.
+    pub(super) fn status(&self, rank: RankIndex) -> Option<&FeedStatus> {
+        self.running.get(&rank).map(|feed| &*feed.status)
     }
 
     /// Makes the feeds be as planned.
@@ -123,6 +129,7 @@ impl Feeds {
         let (stop, stopped) = oneshot::channel();
         let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
         let feed = Feed::new(spec, ports, counters, self.notices.clone());
+        let status = feed.status();
         // The old feed's last removals have to arrive before the new one's first stores.
         let before = self.ending.remove(&plan.rank);
         let task = tokio::task::spawn_local(async move {
@@ -131,6 +138,6 @@ impl Feeds {
             }
             feed.run(stopped).await;
         });
-        Running { plan, stop, task }
+        Running { plan, status, stop, task }
     }
 }

@@ -226,12 +226,12 @@ impl Control {
                     index: &self.setup.index,
                     counters: &self.ports.counters(),
                     histograms: &self.histograms,
-                    feeds: self.feeds.counters(),
+                    feeds: &self.feeds,
                 });
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
-                let _ = answer.send(workers::list(&self.snapshot, &self.setup.board));
+                let _ = answer.send(workers::list(&self.snapshot, &self.setup.board, &self.feeds));
             }
             Question::Overlap(asked, answer) => {
                 let sources = explain::Sources {

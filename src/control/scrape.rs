@@ -2,7 +2,10 @@
 //! plane's loop; costs nothing between scrapes. Label sets are bounded: workers, ranks, models (the first 64 have
 //! their own label, the rest share `other`), endpoints, reasons.
 
-use super::kv_events::{BatchResult, EventKind, FeedCounters, Outcome, ResetReason, Tier};
+use super::feeds::Feeds;
+use super::kv_events::{
+    BatchResult, EventKind, FeedCounters, LossReason, Outcome, ReplayResult, ResetReason, Tier,
+};
 use super::metrics_text::{MetricsText, approximate};
 use super::workers::engine;
 use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
@@ -20,7 +23,7 @@ pub(super) struct Sources<'a> {
     pub(super) index: &'a IndexReader,
     pub(super) counters: &'a [Arc<ShardCounters>],
     pub(super) histograms: &'a StageHistograms,
-    pub(super) feeds: &'a FeedCounters,
+    pub(super) feeds: &'a Feeds,
 }
 
 /// Bounds of the latency buckets, in nanoseconds and as the label says them, in seconds.
@@ -78,7 +81,7 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     workers(sources, &mut text);
     overlap_errors(sources, &mut text);
     stages(sources, &mut text);
-    kv_feeds(sources.feeds, &mut text);
+    kv_feeds(sources.feeds.counters(), &mut text);
     index(sources.index, &mut text);
     let help = "Anything but 0 is a bug: please report.";
     text.counter("broken_invariants_total", help).sample(&[], broken_invariant_count());
@@ -174,7 +177,7 @@ fn help(count: Count) -> &'static str {
 
 fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
     type Read = fn(&Sources<'_>, RankIndex) -> Option<u64>;
-    let gauges: [(&str, &str, Read); 5] = [
+    let gauges: [(&str, &str, Read); 7] = [
         ("in_flight", "Requests in flight on a rank from this router.", |sources, rank| {
             sources.board.rank(rank).map(|load| u64::from(load.in_flight()))
         }),
@@ -189,6 +192,12 @@ fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
         }),
         ("kv_feed_live", "1 while the rank's KV events are followed.", |sources, rank| {
             sources.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
+        }),
+        ("kv_rank_blocks", "Blocks of a rank known by its engine's hashes.", |sources, rank| {
+            sources.feeds.status(rank).map(|feed| u64::try_from(feed.blocks()).unwrap_or(u64::MAX))
+        }),
+        ("kv_quiet_seconds", "Time since the rank's last KV event batch.", |sources, rank| {
+            sources.feeds.status(rank)?.quiet().map(|quiet| quiet.as_secs())
         }),
     ];
     for (name, help, read) in gauges {
@@ -277,8 +286,16 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
         family.sample(&[("reason", label)], feeds.reset_count(reason));
     }
     let mut family = text.counter("kv_replays_total", "Replays of missed KV event batches.");
-    family.sample(&[("result", "complete")], feeds.replay_count(true));
-    family.sample(&[("result", "incomplete")], feeds.replay_count(false));
+    for (result, label) in ReplayResult::ALL {
+        family.sample(&[("result", label)], feeds.replay_count(result));
+    }
+    let help = "KV event batches lost between two others that no replay brought.";
+    text.counter("kv_missed_batches_total", help).sample(&[], feeds.missed_count());
+    let help = "Connections for KV events that ended; each is opened again.";
+    let mut family = text.counter("kv_connections_lost_total", help);
+    for (reason, label) in LossReason::ALL {
+        family.sample(&[("reason", label)], feeds.loss_count(reason));
+    }
     text.counter("kv_feed_stalled_total", "Waits of feeds for a full ring.")
         .sample(&[], feeds.stall_count());
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);

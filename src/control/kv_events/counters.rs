@@ -54,12 +54,64 @@ pub enum ResetReason {
     Restart,
     /// The connection ended.
     Disconnect,
+    /// A replay ended half way: what it had brought is history.
+    Replay,
+    /// A batch could not be read.
+    Undecodable,
 }
 
 impl ResetReason {
     /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::Gap, "gap"), (Self::Restart, "restart"), (Self::Disconnect, "disconnect")];
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Gap, "gap"),
+        (Self::Restart, "restart"),
+        (Self::Disconnect, "disconnect"),
+        (Self::Replay, "replay"),
+        (Self::Undecodable, "undecodable"),
+    ];
+}
+
+/// What a replay brought; the words are the metrics label `result`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayResult {
+    /// Everything that was missing.
+    Complete,
+    /// Less than was missing, or nothing at all.
+    Incomplete,
+    /// Asked in a quiet moment, and nothing was missing.
+    Nothing,
+}
+
+impl ReplayResult {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Complete, "complete"),
+        (Self::Incomplete, "incomplete"),
+        (Self::Nothing, "nothing_missed"),
+    ];
+}
+
+/// Why a feed lost its connection; the words are the metrics label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossReason {
+    /// The engine closed it.
+    Closed,
+    /// The system reported an error.
+    Io,
+    /// The other side broke the protocol.
+    Protocol,
+    /// Nothing came although something had to: no answer to a PING, or events that only a replay knew of.
+    Silent,
+}
+
+impl LossReason {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Closed, "closed"),
+        (Self::Io, "io"),
+        (Self::Protocol, "protocol"),
+        (Self::Silent, "silent"),
+    ];
 }
 
 const KINDS: usize = EventKind::ALL.len();
@@ -72,7 +124,9 @@ pub struct FeedCounters {
     events: [[Cell<u64>; OUTCOMES]; KINDS],
     resets: [Cell<u64>; ResetReason::ALL.len()],
     stalls: Cell<u64>,
-    replays: [Cell<u64>; 2],
+    replays: [Cell<u64>; ReplayResult::ALL.len()],
+    losses: [Cell<u64>; LossReason::ALL.len()],
+    missed: Cell<u64>,
     holding: Cell<Holding>,
     orphans_gone: Cell<OrphansGone>,
 }
@@ -104,15 +158,37 @@ impl FeedCounters {
         bump(Some(&self.stalls));
     }
 
-    /// Counts one replay, which brought everything that was asked for or did not.
-    pub fn replay(&self, complete: bool) {
-        bump(self.replays.get(usize::from(complete)));
+    /// Counts one replay.
+    pub fn replay(&self, result: ReplayResult) {
+        bump(self.replays.get(result as usize));
     }
 
-    /// Replays that brought everything, or did not.
+    /// Replays with that result.
     #[must_use]
-    pub fn replay_count(&self, complete: bool) -> u64 {
-        self.replays.get(usize::from(complete)).map_or(0, Cell::get)
+    pub fn replay_count(&self, result: ReplayResult) -> u64 {
+        self.replays.get(result as usize).map_or(0, Cell::get)
+    }
+
+    /// Counts one connection that had followed events and ended.
+    pub fn loss(&self, reason: LossReason) {
+        bump(self.losses.get(reason as usize));
+    }
+
+    /// Connections that ended for that reason.
+    #[must_use]
+    pub fn loss_count(&self, reason: LossReason) -> u64 {
+        self.losses.get(reason as usize).map_or(0, Cell::get)
+    }
+
+    /// Counts batches that were lost between two others and could not be had again.
+    pub fn missed(&self, count: u64) {
+        self.missed.set(self.missed.get().saturating_add(count));
+    }
+
+    /// Batches lost for good.
+    #[must_use]
+    pub fn missed_count(&self) -> u64 {
+        self.missed.get()
     }
 
     /// Notes that a feed went from holding one amount to another.
@@ -219,6 +295,12 @@ mod tests {
             assert_eq!(*kind as usize, index);
         }
         for (index, (reason, _)) in ResetReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
+        }
+        for (index, (result, _)) in ReplayResult::ALL.iter().enumerate() {
+            assert_eq!(*result as usize, index);
+        }
+        for (index, (reason, _)) in LossReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
         }
         for (index, (outcome, _)) in Outcome::ALL.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts what they change
-//! to the shards that own the slices. Where the engine can replay, what was missed (before the connection, or in a
-//! gap) is asked for first. Runs on the control plane's thread.
+//! to the shards that own the slices. What was missed, before the connection or in a gap, is asked for first where the
+//! engine can replay ([`super::recovery`]); else the rank's blocks are forgotten. Runs on the control plane's thread.
 //!
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
@@ -8,36 +8,40 @@
 use super::blocks::Naming;
 use super::counters::{FeedCounters, ResetReason};
 use super::endpoint::Endpoint;
-use super::rank::{RankFeed, Taken};
+use super::rank::{RankFeed, Taken, number_of};
+use super::recovery::{Audit, Replays, Why};
+use super::sequence::Arrival;
 use super::slice_ops::SliceOps;
 use super::socket::{Connection, SocketError, Source};
+use super::status::{FeedState, FeedStatus};
 use super::tier::{LowerTiers, Tier};
-use super::zmtp::ZmtpError;
 use crate::base::limits::KV_BATCH_OPS_MAX;
-use crate::base::{DpRank, RankIndex, ShardIndex};
+use crate::base::{DpRank, RankIndex, ShardIndex, count_broken_invariant};
 use crate::block::Vocabulary;
 use crate::mailbox::KvBatch;
 use crate::worker::TierRanks;
+use futures_util::FutureExt;
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, info, warn};
 
 /// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// A connection that held so long was a good one: the next attempt comes soon, the next loss is worth a word.
+const SESSION_SOUND: Duration = Duration::from_secs(5);
+/// Lost batches are reported so often per rank at most.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Messages that one feed takes before the thread's other tasks get their turn.
 const MESSAGES_PER_TURN: u32 = 32;
-/// Longest wait for the next batch of a replay; idle engines look at their replay socket ten times a second.
-const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(2);
-/// Sequence number of the message that ends a replay.
-const REPLAY_END: [u8; 8] = [0xff; 8];
 
 /// Where operations go: the rings of the shards, or a test.
 pub trait KvPort {
@@ -94,19 +98,23 @@ pub struct FeedSpec {
 /// A running feed.
 pub struct Feed<P> {
     rank: RankIndex,
-    dp_rank: DpRank,
-    worker: Arc<str>,
+    pub(super) dp_rank: DpRank,
+    pub(super) worker: Arc<str>,
     endpoint: Endpoint,
-    replay: Option<Endpoint>,
+    pub(super) replay: Option<Endpoint>,
     topic: String,
-    state: RankFeed<Arc<Vocabulary>>,
+    pub(super) state: RankFeed<Arc<Vocabulary>>,
     tier_numbers: Rc<dyn TierNumbers>,
     tiers: TierRanks,
     /// True once it was said that a tier got no number.
     refused: bool,
-    ops: SliceOps,
+    pub(super) ops: SliceOps,
     port: P,
-    counters: Rc<FeedCounters>,
+    pub(super) counters: Rc<FeedCounters>,
+    pub(super) status: Rc<FeedStatus>,
+    pub(super) audit: Audit,
+    pub(super) replays: Replays,
+    pub(super) complaints: Complaints,
     notices: mpsc::Sender<FeedNotice>,
     told: FeedNotice,
 }
@@ -138,187 +146,189 @@ impl<P: KvPort> Feed<P> {
             ops,
             port,
             counters,
+            status: Rc::default(),
+            audit: Audit::default(),
+            replays: Replays::default(),
+            complaints: Complaints::default(),
             notices,
             told,
         }
     }
 
+    /// What it is doing, to be shown.
+    #[must_use]
+    pub fn status(&self) -> Rc<FeedStatus> {
+        Rc::clone(&self.status)
+    }
+
     /// Follows the rank until told to stop, then takes its blocks out of the index.
-    pub async fn run(mut self, stop: oneshot::Receiver<()>) {
-        tokio::select! {
-            _ = stop => {}
-            never = self.follow() => match never {},
+    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+        loop {
+            tokio::select! {
+                _ = &mut stop => break,
+                ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
+                    // It never ends by itself. What it held is taken out of the index, then it starts anew.
+                    if ended.is_err() {
+                        count_broken_invariant();
+                        self.warn("following its KV events failed: a bug, please report; trying on");
+                    }
+                    self.status.lost();
+                    self.forget().await;
+                    sleep(BACKOFF_MAX).await;
+                }
+            }
         }
         self.forget().await;
     }
 
     async fn follow(&mut self) -> Infallible {
-        let mut pause = BACKOFF_MIN;
-        let mut silent = false;
+        let mut backoff = Backoff::default();
         loop {
-            match Source::open(&self.endpoint).await {
-                Err(error) => self.lost(&error, &mut silent),
-                Ok(source) => loop {
-                    match source.subscribe(&self.topic).await {
-                        Ok(subscriber) => {
-                            (pause, silent) = (BACKOFF_MIN, false);
-                            let error = self.session(subscriber).await;
-                            self.forget().await;
-                            self.lost(&error, &mut silent);
-                        }
-                        Err(error) => self.lost(&error, &mut silent),
+            let error = match Source::open(&self.endpoint).await {
+                Ok(source) => self.follow_from(&source, &mut backoff).await,
+                Err(error) => error,
+            };
+            self.lost(&error, &mut backoff);
+            sleep(backoff.next_pause()).await;
+        }
+    }
+
+    /// Follows connections of one source: until the first error where we connect, for ever where we listen, because the
+    /// listening socket has to stay.
+    async fn follow_from(&mut self, source: &Source, backoff: &mut Backoff) -> SocketError {
+        loop {
+            let error = match source.subscribe(&self.topic).await {
+                Ok(subscriber) => {
+                    let begun = Instant::now();
+                    let error = self.session(subscriber).await;
+                    self.counters.loss(error.reason());
+                    self.status.lost();
+                    self.forget().await;
+                    if begun.elapsed() >= SESSION_SOUND {
+                        *backoff = Backoff::default();
                     }
-                    if matches!(source, Source::Connect(_)) {
-                        break;
-                    }
-                },
+                    error
+                }
+                Err(error) => error,
+            };
+            if matches!(source, Source::Connect(_)) {
+                return error;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(BACKOFF_MAX);
+            self.lost(&error, backoff);
+            sleep(backoff.next_pause()).await;
         }
     }
 
     /// One connection from its first message to its end.
-    async fn session(&mut self, mut subscriber: Connection) -> SocketError {
+    async fn session(&mut self, mut live: Connection) -> SocketError {
+        debug!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            "connected for KV events"
+        );
+        self.audit = Audit::default();
+        self.replays = Replays::default();
+        let trees_before = self.trees();
+        self.recover(Why::Joined).await;
+        if self.replay.is_some() && self.trees() != trees_before {
+            // A tier showed up in the middle: what was stored before is in its tree only if it is taken again.
+            self.state.begin_again(&self.counters, &mut self.ops);
+            self.state.expect_repeats();
+            self.post().await;
+            self.recover(Why::Joined).await;
+        }
+        self.settle(FeedState::Live).await;
         info!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
             endpoint = %self.endpoint,
+            blocks = self.state.block_count(),
             "following KV events"
         );
-        let mut replay = self.replay.clone();
-        let trees_before = self.trees();
-        self.recover(&mut replay, 0, u64::MAX).await;
-        if replay.is_some() && self.trees() != trees_before {
-            // A tier showed up in the middle: what was stored before is in its tree only if it is taken again.
-            self.state.begin_again(&self.counters, &mut self.ops);
-            self.post().await;
-            self.recover(&mut replay, 0, u64::MAX).await;
-        }
-        self.tell(true).await;
         let mut taken_count = 0_u32;
         loop {
             taken_count = taken_count.wrapping_add(1);
             if taken_count.is_multiple_of(MESSAGES_PER_TURN) {
                 yield_now().await;
             }
-            let (parts, end) = match subscriber.message().await {
-                Ok(message) => message,
-                Err(error) => return error,
+            let (parts, end) = match timeout_at(self.audit.due, live.message()).await {
+                Ok(Ok(message)) => message,
+                Ok(Err(error)) => return error,
+                Err(_) => match self.audit().await {
+                    Ok(()) => continue,
+                    Err(error) => return error,
+                },
             };
-            let parts: Vec<&[u8]> = parts.iter().map(|part| subscriber.part(part)).collect();
-            if self.state.is_replayed(&parts) {
-                subscriber.done(end);
-                continue;
-            }
-            if let Some((from, until)) = self.state.missing_before(&parts) {
-                self.recover(&mut replay, from, until).await;
-            }
-            let taken = self.state.message(&parts, &self.counters, &mut self.ops);
-            subscriber.done(end);
-            self.say(taken);
-            self.post().await;
-            self.tell(true).await;
+            let parts: Vec<&[u8]> = parts.iter().map(|part| live.part(part)).collect();
+            self.take(&parts).await;
+            live.done(end);
         }
     }
 
-    /// Asks the engine for batches `from` to before `until` and takes them. A replay that fails is not tried again on
-    /// this connection: `replay` is emptied.
-    async fn recover(&mut self, replay: &mut Option<Endpoint>, from: u64, until: u64) {
-        let Some(endpoint) = replay else { return };
-        let complete = match self.replay_from(endpoint, from, until).await {
-            Ok(count) => {
-                if count > 0 {
-                    info!(
-                        worker = &*self.worker,
-                        dp_rank = self.dp_rank.0,
-                        batches = count,
-                        "KV event batches replayed"
-                    );
-                }
-                true
+    /// Takes a message of the live stream; what is missing before it is asked for first.
+    async fn take(&mut self, parts: &[&[u8]]) {
+        self.audit = Audit::default();
+        self.settle_debt().await;
+        match self.state.arrival(parts) {
+            Some(Arrival::Repeated) => return,
+            Some(Arrival::Next | Arrival::First { missed: 0 }) => self.state.no_more_repeats(),
+            Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
+                self.recover(Why::Behind(number_of(parts).unwrap_or(0))).await;
+                self.status.enter(FeedState::Live);
             }
-            Err(error) => {
-                warn!(
-                    worker = &*self.worker,
-                    dp_rank = self.dp_rank.0,
-                    %endpoint,
-                    %error,
-                    "missed KV event batches cannot be replayed"
-                );
-                *replay = None;
-                false
-            }
-        };
-        self.counters.replay(complete);
-        self.state.replay_ended();
-    }
-
-    async fn replay_from(
-        &mut self,
-        endpoint: &Endpoint,
-        from: u64,
-        until: u64,
-    ) -> Result<u64, SocketError> {
-        let source = Source::open(endpoint).await?;
-        let mut connection = source.request(&[b"", &from.to_be_bytes()]).await?;
-        let mut count = 0;
-        loop {
-            let answer = timeout(REPLAY_SILENCE_MAX, connection.message()).await;
-            let (parts, end) = answer.map_err(|_| SocketError::TimedOut)??;
-            let parts: Vec<&[u8]> = parts.iter().map(|part| connection.part(part)).collect();
-            // Since vLLM 0.26 and SGLang 0.5.22 with the topic, before without; the delimiter is always there.
-            let &[_, .., number, payload] = parts.as_slice() else {
-                return Err(ZmtpError::Framing.into());
-            };
-            let Ok(bytes) = <[u8; 8]>::try_from(number) else {
-                return Err(ZmtpError::Framing.into());
-            };
-            if bytes == REPLAY_END {
-                return Ok(count);
-            }
-            if (from..until).contains(&u64::from_be_bytes(bytes)) {
-                let message = [b"".as_slice(), number, payload];
-                let _ = self.state.message(&message, &self.counters, &mut self.ops);
-                count += 1;
-            }
-            connection.done(end);
-            self.post().await;
-        }
-    }
-
-    /// Says what is special about a message.
-    fn say(&self, taken: Taken) {
-        match taken.reset {
-            Some(ResetReason::Gap) => warn!(
-                worker = &*self.worker,
-                dp_rank = self.dp_rank.0,
-                missed = taken.missed,
-                "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
-            ),
-            Some(_) => info!(
-                worker = &*self.worker,
-                dp_rank = self.dp_rank.0,
-                "the engine's event stream began again: its blocks are forgotten"
-            ),
-            None if taken.missed > 0 => info!(
-                worker = &*self.worker,
-                dp_rank = self.dp_rank.0,
-                missed = taken.missed,
-                "joined a running event stream: blocks stored before are unknown until stored again"
-            ),
             None => {}
         }
+        let taken = self.state.message(parts, &self.counters, &mut self.ops);
+        self.note(taken);
+        self.post().await;
+        self.settle(FeedState::Live).await;
+    }
+
+    /// Keeps the books of a message and says what is special about it, once per incident.
+    pub(super) fn note(&mut self, taken: Taken) {
+        let held = self.state.block_count();
+        self.status.heard(held);
+        let Some(reason) = taken.reset else {
+            if taken.missed > 0 && self.replay.is_none() {
+                info!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    missed = taken.missed,
+                    "joined a running event stream: blocks stored before are unknown until stored again"
+                );
+            }
+            return;
+        };
+        self.status.reset(held);
+        self.counters.missed(taken.missed);
+        let text = match reason {
+            ResetReason::Gap => {
+                "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
+            }
+            ResetReason::Undecodable => {
+                "a KV event batch cannot be read: this rank's blocks are forgotten until it reports them again"
+            }
+            _ => "the engine's event stream began again: its blocks are forgotten",
+        };
+        let Some(before) = self.complaints.say() else { return };
+        warn!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            missed = taken.missed,
+            repeated = before,
+            "{text}"
+        );
     }
 
     async fn forget(&mut self) {
         self.state.disconnected(&self.counters, &mut self.ops);
         self.post().await;
-        self.tell(false).await;
+        self.settle(FeedState::Connecting).await;
     }
 
     /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they are posted.
-    async fn post(&mut self) {
+    pub(super) async fn post(&mut self) {
         self.number_tiers();
         let tiers = self.tiers;
         for (tier, slice, ops) in self.ops.trees_mut() {
@@ -373,8 +383,11 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    async fn tell(&mut self, live: bool) {
+    /// Enters a state and tells the control plane what of it concerns routing.
+    async fn settle(&mut self, state: FeedState) {
+        self.status.enter(state);
         let block_size_tokens = self.state.block_size_tokens();
+        let live = state == FeedState::Live;
         let tiers = self.tiers;
         let notice = FeedNotice { rank: self.rank, live, block_size_tokens, tiers };
         if notice != self.told && self.notices.send(notice).await.is_ok() {
@@ -383,12 +396,11 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// Says once per outage why there are no events.
-    fn lost(&self, error: &SocketError, silent: &mut bool) {
-        if *silent {
+    fn lost(&self, error: &SocketError, backoff: &mut Backoff) {
+        if std::mem::replace(&mut backoff.silent, true) {
             debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");
             return;
         }
-        *silent = true;
         warn!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
@@ -396,5 +408,49 @@ impl<P: KvPort> Feed<P> {
             %error,
             "no KV events: prompts are not matched against this rank until it is reached; trying on"
         );
+    }
+
+    fn warn(&self, text: &str) {
+        warn!(worker = &*self.worker, dp_rank = self.dp_rank.0, "{text}");
+    }
+}
+
+/// Time between attempts to connect.
+struct Backoff {
+    pause: Duration,
+    /// The outage has been reported.
+    silent: bool,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { pause: BACKOFF_MIN, silent: false }
+    }
+}
+
+impl Backoff {
+    fn next_pause(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(BACKOFF_MAX);
+        pause
+    }
+}
+
+/// Keeps a stream that is broken again and again from filling the log.
+#[derive(Default)]
+pub(super) struct Complaints {
+    said_at: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Complaints {
+    /// `None`: not now. Else how often it was not said since the last time.
+    pub(super) fn say(&mut self) -> Option<u64> {
+        if self.said_at.is_some_and(|at| at.elapsed() < COMPLAINT_INTERVAL) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.said_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.unsaid))
     }
 }

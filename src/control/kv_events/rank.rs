@@ -6,7 +6,7 @@ use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
 use super::event::{Event, Stored};
 use super::outcome::Outcome;
-use super::sequence::{Sequence, Step};
+use super::sequence::{Arrival, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
 
@@ -16,8 +16,6 @@ pub struct RankFeed<T> {
     decoder: Decoder,
     blocks: RankBlocks<T>,
     sequence: Sequence,
-    /// Last batch that came by replay, until the live stream is past it.
-    replayed_until: Option<u64>,
     block_size_tokens: u32,
 }
 
@@ -26,7 +24,8 @@ pub struct RankFeed<T> {
 pub struct Taken {
     /// For the counters.
     pub result: BatchResult,
-    /// Set when batches before this one were lost or the publisher restarted; the rank was cleared first.
+    /// Set when the rank was cleared: batches before this one were lost, the publisher restarted, or this one could not
+    /// be read.
     pub reset: Option<ResetReason>,
     /// Batches missing before this one.
     pub missed: u64,
@@ -40,7 +39,6 @@ impl<T: BlockText> RankFeed<T> {
             decoder: Decoder::new(),
             blocks: RankBlocks::new(naming, entries_max),
             sequence: Sequence::default(),
-            replayed_until: None,
             block_size_tokens: 0,
         }
     }
@@ -72,22 +70,31 @@ impl<T: BlockText> RankFeed<T> {
         self.blocks.len()
     }
 
-    /// Batches missing before the one of this message: the first of them, and this one.
+    /// What a message is to those taken before; `None` if it has no number. Changes nothing.
     #[must_use]
-    pub fn missing_before(&self, parts: &[&[u8]]) -> Option<(u64, u64)> {
-        self.sequence.missing_before(sequence_number(parts)?)
+    pub fn arrival(&self, parts: &[&[u8]]) -> Option<Arrival> {
+        Some(self.sequence.judge(mark(parts)?))
     }
 
-    /// True for a message of the live stream that a replay has brought already.
+    /// Number of the last batch taken.
     #[must_use]
-    pub fn is_replayed(&self, parts: &[&[u8]]) -> bool {
-        let number = sequence_number(parts);
-        number.is_some() && number <= self.replayed_until
+    pub fn last_number(&self) -> Option<u64> {
+        self.sequence.last()
     }
 
-    /// A replay has ended: the live stream may still hold what it brought.
-    pub fn replay_ended(&mut self) {
-        self.replayed_until = self.sequence.last();
+    /// A replay begins: the live stream may bring the same batches again.
+    pub fn expect_repeats(&mut self) {
+        self.sequence.expect_repeats();
+    }
+
+    /// The stream has been quiet for a while.
+    pub fn rest(&mut self) {
+        self.sequence.rest();
+    }
+
+    /// The live stream is past what a replay brought.
+    pub fn no_more_repeats(&mut self) {
+        self.sequence.no_more_repeats();
     }
 
     /// Takes one message: `[topic, sequence, payload]`.
@@ -98,6 +105,9 @@ impl<T: BlockText> RankFeed<T> {
         ops: &mut SliceOps,
     ) -> Taken {
         let before = self.blocks.holding();
+        if self.arrival(parts) == Some(Arrival::Repeated) {
+            return Taken { result: BatchResult::Applied, reset: None, missed: 0 };
+        }
         let taken = self.take(parts, counters, ops);
         counters.holding_changed(before, self.blocks.holding());
         counters.orphans_gone(self.blocks.take_orphans_gone());
@@ -110,11 +120,18 @@ impl<T: BlockText> RankFeed<T> {
 
     /// The connection ended: what happens now is lost, so nothing that is held can be trusted.
     pub fn disconnected(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
-        if !self.blocks.is_empty() {
-            counters.reset(ResetReason::Disconnect);
+        if self.blocks.is_empty() {
+            self.begin_again(counters, ops);
+        } else {
+            self.reset(ResetReason::Disconnect, counters, ops);
         }
-        self.begin_again(counters, ops);
         self.block_size_tokens = 0;
+    }
+
+    /// What is held cannot be trusted for another reason: forgets everything, also which batches came.
+    pub fn reset(&mut self, reason: ResetReason, counters: &FeedCounters, ops: &mut SliceOps) {
+        counters.reset(reason);
+        self.begin_again(counters, ops);
     }
 
     /// Forgets the stream, to take it from its start.
@@ -124,40 +141,44 @@ impl<T: BlockText> RankFeed<T> {
         counters.holding_changed(before, self.blocks.holding());
         counters.orphans_gone(self.blocks.take_orphans_gone());
         self.sequence = Sequence::default();
-        self.replayed_until = None;
     }
 
     fn take(&mut self, parts: &[&[u8]], counters: &FeedCounters, ops: &mut SliceOps) -> Taken {
         let refused = Taken { result: BatchResult::Refused, reset: None, missed: 0 };
-        let (Some(number), Some(payload)) = (sequence_number(parts), parts.get(2)) else {
+        let (Some(mark), Some(payload)) = (mark(parts), parts.get(2)) else {
             return refused;
         };
-        if self.replayed_until.is_some_and(|until| number > until) {
-            self.replayed_until = None;
-        }
-        let (reset, missed) = match self.sequence.step(number) {
-            Step::Next => (None, 0),
-            Step::First { missed } => (None, missed),
-            Step::Gap { missed } => (Some(ResetReason::Gap), missed),
-            Step::Restarted => (Some(ResetReason::Restart), 0),
+        let (mut reset, missed) = match self.sequence.take(mark) {
+            Arrival::Next | Arrival::Repeated => (None, 0),
+            Arrival::First { missed } => (None, missed),
+            Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
+            Arrival::Restarted => (Some(ResetReason::Restart), 0),
         };
         if reset.is_some() {
             self.blocks.clear(ops);
         }
-        Taken { result: self.payload(payload, counters, ops), reset, missed }
+        let (result, sound) = self.payload(payload, counters, ops);
+        if !sound {
+            // What it said is lost for good, and it may have been a removal.
+            reset = Some(ResetReason::Undecodable);
+            self.blocks.clear(ops);
+        }
+        Taken { result, reset, missed }
     }
 
+    /// Takes the events of a payload; false if some of them could not be read.
     fn payload(
         &mut self,
         bytes: &[u8],
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> BatchResult {
+    ) -> (BatchResult, bool) {
         let Self { decoder, blocks, block_size_tokens, .. } = self;
-        let (mut taken, mut failed) = (0_usize, 0_usize);
+        let (mut taken, mut failed, mut unread) = (0_usize, 0_usize, 0_usize);
         let decoded = decoder.decode(bytes, |event| {
             let (kind, outcome) = apply(blocks, block_size_tokens, &event, ops);
             counters.event(kind, outcome);
+            unread += usize::from(outcome == Outcome::Malformed);
             match outcome {
                 Outcome::Applied | Outcome::Orphaned | Outcome::Elsewhere | Outcome::OtherGroup => {
                     taken += 1;
@@ -165,18 +186,24 @@ impl<T: BlockText> RankFeed<T> {
                 _ => failed += 1,
             }
         });
-        match (decoded.is_ok(), taken, failed) {
+        let result = match (decoded.is_ok(), taken, failed) {
             (true, _, 0) => BatchResult::Applied,
             (_, 0, _) => BatchResult::Refused,
             _ => BatchResult::Partly,
-        }
+        };
+        (result, decoded.is_ok() && unread == 0)
     }
 }
 
-/// The number of a well-formed message.
-fn sequence_number(parts: &[&[u8]]) -> Option<u64> {
+/// Number of a well-formed message.
+pub(super) fn number_of(parts: &[&[u8]]) -> Option<u64> {
     let &[_, number, _] = parts else { return None };
     <[u8; 8]>::try_from(number).ok().map(u64::from_be_bytes)
+}
+
+/// Number and digest of a well-formed message.
+fn mark(parts: &[&[u8]]) -> Option<Mark> {
+    Some(Mark::new(number_of(parts)?, parts.get(2)?))
 }
 
 fn apply<T: BlockText>(

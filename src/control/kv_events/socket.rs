@@ -2,25 +2,31 @@
 //! opened from either side. One peer at a time; when it goes away the connection ends and the feed opens the next one.
 //!
 //! Written by hand because the published client does not report a peer that closes in good order: the feed would
-//! wait on a dead socket for ever and keep routing to blocks that are gone.
+//! wait on a dead socket for ever and keep routing to blocks that are gone. For the same reason a quiet publisher is
+//! asked for a sign of life (PING) where it speaks ZMTP 3.1, as libzmq does since 4.3.3.
 
+use super::counters::LossReason;
 use super::endpoint::{Endpoint, Place, Side};
 use super::zmtp::{
     GREETING_BYTES, Inbox, Incoming, SocketKind, ZmtpError, answer, check_greeting, check_ready,
-    greeting, message, ready, subscription,
+    greeting, message, ping, ready, subscription,
 };
-use std::io;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// For the connection and its handshake.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// Idle time after which the kernel asks whether the peer's machine is still there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// A publisher that was silent for so long is asked for a sign of life; after as long again it counts as gone.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 64 * 1024;
 
 /// Why there is no connection, or no more.
@@ -38,6 +44,22 @@ pub enum SocketError {
     /// Closed by the peer.
     #[error("the engine closed the connection")]
     Closed,
+    /// Nothing comes although something has to.
+    #[error("the connection is dead: nothing comes through, and nobody closed it")]
+    Silent,
+}
+
+impl SocketError {
+    /// The word for the metrics.
+    #[must_use]
+    pub fn reason(&self) -> LossReason {
+        match self {
+            Self::Io(_) => LossReason::Io,
+            Self::Zmtp(_) => LossReason::Protocol,
+            Self::TimedOut | Self::Silent => LossReason::Silent,
+            Self::Closed => LossReason::Closed,
+        }
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
@@ -65,7 +87,7 @@ impl Source {
             (Side::Bind, Place::Tcp { host, port }) => {
                 Self::Tcp(TcpListener::bind((host.as_str(), *port)).await?)
             }
-            (Side::Bind, Place::Ipc(path)) => Self::Ipc(UnixListener::bind(path)?),
+            (Side::Bind, Place::Ipc(path)) => Self::Ipc(listen_on(path).await?),
         })
     }
 
@@ -109,7 +131,7 @@ impl Source {
             Self::Tcp(listener) => Box::new(keep_alive(listener.accept().await?.0)?),
             Self::Ipc(listener) => Box::new(listener.accept().await?.0),
         };
-        let mut connection = Connection { stream, inbox: Inbox::default() };
+        let mut connection = Connection { stream, inbox: Inbox::default(), pulse: None };
         match timeout(CONNECT_TIME_MAX, connection.handshake(kind, first)).await {
             Ok(done) => done.map(|()| connection),
             Err(_) => Err(SocketError::TimedOut),
@@ -121,6 +143,23 @@ async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Socke
     match timeout(CONNECT_TIME_MAX, step).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(SocketError::TimedOut),
+    }
+}
+
+/// A socket file that nobody listens on any more was left by a process that was killed: it must not be in the way.
+async fn listen_on(path: &Path) -> io::Result<UnixListener> {
+    let in_use = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => error,
+        done => return done,
+    };
+    // Connecting to a plain file is refused as well.
+    let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+    match UnixStream::connect(path).await {
+        Err(refused) if is_socket && refused.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        _ => Err(in_use),
     }
 }
 
@@ -138,6 +177,21 @@ fn keep_alive(stream: TcpStream) -> io::Result<TcpStream> {
 pub struct Connection {
     stream: Box<dyn Stream>,
     inbox: Inbox,
+    /// Where the peer is asked for signs of life.
+    pulse: Option<Pulse>,
+}
+
+struct Pulse {
+    /// When the silence is long enough to do something.
+    due: Instant,
+    /// A PING is under way.
+    asked: bool,
+}
+
+impl Pulse {
+    fn heard() -> Self {
+        Self { due: Instant::now() + HEARTBEAT, asked: false }
+    }
 }
 
 /// A message as it goes over the wire.
@@ -161,7 +215,7 @@ impl Connection {
             }
             self.fill().await?;
         };
-        check_greeting(&peer)?;
+        let answers_ping = check_greeting(&peer)?;
         self.stream.write_all(&ready(kind)).await?;
         loop {
             match self.inbox.next()? {
@@ -175,6 +229,9 @@ impl Connection {
             }
         }
         self.stream.write_all(first).await?;
+        if answers_ping && kind == SocketKind::Subscriber {
+            self.pulse = Some(Pulse::heard());
+        }
         Ok(())
     }
 
@@ -217,7 +274,26 @@ impl Connection {
         self.inbox.consume(end);
     }
 
+    /// Waits for more bytes; meanwhile asks a silent peer whether it is still there.
     async fn fill(&mut self) -> Result<(), SocketError> {
+        loop {
+            let Some(pulse) = &mut self.pulse else { return self.read().await };
+            let (due, asked) = (pulse.due, pulse.asked);
+            match timeout_at(due, self.read()).await {
+                Ok(read) => {
+                    self.pulse = Some(Pulse::heard());
+                    return read;
+                }
+                Err(_) if asked => return Err(SocketError::Silent),
+                Err(_) => {
+                    self.pulse = Some(Pulse { due: Instant::now() + HEARTBEAT, asked: true });
+                    self.stream.write_all(&ping()).await?;
+                }
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), SocketError> {
         let tail = self.inbox.tail();
         tail.reserve(READ_BYTES);
         if self.stream.read_buf(tail).await? == 0 {

@@ -618,8 +618,10 @@ fn missed_batches_are_replayed() {
                 publisher.send(frames(number, &payload)).await.unwrap();
             }
             until(|| counters.reset_count(ResetReason::Gap) == 1).await;
-            assert_eq!(*asked.borrow(), [0, 6]);
-            assert_eq!(counters.replay_count(true), 2);
+            assert_eq!(*asked.borrow(), [0, 5], "from the last one taken");
+            assert_eq!(counters.replay_count(ReplayResult::Complete), 1);
+            assert_eq!(counters.replay_count(ReplayResult::Incomplete), 1);
+            assert_eq!(counters.missed_count(), 3);
             let applied = counters.event_count(EventKind::Stored, Outcome::Applied);
             assert_eq!(applied, 6, "nothing was applied twice");
             stop.send(()).unwrap();
@@ -746,5 +748,64 @@ fn a_tier_that_shows_up_in_the_history_gets_all_of_it() {
         task.await.unwrap();
         assert_eq!(trees.counts(), [0; 3]);
         assert_eq!((counters.block_count(), counters.byte_count()), (0, 0));
+    });
+}
+
+/// A process that was killed leaves its socket file behind; the next one listens there all the same. One that is alive is
+/// not pushed aside.
+#[test]
+fn a_socket_file_that_was_left_behind_is_not_in_the_way() {
+    block_on_local(async move {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kv");
+        let endpoint = Endpoint::parse(&format!("bind:ipc://{}", path.display()), "").unwrap();
+        let first = Source::open(&endpoint).await.unwrap();
+        let busy = Source::open(&endpoint).await.unwrap_err();
+        assert_eq!(busy.reason(), LossReason::Io);
+        drop(first);
+        assert!(path.exists());
+        Source::open(&endpoint).await.unwrap();
+        // What is no socket is left alone.
+        let file = dir.path().join("file");
+        std::fs::write(&file, "precious").unwrap();
+        let endpoint = Endpoint::parse(&format!("bind:ipc://{}", file.display()), "").unwrap();
+        assert!(Source::open(&endpoint).await.is_err() && file.exists());
+    });
+}
+
+/// A fault of ours in the middle of a message: the rank is forgotten and followed again.
+#[test]
+fn a_feed_survives_its_own_panic() {
+    use zeromq::Socket;
+    struct Faulty(Shard, std::cell::Cell<bool>);
+    impl KvPort for Faulty {
+        fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch> {
+            assert!(!self.1.replace(false), "planted");
+            self.0.post(slice, batch)
+        }
+    }
+    let stored =
+        vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap().payload;
+    block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let (shard, counters) = (Shard::default(), Rc::new(FeedCounters::new()));
+        let (notices, _noticed) = mpsc::channel(64);
+        let (stop, stopped) = oneshot::channel();
+        let port = Faulty(shard.clone(), std::cell::Cell::new(true));
+        let feed = Feed::new(spec(&place), port, Rc::clone(&counters), notices);
+        let status = feed.status();
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        let mut number = 0;
+        publish_until(&mut publisher, &mut number, &stored, || {
+            status.losses() == 1 && counters.block_count() > 0
+        })
+        .await;
+        assert_eq!(status.state(), FeedState::Live);
+        stop.send(()).unwrap();
+        task.await.unwrap();
+        let ops = shard.ops.borrow();
+        let stores = ops.iter().filter(|op| matches!(op, KvOp::Store { .. })).count();
+        assert_eq!(stores * 2, ops.len(), "all is taken out again");
     });
 }

@@ -16,7 +16,7 @@ const FLAG_LONG: u8 = 2;
 const FLAG_COMMAND: u8 = 4;
 
 /// Bytes of a greeting.
-pub(super) const GREETING_BYTES: usize = 64;
+pub const GREETING_BYTES: usize = 64;
 
 /// Why a peer cannot be listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -41,7 +41,7 @@ pub enum ZmtpError {
 }
 
 /// What this side says first.
-pub(super) fn greeting() -> [u8; GREETING_BYTES] {
+pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
     let head = [0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
     let mechanism = b"NULL";
@@ -51,21 +51,24 @@ pub(super) fn greeting() -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// Is this the greeting of a peer that can be talked to?
-pub(super) fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<(), ZmtpError> {
-    let [0xff, _, _, _, _, _, _, _, _, signature, version, _, rest @ ..] = bytes else {
+/// Is this the greeting of a peer that can be talked to? Says whether it answers PING, which came with ZMTP 3.1.
+pub fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<bool, ZmtpError> {
+    let [0xff, _, _, _, _, _, _, _, _, signature, version, minor, rest @ ..] = bytes else {
         return Err(ZmtpError::Greeting);
     };
     if *signature & 1 == 0 || *version < 3 {
         return Err(ZmtpError::Greeting);
     }
     let mechanism = rest.first_chunk::<20>().ok_or(ZmtpError::Greeting)?;
-    if mechanism.starts_with(b"NULL\0") { Ok(()) } else { Err(ZmtpError::Security) }
+    if !mechanism.starts_with(b"NULL\0") {
+        return Err(ZmtpError::Security);
+    }
+    Ok(*version > 3 || *minor > 0)
 }
 
 /// Which socket this side is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SocketKind {
+pub enum SocketKind {
     /// Listens to a publisher.
     Subscriber,
     /// Talks to a ROUTER.
@@ -93,7 +96,7 @@ impl SocketKind {
 }
 
 /// The READY command of this side.
-pub(super) fn ready(kind: SocketKind) -> Vec<u8> {
+pub fn ready(kind: SocketKind) -> Vec<u8> {
     let mut body = b"\x05READY\x0bSocket-Type\0\0\0".to_vec();
     body.push(u8::try_from(kind.name().len()).unwrap_or(0));
     body.extend_from_slice(kind.name());
@@ -102,7 +105,7 @@ pub(super) fn ready(kind: SocketKind) -> Vec<u8> {
 }
 
 /// A message of several parts.
-pub(super) fn message(parts: &[&[u8]]) -> Vec<u8> {
+pub fn message(parts: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
     for (position, part) in parts.iter().enumerate() {
         let more = if position + 1 < parts.len() { FLAG_MORE } else { 0 };
@@ -118,8 +121,13 @@ pub(super) fn subscription(prefix: &str) -> Vec<u8> {
     frame(0, &mut body)
 }
 
+/// Asks the peer for a sign of life. No time to live: it need not watch this side.
+pub(super) fn ping() -> Vec<u8> {
+    frame(FLAG_COMMAND, &mut b"\x04PING\0\0".to_vec())
+}
+
 /// The answer to a command, where one is due (PING of ZMTP 3.1: its context comes back).
-pub(super) fn answer(command: &[u8]) -> Option<Vec<u8>> {
+pub fn answer(command: &[u8]) -> Option<Vec<u8>> {
     let context = command.strip_prefix(b"\x04PING")?.get(2..)?;
     let mut body = b"\x04PONG".to_vec();
     body.extend_from_slice(context.get(..16).unwrap_or(context));
@@ -127,7 +135,7 @@ pub(super) fn answer(command: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Is this the READY of a socket that this one can talk to?
-pub(super) fn check_ready(command: &[u8], kind: SocketKind) -> Result<(), ZmtpError> {
+pub fn check_ready(command: &[u8], kind: SocketKind) -> Result<(), ZmtpError> {
     let mut rest = command.strip_prefix(b"\x05READY").ok_or(ZmtpError::Framing)?;
     while let Some((length, after)) = rest.split_first() {
         let (name, after) =
@@ -158,38 +166,40 @@ fn frame(flags: u8, body: &mut Vec<u8>) -> Vec<u8> {
 
 /// Something whole that has arrived; ranges are positions in the inbox until it is consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Incoming {
+pub enum Incoming {
+    /// A command's body.
     Command(Range<usize>),
+    /// The parts of a message.
     Message(Vec<Range<usize>>),
 }
 
 /// Bytes that have arrived and are not consumed yet.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub struct Inbox {
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl Inbox {
     /// Where the socket writes what it reads.
-    pub(super) fn tail(&mut self) -> &mut Vec<u8> {
+    pub fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
     /// The bytes of a range.
-    pub(super) fn slice(&self, range: &Range<usize>) -> &[u8] {
+    pub fn slice(&self, range: &Range<usize>) -> &[u8] {
         self.bytes.get(range.clone()).unwrap_or(&[])
     }
 
     /// Takes the first bytes off, if that many are there.
-    pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let taken = *self.bytes.get(self.start..)?.first_chunk::<N>()?;
         self.start += N;
         Some(taken)
     }
 
     /// The next whole command or message, and the position after it for [`Inbox::consume`].
-    pub(super) fn next(&self) -> Result<Option<(Incoming, usize)>, ZmtpError> {
+    pub fn next(&self) -> Result<Option<(Incoming, usize)>, ZmtpError> {
         let mut parts: Vec<Range<usize>> = Vec::new();
         let mut at = self.start;
         loop {
@@ -215,7 +225,7 @@ impl Inbox {
     }
 
     /// Drops everything before a position.
-    pub(super) fn consume(&mut self, end: usize) {
+    pub fn consume(&mut self, end: usize) {
         self.start = end.min(self.bytes.len());
         if self.start == self.bytes.len() {
             self.start = 0;
@@ -276,13 +286,14 @@ mod tests {
 
     #[test]
     fn greets_itself_and_refuses_others() {
-        assert_eq!(check_greeting(&greeting()), Ok(()));
+        assert_eq!(check_greeting(&greeting()), Ok(false));
         let with = |at: usize, byte: u8| {
             let mut bytes = greeting();
             bytes[at] = byte;
             check_greeting(&bytes)
         };
         assert_eq!(with(0, b'H'), Err(ZmtpError::Greeting));
+        assert_eq!(with(11, 1), Ok(true), "ZMTP 3.1 answers PING");
         assert_eq!(with(10, 1), Err(ZmtpError::Greeting));
         assert_eq!(with(12, b'C'), Err(ZmtpError::Security));
     }
@@ -321,6 +332,8 @@ mod tests {
         }
         assert_eq!(answer(b"\x04PING\0\0hi").unwrap(), b"\x04\x07\x04PONGhi");
         assert_eq!(answer(b"\x05READY"), None);
+        assert_eq!(ping(), b"\x04\x07\x04PING\0\0");
+        assert_eq!(answer(&ping()[2..]).unwrap(), b"\x04\x05\x04PONG");
     }
 
     #[test]
