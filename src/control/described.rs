@@ -1,7 +1,7 @@
 //! What a worker's answers say about it. Sans-IO: bodies in, a [`Description`] out; [`super::discovery`] fetches them.
 
 use super::exposition::samples;
-use super::kv_events::Endpoint;
+use super::zmq::Endpoint;
 use crate::worker::Dialect;
 use serde::Deserialize;
 use serde_json::Value;

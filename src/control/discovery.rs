@@ -6,7 +6,7 @@ use super::described::{
     events_of_vllm, ranks_of_vllm_metrics, read_models, read_sglang_info,
 };
 use super::http::{AskError, Asker};
-use super::kv_events::{Endpoint, EndpointError};
+use super::zmq::{Endpoint, EndpointError};
 use crate::config::{EngineKind, WorkerConfig, WorkerUrl};
 use crate::worker::Dialect;
 use std::net::IpAddr;

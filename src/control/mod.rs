@@ -27,6 +27,7 @@ mod test_support;
 #[cfg(test)]
 mod tests;
 mod workers;
+pub mod zmq;
 
 use crate::base::Clock;
 use crate::block::KeySeed;

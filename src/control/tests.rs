@@ -7,8 +7,8 @@ use super::described::{
 use super::discovery::{DiscoveryError, Subject, assume, check_health, discover};
 use super::fleet::{ANY_MODEL, Fleet, Left};
 use super::http::Asker;
-use super::kv_events::Endpoint;
 use super::test_support::block_on_local;
+use super::zmq::Endpoint;
 use super::{ControlSetup, run};
 use crate::account::{ShardPhase, Stage, StageHistograms};
 use crate::base::{Clock, DpRank, RankIndex, WorkerIndex};

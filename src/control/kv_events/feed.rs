@@ -7,13 +7,11 @@
 
 use super::blocks::{Naming, SliceOps};
 use super::counters::{FeedCounters, ResetReason};
-use super::endpoint::Endpoint;
 use super::rank::{RankFeed, Taken};
-use super::socket::{Connection, SocketError, Source};
-use super::zmtp::ZmtpError;
 use crate::base::limits::KV_BATCH_OPS_MAX;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::Vocabulary;
+use crate::control::zmq::{Connection, Endpoint, SocketError, Source, ZmtpError};
 use crate::mailbox::KvBatch;
 use std::convert::Infallible;
 use std::rc::Rc;

@@ -87,7 +87,10 @@ impl Source {
     }
 
     /// The next connection, with a request sent to the ROUTER at its other end.
-    pub(super) async fn request(&self, parts: &[&[u8]]) -> Result<Connection, SocketError> {
+    pub(in crate::control) async fn request(
+        &self,
+        parts: &[&[u8]],
+    ) -> Result<Connection, SocketError> {
         self.open_with(SocketKind::Dealer, &message(parts)).await
     }
 
