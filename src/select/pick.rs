@@ -1,9 +1,9 @@
 //! The policies.
 
-use super::{RankCost, predicted_work_tokens};
-use crate::base::RankIndex;
+use super::{CostParts, RankCost, predicted_work};
+use crate::base::{NanosSinceStart, RankIndex};
 use crate::index::Overlaps;
-use crate::worker::LoadBoard;
+use crate::worker::{LoadBoard, LoadReports, ReportWeight};
 
 pub use crate::config::Policy;
 
@@ -17,6 +17,10 @@ pub struct PickRequest<'a> {
     pub ranks: &'a [RankIndex],
     /// Loads of all ranks.
     pub board: &'a LoadBoard,
+    /// What engines report beyond it.
+    pub reports: &'a LoadReports,
+    /// Their age is counted to here.
+    pub now: NanosSinceStart,
     /// Prompt bytes found per rank.
     pub overlaps: &'a Overlaps,
     /// The part of them that no event has told of: a sibling with the same beginning is on its way to the rank.
@@ -75,20 +79,28 @@ impl PickRequest<'_> {
     /// What policy `kv` minimises.
     #[must_use]
     pub fn cost(&self, rank: RankIndex) -> RankCost {
+        self.cost_parts(rank).map_or(RankCost(u64::MAX), |parts| parts.total())
+    }
+
+    /// What it is made of; `None` for a rank that cannot be.
+    #[must_use]
+    pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
         let uncached = self.uncached_tokens(rank);
         let shared = u64::from(self.on_the_way.get(rank).bytes);
         let shared = tokens(shared, self.bytes_per_token);
-        self.board
-            .rank(rank)
-            .map_or(RankCost(u64::MAX), |load| predicted_work_tokens(load, uncached, shared))
+        let report = self.reports.counting(rank, self.now);
+        Some(predicted_work(self.board.rank(rank)?, uncached, shared, report))
     }
 
-    /// What the policies minimise that look at load alone.
+    /// What the policies minimise that look at load alone: requests, ours and reported ones, in units of 1/1,024.
     #[must_use]
     pub fn load_only(&self, rank: RankIndex) -> RankCost {
-        self.board
-            .rank(rank)
-            .map_or(RankCost(u64::MAX), |load| RankCost(u64::from(load.in_flight())))
+        let Some(load) = self.board.rank(rank) else { return RankCost(u64::MAX) };
+        let own = ReportWeight::FULL.fine_part_of(u64::from(load.in_flight()));
+        let report = self.reports.counting(rank, self.now);
+        let foreign = report
+            .map_or(0, |(report, weight)| weight.fine_part_of(u64::from(report.foreign.requests)));
+        RankCost(own.saturating_add(foreign))
     }
 }
 
@@ -143,6 +155,7 @@ mod tests {
     use crate::block::{BlockKey, KeySeed, RootName};
     use crate::index::{IndexReader, SliceWriter, index, slice_of};
     use crate::mailbox::KvOp;
+    use std::time::Duration;
 
     const SEED: KeySeed = KeySeed(7);
     const PROMPT: &[u8] = b"0123456789abcdef0123456789ABCDEF";
@@ -174,6 +187,8 @@ mod tests {
         let request = PickRequest {
             ranks: &ranks,
             board,
+            reports: &LoadReports::new(Duration::from_secs(5)),
+            now: NanosSinceStart(0),
             overlaps,
             on_the_way: &Overlaps::new(8),
             prompt_bytes: 32,

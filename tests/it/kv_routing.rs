@@ -285,5 +285,5 @@ fn explanations_are_refused_as_the_request_would_be() {
         (&explained["prompt"]["bytes"], &explained["prompt"]["text"]),
         (&json!(5), &Value::Null)
     );
-    assert_eq!(admin(&handle, "/debug/overlap").status, 405);
+    assert_eq!(admin(&handle, "/debug/overlap").status, 400);
 }
