@@ -16,7 +16,7 @@ use crate::account::{ShardPhase, StageHistograms};
 use crate::base::{Clock, NanosSinceStart, WorkerIndex};
 use crate::config::Config;
 use crate::index::IndexReader;
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, WorkerState};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -99,7 +99,10 @@ impl Control {
         let ports = Rc::new(Ports::new(end));
         let budget = config.limits.index_bytes_max;
         let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget);
-        let desk = Rc::new(Desk::new(clock, Arc::clone(&board), config.load.age_max));
+        let to_shards = Rc::clone(&ports);
+        let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
+        let desk = Desk::new(clock, Arc::clone(&board), config.load.age_max, post);
+        let desk = Rc::new(desk);
         let (interval, timeout) = (config.load.interval, config.health.timeout);
         let loads = LoadTasks::new(Rc::clone(&desk), clock, client, interval, timeout);
         let unfed = vec![false; config.workers.len()];
@@ -146,7 +149,7 @@ impl Control {
                 () = stop.asked() => self.start_drain(),
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
-                    self.desk.tick(self.fleet.rank_count(), |reports| self.ports.report(reports));
+                    self.desk.tick(self.fleet.rank_count());
                     self.stop_waiting();
                     if self.drained() {
                         return;

@@ -120,6 +120,8 @@ fn recorded_servers_are_recognised() {
         assert_eq!(names(&sglang), ["tiny"]);
         assert_eq!(sglang.models[0].root.as_deref(), Some("/srv/models/tiny-random-llama"));
         assert_eq!(streams(&sglang), ["tcp://gpu1:6657 "]);
+        let load = sglang.ranks[0].load.as_ref().unwrap();
+        assert_eq!((load.endpoint.to_string(), &*load.topic), ("tcp://gpu1:6658".into(), "load"));
         assert_eq!(sglang.ranks[0].block_size_tokens, 4);
         assert_eq!(sglang.ranks[0].kv_block_count, 25_000);
 
@@ -484,7 +486,24 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
     ] {
         assert!(metrics.lines().any(|have| have.starts_with(line)), "{line}\n{metrics}");
     }
+    // What the engine reports of its load reaches every shard, the metrics and the list.
+    for shard in &mut plane.shards {
+        let reports = [poll(|| shard.reports.pop()), poll(|| shard.reports.pop())];
+        assert_eq!(reports.map(|report| report.rank), [RankIndex(0), RankIndex(1)]);
+    }
+    let metrics = plane.get("/metrics").1;
+    for line in [
+        &format!("forebay_reported_running{{worker=\"{worker}\",dp_rank=\"1\"}} 0"),
+        &format!("forebay_reported_kv_usage{{worker=\"{worker}\",dp_rank=\"0\"}} 0"),
+        &format!("forebay_load_report_age_seconds{{worker=\"{worker}\",dp_rank=\"0\"}} "),
+        "forebay_load_scrape_seconds_count ",
+        "forebay_load_reports_dropped_total 0",
+    ] {
+        assert!(metrics.lines().any(|have| have.starts_with(line)), "{line}\n{metrics}");
+    }
     let (_, workers) = plane.get("/workers");
+    assert!(workers.contains("\"load_source\":\"metrics\""), "{workers}");
+    assert!(workers.contains("\"foreign_requests\":0"), "{workers}");
     assert!(workers.contains("\"dp_rank\":1") && workers.contains("\"state\":\"up\""), "{workers}");
     assert_eq!(plane.get("/nonsense").0, 404);
 

@@ -15,6 +15,7 @@ mod client_leaves;
 mod drain;
 mod http_rules;
 mod kv_routing;
+mod load_reports;
 mod recording;
 mod relay_bytes;
 mod rig;

@@ -1,5 +1,5 @@
 //! Where readings become reports: compared with what this router has in flight, kept for the admin API, and handed to the
-//! shards once per tick, the newest of each rank. Used by all tasks of the control plane's thread; never borrowed across
+//! shards: the first of a rank at once, what comes before the next tick then, the newest alone. Used by all tasks of the control plane's thread; never borrowed across
 //! an await.
 
 use super::plan::LoadPlan;
@@ -27,18 +27,23 @@ pub(in crate::control) const SCRAPE_BOUNDS: [(u64, f64); 11] = [
 ];
 const FAULTS: usize = ReadFault::ALL.len();
 
+/// Hands reports to the shards; returns how many found no room.
+type Post = Box<dyn Fn(&[LoadReport]) -> u64>;
+
 /// All reports and what was counted on the way.
-#[derive(Debug)]
 pub(in crate::control) struct Desk {
     clock: Clock,
     board: Arc<LoadBoard>,
+    post: Post,
     state: RefCell<State>,
 }
 
 #[derive(Debug)]
 struct State {
     reports: LoadReports,
-    /// Ranks whose report the shards do not have yet.
+    /// Ranks whose report was handed over since the last tick.
+    posted: BTreeSet<RankIndex>,
+    /// Ranks whose newest report was not handed over yet.
     fresh: BTreeSet<RankIndex>,
     /// What was ours at the last tick, by rank.
     own_before: Vec<OwnLoad>,
@@ -56,16 +61,22 @@ pub(in crate::control) struct Scrapes {
 }
 
 impl Desk {
-    pub(in crate::control) fn new(clock: Clock, board: Arc<LoadBoard>, age_max: Duration) -> Self {
+    pub(in crate::control) fn new(
+        clock: Clock,
+        board: Arc<LoadBoard>,
+        age_max: Duration,
+        post: Post,
+    ) -> Self {
         let state = State {
             reports: LoadReports::new(age_max),
+            posted: BTreeSet::new(),
             fresh: BTreeSet::new(),
             own_before: Vec::new(),
             faults: Vec::new(),
             scrapes: Scrapes::default(),
             dropped: 0,
         };
-        Self { clock, board, state: RefCell::new(state) }
+        Self { clock, board, post, state: RefCell::new(state) }
     }
 
     /// What this router has on each rank of a plan now, by dp_rank.
@@ -96,8 +107,13 @@ impl Desk {
             let at = |own: &[OwnLoad]| own.get(dp_rank).copied().unwrap_or_default();
             let own = at(before).or_more(at(&after));
             let reading = reading.completed(planned.capacity_tokens);
-            state.reports.take(LoadReport::new(planned.rank, now, &reading, own));
-            state.fresh.insert(planned.rank);
+            let report = LoadReport::new(planned.rank, now, &reading, own);
+            state.reports.take(report);
+            if state.posted.insert(planned.rank) {
+                state.dropped = state.dropped.saturating_add((self.post)(&[report]));
+            } else {
+                state.fresh.insert(planned.rank);
+            }
         }
         for (fault, _) in ReadFault::ALL {
             state.count(plan.worker, fault, readings.fault_count(fault));
@@ -120,22 +136,18 @@ impl Desk {
         state.scrapes.sum = state.scrapes.sum.saturating_add(took);
     }
 
-    /// Hands over the reports that have come since the last tick, of a fleet of so many ranks; `post` says how many of
-    /// those found no room.
-    pub(in crate::control) fn tick(
-        &self,
-        rank_count: usize,
-        post: impl FnOnce(&[LoadReport]) -> u64,
-    ) {
+    /// Once per tick of the loop, for a fleet of so many ranks: notes what is ours, and hands over what has come since a
+    /// rank's last report was.
+    pub(in crate::control) fn tick(&self, rank_count: usize) {
         let mut state = self.state.borrow_mut();
         let ranks = (0..rank_count).filter_map(RankIndex::try_from_index);
         let own = ranks.filter_map(|rank| self.board.rank(rank).map(OwnLoad::of)).collect();
         state.own_before = own;
-        let fresh = std::mem::take(&mut state.fresh);
-        if !fresh.is_empty() {
-            let newest = |rank| state.reports.newest(rank).copied();
-            let reports: Vec<LoadReport> = fresh.into_iter().filter_map(newest).collect();
-            state.dropped = state.dropped.saturating_add(post(&reports));
+        state.posted = std::mem::take(&mut state.fresh);
+        if !state.posted.is_empty() {
+            let newest = |&rank: &RankIndex| state.reports.newest(rank).copied();
+            let reports: Vec<LoadReport> = state.posted.iter().filter_map(newest).collect();
+            state.dropped = state.dropped.saturating_add((self.post)(&reports));
         }
     }
 

@@ -28,7 +28,9 @@ fn read(payload: &[u8], dp_rank: u32, readings: &mut Readings) -> Option<()> {
         Value::Nil | Value::Integer { negative: false, .. } => RankNumber::Is(u64::from(dp_rank)),
         _ => RankNumber::Nonsense,
     };
-    readings.at(rank)?;
+    if readings.at(rank).is_none() {
+        return Some(());
+    }
     readings.put(rank, requests(running), |draft, n| draft.running = Some(n));
     readings.put(rank, requests(waiting), |draft, n| draft.waiting = Some(n));
     readings.put(rank, tokens(used), |draft, n| draft.rest.used_tokens = Some(n));
