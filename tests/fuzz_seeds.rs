@@ -21,6 +21,8 @@ mod json_scan;
 
 #[path = "../fuzz/checks/kv_decode.rs"]
 mod kv_decode;
+#[path = "../fuzz/checks/load_report.rs"]
+mod load_report;
 #[path = "../fuzz/checks/recording.rs"]
 mod recording;
 
@@ -96,5 +98,6 @@ mod replay {
     target!(http_body);
     target!(json_scan);
     target!(kv_decode);
+    target!(load_report);
     target!(recording);
 }
