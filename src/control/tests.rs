@@ -486,24 +486,7 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
     ] {
         assert!(metrics.lines().any(|have| have.starts_with(line)), "{line}\n{metrics}");
     }
-    // What the engine reports of its load reaches every shard, the metrics and the list.
-    for shard in &mut plane.shards {
-        let reports = [poll(|| shard.reports.pop()), poll(|| shard.reports.pop())];
-        assert_eq!(reports.map(|report| report.rank), [RankIndex(0), RankIndex(1)]);
-    }
-    let metrics = plane.get("/metrics").1;
-    for line in [
-        &format!("forebay_reported_running{{worker=\"{worker}\",dp_rank=\"1\"}} 0"),
-        &format!("forebay_reported_kv_usage{{worker=\"{worker}\",dp_rank=\"0\"}} 0"),
-        &format!("forebay_load_report_age_seconds{{worker=\"{worker}\",dp_rank=\"0\"}} "),
-        "forebay_load_scrape_seconds_count ",
-        "forebay_load_reports_dropped_total 0",
-    ] {
-        assert!(metrics.lines().any(|have| have.starts_with(line)), "{line}\n{metrics}");
-    }
     let (_, workers) = plane.get("/workers");
-    assert!(workers.contains("\"load_source\":\"metrics\""), "{workers}");
-    assert!(workers.contains("\"foreign_requests\":0"), "{workers}");
     assert!(workers.contains("\"dp_rank\":1") && workers.contains("\"state\":\"up\""), "{workers}");
     assert_eq!(plane.get("/nonsense").0, 404);
 
@@ -521,6 +504,33 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
         assert!(deadline.0 < 50_000_000_000, "the second request cuts: {deadline:?}");
         shard.counters.set_phase(ShardPhase::Ended);
     }
+    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn what_an_engine_reports_of_its_load_reaches_shards_metrics_and_list() {
+    let worker = background_worker(VLLM_RUST);
+    let mut config = config(&[&format!("http://{worker}")]);
+    config.health.interval = Duration::from_millis(50);
+    let mut plane = Plane::start(config);
+    for shard in &mut plane.shards {
+        let reports = [poll(|| shard.reports.pop()), poll(|| shard.reports.pop())];
+        assert_eq!(reports.map(|report| report.rank), [RankIndex(0), RankIndex(1)]);
+    }
+    let metrics = plane.get("/metrics").1;
+    for line in [
+        &format!("forebay_reported_running{{worker=\"{worker}\",dp_rank=\"1\"}} 0"),
+        &format!("forebay_reported_kv_usage{{worker=\"{worker}\",dp_rank=\"0\"}} 0"),
+        &format!("forebay_load_report_age_seconds{{worker=\"{worker}\",dp_rank=\"0\"}} "),
+        "forebay_load_scrape_seconds_count ",
+        "forebay_load_reports_dropped_total 0",
+    ] {
+        assert!(metrics.lines().any(|have| have.starts_with(line)), "{line}\n{metrics}");
+    }
+    let (_, workers) = plane.get("/workers");
+    assert!(workers.contains("\"load_source\":\"metrics\""), "{workers}");
+    assert!(workers.contains("\"foreign_requests\":0"), "{workers}");
+    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
     plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
 }
 

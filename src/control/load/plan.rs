@@ -80,9 +80,9 @@ mod tests {
             topic: "load".into(),
         };
         let silent = PlannedRank { rank: RankIndex(0), capacity_tokens: 0, publisher: None };
-        let loud = PlannedRank { publisher: Some(publisher), ..silent.clone() };
-        let (none, some, all) =
-            ([Some(silent.clone())], [Some(silent), Some(loud.clone())], [Some(loud), None]);
+        let loud = PlannedRank { publisher: Some(publisher), ..silent };
+        let none = [Some(silent.clone())];
+        let (some, all) = ([Some(silent), Some(loud.clone())], [Some(loud), None]);
         let resolve = |wanted, dialect, ranks: &[_]| Source::resolve(wanted, dialect, ranks);
         let (vllm, sglang, openai) = (Dialect::Vllm, Dialect::Sglang, Dialect::Openai);
         assert_eq!(resolve(LoadSource::Auto, vllm, &none), Some(Source::Metrics));

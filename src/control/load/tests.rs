@@ -242,11 +242,11 @@ fn bench() -> Bench {
     Bench { desk, board, tasks, posted }
 }
 
-fn plan(authority: &str, source: Source, publisher: Option<AnnouncedLoad>) -> LoadPlan {
+fn plan(authority: &str, source: Source, publisher: Option<&AnnouncedLoad>) -> LoadPlan {
     let rank = |rank| PlannedRank {
         rank: RankIndex(rank),
         capacity_tokens: 0,
-        publisher: publisher.clone(),
+        publisher: publisher.cloned(),
     };
     LoadPlan {
         worker: WorkerIndex(0),
@@ -329,7 +329,7 @@ fn a_rank_is_listened_to_and_found_again() {
         let endpoint = Endpoint::parse(&place, "").unwrap();
         let publisher = AnnouncedLoad { endpoint, topic: "load".into() };
         let mut bench = bench();
-        bench.tasks.adjust(vec![plan("127.0.0.1:1", Source::Push, Some(publisher))]);
+        bench.tasks.adjust(vec![plan("127.0.0.1:1", Source::Push, Some(&publisher))]);
         let running =
             |desk: &Desk| desk.reports().newest(RankIndex(4)).map(|report| report.running);
         for _ in 0..1_000 {
