@@ -27,9 +27,19 @@ pub struct LoadReading {
     pub capacity_tokens: Option<u64>,
     /// Share of the KV cache that live requests hold, in thousandths, where told; at most 1,000.
     pub kv_permille: Option<u16>,
+    /// Tokens that the rank has taken in and given out since its start, where told. While this stands still so does the
+    /// engine, and the other figures are those of its last step.
+    pub progress_tokens: Option<u64>,
 }
 
 impl LoadReading {
+    /// Is there anything on the rank?
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let kv_permille = self.kv_permille.unwrap_or(0);
+        self.running == 0 && self.waiting == 0 && kv_permille == 0
+    }
+
     /// Fills in what follows from the rest. `capacity_tokens` is what discovery knows, 0 if nothing.
     #[must_use]
     pub fn completed(mut self, capacity_tokens: u64) -> Self {
@@ -304,7 +314,9 @@ mod tests {
             capacity in any::<u64>(),
         ) {
             let (running, waiting, waiting_tokens, used_tokens, capacity_tokens, kv_permille) = numbers;
-            let reading = LoadReading { running, waiting, waiting_tokens, used_tokens, capacity_tokens, kv_permille };
+            let reading = LoadReading {
+                running, waiting, waiting_tokens, used_tokens, capacity_tokens, kv_permille, progress_tokens: None,
+            };
             let reading = reading.completed(capacity);
             let foreign = foreign(&reading, OwnLoad { in_flight, prefill_tokens, decode_tokens });
             prop_assert!(foreign.requests <= running.saturating_add(waiting));

@@ -4,10 +4,10 @@
 
 use super::plan::LoadPlan;
 use super::readings::{ReadFault, Readings};
-use crate::base::{Clock, RankIndex, WorkerIndex};
-use crate::worker::{LoadBoard, LoadReport, LoadReports, OwnLoad};
+use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
+use crate::worker::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad};
 use std::cell::{Ref, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ pub(in crate::control) const SCRAPE_BOUNDS: [(u64, f64); 11] = [
     (1_000, 1.0),
     (2_000, 2.0),
 ];
+/// After so long without progress a rank's figures are taken for old. A step, also one that computes a large prompt, takes
+/// less.
+const STILL_MAX: Duration = Duration::from_secs(3);
 const FAULTS: usize = ReadFault::ALL.len();
 
 /// Hands reports to the shards; returns how many found no room.
@@ -47,6 +50,8 @@ struct State {
     fresh: BTreeSet<RankIndex>,
     /// What was ours at the last tick, by rank.
     own_before: Vec<OwnLoad>,
+    /// Readings that claim work, and since when they have been the same; by rank.
+    unchanged: BTreeMap<RankIndex, (LoadReading, NanosSinceStart)>,
     /// By worker.
     faults: Vec<[u64; FAULTS]>,
     scrapes: Scrapes,
@@ -72,6 +77,7 @@ impl Desk {
             posted: BTreeSet::new(),
             fresh: BTreeSet::new(),
             own_before: Vec::new(),
+            unchanged: BTreeMap::new(),
             faults: Vec::new(),
             scrapes: Scrapes::default(),
             dropped: 0,
@@ -104,6 +110,10 @@ impl Desk {
         let mut state = self.state.borrow_mut();
         for (dp_rank, reading) in readings.iter() {
             let Some(Some(planned)) = plan.ranks.get(dp_rank) else { continue };
+            if state.stands_still(planned.rank, reading, now) {
+                state.count(plan.worker, ReadFault::Still, 1);
+                continue;
+            }
             let at = |own: &[OwnLoad]| own.get(dp_rank).copied().unwrap_or_default();
             let own = at(before).or_more(at(&after));
             let reading = reading.completed(planned.capacity_tokens);
@@ -175,6 +185,25 @@ impl Desk {
 }
 
 impl State {
+    /// Does the rank claim work without having done any for a while? vLLM sets its figures at the end of a step. When
+    /// clients leave while it does their requests alone, there is no further step, and the figures stay.
+    fn stands_still(
+        &mut self,
+        rank: RankIndex,
+        reading: LoadReading,
+        now: NanosSinceStart,
+    ) -> bool {
+        if reading.is_idle() || reading.progress_tokens.is_none() {
+            self.unchanged.remove(&rank);
+            return false;
+        }
+        let (kept, since) = self.unchanged.entry(rank).or_insert((reading, now));
+        if *kept != reading {
+            (*kept, *since) = (reading, now);
+        }
+        Duration::from_nanos(now.since(*since)) >= STILL_MAX
+    }
+
     fn count(&mut self, worker: WorkerIndex, fault: ReadFault, amount: u64) {
         if amount == 0 {
             return;
@@ -186,5 +215,28 @@ impl State {
         if let Some(count) = faults.and_then(|faults| faults.get_mut(fault as usize)) {
             *count = count.saturating_add(amount);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_that_claims_work_and_does_none_is_not_believed() {
+        let post: Post = Box::new(|_| 0);
+        let board = Arc::new(LoadBoard::new());
+        let desk = Desk::new(Clock::start(), board, Duration::from_secs(5), post);
+        let mut state = desk.state.borrow_mut();
+        let mut still = |running, progress_tokens, at_ms: u64| {
+            let reading = LoadReading { running, progress_tokens, ..LoadReading::default() };
+            state.stands_still(RankIndex(0), reading, NanosSinceStart(at_ms * 1_000_000))
+        };
+        assert!(!still(2, Some(10), 0) && !still(2, Some(10), 2_900));
+        assert!(still(2, Some(10), 3_000) && still(2, Some(10), 60_000), "no step for 3 s");
+        assert!(!still(2, Some(11), 61_000), "it goes on");
+        assert!(!still(0, Some(11), 62_000) && !still(0, Some(11), 99_000), "idle is idle");
+        assert!(!still(2, Some(11), 100_000) && !still(2, Some(11), 101_000));
+        assert!(!still(2, None, 200_000) && !still(2, None, 300_000), "not told");
     }
 }

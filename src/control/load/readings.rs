@@ -23,17 +23,20 @@ pub enum ReadFault {
     RankMissing,
     /// A number that is missing, negative, not finite or beyond belief.
     Value,
+    /// Figures of an engine that says it has work and has done none for a while: they are left from its last step.
+    Still,
 }
 
 impl ReadFault {
     /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::Unreachable, "unreachable"),
         (Self::Status, "status"),
         (Self::Malformed, "malformed"),
         (Self::Rank, "rank"),
         (Self::RankMissing, "rank_missing"),
         (Self::Value, "value"),
+        (Self::Still, "still"),
     ];
 }
 

@@ -56,6 +56,7 @@ fn recorded_metrics_of_vllm_are_read() {
         kv_permille: Some(0),
         ..LoadReading::default()
     };
+    assert!(idle.is_idle());
     assert_eq!((ranks, faults), (vec![(0, idle)], vec![]));
     let rust = include_str!("../../../tests/data/workers/vllm-rs-0.33.0/metrics.txt");
     let (ranks, faults) = read(read_metrics, rust, 2);
@@ -71,6 +72,8 @@ fn busy_ranks_and_old_names_are_read() {
         vllm:num_requests_waiting{engine=\"0\"} 3\n\
         vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 99\n\
         vllm:num_requests_waiting{engine=\"1\"} 0\n\
+        vllm:prompt_tokens_total{engine=\"1\"} 500\n\
+        vllm:generation_tokens_total{engine=\"1\"} 7\n\
         vllm:gpu_cache_usage_perc{engine=\"0\"} 0.25\n\
         vllm:kv_cache_usage_perc{engine=\"1\"} 1.0\n\
         vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1.0\n\
@@ -78,7 +81,8 @@ fn busy_ranks_and_old_names_are_read() {
     let (ranks, faults) = read(read_metrics, text, 2);
     let first =
         LoadReading { kv_permille: Some(250), capacity_tokens: Some(1_600), ..reading(10, 3) };
-    let second = LoadReading { kv_permille: Some(1_000), ..reading(7, 0) };
+    let second =
+        LoadReading { kv_permille: Some(1_000), progress_tokens: Some(507), ..reading(7, 0) };
     assert_eq!((ranks, faults), (vec![(0, first), (1, second)], vec![]));
     let sglang = "\
         sglang:num_running_reqs{model_name=\"m\",tp_rank=\"0\"} 4.0\n\

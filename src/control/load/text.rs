@@ -12,6 +12,7 @@ enum Figure {
     CacheConfig,
     UsedTokens,
     CapacityTokens,
+    Progress,
 }
 
 /// Reads `GET /metrics` of vLLM (label `engine`) or SGLang (label `dp_rank`) into readings that have been begun.
@@ -37,6 +38,10 @@ pub fn read_metrics(text: &str, readings: &mut Readings) {
             Figure::CapacityTokens => {
                 readings.put(rank, tokens(sample.value()), |d, n| d.rest.capacity_tokens = Some(n));
             }
+            Figure::Progress => readings.put(rank, tokens(sample.value()), |d, n| {
+                d.rest.progress_tokens =
+                    Some(d.rest.progress_tokens.unwrap_or(0).saturating_add(n));
+            }),
             Figure::CacheConfig => capacity(rank, &sample, readings),
         }
     }
@@ -83,6 +88,8 @@ fn figure(line: &str) -> Option<(Figure, &'static str, Sample)> {
             Figure::KvShare
         }
         ("engine", "cache_config_info") => Figure::CacheConfig,
+        // Those of SGLang count finished requests.
+        ("engine", "prompt_tokens_total" | "generation_tokens_total") => Figure::Progress,
         ("dp_rank", "num_used_tokens") => Figure::UsedTokens,
         ("dp_rank", "max_total_num_tokens") => Figure::CapacityTokens,
         _ => return None,
