@@ -534,6 +534,48 @@ fn what_an_engine_reports_of_its_load_reaches_shards_metrics_and_list() {
     plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
 }
 
+/// Publishes the load of an SGLang rank until the process ends; returns its port.
+fn background_load_publisher() -> u16 {
+    use zeromq::{Socket, SocketSend};
+    let (tell, place) = mpsc::channel();
+    std::thread::spawn(move || {
+        block_on_local(async move {
+            let mut socket = zeromq::PubSocket::new();
+            tell.send(socket.bind("tcp://127.0.0.1:0").await.unwrap().to_string()).unwrap();
+            // Twelve run, three wait, 40,960 of 262,144 tokens are in use.
+            let payload = b"\x96\xa8LoadStat\x0c\x03\xcd\xa0\x00\xce\x00\x04\x00\x00\xc0";
+            for number in 0_u64.. {
+                let mut message = zeromq::ZmqMessage::from("load");
+                message.push_back(number.to_be_bytes().to_vec().into());
+                message.push_back(payload.to_vec().into());
+                socket.send(message).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    });
+    place.recv().unwrap().rsplit(':').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_sglang_publishes_of_its_load_is_found_and_followed() {
+    let info = serde_json::json!({ "model_path": "m", "kv_events": {
+        "publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 9, "block_size": 4,
+        "load_endpoint_port_base": background_load_publisher(), "load_topic": "load",
+    }});
+    let mut answers = vec![("/server_info", &*info.to_string().leak())];
+    answers.extend(SGLANG.iter().filter(|(path, _)| *path != "/server_info"));
+    let worker = background_worker(answers.leak());
+    let mut plane = Plane::start(config(&[&format!("http://{worker}")]));
+    for shard in &mut plane.shards {
+        let report = poll(|| shard.reports.pop());
+        assert_eq!((report.running, report.waiting, report.kv_permille), (12, 3, Some(156)));
+        assert_eq!(report.foreign.requests, 15, "none is ours");
+    }
+    assert!(plane.get("/workers").1.contains("\"load_source\":\"push\""));
+    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
+    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+}
+
 #[test]
 fn without_health_checks_workers_are_up_at_once() {
     let mut config = config(&["http://127.0.0.1:9"]);
