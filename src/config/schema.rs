@@ -139,7 +139,7 @@ pub struct LoadConfig {
     /// `load.source`: where the reports come from, unless a worker says otherwise.
     pub source: LoadSource,
     /// `load.interval`: between two questions to one worker, at least: answers that cost the engine time are asked for less
-    /// often.
+    /// often. An answer may take `health.timeout`.
     pub interval: Duration,
     /// `load.age_max`: a report counts less with its age, and nothing from this age on.
     pub age_max: Duration,
@@ -156,7 +156,7 @@ pub enum LoadSource {
     Metrics,
     /// `loads`: SGLang's `GET /v1/loads`, or what its older versions have.
     Loads,
-    /// `push`: SGLang's `LoadStat` messages, where it announces them.
+    /// `push`: SGLang's `LoadStat` messages, where it announces them; while they do not come, as `loads`.
     Push,
     /// `off`: no reports.
     Off,

@@ -103,6 +103,16 @@ impl Desk {
         plan.ranks.iter().map(|rank| of(rank).unwrap_or_default()).collect()
     }
 
+    /// Has every rank of a plan reported within that time?
+    pub(super) fn hears_all(&self, plan: &LoadPlan, silence_max: Duration) -> bool {
+        let (state, now) = (self.state.borrow(), self.clock.now());
+        let is_heard = |rank: &super::PlannedRank| {
+            let report = state.reports.newest(rank.rank);
+            report.is_some_and(|report| Duration::from_nanos(now.since(report.at)) < silence_max)
+        };
+        plan.ranks.iter().flatten().all(is_heard)
+    }
+
     /// Takes what an answer said. `before` is what this router had on each rank at some moment before the engine made its
     /// figures.
     pub(super) fn lay(&self, plan: &LoadPlan, readings: &Readings, before: &[OwnLoad]) {

@@ -13,7 +13,7 @@ pub(in crate::control) enum Source {
     Metrics,
     /// `GET /v1/loads`, else `/get_load`, else `/metrics`.
     Loads,
-    /// Messages of every rank.
+    /// Messages of every rank; while they do not come, as `Loads`.
     Push,
 }
 

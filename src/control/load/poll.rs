@@ -16,6 +16,9 @@ use tracing::{debug, info};
 /// Pause before the first form is asked for again, after the worker knew none.
 const NONE_PAUSE: Duration = Duration::from_secs(30);
 
+/// SGLang repeats its messages every second; after so long without one a rank is asked about.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
 /// How answers are read.
 type Read = fn(&str, &mut Readings);
 
@@ -26,6 +29,8 @@ pub(super) struct Poll {
     pub(super) desk: Rc<Desk>,
     pub(super) clock: Clock,
     pub(super) interval: Duration,
+    /// Asks only while some rank is not heard of otherwise.
+    pub(super) is_fallback: bool,
 }
 
 /// What came of one question.
@@ -48,8 +53,12 @@ impl Poll {
         let mut form = 0;
         let (mut said_slow, mut said_none) = (false, false);
         loop {
+            if self.is_fallback && self.desk.hears_all(&self.plan, SILENCE_MAX) {
+                sleep(self.interval).await;
+                continue;
+            }
             let Some((path, read)) = forms.get(form) else {
-                if !std::mem::replace(&mut said_none, true) {
+                if !self.is_fallback && !std::mem::replace(&mut said_none, true) {
                     info!(
                         worker = &*self.plan.name,
                         "it tells nothing of its load: leases alone count"
@@ -115,11 +124,11 @@ impl Poll {
 
 fn forms(source: Source) -> &'static [(&'static str, Read)] {
     match source {
-        Source::Loads => &[
+        Source::Loads | Source::Push => &[
             ("/v1/loads?include=core", read_loads),
             ("/get_load", read_loads),
             ("/metrics", read_metrics),
         ],
-        Source::Metrics | Source::Push => &[("/metrics", read_metrics)],
+        Source::Metrics => &[("/metrics", read_metrics)],
     }
 }

@@ -52,17 +52,18 @@ impl LoadTasks {
 
     fn start(&self, plan: &LoadPlan) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
+        let base = format!("http://{}", plan.authority);
+        let key = plan.api_key.as_deref().map(str::to_owned);
+        let poll = Poll {
+            plan: plan.clone(),
+            asker: Asker::new(self.client.clone(), &base, key, self.timeout),
+            desk: Rc::clone(&self.desk),
+            clock: self.clock,
+            interval: self.interval,
+            is_fallback: plan.source == Source::Push,
+        };
+        tasks.spawn_local(poll.run());
         if plan.source != Source::Push {
-            let base = format!("http://{}", plan.authority);
-            let key = plan.api_key.as_deref().map(str::to_owned);
-            let poll = Poll {
-                plan: plan.clone(),
-                asker: Asker::new(self.client.clone(), &base, key, self.timeout),
-                desk: Rc::clone(&self.desk),
-                clock: self.clock,
-                interval: self.interval,
-            };
-            tasks.spawn_local(poll.run());
             return tasks;
         }
         let shared = Rc::new(plan.clone());

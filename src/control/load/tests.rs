@@ -315,6 +315,31 @@ fn a_worker_is_asked_in_the_form_it_knows_and_what_is_ours_is_taken_off() {
     });
 }
 
+#[test]
+fn where_nothing_is_published_after_all_the_worker_is_asked() {
+    block_on_local(async {
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = Router::new().fallback(|| async {
+            r#"{"loads":[{"dp_rank":0,"num_running_reqs":7,"num_waiting_reqs":0}]}"#
+        });
+        tokio::task::spawn_local(async move { axum::serve(listener, app).await });
+        // A port on which nobody listens any more.
+        let gone = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let place = format!("tcp://{}", gone.local_addr().unwrap());
+        drop(gone);
+        let endpoint = Endpoint::parse(&place, "").unwrap();
+        let publisher = AnnouncedLoad { endpoint, topic: "load".into() };
+        let mut bench = bench();
+        let plan = plan(&address.to_string(), Source::Push, Some(&publisher));
+        bench.tasks.adjust(vec![plan.clone()]);
+        let running = || bench.desk.reports().newest(RankIndex(4)).map(|report| report.running);
+        until("a report", || running() == Some(7)).await;
+        assert!(bench.desk.hears_all(&plan, Duration::from_secs(60)));
+        assert!(!bench.desk.hears_all(&plan, Duration::ZERO));
+    });
+}
+
 /// Publishes what SGLang would, with the sockets of another implementation.
 async fn publish(socket: &mut zeromq::PubSocket, payload: &[u8]) {
     use zeromq::SocketSend;
@@ -348,8 +373,6 @@ fn a_rank_is_listened_to_and_found_again() {
         let malformed = || bench.desk.fault_count(WorkerIndex(0), ReadFault::Malformed);
         until("junk is counted", || malformed() == 1).await;
         drop(socket);
-        let lost = || bench.desk.fault_count(WorkerIndex(0), ReadFault::Unreachable);
-        until("the loss is noticed", || lost() > 0).await;
         let mut socket = zeromq::PubSocket::new();
         let mut other = LOAD_STAT.to_vec();
         other[10] = 33;
