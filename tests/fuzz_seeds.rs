@@ -23,6 +23,8 @@ mod json_scan;
 
 #[path = "../fuzz/checks/kv_decode.rs"]
 mod kv_decode;
+#[path = "../fuzz/checks/load_report.rs"]
+mod load_report;
 #[path = "../fuzz/checks/recording.rs"]
 mod recording;
 #[path = "../fuzz/checks/zmtp.rs"]
@@ -100,6 +102,7 @@ mod replay {
     target!(http_body);
     target!(json_scan);
     target!(kv_decode);
+    target!(load_report);
     target!(recording);
     target!(index_events);
     target!(zmtp);

@@ -7,7 +7,7 @@
     reason = "a test that fails must stop"
 )]
 
-use forebay::base::{DpRank, RankIndex, ShardIndex, WorkerIndex};
+use forebay::base::{DpRank, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use forebay::block::{BlockKey, KeySeed, RootName, Vocabulary};
 use forebay::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::config::KvConfig;
@@ -18,7 +18,7 @@ use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::render::render;
 use forebay::select::{PickRequest, Policy, RoundRobin, TierOverlaps, pick, weigh_tiers};
-use forebay::worker::{FleetSnapshot, LoadBoard, ModelText, Rank, Role, TierRanks};
+use forebay::worker::{FleetSnapshot, LoadBoard, LoadReports, ModelText, Rank, Role, TierRanks};
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_str, write_uint};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -225,6 +225,8 @@ fn chosen(fleet: &FleetSnapshot, config: KvConfig, found: &Overlaps, prompt_byte
     let request = PickRequest {
         ranks: &ranks,
         board: &LoadBoard::new(),
+        reports: &LoadReports::new(std::time::Duration::from_secs(5)),
+        now: NanosSinceStart(0),
         overlaps: &overlaps,
         on_the_way: &Overlaps::new(8),
         prompt_bytes,

@@ -2,7 +2,7 @@
 //! own; the messages are made before, so that sending them is all it does.
 
 use crate::kv_source::BLOCK_TOKENS;
-use forebay::control::kv_events::{Connection, Endpoint, Place, Side, Source, encode_message};
+use forebay::control::zmq::{Connection, Endpoint, Place, Side, Source, encode_message};
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
 use std::io;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! speaks the protocol passes the handshake; a PING, and nothing else, is answered.
 
 use forebay::control::kv_events::ZmtpError;
-use forebay::control::kv_events::zmtp::{
+use forebay::control::zmq::zmtp::{
     GREETING_BYTES, Inbox, Incoming, SocketKind, answer, check_greeting, check_ready, message,
 };
 

@@ -41,6 +41,11 @@ pub fn to_json(config: &Config) -> Value {
             "speculative_ttl": format_duration(config.approximate.speculative_ttl),
             "rank_bytes_max": format_size(config.approximate.rank_bytes_max),
         },
+        "load": {
+            "source": config.load.source.word(),
+            "interval": format_duration(config.load.interval),
+            "age_max": format_duration(config.load.age_max),
+        },
         "limits": {
             "head_bytes_max": format_size(limits.head_bytes_max),
             "head_fields_max": limits.head_fields_max,
@@ -103,6 +108,7 @@ fn worker_to_json(worker: &WorkerConfig) -> Value {
     put("ranks", worker.ranks.map(|ranks| json!(ranks)));
     put("models", texts(&worker.models));
     put("block_size", worker.block_size_tokens.map(|tokens| json!(tokens)));
+    put("load_source", worker.load_source.map(|source| json!(source.word())));
     Value::Object(table)
 }
 

@@ -21,7 +21,7 @@ pub use flags::Flags;
 pub use quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use schema::{
     ApproximateConfig, BreakerConfig, Config, EngineKind, HealthConfig, KvConfig, LimitsConfig,
-    LogConfig, Policy, RetryConfig, TimeoutsConfig, Word, WorkerConfig,
+    LoadConfig, LoadSource, LogConfig, Policy, RetryConfig, TimeoutsConfig, Word, WorkerConfig,
 };
 pub use url::{WorkerUrl, WorkerUrlError};
 

@@ -30,6 +30,8 @@ pub struct Config {
     pub kv: KvConfig,
     /// `[approximate]`.
     pub approximate: ApproximateConfig,
+    /// `[load]`.
+    pub load: LoadConfig,
     /// `[limits]`.
     pub limits: LimitsConfig,
     /// `[timeouts]`.
@@ -70,6 +72,8 @@ pub struct WorkerConfig {
     pub models: Vec<String>,
     /// `block_size`: tokens per KV block, where it cannot be discovered.
     pub block_size_tokens: Option<u32>,
+    /// `load_source`: where its load reports come from, instead of `load.source`.
+    pub load_source: Option<LoadSource>,
 }
 
 /// Engine families, as written in the file and on the command line.
@@ -139,6 +143,35 @@ pub struct ApproximateConfig {
     /// `approximate.rank_bytes_max`: prompt text that one rank is believed to hold at most, where the engine does not
     /// tell its capacity.
     pub rank_bytes_max: usize,
+}
+
+/// What engines report of their load. It corrects the router's own count by what others have sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadConfig {
+    /// `load.source`: where the reports come from, unless a worker says otherwise.
+    pub source: LoadSource,
+    /// `load.interval`: between two questions to one worker, at least: answers that cost the engine time are asked for less
+    /// often. An answer may take `health.timeout`.
+    pub interval: Duration,
+    /// `load.age_max`: a report counts less with its age, and nothing from this age on.
+    pub age_max: Duration,
+}
+
+/// Where load reports come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadSource {
+    /// `auto`: `metrics` of vLLM; `push` of SGLang if it publishes, else `loads`; nothing of others, and nothing with
+    /// health checks off.
+    #[default]
+    Auto,
+    /// `metrics`: `GET /metrics`, under the names of vLLM or SGLang.
+    Metrics,
+    /// `loads`: SGLang's `GET /v1/loads`, or what its older versions have.
+    Loads,
+    /// `push`: SGLang's `LoadStat` messages, where it announces them; while they do not come, as `loads`.
+    Push,
+    /// `off`: no reports.
+    Off,
 }
 
 /// Bounds on what clients and engines may make the router hold.
@@ -227,6 +260,7 @@ impl Default for Config {
             rank_concurrency_max: 0,
             kv: KvConfig::default(),
             approximate: ApproximateConfig::default(),
+            load: LoadConfig::default(),
             limits: LimitsConfig::default(),
             timeouts: TimeoutsConfig::default(),
             retry: RetryConfig { attempts_max: 2, budget_percent: 20 },
@@ -303,6 +337,17 @@ impl Default for ApproximateConfig {
     }
 }
 
+impl Default for LoadConfig {
+    fn default() -> Self {
+        Self {
+            source: LoadSource::Auto,
+            interval: Duration::from_secs(1),
+            // SGLang sends unchanged values every second and is wedged after three of silence; some scrapes may be late.
+            age_max: Duration::from_secs(5),
+        }
+    }
+}
+
 impl Default for TimeoutsConfig {
     fn default() -> Self {
         Self {
@@ -349,6 +394,16 @@ impl Word for EngineKind {
         ("vllm", Self::Vllm),
         ("sglang", Self::Sglang),
         ("openai", Self::Openai),
+    ];
+}
+
+impl Word for LoadSource {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("metrics", Self::Metrics),
+        ("loads", Self::Loads),
+        ("push", Self::Push),
+        ("off", Self::Off),
     ];
 }
 

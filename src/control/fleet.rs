@@ -1,13 +1,14 @@
 //! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO: descriptions and health in,
 //! snapshots and feed plans out. Worker, rank and model indices never change their meaning.
 
-use super::described::{Announced, Description, ServedModel};
+use super::described::{Announced, DescribedRank, Description, ServedModel};
 use super::kv_events::FeedNotice;
+use super::load::{LoadPlan, PlannedRank, Source};
 use super::model_text::FoundText;
 use super::tier_numbers::GivenNumbers;
 use crate::base::{DpRank, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName};
-use crate::config::{Config, WorkerUrl};
+use crate::config::{Config, LoadSource, WorkerUrl};
 use crate::worker::{
     BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, TierRanks, Worker,
     WorkerState,
@@ -37,6 +38,7 @@ pub(super) struct Fleet {
 struct KnownWorker {
     shown: Worker,
     concurrency_max: u32,
+    load_source: LoadSource,
     description: Option<Description>,
     /// By model name; adapters use their base model's.
     texts: BTreeMap<Arc<str>, FoundText>,
@@ -106,7 +108,13 @@ impl Fleet {
                 cache_generation: 0,
             };
             let concurrency_max = worker.concurrency_max.unwrap_or(config.rank_concurrency_max);
-            Some(KnownWorker { shown, concurrency_max, description: None, texts: BTreeMap::new() })
+            let load_source = match worker.load_source.unwrap_or(config.load.source) {
+                // Without health checks nothing is asked of workers unless it is asked for.
+                LoadSource::Auto if !config.health.enabled => LoadSource::Off,
+                source => source,
+            };
+            let (description, texts) = (None, BTreeMap::new());
+            Some(KnownWorker { shown, concurrency_max, load_source, description, texts })
         });
         let workers = workers.collect();
         Self {
@@ -217,6 +225,32 @@ impl Fleet {
             })
         };
         self.ranks.iter().enumerate().filter_map(plan).collect()
+    }
+
+    /// The load reports that should be had now.
+    pub(super) fn load_plans(&self) -> Vec<LoadPlan> {
+        let plan = |(index, known): (usize, &KnownWorker)| {
+            let worker = WorkerIndex::try_from_index(index)?;
+            let described = &known.description.as_ref()?.ranks;
+            let planned = |(dp_rank, rank): (u32, &DescribedRank)| {
+                let tokens = u64::from(rank.kv_block_count) * u64::from(rank.block_size_tokens);
+                Some(PlannedRank {
+                    rank: self.rank_index(worker, DpRank(dp_rank))?,
+                    capacity_tokens: tokens,
+                    publisher: rank.load.clone(),
+                })
+            };
+            let ranks: Vec<_> = (0_u32..).zip(described).map(planned).collect();
+            Some(LoadPlan {
+                worker,
+                name: Arc::clone(&known.shown.name),
+                authority: Arc::clone(&known.shown.authority),
+                api_key: known.shown.api_key.clone(),
+                source: Source::resolve(known.load_source, known.shown.dialect, &ranks)?,
+                ranks,
+            })
+        };
+        self.workers.iter().enumerate().filter_map(plan).collect()
     }
 
     /// The fleet as it is now, as a new generation.

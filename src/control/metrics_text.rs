@@ -59,7 +59,11 @@ impl MetricsText {
 impl Family<'_> {
     /// One value of a counter or gauge.
     pub(super) fn sample(&mut self, labels: Labels<'_>, value: u64) {
-        let value = approximate(value);
+        self.fraction(labels, approximate(value));
+    }
+
+    /// The same for a value that need not be whole.
+    pub(super) fn fraction(&mut self, labels: Labels<'_>, value: f64) {
         let mut metric = Metric::from_label(pairs(labels));
         if self.0.get_field_type() == MetricType::COUNTER {
             let mut counter = Counter::default();

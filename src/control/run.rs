@@ -6,6 +6,7 @@ use super::explain::{self, Explainer};
 use super::feeds::{Feeds, Tiers};
 use super::fleet::Fleet;
 use super::kv_events::{FeedNotice, LowerTiers};
+use super::load::{Desk, LoadTasks};
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
@@ -15,7 +16,7 @@ use crate::account::{ShardPhase, StageHistograms};
 use crate::base::{Clock, NanosSinceStart, WorkerIndex};
 use crate::config::Config;
 use crate::index::IndexReader;
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, WorkerState};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 /// How often histograms are fetched, commands repeated and the end of the shards looked for.
@@ -48,6 +49,8 @@ struct Control {
     fleet: Fleet,
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
+    loads: LoadTasks,
+    desk: Rc<Desk>,
     histograms: StageHistograms,
     explainer: Explainer,
     /// Workers of which it was said that they have no events.
@@ -101,6 +104,12 @@ impl Control {
         };
         let tiers = Tiers { counted, numbers: fleet.tier_numbers() };
         let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers);
+        let to_shards = Rc::clone(&ports);
+        let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
+        let desk = Desk::new(clock, Arc::clone(&board), config.load.age_max, post);
+        let desk = Rc::new(desk);
+        let (interval, timeout) = (config.load.interval, config.health.timeout);
+        let loads = LoadTasks::new(Rc::clone(&desk), clock, client, interval, timeout);
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);
@@ -110,6 +119,8 @@ impl Control {
             fleet,
             snapshot: Arc::default(),
             feeds,
+            loads,
+            desk,
             histograms: StageHistograms::new(),
             explainer: Explainer::new(),
             unfed,
@@ -129,7 +140,7 @@ impl Control {
         asked: &mut mpsc::Receiver<Question>,
         mut stop: Stop,
     ) {
-        let mut tick = interval(TICK);
+        let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -143,6 +154,7 @@ impl Control {
                 () = stop.asked() => self.start_drain(),
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
+                    self.desk.tick(self.fleet.rank_count());
                     self.stop_waiting();
                     if self.drained() {
                         return;
@@ -179,6 +191,7 @@ impl Control {
                     );
                 }
                 self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
+                self.loads.adjust(self.fleet.load_plans());
                 self.publish();
             }
         }
@@ -227,20 +240,30 @@ impl Control {
                     counters: &self.ports.counters(),
                     histograms: &self.histograms,
                     feeds: &self.feeds,
+                    desk: &self.desk,
+                    now: self.setup.clock.now(),
                 });
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
-                let _ = answer.send(workers::list(&self.snapshot, &self.setup.board, &self.feeds));
+                let sources = workers::Sources {
+                    fleet: &self.snapshot,
+                    board: &self.setup.board,
+                    reports: &self.desk.reports(),
+                    loads: &self.loads,
+                    feeds: &self.feeds,
+                    now: self.setup.clock.now(),
+                };
+                let _ = answer.send(workers::list(&sources));
             }
             Question::Overlap(asked, answer) => {
                 let sources = explain::Sources {
+                    config: &self.setup.config,
                     fleet: &self.snapshot,
                     board: &self.setup.board,
+                    reports: &self.desk.reports(),
                     index: &self.setup.index,
-                    policy: self.setup.config.policy,
-                    kv: self.setup.config.kv,
-                    rank_concurrency_max: self.setup.config.rank_concurrency_max,
+                    counters: &self.ports.counters(),
                     now: self.setup.clock.now(),
                 };
                 let _ = answer.send(self.explainer.explain(&asked, &sources));

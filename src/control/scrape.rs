@@ -4,13 +4,16 @@
 
 use super::feeds::Feeds;
 use super::kv_events::{
-    BatchResult, EventKind, FeedCounters, LossReason, Outcome, ReplayResult, ResetReason, Tier,
+    BatchResult, EventKind, FeedCounters, Outcome, ReplayResult, ResetReason, Tier,
 };
+use super::load::Desk;
 use super::metrics_text::{MetricsText, approximate};
+use super::scrape_load::loads;
 use super::workers::engine;
+use super::zmq::LossReason;
 use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
 use crate::base::limits::MODELS_MAX;
-use crate::base::{RankIndex, broken_invariant_count};
+use crate::base::{NanosSinceStart, RankIndex, broken_invariant_count};
 use crate::index::IndexReader;
 use crate::parse::{Endpoint, Reason};
 use crate::worker::{FleetSnapshot, LoadBoard, WorkerState};
@@ -24,6 +27,8 @@ pub(super) struct Sources<'a> {
     pub(super) counters: &'a [Arc<ShardCounters>],
     pub(super) histograms: &'a StageHistograms,
     pub(super) feeds: &'a Feeds,
+    pub(super) desk: &'a Desk,
+    pub(super) now: NanosSinceStart,
 }
 
 /// Bounds of the latency buckets, in nanoseconds and as the label says them, in seconds.
@@ -79,6 +84,7 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     plain(sources, &mut text);
     ranks(sources, &mut text);
     workers(sources, &mut text);
+    loads(sources, &mut text);
     overlap_errors(sources, &mut text);
     stages(sources, &mut text);
     kv_feeds(sources.feeds.counters(), &mut text);

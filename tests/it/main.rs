@@ -22,6 +22,7 @@ mod feed_stall;
 mod feed_start;
 mod http_rules;
 mod kv_routing;
+mod load_reports;
 mod recording;
 mod relay_bytes;
 mod rig;

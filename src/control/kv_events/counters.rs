@@ -3,6 +3,7 @@
 use super::blocks::{Holding, OrphansGone};
 use super::outcome::Outcome;
 use super::tier::Tier;
+use crate::control::zmq::LossReason;
 use std::cell::Cell;
 
 /// What became of a whole batch; the words are the metrics label `result`.
@@ -88,29 +89,6 @@ impl ReplayResult {
         (Self::Complete, "complete"),
         (Self::Incomplete, "incomplete"),
         (Self::Nothing, "nothing_missed"),
-    ];
-}
-
-/// Why a feed lost its connection; the words are the metrics label `reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LossReason {
-    /// The engine closed it.
-    Closed,
-    /// The system reported an error.
-    Io,
-    /// The other side broke the protocol.
-    Protocol,
-    /// Nothing came although something had to: no answer to a PING, or events that only a replay knew of.
-    Silent,
-}
-
-impl LossReason {
-    /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 4] = [
-        (Self::Closed, "closed"),
-        (Self::Io, "io"),
-        (Self::Protocol, "protocol"),
-        (Self::Silent, "silent"),
     ];
 }
 

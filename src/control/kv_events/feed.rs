@@ -7,17 +7,16 @@
 
 use super::blocks::Naming;
 use super::counters::{FeedCounters, ResetReason};
-use super::endpoint::Endpoint;
 use super::rank::{RankFeed, Taken, number_of};
 use super::recovery::{Audit, Replays, Why};
 use super::sequence::Arrival;
 use super::slice_ops::SliceOps;
-use super::socket::{Connection, SocketError, Source};
 use super::status::{FeedState, FeedStatus};
 use super::tier::{LowerTiers, Tier};
 use crate::base::limits::KV_BATCH_OPS_MAX;
 use crate::base::{DpRank, RankIndex, ShardIndex, count_broken_invariant};
 use crate::block::Vocabulary;
+use crate::control::zmq::{Connection, Endpoint, SocketError, Source};
 use crate::mailbox::KvBatch;
 use crate::worker::TierRanks;
 use futures_util::FutureExt;

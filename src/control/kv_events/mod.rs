@@ -1,35 +1,31 @@
 //! KV-event feeds: what engines say about their caches, turned into index operations.
 //!
 //! Owns one [`Feed`] task per rank, all on the control plane's thread. The path of a message is
-//! `socket → rank → decode → blocks → ring`; everything between the socket and the ring is sans-IO. Limits: one
+//! `socket → rank → decode → blocks → ring`; everything between the socket ([`super::zmq`]) and the ring is sans-IO. Limits: one
 //! message of 64 MiB and its operations per feed, and `entries_max` blocks per rank. Must never block the thread,
 //! drop an operation, or trust a length it reads.
 
 mod blocks;
 mod counters;
 mod decode;
-mod endpoint;
 mod event;
 mod feed;
 mod held;
-mod msgpack;
+pub(in crate::control) mod msgpack;
 mod orphans;
 mod outcome;
 mod rank;
 mod recovery;
 mod sequence;
 mod slice_ops;
-mod socket;
 mod status;
 #[cfg(test)]
 mod tests;
 mod tier;
-pub mod zmtp;
 
 pub use blocks::{BlockText, Holding, Naming, OrphansGone, RankBlocks};
-pub use counters::{BatchResult, EventKind, FeedCounters, LossReason, ReplayResult, ResetReason};
+pub use counters::{BatchResult, EventKind, FeedCounters, ReplayResult, ResetReason};
 pub use decode::{BatchHead, Decoder};
-pub use endpoint::{Endpoint, EndpointError, Place, Side};
 pub use event::{Event, Medium, Removed, Stored};
 pub use feed::{Feed, FeedNotice, FeedSpec, KvPort, TierNumbers};
 pub use held::TRACKED_BLOCK_BYTES;
@@ -38,7 +34,5 @@ pub use outcome::Outcome;
 pub use rank::{RankFeed, Taken};
 pub use sequence::Arrival;
 pub use slice_ops::SliceOps;
-pub use socket::{Connection, SocketError, Source, encode_message};
 pub use status::{FeedState, FeedStatus};
 pub use tier::{LowerTiers, Tier};
-pub use zmtp::ZmtpError;

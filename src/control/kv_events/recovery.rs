@@ -8,12 +8,10 @@
 //! Limits: time per request and altogether, one request at a time, growing pauses after a failure.
 
 use super::counters::{ReplayResult, ResetReason};
-use super::endpoint::Endpoint;
 use super::feed::{Feed, KvPort};
 use super::sequence::Arrival;
-use super::socket::{SocketError, Source};
 use super::status::FeedState;
-use super::zmtp::ZmtpError;
+use crate::control::zmq::{Endpoint, SocketError, Source, ZmtpError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};

@@ -4,6 +4,7 @@ use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::{BlockKey, KeySeed};
 use crate::control::test_support::block_on_local;
+use crate::control::zmq::{Endpoint, LossReason, Source};
 use crate::mailbox::{KvBatch, KvOp};
 use proptest::prelude::*;
 use serde_json::Value;

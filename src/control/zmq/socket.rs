@@ -5,8 +5,8 @@
 //! wait on a dead socket for ever and keep routing to blocks that are gone. For the same reason a quiet publisher is
 //! asked for a sign of life (PING) where it speaks ZMTP 3.1, as libzmq does since 4.3.3.
 
-use super::counters::LossReason;
 use super::endpoint::{Endpoint, Place, Side};
+use super::loss::LossReason;
 use super::zmtp::{
     GREETING_BYTES, Inbox, Incoming, SocketKind, ZmtpError, answer, check_greeting, check_ready,
     greeting, message, ping, ready, subscription,
@@ -109,7 +109,10 @@ impl Source {
     }
 
     /// The next connection, with a request sent to the ROUTER at its other end.
-    pub(super) async fn request(&self, parts: &[&[u8]]) -> Result<Connection, SocketError> {
+    pub(in crate::control) async fn request(
+        &self,
+        parts: &[&[u8]],
+    ) -> Result<Connection, SocketError> {
         self.open_with(SocketKind::Dealer, &message(parts)).await
     }
 
