@@ -2,7 +2,7 @@
 //! naive reader of the frames reads; nothing claimed is believed; memory follows what has arrived; only a peer that
 //! speaks the protocol passes the handshake; a PING, and nothing else, is answered.
 
-use forebay::control::kv_events::ZmtpError;
+use forebay::control::zmq::ZmtpError;
 use forebay::control::zmq::zmtp::{
     GREETING_BYTES, Inbox, Incoming, SocketKind, answer, check_greeting, check_ready, message,
 };
