@@ -40,6 +40,7 @@ pub fn to_json(config: &Config) -> Value {
         "load": {
             "source": config.load.source.word(),
             "interval": format_duration(config.load.interval),
+            "back_off": config.load.back_off,
             "age_max": format_duration(config.load.age_max),
         },
         "limits": {
