@@ -2,7 +2,7 @@
 //! same configuration. Secrets are masked in both.
 
 use super::quantity::{format_duration, format_size};
-use super::schema::{Config, Word, WorkerConfig};
+use super::schema::{Config, LoadConfig, Word, WorkerConfig};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -41,11 +41,7 @@ pub fn to_json(config: &Config) -> Value {
             "speculative_ttl": format_duration(config.approximate.speculative_ttl),
             "rank_bytes_max": format_size(config.approximate.rank_bytes_max),
         },
-        "load": {
-            "source": config.load.source.word(),
-            "interval": format_duration(config.load.interval),
-            "age_max": format_duration(config.load.age_max),
-        },
+        "load": load_to_json(&config.load),
         "limits": {
             "head_bytes_max": format_size(limits.head_bytes_max),
             "head_fields_max": limits.head_fields_max,
@@ -86,6 +82,15 @@ pub fn to_json(config: &Config) -> Value {
     let workers: Vec<Value> = config.workers.iter().map(worker_to_json).collect();
     root.insert("worker".to_owned(), Value::Array(workers));
     Value::Object(root)
+}
+
+fn load_to_json(load: &LoadConfig) -> Value {
+    json!({
+        "source": load.source.word(),
+        "interval": format_duration(load.interval),
+        "back_off": load.back_off,
+        "age_max": format_duration(load.age_max),
+    })
 }
 
 fn worker_to_json(worker: &WorkerConfig) -> Value {

@@ -122,6 +122,7 @@ fn read_load(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     let section = root.section(reader, "load");
     section.read(reader, "source", &mut config.load.source, word);
     section.read(reader, "interval", &mut config.load.interval, duration);
+    section.read(reader, "back_off", &mut config.load.back_off, switch);
     section.read(reader, "age_max", &mut config.load.age_max, duration);
     section.finish(reader);
 }

@@ -150,9 +150,10 @@ pub struct ApproximateConfig {
 pub struct LoadConfig {
     /// `load.source`: where the reports come from, unless a worker says otherwise.
     pub source: LoadSource,
-    /// `load.interval`: between two questions to one worker, at least: answers that cost the engine time are asked for less
-    /// often. An answer may take `health.timeout`.
+    /// `load.interval`: between two questions to one worker. An answer may take `health.timeout`.
     pub interval: Duration,
+    /// `load.back_off`: ask less often where answers cost the engine much time.
+    pub back_off: bool,
     /// `load.age_max`: a report counts less with its age, and nothing from this age on.
     pub age_max: Duration,
 }
@@ -342,6 +343,7 @@ impl Default for LoadConfig {
         Self {
             source: LoadSource::Auto,
             interval: Duration::from_secs(1),
+            back_off: true,
             // SGLang sends unchanged values every second and is wedged after three of silence; some scrapes may be late.
             age_max: Duration::from_secs(5),
         }

@@ -45,6 +45,7 @@ rank_bytes_max = "16MiB"
 [load]
 source = "metrics"
 interval = "500ms"
+back_off = false
 age_max = "9s"
 [limits]
 head_bytes_max = "32KiB"
@@ -100,6 +101,7 @@ fn every_key_is_read() {
     assert_eq!(config.timeouts.first_byte, Duration::from_secs(300));
     assert_eq!(config.limits.index_bytes_max, 1 << 30);
     assert_eq!(config.load.source, LoadSource::Metrics);
+    assert!(!config.load.back_off);
     let worker = &config.workers[0];
     assert_eq!(worker.load_source, Some(LoadSource::Push));
     assert_eq!(worker.kv_events, ["tcp://a:5557"]);

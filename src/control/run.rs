@@ -108,8 +108,8 @@ impl Control {
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
         let desk = Desk::new(clock, Arc::clone(&board), config.load.age_max, post);
         let desk = Rc::new(desk);
-        let (interval, timeout) = (config.load.interval, config.health.timeout);
-        let loads = LoadTasks::new(Rc::clone(&desk), clock, client, interval, timeout);
+        let (load, timeout) = (config.load, config.health.timeout);
+        let loads = LoadTasks::new(Rc::clone(&desk), clock, client, load, timeout);
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);

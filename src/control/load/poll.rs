@@ -29,6 +29,7 @@ pub(super) struct Poll {
     pub(super) desk: Rc<Desk>,
     pub(super) clock: Clock,
     pub(super) interval: Duration,
+    pub(super) backs_off: bool,
     /// Asks only while some rank is not heard of otherwise.
     pub(super) is_fallback: bool,
 }
@@ -48,7 +49,7 @@ impl Poll {
     /// Runs until it is dropped.
     pub(super) async fn run(self) {
         let forms = forms(self.plan.source);
-        let mut pace = Pace::new(self.interval);
+        let mut pace = Pace::new(self.interval, self.backs_off);
         let mut readings = Readings::default();
         let mut form = 0;
         let (mut said_slow, mut said_none) = (false, false);

@@ -6,6 +6,7 @@ use super::plan::{LoadPlan, Source};
 use super::poll::Poll;
 use super::push::Push;
 use crate::base::{Clock, WorkerIndex};
+use crate::config::LoadConfig;
 use crate::control::http::Asker;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,21 +18,21 @@ pub(in crate::control) struct LoadTasks {
     desk: Rc<Desk>,
     clock: Clock,
     client: reqwest::Client,
-    interval: Duration,
+    config: LoadConfig,
     timeout: Duration,
     running: HashMap<WorkerIndex, (LoadPlan, JoinSet<()>)>,
 }
 
 impl LoadTasks {
-    /// None yet. Workers are asked every `interval` and have `timeout` to answer.
+    /// None yet. Workers have `timeout` to answer.
     pub(in crate::control) fn new(
         desk: Rc<Desk>,
         clock: Clock,
         client: reqwest::Client,
-        interval: Duration,
+        config: LoadConfig,
         timeout: Duration,
     ) -> Self {
-        Self { desk, clock, client, interval, timeout, running: HashMap::new() }
+        Self { desk, clock, client, config, timeout, running: HashMap::new() }
     }
 
     /// Where a worker's reports come from, if anywhere.
@@ -59,7 +60,8 @@ impl LoadTasks {
             asker: Asker::new(self.client.clone(), &base, key, self.timeout),
             desk: Rc::clone(&self.desk),
             clock: self.clock,
-            interval: self.interval,
+            interval: self.config.interval,
+            backs_off: self.config.back_off,
             is_fallback: plan.source == Source::Push,
         };
         tasks.spawn_local(poll.run());

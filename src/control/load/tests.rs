@@ -6,6 +6,7 @@ use super::readings::{ReadFault, Readings};
 use super::tasks::LoadTasks;
 use super::{read_load_stat, read_loads, read_metrics};
 use crate::base::{Clock, RankIndex, WorkerIndex};
+use crate::config::LoadConfig;
 use crate::control::described::AnnouncedLoad;
 use crate::control::test_support::block_on_local;
 use crate::control::zmq::Endpoint;
@@ -241,8 +242,12 @@ fn bench() -> Bench {
     });
     let desk = Rc::new(Desk::new(clock, Arc::clone(&board), Duration::from_secs(60), post));
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let (interval, timeout) = (Duration::from_millis(100), Duration::from_secs(5));
-    let tasks = LoadTasks::new(Rc::clone(&desk), clock, client, interval, timeout);
+    let config = LoadConfig {
+        interval: Duration::from_millis(100),
+        back_off: false,
+        ..LoadConfig::default()
+    };
+    let tasks = LoadTasks::new(Rc::clone(&desk), clock, client, config, Duration::from_secs(5));
     Bench { desk, board, tasks, posted }
 }
 
