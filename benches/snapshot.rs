@@ -10,10 +10,11 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay::base::ShardIndex;
 use forebay::block::{BlockKey, KeySeed, RootName, Vocabulary};
-use forebay::control::kv_events::{FeedCounters, Held, Naming, RankFeed, RankState, Restoring};
+use forebay::control::kv_events::{
+    FeedCounters, LowerTiers, Naming, RankFeed, RankState, RestoredBlocks, Restoring,
+};
 use forebay::index::slice_of;
-use forebay::snapshot::{Block, Encoder, EngineHash, Header, Part, RankHead, SnapshotReader};
-use std::convert::Infallible;
+use forebay::snapshot::{Encoder, Entry, Header, Link, Part, Paths, RankHead, SnapshotReader};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -23,71 +24,66 @@ const BLOCKS: u64 = 100_000;
 const CHAIN: u64 = 128;
 const SHARDS: usize = 2;
 
-fn restoring() -> Restoring {
-    let mut restoring = Restoring::new(slice_of, SHARDS, SHARDS, usize::MAX);
-    restoring.reserve(usize::try_from(BLOCKS).unwrap());
-    restoring
+fn made_up() -> (Vec<Entry>, Vec<Link>) {
+    let root = BlockKey::root(SEED, &RootName { model: "m", ..RootName::default() });
+    let mut parent = root;
+    let block = |number: u64| {
+        parent = if number.is_multiple_of(CHAIN) { root } else { parent };
+        let key = parent.child(SEED, &number.to_le_bytes());
+        let link = Link { parent, key, block_bytes: 64, slice: ShardIndex(0) };
+        parent = key;
+        let id = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (Entry { id, key, stores: [1, 0, 0] }, link)
+    };
+    let (mut entries, links): (Vec<_>, Vec<_>) = (0..BLOCKS).map(block).unzip();
+    entries.sort_by_key(|entry| entry.id);
+    (entries, links)
 }
 
-fn held() -> Held {
-    let root = BlockKey::root(SEED, &RootName { model: "m", ..RootName::default() });
-    let (mut restoring, mut parent) = (restoring(), root);
-    for number in 0..BLOCKS {
-        let is_first = number % CHAIN == 0;
-        parent = if is_first { root } else { parent };
-        let key = parent.child(SEED, &number.to_le_bytes());
-        let slice = ShardIndex(0);
-        let block = Block { parent, key, block_bytes: 64, is_first, slice };
-        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        restoring.add(&block, &[EngineHash { hash, group: u32::MAX, stores: 1 }]);
-        parent = key;
-    }
+fn restored(entries: Vec<Entry>, paths: &Paths) -> RestoredBlocks {
+    let mut restoring = Restoring::new(paths, SHARDS, LowerTiers::default(), 1, usize::MAX);
+    restoring.add_all(entries);
     restoring.finish().0
 }
 
-fn packed(held: &Held) -> Vec<u8> {
+fn packed(entries: impl Iterator<Item = Entry>, links: &[Link]) -> Vec<u8> {
     let mut encoder = Encoder::new(&Header { written_unix_ns: 0, seed: SEED, slice_count: 2 });
-    encoder.rank(&RankHead { block_count: BLOCKS, ..RankHead::default() });
-    let each = held.each(|block, names| {
-        encoder.block(block, names);
-        Ok::<(), Infallible>(())
-    });
-    each.unwrap();
+    encoder.rank(&RankHead { entry_count: BLOCKS, ..RankHead::default() });
+    entries.for_each(|entry| encoder.entry(&entry));
+    links.iter().for_each(|link| encoder.link(link));
     encoder.end();
     std::mem::take(encoder.made())
 }
 
-fn unpacked(bytes: &[u8]) -> Restoring {
+fn unpacked(bytes: &[u8]) -> RestoredBlocks {
     let (mut reader, _) = SnapshotReader::open(bytes).unwrap();
-    let (mut restoring, mut names) = (restoring(), Vec::new());
+    let (mut entries, mut links) = (Vec::new(), Vec::new());
     loop {
         match reader.next_part().unwrap() {
             Part::Rank(_) => {}
-            Part::Blocks(mut blocks) => {
-                while let Some(block) = blocks.next_into(&mut names) {
-                    restoring.add(&block, &names);
-                }
-            }
-            Part::End => return restoring,
+            Part::Entries(more) => entries.extend(more),
+            Part::Links(more) => links.extend(more),
+            Part::End => return restored(entries, &Paths::new(links)),
         }
     }
 }
 
 fn snapshot(criterion: &mut Criterion) {
-    let held = held();
-    let bytes = packed(&held);
+    let (entries, links) = made_up();
+    let bytes = packed(entries.iter().copied(), &links);
     let naming: Naming<Arc<Vocabulary>> =
         Naming { seed: SEED, model: "m".into(), text: None, slice_of, shard_count: SHARDS };
     let mut feed = RankFeed::new(naming, usize::MAX);
-    let state =
-        RankState { held: held.clone(), sequence: 1, payload_hash: 2, block_size_tokens: 16 };
+    let blocks = restored(entries, &Paths::new(links.clone()));
+    let state = RankState { blocks, sequence: 1, payload_hash: 2, block_size_tokens: 16 };
     feed.restore(state, &FeedCounters::new());
+    let kept = feed.state().unwrap().blocks.kept;
     let mut group = criterion.benchmark_group("snapshot");
     group.sample_size(20).throughput(Throughput::Elements(BLOCKS));
     // Freed elsewhere in the router, by the thread that writes.
     group.bench_function("copy", |bencher| bencher.iter_with_large_drop(|| feed.state()));
     group.bench_function(format!("pack to {} bytes", bytes.len()), |bencher| {
-        bencher.iter(|| packed(black_box(&held)));
+        bencher.iter(|| packed(black_box(&kept).entries(), &links));
     });
     group.bench_function("unpack", |bencher| {
         bencher.iter_with_large_drop(|| unpacked(black_box(&bytes)));

@@ -16,15 +16,21 @@ use std::path::Path;
 mod http_body;
 #[path = "../fuzz/checks/http_head.rs"]
 mod http_head;
+#[path = "../fuzz/checks/index_events.rs"]
+mod index_events;
 #[path = "../fuzz/checks/json_scan.rs"]
 mod json_scan;
 
 #[path = "../fuzz/checks/kv_decode.rs"]
 mod kv_decode;
+#[path = "../fuzz/checks/load_report.rs"]
+mod load_report;
 #[path = "../fuzz/checks/recording.rs"]
 mod recording;
 #[path = "../fuzz/checks/snapshot.rs"]
 mod snapshot;
+#[path = "../fuzz/checks/zmtp.rs"]
+mod zmtp;
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
@@ -98,6 +104,9 @@ mod replay {
     target!(http_body);
     target!(json_scan);
     target!(kv_decode);
+    target!(load_report);
     target!(recording);
     target!(snapshot);
+    target!(index_events);
+    target!(zmtp);
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
 #![cfg(not(feature = "loom"))]
 
-use forebay::base::{RankIndex, ShardIndex};
+use forebay::base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay::block::{BlockKey, KeySeed, RootName};
 use forebay::index::{
     IndexReader, Overlap, Overlaps, Shape, SliceWriter, index_of_shape, slice_of,
@@ -171,9 +171,9 @@ proptest! {
         prop_assert_eq!(index.reader.entry_count(), 0);
     }
 
-    /// Entry count: paths that some rank holds, and those that are only the parent of one.
+    /// Entry count: paths that some rank holds, and some of those that such paths go through, no others.
     #[test]
-    fn entries_are_what_is_held_or_extended(
+    fn entries_are_what_is_held_or_goes_on(
         changes in prop::collection::vec((change(6), any::<bool>()), 1..120),
     ) {
         let mut index = Index::new(1, 16, 1 << 20);
@@ -181,10 +181,126 @@ proptest! {
         for (change, with_prefixes) in changes {
             replay(&mut index, &mut held, &change, with_prefixes);
             let paths: BTreeSet<&[usize]> = held.iter().flatten().map(Vec::as_slice).collect();
-            let parents: BTreeSet<&[usize]> = paths.iter().map(|path| &path[..path.len() - 1]).collect();
-            prop_assert_eq!(index.reader.entry_count(), paths.union(&parents).count() as u64);
+            let before: BTreeSet<&[usize]> =
+                paths.iter().flat_map(|path| (0..path.len()).map(|length| &path[..length])).collect();
+            let count = usize::try_from(index.reader.entry_count()).unwrap();
+            prop_assert!(count >= paths.len() && count <= paths.union(&before).count());
         }
     }
+
+    /// What a visitor sees, stored into another index for one rank, is all that any rank holds.
+    #[test]
+    fn a_visit_sees_every_block(
+        changes in prop::collection::vec((change(6), any::<bool>()), 1..120),
+        texts in prop::collection::vec("[ab]{0,24}", 8),
+    ) {
+        let mut index = Index::new(2, 16, 1 << 20);
+        let mut held = vec![Held::new(); 6];
+        for (change, _) in changes {
+            replay(&mut index, &mut held, &change, true);
+        }
+        let all: Vec<(BlockKey, BlockKey, u16)> = {
+            let mut all = Vec::new();
+            index.reader.visit(&mut |parent, key, bytes| all.push((parent, key, bytes)));
+            let count = all.len();
+            let all: HashSet<(u64, u64, u16)> =
+                all.into_iter().map(|(parent, key, bytes)| (parent.to_word(), key.to_word(), bytes)).collect();
+            prop_assert_eq!(all.len(), count, "each once when nothing changes");
+            all.into_iter()
+                .map(|(parent, key, bytes)| {
+                    (BlockKey::from_word(parent).unwrap(), BlockKey::from_word(key).unwrap(), bytes)
+                })
+                .collect()
+        };
+        let (reader, mut writers) = index_of_shape(1, SEED, Shape { segment_slots: 16, memory_bytes_max: 1 << 20 });
+        for (parent, key, block_bytes) in all {
+            writers[0].apply(RankIndex(0), KvOp::Store { parent, key, block_bytes });
+        }
+        for text in texts {
+            let longest = index.overlaps(text.as_bytes(), 6).into_iter().max_by_key(|found| found.bytes).unwrap();
+            let mut overlaps = Overlaps::new(1);
+            reader.overlap(root(), text.as_bytes(), &mut overlaps);
+            prop_assert!(overlaps.get(RankIndex(0)).bytes >= longest.bytes);
+        }
+    }
+
+    /// Long paths that part and are held in part, in any order: runs are split, cut and extended.
+    #[test]
+    fn long_paths_agree_with_the_naive_model(
+        rank_count in prop_oneof![Just(3_u16), Just(9), Just(70)],
+        steps in prop::collection::vec((0..9_u16, 0..4_usize, 0..150_usize, 0..150_usize, 0..5_u8), 1..60),
+    ) {
+        let mut index = Index::new(1, 16, 8 << 20);
+        let mut held = vec![Held::new(); usize::from(rank_count)];
+        // Path p is that of 0 up to block 40 * p, and then of its own.
+        let path = |number: usize, length: usize| -> Vec<usize> {
+            (0..length).map(|at| if at < 40 * number { at % 4 } else { (at * 7 + number) % 4 }).collect()
+        };
+        for (rank, number, from, to, what) in steps {
+            let rank = rank * 31 % rank_count;
+            let (from, to) = (from.min(to), from.max(to) + 1);
+            let mut lengths: Vec<usize> = match what {
+                0 | 1 => (1..=to).collect(),
+                _ => (from + 1..=to).collect(),
+            };
+            if what == 3 {
+                lengths.reverse();
+            }
+            let store = what < 2 || what == 4;
+            for length in lengths {
+                let path = path(number, length);
+                let blocks: Vec<&[u8]> = path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
+                index.apply(rank, &blocks, store);
+                let held = &mut held[usize::from(rank)];
+                if store { held.insert(path); } else { held.remove(&path); }
+            }
+        }
+        let texts: Vec<String> = (0..4)
+            .flat_map(|number| [150, 61, 60, 41, 13].map(|length| (number, length)))
+            .map(|(number, length)| path(number, length).iter().map(|block| BLOCKS[*block]).collect())
+            .collect();
+        for text in &texts {
+            let found = index.overlaps(text.as_bytes(), rank_count);
+            for (rank, held) in held.iter().enumerate() {
+                let best = naive_longest(held, text);
+                prop_assert_eq!(found[rank], best, "rank {} text {}", rank, text);
+            }
+        }
+        prop_assert_eq!(index.reader.refused_count(), 0);
+        for (rank, held) in held.iter().enumerate() {
+            for path in held {
+                let blocks: Vec<&[u8]> = path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
+                index.apply(u16::try_from(rank).unwrap(), &blocks, false);
+            }
+        }
+        prop_assert_eq!(index.reader.entry_count(), 0);
+    }
+}
+
+/// As `naive_overlap`, for texts that have many readings: the frontier of paths, block by block.
+fn naive_longest(held: &Held, text: &str) -> Overlap {
+    let mut frontier: Vec<(Vec<usize>, usize)> = vec![(Vec::new(), 0)];
+    let mut best = Overlap::default();
+    while let Some((path, bytes)) = frontier.pop() {
+        let found = Overlap {
+            blocks: u32::try_from(path.len()).unwrap(),
+            bytes: u32::try_from(bytes).unwrap(),
+        };
+        if (found.bytes, found.blocks) > (best.bytes, best.blocks) {
+            best = found;
+        }
+        for (number, block) in BLOCKS.iter().enumerate() {
+            if !text[bytes..].starts_with(block) {
+                continue;
+            }
+            let mut longer = path.clone();
+            longer.push(number);
+            if held.contains(&longer) {
+                frontier.push((longer, bytes + block.len()));
+            }
+        }
+    }
+    best
 }
 
 fn numbered(number: usize, length: usize) -> Vec<u8> {
@@ -294,29 +410,42 @@ fn limits_of_blocks() {
     assert_eq!(index.reader.refused_count(), 2);
 }
 
-/// At the budget stores are refused and counted, memory stays within it, and room that is given back is used again.
+/// At the budget the coldest paths go, memory stays within it, and room that is given back is used again.
 #[test]
 fn the_budget_holds() {
     let budget = 256 * 1_024;
     let mut index = Index::new(1, 64, budget);
     let blocks: Vec<Vec<u8>> = (0..20_000).map(|number| numbered(number, 12)).collect();
-    for block in &blocks {
+    for (number, block) in blocks.iter().enumerate() {
+        let seconds = u64::try_from(number / 100).unwrap();
+        index.writers[0].tick(NanosSinceStart(seconds * 1_000_000_000));
         index.apply(0, &[block], true);
+        // A reader keeps the first ones warm.
+        if number % 100 == 0 {
+            for block in &blocks[..20.min(number)] {
+                index.overlaps(block, 1);
+            }
+        }
     }
-    let (refused, kept) = (index.reader.refused_count(), index.reader.entry_count());
+    let (evicted, kept) = (index.reader.evicted_count(), index.reader.entry_count());
     assert!(index.reader.memory_bytes() <= budget as u64);
-    assert_eq!(refused + kept, 20_001, "one is the root");
-    assert!(kept > 2_500, "{kept} entries in {budget} bytes");
+    assert_eq!(index.reader.refused_count(), 0);
+    assert_eq!(evicted + kept, 20_001, "one is the root");
+    assert!(kept > 800, "{kept} paths of one block in {budget} bytes");
+    let held = |block: &Vec<u8>| index.overlaps(block, 1)[0].blocks == 1;
+    assert_eq!(blocks[..20].iter().filter(|block| held(block)).count(), 20, "in use");
+    let recent = blocks[19_900..].iter().filter(|block| held(block)).count();
+    let middle = blocks[10_000..10_100].iter().filter(|block| held(block)).count();
+    assert!(recent == 100 && middle == 0, "{recent} of the last, {middle} of the middle");
     for block in &blocks {
         index.apply(0, &[block], false);
     }
     assert_eq!(index.reader.entry_count(), 0);
-    // A quarter of what fits: at the budget some segments are left that stand for twice the keys of others.
-    for block in &blocks[10_000..11_000] {
+    for block in &blocks[10_000..10_500] {
         index.apply(0, &[block], true);
     }
-    assert_eq!(index.reader.refused_count(), refused);
-    assert_eq!(index.reader.entry_count(), 1_001);
+    assert_eq!(index.reader.evicted_count(), evicted);
+    assert_eq!(index.reader.entry_count(), 501);
 }
 
 /// Stores and evictions for a long time at one size: neither memory nor the outcome drifts.

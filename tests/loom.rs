@@ -301,7 +301,7 @@ mod index_models {
     }
 
     const fn home(key: u64) -> u64 {
-        key >> 32 & 15
+        key >> 24 & 15
     }
 
     /// Two blocks whose probes start at one slot, away from the root's.
@@ -410,20 +410,99 @@ mod index_models {
             || {
                 let (reader, mut writer) = one_slice();
                 apply(&mut writer, 1, &moves(), true);
-                for block in blocks(|key| key & 1 == 0).take(10) {
+                for block in blocks(|key| key & 1 == 0).take(11) {
                     apply(&mut writer, 2, &block, true);
                 }
                 (writer, reader)
             },
             |writer| {
-                let last = blocks(|key| key & 1 == 0).nth(10).unwrap();
+                let last = blocks(|key| key & 1 == 0).nth(11).unwrap();
                 apply(writer, 2, &last, true);
             },
             found,
             |reader| {
                 assert_eq!(holders(reader, &moves()), [1]);
-                assert_eq!(reader.entry_count(), 13);
+                assert_eq!(reader.entry_count(), 14);
             },
+        );
+    }
+
+    /// Applies one change of the path that ends with the last of `blocks`.
+    fn apply_path(writer: &mut SliceWriter, rank: u16, blocks: &[&[u8]], store: bool) {
+        let mut keys = vec![root()];
+        for block in blocks {
+            keys.push(keys.last().unwrap().child(SEED, block));
+        }
+        let (parent, key) = (keys[keys.len() - 2], keys[keys.len() - 1]);
+        let op = match store {
+            true => KvOp::Store { parent, key, block_bytes: BLOCK_BYTES },
+            false => KvOp::Remove { key },
+        };
+        writer.apply(RankIndex(rank), op);
+    }
+
+    /// Blocks of `text` that the ranks 1 and 2 hold.
+    fn depths(reader: &IndexReader, text: &[u8]) -> (u32, u32) {
+        let mut overlaps = Overlaps::new(16);
+        reader.overlap(root(), text, &mut overlaps);
+        (overlaps.get(RankIndex(1)).blocks, overlaps.get(RankIndex(2)).blocks)
+    }
+
+    /// An index in which rank 1 holds three blocks, in one run.
+    fn one_run() -> (SliceWriter, IndexReader) {
+        let (reader, mut writer) = one_slice();
+        let path: [&[u8]; 3] = [b"aa", b"bb", b"cc"];
+        (1..=3).for_each(|length| apply_path(&mut writer, 1, &path[..length], true));
+        (writer, reader)
+    }
+
+    #[test]
+    fn a_run_that_is_split_is_always_found() {
+        model(
+            one_run,
+            |writer| apply_path(writer, 2, &[b"aa", b"dd"], true),
+            |reader| assert_eq!(depths(reader, b"aabbcc"), (3, 0)),
+            |reader| {
+                assert_eq!(depths(reader, b"aabbcc"), (3, 0));
+                assert_eq!(depths(reader, b"aadd"), (1, 0), "rank 2 does not hold the first");
+                assert_eq!(reader.run_count(), 4, "root, head, both tails");
+            },
+        );
+    }
+
+    #[test]
+    fn a_run_grows_and_is_cut_under_a_reader() {
+        model(
+            one_run,
+            |writer| {
+                apply_path(writer, 1, &[b"aa", b"bb", b"cc", b"dd"], true);
+                apply_path(writer, 1, &[b"aa", b"bb", b"cc", b"dd"], false);
+                apply_path(writer, 1, &[b"aa", b"bb", b"cc"], false);
+            },
+            |reader| {
+                let (found, none) = depths(reader, b"aabbccdd");
+                assert!((2..=4).contains(&found) && none == 0, "{found} blocks");
+            },
+            |reader| assert_eq!(depths(reader, b"aabbccdd"), (2, 0)),
+        );
+    }
+
+    #[test]
+    fn a_rank_that_comes_to_hold_a_run_is_seen_with_what_it_has() {
+        model(
+            one_run,
+            |writer| {
+                apply_path(writer, 2, &[b"aa"], true);
+                apply_path(writer, 2, &[b"aa", b"bb"], true);
+                apply_path(writer, 2, &[b"aa", b"bb", b"cc"], true);
+                apply_path(writer, 1, &[b"aa", b"bb"], false);
+            },
+            |reader| {
+                let (first, second) = depths(reader, b"aabbcc");
+                assert!([1, 3].contains(&first) && second <= 3, "{first} and {second}");
+                assert!(first == 3 || second == 3, "rank 1 lost a block after rank 2 had all");
+            },
+            |reader| assert_eq!(depths(reader, b"aabbcc"), (1, 3)),
         );
     }
 

@@ -5,6 +5,7 @@ The program under test is $FOREBAY, else target/release/forebay. Logs go to targ
 """
 
 import contextlib
+import http.client
 import itertools
 import os
 import re
@@ -69,7 +70,7 @@ def get(url, timeout=2.0):
             return answer.status, answer.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode("utf-8", "replace")
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return 0, ""
 
 

@@ -3,10 +3,12 @@
 //!
 //! Two cores: the router's shard on one; load, worker and the router's control plane on the other.
 
+mod beside;
 mod bodies;
 mod client;
 mod cpu;
 mod kv_source;
+mod kv_stream;
 mod load;
 mod nginx;
 mod options;
@@ -61,6 +63,10 @@ fn run(options: &Options) -> io::Result<()> {
     writeln!(out, "router on core {router}, load and worker on core {load}")?;
     if router == load {
         writeln!(out, "only one core: the figures are those of threads that take turns")?;
+    }
+    if let Some(rate) = options.kv_blocks {
+        let cores = beside::Cores::of(&cores).ok_or_else(|| io::Error::other("only one core"))?;
+        return beside::run(options, rate, &cores, &mut out);
     }
     let mut scenarios = Vec::new();
     for (body_bytes, size) in BODY_BYTES {
@@ -175,7 +181,7 @@ impl Subjects {
         Ok(Self {
             direct: Target { name: "direct".to_owned(), address, cpu: None },
             round_robin: Router::round_robin(rig, core, probe)?,
-            kv: Router::kv(rig, core, &bodies, &requests)?,
+            kv: Router::kv(rig, core, &bodies, &requests, &[])?,
             nginx: if options.nginx { Nginx::start(rig, core, probe)? } else { None },
         })
     }

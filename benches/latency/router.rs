@@ -35,17 +35,20 @@ impl Router {
         Self::start(rig, "forebay round_robin", config, None, probe)
     }
 
-    /// Renders every prompt and finds all of it in the index.
+    /// Renders every prompt and finds all of it in the index. The worker has a further rank for each endpoint of
+    /// `others`.
     pub(crate) fn kv(
         rig: &mut Rig,
         core: usize,
         bodies: &[Vec<u8>],
         requests: &[Vec<u8>],
+        others: &[String],
     ) -> io::Result<Self> {
         let kv = KvSource::start(&model_dir(), bodies)?;
+        let endpoints = [std::slice::from_ref(&kv.endpoint), others].concat();
         let worker = WorkerConfig {
             url: worker_url(rig)?,
-            kv_events: vec![kv.endpoint.clone()],
+            kv_events: endpoints,
             model_dir: Some(model_dir()),
             models: vec!["bench".to_owned()],
             block_size_tokens: Some(BLOCK_TOKENS),

@@ -5,7 +5,7 @@
 use forebay::base::ShardIndex;
 use forebay::block::{BlockKey, KeySeed};
 use forebay::control::kv_events::{
-    BlockText, Decoder, Event, FeedCounters, Naming, RankFeed, SliceOps,
+    BlockText, Decoder, Event, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier,
 };
 use forebay::mailbox::KvOp;
 use std::collections::HashSet;
@@ -51,30 +51,32 @@ fn follow(payload: &[u8]) {
         shard_count: SLICES,
     };
     let mut feed = RankFeed::new(naming, ENTRIES_MAX);
+    feed.set_lower_tiers(LowerTiers { host: true, disk: true }, payload.len().is_multiple_of(2));
     let counters = FeedCounters::new();
     let mut ops = SliceOps::new(SLICES);
     let mut held = HashSet::new();
     for number in 0..3_u64 {
         feed.message(&[b"", &number.to_be_bytes(), payload], &counters, &mut ops);
         apply(&mut ops, &mut held);
-        assert!(held.len() <= feed.block_count() && feed.block_count() <= ENTRIES_MAX);
+        assert!(held.len() <= 3 * feed.block_count() && feed.block_count() <= ENTRIES_MAX);
         assert_eq!(counters.block_count(), feed.block_count());
     }
     feed.disconnected(&counters, &mut ops);
     apply(&mut ops, &mut held);
-    assert!(held.is_empty() && counters.block_count() == 0);
+    assert!(held.is_empty() && counters.block_count() == 0 && counters.orphan_count() == 0);
+    assert!(Tier::ALL.iter().all(|tier| counters.tier_block_count(*tier) == 0));
 }
 
-fn apply(ops: &mut SliceOps, held: &mut HashSet<(ShardIndex, u64)>) {
-    for (slice, ops) in ops.slices_mut() {
+fn apply(ops: &mut SliceOps, held: &mut HashSet<(Tier, ShardIndex, u64)>) {
+    for (tier, slice, ops) in ops.trees_mut() {
         for op in ops.drain(..) {
             match op {
                 KvOp::Store { key, block_bytes, .. } => {
                     assert!(block_bytes > 0);
-                    assert!(held.insert((slice, key.to_word())), "stored twice");
+                    assert!(held.insert((tier, slice, key.to_word())), "stored twice");
                 }
                 KvOp::Remove { key } => {
-                    assert!(held.remove(&(slice, key.to_word())), "removed without a store");
+                    assert!(held.remove(&(tier, slice, key.to_word())), "removed without a store");
                 }
             }
         }
@@ -88,6 +90,10 @@ impl BlockText for Letters {
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
         out.extend(token_ids.iter().map(|token| b'a' + u8::from(token % 2 == 0)));
         token_ids.iter().all(|token| token % 251 != 250)
+    }
+
+    fn has_media(&self, token_ids: &[u32]) -> bool {
+        token_ids.iter().any(|token| token % 127 == 126)
     }
 }
 

@@ -1,16 +1,17 @@
 //! Any bytes as a snapshot. Must hold: reading ends, and a beginning of the bytes is never a whole snapshot if all of them are
 //! one; what is whole can be written and is read back equal; bytes inside chunks with sound checksums are checked all the
-//! same; what a rank is restored from it can be written again, with a parent before its children, and nothing twice.
+//! same; of what a rank is restored from it every entry is taken or counted, and the index is told a parent before its
+//! children, and nothing twice.
 
 use forebay::base::ShardIndex;
 use forebay::block::BlockKey;
-use forebay::control::kv_events::{Left, Restoring};
+use forebay::control::kv_events::{LowerTiers, Restoring};
 use forebay::framing::put_chunk;
-use forebay::snapshot::{Block, Encoder, EngineHash, Header, Part, RankHead, SnapshotReader};
+use forebay::mailbox::KvOp;
+use forebay::snapshot::{Encoder, Entry, Header, Link, Part, Paths, RankHead, SnapshotReader};
 use std::collections::HashSet;
 
-type Blocks = Vec<(Block, Vec<EngineHash>)>;
-type Ranks = Vec<(RankHead, Blocks)>;
+type Ranks = Vec<(RankHead, Vec<Entry>)>;
 
 const ENTRIES_MAX: usize = 100;
 
@@ -19,12 +20,12 @@ pub(crate) fn check(data: &[u8]) {
     file(data);
     // As a rank and as blocks, in chunks whose checksums hold: DEFLATE has blocks that are not compressed.
     let (&first, rest) = data.split_first().unwrap_or((&0, &[]));
-    for mark in [*b"RANK", *b"BLCK", *b"DONE"] {
+    for mark in [*b"RANK", *b"HELD", *b"LINK", *b"DONE"] {
         let rest = &rest[..rest.len().min(usize::from(u16::MAX))];
         let mut framed = header().encode();
-        if mark == *b"BLCK" {
+        if mark == *b"HELD" {
             let mut encoder = Encoder::new(&header());
-            assert!(encoder.rank(&RankHead { block_count: 3, ..RankHead::default() }));
+            assert!(encoder.rank(&RankHead { entry_count: 3, ..RankHead::default() }));
             framed.clone_from(encoder.made());
         }
         put_chunk(mark, &stored_block(rest), rest.len(), u32::from(first % 4), &mut framed);
@@ -37,42 +38,42 @@ fn header() -> Header {
 }
 
 fn file(data: &[u8]) {
-    let (ranks, whole) = read(data);
+    let (ranks, links, whole) = read(data);
     if let Some(header) = whole {
-        assert!(read(&data[..data.len() - 1]).1.is_none(), "cut and yet whole");
+        assert!(read(&data[..data.len() - 1]).2.is_none(), "cut and yet whole");
         let mut encoder = Encoder::new(&header);
-        for (head, blocks) in &ranks {
+        for (head, entries) in &ranks {
             assert!(encoder.rank(head), "a name that was read can be written");
-            blocks.iter().for_each(|(block, names)| encoder.block(block, names));
+            entries.iter().for_each(|entry| encoder.entry(entry));
         }
+        links.iter().for_each(|link| encoder.link(link));
         encoder.end();
-        let (again, whole) = read(encoder.made());
-        assert!(whole.is_some() && again == ranks, "written and read back");
+        let again = read(encoder.made());
+        assert!(again.2.is_some() && again.0 == ranks && again.1 == links, "written, read back");
     }
-    ranks.iter().for_each(|(_, blocks)| restore(blocks));
+    ranks.iter().for_each(|(head, entries)| restore(head.trees, entries, &links));
 }
 
 /// All that can be read, and the header if nothing is missing.
-fn read(data: &[u8]) -> (Ranks, Option<Header>) {
-    let mut ranks = Ranks::new();
-    let Ok((mut reader, header)) = SnapshotReader::open(data) else { return (ranks, None) };
+fn read(data: &[u8]) -> (Ranks, Vec<Link>, Option<Header>) {
+    let (mut ranks, mut links) = (Ranks::new(), Vec::new());
+    let Ok((mut reader, header)) = SnapshotReader::open(data) else { return (ranks, links, None) };
     loop {
         let before = reader.offset();
         match reader.next_part() {
             Ok(Part::Rank(head)) => ranks.push((head, Vec::new())),
-            Ok(Part::Blocks(mut blocks)) => {
-                let (_, all) = ranks.last_mut().expect("blocks belong to a rank");
-                let (mut names, due) = (Vec::new(), all.len() + blocks.len());
-                while let Some(block) = blocks.next_into(&mut names) {
-                    all.push((block, names.clone()));
-                }
+            Ok(Part::Entries(entries)) => {
+                let (_, all) = ranks.last_mut().expect("entries belong to a rank");
+                let due = all.len() + entries.size_hint().0;
+                all.extend(entries);
                 assert_eq!(all.len(), due, "as many as were said");
             }
+            Ok(Part::Links(more)) => links.extend(more),
             Ok(Part::End) => {
                 assert_eq!(reader.offset(), data.len() as u64);
-                return (ranks, Some(header));
+                return (ranks, links, Some(header));
             }
-            Err(_) => return (ranks, None),
+            Err(_) => return (ranks, links, None),
         }
         assert!(reader.offset() > before && reader.offset() <= data.len() as u64);
     }
@@ -82,47 +83,37 @@ fn slice_of(_: BlockKey, shard_count: usize) -> ShardIndex {
     ShardIndex(u16::try_from(shard_count - 1).unwrap())
 }
 
-fn restore(blocks: &Blocks) {
+fn restore(trees: u8, entries: &[Entry], links: &[Link]) {
     for shard_count in [1, 2] {
-        let (first, left) = restored(blocks, shard_count);
-        let all = left.over_limit + left.orphans + left.odd + first.len();
-        assert_eq!(all, blocks.len(), "every block is taken or counted");
-        let mut keys = HashSet::new();
-        for (block, names) in &first {
-            let is_late = first.iter().any(|(other, _)| other.key == block.parent);
-            assert!(!is_late || keys.contains(&block.parent) || is_in_a_circle(&first, block));
-            assert!(keys.insert(block.key) && !names.is_empty());
-        }
-        if !first.iter().any(|(block, _)| is_in_a_circle(&first, block)) {
-            let (again, left) = restored(&first, shard_count);
-            assert_eq!((again.len(), left), (first.len(), Left::default()));
+        let mut paths = Paths::new(links.to_vec());
+        paths.place_anew(slice_of, 2, shard_count);
+        let lower_tiers = LowerTiers { host: shard_count == 1, disk: true };
+        let mut restoring = Restoring::new(&paths, shard_count, lower_tiers, trees, ENTRIES_MAX);
+        restoring.add_all(entries.to_vec());
+        let (blocks, mut ops, left) = restoring.finish();
+        let all = left.over_limit + left.orphans + left.tiers + left.odd + blocks.len();
+        assert_eq!(all, entries.len(), "every entry is taken or counted");
+        for (_, slice, ops) in ops.trees_mut() {
+            let told: Vec<_> = ops.iter().collect();
+            let mut keys = HashSet::new();
+            for op in &told {
+                let KvOp::Store { parent, key, .. } = op else { panic!("nothing to remove") };
+                let is_late =
+                    |other: &&KvOp| matches!(other, KvOp::Store { key, .. } if key == parent);
+                let late = told.iter().any(|other| is_late(other)) && !keys.contains(parent);
+                assert!(!late || is_in_a_circle(links, *key), "a child before its parent");
+                assert!(keys.insert(*key) && slice.index() < shard_count);
+            }
         }
     }
 }
 
-fn restored(blocks: &Blocks, shard_count: usize) -> (Blocks, Left) {
-    let mut restoring = Restoring::new(slice_of, shard_count, 2, ENTRIES_MAX);
-    blocks.iter().for_each(|(block, names)| restoring.add(block, names));
-    let (held, mut ops, left) = restoring.finish();
-    let mut all = Blocks::new();
-    let each = held.each(|block, names| {
-        all.push((*block, names.to_vec()));
-        Ok::<(), ()>(())
-    });
-    assert_eq!(each, Ok(()));
-    let op_count: usize = ops.slices_mut().map(|(_, ops)| ops.len()).sum();
-    assert_eq!((op_count, held.block_count()), (all.len(), all.len()));
-    (all, left)
-}
-
 /// Keys that no hash has made may follow from each other.
-fn is_in_a_circle(blocks: &Blocks, block: &Block) -> bool {
-    let mut at = block.parent;
-    for _ in 0..=blocks.len() {
-        let Some((parent, _)) = blocks.iter().find(|(other, _)| other.key == at) else {
-            return false;
-        };
-        at = parent.parent;
+fn is_in_a_circle(links: &[Link], key: BlockKey) -> bool {
+    let mut at = key;
+    for _ in 0..=links.len() {
+        let Some(link) = links.iter().find(|link| link.key == at) else { return false };
+        at = link.parent;
     }
     true
 }

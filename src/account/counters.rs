@@ -1,5 +1,6 @@
 //! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no read-modify-write.
 
+use crate::base::ModelIndex;
 use crate::base::limits::MODELS_MAX;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -114,6 +115,8 @@ pub struct ShardCounters {
     refused: Box<[AtomicU64]>,
     overlap_error: [AtomicU64; OVERLAP_BUCKETS],
     overlap_error_sum: AtomicU64,
+    /// Bytes per token of the first models, as the bits of a float; 0 while unknown.
+    bytes_per_token: Box<[AtomicU32]>,
     phase: AtomicU32,
 }
 
@@ -128,6 +131,7 @@ impl ShardCounters {
             refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * 2 * (MODELS_MAX + 1)),
             overlap_error: std::array::from_fn(|_| AtomicU64::new(0)),
             overlap_error_sum: AtomicU64::new(0),
+            bytes_per_token: (0..MODELS_MAX).map(|_| AtomicU32::new(0)).collect(),
             phase: AtomicU32::new(0),
         }
     }
@@ -143,6 +147,22 @@ impl ShardCounters {
     #[must_use]
     pub fn value(&self, count: Count) -> u64 {
         self.plain.get(count as usize).map_or(0, read)
+    }
+
+    /// Shows what the shard has learnt of a model's bytes per token. Only the owning shard calls it.
+    pub fn set_bytes_per_token(&self, model: ModelIndex, ratio: f32) {
+        if let Some(cell) = self.bytes_per_token.get(model.index()) {
+            // ordering: one word, a statistic; pairs with the load in `bytes_per_token`.
+            cell.store(ratio.to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes per token of a model, if the shard has learnt them and it is one of the first [`MODELS_MAX`].
+    #[must_use]
+    pub fn bytes_per_token(&self, model: ModelIndex) -> Option<f32> {
+        // ordering: statistic; pairs with the store in `set_bytes_per_token`.
+        let bits = self.bytes_per_token.get(model.index())?.load(Ordering::Relaxed);
+        (bits != 0).then(|| f32::from_bits(bits))
     }
 
     /// Counts one answered request.

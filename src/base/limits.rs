@@ -16,6 +16,14 @@ pub const SHARDS_MAX: usize = 64;
 pub const KV_RING_BATCHES_MAX: usize = 1_024;
 /// Operations in one KV batch. A larger engine batch is split.
 pub const KV_BATCH_OPS_MAX: usize = 512;
+/// Blocks of one rank that wait for a parent that was never seen, and bytes of their text. Full: the oldest are dropped
+/// and counted. Some 400 KB a rank at most, and no more than what a start-up or a replay gets out of order.
+pub const ORPHAN_BLOCKS_MAX: usize = 1_024;
+/// See [`ORPHAN_BLOCKS_MAX`].
+pub const ORPHAN_BYTES_MAX: usize = 128 * 1024;
+/// Load reports waiting between the control plane and one shard: one of every rank. Full: the report is dropped and
+/// counted; the rank's next one comes within a second.
+pub const LOAD_RING_MAX: usize = RANKS_MAX;
 /// Commands waiting between the control plane and one shard. Full: control tries again on its next tick.
 pub const COMMAND_RING_MAX: usize = 16;
 /// Messages waiting from one shard to another. Full: the message is dropped and counted (all are hints).

@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 pub struct ModelTextParts {
     /// Token id to bytes.
     pub vocabulary: Vocabulary,
-    /// `None` for models without a chat template.
+    /// `None` for models without a chat template, and where it cannot be used.
     pub chat_template: Option<ChatTemplate>,
+    /// Why the chat template cannot be used. Text and token ids are read all the same.
+    pub template_error: Option<LoadError>,
 }
 
 /// Why a model directory cannot be used.
@@ -47,7 +49,7 @@ pub enum LoadError {
         /// Why.
         source: VocabularyError,
     },
-    /// The chat template cannot be used.
+    /// The chat template cannot be used. Chats of the model are then matched by guesses only.
     #[error("{path}: {source}; give the model a chat template that Jinja2 accepts")]
     Template {
         /// The file that held it.
@@ -78,18 +80,30 @@ pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextPa
         .map_err(|source| LoadError::Vocabulary { path, source })?;
     let config = read_object(&dir.join("tokenizer_config.json"))?;
     let special = special_tokens(&read_object(&dir.join("special_tokens_map.json"))?, &config);
-    let vocabulary = match configured_prefix(&config, &special) {
+    let vocabulary = match configured_prefix(&config, &special, rules) {
         Some(prefix) => vocabulary.with_completion_prefix(prefix.as_bytes()),
         None => vocabulary,
     };
-    let chat_template = match find_template(dir, &config)? {
-        Some((path, source)) => Some(
-            ChatTemplate::compile_for(&source, &special, rules)
-                .map_err(|source| LoadError::Template { path, source })?,
-        ),
-        None => None,
+    let compiled = find_template(dir, &config)?.map(|found| compile(found, &special, rules));
+    let (chat_template, template_error) = match compiled.transpose() {
+        Ok(chat_template) => (chat_template, None),
+        Err(error) => (None, Some(error)),
     };
-    Ok(ModelTextParts { vocabulary, chat_template })
+    Ok(ModelTextParts { vocabulary, chat_template, template_error })
+}
+
+fn compile(
+    found: FoundTemplate,
+    special: &SpecialTokens,
+    rules: EngineRules,
+) -> Result<ChatTemplate, LoadError> {
+    let FoundTemplate { path, sources } = found;
+    let compiled = ChatTemplate::compile_for(&sources.default, special, rules);
+    let compiled = match &sources.tool_use {
+        Some(tool_use) => compiled.and_then(|template| template.with_tool_use(tool_use, special)),
+        None => compiled,
+    };
+    compiled.map_err(|source| LoadError::Template { path, source })
 }
 
 /// The directory of a model that is named by a path or by its name on the hub: a local directory with a
@@ -132,10 +146,17 @@ fn find_model_dir_in(name: &str, hub_cache: Option<&Path>) -> Option<PathBuf> {
 
 /// An absent file is an empty object: only `tokenizer.json` is needed.
 fn read_object(path: &Path) -> Result<Map<String, Value>, LoadError> {
-    match fs::read_to_string(path) {
-        Ok(text) => serde_json::from_str(&text)
+    match read_optional(path)? {
+        Some(text) => serde_json::from_str(&text)
             .map_err(|source| LoadError::Json { path: path.to_owned(), source }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Map::new()),
+        None => Ok(Map::new()),
+    }
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, LoadError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(LoadError::Read { path: path.to_owned(), source }),
     }
 }
@@ -152,48 +173,78 @@ fn special_tokens(map: &Map<String, Value>, config: &Map<String, Value>) -> Spec
     special
 }
 
-/// Llama's tokenizer classes follow `add_bos_token` of the configuration, not the post-processor of the file.
+/// Classes for which SGLang follows `add_bos_token` of the configuration, true when absent, as transformers 4 did.
+/// Transformers 5, which vLLM 0.33 uses, follows the post-processor of the file whatever the configuration says.
+const BOS_CLASSES: [&str; 7] = [
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+    "CodeLlamaTokenizer",
+    "CodeLlamaTokenizerFast",
+    "GemmaTokenizer",
+    "GemmaTokenizerFast",
+    "CohereTokenizerFast",
+];
+
+/// What stands before a completion, where it is not what the post-processor of the file says.
 fn configured_prefix<'a>(
     config: &Map<String, Value>,
     special: &'a SpecialTokens,
+    rules: EngineRules,
 ) -> Option<&'a str> {
     let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
-    if !class.starts_with("Llama") {
+    if rules != EngineRules::Sglang || !BOS_CLASSES.contains(&class) {
         return None;
     }
-    match config.get("add_bos_token").and_then(Value::as_bool)? {
+    match config.get("add_bos_token").and_then(Value::as_bool).unwrap_or(true) {
         true => special.text("bos_token"),
         false => Some(""),
     }
 }
 
+/// The templates of a model and the file they came from.
+struct FoundTemplate {
+    path: PathBuf,
+    sources: Sources,
+}
+
+/// Templates by what they are for.
+struct Sources {
+    default: String,
+    /// For requests that offer tools.
+    tool_use: Option<String>,
+}
+
 /// The template and the file it came from: `chat_template.jinja`, then `chat_template.json` (multi-modal processors),
-/// then the configuration, where it is one string or a list of named ones, of which `default` is taken.
+/// then the configuration, where it is one string or a list of named ones.
 fn find_template(
     dir: &Path,
     config: &Map<String, Value>,
-) -> Result<Option<(PathBuf, String)>, LoadError> {
+) -> Result<Option<FoundTemplate>, LoadError> {
     let path = dir.join("chat_template.jinja");
-    match fs::read_to_string(&path) {
-        Ok(source) => return Ok(Some((path, source))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(source) => return Err(LoadError::Read { path, source }),
+    if let Some(default) = read_optional(&path)? {
+        let tool_use = read_optional(&dir.join("additional_chat_templates/tool_use.jinja"))?;
+        return Ok(Some(FoundTemplate { path, sources: Sources { default, tool_use } }));
     }
     let path = dir.join("chat_template.json");
-    if let Some(source) = template_of(&read_object(&path)?) {
-        return Ok(Some((path, source)));
+    if let Some(sources) = templates_of(&read_object(&path)?) {
+        return Ok(Some(FoundTemplate { path, sources }));
     }
-    Ok(template_of(config).map(|source| (dir.join("tokenizer_config.json"), source)))
+    let path = dir.join("tokenizer_config.json");
+    Ok(templates_of(config).map(|sources| FoundTemplate { path, sources }))
 }
 
-fn template_of(object: &Map<String, Value>) -> Option<String> {
+fn templates_of(object: &Map<String, Value>) -> Option<Sources> {
     match object.get("chat_template")? {
-        Value::String(source) => Some(source.clone()),
-        Value::Array(named) => {
-            let is_default =
-                |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some("default");
-            let entry = named.iter().find(is_default).or_else(|| named.first())?;
-            entry.get("template").and_then(Value::as_str).map(str::to_owned)
+        Value::String(source) => Some(Sources { default: source.clone(), tool_use: None }),
+        Value::Array(entries) => {
+            let text = |entry: &Value| Some(entry.get("template")?.as_str()?.to_owned());
+            let named = |name: &str| {
+                let is_named =
+                    |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some(name);
+                entries.iter().find(is_named).and_then(text)
+            };
+            let default = named("default").or_else(|| entries.first().and_then(text))?;
+            Some(Sources { default, tool_use: named("tool_use") })
         }
         _ => None,
     }
@@ -201,7 +252,8 @@ fn template_of(object: &Map<String, Value>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LoadError, find_model_dir_in, load_model_text};
+    use super::{LoadError, find_model_dir_in, load_model_text, load_model_text_for};
+    use crate::chat::EngineRules;
     use serde_json::{Value, json};
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -253,19 +305,43 @@ mod tests {
     }
 
     #[test]
-    fn llama_classes_follow_their_configuration() {
-        let config = |add: bool| json!({ "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": add, "bos_token": "<b>" });
-        let prefix = |config: &Value| {
-            load_model_text(model(config).path()).unwrap().vocabulary.completion_prefix().to_vec()
+    fn sglang_follows_the_configuration_of_some_classes() {
+        let prefix = |config: &Value, rules| {
+            let parts = load_model_text_for(model(config).path(), rules).unwrap();
+            String::from_utf8(parts.vocabulary.completion_prefix().to_vec()).unwrap()
         };
-        assert_eq!(prefix(&config(true)), b"<b>");
-        assert_eq!(prefix(&config(false)), b"");
-        assert_eq!(
-            prefix(
-                &json!({ "tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true, "bos_token": "<b>" })
-            ),
-            b""
-        );
+        for (config, sglang) in [
+            (json!({ "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true }), "<b>"),
+            (json!({ "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": false }), ""),
+            (json!({ "tokenizer_class": "GemmaTokenizer" }), "<b>"),
+            (json!({ "tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true }), ""),
+        ] {
+            let mut config = config;
+            config["bos_token"] = json!("<b>");
+            assert_eq!(prefix(&config, EngineRules::Sglang), sglang, "{config}");
+            assert_eq!(prefix(&config, EngineRules::Vllm), "", "the file's own: {config}");
+        }
+    }
+
+    #[test]
+    fn requests_with_tools_have_a_template_of_their_own() {
+        let named = json!({ "chat_template": [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T{{ tools | length }}"}] });
+        let with_tools =
+            br#"{"messages":[],"tools":[{"type":"function","function":{"name":"f"}}]}"#;
+        let dir = model(&named);
+        let separate = model(&json!({ "chat_template": "old" }));
+        fs::write(separate.path().join("chat_template.jinja"), "D").unwrap();
+        fs::create_dir(separate.path().join("additional_chat_templates")).unwrap();
+        fs::write(separate.path().join("additional_chat_templates/tool_use.jinja"), "T1").unwrap();
+        for dir in [dir.path(), separate.path()] {
+            let template = load_model_text(dir).unwrap().chat_template.unwrap();
+            for (body, wanted) in [(&with_tools[..], "T1"), (br#"{"messages":[],"tools":[]}"#, "D")]
+            {
+                let mut out = Vec::new();
+                template.render_full(body, &mut out).unwrap();
+                assert_eq!(String::from_utf8(out).unwrap(), wanted);
+            }
+        }
     }
 
     #[test]
@@ -276,7 +352,9 @@ mod tests {
             matches!(error, LoadError::Read { .. }) && error.to_string().contains("tokenizer.json")
         );
         let dir = model(&json!({ "chat_template": "{% if %}" }));
-        let error = load_model_text(dir.path()).unwrap_err().to_string();
+        let parts = load_model_text(dir.path()).unwrap();
+        assert!(parts.chat_template.is_none() && parts.vocabulary.token_count() > 2_000);
+        let error = parts.template_error.unwrap().to_string();
         assert!(
             error.contains("tokenizer_config.json") && error.contains("chat template"),
             "{error}"

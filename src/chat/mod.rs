@@ -19,6 +19,7 @@ mod source;
 mod special;
 mod template;
 mod unescape;
+mod values;
 
 pub use load::{LoadError, ModelTextParts, find_model_dir, load_model_text, load_model_text_for};
 pub use message::{ChatRole, MessageSpan};

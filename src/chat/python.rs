@@ -89,14 +89,30 @@ fn write_quoted(text: &str, out: &mut String) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             _ if character == quote => out.extend(['\\', quote]),
-            _ if character < ' ' || matches!(character, '\u{7f}'..='\u{a0}' | '\u{ad}') => {
-                let written = write!(out, "\\x{:02x}", u32::from(character));
+            _ if is_printable(character) => out.push(character),
+            _ => {
+                let written = match u32::from(character) {
+                    point @ ..=0xff => write!(out, "\\x{point:02x}"),
+                    point @ ..=0xffff => write!(out, "\\u{point:04x}"),
+                    point => write!(out, "\\U{point:08x}"),
+                };
                 debug_assert!(written.is_ok(), "writing to a String cannot fail");
             }
-            _ => out.push(character),
         }
     }
     out.push(quote);
+}
+
+/// Python's `str.isprintable` for one character. Rust keeps the same table for its own debug output, where a character
+/// that is not the first of a text is escaped for no other reason.
+fn is_printable(character: char) -> bool {
+    if character.is_ascii() {
+        return !character.is_ascii_control();
+    }
+    let mut buffer = [b'a'; 5];
+    let length = 1 + character.encode_utf8(buffer.get_mut(1..).unwrap_or_default()).len();
+    let text = buffer.get(..length).and_then(|text| std::str::from_utf8(text).ok());
+    text.is_some_and(|text| text.escape_debug().nth(1) == Some(character))
 }
 
 #[cfg(test)]
@@ -116,6 +132,13 @@ mod tests {
         assert_eq!(
             text(r#"{"b": [1, true, null], "a": "it's", "q": "\"'\n"}"#),
             "{'b': [1, True, None], 'a': \"it's\", 'q': '\"\\'\\n'}"
+        );
+        assert_eq!(
+            text(
+                r#"["\u0001\u007f\u00a0\u00ad\u2028\u200b\u3000", "e\u0301 日本 😀", "\udb40\udc01\\"]"#
+            ),
+            r"['\x01\x7f\xa0\xad\u2028\u200b\u3000', 'e\u0301 日本 😀', '\U000e0001\\']"
+                .replace(r"e\u0301", "e\u{301}")
         );
         assert_eq!(text("\"plain 'text'\""), "plain 'text'");
         assert_eq!(

@@ -4,10 +4,10 @@
 /// whether strings become lists of parts, and in the order and defaults of a tool's keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineRules {
-    /// vLLM (checked against 0.20 to 0.32).
+    /// vLLM (0.33).
     #[default]
     Vllm,
-    /// SGLang (0.5).
+    /// SGLang (0.5.23).
     Sglang,
 }
 

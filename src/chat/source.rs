@@ -1,6 +1,6 @@
 //! The template's source as text: made ready for the engine, and read for what it does with contents.
 
-use super::rules::ContentFormat;
+use super::rules::{ContentFormat, EngineRules};
 use std::collections::BTreeSet;
 
 /// Line ends as Jinja2 normalizes them, and `{% generation %}` blocks as blocks that do nothing.
@@ -20,9 +20,30 @@ pub(super) fn prepare(source: &str) -> String {
     out
 }
 
+/// What the template expects as the content of a message, as the engine finds out.
+pub(super) fn content_format(source: &str, rules: EngineRules) -> ContentFormat {
+    match rules {
+        EngineRules::Vllm => vllm_content_format(source),
+        EngineRules::Sglang => sglang_content_format(source),
+    }
+}
+
+/// What SGLang (0.5.23) finds: the name of a medium anywhere, or a loop over the content of a `message`, `msg` or `m`.
+fn sglang_content_format(source: &str) -> ContentFormat {
+    let names_medium = ["image", "audio", "video", "vision"].iter().any(|it| source.contains(it));
+    let loops = |piece: &Piece<'_>| match piece.words().as_deref() {
+        Some([Word::Name("for"), Word::Name(_), Word::Name("in"), value @ ..]) => {
+            matches!(base_name(value), Some(("message" | "msg" | "m", Some("content"))))
+        }
+        _ => false,
+    };
+    let is_parts = names_medium || pieces(source).iter().any(loops);
+    if is_parts { ContentFormat::Parts } else { ContentFormat::Text }
+}
+
 /// What vLLM (0.33) finds: does a loop run over the content of a message? The loop may stand in a macro that is called
 /// with the content, and a variable of the name `content` counts as one.
-pub(super) fn content_format(source: &str) -> ContentFormat {
+fn vllm_content_format(source: &str) -> ContentFormat {
     let tags: Vec<Vec<Word<'_>>> = pieces(source).iter().filter_map(Piece::words).collect();
     let mut names = Names::default();
     // Names may be used before the tag that sets them (in macros): look until no new one is found.
@@ -433,7 +454,7 @@ fn unescape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{content_format, literals, prepare};
-    use crate::chat::rules::ContentFormat;
+    use crate::chat::rules::{ContentFormat, EngineRules};
     use proptest::prelude::{prop_assert_eq, proptest};
 
     #[test]
@@ -454,7 +475,7 @@ mod tests {
             "{% set ns = namespace(x=1, rest=messages[1:]) %}{% for m in ns.rest %}{% for c in m.content %}{% endfor %}{% endfor %}",
             "{% set ns.rest = messages %}{% for m in ns.rest %}{% for c in m.content %}{% endfor %}{% endfor %}",
         ] {
-            assert_eq!(content_format(source), ContentFormat::Parts, "{source}");
+            assert_eq!(content_format(source, EngineRules::Vllm), ContentFormat::Parts, "{source}");
         }
         for source in [
             "{% for m in messages %}{{ m.content }}{% endfor %}",
@@ -465,7 +486,7 @@ mod tests {
             "{% macro show(content) %}{% for c in content %}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m.other) }}{% endfor %}",
             "{% macro show(a, b) %}{% for c in b %}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m.content, [1, 2]) }}{% endfor %}",
         ] {
-            assert_eq!(content_format(source), ContentFormat::Text, "{source}");
+            assert_eq!(content_format(source, EngineRules::Vllm), ContentFormat::Text, "{source}");
         }
     }
 
@@ -485,7 +506,8 @@ mod tests {
         #[test]
         fn any_source_is_survived(source in "[{}%#'\"a-c\\\\ .=é\n(in)-]{0,60}") {
             literals(&source);
-            content_format(&source);
+            content_format(&source, EngineRules::Vllm);
+            content_format(&source, EngineRules::Sglang);
             let without_generation = !source.contains("generation");
             prop_assert_eq!(prepare(&source) == source, without_generation);
         }

@@ -2,7 +2,7 @@
 
 use super::{failed, logging, run_local, signalled};
 use crate::config::LogConfig;
-use crate::control::kv_events::Endpoint;
+use crate::control::zmq::Endpoint;
 use crate::record::{RecordSource, Recorded, record};
 use clap::Args;
 use std::io::{self, Write};

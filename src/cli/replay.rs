@@ -5,7 +5,8 @@ use crate::base::Clock;
 use crate::block::KeySeed;
 use crate::chat::load_model_text;
 use crate::config::LogConfig;
-use crate::control::kv_events::{BatchResult, Endpoint, EventKind, Outcome, ResetReason};
+use crate::control::kv_events::{BatchResult, EventKind, Outcome, ResetReason};
+use crate::control::zmq::Endpoint;
 use crate::record::{
     End, FileReader, Published, Publisher, Rebuilt, Speed, Summary, TokenText, inspect,
 };

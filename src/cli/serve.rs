@@ -17,7 +17,7 @@ use std::process::ExitCode;
     forebay serve -c /etc/forebay.toml --policy least_loaded\n\n\
     SIGTERM or SIGINT drains: no new connections, open streams finish within timeouts.drain.\n\
     The second signal cuts. Health, metrics and workers: GET /healthz /readyz /metrics /workers on --admin;\n\
-    POST a request's body to /debug/overlap there to see which rank it would get and why.")]
+    GET /debug/overlap?model=…&prompt=… there, or POST a request's body, to see which rank it would get and why.")]
 pub(super) struct ServeArgs {
     /// Configuration file (TOML); flags win over it
     #[arg(short = 'c', long = "config", value_name = "FILE")]

@@ -2,7 +2,7 @@
 //! Looks at the whole configuration and reports everything; never stops at the first fault.
 
 use super::finding::{Finding, Origins};
-use super::schema::{Config, IndexConfig, WorkerConfig};
+use super::schema::{Config, IndexConfig, LoadSource, WorkerConfig};
 use super::url::WorkerUrl;
 use crate::base::limits::{RANKS_MAX, SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// Engines' HTTP servers close idle connections after this long (uvicorn's default, vLLM 0.33 and SGLang 0.5).
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Below it the questions themselves would be a load.
+const LOAD_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Events follow the prefill; a prefill does not take longer.
 const SPECULATIVE_TTL_SENSIBLE: Duration = Duration::from_secs(60);
@@ -190,6 +193,8 @@ impl Check<'_> {
             ("limits.buffered_bytes_max", limits.buffered_bytes_max, 1 << 16, 1 << 40),
             ("limits.index_bytes_max", limits.index_bytes_max, 1 << 20, 1 << 40),
             ("approximate.rank_bytes_max", config.approximate.rank_bytes_max, 1 << 12, 1 << 40),
+            ("kv.host_credit_percent", wide(config.kv.host_credit_percent), 0, 100),
+            ("kv.disk_credit_percent", wide(config.kv.disk_credit_percent), 0, 100),
             ("retry.attempts_max", wide(config.retry.attempts_max), 1, 10),
             ("retry.budget_percent", wide(config.retry.budget_percent), 0, 100),
             ("breaker.failures", wide(config.breaker.failures), 1, 1_000),
@@ -221,6 +226,7 @@ impl Check<'_> {
             ("breaker.open", config.breaker.open),
             ("health.interval", config.health.interval),
             ("health.timeout", config.health.timeout),
+            ("load.age_max", config.load.age_max),
         ];
         for (path, value) in positive {
             if value.is_zero() {
@@ -230,6 +236,22 @@ impl Check<'_> {
                     "every wait needs an end; give a duration",
                 );
             }
+        }
+        if config.kv.disk_credit_percent > config.kv.host_credit_percent {
+            let what = "`kv.disk_credit_percent` is more than `kv.host_credit_percent`";
+            let help =
+                "a block that only a disk holds would be worth more than one that the host holds";
+            self.warning("kv.disk_credit_percent", what, help);
+        }
+        let load = &config.load;
+        if load.interval < LOAD_INTERVAL_MIN {
+            let what = "`load.interval` is less than 100ms";
+            self.error("load.interval", what, "each question costs the engine some milliseconds");
+        }
+        if load.age_max < load.interval && load.source != LoadSource::Off {
+            let what = "`load.age_max` is less than `load.interval`";
+            let help = "reports would count nothing most of the time";
+            self.warning("load.age_max", what, help);
         }
         let approximate = &config.approximate;
         if approximate.speculative_ttl > SPECULATIVE_TTL_SENSIBLE {

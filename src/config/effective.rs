@@ -2,7 +2,7 @@
 //! same configuration. Secrets are masked in both.
 
 use super::quantity::{format_duration, format_size};
-use super::schema::{Config, IndexConfig, Word, WorkerConfig};
+use super::schema::{Config, IndexConfig, LoadConfig, Word, WorkerConfig};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -32,12 +32,17 @@ pub fn to_json(config: &Config) -> Value {
             "unhealthy_after": config.health.unhealthy_after,
             "healthy_after": config.health.healthy_after,
         },
+        "kv": {
+            "host_credit_percent": config.kv.host_credit_percent,
+            "disk_credit_percent": config.kv.disk_credit_percent,
+        },
         "approximate": {
             "ttl": format_duration(config.approximate.ttl),
             "speculative_ttl": format_duration(config.approximate.speculative_ttl),
             "rank_bytes_max": format_size(config.approximate.rank_bytes_max),
         },
         "index": index_to_json(&config.index),
+        "load": load_to_json(&config.load),
         "limits": {
             "head_bytes_max": format_size(limits.head_bytes_max),
             "head_fields_max": limits.head_fields_max,
@@ -88,6 +93,15 @@ fn index_to_json(index: &IndexConfig) -> Value {
     table
 }
 
+fn load_to_json(load: &LoadConfig) -> Value {
+    json!({
+        "source": load.source.word(),
+        "interval": format_duration(load.interval),
+        "back_off": load.back_off,
+        "age_max": format_duration(load.age_max),
+    })
+}
+
 fn worker_to_json(worker: &WorkerConfig) -> Value {
     let mut table = Map::new();
     let mut put = |key: &str, value: Option<Value>| {
@@ -108,6 +122,7 @@ fn worker_to_json(worker: &WorkerConfig) -> Value {
     put("ranks", worker.ranks.map(|ranks| json!(ranks)));
     put("models", texts(&worker.models));
     put("block_size", worker.block_size_tokens.map(|tokens| json!(tokens)));
+    put("load_source", worker.load_source.map(|source| json!(source.word())));
     Value::Object(table)
 }
 

@@ -5,7 +5,7 @@ use super::reader::{
     Reader, Section, address, count, counts, duration, parse_word, size, some_count, some_path,
     some_text, switch, text, texts, word,
 };
-use super::schema::{Config, EngineKind, Policy, WorkerConfig};
+use super::schema::{Config, EngineKind, LoadSource, Policy, WorkerConfig};
 use toml_edit::{Document, Item};
 
 /// A reading of a file: what was understood, what was not, and where each key stood.
@@ -44,8 +44,10 @@ fn read_root(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     root.unavailable(reader, "nats");
     read_queue(reader, root);
     read_health(reader, root, config);
+    read_kv(reader, root, config);
     read_approximate(reader, root, config);
     read_index(reader, root, config);
+    read_load(reader, root, config);
     read_limits(reader, root, config);
     read_timeouts(reader, root, config);
     read_small(reader, root, config);
@@ -101,6 +103,13 @@ fn read_health(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config)
     section.finish(reader);
 }
 
+fn read_kv(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
+    let section = root.section(reader, "kv");
+    section.read(reader, "host_credit_percent", &mut config.kv.host_credit_percent, count);
+    section.read(reader, "disk_credit_percent", &mut config.kv.disk_credit_percent, count);
+    section.finish(reader);
+}
+
 fn read_approximate(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     let section = root.section(reader, "approximate");
     let approximate = &mut config.approximate;
@@ -114,6 +123,15 @@ fn read_index(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) 
     let section = root.section(reader, "index");
     section.read(reader, "snapshot", &mut config.index.snapshot, some_path);
     section.read(reader, "snapshot_every", &mut config.index.snapshot_every, duration);
+    section.finish(reader);
+}
+
+fn read_load(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
+    let section = root.section(reader, "load");
+    section.read(reader, "source", &mut config.load.source, word);
+    section.read(reader, "interval", &mut config.load.interval, duration);
+    section.read(reader, "back_off", &mut config.load.back_off, switch);
+    section.read(reader, "age_max", &mut config.load.age_max, duration);
     section.finish(reader);
 }
 
@@ -175,6 +193,8 @@ fn read_worker(reader: &mut Reader<'_>, section: &Section<'_>) -> WorkerConfig {
     section.read(reader, "ranks", &mut worker.ranks, some_count);
     section.read(reader, "models", &mut worker.models, texts);
     section.read(reader, "block_size", &mut worker.block_size_tokens, some_count);
+    let source = |item: &Item| word::<LoadSource>(item).map(Some);
+    section.read(reader, "load_source", &mut worker.load_source, source);
     section.finish(reader);
     worker
 }

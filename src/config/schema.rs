@@ -26,10 +26,14 @@ pub struct Config {
     pub policy: Policy,
     /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit.
     pub rank_concurrency_max: u32,
+    /// `[kv]`.
+    pub kv: KvConfig,
     /// `[approximate]`.
     pub approximate: ApproximateConfig,
     /// `[index]`.
     pub index: IndexConfig,
+    /// `[load]`.
+    pub load: LoadConfig,
     /// `[limits]`.
     pub limits: LimitsConfig,
     /// `[timeouts]`.
@@ -70,6 +74,8 @@ pub struct WorkerConfig {
     pub models: Vec<String>,
     /// `block_size`: tokens per KV block, where it cannot be discovered.
     pub block_size_tokens: Option<u32>,
+    /// `load_source`: where its load reports come from, instead of `load.source`.
+    pub load_source: Option<LoadSource>,
 }
 
 /// Engine families, as written in the file and on the command line.
@@ -117,6 +123,16 @@ pub struct HealthConfig {
     pub healthy_after: u32,
 }
 
+/// What policy `kv` counts of what KV events tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvConfig {
+    /// `kv.host_credit_percent`: what a block in a rank's host memory saves, of what one on its device does; 0 leaves that
+    /// tier out.
+    pub host_credit_percent: u32,
+    /// `kv.disk_credit_percent`: the same for disks and stores of files or objects.
+    pub disk_credit_percent: u32,
+}
+
 /// What policy `kv` believes of caches that no event has told of, from where earlier prompts went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApproximateConfig {
@@ -138,6 +154,36 @@ pub struct IndexConfig {
     pub snapshot: Option<PathBuf>,
     /// `index.snapshot_every`: time between two writes; 0 writes only at the end of a drain.
     pub snapshot_every: Duration,
+}
+
+/// What engines report of their load. It corrects the router's own count by what others have sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadConfig {
+    /// `load.source`: where the reports come from, unless a worker says otherwise.
+    pub source: LoadSource,
+    /// `load.interval`: between two questions to one worker. An answer may take `health.timeout`.
+    pub interval: Duration,
+    /// `load.back_off`: ask less often where answers cost the engine much time.
+    pub back_off: bool,
+    /// `load.age_max`: a report counts less with its age, and nothing from this age on.
+    pub age_max: Duration,
+}
+
+/// Where load reports come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadSource {
+    /// `auto`: `metrics` of vLLM; `push` of SGLang if it publishes, else `loads`; nothing of others, and nothing with
+    /// health checks off.
+    #[default]
+    Auto,
+    /// `metrics`: `GET /metrics`, under the names of vLLM or SGLang.
+    Metrics,
+    /// `loads`: SGLang's `GET /v1/loads`, or what its older versions have.
+    Loads,
+    /// `push`: SGLang's `LoadStat` messages, where it announces them; while they do not come, as `loads`.
+    Push,
+    /// `off`: no reports.
+    Off,
 }
 
 /// Bounds on what clients and engines may make the router hold.
@@ -224,8 +270,10 @@ impl Default for Config {
             model_dir: None,
             policy: Policy::Kv,
             rank_concurrency_max: 0,
+            kv: KvConfig::default(),
             approximate: ApproximateConfig::default(),
             index: IndexConfig::default(),
+            load: LoadConfig::default(),
             limits: LimitsConfig::default(),
             timeouts: TimeoutsConfig::default(),
             retry: RetryConfig { attempts_max: 2, budget_percent: 20 },
@@ -281,6 +329,18 @@ impl Default for LimitsConfig {
     }
 }
 
+impl Default for KvConfig {
+    fn default() -> Self {
+        Self {
+            // A token takes some 130 KB of KV (8 B parameters) to 330 KB (70 B): at 25 GB/s from the host it is back in a
+            // seventh to a fifth of the time that its prefill takes.
+            host_credit_percent: 80,
+            // Local NVMe brings back some 5 GB/s, about as fast as the prefill; file and object stores vary more.
+            disk_credit_percent: 30,
+        }
+    }
+}
+
 impl Default for ApproximateConfig {
     fn default() -> Self {
         Self {
@@ -292,6 +352,18 @@ impl Default for ApproximateConfig {
             // Two million tokens of text: the cache of one rank on several large GPUs. Believing too much costs a
             // miss, as not believing does.
             rank_bytes_max: 8 << 20,
+        }
+    }
+}
+
+impl Default for LoadConfig {
+    fn default() -> Self {
+        Self {
+            source: LoadSource::Auto,
+            interval: Duration::from_secs(1),
+            back_off: true,
+            // SGLang sends unchanged values every second and is wedged after three of silence; some scrapes may be late.
+            age_max: Duration::from_secs(5),
         }
     }
 }
@@ -342,6 +414,16 @@ impl Word for EngineKind {
         ("vllm", Self::Vllm),
         ("sglang", Self::Sglang),
         ("openai", Self::Openai),
+    ];
+}
+
+impl Word for LoadSource {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("metrics", Self::Metrics),
+        ("loads", Self::Loads),
+        ("push", Self::Push),
+        ("off", Self::Off),
     ];
 }
 

@@ -46,6 +46,11 @@ rank_bytes_max = "16MiB"
 [index]
 snapshot = "/tmp/index.snapshot"
 snapshot_every = "90s"
+[load]
+source = "metrics"
+interval = "500ms"
+back_off = false
+age_max = "9s"
 [limits]
 head_bytes_max = "32KiB"
 head_fields_max = 64
@@ -86,6 +91,7 @@ concurrency_max = 7
 ranks = 2
 models = ["m", "n"]
 block_size = 16
+load_source = "push"
 [[worker]]
 url = "http://b:1"
 "#;
@@ -100,7 +106,10 @@ fn every_key_is_read() {
     assert_eq!(config.limits.index_bytes_max, 1 << 30);
     assert_eq!(config.index.snapshot.as_deref(), Some(Path::new("/tmp/index.snapshot")));
     assert_eq!(config.index.snapshot_every, Duration::from_secs(90));
+    assert_eq!(config.load.source, LoadSource::Metrics);
+    assert!(!config.load.back_off);
     let worker = &config.workers[0];
+    assert_eq!(worker.load_source, Some(LoadSource::Push));
     assert_eq!(worker.kv_events, ["tcp://a:5557"]);
     assert_eq!(worker.engine, Some(EngineKind::Sglang));
     assert_eq!(worker.block_size_tokens, Some(16));
@@ -174,6 +183,9 @@ fn conflicts_and_ranges() {
             "[approximate]\nspeculative_ttl = \"2m\"",
             "forebay.toml:2:19: warning: `approximate.speculative_ttl`",
         ),
+        ("[load]\ninterval = \"50ms\"", "forebay.toml:2:12: error: `load.interval` is less"),
+        ("[load]\nage_max = \"500ms\"", "forebay.toml:2:11: warning: `load.age_max` is less"),
+        ("[load]\nsource = \"ask\"", "forebay.toml:2:10: error: `load.source`"),
         ("[retry]\nattempts_max = 0", "forebay.toml:2:16: error: `retry.attempts_max` is 0"),
         ("queue = 3", "forebay.toml:1:9: error: `queue` has type integer, not a section"),
         (

@@ -18,6 +18,12 @@ use tracing::error;
 /// Longest request body that is explained: rendering it holds the loop up for some milliseconds.
 const EXPLAINED_BYTES_MAX: usize = 1024 * 1024;
 
+const HOW_TO_ASK: &str = "\
+GET with ?model=NAME&prompt=TEXT, or ?model=NAME&messages=JSON for a chat, shows where such a request would go and why;
+&cache_salt=TEXT salts it, &endpoint=PATH names another path, &text=true adds the rendered prompt.
+POST takes a request's whole body; ?endpoint= names its path (/v1/chat/completions if left out).
+";
+
 /// A question to the loop, with the way back.
 #[derive(Debug)]
 pub(super) enum Question {
@@ -46,7 +52,7 @@ fn router(questions: Questions) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/workers", get(workers))
-        .route("/debug/overlap", post(overlap).get(how_to_ask))
+        .route("/debug/overlap", post(overlap).get(overlap_of_prompt))
         .layer(DefaultBodyLimit::max(EXPLAINED_BYTES_MAX))
         .fallback(|| async {
             (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics, /workers or /debug/overlap\n")
@@ -90,7 +96,11 @@ async fn overlap(
     body: Bytes,
 ) -> Response {
     let asked = Asked { endpoint: explain.endpoint, body, with_text: explain.text };
-    let answer = ask(&questions, |back| Question::Overlap(asked, back)).await;
+    explained(&questions, asked).await
+}
+
+async fn explained(questions: &Questions, asked: Asked) -> Response {
+    let answer = ask(questions, |back| Question::Overlap(asked, back)).await;
     match answer {
         Some(Ok(explained)) => Json(explained).into_response(),
         Some(Err(refusal)) => refused(&refusal),
@@ -107,10 +117,49 @@ fn refused(refusal: &Refusal) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-async fn how_to_ask() -> Response {
-    let text = "POST the body of a request here, to see where it would go and why; ?endpoint= names the path it is for \
-                (/v1/chat/completions if left out), &text=true adds the rendered prompt\n";
-    (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")], text).into_response()
+/// A prompt given in the query: what is asked for by hand.
+#[derive(Deserialize)]
+struct ExplainPrompt {
+    model: Option<String>,
+    prompt: Option<String>,
+    /// A chat instead, as JSON.
+    messages: Option<String>,
+    cache_salt: Option<String>,
+    endpoint: Option<String>,
+    #[serde(default)]
+    text: bool,
+}
+
+impl ExplainPrompt {
+    /// The question that a body with the same in it would be; `None` unless there is one prompt.
+    fn into_asked(self) -> Option<Asked> {
+        let (key, value, path) = match (self.prompt, self.messages) {
+            (Some(prompt), None) => ("prompt", Value::String(prompt), "/v1/completions"),
+            (None, Some(messages)) => {
+                ("messages", serde_json::from_str(&messages).ok()?, "/v1/chat/completions")
+            }
+            _ => return None,
+        };
+        let mut body = serde_json::Map::new();
+        body.insert(key.to_owned(), value);
+        let named = [("model", self.model), ("cache_salt", self.cache_salt)];
+        for (key, text) in named {
+            body.extend(text.map(|text| (key.to_owned(), Value::String(text))));
+        }
+        let endpoint = self.endpoint.unwrap_or_else(|| path.to_owned());
+        let body = Bytes::from(Value::Object(body).to_string());
+        Some(Asked { endpoint, body, with_text: self.text })
+    }
+}
+
+async fn overlap_of_prompt(
+    State(questions): State<Questions>,
+    Query(prompt): Query<ExplainPrompt>,
+) -> Response {
+    match prompt.into_asked() {
+        Some(asked) => explained(&questions, asked).await,
+        None => (StatusCode::BAD_REQUEST, HOW_TO_ASK).into_response(),
+    }
 }
 
 async fn ask<T>(

@@ -1,7 +1,7 @@
 //! What a worker's answers say about it. Sans-IO: bodies in, a [`Description`] out; [`super::discovery`] fetches them.
 
 use super::exposition::samples;
-use super::kv_events::Endpoint;
+use super::zmq::Endpoint;
 use crate::worker::Dialect;
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,6 +42,16 @@ pub(super) struct DescribedRank {
     pub(super) block_size_tokens: u32,
     pub(super) kv_block_count: u32,
     pub(super) events: Option<Announced>,
+    /// Known to keep blocks in tiers behind the device.
+    pub(super) expects_tiers: bool,
+    pub(super) load: Option<AnnouncedLoad>,
+}
+
+/// Where a rank publishes its load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AnnouncedLoad {
+    pub(super) endpoint: Endpoint,
+    pub(super) topic: String,
 }
 
 /// A rank's event stream.
@@ -202,10 +212,19 @@ pub(super) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let block = events.map(|events| number(events, "block_size")).filter(|&size| size > 0);
     let block_size_tokens = block.unwrap_or(page);
     let kv_block_count = tokens.checked_div(block_size_tokens).unwrap_or(0);
+    let expects_tiers =
+        info.get("enable_hierarchical_cache").and_then(Value::as_bool).unwrap_or(false);
     let mut ranks = Vec::new();
     for rank in 0..dp_size.min(u32::try_from(crate::base::limits::RANKS_MAX).unwrap_or(u32::MAX)) {
+        let load = events.and_then(|events| sglang_load(events, rank, host));
         let events = events.and_then(|events| sglang_events(events, rank, host));
-        ranks.push(DescribedRank { block_size_tokens, kv_block_count, events });
+        ranks.push(DescribedRank {
+            block_size_tokens,
+            kv_block_count,
+            events,
+            expects_tiers,
+            load,
+        });
     }
     let port_per_rank = dp_size > 1 && text("frontend").as_deref() == Some("rust");
     let files = text("tokenizer_path").or_else(|| text("model_path"));
@@ -216,12 +235,22 @@ fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<Announced> {
     if events.get("publisher")?.as_str()? != "zmq" {
         return None;
     }
-    let place = events.get("endpoint_host").and_then(Value::as_str).unwrap_or("*");
-    let of_rank = |key: &str| {
-        let port = events.get(key)?.as_u64()?;
-        Endpoint::parse(&format!("tcp://{place}:{port}"), host).ok()?.of_rank(rank).ok()
-    };
+    let endpoint = of_base(events, "endpoint_port_base", rank, host)?;
     let topic = events.get("topic").and_then(Value::as_str).unwrap_or("").to_owned();
-    let endpoint = of_rank("endpoint_port_base")?;
-    Some(Announced { endpoint, replay: of_rank("replay_endpoint_port_base"), topic })
+    let replay = of_base(events, "replay_endpoint_port_base", rank, host);
+    Some(Announced { endpoint, replay, topic })
+}
+
+/// SGLang (0.5.19): the load publisher's ports are told beside those of the events, and must not be derived from them.
+fn sglang_load(events: &Value, rank: u32, host: &str) -> Option<AnnouncedLoad> {
+    let endpoint = of_base(events, "load_endpoint_port_base", rank, host)?;
+    let topic = events.get("load_topic").and_then(Value::as_str).unwrap_or("load").to_owned();
+    Some(AnnouncedLoad { endpoint, topic })
+}
+
+/// A rank's own endpoint from the key of a port base.
+fn of_base(events: &Value, key: &str, rank: u32, host: &str) -> Option<Endpoint> {
+    let place = events.get("endpoint_host").and_then(Value::as_str).unwrap_or("*");
+    let port = events.get(key)?.as_u64()?;
+    Endpoint::parse(&format!("tcp://{place}:{port}"), host).ok()?.of_rank(rank).ok()
 }

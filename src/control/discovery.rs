@@ -6,7 +6,7 @@ use super::described::{
     events_of_vllm, ranks_of_vllm_metrics, read_models, read_sglang_info,
 };
 use super::http::{AskError, Asker};
-use super::kv_events::{Endpoint, EndpointError};
+use super::zmq::{Endpoint, EndpointError};
 use crate::config::{EngineKind, WorkerConfig, WorkerUrl};
 use crate::worker::Dialect;
 use std::net::IpAddr;
@@ -94,7 +94,7 @@ fn configured(
     let count = config.ranks.map(|ranks| usize::try_from(ranks).unwrap_or(1));
     let count = count.unwrap_or_else(|| described.ranks.len().max(listed)).max(1);
     let last = described.ranks.last().cloned().unwrap_or_default();
-    described.ranks.resize(count, DescribedRank { events: None, ..last });
+    described.ranks.resize(count, DescribedRank { events: None, load: None, ..last });
     for (position, rank) in described.ranks.iter_mut().enumerate() {
         if let Some(tokens) = config.block_size_tokens {
             rank.block_size_tokens = tokens;

@@ -1,23 +1,28 @@
-//! One prompt explained, for `POST /debug/overlap`: what of it each rank holds, what each rank would cost, and which one
-//! would get it. Runs the stages that shards run (parse, render, index, select) on the control plane's thread, with its
-//! own working memory; reads the load board and the index, and changes neither: no lease, no trial of a breaker.
+//! One prompt explained, for `/debug/overlap`: what of it each rank holds, or is believed to hold, what each rank would
+//! cost, and which one would get it. Runs the stages that shards run (parse, render, index, select) on the control plane's
+//! thread, with its own working memory; reads the load board, the reports and the index, and changes none of them: no
+//! lease, no trial of a breaker.
 //!
-//! What a shard knows and this does not: the bytes per token that it has learnt, and whose turn it is in `round_robin`.
+//! What a shard knows and this does not: whose turn it is in `round_robin`.
 
-use super::workers::state;
+use super::workers::{report, state};
+use crate::account::ShardCounters;
 use crate::base::limits::RANKS_MAX;
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::config::Policy;
+use crate::base::{ModelIndex, NanosSinceStart, RankIndex};
+use crate::config::{Config, Policy};
 use crate::http1::Method;
-use crate::index::{IndexReader, Overlaps};
+use crate::index::IndexReader;
+use crate::mailbox::GuessKind;
 use crate::parse::{ApiRequest, Reason, Refusal, route, scan};
-use crate::render::{Rendered, Unrenderable, render};
+use crate::render::{Rendered, Unrenderable};
 use crate::select::{
-    BYTES_PER_TOKEN_DEFAULT, Candidates, NoModel, PickRequest, RoundRobin, model, pick,
+    BYTES_PER_TOKEN_DEFAULT, Candidates, MatchRequest, Matched, NoModel, PickRequest, RoundRobin,
+    model, pick,
 };
-use crate::worker::{FleetSnapshot, LoadBoard, Model};
+use crate::worker::{FleetSnapshot, LoadBoard, LoadReports, Model};
 use axum::body::Bytes;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// What is to be explained.
 #[derive(Debug)]
@@ -33,11 +38,12 @@ pub(super) struct Asked {
 /// What the answer is made from.
 #[derive(Debug)]
 pub(super) struct Sources<'a> {
+    pub(super) config: &'a Config,
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) board: &'a LoadBoard,
+    pub(super) reports: &'a LoadReports,
     pub(super) index: &'a IndexReader,
-    pub(super) policy: Policy,
-    pub(super) rank_concurrency_max: u32,
+    pub(super) counters: &'a [Arc<ShardCounters>],
     pub(super) now: NanosSinceStart,
 }
 
@@ -45,22 +51,25 @@ pub(super) struct Sources<'a> {
 #[derive(Debug)]
 pub(super) struct Explainer {
     request: ApiRequest,
-    prompt: Vec<u8>,
-    overlaps: Overlaps,
-    /// What is only believed is not explained: shards know it by the moment, and it is gone by the next.
-    on_the_way: Overlaps,
+    matched: Matched,
     candidates: Candidates,
     turn: RoundRobin,
     random: fastrand::Rng,
+}
+
+/// One question on its way to its answer.
+struct Case<'a> {
+    sources: &'a Sources<'a>,
+    model: &'a Model,
+    prompt_bytes: u64,
+    bytes_per_token: f32,
 }
 
 impl Explainer {
     pub(super) fn new() -> Self {
         Self {
             request: ApiRequest::default(),
-            prompt: Vec::new(),
-            overlaps: Overlaps::new(RANKS_MAX),
-            on_the_way: Overlaps::new(0),
+            matched: Matched::new(RANKS_MAX),
             candidates: Candidates::default(),
             turn: RoundRobin::default(),
             random: fastrand::Rng::new(),
@@ -75,19 +84,26 @@ impl Explainer {
     ) -> Result<Value, Refusal> {
         let endpoint = route(&Method::Post, asked.endpoint.as_bytes())?;
         scan(&asked.body, endpoint, &mut self.request)?;
-        let (_, model) =
+        let (model_index, model) =
             model(sources.fleet, endpoint, &self.request).map_err(|none| match none {
                 NoModel::NoneYet => Refusal::new(Reason::NoHealthyWorker),
                 NoModel::Unknown => Refusal::unknown_model(&self.request.model),
                 NoModel::Missing => Refusal::missing_model(),
             })?;
-        let rendered = self.match_prompt(&asked.body, model, sources);
-        let choice = self.choose(model, sources);
+        let learnt = bytes_per_token(sources.counters, model_index);
+        let ratio = learnt.unwrap_or(BYTES_PER_TOKEN_DEFAULT);
+        let rendered = self.match_prompt(&asked.body, model, ratio, sources);
+        let prompt_bytes = match self.matched.prompt_bytes() {
+            0 => u64::try_from(asked.body.len()).unwrap_or(u64::MAX),
+            matched => matched,
+        };
+        let case = Case { sources, model, prompt_bytes, bytes_per_token: ratio };
+        let choice = self.choose(&case);
         let ranks: Vec<Value> =
-            model.ranks.iter().filter_map(|&rank| self.rank(rank, sources)).collect();
-        let text = asked.with_text.then(|| String::from_utf8_lossy(&self.prompt));
+            model.ranks.iter().filter_map(|&rank| self.rank(rank, &case)).collect();
+        let text = asked.with_text.then(|| String::from_utf8_lossy(self.matched.text()));
         let prompt = json!({
-            "bytes": self.prompt.len(),
+            "bytes": self.matched.prompt_bytes(),
             "rendered_by": rendered.ok().map(way),
             "not_matched": rendered.err().map(|reason| reason.to_string()),
             "text": text,
@@ -95,11 +111,13 @@ impl Explainer {
         Ok(json!({
             "endpoint": endpoint.name(),
             "model": &*model.name,
-            "policy": sources.policy.name(),
+            "policy": sources.config.policy.name(),
             "prompt": prompt,
             "block_sizes": model.roots.iter().map(|root| root.block_size_tokens).collect::<Vec<_>>(),
-            "bytes_per_token": BYTES_PER_TOKEN_DEFAULT,
+            "bytes_per_token": ratio,
+            "bytes_per_token_learnt": learnt.is_some(),
             "chosen": choice.rank.and_then(|rank| named(rank, sources.fleet)),
+            "because": choice.because,
             "by_chance": choice.by_chance,
             "none_because": choice.none_because,
             "ranks": ranks,
@@ -110,68 +128,89 @@ impl Explainer {
         &mut self,
         body: &[u8],
         model: &Model,
+        bytes_per_token: f32,
         sources: &Sources<'_>,
     ) -> Result<Rendered, Unmatched> {
-        self.prompt.clear();
-        self.overlaps.clear();
-        let text = model.text.as_ref().ok_or(Unmatched::NoText)?;
-        let rendered = render(&self.request, body, text, &mut self.prompt)?;
-        sources.index.overlap_of_roots(
-            &model.roots,
-            &self.request.cache_salt,
-            &self.prompt,
-            &mut self.overlaps,
-        );
-        Ok(rendered)
+        let ask = MatchRequest {
+            index: sources.index,
+            fleet: sources.fleet,
+            model,
+            kv: sources.config.kv,
+            approximate: &sources.config.approximate,
+            request: &self.request,
+            body,
+        };
+        self.matched.clear();
+        let rendered = self.matched.write_text(&ask);
+        self.matched.walk(&ask, &model.ranks, bytes_per_token);
+        rendered.ok_or(Unmatched::NoText)?.map_err(Unmatched::from)
     }
 
-    fn choose(&mut self, model: &Model, sources: &Sources<'_>) -> Choice {
-        let none = |because| Choice { rank: None, by_chance: false, none_because: Some(because) };
-        let Sources { fleet, board, now, .. } = sources;
-        if self.candidates.collect(fleet, model, board, &[], *now).is_err() {
-            return none("no rank is healthy");
+    fn request<'a>(&'a self, case: &Case<'a>) -> PickRequest<'a> {
+        PickRequest {
+            ranks: self.candidates.ranks(),
+            board: case.sources.board,
+            reports: case.sources.reports,
+            now: case.sources.now,
+            overlaps: self.matched.overlaps(),
+            on_the_way: self.matched.on_the_way(),
+            prompt_bytes: case.prompt_bytes,
+            bytes_per_token: case.bytes_per_token,
+        }
+    }
+
+    fn choose(&mut self, case: &Case<'_>) -> Choice {
+        let Sources { config, fleet, board, now, .. } = *case.sources;
+        if self.candidates.collect(fleet, case.model, board, &[], now).is_err() {
+            return Choice::none("no rank is healthy");
         }
         loop {
-            let request = PickRequest {
-                ranks: self.candidates.ranks(),
-                board,
-                overlaps: &self.overlaps,
-                on_the_way: &self.on_the_way,
-                prompt_bytes: self.prompt.len() as u64,
-                bytes_per_token: BYTES_PER_TOKEN_DEFAULT,
-            };
-            let picked = pick(sources.policy, &request, &mut self.turn, &mut self.random);
-            let Some(rank) = picked else { return none("no rank has room") };
-            if has_room(rank, sources) {
-                let by_chance = is_by_chance(sources.policy, rank, &request);
-                return Choice { rank: Some(rank), by_chance, none_because: None };
+            let mut turn = std::mem::take(&mut self.turn);
+            let mut random = self.random.clone();
+            let picked = pick(config.policy, &self.request(case), &mut turn, &mut random);
+            (self.turn, self.random) = (turn, random);
+            let Some(rank) = picked else { return Choice::none("no rank has room") };
+            if has_room(rank, case.sources) {
+                return Choice::of(config.policy, rank, &self.request(case));
             }
             self.candidates.remove(rank);
         }
     }
 
-    fn rank(&self, index: RankIndex, sources: &Sources<'_>) -> Option<Value> {
+    fn rank(&self, index: RankIndex, case: &Case<'_>) -> Option<Value> {
+        let sources = case.sources;
         let (rank, worker) = sources.fleet.rank(index)?;
         let load = sources.board.rank(index)?;
-        let overlap = self.overlaps.get(index);
-        let request = PickRequest {
-            ranks: &[],
-            board: sources.board,
-            overlaps: &self.overlaps,
-            on_the_way: &self.on_the_way,
-            prompt_bytes: self.prompt.len() as u64,
-            bytes_per_token: BYTES_PER_TOKEN_DEFAULT,
+        let held = self.matched.told(index, rank.tiers);
+        let told = held.device;
+        let request = self.request(case);
+        let parts = request.cost_parts(index)?;
+        let prompt_bytes = usize::try_from(case.prompt_bytes).unwrap_or(usize::MAX);
+        let cached = told.servable_blocks(prompt_bytes);
+        let (guess, guessed_bytes) = match self.matched.kind(sources.fleet, index) {
+            GuessKind::Approximate => ("approximate", self.matched.overlaps().get(index).bytes),
+            GuessKind::Speculative => ("speculative", self.matched.on_the_way().get(index).bytes),
         };
-        let cached = overlap.servable_blocks(self.prompt.len());
         Some(json!({
             "rank": index.0,
             "worker": &*worker.name,
             "dp_rank": rank.dp_rank.0,
-            "overlap_blocks": overlap.blocks,
-            "overlap_bytes": overlap.bytes,
+            "overlap_blocks": told.blocks,
+            "overlap_bytes": told.bytes,
+            "host_overlap_bytes": held.host.bytes,
+            "disk_overlap_bytes": held.disk.bytes,
+            "guess": (guessed_bytes > 0).then_some(guess),
+            "guessed_bytes": guessed_bytes,
             "cached_tokens_expected": u64::from(cached) * u64::from(rank.block_size_tokens),
-            "uncached_tokens": request.uncached_tokens(index),
-            "cost": request.cost(index).0,
+            "uncached_tokens": parts.uncached_tokens,
+            "cost": parts.total().0,
+            "cost_parts": {
+                "queued_tokens": parts.queued_tokens,
+                "uncached_tokens": parts.uncached_tokens,
+                "running_tokens": parts.running_tokens,
+                "held_tokens": parts.held_tokens,
+                "reported_tokens": parts.reported_tokens,
+            },
             "state": state(worker.state),
             "kv_events": rank.kv_feed_live,
             "failures": load.failures(),
@@ -181,15 +220,38 @@ impl Explainer {
             "in_flight": load.in_flight(),
             "prefill_tokens": load.prefill_tokens(),
             "decode_tokens": load.decode_tokens(),
+            "report": report(index, sources.reports, sources.now),
         }))
     }
 }
 
+/// Bytes per token of a model as the shards have learnt it; the mean of those that have.
+fn bytes_per_token(counters: &[Arc<ShardCounters>], model: ModelIndex) -> Option<f32> {
+    let (mut sum, mut count) = (0.0_f32, 0.0_f32);
+    for ratio in counters.iter().filter_map(|shard| shard.bytes_per_token(model)) {
+        (sum, count) = (sum + ratio, count + 1.0);
+    }
+    (count > 0.0).then(|| sum / count)
+}
+
 struct Choice {
     rank: Option<RankIndex>,
+    because: Option<&'static str>,
     /// True when another rank could have been chosen as well.
     by_chance: bool,
     none_because: Option<&'static str>,
+}
+
+impl Choice {
+    fn none(because: &'static str) -> Self {
+        Self { rank: None, because: None, by_chance: false, none_because: Some(because) }
+    }
+
+    fn of(policy: Policy, rank: RankIndex, request: &PickRequest<'_>) -> Self {
+        let by_chance = is_by_chance(policy, rank, request);
+        let because = Some(because(policy, rank, request, by_chance));
+        Self { rank: Some(rank), because, by_chance, none_because: None }
+    }
 }
 
 /// Why there is no overlap to speak of.
@@ -202,7 +264,7 @@ enum Unmatched {
 }
 
 fn has_room(rank: RankIndex, sources: &Sources<'_>) -> bool {
-    let max = sources.fleet.concurrency_max(rank, sources.rank_concurrency_max);
+    let max = sources.fleet.concurrency_max(rank, sources.config.rank_concurrency_max);
     max == 0 || sources.board.rank(rank).is_some_and(|load| load.in_flight() < max)
 }
 
@@ -214,6 +276,27 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
         Policy::Kv => ties(&|rank| request.cost(rank).0),
         Policy::LeastLoaded => ties(&|rank| request.load_only(rank).0),
         Policy::PowerOfTwo | Policy::RoundRobin | Policy::Random => request.ranks.len() > 1,
+    }
+}
+
+/// The reason in a word: `only_candidate`; for `kv` `sticky` (it holds most of the prompt), `holder_too_busy` (another
+/// holds more, and its wait exceeds the prefill that would be saved), `cheapest` or `chance` (nobody holds any); else the
+/// policy.
+fn because(
+    policy: Policy,
+    picked: RankIndex,
+    request: &PickRequest<'_>,
+    by_chance: bool,
+) -> &'static str {
+    let held = |rank: RankIndex| request.overlaps.get(rank).bytes;
+    let most = request.ranks.iter().map(|&rank| held(rank)).max().unwrap_or(0);
+    match policy {
+        _ if request.ranks.len() == 1 => "only_candidate",
+        Policy::Kv if held(picked) < most => "holder_too_busy",
+        Policy::Kv if most > 0 => "sticky",
+        Policy::Kv if by_chance => "chance",
+        Policy::Kv => "cheapest",
+        other => other.name(),
     }
 }
 

@@ -1,10 +1,11 @@
-//! Reads the little that is needed from an engine's Prometheus text: labels of the samples of one metric. Sans-IO;
+//! Reads the little that is needed from an engine's Prometheus text: labels and values of the samples of one metric. Sans-IO;
 //! lines that it does not understand are skipped.
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sample {
     labels: Vec<(String, String)>,
+    value: f64,
 }
 
 impl Sample {
@@ -17,29 +18,41 @@ impl Sample {
     pub(super) fn number(&self, name: &str) -> Option<u32> {
         self.label(name)?.parse().ok()
     }
+
+    /// The sample's own value; not a number if there is none.
+    pub(super) fn value(&self) -> f64 {
+        self.value
+    }
 }
 
 /// All samples of a metric.
 pub(super) fn samples<'a>(text: &'a str, metric: &'a str) -> impl Iterator<Item = Sample> + 'a {
-    text.lines().filter_map(move |line| {
-        let rest = line.strip_prefix(metric)?;
-        let labels = match rest.strip_prefix('{') {
-            Some(labels) => read_labels(labels)?,
-            None if rest.starts_with(' ') => Vec::new(),
-            None => return None,
-        };
-        Some(Sample { labels })
-    })
+    text.lines().filter_map(move |line| sample(line.strip_prefix(metric)?))
 }
 
-/// `a="x",b="y"}` with `\"`, `\\` and `\n` in the values.
-fn read_labels(text: &str) -> Option<Vec<(String, String)>> {
+/// The sample on a line, from behind its metric's name on.
+pub(super) fn sample(rest: &str) -> Option<Sample> {
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(labels) => read_labels(labels)?,
+        None if rest.starts_with(' ') => (Vec::new(), rest),
+        None => return None,
+    };
+    // A time may follow.
+    let value = rest.split_ascii_whitespace().next().and_then(|value| value.parse().ok());
+    Some(Sample { labels, value: value.unwrap_or(f64::NAN) })
+}
+
+/// Label names with their values.
+type Labels = Vec<(String, String)>;
+
+/// `a="x",b="y"}` with `\"`, `\\` and `\n` in the values; also what follows.
+fn read_labels(text: &str) -> Option<(Labels, &str)> {
     let mut labels = Vec::new();
     let mut rest = text;
     loop {
         rest = rest.trim_start_matches([',', ' ']);
-        if rest.starts_with('}') {
-            return Some(labels);
+        if let Some(after) = rest.strip_prefix('}') {
+            return Some((labels, after));
         }
         let (name, after) = rest.split_once("=\"")?;
         let mut value = String::new();
@@ -73,6 +86,12 @@ mod tests {
         assert_eq!(found[0].number("x"), Some(1));
         assert_eq!(found[0].label("y"), Some("q\"\\z"));
         assert_eq!(found[1].label("x"), None);
+        assert_eq!(
+            (found[0].value().to_bits(), found[1].value().to_bits()),
+            (3f64.to_bits(), 5f64.to_bits())
+        );
+        assert!(sample("{x=\"1\"} NaN").unwrap().value().is_nan());
+        assert!(sample("{x=\"1\"}").unwrap().value().is_nan());
     }
 
     proptest! {

@@ -3,9 +3,13 @@
 //! that the loop itself reads.
 
 use super::fleet::FeedPlan;
-use super::kv_events::{Feed, FeedCounters, FeedNotice, FeedSpec, Naming, SharedState};
+use super::kv_events::{
+    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, LowerTiers, Naming, SharedState,
+    TRACKED_BLOCK_BYTES,
+};
 use super::ports::Ports;
-use super::snapshots::{Claim, Copyable, Loading};
+use super::snapshots::{Claim, Copyable, Loading, Snapshots};
+use super::tier_numbers::GivenNumbers;
 use crate::base::RankIndex;
 use crate::base::limits::RANKS_MAX;
 use crate::block::KeySeed;
@@ -17,8 +21,6 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Memory of one tracked block in a feed's maps, with their spare room.
-const TRACKED_BLOCK_BYTES: usize = 88;
 /// Blocks that a rank may track at least, however small the budget.
 const RANK_BLOCKS_MIN: usize = 4_096;
 /// Ranks that share the budget at least: a fleet is rarely complete when its first feed starts.
@@ -31,16 +33,27 @@ pub(super) struct Feeds {
     notices: mpsc::Sender<FeedNotice>,
     seed: KeySeed,
     memory_bytes_max: usize,
+    tiers: Tiers,
     running: HashMap<RankIndex, Running>,
     /// Feeds that are taking their blocks out of the index.
     ending: HashMap<RankIndex, JoinHandle<()>>,
     /// What the ranks held before a restart.
     loading: Option<Rc<Loading>>,
+    /// Snapshots are taken of them.
+    are_kept: bool,
+}
+
+/// Which tiers beside the device count, and where their numbers come from.
+#[derive(Clone, Debug)]
+pub(super) struct Tiers {
+    pub(super) counted: LowerTiers,
+    pub(super) numbers: Rc<GivenNumbers>,
 }
 
 struct Running {
     plan: FeedPlan,
     state: SharedState,
+    status: Rc<FeedStatus>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -52,7 +65,8 @@ impl Feeds {
         notices: mpsc::Sender<FeedNotice>,
         seed: KeySeed,
         memory_bytes_max: usize,
-        loading: Option<Rc<Loading>>,
+        tiers: Tiers,
+        snapshots: &Snapshots,
     ) -> Self {
         Self {
             ports,
@@ -60,15 +74,22 @@ impl Feeds {
             notices,
             seed,
             memory_bytes_max,
+            tiers,
             running: HashMap::new(),
             ending: HashMap::new(),
-            loading,
+            loading: snapshots.loading().cloned(),
+            are_kept: snapshots.saving().is_some(),
         }
     }
 
     /// What the feeds have counted.
     pub(super) fn counters(&self) -> &FeedCounters {
         &self.counters
+    }
+
+    /// What the rank's feed is doing; `None` if it has none.
+    pub(super) fn status(&self, rank: RankIndex) -> Option<&FeedStatus> {
+        self.running.get(&rank).map(|feed| &*feed.status)
     }
 
     /// The ranks that a snapshot can be taken of.
@@ -116,6 +137,7 @@ impl Feeds {
             vocabulary: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
             block_size_tokens: plan.block_size_tokens,
             entries_max,
+            lower_tiers: self.tiers.counted,
         };
         let spec = FeedSpec {
             rank: plan.rank,
@@ -132,11 +154,17 @@ impl Feeds {
                 shard_count: self.ports.shard_count(),
             },
             entries_max,
+            lower_tiers: self.tiers.counted,
+            expects_tiers: plan.expects_tiers,
+            tier_numbers: self.tiers.numbers.clone(),
         };
         let (stop, stopped) = oneshot::channel();
         let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
         let mut feed = Feed::new(spec, ports, Rc::clone(&counters), self.notices.clone());
-        let state = feed.state();
+        let (state, status) = (feed.state(), feed.status());
+        if self.are_kept {
+            state.borrow_mut().keep_recent();
+        }
         let loading = self.loading.as_ref().map(|loading| (Rc::clone(loading), loading.begin()));
         // The old feed's last removals have to arrive before the new one's first stores.
         let before = self.ending.remove(&plan.rank);
@@ -151,7 +179,7 @@ impl Feeds {
             }
             feed.run(stopped).await;
         });
-        Running { plan, state, stop, task }
+        Running { plan, state, status, stop, task }
     }
 }
 

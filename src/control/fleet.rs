@@ -1,18 +1,21 @@
 //! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO: descriptions and health in,
 //! snapshots and feed plans out. Worker, rank and model indices never change their meaning.
 
-use super::described::{Announced, Description, ServedModel};
+use super::described::{Announced, DescribedRank, Description, ServedModel};
+use super::kv_events::FeedNotice;
+use super::load::{LoadPlan, PlannedRank, Source};
 use super::model_text::FoundText;
-use crate::base::limits::RANKS_MAX;
+use super::tier_numbers::GivenNumbers;
 use crate::base::{DpRank, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName};
-use crate::config::{Config, WorkerUrl};
+use crate::config::{Config, LoadSource, WorkerUrl};
 use crate::worker::{
-    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, Worker,
+    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, TierRanks, Worker,
     WorkerState,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Name of the model that stands for any name: used where a worker's models are not known.
@@ -28,12 +31,14 @@ pub(super) struct Fleet {
     workers: Vec<KnownWorker>,
     ranks: Vec<KnownRank>,
     models: Vec<Arc<str>>,
+    tier_numbers: Rc<GivenNumbers>,
 }
 
 #[derive(Debug)]
 struct KnownWorker {
     shown: Worker,
     concurrency_max: u32,
+    load_source: LoadSource,
     description: Option<Description>,
     /// By model name; adapters use their base model's.
     texts: BTreeMap<Arc<str>, FoundText>,
@@ -46,6 +51,7 @@ struct KnownRank {
     /// From KV events; 0 while none says.
     block_size_seen: u32,
     feed_live: bool,
+    tiers: TierRanks,
 }
 
 impl KnownWorker {
@@ -69,6 +75,8 @@ pub(super) struct FeedPlan {
     /// Name under which the rank's blocks are rooted.
     pub(super) model: Arc<str>,
     pub(super) text: Option<Arc<ModelText>>,
+    /// The engine is known to use its lower tiers.
+    pub(super) expects_tiers: bool,
 }
 
 impl FeedPlan {
@@ -104,10 +112,23 @@ impl Fleet {
                 cache_generation: 0,
             };
             let concurrency_max = worker.concurrency_max.unwrap_or(config.rank_concurrency_max);
-            Some(KnownWorker { shown, concurrency_max, description: None, texts: BTreeMap::new() })
+            let load_source = match worker.load_source.unwrap_or(config.load.source) {
+                // Without health checks nothing is asked of workers unless it is asked for.
+                LoadSource::Auto if !config.health.enabled => LoadSource::Off,
+                source => source,
+            };
+            let (description, texts) = (None, BTreeMap::new());
+            Some(KnownWorker { shown, concurrency_max, load_source, description, texts })
         });
         let workers = workers.collect();
-        Self { seed, generation: 0, workers, ranks: Vec::new(), models: Vec::new() }
+        Self {
+            seed,
+            generation: 0,
+            workers,
+            ranks: Vec::new(),
+            models: Vec::new(),
+            tier_numbers: Rc::default(),
+        }
     }
 
     /// Takes a worker's description.
@@ -124,12 +145,14 @@ impl Fleet {
             if self.rank_index(worker, dp_rank).is_some() {
                 continue;
             }
-            if self.ranks.len() >= RANKS_MAX {
+            if self.ranks.len() >= self.tier_numbers.ranks_max() {
                 left.ranks += 1;
                 continue;
             }
-            let new = KnownRank { worker, dp_rank, block_size_seen: 0, feed_live: false };
+            let tiers = TierRanks::default();
+            let new = KnownRank { worker, dp_rank, block_size_seen: 0, feed_live: false, tiers };
             self.ranks.push(new);
+            self.tier_numbers.set_rank_count(self.ranks.len());
         }
         for name in names(&description) {
             if self.models.contains(&name) {
@@ -173,12 +196,18 @@ impl Fleet {
     }
 
     /// Takes what a feed says; true if it changed.
-    pub(super) fn set_feed(&mut self, rank: RankIndex, live: bool, block_size_tokens: u32) -> bool {
-        let Some(known) = self.ranks.get_mut(rank.index()) else { return false };
-        let before = (known.feed_live, known.block_size_seen);
-        known.feed_live = live;
-        known.block_size_seen = block_size_tokens;
-        before != (known.feed_live, known.block_size_seen)
+    pub(super) fn set_feed(&mut self, notice: FeedNotice) -> bool {
+        let Some(known) = self.ranks.get_mut(notice.rank.index()) else { return false };
+        let before = (known.feed_live, known.block_size_seen, known.tiers);
+        known.feed_live = notice.live;
+        known.block_size_seen = notice.block_size_tokens;
+        known.tiers = notice.tiers;
+        before != (known.feed_live, known.block_size_seen, known.tiers)
+    }
+
+    /// Where feeds get numbers for their ranks' lower tiers.
+    pub(super) fn tier_numbers(&self) -> Rc<GivenNumbers> {
+        Rc::clone(&self.tier_numbers)
     }
 
     /// The feeds that should run now.
@@ -198,9 +227,36 @@ impl Fleet {
                 events: described.events.clone()?,
                 text: worker.texts.get(&model).and_then(|found| found.text.clone()),
                 model,
+                expects_tiers: described.expects_tiers,
             })
         };
         self.ranks.iter().enumerate().filter_map(plan).collect()
+    }
+
+    /// The load reports that should be had now.
+    pub(super) fn load_plans(&self) -> Vec<LoadPlan> {
+        let plan = |(index, known): (usize, &KnownWorker)| {
+            let worker = WorkerIndex::try_from_index(index)?;
+            let described = &known.description.as_ref()?.ranks;
+            let planned = |(dp_rank, rank): (u32, &DescribedRank)| {
+                let tokens = u64::from(rank.kv_block_count) * u64::from(rank.block_size_tokens);
+                Some(PlannedRank {
+                    rank: self.rank_index(worker, DpRank(dp_rank))?,
+                    capacity_tokens: tokens,
+                    publisher: rank.load.clone(),
+                })
+            };
+            let ranks: Vec<_> = (0_u32..).zip(described).map(planned).collect();
+            Some(LoadPlan {
+                worker,
+                name: Arc::clone(&known.shown.name),
+                authority: Arc::clone(&known.shown.authority),
+                api_key: known.shown.api_key.clone(),
+                source: Source::resolve(known.load_source, known.shown.dialect, &ranks)?,
+                ranks,
+            })
+        };
+        self.workers.iter().enumerate().filter_map(plan).collect()
     }
 
     /// The fleet as it is now, as a new generation.
@@ -251,6 +307,7 @@ impl Fleet {
             kv_feed_live: known.feed_live,
             role: Role::Both,
             concurrency_max: worker.map_or(0, |worker| worker.concurrency_max),
+            tiers: known.tiers,
         }
     }
 
@@ -262,6 +319,7 @@ impl Fleet {
             roots: Vec::new(),
             guess_roots: GuessRoots::new(self.seed, name),
             text: self.text_of(name),
+            is_adapter: false,
         };
         for (index, known) in self.ranks.iter().enumerate() {
             let Some(worker) = self.workers.get(known.worker.index()) else { continue };
@@ -271,6 +329,7 @@ impl Fleet {
                 continue;
             }
             model.ranks.extend(RankIndex::try_from_index(index));
+            model.is_adapter |= served.is_some_and(|served| served.parent.is_some());
             if model.card_json.is_empty() {
                 model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
             }
@@ -347,6 +406,7 @@ fn position(dp_rank: DpRank) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::EngineRules;
     use crate::config::WorkerConfig;
     use crate::control::described::{DescribedRank, read_models};
     use crate::control::test_support::vocabulary;
@@ -371,7 +431,11 @@ mod tests {
     }
 
     fn loaded(note: &str) -> FoundText {
-        let text = ModelText { vocabulary: Arc::new(vocabulary()), chat_template: None };
+        let text = ModelText {
+            vocabulary: Arc::new(vocabulary()),
+            chat_template: None,
+            rules: EngineRules::Vllm,
+        };
         FoundText { text: Some(Arc::new(text)), note: note.into() }
     }
 

@@ -59,15 +59,16 @@ impl MetricsText {
 impl Family<'_> {
     /// One value of a counter or gauge.
     pub(super) fn sample(&mut self, labels: Labels<'_>, value: u64) {
-        self.value(labels, approximate(value));
+        self.fraction(labels, approximate(value));
     }
 
     /// One time in nanoseconds, shown in seconds.
     pub(super) fn seconds(&mut self, labels: Labels<'_>, nanos: u64) {
-        self.value(labels, approximate(nanos) / 1e9);
+        self.fraction(labels, approximate(nanos) / 1e9);
     }
 
-    fn value(&mut self, labels: Labels<'_>, value: f64) {
+    /// The same for a value that need not be whole.
+    pub(super) fn fraction(&mut self, labels: Labels<'_>, value: f64) {
         let mut metric = Metric::from_label(pairs(labels));
         if self.0.get_field_type() == MetricType::COUNTER {
             let mut counter = Counter::default();

@@ -1,8 +1,8 @@
 //! The control plane: everything that is not the request path. One thread, one `tokio` runtime on it.
 //!
 //! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text ([`model_text`]), the
-//! fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], [`kv_events`]), what of them
-//! outlives a restart ([`snapshots`]), and the admin API with its metrics
+//! fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], [`kv_events`]), what of them outlives a restart
+//! ([`snapshots`]), the load reports ([`load`]), and the admin API with its metrics
 //! ([`admin`], [`scrape`], [`explain`]). Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
 //! counters. Limits: one task per worker and per rank, 256 notices under way, every answer of a worker bounded in
 //! time and bytes. Must never make a shard wait, and never count on a worker's good will.
@@ -16,19 +16,23 @@ mod feeds;
 mod fleet;
 mod http;
 pub mod kv_events;
+pub mod load;
 mod metrics_text;
 mod model_text;
 mod ports;
 mod probe;
 mod run;
 mod scrape;
+mod scrape_load;
 mod snapshots;
 mod stop;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]
 mod tests;
+mod tier_numbers;
 mod workers;
+pub mod zmq;
 
 use crate::base::Clock;
 use crate::block::KeySeed;

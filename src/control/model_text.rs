@@ -31,7 +31,15 @@ pub(super) struct ModelTexts {
 }
 
 type ByDir = HashMap<(PathBuf, bool), Rc<OnceCell<Attempt>>>;
-type Loaded = Result<Arc<ModelText>, String>;
+type Loaded = Result<Readable, String>;
+
+/// What a directory gave.
+#[derive(Clone, Debug)]
+struct Readable {
+    text: Arc<ModelText>,
+    /// Why its chat template is not used.
+    template_error: Option<Arc<str>>,
+}
 
 /// What one attempt gave, and when.
 #[derive(Debug)]
@@ -89,13 +97,16 @@ impl ModelTexts {
             return FoundText { text: None, note: note.to_owned() };
         };
         match self.load(&dir, rules).await {
-            Ok(text) => {
+            Ok(Readable { text, template_error }) => {
                 let template = if text.chat_template.is_some() {
                     "tokenizer and chat template"
                 } else {
                     "tokenizer without a chat template (chat requests are not matched)"
                 };
-                let note = format!("{template} from {}", dir.display());
+                let mut note = format!("{template} from {}", dir.display());
+                if let Some(error) = template_error {
+                    note = format!("{note}: {error}");
+                }
                 FoundText { text: Some(text), note }
             }
             Err(error) => FoundText { text: None, note: error },
@@ -129,10 +140,13 @@ impl ModelTexts {
 async fn load_apart(dir: PathBuf, rules: EngineRules) -> Loaded {
     let loading = tokio::task::spawn_blocking(move || {
         let parts = load_model_text_for(&dir, rules).map_err(|error| error.to_string())?;
-        Ok(Arc::new(ModelText {
+        let text = Arc::new(ModelText {
             vocabulary: Arc::new(parts.vocabulary),
             chat_template: parts.chat_template,
-        }))
+            rules,
+        });
+        let template_error = parts.template_error.map(|error| error.to_string().into());
+        Ok(Readable { text, template_error })
     });
     loading.await.unwrap_or_else(|_| Err("loading the tokenizer failed (this is a bug)".to_owned()))
 }

@@ -5,7 +5,7 @@ use super::kv_events::KvPort;
 use crate::account::{ShardCounters, ShardPhase, StageHistograms};
 use crate::base::{NanosSinceStart, ShardIndex};
 use crate::mailbox::{ControlEnd, KvBatch, ShardCommand, ShardPort};
-use crate::worker::FleetSnapshot;
+use crate::worker::{FleetSnapshot, LoadReport};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +39,17 @@ impl Ports {
             drop(shard.port.fleet.write(Arc::clone(snapshot)));
             shard.port.bell.ring();
         }
+    }
+
+    /// Hands every shard these reports; returns how many found no room. Shards are not woken: they look before they choose.
+    pub(super) fn report(&self, reports: &[LoadReport]) -> u64 {
+        let mut dropped = 0;
+        for shard in self.shards.borrow_mut().iter_mut() {
+            for report in reports {
+                dropped += u64::from(shard.port.reports.push(*report).is_err());
+            }
+        }
+        dropped
     }
 
     /// Tells every shard to drain; one whose ring is full is told at the next call.

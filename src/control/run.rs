@@ -3,9 +3,10 @@
 
 use super::admin::{self, Question};
 use super::explain::{self, Explainer};
-use super::feeds::Feeds;
+use super::feeds::{Feeds, Tiers};
 use super::fleet::Fleet;
-use super::kv_events::FeedNotice;
+use super::kv_events::{FeedNotice, LowerTiers};
+use super::load::{Desk, LoadTasks};
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
@@ -16,7 +17,7 @@ use crate::account::{ShardPhase, StageHistograms};
 use crate::base::{Clock, NanosSinceStart, WorkerIndex};
 use crate::config::Config;
 use crate::index::IndexReader;
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, WorkerState};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 /// How often histograms are fetched, commands repeated and the end of the shards looked for.
@@ -50,6 +51,8 @@ struct Control {
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
     snapshots: Snapshots,
+    loads: LoadTasks,
+    desk: Rc<Desk>,
     histograms: StageHistograms,
     explainer: Explainer,
     /// Workers of which it was said that they have no events.
@@ -101,11 +104,22 @@ impl Control {
             clock,
             seed,
             shard_count: ports.shard_count(),
+            index: index.clone(),
         };
         let snapshots = Snapshots::start(&kept, snapshot);
         let budget = config.limits.index_bytes_max;
-        let loading = snapshots.loading().cloned();
-        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, loading);
+        let counted = LowerTiers {
+            host: config.kv.host_credit_percent > 0,
+            disk: config.kv.disk_credit_percent > 0,
+        };
+        let tiers = Tiers { counted, numbers: fleet.tier_numbers() };
+        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers, &snapshots);
+        let to_shards = Rc::clone(&ports);
+        let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
+        let desk = Desk::new(clock, Arc::clone(&board), config.load.age_max, post);
+        let desk = Rc::new(desk);
+        let (load, timeout) = (config.load, config.health.timeout);
+        let loads = LoadTasks::new(Rc::clone(&desk), clock, client, load, timeout);
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);
@@ -116,6 +130,8 @@ impl Control {
             snapshot: Arc::default(),
             feeds,
             snapshots,
+            loads,
+            desk,
             histograms: StageHistograms::new(),
             explainer: Explainer::new(),
             unfed,
@@ -136,13 +152,13 @@ impl Control {
         asked: &mut mpsc::Receiver<Question>,
         mut stop: Stop,
     ) {
-        let mut tick = interval(TICK);
+        let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 Some(notice) = probed.recv() => self.probed(notice),
                 Some(notice) = fed.recv() => {
-                    if self.fleet.set_feed(notice.rank, notice.live, notice.block_size_tokens) {
+                    if self.fleet.set_feed(notice) {
                         self.publish();
                     }
                 }
@@ -150,6 +166,7 @@ impl Control {
                 () = stop.asked() => self.start_drain(),
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
+                    self.desk.tick(self.fleet.rank_count());
                     self.stop_waiting();
                     self.snapshots.tick(&self.feeds);
                     if self.drained() {
@@ -187,6 +204,7 @@ impl Control {
                     );
                 }
                 self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
+                self.loads.adjust(self.fleet.load_plans());
                 self.publish();
             }
         }
@@ -234,22 +252,32 @@ impl Control {
                     index: &self.setup.index,
                     counters: &self.ports.counters(),
                     histograms: &self.histograms,
-                    feeds: self.feeds.counters(),
+                    feeds: &self.feeds,
                     saving: self.snapshots.saving(),
+                    desk: &self.desk,
                     now: self.setup.clock.now(),
                 });
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
-                let _ = answer.send(workers::list(&self.snapshot, &self.setup.board));
+                let sources = workers::Sources {
+                    fleet: &self.snapshot,
+                    board: &self.setup.board,
+                    reports: &self.desk.reports(),
+                    loads: &self.loads,
+                    feeds: &self.feeds,
+                    now: self.setup.clock.now(),
+                };
+                let _ = answer.send(workers::list(&sources));
             }
             Question::Overlap(asked, answer) => {
                 let sources = explain::Sources {
+                    config: &self.setup.config,
                     fleet: &self.snapshot,
                     board: &self.setup.board,
+                    reports: &self.desk.reports(),
                     index: &self.setup.index,
-                    policy: self.setup.config.policy,
-                    rank_concurrency_max: self.setup.config.rank_concurrency_max,
+                    counters: &self.ports.counters(),
                     now: self.setup.clock.now(),
                 };
                 let _ = answer.send(self.explainer.explain(&asked, &sources));

@@ -2,10 +2,16 @@
 //! plane's loop; costs nothing between scrapes. Label sets are bounded: workers, ranks, models (the first 64 have
 //! their own label, the rest share `other`), endpoints, reasons.
 
-use super::kv_events::{BatchResult, Dropped, EventKind, FeedCounters, Outcome, ResetReason};
+use super::feeds::Feeds;
+use super::kv_events::{
+    BatchResult, Dropped, EventKind, FeedCounters, Outcome, ReplayResult, ResetReason, Tier,
+};
+use super::load::Desk;
 use super::metrics_text::{MetricsText, approximate};
+use super::scrape_load::loads;
 use super::snapshots::Saving;
 use super::workers::engine;
+use super::zmq::LossReason;
 use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
 use crate::base::limits::MODELS_MAX;
 use crate::base::{NanosSinceStart, RankIndex, broken_invariant_count};
@@ -21,8 +27,9 @@ pub(super) struct Sources<'a> {
     pub(super) index: &'a IndexReader,
     pub(super) counters: &'a [Arc<ShardCounters>],
     pub(super) histograms: &'a StageHistograms,
-    pub(super) feeds: &'a FeedCounters,
+    pub(super) feeds: &'a Feeds,
     pub(super) saving: Option<&'a Saving>,
+    pub(super) desk: &'a Desk,
     pub(super) now: NanosSinceStart,
 }
 
@@ -79,9 +86,10 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     plain(sources, &mut text);
     ranks(sources, &mut text);
     workers(sources, &mut text);
+    loads(sources, &mut text);
     overlap_errors(sources, &mut text);
     stages(sources, &mut text);
-    kv_feeds(sources.feeds, &mut text);
+    kv_feeds(sources.feeds.counters(), &mut text);
     index(sources.index, &mut text);
     if let Some(saving) = sources.saving {
         snapshots(saving, sources, &mut text);
@@ -180,7 +188,7 @@ fn help(count: Count) -> &'static str {
 
 fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
     type Read = fn(&Sources<'_>, RankIndex) -> Option<u64>;
-    let gauges: [(&str, &str, Read); 5] = [
+    let gauges: [(&str, &str, Read); 7] = [
         ("in_flight", "Requests in flight on a rank from this router.", |sources, rank| {
             sources.board.rank(rank).map(|load| u64::from(load.in_flight()))
         }),
@@ -195,6 +203,12 @@ fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
         }),
         ("kv_feed_live", "1 while the rank's KV events are followed.", |sources, rank| {
             sources.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
+        }),
+        ("kv_rank_blocks", "Blocks of a rank known by its engine's hashes.", |sources, rank| {
+            sources.feeds.status(rank).map(|feed| u64::try_from(feed.blocks()).unwrap_or(u64::MAX))
+        }),
+        ("kv_quiet_seconds", "Time since the rank's last KV event batch.", |sources, rank| {
+            sources.feeds.status(rank)?.quiet().map(|quiet| quiet.as_secs())
         }),
     ];
     for (name, help, read) in gauges {
@@ -283,19 +297,54 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
         family.sample(&[("reason", label)], feeds.reset_count(reason));
     }
     let mut family = text.counter("kv_replays_total", "Replays of missed KV event batches.");
-    family.sample(&[("result", "complete")], feeds.replay_count(true));
-    family.sample(&[("result", "incomplete")], feeds.replay_count(false));
+    for (result, label) in ReplayResult::ALL {
+        family.sample(&[("result", label)], feeds.replay_count(result));
+    }
+    let help = "KV event batches lost between two others that no replay brought.";
+    text.counter("kv_missed_batches_total", help).sample(&[], feeds.missed_count());
+    let help = "Connections for KV events that ended; each is opened again.";
+    let mut family = text.counter("kv_connections_lost_total", help);
+    for (reason, label) in LossReason::ALL {
+        family.sample(&[("reason", label)], feeds.loss_count(reason));
+    }
     text.counter("kv_feed_stalled_total", "Waits of feeds for a full ring.")
         .sample(&[], feeds.stall_count());
-    let blocks = u64::try_from(feeds.block_count()).unwrap_or(u64::MAX);
-    text.gauge("kv_tracked_blocks", "Blocks known by the engines' hashes.").sample(&[], blocks);
+    let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    text.gauge("kv_tracked_blocks", "Blocks known by the engines' hashes.")
+        .sample(&[], wide(feeds.block_count()));
+    let help = "Blocks that a storage tier holds; one may be in several.";
+    let mut family = text.gauge("kv_tier_blocks", help);
+    for tier in Tier::ALL {
+        family.sample(&[("tier", tier.label())], wide(feeds.tier_block_count(tier)));
+    }
+    text.gauge("kv_tracked_bytes", "Memory of the feeds' maps.")
+        .sample(&[], wide(feeds.byte_count()));
+    kv_orphans(feeds, text);
+}
+
+fn kv_orphans(feeds: &FeedCounters, text: &mut MetricsText) {
+    let waiting = u64::try_from(feeds.orphan_count()).unwrap_or(u64::MAX);
+    let help = "Blocks kept until the event of the block before them comes.";
+    text.gauge("kv_orphan_blocks", help).sample(&[], waiting);
+    let gone = feeds.orphans_gone_count();
+    let help = "Blocks that do not wait for the block before them any more.";
+    let mut family = text.counter("kv_orphans_total", help);
+    for (label, count) in
+        [("applied", gone.applied), ("dropped", gone.dropped), ("removed", gone.removed)]
+    {
+        family.sample(&[("result", label)], u64::try_from(count).unwrap_or(u64::MAX));
+    }
 }
 
 fn index(index: &IndexReader, text: &mut MetricsText) {
-    text.gauge("index_entries", "Block paths in the index.").sample(&[], index.entry_count());
+    text.gauge("index_entries", "Blocks in the index.").sample(&[], index.entry_count());
+    text.gauge("index_runs", "Runs that the blocks of the index lie in.")
+        .sample(&[], index.run_count());
     text.gauge("index_bytes", "Memory of the index.").sample(&[], index.memory_bytes());
-    text.counter("index_refused_total", "Stores refused at limits.index_bytes_max.")
+    text.counter("index_refused_total", "Stores refused: over a limit, or without memory.")
         .sample(&[], index.refused_count());
+    text.counter("index_evicted_total", "Blocks evicted at limits.index_bytes_max, coldest first.")
+        .sample(&[], index.evicted_count());
 }
 
 fn snapshots(saving: &Saving, sources: &Sources<'_>, text: &mut MetricsText) {
@@ -314,12 +363,12 @@ fn snapshots(saving: &Saving, sources: &Sources<'_>, text: &mut MetricsText) {
         text.gauge("snapshot_copy_seconds", help).seconds(&[], last.copy_ns_max);
     }
     let help = "Blocks that came from a snapshot, confirmed or not.";
-    let restored = sources.feeds.restored_count();
+    let restored = sources.feeds.counters().restored_count();
     text.counter("snapshot_restored_blocks_total", help).sample(&[], restored);
     let help = "Blocks of a snapshot that are not held, or not any more, unconfirmed.";
     let mut family = text.counter("snapshot_dropped_blocks_total", help);
     for (reason, label) in Dropped::ALL {
-        family.sample(&[("reason", label)], sources.feeds.dropped_count(reason));
+        family.sample(&[("reason", label)], sources.feeds.counters().dropped_count(reason));
     }
 }
 

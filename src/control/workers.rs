@@ -1,11 +1,26 @@
 //! The fleet as JSON, for `GET /workers`: what people ask first when a request went somewhere odd.
 
-use crate::base::{RankIndex, WorkerIndex};
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, Rank, WorkerState};
+use super::feeds::Feeds;
+use super::kv_events::FeedStatus;
+use super::load::{LoadTasks, Source};
+use super::metrics_text::approximate;
+use crate::base::{NanosSinceStart, RankIndex, WorkerIndex};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReports, Rank, WorkerState};
 use serde_json::{Value, json};
 
+/// What the list is made from.
+pub(super) struct Sources<'a> {
+    pub(super) fleet: &'a FleetSnapshot,
+    pub(super) board: &'a LoadBoard,
+    pub(super) reports: &'a LoadReports,
+    pub(super) loads: &'a LoadTasks,
+    pub(super) feeds: &'a Feeds,
+    pub(super) now: NanosSinceStart,
+}
+
 /// All workers with their ranks, models and load.
-pub(super) fn list(fleet: &FleetSnapshot, board: &LoadBoard) -> Value {
+pub(super) fn list(sources: &Sources<'_>) -> Value {
+    let fleet = sources.fleet;
     let workers: Vec<Value> = fleet
         .workers
         .iter()
@@ -18,7 +33,8 @@ pub(super) fn list(fleet: &FleetSnapshot, board: &LoadBoard) -> Value {
                 "engine": engine(worker.dialect),
                 "state": state(worker.state),
                 "models": models_of(fleet, index),
-                "ranks": ranks_of(fleet, index, board),
+                "load_source": sources.loads.source(index).map(Source::word),
+                "ranks": ranks_of(index, sources),
             }))
         })
         .collect();
@@ -36,20 +52,21 @@ fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
     served.map(|model| &*model.name).collect()
 }
 
-fn ranks_of(fleet: &FleetSnapshot, worker: WorkerIndex, board: &LoadBoard) -> Vec<Value> {
-    let ranks = fleet.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == worker);
+fn ranks_of(worker: WorkerIndex, sources: &Sources<'_>) -> Vec<Value> {
+    let ranks = sources.fleet.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == worker);
     ranks
-        .filter_map(|(index, rank)| shown(RankIndex::try_from_index(index)?, rank, board))
+        .filter_map(|(index, rank)| shown(RankIndex::try_from_index(index)?, rank, sources))
         .collect()
 }
 
-fn shown(index: RankIndex, rank: &Rank, board: &LoadBoard) -> Option<Value> {
-    let load = board.rank(index)?;
+fn shown(index: RankIndex, rank: &Rank, sources: &Sources<'_>) -> Option<Value> {
+    let load = sources.board.rank(index)?;
     Some(json!({
         "rank": index.0,
         "dp_rank": rank.dp_rank.0,
         "address": rank.address.to_string(),
         "kv_events": rank.kv_feed_live,
+        "kv_feed": sources.feeds.status(index).map(following),
         "block_size": rank.block_size_tokens,
         "kv_blocks": rank.kv_block_count,
         "concurrency_max": rank.concurrency_max,
@@ -58,7 +75,34 @@ fn shown(index: RankIndex, rank: &Rank, board: &LoadBoard) -> Option<Value> {
         "decode_tokens": load.decode_tokens(),
         "failures": load.failures(),
         "breaker_open": load.is_open(),
+        "report": report(index, sources.reports, sources.now),
     }))
+}
+
+/// How a rank's event stream is.
+fn following(feed: &FeedStatus) -> Value {
+    json!({
+        "state": feed.state().name(),
+        "blocks": feed.blocks(),
+        "quiet_s": feed.quiet().map(|quiet| quiet.as_secs()),
+        "resets": feed.resets(),
+        "connections_lost": feed.losses(),
+    })
+}
+
+/// What the rank's engine said last of its load, and what of it is not ours; null if it never said anything.
+pub(super) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStart) -> Value {
+    let Some(report) = reports.newest(rank) else { return Value::Null };
+    json!({
+        "age_seconds": approximate(now.since(report.at)) / 1e9,
+        "counts": reports.counting(rank, now).is_some(),
+        "running": report.running,
+        "waiting": report.waiting,
+        "kv_usage": report.kv_permille.map(|permille| f64::from(permille) / 1e3),
+        "foreign_requests": report.foreign.requests,
+        "foreign_waiting_tokens": report.foreign.waiting_tokens,
+        "foreign_held_tokens": report.foreign.held_tokens,
+    })
 }
 
 /// The engine's word.

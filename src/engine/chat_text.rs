@@ -24,7 +24,10 @@ impl ChatText {
     /// For a model folder.
     pub(super) fn from_model_dir(dir: &Path) -> Result<Self, String> {
         let parts = load_model_text(dir).map_err(|error| error.to_string())?;
-        Ok(Self { template: parts.chat_template })
+        match parts.template_error {
+            None => Ok(Self { template: parts.chat_template }),
+            Some(error) => Err(error.to_string()),
+        }
     }
 
     /// The text of a chat request's body.

@@ -186,6 +186,18 @@ impl PrefixCache {
         self.blocks.len() - self.empty.len() - self.idle.len()
     }
 
+    /// Leading full blocks of a prompt that are held, also where they end with it.
+    #[must_use]
+    pub fn held_blocks(&self, prompt: &[u32], salt: &str) -> usize {
+        let mut last_hash = None;
+        let held = prompt.chunks_exact(self.block_size_tokens).take_while(|tokens| {
+            let hash = hash_block(last_hash, salt, tokens);
+            last_hash = Some(hash);
+            self.find(hash).is_some()
+        });
+        held.count()
+    }
+
     /// All blocks.
     #[must_use]
     pub fn capacity_blocks(&self) -> usize {

@@ -18,6 +18,7 @@ pub(super) type BatchSink = mpsc::Sender<Vec<CacheEvent>>;
 enum Command {
     Submit { request: RequestId, dp_rank: Option<usize>, work: Work, steps: StepSink },
     ClearCaches { done: oneshot::Sender<bool> },
+    Held { prompt: Vec<u32>, salt: String, done: oneshot::Sender<Vec<usize>> },
 }
 
 /// Talks to the ranks' task. Cheap to clone; the task ends with the last clone.
@@ -91,6 +92,13 @@ impl RanksHandle {
         let (done, answer) = oneshot::channel();
         let sent = self.commands.send(Command::ClearCaches { done }).await;
         sent.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// Leading full blocks of a prompt that each rank holds; empty when the engine is stopping.
+    pub(super) async fn held_blocks(&self, prompt: Vec<u32>, salt: String) -> Vec<usize> {
+        let (done, answer) = oneshot::channel();
+        let sent = self.commands.send(Command::Held { prompt, salt, done }).await;
+        if sent.is_ok() { answer.await.unwrap_or_default() } else { Vec::new() }
     }
 
     /// Figures of every rank after the last thing that happened.
@@ -190,6 +198,10 @@ impl RanksTask {
                     all &= rank.clear_cache();
                 }
                 let _client_left = done.send(all);
+            }
+            Command::Held { prompt, salt, done } => {
+                let held = self.ranks.iter().map(|rank| rank.held_blocks(&prompt, &salt)).collect();
+                let _client_left = done.send(held);
             }
         }
     }

@@ -175,6 +175,12 @@ impl RankSchedule {
         self.waiting.len() + self.running()
     }
 
+    /// Leading full blocks of a prompt that the cache holds.
+    #[must_use]
+    pub fn held_blocks(&self, prompt: &[u32], salt: &str) -> usize {
+        self.cache.held_blocks(prompt, salt)
+    }
+
     /// Forgets the cache's content; `false` while requests hold blocks.
     pub fn clear_cache(&mut self) -> bool {
         self.cache.clear()

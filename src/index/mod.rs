@@ -1,11 +1,11 @@
 //! The index: which rank holds which prefix, by bytes. Each shard owns one slice and alone writes it
 //! ([`SliceWriter`]); every shard reads all slices in place ([`IndexReader`]), without locks and without messages.
 //!
-//! An entry stands for one path of blocks from a root and has the ranks that hold its last block and the byte
-//! lengths of the blocks that follow. A path belongs to the slice that its first block gives ([`slice_of`]), with
-//! all that extends it. A walk is bounded by `WALK_PROBES_MAX`, the memory by the budget; at the budget stores
-//! are refused and counted. Never waits, never panics, and never says that a rank holds what it does not hold, but for the
-//! moments that a change is under way.
+//! Blocks that follow each other without a branch lie together in runs, with the ranks that hold them; a path belongs to
+//! the slice that its first block gives ([`slice_of`]), with all that extends it. A walk is bounded by
+//! `WALK_PROBES_MAX`, the memory by the budget, at which the coldest ends of paths go and are counted. Never waits,
+//! never panics, and never says that a rank holds what it does not hold, but for the moments that a change is under
+//! way.
 
 mod chunks;
 mod expiring;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use table::Table;
 use walk::Walk;
 
-/// Slots of one segment of a slice: adding one segment stalls the owner for some 20 to 40 us.
+/// Slots of one segment of a slice's locator: adding one segment stalls the owner for some microseconds.
 const SEGMENT_SLOTS: usize = 512;
 
 /// Makes an empty index of one slice per shard. The budget is for all slices together, in bytes.
@@ -96,20 +96,47 @@ impl IndexReader {
         }
     }
 
-    /// Entries of all slices.
+    /// Calls `each` with parent, key and byte length of every block that some rank holds or that a held one follows, in any
+    /// order, while the owners go on: a path that is split meanwhile may be left out in part.
+    pub fn visit(&self, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
+        for slice in self.slices.iter() {
+            slice.visit(each);
+        }
+    }
+
+    /// The same for one slice.
+    pub fn visit_slice(&self, slice: ShardIndex, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
+        if let Some(slice) = self.slices.get(slice.index()) {
+            slice.visit(each);
+        }
+    }
+
+    /// Blocks of all slices, with those that no rank holds but that others follow.
     #[must_use]
     pub fn entry_count(&self) -> u64 {
         self.slices.iter().map(|slice| slice.entry_count()).sum()
     }
 
-    /// Bytes allocated for entries; does not shrink.
+    /// Runs of blocks of all slices: how well paths compress.
+    #[must_use]
+    pub fn run_count(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.run_count()).sum()
+    }
+
+    /// Bytes allocated; does not shrink.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.slices.iter().map(|slice| slice.memory_bytes()).sum()
     }
 
-    /// Stores refused since start, because of the memory budget or because a rank, a block or the number of different
-    /// block lengths after one block was outside its limit.
+    /// Blocks evicted since start, the coldest ends of paths first, to stay within the memory budget.
+    #[must_use]
+    pub fn evicted_count(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.evicted_count()).sum()
+    }
+
+    /// Stores refused since start, because a rank, a block or the number of different block lengths after one block was
+    /// outside its limit, or because evictions made no room.
     #[must_use]
     pub fn refused_count(&self) -> u64 {
         self.slices.iter().map(|slice| slice.refused_count()).sum()

@@ -30,7 +30,8 @@ pub struct Overlaps {
     best: Vec<Overlap>,
     /// Ranks whose overlap is not zero.
     held: Vec<RankIndex>,
-    pub(super) scratch: Scratch,
+    /// Taken out by a walk.
+    pub(super) scratch: Option<Box<Scratch>>,
 }
 
 impl Overlaps {
@@ -40,7 +41,7 @@ impl Overlaps {
         Self {
             best: vec![Overlap::default(); rank_count],
             held: Vec::with_capacity(rank_count),
-            scratch: Scratch::default(),
+            scratch: Some(Box::default()),
         }
     }
 

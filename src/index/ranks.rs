@@ -1,7 +1,7 @@
 //! The ranks that a walk still follows: those that hold every block so far.
 
 use super::overlaps::{Overlap, Overlaps};
-use super::table::{CELL_WORDS, Node, Spill};
+use super::table::{CELL_WORDS, Seen};
 use super::words::{LANES, cell_of, contains, from_lanes, lane_rank, lanes, rank_lane};
 use crate::base::RankIndex;
 
@@ -12,6 +12,8 @@ const _: () = assert!(FEW as usize == LANES);
 /// A set of ranks: lanes of a word while they are few, a bitset beyond.
 #[derive(Clone, Debug)]
 pub(super) enum Ranks {
+    /// Before the first block.
+    All,
     /// As in `index::words`.
     Few(u64),
     /// Bit `r` stands for the rank `r`.
@@ -19,95 +21,146 @@ pub(super) enum Ranks {
 }
 
 impl Ranks {
-    /// All ranks of an entry.
-    pub(super) fn of(node: Node, spill: &Spill) -> Self {
-        match cell_of(node.ranks) {
-            None => Self::Few(node.ranks),
-            Some(_) => Self::Many(spill.rank_bits),
-        }
-    }
-
-    /// True when one of them holds the entry.
+    /// Keeps the ranks that hold all that is matched of a run, if that is all of the run; the others are recorded with
+    /// what they hold. False when none is left. `before` is what was found before the run.
     #[inline]
-    pub(super) fn meet(&self, node: Node, spill: &Spill) -> bool {
-        match (self, cell_of(node.ranks)) {
-            (Self::Few(word), None) => {
-                *word == node.ranks || lanes(*word).any(|lane| contains(node.ranks, lane))
-            }
-            (Self::Few(word), Some(_)) => lanes(*word).any(|lane| has(&spill.rank_bits, lane)),
-            (Self::Many(bits), None) => lanes(node.ranks).any(|lane| has(bits, lane)),
-            (Self::Many(bits), Some(_)) => {
-                bits.iter().zip(&spill.rank_bits).any(|(a, b)| a & b != 0)
-            }
+    pub(super) fn narrow(&mut self, seen: &Seen, before: Overlap, out: &mut Overlaps) -> bool {
+        let goes_on = seen.matched == seen.block_count;
+        let end = depth(seen, before, seen.matched);
+        if let (Self::Few(word), true, true) = (&*self, seen.partial.is_empty(), goes_on)
+            && *word == seen.ranks
+        {
+            return true;
         }
-    }
-
-    /// Drops the ranks that do not hold the entry; they get what was found before it.
-    #[inline]
-    pub(super) fn narrow(
-        &mut self,
-        node: Node,
-        spill: &Spill,
-        before: Overlap,
-        out: &mut Overlaps,
-    ) {
-        let kept = match (&mut *self, cell_of(node.ranks)) {
-            (Self::Few(word), None) if *word == node.ranks => return,
-            (Self::Few(word), None) => split(*word, out, before, |lane| contains(node.ranks, lane)),
-            (Self::Few(word), Some(_)) => {
-                split(*word, out, before, |lane| has(&spill.rank_bits, lane))
-            }
-            (Self::Many(bits), None) => {
-                let kept = from_lanes(lanes(node.ranks).filter(|lane| has(bits, *lane)));
-                for lane in lanes(kept) {
-                    clear(bits, lane);
-                }
-                record_bits(bits, before, out);
-                kept
-            }
-            (Self::Many(bits), Some(_)) => {
-                let mut left = [0; CELL_WORDS];
-                let mut kept_count = 0_u32;
-                for ((bits, held), left) in bits.iter_mut().zip(&spill.rank_bits).zip(&mut left) {
-                    *left = *bits & !held;
-                    *bits &= held;
-                    kept_count += bits.count_ones();
-                }
-                record_bits(&left, before, out);
-                if kept_count > FEW {
-                    return;
-                }
-                from_lanes(bit_ranks(bits).map(rank_lane))
-            }
-        };
-        *self = Self::Few(kept);
+        let (whole, left) = self.part(seen);
+        left.record_parts(seen, before, out);
+        if !goes_on {
+            whole.record(end, out);
+            return false;
+        }
+        *self = whole;
+        !self.is_empty()
     }
 
     /// All of them end here.
     pub(super) fn record(&self, found: Overlap, out: &mut Overlaps) {
         match self {
+            Self::All => {}
             Self::Few(word) => lanes(*word).for_each(|lane| out.record(lane_rank(lane), found)),
-            Self::Many(bits) => record_bits(bits, found, out),
+            Self::Many(bits) => bit_ranks(bits).for_each(|rank| out.record(rank, found)),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::All => false,
+            Self::Few(word) => *word == 0,
+            Self::Many(bits) => bits.iter().all(|word| *word == 0),
+        }
+    }
+
+    /// Those that hold all of the run, and the others.
+    #[inline]
+    fn part(&self, seen: &Seen) -> (Self, Self) {
+        let in_run = |lane: u16| match cell_of(seen.ranks) {
+            None => contains(seen.ranks, lane) || is_whole_part(seen, lane),
+            Some(_) => has(&seen.rank_bits, lane) || is_whole_part(seen, lane),
+        };
+        match self {
+            Self::All => {
+                let whole = match cell_of(seen.ranks) {
+                    None => Self::Few(seen.ranks),
+                    Some(_) => Self::Many(seen.rank_bits),
+                };
+                (whole, Self::All)
+            }
+            Self::Few(word) => {
+                let kept = from_lanes(lanes(*word).filter(|lane| in_run(*lane)));
+                let left = from_lanes(lanes(*word).filter(|lane| !in_run(*lane)));
+                (Self::Few(kept), Self::Few(left))
+            }
+            Self::Many(bits) => {
+                let mut held = seen.rank_bits;
+                if cell_of(seen.ranks).is_none() {
+                    held = [0; CELL_WORDS];
+                    lanes(seen.ranks).for_each(|lane| set(&mut held, lane));
+                }
+                let whole = whole_mask(seen);
+                let wholes = seen.partial.iter().filter(|(_, mask)| *mask & whole == whole);
+                wholes.for_each(|(lane, _)| set(&mut held, *lane));
+                let mut left = *bits;
+                let mut kept_count = 0;
+                for (left, held) in left.iter_mut().zip(&mut held) {
+                    *held &= *left;
+                    *left &= !*held;
+                    kept_count += held.count_ones();
+                }
+                (few_if_few(held, kept_count), Self::Many(left))
+            }
+        }
+    }
+
+    /// Records these ranks, none of which holds all of the run, with what they hold of it.
+    fn record_parts(mut self, seen: &Seen, before: Overlap, out: &mut Overlaps) {
+        if self.is_empty() {
+            return;
+        }
+        for (lane, mask) in &seen.partial {
+            if self.take(*lane) {
+                let held = usize::try_from(mask.trailing_ones()).unwrap_or(0).min(seen.matched);
+                let found = depth(seen, before, held);
+                if found.bytes > 0 {
+                    out.record(lane_rank(*lane), found);
+                }
+            }
+        }
+        self.record(before, out);
+    }
+
+    /// Takes a lane out; false when it was not there.
+    fn take(&mut self, lane: u16) -> bool {
+        match self {
+            Self::All => true,
+            Self::Few(word) => {
+                let there = contains(*word, lane);
+                *word = from_lanes(lanes(*word).filter(|other| *other != lane));
+                there
+            }
+            Self::Many(bits) => {
+                let there = has(bits, lane);
+                clear(bits, lane);
+                there
+            }
         }
     }
 }
 
-/// The lanes that `stays` keeps; the others are recorded.
+/// What a rank has that holds that many of the matched blocks.
 #[inline]
-fn split(word: u64, out: &mut Overlaps, before: Overlap, stays: impl Fn(u16) -> bool) -> u64 {
-    from_lanes(lanes(word).filter(|lane| {
-        let stays = stays(*lane);
-        if !stays {
-            out.record(lane_rank(*lane), before);
-        }
-        stays
-    }))
+fn depth(seen: &Seen, before: Overlap, held: usize) -> Overlap {
+    let end = held.checked_sub(1).and_then(|last| seen.bytes.get(last));
+    end.map_or(before, |bytes| Overlap {
+        blocks: before.blocks + u32::try_from(held).unwrap_or(0),
+        bytes: *bytes,
+    })
 }
 
-fn record_bits(bits: &[u64; CELL_WORDS], found: Overlap, out: &mut Overlaps) {
-    if bits.iter().any(|word| *word != 0) {
-        bit_ranks(bits).for_each(|rank| out.record(rank, found));
+/// A bit for each block of the run.
+fn whole_mask(seen: &Seen) -> u64 {
+    (1 << seen.block_count) - 1
+}
+
+/// True for a rank that is listed with parts but has them all.
+fn is_whole_part(seen: &Seen, lane: u16) -> bool {
+    let whole = whole_mask(seen);
+    seen.partial.iter().any(|(other, mask)| *other == lane && *mask & whole == whole)
+}
+
+fn few_if_few(bits: [u64; CELL_WORDS], count: u32) -> Ranks {
+    if count > FEW {
+        return Ranks::Many(bits);
     }
+    Ranks::Few(from_lanes(bit_ranks(&bits).map(rank_lane)))
 }
 
 fn bit_ranks(bits: &[u64; CELL_WORDS]) -> impl Iterator<Item = RankIndex> {
@@ -128,7 +181,13 @@ fn has(bits: &[u64; CELL_WORDS], lane: u16) -> bool {
     bits.get(rank / 64).is_some_and(|word| word >> (rank % 64) & 1 == 1)
 }
 
-#[inline]
+fn set(bits: &mut [u64; CELL_WORDS], lane: u16) {
+    let rank = lane_rank(lane).index();
+    if let Some(word) = bits.get_mut(rank / 64) {
+        *word |= 1 << (rank % 64);
+    }
+}
+
 fn clear(bits: &mut [u64; CELL_WORDS], lane: u16) {
     let rank = lane_rank(lane).index();
     if let Some(word) = bits.get_mut(rank / 64) {

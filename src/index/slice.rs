@@ -1,41 +1,56 @@
-//! The writing side of one slice: turns stores and removals of ranks into entries. Runs on the shard that owns
+//! The writing side of one slice: turns stores and removals of ranks into runs of blocks. Runs on the shard that owns
 //! the slice, called between requests.
 //!
-//! An entry exists while a rank holds it or a child of it is listed. It is listed at its parent (its length is among
-//! the parent's child lengths) while a rank holds it. So children may arrive before their parents and leave after them:
-//! the parent's entry is then there without ranks, and the walk does not reach past it.
-//! What does not fit (memory, limits) is refused and counted; a refused block is a miss later, never a wrong hit.
+//! A block stays while a rank holds it, or a later block of its path. A block whose parent was never stored hangs on an
+//! unlisted one: the walk does not reach it before the parent comes. So children may arrive before their parents and
+//! leave after them.
+//! At the memory budget the coldest of some leaves goes (an end of a path, up to `RUN_BLOCKS_MAX` blocks), with all its
+//! ranks. What does not fit then, or is outside a limit, is refused and counted. Either is a miss later, never a wrong hit.
 
 use super::Shape;
-use super::table::{Link, Place, Table, TableWriter};
+use super::table::{Location, RunId, STORE_CELLS_MAX, Table, TableWriter};
 use super::words::rank_lane;
-use crate::base::RankIndex;
 use crate::base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
+use crate::base::{NanosSinceStart, RankIndex};
 use crate::block::BlockKey;
 use crate::mailbox::KvOp;
 use std::sync::Arc;
+
+/// Leaves that an eviction compares.
+const LEAVES_COMPARED: usize = 8;
+/// Runs that it looks at for them.
+const RUNS_LOOKED_AT: u32 = 64;
+/// A prime, so that runs made one after the other are not compared with each other alone.
+const HAND_STEP: u32 = 7_919;
+/// Evictions for one store; past them it is refused.
+const EVICTIONS_MAX: usize = 8;
 
 /// The one writer of a slice. Apply only operations of paths that [`super::slice_of`] gives to it.
 #[derive(Debug)]
 pub struct SliceWriter {
     table: TableWriter,
+    /// Where the search for cold leaves goes on.
+    hand: u32,
 }
 
 impl SliceWriter {
     pub(super) fn new(shape: Shape) -> Self {
-        Self { table: TableWriter::new(shape) }
+        Self { table: TableWriter::new(shape), hand: 0 }
     }
 
     pub(super) fn table(&self) -> Arc<Table> {
         self.table.table()
     }
 
+    /// Tells the time, in whole seconds of which the age of blocks counts. Call it about once a second.
+    pub fn tick(&self, now: NanosSinceStart) {
+        self.table.set_epoch(u32::try_from(now.0 / 1_000_000_000).unwrap_or(u32::MAX));
+    }
+
     /// Applies one change. Storing what the rank holds and removing what it does not hold change nothing.
     pub fn apply(&mut self, rank: RankIndex, op: KvOp) {
         match op {
             KvOp::Store { parent, key, block_bytes } => {
-                self.table.make_room(key);
-                self.table.make_room(parent);
                 let within_limits = rank.index() < RANKS_MAX
                     && (1..=BLOCK_BYTES_MAX).contains(&usize::from(block_bytes))
                     && parent != key;
@@ -45,66 +60,115 @@ impl SliceWriter {
             }
             KvOp::Remove { key } => self.remove(rank_lane(rank), key),
         }
+        self.table.publish_sizes();
     }
 
     /// False when it was refused; then nothing has changed.
     fn store(&mut self, lane: u16, parent: BlockKey, key: BlockKey, block_bytes: u16) -> bool {
-        let found = self.table.find(key);
-        if let Some(place) = found.filter(|place| !self.table.has_no_ranks(*place)) {
-            return self.table.add_rank(place, lane);
+        let listed =
+            |table: &TableWriter, at: Location| at.offset > 0 || !table.is_unlisted(at.run);
+        if let Some(at) = self.table.find(key).filter(|at| listed(&self.table, *at)) {
+            self.table.use_now(at.run);
+            return self.table.hold(at.run, at.offset, lane);
         }
-        if !self.list(parent, block_bytes) {
-            return false;
+        self.make_room(parent, key);
+        let (unlisted, before) = (self.table.find(key), self.table.find(parent));
+        if let (None, Some(end)) = (unlisted, before) {
+            let is_end = end.offset + 1 == self.table.block_count(end.run);
+            if is_end && self.table.may_append(end.run, lane) {
+                return self.table.append(end.run, key, block_bytes);
+            }
         }
-        // Listing inserts at most the parent, and insertion moves nothing: `found` still holds.
-        let Some(place) = found.or_else(|| self.table.insert(key)) else {
-            self.unlist(parent, block_bytes);
-            return false;
+        let Some(parent) = self.run_to(parent, before) else { return false };
+        let run = match unlisted {
+            Some(at) => self.table.adopt(at.run, parent, block_bytes).then_some(at.run),
+            None => self.table.create(Some(parent), key, block_bytes),
         };
-        if let Some(link) = self.table.link_mut(place) {
-            *link = Link { parent: parent.to_word(), block_bytes, ..*link };
+        match run {
+            Some(run) => self.table.hold(run, 0, lane),
+            None => {
+                self.settle(parent);
+                false
+            }
         }
-        self.table.add_rank(place, lane)
+    }
+
+    /// The run that ends with a block, which is at `at`; made by a split, or as an unlisted one if it is nowhere.
+    fn run_to(&mut self, end: BlockKey, at: Option<Location>) -> Option<RunId> {
+        let Some(at) = at else {
+            self.table.make_room(end);
+            return self.table.create(None, end, 0);
+        };
+        if at.offset + 1 == self.table.block_count(at.run) {
+            return Some(at.run);
+        }
+        self.table.split(at.run, at.offset + 1)
     }
 
     fn remove(&mut self, lane: u16, key: BlockKey) {
-        let Some(place) = self.table.find(key) else { return };
-        if !self.table.remove_rank(place, lane) || !self.table.has_no_ranks(place) {
-            return;
+        let Some(at) = self.table.find(key) else { return };
+        let is_end = at.offset + 1 == self.table.block_count(at.run) && at.offset > 0;
+        if is_end && self.table.is_only_holder(at.run, lane) && !self.table.has_children(at.run) {
+            // The usual way of eviction: last block first.
+            return self.table.truncate(at.run, at.offset);
         }
-        let link = self.table.link(place).copied().unwrap_or_default();
-        if let Some(link) = self.table.link_mut(place) {
-            link.block_bytes = 0;
-        }
-        self.remove_if_bare(place);
-        if let Some(parent) = BlockKey::from_word(link.parent) {
-            self.unlist(parent, link.block_bytes);
+        if self.table.release(at.run, at.offset, lane) {
+            self.settle(at.run);
         }
     }
 
-    /// Counts a child of that length at the parent, whose entry is made if there is none.
-    fn list(&mut self, parent: BlockKey, block_bytes: u16) -> bool {
-        let Some(place) = self.table.find(parent).or_else(|| self.table.insert(parent)) else {
-            return false;
-        };
-        let listed = self.table.add_length(place, block_bytes);
-        if !listed {
-            self.remove_if_bare(place);
-        }
-        listed
-    }
-
-    fn unlist(&mut self, parent: BlockKey, block_bytes: u16) {
-        if let Some(place) = self.table.find(parent) {
-            self.table.drop_length(place, block_bytes);
-            self.remove_if_bare(place);
+    /// Gives back what neither a rank nor a child keeps, from the run towards the root.
+    fn settle(&mut self, run: RunId) {
+        let mut next = Some(run);
+        while let Some(run) = next {
+            if self.table.has_children(run) {
+                return;
+            }
+            if !self.table.has_no_ranks(run) {
+                return self.table.trim(run);
+            }
+            next = self.table.destroy(run);
         }
     }
 
-    /// Removes an entry that neither a rank nor a child keeps.
-    fn remove_if_bare(&mut self, place: Place) {
-        if self.table.has_no_ranks(place) && self.table.has_no_lengths(place) {
-            self.table.remove(place);
+    /// Makes sure, as far as it can, that a store finds memory.
+    fn make_room(&mut self, parent: BlockKey, key: BlockKey) {
+        self.table.make_room(key);
+        for _ in 0..EVICTIONS_MAX {
+            if self.table.has_room(STORE_CELLS_MAX) {
+                return;
+            }
+            let keep = self.table.find(parent).map(|at| at.run);
+            if !self.evict(keep) {
+                return;
+            }
         }
+    }
+
+    /// Takes the coldest of the next leaves out, but for `keep`. False when there was none.
+    fn evict(&mut self, keep: Option<RunId>) -> bool {
+        let runs = self.table.runs_allocated();
+        self.hand = self.hand.wrapping_add(1);
+        let mut leaves: Vec<(u32, RunId)> = Vec::with_capacity(LEAVES_COMPARED);
+        for _ in 0..RUNS_LOOKED_AT.min(runs) {
+            self.hand = (self.hand + HAND_STEP) % runs.max(1);
+            let run = RunId(self.hand);
+            let is_leaf = self.table.block_count(run) > 0
+                && !self.table.has_children(run)
+                && !self.table.is_unlisted(run);
+            if is_leaf && keep != Some(run) {
+                leaves.push((self.table.used(run), run));
+            }
+            if leaves.len() == LEAVES_COMPARED {
+                break;
+            }
+        }
+        let Some(&(_, coldest)) = leaves.iter().min_by_key(|(used, _)| *used) else { return false };
+        let before = self.table.entry_count();
+        if let Some(parent) = self.table.destroy(coldest) {
+            self.settle(parent);
+        }
+        self.table.count_evicted(before.saturating_sub(self.table.entry_count()));
+        true
     }
 }

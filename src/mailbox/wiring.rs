@@ -4,13 +4,13 @@
 use crate::account::{ShardCounters, StageHistograms};
 use crate::base::ShardIndex;
 use crate::base::limits::{
-    COMMAND_RING_MAX, HISTOGRAM_RING_MAX, KV_RING_BATCHES_MAX, MESH_RING_MAX,
+    COMMAND_RING_MAX, HISTOGRAM_RING_MAX, KV_RING_BATCHES_MAX, LOAD_RING_MAX, MESH_RING_MAX,
 };
 use crate::mailbox::{KvBatch, MeshMessage, ShardCommand};
 use crate::ring::{
     Bell, Consumer, LatestReader, LatestWriter, MeshPort, Producer, latest, mesh, spsc,
 };
-use crate::worker::FleetSnapshot;
+use crate::worker::{FleetSnapshot, LoadReport};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct ShardPort {
     pub kv: Producer<KvBatch>,
     /// The newest fleet; an unread one is replaced.
     pub fleet: LatestWriter<Arc<FleetSnapshot>>,
+    /// What engines say of their load. No bell: a shard looks before it chooses a rank.
+    pub reports: Producer<LoadReport>,
     /// Commands.
     pub commands: Producer<ShardCommand>,
     /// Latencies, once per second.
@@ -47,6 +49,8 @@ pub struct ShardEnd {
     pub kv: Consumer<KvBatch>,
     /// The newest fleet.
     pub fleet: LatestReader<Arc<FleetSnapshot>>,
+    /// What engines say of their load.
+    pub reports: Consumer<LoadReport>,
     /// Commands.
     pub commands: Consumer<ShardCommand>,
     /// Latencies, once per second.
@@ -70,19 +74,31 @@ pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
         let Some(index) = ShardIndex::try_from_index(number) else { break };
         let (kv_in, kv) = spsc(KV_RING_BATCHES_MAX);
         let (fleet_in, fleet) = latest();
+        let (reports_in, reports) = spsc(LOAD_RING_MAX);
         let (commands_in, commands) = spsc(COMMAND_RING_MAX);
         let (histograms, histograms_out) = spsc(HISTOGRAM_RING_MAX);
         let counters = Arc::new(ShardCounters::new());
         control.shards.push(ShardPort {
             kv: kv_in,
             fleet: fleet_in,
+            reports: reports_in,
             commands: commands_in,
             histograms: histograms_out,
             bell: Arc::clone(bell),
             counters: Arc::clone(&counters),
         });
         let bells = bells.clone();
-        shards.push(ShardEnd { index, kv, fleet, commands, histograms, mesh, bells, counters });
+        shards.push(ShardEnd {
+            index,
+            kv,
+            fleet,
+            reports,
+            commands,
+            histograms,
+            mesh,
+            bells,
+            counters,
+        });
     }
     (control, shards)
 }

@@ -127,10 +127,17 @@ pub struct ApiRequest {
     pub messages: Vec<MessageSpan>,
     /// `add_generation_prompt`, true when absent.
     pub add_generation_prompt: bool,
+    /// `add_special_tokens`; `None` when absent, which means false for chats and true for text.
+    pub add_special_tokens: Option<bool>,
     /// Position of the brace that closes the body: further members are spliced in before it.
     pub closing_brace: u32,
     /// LoRA or cache namespace given in the body (`cache_salt`), decoded; empty when absent.
     pub cache_salt: String,
+    /// LoRA adapter named apart from the model (SGLang's `lora_path`), decoded; empty when absent.
+    pub lora: String,
+    /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it, or a list names several
+    /// namespaces.
+    pub has_more_than_text: bool,
 }
 
 impl ApiRequest {
@@ -143,8 +150,11 @@ impl ApiRequest {
         self.prompt = PromptSource::None;
         self.messages.clear();
         self.add_generation_prompt = true;
+        self.add_special_tokens = None;
         self.closing_brace = 0;
         self.cache_salt.clear();
+        self.lora.clear();
+        self.has_more_than_text = false;
     }
 }
 

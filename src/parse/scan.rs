@@ -21,7 +21,7 @@ pub const MESSAGES_MAX: usize = 8_192;
 const OWNED: [&str; 3] = ["bootstrap_host", "bootstrap_port", "bootstrap_room"];
 
 /// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
-const TEMPLATE_KEYS: [&str; 8] = [
+const TEMPLATE_KEYS: [&str; 7] = [
     "tools",
     "functions",
     "documents",
@@ -29,15 +29,19 @@ const TEMPLATE_KEYS: [&str; 8] = [
     "chat_template_kwargs",
     "continue_final_message",
     "reasoning_effort",
-    "add_special_tokens",
 ];
 
-/// The same for the endpoints whose bodies become chat bodies: what sets the effort of reasoning there.
-const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 3] = [
+/// The same for single endpoints: what sets the effort of reasoning there. SGLang knows `reasoning` in chats too.
+const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 4] = [
+    (Endpoint::ChatCompletions, "reasoning"),
     (Endpoint::Messages, "thinking"),
     (Endpoint::Messages, "output_config"),
     (Endpoint::Responses, "reasoning"),
 ];
+
+/// Keys of what is computed beside the text (SGLang's first, then vLLM's). A value of `null` or `false` counts as absent.
+const MORE_THAN_TEXT_KEYS: [&str; 6] =
+    ["image_data", "video_data", "audio_data", "input_embeds", "prompt_embeds", "multi_modal_data"];
 
 /// Keys of `/v1/responses` that stand for text before the prompt: kept by the engine, or in a form of its own.
 const CONTINUING_KEYS: [&str; 4] =
@@ -96,6 +100,9 @@ enum Optional {
 struct Found {
     model: Optional,
     cache_salt: Optional,
+    /// SGLang's namespace beside the salt.
+    extra_key: Optional,
+    lora_path: Optional,
     /// `system` of `/v1/messages`, `instructions` of `/v1/responses`.
     preamble: Optional,
     max_tokens: Option<u32>,
@@ -111,6 +118,8 @@ struct Found {
     own_template_keys: [bool; OWN_TEMPLATE_KEYS.len()],
     /// One flag for each of [`CONTINUING_KEYS`].
     continuing_keys: [bool; CONTINUING_KEYS.len()],
+    /// One flag for each of [`MORE_THAN_TEXT_KEYS`].
+    more_than_text: [bool; MORE_THAN_TEXT_KEYS.len()],
     /// One flag for each of [`OWNED`].
     owned: [bool; OWNED.len()],
 }
@@ -127,8 +136,11 @@ impl Found {
         match (name, endpoint) {
             ("model", _) => self.model = optional(cursor)?,
             ("cache_salt", _) => self.cache_salt = optional(cursor)?,
+            ("extra_key", _) => self.extra_key = optional(cursor)?,
+            ("lora_path", _) => self.lora_path = optional(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
+            ("add_special_tokens", _) => request.add_special_tokens = switch(cursor)?,
             ("max_tokens", _) => self.max_tokens = count(cursor)?,
             ("max_completion_tokens", _) | ("max_output_tokens", Endpoint::Responses) => {
                 self.max_completion_tokens = count(cursor)?;
@@ -172,8 +184,10 @@ impl Found {
         let own_template = own_template.filter(|((of, _), _)| *of == endpoint);
         let continuing = CONTINUING_KEYS.iter().copied().zip(&mut self.continuing_keys);
         let continuing = continuing.filter(|_| endpoint == Endpoint::Responses);
+        let more_than_text = MORE_THAN_TEXT_KEYS.iter().copied().zip(&mut self.more_than_text);
         let mut known = template
             .chain(owned)
+            .chain(more_than_text)
             .chain(own_template.map(|((_, key), flag)| (*key, flag)))
             .chain(continuing);
         match known.find(|(key, _)| *key == name) {
@@ -217,6 +231,15 @@ impl Found {
         }
         request.max_tokens = self.max_completion_tokens.or(self.max_tokens);
         request.prompt = self.source(endpoint, request);
+        self.namespace(cursor, request);
+        if request.prompt != PromptSource::PlainMessages {
+            request.messages.clear();
+        }
+        Ok(())
+    }
+
+    /// What separates caches: salt, SGLang's key of its own, adapter.
+    fn namespace(&self, cursor: &Cursor<'_>, request: &mut ApiRequest) {
         if let Optional::Text(salt) = &self.cache_salt {
             if salt.span.len() <= CACHE_SALT_BYTES_MAX {
                 decode(salt, cursor, &mut request.cache_salt);
@@ -224,10 +247,26 @@ impl Found {
                 request.prompt = PromptSource::None;
             }
         }
-        if request.prompt != PromptSource::PlainMessages {
-            request.messages.clear();
+        if let Optional::Text(key) = &self.extra_key
+            && !key.span.is_empty()
+        {
+            if key.span.len() <= CACHE_SALT_BYTES_MAX {
+                // No engine's salt holds a zero byte, so the two together are no salt that events could tell of.
+                request.cache_salt.push('\0');
+                decode(key, cursor, &mut request.cache_salt);
+            } else {
+                request.prompt = PromptSource::None;
+            }
         }
-        Ok(())
+        if let Optional::Text(adapter) = &self.lora_path
+            && adapter.span.len() <= MODEL_BYTES_MAX
+        {
+            decode(adapter, cursor, &mut request.lora);
+        }
+        // Lists of keys or adapters: one for each prompt of a batch.
+        request.has_more_than_text = self.more_than_text.contains(&true)
+            || matches!(self.extra_key, Optional::Other)
+            || matches!(self.lora_path, Optional::Other);
     }
 
     fn source(&mut self, endpoint: Endpoint, request: &mut ApiRequest) -> PromptSource {
@@ -248,7 +287,7 @@ impl Found {
             Endpoint::Messages => self.with_preamble(endpoint, &mut request.messages),
             _ => match (std::mem::take(&mut self.prompt), self.list) {
                 (PromptSource::None, MessageList::None) => PromptSource::None,
-                (PromptSource::None, MessageList::Plain) if !self.template_keys.contains(&true) => {
+                (PromptSource::None, MessageList::Plain) if !self.needs_template() => {
                     PromptSource::PlainMessages
                 }
                 (PromptSource::None, _) => PromptSource::Messages,
@@ -257,14 +296,16 @@ impl Found {
         }
     }
 
+    fn needs_template(&self) -> bool {
+        self.template_keys.contains(&true) || self.own_template_keys.contains(&true)
+    }
+
     /// Requests that become chats: messages with an optional preamble.
     fn with_preamble(&self, endpoint: Endpoint, messages: &mut Vec<MessageSpan>) -> PromptSource {
         if self.list == MessageList::None || self.continuing_keys.contains(&true) {
             return PromptSource::None;
         }
-        let rich = self.list == MessageList::Rich
-            || self.template_keys.contains(&true)
-            || self.own_template_keys.contains(&true);
+        let rich = self.list == MessageList::Rich || self.needs_template();
         match &self.preamble {
             // Anthropic's preamble may be a list of blocks; instructions are text or an error of the engine's.
             Optional::Other if endpoint != Endpoint::Messages => PromptSource::None,
@@ -306,6 +347,17 @@ fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
         Some(b't') => true,
         Some(b'f') => false,
         _ => default,
+    })
+}
+
+/// A boolean, if it is one.
+fn switch(cursor: &mut Cursor<'_>) -> Result<Option<bool>, ScanError> {
+    let first = cursor.peek();
+    cursor.skip_value(1)?;
+    Ok(match first {
+        Some(b't') => Some(true),
+        Some(b'f') => Some(false),
+        _ => None,
     })
 }
 
@@ -411,7 +463,8 @@ mod tests {
             (r#""tools":null"#, true),
             (r#""chat_template_kwargs":{}"#, false),
             (r#""continue_final_message":false"#, true),
-            (r#""add_special_tokens":true"#, false),
+            (r#""add_special_tokens":true"#, true),
+            (r#""reasoning":{"effort":"low"}"#, false),
             (r#""temperature":1"#, true),
         ] {
             let wanted =
@@ -632,6 +685,31 @@ mod tests {
         let messages = vec![r#"{"role":"user","content":"a"}"#; MESSAGES_MAX + 1].join(",");
         let request = chat(&format!(r#"{{"messages":[{messages}]}}"#));
         assert_eq!((request.prompt, request.messages.len()), (PromptSource::None, 0));
+    }
+
+    #[test]
+    fn namespaces_beside_the_salt() {
+        let of = |keys: &str| {
+            let request =
+                chat(&format!(r#"{{{keys},"messages":[{{"role":"user","content":"x"}}]}}"#));
+            (request.cache_salt, request.lora, request.has_more_than_text)
+        };
+        for (keys, salt, lora, more) in [
+            (r#""cache_salt":"s""#, "s", "", false),
+            (r#""cache_salt":"s","extra_key":"k\u0041""#, "s\0kA", "", false),
+            (r#""extra_key":"k""#, "\0k", "", false),
+            (r#""extra_key":null,"lora_path":null"#, "", "", false),
+            (r#""extra_key":["a","b"]"#, "", "", true),
+            (r#""lora_path":"tuned""#, "", "tuned", false),
+            (r#""lora_path":["a",null]"#, "", "", true),
+            (r#""prompt_embeds":"AA==""#, "", "", true),
+            (r#""image_data":null,"input_embeds":false"#, "", "", false),
+        ] {
+            assert_eq!(of(keys), (salt.to_owned(), lora.to_owned(), more), "{keys}");
+        }
+        let mut reused = chat(r#"{"lora_path":"tuned","prompt_embeds":[1]}"#);
+        scan(b"{}", Endpoint::ChatCompletions, &mut reused).unwrap();
+        assert_eq!((reused.lora.as_str(), reused.has_more_than_text), ("", false));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use super::message::Message;
 use crate::base::{Clock, NanosSinceStart};
-use crate::control::kv_events::{
+use crate::control::zmq::{
     Connection, Endpoint, EndpointError, SocketError, Source, encode_message,
 };
 use std::cell::RefCell;

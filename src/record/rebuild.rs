@@ -4,14 +4,14 @@ use super::message::Message;
 use crate::base::limits::RANKS_MAX;
 use crate::base::{RankIndex, count_broken_invariant};
 use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
-use crate::control::kv_events::{BlockText, FeedCounters, Naming, RankFeed, SliceOps};
+use crate::control::kv_events::{
+    BlockText, FeedCounters, Naming, RankFeed, SliceOps, TRACKED_BLOCK_BYTES,
+};
 use crate::index::{IndexReader, SliceWriter, index, slice_of};
 use std::sync::Arc;
 
 /// The name under which everything is rooted.
 const MODEL: &str = "recorded";
-/// Memory of one tracked block in a feed's maps, with their spare room.
-const TRACKED_BLOCK_BYTES: usize = 88;
 
 /// How a recording's tokens become bytes.
 #[derive(Clone, Debug)]
@@ -30,6 +30,13 @@ impl BlockText for TokenText {
                 out.extend(token_ids.iter().flat_map(|token| token.to_le_bytes()));
                 true
             }
+        }
+    }
+
+    fn has_media(&self, token_ids: &[u32]) -> bool {
+        match self {
+            Self::Vocabulary(vocabulary) => vocabulary.has_media(token_ids),
+            Self::Ids => false,
         }
     }
 }
@@ -114,6 +121,13 @@ impl Rebuilt {
     #[must_use]
     pub fn root(&self, block_size_tokens: u32) -> BlockKey {
         let name = RootName { model: MODEL, block_size_tokens, ..RootName::default() };
+        BlockKey::root(self.seed, &name)
+    }
+
+    /// The same for what was computed with a LoRA adapter.
+    #[must_use]
+    pub fn lora_root(&self, block_size_tokens: u32, lora: &str) -> BlockKey {
+        let name = RootName { model: MODEL, block_size_tokens, lora, ..RootName::default() };
         BlockKey::root(self.seed, &name)
     }
 

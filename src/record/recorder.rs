@@ -5,7 +5,7 @@ use super::file::FileWriter;
 use super::format::{Header, SourceName};
 use super::message::Message;
 use crate::base::{Clock, NanosSinceStart};
-use crate::control::kv_events::{Connection, Endpoint, SocketError, Source};
+use crate::control::zmq::{Connection, Endpoint, SocketError, Source};
 use futures_util::future::join_all;
 use std::convert::Infallible;
 use std::io;

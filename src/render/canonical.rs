@@ -14,6 +14,8 @@ pub const CANONICAL_BYTES_MAX: usize = 1024 * 1024;
 pub fn canonical(request: &ApiRequest, body: &[u8], out: &mut Vec<u8>) -> u64 {
     match &request.prompt {
         PromptSource::None => 0,
+        // The same text beside another image is another prompt.
+        _ if request.has_more_than_text => append(body, out),
         PromptSource::PlainMessages => messages(&request.messages, body, out),
         PromptSource::Messages => append(body, out),
         PromptSource::Text(span) | PromptSource::TokenIds(span) | PromptSource::Batch(span) => {

@@ -1,6 +1,6 @@
 //! Messages to text: by the template's plan where it covers them, else by the template.
 
-use super::{Rendered, TEMPLATE_BODY_BYTES_MAX, Unrenderable};
+use super::{Rendered, TEMPLATE_BODY_BYTES_MAX, Unrenderable, special};
 use crate::chat::ChatTemplate;
 use crate::parse::ApiRequest;
 use crate::worker::ModelText;
@@ -13,6 +13,7 @@ pub(super) fn plain(
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
     let template = template_of(text)?;
+    push_special(request, text, out);
     let start = out.len();
     let generates = request.add_generation_prompt;
     let planned = template.render_plain(&request.messages, body, generates, out);
@@ -27,13 +28,26 @@ pub(super) fn plain(
 }
 
 /// Any body with messages.
-pub(super) fn full(body: &[u8], text: &ModelText, out: &mut Vec<u8>) -> Result<(), Unrenderable> {
+pub(super) fn full(
+    request: &ApiRequest,
+    body: &[u8],
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<(), Unrenderable> {
     let template = template_of(text)?;
     check_size(body)?;
+    push_special(request, text, out);
     let start = out.len();
-    template.render_full(body, out).map_err(|_| Unrenderable::Refused)?;
+    template.render_text(body, out).map_err(|_| Unrenderable::Refused)?;
     text.vocabulary.align(out, start);
     Ok(())
+}
+
+/// Templates write their own special tokens; a request can ask for a second set in front of them.
+fn push_special(request: &ApiRequest, text: &ModelText, out: &mut Vec<u8>) {
+    if special(request, text, false) {
+        out.extend_from_slice(text.vocabulary.completion_prefix());
+    }
 }
 
 fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {

@@ -12,6 +12,7 @@ mod token_ids;
 
 pub use canonical::{CANONICAL_BYTES_MAX, canonical};
 
+use crate::chat::EngineRules;
 use crate::parse::{ApiRequest, PromptSource};
 use crate::worker::ModelText;
 
@@ -32,6 +33,9 @@ pub enum Unrenderable {
     /// The body has no prompt, or one of a shape that is not matched.
     #[error("no prompt that can be matched")]
     NoPrompt,
+    /// Images, sound or embeddings beside the prompt.
+    #[error("the prompt is not text alone")]
+    NotText,
     /// Messages for a model without a chat template.
     #[error("the model has no chat template")]
     NoTemplate,
@@ -52,6 +56,7 @@ impl Unrenderable {
     pub const fn label(self) -> &'static str {
         match self {
             Self::NoPrompt => "no-prompt",
+            Self::NotText => "not-text",
             Self::NoTemplate => "no-template",
             Self::Refused => "refused",
             Self::UnknownToken => "unknown-token",
@@ -70,19 +75,24 @@ pub fn render(
     text: &ModelText,
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
+    if request.has_more_than_text {
+        return Err(Unrenderable::NotText);
+    }
     let start = out.len();
     let rendered = match &request.prompt {
         PromptSource::None => Err(Unrenderable::NoPrompt),
         PromptSource::PlainMessages => chat::plain(request, body, text, out),
-        PromptSource::Messages => chat::full(body, text, out).map(|()| Rendered::Template),
+        PromptSource::Messages => chat::full(request, body, text, out).map(|()| Rendered::Template),
         PromptSource::Text(span) => {
-            raw::text(slice(body, span), &text.vocabulary, out).map(|()| Rendered::Raw)
+            raw::text(slice(body, span), special(request, text, true), text, out);
+            Ok(Rendered::Raw)
         }
         PromptSource::TokenIds(span) => {
             token_ids::decode(slice(body, span), &text.vocabulary, out).map(|()| Rendered::Raw)
         }
         PromptSource::Batch(span) => {
-            first_of_batch(slice(body, span), text, out).map(|()| Rendered::Raw)
+            let special = special(request, text, true);
+            first_of_batch(slice(body, span), special, text, out).map(|()| Rendered::Raw)
         }
     };
     if rendered.is_err() {
@@ -92,11 +102,27 @@ pub fn render(
 }
 
 /// A batch is routed by its first element: engines split it, and such lists tend to share their beginning.
-fn first_of_batch(element: &[u8], text: &ModelText, out: &mut Vec<u8>) -> Result<(), Unrenderable> {
+fn first_of_batch(
+    element: &[u8],
+    special: bool,
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<(), Unrenderable> {
     match element {
-        [b'"', inner @ .., b'"'] => raw::text(inner, &text.vocabulary, out),
+        [b'"', inner @ .., b'"'] => {
+            raw::text(inner, special, text, out);
+            Ok(())
+        }
         [b'[', ..] => token_ids::decode(element, &text.vocabulary, out),
         _ => Err(Unrenderable::NoPrompt),
+    }
+}
+
+/// Does the engine put its special tokens (BOS) before the prompt? vLLM lets the request say so, SGLang does not.
+fn special(request: &ApiRequest, text: &ModelText, default: bool) -> bool {
+    match text.rules {
+        EngineRules::Vllm => request.add_special_tokens.unwrap_or(default),
+        EngineRules::Sglang => default,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Unrenderable, render};
 use crate::block::Vocabulary;
-use crate::chat::{ChatRole, ChatTemplate, MessageSpan, SpecialTokens};
+use crate::chat::{ChatRole, ChatTemplate, EngineRules, MessageSpan, SpecialTokens};
 use crate::parse::{ApiRequest, Endpoint, PromptSource, scan};
 use crate::worker::ModelText;
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
@@ -22,6 +22,7 @@ fn model(template: Option<&str>) -> ModelText {
     ModelText {
         vocabulary: Arc::new(vocabulary.with_completion_prefix(b"<|endoftext|>")),
         chat_template,
+        rules: EngineRules::Vllm,
     }
 }
 

@@ -1,41 +1,88 @@
 //! Predicted work on a rank, in tokens of prefill: what a new request would wait for, plus what it adds.
 
-use crate::worker::RankLoad;
+use crate::worker::{LoadReport, RankLoad, ReportWeight};
 
 /// What one running request costs its rank's prefill, as prefill tokens: it shares every step of the batch.
 const RUNNING_REQUEST_TOKENS: u64 = 32;
 /// KV tokens held by running requests that weigh like one token of prefill: attention over them is cheap but
 /// not free, and they crowd out cached blocks.
 const HELD_TOKENS_PER_PREFILL_TOKEN: u64 = 64;
+/// Up to this share of its KV cache a rank takes another request without anybody noticing, in thousandths.
+const KV_PERMILLE_EASY: u16 = 900;
+/// What each further thousandth weighs. A rank without a free block lets a newcomer wait for somebody's end, which takes as
+/// long as some thousand tokens of prefill; full ranks are avoided, not excluded.
+const FULL_TOKENS_PER_PERMILLE: u64 = 40;
 
 /// Cost of one rank for one request. Lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankCost(pub u64);
 
+/// A rank's cost and what it is made of, in tokens of prefill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CostParts {
+    /// Prompts ahead of the request, sent by this router.
+    pub queued_tokens: u64,
+    /// What the rank would have to compute of the request itself.
+    pub uncached_tokens: u64,
+    /// Requests in flight of this router.
+    pub running_tokens: u64,
+    /// KV that they hold.
+    pub held_tokens: u64,
+    /// What the engine reports beyond that: load of others, a cache that is nearly full. Fades with the report's age.
+    pub reported_tokens: u64,
+}
+
+impl CostParts {
+    /// All together.
+    #[must_use]
+    pub fn total(&self) -> RankCost {
+        let own = self.queued_tokens.saturating_add(self.uncached_tokens);
+        let own = own.saturating_add(self.running_tokens).saturating_add(self.held_tokens);
+        RankCost(own.saturating_add(self.reported_tokens))
+    }
+}
+
 /// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself.
 ///
 /// `shared_tokens` of its prompt are believed to be in the rank's queue, as part of a sibling's: they are no wait for
-/// other people's work, since any other rank would have to compute them for this request.
+/// other people's work, since any other rank would have to compute them for this request. `report` is what the engine
+/// says, if it counts; without one only the leases do.
 #[must_use]
-pub fn predicted_work_tokens(
+pub fn predicted_work(
     load: &RankLoad,
     uncached_tokens: u64,
     shared_tokens: u64,
-) -> RankCost {
-    let queued = load.prefill_tokens().saturating_sub(shared_tokens);
-    let running = u64::from(load.in_flight()) * RUNNING_REQUEST_TOKENS;
-    let held = load.decode_tokens() / HELD_TOKENS_PER_PREFILL_TOKEN;
-    RankCost(queued.saturating_add(uncached_tokens).saturating_add(running).saturating_add(held))
+    report: Option<(&LoadReport, ReportWeight)>,
+) -> CostParts {
+    CostParts {
+        queued_tokens: load.prefill_tokens().saturating_sub(shared_tokens),
+        uncached_tokens,
+        running_tokens: u64::from(load.in_flight()) * RUNNING_REQUEST_TOKENS,
+        held_tokens: load.decode_tokens() / HELD_TOKENS_PER_PREFILL_TOKEN,
+        reported_tokens: report.map_or(0, |(report, weight)| weight.of(beyond_leases(report))),
+    }
+}
+
+/// What a report adds while it is new.
+fn beyond_leases(report: &LoadReport) -> u64 {
+    let foreign = &report.foreign;
+    let running = u64::from(foreign.requests) * RUNNING_REQUEST_TOKENS;
+    let held = foreign.held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN;
+    let over = report.kv_permille.unwrap_or(0).saturating_sub(KV_PERMILLE_EASY);
+    let full = u64::from(over) * FULL_TOKENS_PER_PERMILLE;
+    running.saturating_add(foreign.waiting_tokens).saturating_add(held).saturating_add(full)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::{NanosSinceStart, RankIndex};
+    use crate::worker::{LoadReading, OwnLoad};
 
     #[test]
     fn a_holder_keeps_its_conversation_until_its_backlog_exceeds_the_prefill_saved() {
         let (holder, other) = (RankLoad::default(), RankLoad::default());
-        let cost = |load: &RankLoad, uncached| predicted_work_tokens(load, uncached, 0);
+        let cost = |load: &RankLoad, uncached| predicted_work(load, uncached, 0, None).total();
         holder.add_prefill(900);
         assert!(cost(&holder, 100) < cost(&other, 1_100));
         holder.add_prefill(200);
@@ -48,10 +95,51 @@ mod tests {
         // The first of the burst: 1,000 shared tokens and 100 of its own.
         rank.add_prefill(1_100);
         let mut met = 0;
-        while predicted_work_tokens(&rank, 100, 1_000) < predicted_work_tokens(&other, 1_100, 0) {
+        let cost = |load: &RankLoad, uncached, shared| {
+            predicted_work(load, uncached, shared, None).total()
+        };
+        while cost(&rank, 100, 1_000) < cost(&other, 1_100, 0) {
             rank.add_prefill(100);
             met += 1;
         }
         assert_eq!(met, 9);
+    }
+
+    fn report(reading: LoadReading) -> LoadReport {
+        LoadReport::new(RankIndex(0), NanosSinceStart(0), &reading, OwnLoad::default())
+    }
+
+    #[test]
+    fn load_of_others_and_full_caches_add_to_the_cost() {
+        let idle = RankLoad::default();
+        let with = |reading| {
+            let report = report(reading);
+            predicted_work(&idle, 100, 0, Some((&report, ReportWeight::FULL))).reported_tokens
+        };
+        let quiet = LoadReading::default();
+        assert_eq!(with(quiet), 0);
+        assert_eq!(with(LoadReading { running: 2, ..quiet }), 64);
+        assert_eq!(with(LoadReading { waiting: 2, ..quiet }), 64 + 1_024);
+        assert_eq!(with(LoadReading { used_tokens: Some(640), ..quiet }), 10);
+        assert_eq!(with(LoadReading { kv_permille: Some(900), ..quiet }), 0);
+        assert_eq!(with(LoadReading { kv_permille: Some(1_000), ..quiet }), 4_000);
+    }
+
+    #[test]
+    fn the_parts_are_the_whole() {
+        let load = RankLoad::default();
+        load.add_prefill(500);
+        load.add_decode(6_400);
+        assert!(load.try_acquire(0));
+        let report = report(LoadReading { running: 1, ..LoadReading::default() });
+        let parts = predicted_work(&load, 70, 200, Some((&report, ReportWeight::FULL)));
+        let expected = CostParts {
+            queued_tokens: 300,
+            uncached_tokens: 70,
+            running_tokens: 32,
+            held_tokens: 100,
+            reported_tokens: 32,
+        };
+        assert_eq!((parts, parts.total()), (expected, RankCost(534)));
     }
 }

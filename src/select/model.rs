@@ -3,6 +3,7 @@
 use crate::base::ModelIndex;
 use crate::parse::{ApiRequest, Endpoint};
 use crate::worker::{FleetSnapshot, Model};
+use std::borrow::Cow;
 
 /// A model of this name takes requests for any model: with health checks off the served names are unknown.
 pub const ANY_MODEL: &str = "*";
@@ -30,10 +31,16 @@ pub fn model<'a>(
     if let Some(any) = fleet.model(ANY_MODEL) {
         return Ok(any);
     }
+    if !request.lora.is_empty()
+        && let Some(adapter) = adapter(fleet, &request.lora)
+    {
+        return Ok(adapter);
+    }
     if request.has_model && endpoint != Endpoint::Models {
-        let served = fleet.model(&request.model).filter(|(_, model)| !model.ranks.is_empty());
         let none = if fleet.models.is_empty() { NoModel::NoneYet } else { NoModel::Unknown };
-        return served.ok_or(none);
+        return served(fleet, &request.model)
+            .or_else(|| adapter(fleet, named_with_base(fleet, &request.model)?))
+            .ok_or(none);
     }
     let optional = matches!(
         endpoint,
@@ -43,4 +50,94 @@ pub fn model<'a>(
         return Err(NoModel::Missing);
     }
     fleet.models.first().map(|model| (ModelIndex(0), model)).ok_or(NoModel::NoneYet)
+}
+
+/// What separates the request's blocks from others of the model: its salt, and an adapter that it asks for and that no
+/// worker lists, so that it has no model of its own.
+#[must_use]
+pub fn cache_namespace<'a>(model: &Model, request: &'a ApiRequest) -> Cow<'a, str> {
+    let (salt, adapter) = (request.cache_salt.as_str(), request.lora.as_str());
+    if adapter.is_empty() || *model.name == *adapter {
+        return Cow::Borrowed(salt);
+    }
+    // No engine's salt holds a zero byte.
+    Cow::Owned(format!("{salt}\0\0{adapter}"))
+}
+
+fn served<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<(ModelIndex, &'a Model)> {
+    fleet.model(name).filter(|(_, model)| !model.ranks.is_empty())
+}
+
+fn adapter<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<(ModelIndex, &'a Model)> {
+    served(fleet, name).filter(|(_, model)| model.is_adapter)
+}
+
+/// The second half of SGLang's `model:adapter`, if the first is a model that is served. Both may hold colons themselves.
+fn named_with_base<'a>(fleet: &FleetSnapshot, name: &'a str) -> Option<&'a str> {
+    name.match_indices(':').find_map(|(at, _)| {
+        let (base, adapter) = name.split_at_checked(at)?;
+        let adapter = adapter.strip_prefix(':').filter(|adapter| !adapter.is_empty())?;
+        served(fleet, base).filter(|(_, model)| !model.is_adapter).map(|_| adapter)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::RankIndex;
+    use crate::block::KeySeed;
+    use crate::worker::GuessRoots;
+
+    fn fleet() -> FleetSnapshot {
+        let model = |(name, is_adapter, ranks): (&str, bool, &[u16])| Model {
+            name: name.into(),
+            card_json: "".into(),
+            ranks: ranks.iter().copied().map(RankIndex).collect(),
+            roots: Vec::new(),
+            guess_roots: GuessRoots::new(KeySeed(1), name),
+            text: None,
+            is_adapter,
+        };
+        let models = [
+            ("m:8b", false, &[0, 1][..]),
+            ("tuned", true, &[1][..]),
+            ("gone", true, &[][..]),
+            ("other", false, &[0][..]),
+        ];
+        FleetSnapshot { models: models.map(model).into(), ..FleetSnapshot::default() }
+    }
+
+    fn asked(name: &str, lora: &str) -> Result<String, NoModel> {
+        let request = ApiRequest {
+            model: name.into(),
+            has_model: !name.is_empty(),
+            lora: lora.into(),
+            ..ApiRequest::default()
+        };
+        let fleet = fleet();
+        let found = model(&fleet, Endpoint::Generate, &request)?.1;
+        Ok(format!("{}{}", found.name, cache_namespace(found, &request).replace("\0\0", "+")))
+    }
+
+    #[test]
+    fn adapters_are_found_by_every_way_of_naming_them() {
+        for (name, lora, wanted) in [
+            ("m:8b", "", "m:8b"),
+            ("tuned", "", "tuned"),
+            ("m:8b:tuned", "", "tuned"),
+            ("m:8b", "tuned", "tuned"),
+            ("", "tuned", "tuned"),
+            ("", "", "m:8b"),
+            // Not listed: the model serves it, its blocks do not match.
+            ("m:8b", "unheard", "m:8b+unheard"),
+            ("m:8b", "other", "m:8b+other"),
+        ] {
+            assert_eq!(asked(name, lora).as_deref(), Ok(wanted), "{name} {lora}");
+        }
+        for unknown in
+            ["gone", "m:8b:gone", "m:8b:unheard", "m:8b:other", "m:8b:", "tuned:x", ":tuned"]
+        {
+            assert_eq!(asked(unknown, ""), Err(NoModel::Unknown), "{unknown}");
+        }
+    }
 }

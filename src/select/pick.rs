@@ -1,9 +1,9 @@
 //! The policies.
 
-use super::{RankCost, predicted_work_tokens};
-use crate::base::RankIndex;
+use super::{CostParts, RankCost, predicted_work};
+use crate::base::{NanosSinceStart, RankIndex};
 use crate::index::Overlaps;
-use crate::worker::LoadBoard;
+use crate::worker::{LoadBoard, LoadReports, ReportWeight};
 
 pub use crate::config::Policy;
 
@@ -17,6 +17,10 @@ pub struct PickRequest<'a> {
     pub ranks: &'a [RankIndex],
     /// Loads of all ranks.
     pub board: &'a LoadBoard,
+    /// What engines report beyond it.
+    pub reports: &'a LoadReports,
+    /// Their age is counted to here.
+    pub now: NanosSinceStart,
     /// Prompt bytes found per rank.
     pub overlaps: &'a Overlaps,
     /// The part of them that no event has told of: a sibling with the same beginning is on its way to the rank.
@@ -75,20 +79,28 @@ impl PickRequest<'_> {
     /// What policy `kv` minimises.
     #[must_use]
     pub fn cost(&self, rank: RankIndex) -> RankCost {
+        self.cost_parts(rank).map_or(RankCost(u64::MAX), |parts| parts.total())
+    }
+
+    /// What it is made of; `None` for a rank that cannot be.
+    #[must_use]
+    pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
         let uncached = self.uncached_tokens(rank);
         let shared = u64::from(self.on_the_way.get(rank).bytes);
         let shared = tokens(shared, self.bytes_per_token);
-        self.board
-            .rank(rank)
-            .map_or(RankCost(u64::MAX), |load| predicted_work_tokens(load, uncached, shared))
+        let report = self.reports.counting(rank, self.now);
+        Some(predicted_work(self.board.rank(rank)?, uncached, shared, report))
     }
 
-    /// What the policies minimise that look at load alone.
+    /// What the policies minimise that look at load alone: requests, ours and reported ones, in units of 1/1,024.
     #[must_use]
     pub fn load_only(&self, rank: RankIndex) -> RankCost {
-        self.board
-            .rank(rank)
-            .map_or(RankCost(u64::MAX), |load| RankCost(u64::from(load.in_flight())))
+        let Some(load) = self.board.rank(rank) else { return RankCost(u64::MAX) };
+        let own = ReportWeight::FULL.fine_part_of(u64::from(load.in_flight()));
+        let report = self.reports.counting(rank, self.now);
+        let foreign = report
+            .map_or(0, |(report, weight)| weight.fine_part_of(u64::from(report.foreign.requests)));
+        RankCost(own.saturating_add(foreign))
     }
 }
 
@@ -143,6 +155,9 @@ mod tests {
     use crate::block::{BlockKey, KeySeed, RootName};
     use crate::index::{IndexReader, SliceWriter, index, slice_of};
     use crate::mailbox::KvOp;
+    use crate::worker::{LoadReading, LoadReport, OwnLoad};
+    use proptest::prelude::*;
+    use std::time::Duration;
 
     const SEED: KeySeed = KeySeed(7);
     const PROMPT: &[u8] = b"0123456789abcdef0123456789ABCDEF";
@@ -174,6 +189,8 @@ mod tests {
         let request = PickRequest {
             ranks: &ranks,
             board,
+            reports: &LoadReports::new(Duration::from_secs(5)),
+            now: NanosSinceStart(0),
             overlaps,
             on_the_way: &Overlaps::new(8),
             prompt_bytes: 32,
@@ -230,5 +247,75 @@ mod tests {
     #[test]
     fn tokens_are_rounded_up_and_survive_nonsense() {
         assert_eq!((tokens(9, 4.0), tokens(0, 4.0), tokens(10, f32::NAN)), (3, 0, 10));
+    }
+
+    const AGE_MAX: Duration = Duration::from_secs(5);
+
+    /// Sends `count` equal requests one after the other, each with its lease kept; requests per rank.
+    fn burst(policy: Policy, reports: &LoadReports, now: u64, ranks: u16, count: u32) -> Vec<u32> {
+        let board = LoadBoard::new();
+        let all: Vec<RankIndex> = (0..ranks).map(RankIndex).collect();
+        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(7));
+        for _ in 0..count {
+            let request = PickRequest {
+                ranks: &all,
+                board: &board,
+                reports,
+                now: NanosSinceStart(now),
+                overlaps: &Overlaps::new(8),
+                on_the_way: &Overlaps::new(8),
+                prompt_bytes: 400,
+                bytes_per_token: 4.0,
+            };
+            let rank = pick(policy, &request, &mut turn, &mut random).unwrap();
+            assert!(board.rank(rank).unwrap().try_acquire(0));
+        }
+        all.iter().map(|&rank| board.rank(rank).unwrap().in_flight()).collect()
+    }
+
+    /// Reports of ranks 0, 1, … that run so many requests, of which so many are ours.
+    fn reports(figures: &[(u32, u32)]) -> LoadReports {
+        let mut reports = LoadReports::new(AGE_MAX);
+        for (rank, &(running, in_flight)) in (0..).map(RankIndex).zip(figures) {
+            let reading = LoadReading { running, ..LoadReading::default() };
+            let own = OwnLoad { in_flight, ..OwnLoad::default() };
+            reports.take(LoadReport::new(rank, NanosSinceStart(0), &reading, own));
+        }
+        reports
+    }
+
+    proptest! {
+        #[test]
+        fn reports_of_our_own_load_change_nothing(
+            figures in proptest::collection::vec((0_u32..50, 0_u32..50), 4),
+            count in 0_u32..40,
+            now in 0_u64..20_000_000_000,
+        ) {
+            let none = LoadReports::new(AGE_MAX);
+            let ours: Vec<_> = figures.iter().map(|&(running, more)| (running, running + more)).collect();
+            let old = u64::try_from(AGE_MAX.as_nanos()).unwrap() + now;
+            for policy in [Policy::Kv, Policy::LeastLoaded, Policy::PowerOfTwo] {
+                let leases_alone = burst(policy, &none, now, 4, count);
+                prop_assert_eq!(&burst(policy, &reports(&ours), now, 4, count), &leases_alone);
+                prop_assert_eq!(&burst(policy, &reports(&figures), old, 4, count), &leases_alone, "old");
+            }
+        }
+
+        #[test]
+        fn a_burst_between_two_reports_fills_up_what_others_left(
+            foreign in proptest::collection::vec(0_u32..12, 4),
+            count in 0_u32..60,
+        ) {
+            let figures: Vec<_> = foreign.iter().map(|&others| (others, 0)).collect();
+            for policy in [Policy::Kv, Policy::LeastLoaded] {
+                let sent = burst(policy, &reports(&figures), 0, 4, count);
+                prop_assert_eq!(sent.iter().sum::<u32>(), count, "reports are no gate");
+                let level = sent.iter().zip(&foreign).map(|(sent, others)| sent + others);
+                let most_filled = sent.iter().zip(level.clone()).filter(|(sent, _)| **sent > 0);
+                let most_filled = most_filled.map(|(_, level)| level).max().unwrap_or(0);
+                let least = level.min().unwrap_or(0);
+                prop_assert!(most_filled <= least + 1, "{foreign:?} {sent:?}");
+            }
+        }
     }
 }

@@ -41,8 +41,10 @@ pub(super) struct Chosen {
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Predicted {
-    /// Blocks, as the engine will count them: never the one with the prompt's last token.
+    /// Blocks on the device, as the engine will count them: never the one with the prompt's last token.
     pub(super) blocks: u32,
+    /// The same with those in lower tiers, which some engines count and some do not, or not in time.
+    pub(super) blocks_most: u32,
     /// Tokens per block on that rank.
     pub(super) block_size_tokens: u32,
 }
@@ -73,10 +75,12 @@ pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Ch
         matching::match_prompt(shard, slot, target, scratch);
     }
     let start = shard.now();
+    let mut reported = shard.reported.borrow_mut();
+    reported.receive();
     let ratio = scratch.bytes_per_token(target.model_index);
     // A prompt that was not matched weighs what its body does: mostly text, a little JSON.
     let body_bytes = slot.message.len().saturating_sub(slot.head.head_bytes);
-    let prompt_bytes = match scratch.matched.prompt_bytes {
+    let prompt_bytes = match scratch.matched.prompt_bytes() {
         0 => u64::try_from(body_bytes).unwrap_or(u64::MAX),
         matched => matched,
     };
@@ -84,8 +88,10 @@ pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Ch
         let request = PickRequest {
             ranks: scratch.candidates.ranks(),
             board: &shard.board,
-            overlaps: &scratch.matched.overlaps,
-            on_the_way: &scratch.matched.on_the_way,
+            reports: &reported.reports,
+            now: start,
+            overlaps: scratch.matched.overlaps(),
+            on_the_way: scratch.matched.on_the_way(),
             prompt_bytes,
             bytes_per_token: ratio,
         };
@@ -125,36 +131,47 @@ fn account_overlap(
     target: &Target<'_>,
     rank: RankIndex,
 ) -> Option<Predicted> {
-    let prompt_bytes = scratch.matched.prompt_bytes;
+    let prompt_bytes = scratch.matched.prompt_bytes();
     if prompt_bytes == 0 {
         return None;
     }
     shard.counters.add(Count::PromptBytes, prompt_bytes);
-    let Some(overlap) = scratch.matched.exact(target.fleet, rank) else {
-        let guessed = scratch.matched.overlaps.get(rank).bytes;
+    let Some(held) = scratch.matched.exact(target.fleet, rank) else {
+        let guessed = scratch.matched.overlaps().get(rank).bytes;
         shard.counters.add(Count::GuessedBytes, u64::from(guessed));
         return None;
     };
+    let overlap = held.device;
     shard.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = target.fleet.ranks.get(rank.index())?.block_size_tokens;
-    learn_ratio(scratch, target.model_index, overlap, block_size_tokens);
-    let blocks = overlap.servable_blocks(usize::try_from(prompt_bytes).unwrap_or(usize::MAX));
-    (block_size_tokens > 0).then_some(Predicted { blocks, block_size_tokens })
+    if let Some(ratio) = learn_ratio(scratch, target.model_index, overlap, block_size_tokens) {
+        shard.counters.set_bytes_per_token(target.model_index, ratio);
+    }
+    let prompt_bytes = usize::try_from(prompt_bytes).unwrap_or(usize::MAX);
+    let blocks = overlap.servable_blocks(prompt_bytes);
+    let blocks_most = held.disk.servable_blocks(prompt_bytes).max(blocks);
+    (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
 }
 
-fn learn_ratio(scratch: &mut Scratch, model: ModelIndex, overlap: Overlap, block_size_tokens: u32) {
+/// Takes a matched prompt's ratio in; returns what is believed now.
+fn learn_ratio(
+    scratch: &mut Scratch,
+    model: ModelIndex,
+    overlap: Overlap,
+    block_size_tokens: u32,
+) -> Option<f32> {
     let tokens = u64::from(overlap.blocks) * u64::from(block_size_tokens);
     if tokens == 0 {
-        return;
+        return None;
     }
     if scratch.bytes_per_token.len() <= model.index() {
         scratch.bytes_per_token.resize(model.index() + 1, BYTES_PER_TOKEN_DEFAULT);
     }
     #[expect(clippy::cast_precision_loss, reason = "a ratio of counts far below 2^24 blocks")]
     let seen = f64::from(overlap.bytes) / (tokens as f64);
-    if let Some(ratio) = scratch.bytes_per_token.get_mut(model.index()) {
-        #[expect(clippy::cast_possible_truncation, reason = "a ratio between 1 and 100")]
-        let seen = seen as f32;
-        *ratio += (seen - *ratio) * BYTES_PER_TOKEN_STEP;
-    }
+    let ratio = scratch.bytes_per_token.get_mut(model.index())?;
+    #[expect(clippy::cast_possible_truncation, reason = "a ratio between 1 and 100")]
+    let seen = seen as f32;
+    *ratio += (seen - *ratio) * BYTES_PER_TOKEN_STEP;
+    Some(*ratio)
 }

@@ -89,6 +89,7 @@ impl Inbox {
                 }
             }
         }
+        self.slice.tick(shard.now());
         self.apply_events(shard);
         // A budget of their own: a flood of events must not keep the hints waiting until they are worth nothing.
         let mut work = 0;

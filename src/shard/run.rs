@@ -2,10 +2,9 @@
 
 use super::connection;
 use super::inbox::Inbox;
-use super::matching::Matched;
 use super::runtime::{self, Driver};
 use super::signal::Signal;
-use super::state::{Scratch, Shard};
+use super::state::{Reported, Scratch, Shard};
 use super::wake::{Sleeper, WakeSource};
 use crate::account::{Count, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
@@ -19,8 +18,8 @@ use crate::ingress::{BufferPool, listen};
 use crate::mailbox::ShardEnd;
 use crate::relay::{CachedTokens, UpstreamPool};
 use crate::ring::Producer;
-use crate::select::{Candidates, RoundRobin};
-use crate::worker::LoadBoard;
+use crate::select::{Candidates, Matched, RoundRobin};
+use crate::worker::{LoadBoard, LoadReports};
 use monoio::net::TcpListener;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -79,7 +78,8 @@ pub fn run(setup: ShardSetup) -> io::Result<()> {
 async fn main(setup: ShardSetup) -> io::Result<()> {
     let listener = listen(setup.listener)?;
     let sleeper = Sleeper::new(setup.wake)?;
-    let ShardEnd { index, kv, fleet, commands, mut histograms, mesh, bells, counters } = setup.end;
+    let ShardEnd { index, kv, fleet, reports, commands, mut histograms, mesh, bells, counters } =
+        setup.end;
     let bell = bells.get(index.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = setup.config.limits;
     let expiring = Expiring::new(expiring_limits(&setup.config, bells.len()));
@@ -91,6 +91,10 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         },
         clock: setup.clock,
         board: setup.board,
+        reported: RefCell::new(Reported {
+            ring: reports,
+            reports: LoadReports::new(setup.config.load.age_max),
+        }),
         index: setup.index,
         counters: Arc::clone(&counters),
         fleet: RefCell::default(),
@@ -187,6 +191,8 @@ async fn tick(
             next = now.plus(HISTOGRAM_PERIOD);
             deliver(shard, histograms);
             shard.upstreams.borrow_mut().sweep(now);
+            // Idle shards choose no ranks; without this their ring would fill with what is old.
+            shard.reported.borrow_mut().receive();
             // The inbox looks for chunks whose time is over whenever it is awake, and at least this often.
             if let Some(bell) = shard.bells.get(shard.number.index()) {
                 bell.ring();

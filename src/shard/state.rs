@@ -1,10 +1,9 @@
 //! Everything one shard owns, shared by its tasks through `Rc`.
 
-use super::matching::Matched;
 use super::signal::Signal;
 use crate::account::{Count, ShardCounters, Stage, StageHistograms};
 use crate::admit::InFlight;
-use crate::base::limits::ROUTED_OWN_MAX;
+use crate::base::limits::{LOAD_RING_MAX, ROUTED_OWN_MAX};
 use crate::base::{Clock, ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use crate::config::Config;
 use crate::dispatch::RetryBudget;
@@ -13,9 +12,9 @@ use crate::index::IndexReader;
 use crate::ingress::BufferPool;
 use crate::mailbox::{MeshMessage, RoutedPrompt};
 use crate::relay::{CachedTokens, UpstreamPool};
-use crate::ring::{Bell, MeshSender};
-use crate::select::{BYTES_PER_TOKEN_DEFAULT, Candidates, RoundRobin};
-use crate::worker::{FleetSnapshot, LoadBoard};
+use crate::ring::{Bell, Consumer, MeshSender};
+use crate::select::{BYTES_PER_TOKEN_DEFAULT, Candidates, Matched, RoundRobin};
+use crate::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -28,6 +27,7 @@ pub(super) struct Shard {
     pub(super) config: Arc<Config>,
     pub(super) clock: Clock,
     pub(super) board: Arc<LoadBoard>,
+    pub(super) reported: RefCell<Reported>,
     pub(super) index: IndexReader,
     pub(super) counters: Arc<ShardCounters>,
     pub(super) head_limits: HeadLimits,
@@ -49,6 +49,23 @@ pub(super) struct Shard {
     /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
     pub(super) routed: RefCell<VecDeque<Box<RoutedPrompt>>>,
     pub(super) bells: Vec<Arc<Bell>>,
+}
+
+/// What engines say of their load, as far as this shard has heard.
+#[derive(Debug)]
+pub(super) struct Reported {
+    pub(super) ring: Consumer<LoadReport>,
+    pub(super) reports: LoadReports,
+}
+
+impl Reported {
+    /// Takes in what has come; bounded by the ring. One load of a shared line when there is nothing.
+    pub(super) fn receive(&mut self) {
+        for _ in 0..LOAD_RING_MAX {
+            let Some(report) = self.ring.pop() else { return };
+            self.reports.take(report);
+        }
+    }
 }
 
 /// Working memory of the match and select stages, which run without an await between them.

@@ -1,7 +1,9 @@
 //! Snapshots on disk. Blocking.
 
-use super::block::{Block, EngineHash};
+use super::entry::Entry;
 use super::format::{Header, SnapshotError};
+use super::link::Link;
+use super::paths::Paths;
 use super::rank::{RankHead, RankName};
 use super::reader::{Part, SnapshotReader};
 use super::writer::Encoder;
@@ -51,13 +53,22 @@ impl SnapshotWriter {
         self.encoder.rank(head)
     }
 
-    /// Adds a block of the rank.
+    /// Adds what the rank holds.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn block(&mut self, block: &Block, hashes: &[EngineHash]) -> io::Result<()> {
-        self.encoder.block(block, hashes);
-        if self.encoder.made().len() >= WRITE_BYTES { self.write_out() } else { Ok(()) }
+    pub fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+        self.encoder.entry(entry);
+        self.write_some()
+    }
+
+    /// Adds a block, after all ranks.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn link(&mut self, link: &Link) -> io::Result<()> {
+        self.encoder.link(link);
+        self.write_some()
     }
 
     /// Puts the whole snapshot in its place; returns its size in bytes.
@@ -73,6 +84,10 @@ impl SnapshotWriter {
         // Without this a crash of the machine may bring the last one back, which is no harm worth failing for.
         let _ = File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all());
         Ok(self.written_bytes)
+    }
+
+    fn write_some(&mut self) -> io::Result<()> {
+        if self.encoder.made().len() >= WRITE_BYTES { self.write_out() } else { Ok(()) }
     }
 
     fn write_out(&mut self) -> io::Result<()> {
@@ -127,8 +142,14 @@ pub struct RankPlace {
     at: u64,
 }
 
-/// Everything that a snapshot holds, by whose it was.
-pub type Contents = HashMap<RankName, RankPlace>;
+/// Everything that a snapshot holds.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// By whose it was.
+    pub ranks: HashMap<RankName, RankPlace>,
+    /// The blocks that ranks may hold.
+    pub paths: Paths,
+}
 
 impl SnapshotFile {
     /// Opens a snapshot and reads its header; `None` if there is no file.
@@ -154,34 +175,35 @@ impl SnapshotFile {
         &self.header
     }
 
-    /// Reads all of it and checks every byte; keeps the places of the ranks and no block.
+    /// Reads all of it and checks every byte; keeps the places of the ranks, and the links.
     ///
     /// # Errors
     /// [`SnapshotError`] when it is damaged anywhere.
     pub fn check(&mut self) -> Result<Contents, SnapshotError> {
         self.file.seek(SeekFrom::Start(0))?;
         let (mut reader, _) = SnapshotReader::open(BufReader::new(&self.file))?;
-        let mut contents = Contents::new();
+        let (mut ranks, mut links) = (HashMap::new(), Vec::new());
         loop {
             let at = reader.offset();
             match reader.next_part()? {
                 Part::Rank(head) => {
-                    contents.insert(head.name.clone(), RankPlace { head, at });
+                    ranks.insert(head.name.clone(), RankPlace { head, at });
                 }
-                Part::Blocks(_) => {}
-                Part::End => return Ok(contents),
+                Part::Entries(_) => {}
+                Part::Links(more) => links.extend(more),
+                Part::End => return Ok(Contents { ranks, paths: Paths::new(links) }),
             }
         }
     }
 
-    /// Reads the blocks of one rank, a parent before its children.
+    /// Reads what one rank held.
     ///
     /// # Errors
     /// [`SnapshotError`] when the file is not any more what it was when it was checked.
-    pub fn blocks(
+    pub fn entries(
         &mut self,
         place: &RankPlace,
-        mut each: impl FnMut(&Block, &[EngineHash]),
+        mut each: impl FnMut(Entry),
     ) -> Result<(), SnapshotError> {
         self.file.seek(SeekFrom::Start(place.at))?;
         let mut reader = SnapshotReader::resume(BufReader::new(&self.file), place.at, 0);
@@ -189,13 +211,12 @@ impl SnapshotFile {
         if !matches!(reader.next_part()?, Part::Rank(head) if head == place.head) {
             return Err(changed());
         }
-        let mut left = place.head.block_count;
-        let mut hashes = Vec::new();
+        let mut left = place.head.entry_count;
         while left > 0 {
-            let Part::Blocks(mut blocks) = reader.next_part()? else { return Err(changed()) };
-            while let Some(block) = blocks.next_into(&mut hashes) {
+            let Part::Entries(entries) = reader.next_part()? else { return Err(changed()) };
+            for entry in entries {
                 left = left.saturating_sub(1);
-                each(&block, &hashes);
+                each(entry);
             }
         }
         Ok(())

@@ -10,13 +10,15 @@
 //!          u64 seed                      of the block keys: the file is a secret
 //!          u64 key check                 a key made from that seed: another value means keys made in another way
 //!          u64 checksum of all the above
-//! rank     a chunk 'RANK' with one `RankHead`, then chunks 'BLCK' with its blocks, a parent before its children:
+//! rank     a chunk 'RANK' with one `RankHead`, then chunks 'HELD' with its entries:
+//!          u64 id                        the engine's hash and attention group, mixed with the seed
+//!          u64 key                       of the path with the block
+//!          varint * 3                    times that device, host and disk stored it
+//! links    after all ranks chunks 'LINK', with every block that any of them may hold:
 //!          u64 parent                    key of the path before the block
 //!          u64 key                       of the path with the block
-//!          varint bytes * 2 + first      bytes of its text; 1 if the parent is a root
+//!          varint bytes                  of its text
 //!          varint slice                  that the path belongs to
-//!          varint hashes                 what the engine calls the block
-//!          hashes times: u64 hash; varint group + 1, 0 for none; varint stores
 //! end      a chunk 'DONE': u32 ranks, u64 digest of all chunk headers before it; nothing follows
 //! ```
 //!
@@ -38,7 +40,8 @@ pub const HEADER_BYTES: usize = 48;
 pub(super) const PLAIN_BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) const RANK_MARK: [u8; 4] = *b"RANK";
-pub(super) const BLOCKS_MARK: [u8; 4] = *b"BLCK";
+pub(super) const ENTRIES_MARK: [u8; 4] = *b"HELD";
+pub(super) const LINKS_MARK: [u8; 4] = *b"LINK";
 pub(super) const END_MARK: [u8; 4] = *b"DONE";
 
 const MAGIC: [u8; 8] = *b"\x89FSN\r\n\x1a\n";
@@ -97,7 +100,7 @@ pub enum Damage {
     Checksum,
     /// Bytes that are no DEFLATE, or of another size than was said.
     Packing,
-    /// A rank or block that does not follow the format.
+    /// A rank, entry or link that does not follow the format.
     Content,
     /// Chunks that are missing, doubled or in another order.
     Order,

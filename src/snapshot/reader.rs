@@ -1,9 +1,12 @@
 //! Reads a snapshot from front to back, chunk by chunk, and checks everything that it says about itself.
 
-use super::block::Blocks;
+use super::entry::Entry;
 use super::format::{
-    BLOCKS_MARK, Damage, END_MARK, HEADER_BYTES, Header, PLAIN_BYTES_MAX, RANK_MARK, SnapshotError,
+    Damage, END_MARK, ENTRIES_MARK, HEADER_BYTES, Header, LINKS_MARK, PLAIN_BYTES_MAX, RANK_MARK,
+    SnapshotError,
 };
+use super::items::Items;
+use super::link::Link;
 use super::rank::RankHead;
 use super::writer::{header_digest, next_digest};
 use crate::base::limits::RANKS_MAX;
@@ -13,10 +16,12 @@ use std::io::Read;
 /// What comes next in a snapshot.
 #[derive(Debug)]
 pub enum Part<'a> {
-    /// A rank, whose blocks follow.
+    /// A rank, whose entries follow.
     Rank(RankHead),
-    /// Blocks of the rank before.
-    Blocks(Blocks<'a>),
+    /// Entries of the rank before.
+    Entries(Items<'a, Entry>),
+    /// Blocks that ranks may hold; no rank follows.
+    Links(Items<'a, Link>),
     /// The end; nothing follows.
     End,
 }
@@ -29,8 +34,9 @@ pub struct SnapshotReader<R> {
     at: u64,
     digest: u64,
     rank_count: u32,
-    /// Blocks of the current rank that have not come.
-    blocks_due: u64,
+    /// Entries of the current rank that have not come.
+    entries_due: u64,
+    has_links: bool,
     packed: Vec<u8>,
     plain: Vec<u8>,
 }
@@ -50,7 +56,7 @@ impl<R: Read> SnapshotReader<R> {
     /// At a rank somewhere in a file whose digest does not matter any more.
     pub(super) fn resume(input: R, at: u64, digest: u64) -> Self {
         let (packed, plain) = (Vec::new(), Vec::new());
-        Self { input, at, digest, rank_count: 0, blocks_due: 0, packed, plain }
+        Self { input, at, digest, rank_count: 0, entries_due: 0, has_links: false, packed, plain }
     }
 
     /// Offset of what comes next.
@@ -73,17 +79,24 @@ impl<R: Read> SnapshotReader<R> {
                 let rank = rank.ok_or(damaged(Damage::Content))?;
                 self.rank_count += 1;
                 let too_many = usize::try_from(self.rank_count).is_ok_and(|n| n > RANKS_MAX);
-                if self.blocks_due > 0 || too_many {
+                if self.entries_due > 0 || self.has_links || too_many {
                     return Err(damaged(Damage::Order));
                 }
-                self.blocks_due = rank.block_count;
+                self.entries_due = rank.entry_count;
                 Ok(Part::Rank(rank))
             }
-            BLOCKS_MARK => {
-                let left = self.blocks_due.checked_sub(head.count as u64);
-                self.blocks_due = left.ok_or(damaged(Damage::Order))?;
-                let blocks = Blocks::check(&self.plain, head.count);
-                Ok(Part::Blocks(blocks.ok_or(damaged(Damage::Content))?))
+            ENTRIES_MARK => {
+                let left = self.entries_due.checked_sub(head.count as u64);
+                let left = left.filter(|_| !self.has_links);
+                self.entries_due = left.ok_or(damaged(Damage::Order))?;
+                let entries = Items::check(&self.plain, head.count);
+                Ok(Part::Entries(entries.ok_or(damaged(Damage::Content))?))
+            }
+            LINKS_MARK if self.entries_due > 0 => Err(damaged(Damage::Order)),
+            LINKS_MARK => {
+                self.has_links = true;
+                let links = Items::check(&self.plain, head.count);
+                Ok(Part::Links(links.ok_or(damaged(Damage::Content))?))
             }
             END_MARK => {
                 self.check_end(digest, head.count, start)?;
@@ -100,7 +113,7 @@ impl<R: Read> SnapshotReader<R> {
         if count != 1 || !reader.0.is_empty() {
             return damaged(start, Damage::Content);
         }
-        if end != Some((self.rank_count, digest)) || self.blocks_due > 0 {
+        if end != Some((self.rank_count, digest)) || self.entries_due > 0 {
             return damaged(start, Damage::Order);
         }
         let mut rest = [0];

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use xxhash_rust::xxh3::xxh3_64;
 
-type Owned = (RankHead, Vec<(Block, Vec<EngineHash>)>);
+type Ranks = Vec<(RankHead, Vec<Entry>)>;
+type Owned = (Ranks, Vec<Link>);
 
 fn header() -> Header {
     Header { written_unix_ns: 5, seed: KeySeed(77), slice_count: 3 }
@@ -21,7 +22,7 @@ fn key(word: u64) -> BlockKey {
     BlockKey::from_word(word.max(1)).unwrap()
 }
 
-fn rank(number: u32, blocks: Vec<(Block, Vec<EngineHash>)>) -> Owned {
+fn rank(number: u32, entries: Vec<Entry>) -> (RankHead, Vec<Entry>) {
     let name = RankName {
         worker: "gpu1:8000".into(),
         dp_rank: number,
@@ -35,56 +36,60 @@ fn rank(number: u32, blocks: Vec<(Block, Vec<EngineHash>)>) -> Owned {
         block_size_tokens: 16,
         sequence: 900,
         payload_hash: u64::MAX,
-        block_count: blocks.len() as u64,
+        trees: 3,
+        whole_groups: vec![u32::MAX, 0],
+        forgetful_groups: vec![1],
+        entry_count: entries.len() as u64,
     };
-    (head, blocks)
+    (head, entries)
 }
 
-fn chain(first: u64, count: u64) -> Vec<(Block, Vec<EngineHash>)> {
-    let block = |number: u64| {
-        let block = Block {
-            parent: key(first + number),
-            key: key(first + number + 1),
-            block_bytes: u16::try_from(40 + number % 9).unwrap(),
-            is_first: number == 0,
-            slice: ShardIndex(2),
-        };
-        let name = EngineHash { hash: number << 50, group: u32::MAX, stores: 1 };
-        (block, vec![name, EngineHash { group: 3, stores: 9, ..name }])
+fn chain(first: u64, count: u64) -> Vec<Entry> {
+    let entry = |number: u64| Entry {
+        id: number << 50,
+        key: key(first + number + 1),
+        stores: [1, 0, u32::try_from(number).unwrap()],
     };
-    (0..count).map(block).collect()
+    (0..count).map(entry).collect()
 }
 
-fn written(ranks: &[Owned]) -> Vec<u8> {
+fn links(first: u64, count: u64) -> Vec<Link> {
+    let link = |number: u64| Link {
+        parent: key(first + number),
+        key: key(first + number + 1),
+        block_bytes: u16::try_from(40 + number % 9).unwrap(),
+        slice: ShardIndex(2),
+    };
+    (0..count).map(link).collect()
+}
+
+fn written((ranks, links): &Owned) -> Vec<u8> {
     let mut encoder = Encoder::new(&header());
-    for (head, blocks) in ranks {
+    for (head, entries) in ranks {
         assert!(encoder.rank(head));
-        blocks.iter().for_each(|(block, hashes)| encoder.block(block, hashes));
+        entries.iter().for_each(|entry| encoder.entry(entry));
     }
+    links.iter().for_each(|link| encoder.link(link));
     encoder.end();
     encoder.made().clone()
 }
 
-fn read(bytes: &[u8]) -> Result<Vec<Owned>, SnapshotError> {
+fn read(bytes: &[u8]) -> Result<Owned, SnapshotError> {
     let (mut reader, header) = SnapshotReader::open(bytes)?;
     assert_eq!((header.seed.0, header.slice_count), (77, 3));
-    let mut ranks: Vec<Owned> = Vec::new();
+    let (mut ranks, mut links) = (Ranks::new(), Vec::new());
     loop {
         match reader.next_part()? {
             Part::Rank(head) => ranks.push((head, Vec::new())),
-            Part::Blocks(mut blocks) => {
-                let mut hashes = Vec::new();
-                while let Some(block) = blocks.next_into(&mut hashes) {
-                    ranks.last_mut().unwrap().1.push((block, hashes.clone()));
-                }
-            }
-            Part::End => return Ok(ranks),
+            Part::Entries(entries) => ranks.last_mut().unwrap().1.extend(entries),
+            Part::Links(more) => links.extend(more),
+            Part::End => return Ok((ranks, links)),
         }
     }
 }
 
-fn small() -> Vec<Owned> {
-    vec![rank(0, chain(10, 3)), rank(1, chain(1 << 40, 2))]
+fn small() -> Owned {
+    (vec![rank(0, chain(10, 3)), rank(1, chain(1 << 40, 2))], links(10, 3))
 }
 
 #[test]
@@ -119,9 +124,10 @@ fn every_changed_bit_and_every_cut_is_refused() {
 #[test]
 fn whole_chunks_that_are_lost_or_doubled_or_moved_are_refused() {
     // Large enough for ranks of several chunks.
-    let ranks = vec![rank(0, chain(10, 9_000)), rank(1, chain(1 << 40, 9_000))];
-    let bytes = written(&ranks);
-    assert_eq!(read(&bytes).unwrap(), ranks);
+    let ranks = vec![rank(0, chain(10, 30_000)), rank(1, chain(1 << 40, 30_000))];
+    let all = (ranks, links(10, 30_000));
+    let bytes = written(&all);
+    assert_eq!(read(&bytes).unwrap(), all);
     let mut chunks = Vec::new();
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
@@ -165,33 +171,38 @@ fn names_that_are_too_long_leave_their_rank_out() {
     head.name.model = "m".repeat(5_000);
     assert!(!encoder.rank(&head));
     encoder.end();
-    assert_eq!(read(encoder.made()).unwrap(), []);
+    assert_eq!(read(encoder.made()).unwrap(), Owned::default());
 }
 
-fn write_file(path: &Path, ranks: &[Owned]) -> std::io::Result<u64> {
+fn write_file(path: &Path, (ranks, links): &Owned) -> std::io::Result<u64> {
     let mut writer = SnapshotWriter::create(path, &header())?;
-    for (head, blocks) in ranks {
+    for (head, entries) in ranks {
         assert!(writer.rank(head));
-        for (block, hashes) in blocks {
-            writer.block(block, hashes)?;
+        for entry in entries {
+            writer.entry(entry)?;
         }
+    }
+    for link in links {
+        writer.link(link)?;
     }
     writer.finish()
 }
 
-fn read_file(path: &Path) -> Vec<Owned> {
+fn read_file(path: &Path) -> Owned {
     let mut file = SnapshotFile::open(path).unwrap().expect("a file");
     let contents = file.check().unwrap();
-    let mut ranks: Vec<Owned> = contents
+    let mut ranks: Ranks = contents
+        .ranks
         .values()
         .map(|place| {
-            let mut blocks = Vec::new();
-            file.blocks(place, |block, names| blocks.push((*block, names.to_vec()))).unwrap();
-            (place.head.clone(), blocks)
+            let mut entries = Vec::new();
+            file.entries(place, |entry| entries.push(entry)).unwrap();
+            (place.head.clone(), entries)
         })
         .collect();
     ranks.sort_by_key(|(head, _)| head.name.dp_rank);
-    ranks
+    let links = (0..contents.paths.len()).filter_map(|at| contents.paths.link(at)).collect();
+    (ranks, links)
 }
 
 #[test]
@@ -214,14 +225,15 @@ fn files_are_whole_secret_and_replaced_in_one_step() {
     assert_eq!(read_file(&path), small());
 
     let mut half = SnapshotWriter::create(&path, &header()).unwrap();
-    assert!(half.rank(&small()[0].0));
+    assert!(half.rank(&small().0[0].0));
     drop(half);
     assert_eq!(read_file(&path), small(), "the one before stays");
-    let large = vec![rank(0, chain(1, 30_000)), rank(1, chain(1 << 50, 20_000))];
+    let ranks = vec![rank(0, chain(1, 30_000)), rank(1, chain(1 << 50, 20_000))];
+    let large = (ranks, links(1, 40_000));
     // Who reads the one before reads it to its end.
     let mut open = SnapshotFile::open(&path).unwrap().unwrap();
     write_file(&path, &large).unwrap();
-    assert_eq!(open.check().unwrap().len(), 2);
+    assert_eq!(open.check().unwrap().ranks.len(), 2);
     assert_eq!(read_file(&path), large);
     let mut names: Vec<String> = fs::read_dir(dir.path())
         .unwrap()
@@ -242,46 +254,45 @@ fn a_file_that_changes_under_its_reader_is_noticed() {
     write_file(&path, &small()).unwrap();
     let mut file = SnapshotFile::open(&path).unwrap().unwrap();
     let contents = file.check().unwrap();
-    let place = contents.values().find(|place| place.head.name.dp_rank == 1).unwrap();
-    let other = written(&[rank(0, chain(10, 3)), rank(1, chain(1 << 41, 2))]);
-    fs::write(&path, other).unwrap();
-    let mut blocks = Vec::new();
-    let _ = file.blocks(place, |block, _| blocks.push(*block));
+    let place = contents.ranks.values().find(|place| place.head.name.dp_rank == 1).unwrap();
+    let ranks = vec![rank(0, chain(10, 3)), rank(1, chain(1 << 41, 2))];
+    fs::write(&path, written(&(ranks, Vec::new()))).unwrap();
+    let mut entries = Vec::new();
+    let _ = file.entries(place, |entry| entries.push(entry));
     fs::write(&path, "no").unwrap();
-    assert!(file.blocks(place, |_, _| {}).is_err());
+    assert!(file.entries(place, |_| {}).is_err());
 }
 
 prop_compose! {
-    fn any_block()(
+    fn any_entry()(id in any::<u64>(), word in 1_u64.., stores in any::<[u32; 3]>()) -> Entry {
+        let stores = if stores == [0; 3] { [1, 0, 0] } else { stores };
+        Entry { id, key: key(word), stores }
+    }
+}
+
+prop_compose! {
+    fn any_link()(
         parent in 1_u64..,
-        key_word in 1_u64..,
+        word in 1_u64..,
         block_bytes in 1_u16..1 << 15,
-        is_first in any::<bool>(),
         slice in any::<u16>(),
-        names in proptest::collection::vec((any::<u64>(), any::<u32>(), 1_u32..), 0..4),
-    ) -> (Block, Vec<EngineHash>) {
+    ) -> Link {
         // Key and parent differ.
-        let key_word = if key_word == parent { parent.wrapping_add(1).max(1) } else { key_word };
-        let block = Block {
-            parent: key(parent),
-            key: key(key_word),
-            block_bytes,
-            is_first,
-            slice: ShardIndex(slice),
-        };
-        let name = |(hash, group, stores)| EngineHash { hash, group, stores };
-        (block, names.into_iter().map(name).collect())
+        let word = if word == parent { parent.wrapping_add(1).max(1) } else { word };
+        Link { parent: key(parent), key: key(word), block_bytes, slice: ShardIndex(slice) }
     }
 }
 
 proptest! {
     #[test]
     fn what_is_written_is_read_back(
-        ranks in proptest::collection::vec(proptest::collection::vec(any_block(), 0..8), 0..4),
+        ranks in proptest::collection::vec(proptest::collection::vec(any_entry(), 0..8), 0..4),
+        links in proptest::collection::vec(any_link(), 0..8),
     ) {
-        let ranks: Vec<Owned> =
-            (0..).zip(ranks).map(|(number, blocks)| rank(number, blocks)).collect();
-        prop_assert_eq!(read(&written(&ranks)).unwrap(), ranks);
+        let ranks: Ranks =
+            (0..).zip(ranks).map(|(number, entries)| rank(number, entries)).collect();
+        let all = (ranks, links);
+        prop_assert_eq!(read(&written(&all)).unwrap(), all);
     }
 
     #[test]
@@ -294,7 +305,7 @@ proptest! {
             changed[at.index(bytes.len())] = byte;
         }
         match read(&changed) {
-            Ok(ranks) => prop_assert!(changed == bytes && ranks == small()),
+            Ok(all) => prop_assert!(changed == bytes && all == small()),
             Err(_) => prop_assert!(changed != bytes),
         }
     }

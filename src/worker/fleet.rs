@@ -2,7 +2,7 @@
 
 use crate::base::{DpRank, ModelIndex, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatTemplate, EngineRules};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -93,6 +93,19 @@ pub struct Rank {
     pub role: Role,
     /// Most requests in flight on it; 0 means no limit.
     pub concurrency_max: u32,
+    /// Where the index has what its lower tiers hold.
+    pub tiers: TierRanks,
+}
+
+/// Numbers under which the index knows what a rank could bring back from its lower tiers: like ranks of their own, but
+/// counted from [`RANKS_MAX`](crate::base::limits::RANKS_MAX) down, so that none is ever a rank. `None` while the rank was
+/// never seen to use that tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierRanks {
+    /// What the device or the host holds.
+    pub host: Option<RankIndex>,
+    /// What the device, the host or a disk holds.
+    pub disk: Option<RankIndex>,
 }
 
 /// One model name and who serves it.
@@ -111,6 +124,8 @@ pub struct Model {
     /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by guesses only). Of the
     /// first configured worker that has one, also where workers of different engines serve the model.
     pub text: Option<Arc<ModelText>>,
+    /// A LoRA adapter of another model, with blocks of its own.
+    pub is_adapter: bool,
 }
 
 /// Start of the chain of block keys for one model and one block size.
@@ -156,6 +171,8 @@ pub struct ModelText {
     pub vocabulary: Arc<Vocabulary>,
     /// The chat template; `None` for models without one.
     pub chat_template: Option<ChatTemplate>,
+    /// The engine whose way of reading requests is followed.
+    pub rules: EngineRules,
 }
 
 impl FleetSnapshot {

@@ -3,9 +3,11 @@
 
 mod fleet;
 mod load;
+mod report;
 
 pub use fleet::{
-    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, Worker,
+    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, TierRanks, Worker,
     WorkerState,
 };
 pub use load::{LoadBoard, RankLoad};
+pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};

@@ -133,6 +133,33 @@ fn conversations_stick_to_workers_without_events() {
     assert!(compared == 0.0, "only exact predictions are compared");
 }
 
+/// A text as it stands in a query.
+fn escaped(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
+#[test]
+fn an_explanation_tells_guesses_from_what_is_known() {
+    let engines = [silent(any_port()), silent(any_port())];
+    let handle = kv_router(&engines, |_| {});
+    let mut person = Person::new(handle.listen, "somebody", plain);
+    let (reply, _) = person.ask("First of all?");
+    let home = reply.field("x-forebay-worker").expect("named").to_owned();
+    until("the owner remembers", || chunks(&handle) > 0.5);
+    person.messages.push(plain("user", "And then?"));
+    let messages = escaped(&Value::from(person.messages).to_string());
+    let reply = admin(&handle, &format!("/debug/overlap?model=sim&messages={messages}"));
+    let explained: Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(explained["chosen"]["worker"], home.as_str(), "{explained}");
+    assert_eq!(explained["because"], "sticky", "{explained}");
+    for rank in explained["ranks"].as_array().expect("a list") {
+        let is_home = rank["worker"] == home.as_str();
+        assert_eq!(rank["overlap_bytes"], 0, "no event told: {explained}");
+        assert_eq!(rank["guess"] == "approximate", is_home, "{explained}");
+        assert_eq!(rank["guessed_bytes"].as_u64() > Some(512), is_home, "{explained}");
+    }
+}
+
 #[test]
 fn conversations_stick_without_a_tokenizer_too() {
     let engines = [silent(any_port()), silent(any_port())];

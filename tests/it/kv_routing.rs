@@ -228,6 +228,7 @@ fn the_explanation_is_what_then_happens_and_asking_changes_nothing() {
     let home = reply.field("x-forebay-worker").expect("named").to_owned();
     settle(&handle, &both, lost);
 
+    // Nothing was matched yet, so nothing is known of this text's tokens.
     let mut messages = person.messages.clone();
     messages.push(json!({ "role": "user", "content": "And now?" }));
     let body = json!({ "model": "sim", "messages": messages, "max_tokens": 24 }).to_string();
@@ -237,6 +238,8 @@ fn the_explanation_is_what_then_happens_and_asking_changes_nothing() {
     let explained: Value = serde_json::from_slice(&reply.body).expect("JSON");
     assert_eq!(explained["chosen"]["worker"], home.as_str(), "{explained}");
     assert_eq!((&explained["policy"], &explained["by_chance"]), (&json!("kv"), &json!(false)));
+    assert_eq!(explained["because"], "sticky", "{explained}");
+    assert_eq!(explained["bytes_per_token_learnt"], false, "{explained}");
     let text = explained["prompt"]["text"].as_str().expect("asked for");
     assert!(text.contains("You answer the curious") && text.contains("And now?"), "{text}");
     assert_eq!(explained["prompt"]["bytes"], text.len());
@@ -260,6 +263,12 @@ fn the_explanation_is_what_then_happens_and_asking_changes_nothing() {
     assert_eq!(reply.field("x-forebay-worker"), Some(home.as_str()));
     assert_eq!(holder["cached_tokens_expected"], overlap_tokens(&reply));
     assert!(overlap_tokens(&reply).abs_diff(cached) <= 16);
+
+    // What the shard has learnt from that match is used from now on.
+    let reply = explain(&handle, "", body.as_bytes());
+    let explained: Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(explained["bytes_per_token_learnt"], true, "{explained}");
+    assert_ne!(explained["bytes_per_token"], 4.0, "{explained}");
 }
 
 #[test]
@@ -285,5 +294,5 @@ fn explanations_are_refused_as_the_request_would_be() {
         (&explained["prompt"]["bytes"], &explained["prompt"]["text"]),
         (&json!(5), &Value::Null)
     );
-    assert_eq!(admin(&handle, "/debug/overlap").status, 405);
+    assert_eq!(admin(&handle, "/debug/overlap").status, 400);
 }

@@ -3,6 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::unwrap_in_result,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
@@ -13,8 +14,15 @@
 mod approximate_routing;
 mod client_leaves;
 mod drain;
+mod feed_loss;
+mod feed_replay;
+mod feed_restart;
+mod feed_silence;
+mod feed_stall;
+mod feed_start;
 mod http_rules;
 mod kv_routing;
+mod load_reports;
 mod recording;
 mod relay_bytes;
 mod rig;

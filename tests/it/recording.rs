@@ -6,7 +6,7 @@ use forebay::base::RankIndex;
 use forebay::block::KeySeed;
 use forebay::chat::load_model_text;
 use forebay::config::{Config, WorkerConfig};
-use forebay::control::kv_events::{Endpoint, Place, Side, Source};
+use forebay::control::zmq::{Endpoint, Place, Side, Source};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::index::{Overlap, Overlaps};
 use forebay::record::{

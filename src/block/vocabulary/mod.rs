@@ -16,10 +16,12 @@
 
 mod file;
 mod lossless;
+mod media;
 mod pieces;
 mod reading;
 
 use file::TokenizerFile;
+use media::MediaTokens;
 use pieces::Arena;
 use reading::Reading;
 
@@ -29,6 +31,7 @@ pub struct Vocabulary {
     arena: Arena,
     reading: Reading,
     completion_prefix: Box<[u8]>,
+    media: MediaTokens,
 }
 
 /// Why a tokenizer file cannot be used to match prompts by their bytes.
@@ -55,7 +58,8 @@ impl Vocabulary {
         let style = lossless::check(&file)?;
         let arena = pieces::build(&file, style)?;
         let reading = Reading::new(&file, style);
-        let mut vocabulary = Self { arena, reading, completion_prefix: Box::default() };
+        let media = MediaTokens::new(&file);
+        let mut vocabulary = Self { arena, reading, completion_prefix: Box::default(), media };
         vocabulary.completion_prefix = vocabulary.prefix_of(&file);
         Ok(vocabulary)
     }
@@ -84,6 +88,12 @@ impl Vocabulary {
             out.extend_from_slice(bytes);
         }
         true
+    }
+
+    /// True if one of the ids is a placeholder for an image, sound or the like, as far as its name tells.
+    #[must_use]
+    pub fn has_media(&self, ids: &[u32]) -> bool {
+        self.media.has_any(ids)
     }
 
     /// Bytes that the engine puts before the prompt of `/v1/completions` (the BOS token of the post-processor);

@@ -1,21 +1,34 @@
 //! One message as the template gets it.
 
-use super::{BILLING_LINE, ContentFormat, EngineRules, RenderError, Shaper};
+use super::{BILLING_LINE, CONTINUE_MARK, ContentFormat, EngineRules, RenderError, Shaper, sglang};
 use serde_json::{Map, Value, json};
 
 /// A message with a role and a string, shaped.
-pub(in crate::chat) fn plain_message(shaper: &Shaper, role: &str, content: &str) -> Value {
+pub(super) fn plain_message(shaper: &Shaper, role: &str, content: &str) -> Value {
     let content = Value::String(content.to_owned());
-    json!({ "role": role, "content": shaper.content(role, content) })
+    let content = match shaper.rules {
+        EngineRules::Vllm => shaper.content(role, content),
+        EngineRules::Sglang => content,
+    };
+    json!({ "role": role, "content": content })
 }
 
-/// The text of a shaped content: the string, or the last part that has one.
-pub(super) fn text_of(content: &Value) -> Option<String> {
-    match content {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(parts) => parts.iter().rev().find_map(part_text).map(str::to_owned),
-        _ => None,
-    }
+/// Puts [`CONTINUE_MARK`] behind the text of a shaped message, the string or the last part that has one, and returns the
+/// text.
+pub(super) fn mark_end(message: &mut Value) -> Option<String> {
+    let text = match message.get_mut("content")? {
+        Value::String(text) => text,
+        Value::Array(parts) => {
+            parts.iter_mut().rev().find_map(|part| match part.get_mut("text") {
+                Some(Value::String(text)) => Some(text),
+                _ => None,
+            })?
+        }
+        _ => return None,
+    };
+    let before = text.clone();
+    text.push_str(CONTINUE_MARK);
+    Some(before)
 }
 
 impl Shaper {
@@ -26,60 +39,53 @@ impl Shaper {
         let Some(Value::String(role)) = sent.remove("role") else {
             return Err(RenderError::Unsupported("a message has no role"));
         };
+        if self.rules == EngineRules::Sglang {
+            return sglang::message(&role, sent, self.format);
+        }
         let content = self.content(&role, sent.remove("content").unwrap_or_default());
         let mut shaped = Map::new();
         shaped.insert("role".into(), Value::String(role.clone()));
         shaped.insert("content".into(), content);
-        let calls = sent.remove("tool_calls").and_then(parsed_calls);
-        match self.rules {
-            EngineRules::Sglang => {
-                sent.retain(|_, value| !value.is_null());
-                shaped.extend(sent);
+        let keys: &[&str] = match role.as_str() {
+            "assistant" => {
+                let calls = sent.remove("tool_calls").and_then(parsed_calls);
                 shaped.extend(calls.map(|calls| ("tool_calls".to_owned(), calls)));
+                insert_reasoning(&mut sent, &mut shaped);
+                &["name", "task"]
             }
-            EngineRules::Vllm => {
-                let keys: &[&str] = match role.as_str() {
-                    "assistant" => {
-                        shaped.extend(calls.map(|calls| ("tool_calls".to_owned(), calls)));
-                        insert_reasoning(&mut sent, &mut shaped);
-                        &["name"]
-                    }
-                    "tool" => &["tool_call_id", "name"],
-                    "developer" => &["tools", "name"],
-                    _ => &["name"],
-                };
-                for key in keys {
-                    if let Some(value) = sent.remove(*key).filter(|value| !value.is_null()) {
-                        shaped.insert((*key).to_owned(), value);
-                    }
-                }
+            "tool" => &["tool_call_id", "name", "task"],
+            _ => &["name", "task"],
+        };
+        for key in keys {
+            if let Some(value) = sent.remove(*key).filter(|value| !value.is_null()) {
+                shaped.insert((*key).to_owned(), value);
             }
+        }
+        if role == "developer" {
+            shaped.insert("tools".into(), sent.remove("tools").unwrap_or_default());
         }
         Ok(Value::Object(shaped))
     }
 
-    /// Strings and lists of parts, brought to what the template loops over.
+    /// Strings and lists of parts, brought to what the template loops over: vLLM's way.
     fn content(&self, role: &str, content: Value) -> Value {
-        let vllm = self.rules == EngineRules::Vllm;
-        let content = if vllm && role == "system" { without_billing(content) } else { content };
-        // Under vLLM the results of tools are strings for every template.
-        let format = if vllm && role == "tool" { ContentFormat::Text } else { self.format };
-        let wraps = vllm && format == ContentFormat::Parts;
-        match (content, format) {
-            (Value::Array(parts), ContentFormat::Parts) => {
-                parts.into_iter().map(shaped_part).collect()
-            }
-            (Value::Array(parts), ContentFormat::Text) => {
-                let joint = if vllm { "\n" } else { " " };
+        let content = if role == "system" { without_billing(content) } else { content };
+        // The results of tools are strings for every template.
+        let is_text = role == "tool" || self.format == ContentFormat::Text;
+        match content {
+            Value::Array(parts) if is_text => {
                 let texts = parts.iter().filter_map(part_text);
-                // vLLM leaves empty parts out.
-                let texts: Vec<&str> = texts.filter(|text| !vllm || !text.is_empty()).collect();
-                Value::String(texts.join(joint))
+                // Empty parts are left out before they are joined, but not taken out of a list of parts.
+                let keeps_empty = self.format == ContentFormat::Parts;
+                let texts: Vec<&str> =
+                    texts.filter(|text| keeps_empty || !text.is_empty()).collect();
+                Value::String(texts.join("\n"))
             }
-            (Value::String(text), _) if wraps => json!([{ "type": "text", "text": text }]),
-            (Value::Null, _) if wraps => Value::Array(Vec::new()),
-            (Value::Null, _) => Value::String(String::new()),
-            (other, _) => other,
+            Value::Array(parts) => parts.into_iter().map(shaped_part).collect(),
+            Value::Null if is_text => Value::String(String::new()),
+            Value::Null => Value::Array(Vec::new()),
+            Value::String(text) if !is_text => json!([{ "type": "text", "text": text }]),
+            other => other,
         }
     }
 }
@@ -167,7 +173,7 @@ fn parsed_calls(calls: Value) -> Option<Value> {
     (!calls.is_empty()).then_some(Value::Array(calls))
 }
 
-fn part_text(part: &Value) -> Option<&str> {
+pub(super) fn part_text(part: &Value) -> Option<&str> {
     match part {
         Value::String(text) => Some(text),
         Value::Object(fields) => ["text", "refusal", "thinking"]
@@ -178,7 +184,7 @@ fn part_text(part: &Value) -> Option<&str> {
 }
 
 /// Texts of every kind become `text` parts; images and the like are known by their kind alone.
-fn shaped_part(part: Value) -> Value {
+pub(super) fn shaped_part(part: Value) -> Value {
     if let Some(text) = part_text(&part) {
         return json!({ "type": "text", "text": text });
     }

@@ -4,18 +4,21 @@
 //! form (`foreign`). Which API a body belongs to shows in its keys: `system` or Anthropic's blocks, `input`.
 
 mod foreign;
+pub(super) mod media;
 mod messages;
+mod sglang;
 mod tools;
 
 use super::rules::{ContentFormat, EngineRules};
 use super::template::RenderError;
 use serde_json::{Map, Value};
 
-pub(super) use messages::plain_message;
-
 /// Start of a line that Claude Code puts before its instructions. It changes with every request, so vLLM takes it out of
 /// system messages (`renderers/chat_utils` of vLLM 0.33).
 pub(super) const BILLING_LINE: &str = "x-anthropic-billing-header";
+
+/// What transformers puts behind a message that is to be continued, to find its end in the rendered text.
+pub(super) const CONTINUE_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// How to shape: fixed for a template.
 #[derive(Clone, Copy, Debug)]
@@ -35,13 +38,15 @@ pub(super) struct Conversation {
     pub(super) variables: Map<String, Value>,
     /// With `continue_final_message`: the last message's text, behind which the prompt ends.
     pub(super) ends_with: Option<Ending>,
+    /// What the engine tries as `tools` when the template fails.
+    pub(super) other_tools: Option<Value>,
 }
 
 /// How a prompt that continues its last message ends.
 #[derive(Debug)]
 pub(super) enum Ending {
-    /// Cut the rendered text behind the last occurrence of this (vLLM, by way of transformers).
-    CutBehind(String),
+    /// Cut the rendered text at [`CONTINUE_MARK`], which stands behind this text (vLLM, by way of transformers).
+    CutAtMark(String),
     /// Append this; the message was taken out before (SGLang).
     Append(String),
 }
@@ -60,50 +65,92 @@ impl Shaper {
         if self.rules == EngineRules::Vllm {
             messages::settle_developers(self.knows_developer, &mut messages);
         }
-        let tools = self.tools(&mut body);
+        let tools = self.tools(&body);
         let continues = body.get("continue_final_message") == Some(&Value::Bool(true));
-        let ends_with = if continues { self.ending(&mut messages) } else { None };
-        let mut variables = self.arguments(&mut body);
-        let drops_prompt = self.rules == EngineRules::Sglang && continues && ends_with.is_none();
-        if drops_prompt {
-            variables.insert("add_generation_prompt".into(), Value::Bool(false));
-        }
+        let ends_with = self.ending(&mut messages, continues)?;
+        let mut variables = self.arguments(&mut body)?;
         variables.insert("messages".into(), Value::Array(messages));
+        let other_tools = self.other_tools(&tools);
         variables.insert("tools".into(), tools);
-        Ok(Conversation { variables, ends_with })
+        Ok(Conversation { variables, ends_with, other_tools })
     }
 
-    fn ending(&self, messages: &mut Vec<Value>) -> Option<Ending> {
-        let last = messages.last()?;
-        let text = messages::text_of(last.get("content")?)?;
-        match self.rules {
-            EngineRules::Vllm => Some(Ending::CutBehind(text)),
-            EngineRules::Sglang => {
-                if last.get("role").and_then(Value::as_str) != Some("assistant") {
-                    return None;
-                }
+    /// Messages of a role and a string each.
+    pub(super) fn plain<'a>(
+        &self,
+        sent: impl Iterator<Item = (&'a str, &'a str)>,
+        add_generation_prompt: bool,
+    ) -> Conversation {
+        let plain = |(role, content)| messages::plain_message(self, role, content);
+        let mut messages: Vec<Value> = sent.map(plain).collect();
+        // Cannot fail: nothing is continued.
+        let ends_with = self.ending(&mut messages, false).ok().flatten();
+        let generates = add_generation_prompt || self.rules == EngineRules::Sglang;
+        let mut variables = Map::new();
+        variables.insert("messages".into(), Value::Array(messages));
+        variables.insert("tools".into(), Value::Null);
+        variables.insert("documents".into(), Value::Null);
+        variables.insert("add_generation_prompt".into(), Value::Bool(generates));
+        Conversation { variables, ends_with, other_tools: None }
+    }
+
+    fn ending(
+        &self,
+        messages: &mut Vec<Value>,
+        continues: bool,
+    ) -> Result<Option<Ending>, RenderError> {
+        if self.rules == EngineRules::Sglang {
+            let text = sglang::take_last_answer(messages, continues);
+            if text.is_some() {
                 messages.pop();
-                Some(Ending::Append(text))
             }
+            return Ok(text.map(Ending::Append));
         }
+        if !continues {
+            return Ok(None);
+        }
+        let last = messages.last_mut().and_then(messages::mark_end);
+        let last = last.ok_or(RenderError::Unsupported("nothing that can be continued"))?;
+        Ok(Some(Ending::CutAtMark(last)))
     }
 
-    /// `chat_template_kwargs`, then the request fields that become variables, which win unless they are null.
-    fn arguments(&self, body: &mut Map<String, Value>) -> Map<String, Value> {
+    /// `chat_template_kwargs`, and the request fields that become variables.
+    fn arguments(&self, body: &mut Map<String, Value>) -> Result<Map<String, Value>, RenderError> {
         let mut variables = match body.remove("chat_template_kwargs") {
             Some(Value::Object(arguments)) => arguments,
             _ => Map::new(),
         };
-        let generates = body.get("add_generation_prompt") != Some(&Value::Bool(false));
-        variables.insert("add_generation_prompt".into(), Value::Bool(generates));
-        if let Some(effort) = body.remove("reasoning_effort").filter(|effort| !effort.is_null()) {
-            if self.rules == EngineRules::Vllm && !variables.contains_key("enable_thinking") {
-                variables.insert("enable_thinking".into(), Value::Bool(effort != "none"));
-            }
-            variables.insert("reasoning_effort".into(), effort);
+        let own = body.remove("chat_template").filter(|_| self.rules == EngineRules::Vllm);
+        if own.is_some_and(|own| !own.is_null()) || variables.contains_key("chat_template") {
+            return Err(RenderError::Unsupported("the request brings its own chat template"));
         }
-        let documents = body.remove("documents").filter(|documents| !documents.is_null());
-        match documents {
+        let generates = match self.rules {
+            EngineRules::Vllm => {
+                let effort = body.remove("reasoning_effort").filter(|effort| !effort.is_null());
+                if let Some(effort) = effort {
+                    let thinks = variables.entry("enable_thinking");
+                    thinks.or_insert(Value::Bool(effort != "none"));
+                    variables.insert("reasoning_effort".into(), effort);
+                }
+                body.get("add_generation_prompt") != Some(&Value::Bool(false))
+            }
+            EngineRules::Sglang => {
+                let (effort, thinks) = sglang::effort(body);
+                for (name, thinks) in ["thinking", "enable_thinking"].into_iter().zip([thinks; 2]) {
+                    if let Some(thinks) = thinks {
+                        variables.entry(name).or_insert(Value::Bool(thinks));
+                    }
+                }
+                if let Some(effort) = effort {
+                    variables.entry("reasoning_effort").or_insert(effort);
+                }
+                // A field of the request that chats do not have here.
+                true
+            }
+        };
+        variables.insert("add_generation_prompt".into(), Value::Bool(generates));
+        let documents = body.remove("documents").filter(|_| self.rules == EngineRules::Vllm);
+        match documents.filter(|documents| !documents.is_null()) {
             Some(documents) => {
                 variables.insert("documents".into(), documents);
             }
@@ -111,6 +158,6 @@ impl Shaper {
                 variables.entry("documents").or_insert(Value::Null);
             }
         }
-        variables
+        Ok(variables)
     }
 }

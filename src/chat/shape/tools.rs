@@ -1,12 +1,12 @@
 //! Tools as the template gets them: engines read them into typed objects and write those out again, so keys come in
 //! the order of their classes, missing ones as null.
 
-use super::{EngineRules, Shaper};
+use super::{EngineRules, Shaper, sglang};
 use serde_json::{Map, Value};
 
 impl Shaper {
     /// The `tools` variable; null when there are none.
-    pub(super) fn tools(&self, body: &mut Map<String, Value>) -> Value {
+    pub(in crate::chat) fn tools(&self, body: &Map<String, Value>) -> Value {
         let choice = body.get("tool_choice");
         let Some(Value::Array(mut tools)) = body.get("tools").cloned() else {
             return Value::Null;
@@ -25,32 +25,33 @@ impl Shaper {
         tools.into_iter().map(|tool| self.tool(tool)).collect()
     }
 
+    /// What the engine tries when the template fails on `tools`: the functions without what stands around them.
+    pub(in crate::chat) fn other_tools(&self, tools: &Value) -> Option<Value> {
+        let tools = tools.as_array().filter(|_| self.rules == EngineRules::Sglang)?;
+        Some(tools.iter().map(|tool| tool.get("function").unwrap_or(tool).clone()).collect())
+    }
+
     fn tool(&self, tool: Value) -> Value {
         let Value::Object(mut tool) = tool else { return tool };
         let Some(Value::Object(mut function)) = tool.remove("function") else {
             return Value::Object(tool);
         };
-        let mut shaped = Map::new();
-        let mut ordered = Map::new();
-        let (always, if_set): (&[&str], &[&str]) = match self.rules {
-            EngineRules::Vllm => {
-                (&["name", "description", "parameters"], &["strict", "defer_loading"])
-            }
-            EngineRules::Sglang => (&["description", "name", "parameters"], &[]),
-        };
-        for key in always {
-            ordered.insert((*key).to_owned(), function.remove(*key).unwrap_or_default());
-        }
-        for key in if_set {
-            let value = function.remove(*key).filter(|value| !value.is_null());
-            ordered.extend(value.map(|value| ((*key).to_owned(), value)));
-        }
         if self.rules == EngineRules::Sglang {
-            let strict = function.remove("strict").unwrap_or(Value::Bool(false));
-            ordered.insert("strict".into(), strict);
+            return sglang::tool(tool, function);
         }
+        let mut ordered = Map::new();
+        for key in ["name", "description", "parameters"] {
+            ordered.insert(key.to_owned(), function.remove(key).unwrap_or_default());
+        }
+        let outer = tool.remove("defer_loading").filter(|value| !value.is_null());
+        for (key, default) in [("strict", None), ("defer_loading", outer.clone())] {
+            let value = function.remove(key).filter(|value| !value.is_null()).or(default);
+            ordered.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        let mut shaped = Map::new();
         shaped.insert("type".into(), tool.remove("type").unwrap_or_else(|| "function".into()));
         shaped.insert("function".into(), Value::Object(ordered));
+        shaped.extend(outer.map(|outer| ("defer_loading".to_owned(), outer)));
         Value::Object(shaped)
     }
 }

@@ -5,9 +5,10 @@ use super::message::{ChatRole, MessageSpan};
 use super::plan::Plan;
 use super::python::is_space;
 use super::rules::EngineRules;
-use super::shape::{Conversation, Ending, Shaper, plain_message};
+use super::shape::{CONTINUE_MARK, Conversation, Ending, Shaper, media};
 use super::source::content_format;
 use super::special::SpecialTokens;
+use super::values::from_json;
 use crate::base::limits::JSON_DEPTH_MAX;
 use memchr::memchr2;
 use minijinja::Environment;
@@ -18,6 +19,8 @@ use serde_json::{Map, Value};
 pub struct ChatTemplate {
     renderer: Renderer,
     plan: Option<Plan>,
+    /// Renders requests with tools, for models with a template of their own for these.
+    tool_use: Option<Renderer>,
 }
 
 /// Why a template cannot be used.
@@ -63,7 +66,21 @@ impl ChatTemplate {
         let probe = Renderer::try_new(source, special, rules, Clock::Marks)?;
         let plan = Plan::learn(source, &probe);
         let renderer = Renderer::try_new(source, special, rules, Clock::System)?;
-        Ok(Self { renderer, plan })
+        Ok(Self { renderer, plan, tool_use: None })
+    }
+
+    /// The same with another template for requests that offer tools.
+    ///
+    /// # Errors
+    /// [`TemplateError`] when the source is no template.
+    pub fn with_tool_use(
+        mut self,
+        source: &str,
+        special: &SpecialTokens,
+    ) -> Result<Self, TemplateError> {
+        let rules = self.renderer.shaper.rules;
+        self.tool_use = Some(Renderer::try_new(source, special, rules, Clock::System)?);
+        Ok(self)
     }
 
     /// Appends the prompt of plain messages if the plan covers them; otherwise returns false and appends nothing.
@@ -106,8 +123,31 @@ impl ChatTemplate {
     /// # Errors
     /// [`RenderError`] when the body has no messages or the template refuses them.
     pub fn render_full(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
-        let conversation = self.renderer.shaper.shape(parse(body)?)?;
-        self.renderer.render(conversation, out)
+        self.render_body(parse(body)?, out)
+    }
+
+    /// The same up to the first image, sound or other thing that is not text: what the engine makes of these, and so all
+    /// that follows, cannot be compared as text. On an error nothing is appended.
+    ///
+    /// # Errors
+    /// [`RenderError`] as above, and when the template leaves text parts out.
+    pub fn render_text(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+        let mut body = parse(body)?;
+        let is_marked = media::mark(&mut body, self.renderer.shaper.format);
+        let start = out.len();
+        self.render_body(body, out)?;
+        if is_marked && !media::cut(out, start) {
+            out.truncate(start);
+            return Err(RenderError::Unsupported("the template does not print all text parts"));
+        }
+        Ok(())
+    }
+
+    fn render_body(&self, body: Map<String, Value>, out: &mut Vec<u8>) -> Result<(), RenderError> {
+        let offers_tools = || self.renderer.shaper.tools(&body).is_array();
+        let for_tools = self.tool_use.as_ref().filter(|_| offers_tools());
+        let renderer = for_tools.unwrap_or(&self.renderer);
+        renderer.render(renderer.shaper.shape(body)?, out)
     }
 
     /// True when plain conversations of at least one kind take the fast way.
@@ -141,7 +181,7 @@ impl Renderer {
         let environment = environment::build(source, clock)?;
         let shaper = Shaper {
             rules,
-            format: content_format(source),
+            format: content_format(source, rules),
             knows_developer: source.contains("'developer'") || source.contains("\"developer\""),
         };
         let special = special.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
@@ -165,30 +205,30 @@ impl Renderer {
         messages: impl Iterator<Item = (ChatRole, &'a str)>,
         add_generation_prompt: bool,
     ) -> Conversation {
-        let messages: Value = messages
-            .map(|(role, content)| plain_message(&self.shaper, role.name(), content))
-            .collect();
-        let mut variables = Map::new();
-        variables.insert("messages".into(), messages);
-        variables.insert("tools".into(), Value::Null);
-        variables.insert("documents".into(), Value::Null);
-        variables.insert("add_generation_prompt".into(), Value::Bool(add_generation_prompt));
-        Conversation { variables, ends_with: None }
+        let messages = messages.map(|(role, content)| (role.name(), content));
+        self.shaper.plain(messages, add_generation_prompt)
     }
 
     fn render(&self, conversation: Conversation, out: &mut Vec<u8>) -> Result<(), RenderError> {
-        let mut variables = self.special.clone();
-        variables.extend(conversation.variables);
-        let variables = minijinja::Value::from_serialize(variables);
-        let text = self.environment.get_template(TEMPLATE)?.render(variables)?;
-        match conversation.ends_with {
+        let Conversation { mut variables, ends_with, other_tools } = conversation;
+        for (name, text) in &self.special {
+            variables.entry(name).or_insert_with(|| text.clone());
+        }
+        let text = match (self.run(&variables), other_tools) {
+            (Err(_), Some(tools)) => {
+                variables.insert("tools".into(), tools);
+                self.run(&variables)?
+            }
+            (text, _) => text?,
+        };
+        match ends_with {
             None => out.extend_from_slice(text.as_bytes()),
             Some(Ending::Append(ending)) => {
                 out.extend_from_slice(text.as_bytes());
                 out.extend_from_slice(ending.as_bytes());
             }
-            Some(Ending::CutBehind(ending)) => {
-                let cut = cut_behind(&text, &ending).ok_or(RenderError::Unsupported(
+            Some(Ending::CutAtMark(last)) => {
+                let cut = cut_at_mark(&text, &last).ok_or(RenderError::Unsupported(
                     "the template does not print the message to be continued",
                 ))?;
                 out.extend_from_slice(cut.as_bytes());
@@ -196,14 +236,24 @@ impl Renderer {
         }
         Ok(())
     }
+
+    fn run(&self, variables: &Map<String, Value>) -> Result<String, minijinja::Error> {
+        let variables: minijinja::Value =
+            variables.iter().map(|(name, value)| (name.as_str(), from_json(value))).collect();
+        self.environment.get_template(TEMPLATE)?.render(variables)
+    }
 }
 
-/// `text` up to the last message's end: with its own trailing whitespace if the template kept that.
-fn cut_behind<'a>(text: &'a str, ending: &str) -> Option<&'a str> {
-    let stripped = ending.trim_matches(is_space);
-    let at = text.rfind(stripped)?;
-    let whole = text.get(at..).is_some_and(|rest| rest.starts_with(ending));
-    text.get(..at + if whole { ending.len() } else { stripped.len() })
+/// `text` up to the mark behind the last message, without whitespace before it if the template trims messages: then the
+/// space that ends the mark is gone too.
+fn cut_at_mark<'a>(text: &'a str, last: &str) -> Option<&'a str> {
+    let at = text.rfind(CONTINUE_MARK.trim_end())?;
+    let (before, from_mark) = text.split_at_checked(at)?;
+    if !text.contains(last.trim_matches(is_space)) {
+        return None;
+    }
+    let kept = from_mark.starts_with(CONTINUE_MARK);
+    Some(if kept { before } else { before.trim_end_matches(is_space) })
 }
 
 /// The body as an object with its keys in the client's order.

@@ -126,7 +126,7 @@ fn sglang_joins_and_orders_its_own_way() {
     let text = render_for(EVERYTHING, EngineRules::Sglang, &body.to_string()).unwrap();
     assert_eq!(
         text,
-        "{\"role\": \"user\", \"content\": \"a b\", \"extra\": 1}\n[{\"type\": \"function\", \"function\": {\"description\": null, \"name\": \"f\", \"parameters\": {}, \"strict\": false}}]"
+        "{\"role\": \"user\", \"content\": \"a b\"}\n[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {}, \"description\": null}, \"defer_loading\": null}]"
     );
     let mut none = body;
     none["tool_choice"] = json!("none");

@@ -3,37 +3,57 @@
 //!
 //! Engine hashes are opaque here: they name parents and removals, nothing else. The block's own key comes from the
 //! bytes of its tokens. Two levels are counted: engines store and remove the same hash several times (a prompt
-//! that is an exact multiple of the block size stores its last block again each time), and different hashes can have
-//! the same bytes (two tokenizations of one text, several attention groups). The index sees a key appear once and
-//! disappear once.
+//! that is an exact multiple of the block size stores its last block again each time; tiers store copies), and
+//! different hashes can have the same bytes (two tokenizations of one text, several attention groups). A tree of the
+//! index sees a key appear once and disappear once.
+//!
+//! # Tiers
+//! A block is in tree `t` while the tier `t` or a nearer one holds it, see [`super::tier`]. A tier gets its tree with its
+//! first event: what was stored before joins it when it is stored again, so that ranks without lower tiers pay nothing.
 //!
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
-use super::event::{Medium, Removed, Stored};
-use super::held::{BlockLength, HashEntry, Held, KeyEntry};
+use super::event::{Removed, Stored};
+use super::held::{Entry, Held, Kept, State};
+use super::orphans::{Orphan, Orphans};
+use super::outcome::Outcome;
+use super::recent::Recent;
+use super::slice_ops::SliceOps;
+use super::tier::{LowerTiers, TIERS, Tier};
 use crate::base::ShardIndex;
 use crate::base::limits::BLOCK_BYTES_MAX;
 use crate::block::{BlockKey, KeySeed, RootName};
-use crate::mailbox::KvOp;
-use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
+use crate::snapshot::Link;
 use std::sync::Arc;
 
 /// Token ids to the bytes that prompts are matched by.
 pub trait BlockText {
     /// Appends the bytes of the tokens; false for an id that it does not know.
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool;
+
+    /// True if one of the tokens stands for an image, sound or the like: equal tokens then do not mean equal content.
+    fn has_media(&self, _token_ids: &[u32]) -> bool {
+        false
+    }
 }
 
 impl BlockText for crate::block::Vocabulary {
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
         Self::decode_into(self, token_ids, out)
     }
+
+    fn has_media(&self, token_ids: &[u32]) -> bool {
+        Self::has_media(self, token_ids)
+    }
 }
 
 impl<T: BlockText> BlockText for Arc<T> {
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
         T::decode_into(self, token_ids, out)
+    }
+
+    fn has_media(&self, token_ids: &[u32]) -> bool {
+        T::has_media(self, token_ids)
     }
 }
 
@@ -52,84 +72,28 @@ pub struct Naming<T> {
     pub shard_count: usize,
 }
 
-/// What became of an event. The words are the metrics label `result`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All of it is in the index, or nothing of it concerned the index anew.
-    Applied,
-    /// Lies in another medium than the accelerator, or with another process.
-    Elsewhere,
-    /// Belongs to an attention group that forgets.
-    OtherGroup,
-    /// Its parent was never seen: stored before the feed began, or not pairable itself.
-    ParentUnknown,
-    /// Tokens and hashes do not match in number.
-    Unpaired,
-    /// Holds an image, embeddings or other things that are not text.
-    NotText,
-    /// No tokenizer, or a token that it does not know.
-    NoText,
-    /// A block without bytes, or longer than the index knows.
-    BlockLength,
-    /// A hash that stands for other bytes already: an engine whose hashes are not chained, or a loop.
-    Conflict,
-    /// The rank's entries have reached their limit.
-    Full,
-    /// An event type that this version does not know.
-    UnknownType,
-    /// Bytes that are no event.
-    Malformed,
+/// How much a rank's state is, for gauges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// Blocks known by the engine's hash.
+    pub blocks: usize,
+    /// Those of each tier; a block may be in several.
+    pub tier_blocks: [usize; TIERS],
+    /// Blocks that wait for their parent.
+    pub orphans: usize,
+    /// Memory of all this.
+    pub bytes: usize,
 }
 
-impl Outcome {
-    /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 12] = [
-        (Self::Applied, "applied"),
-        (Self::Elsewhere, "elsewhere"),
-        (Self::OtherGroup, "other_group"),
-        (Self::ParentUnknown, "parent_unknown"),
-        (Self::Unpaired, "unpaired"),
-        (Self::NotText, "not_text"),
-        (Self::NoText, "no_text"),
-        (Self::BlockLength, "block_length"),
-        (Self::Conflict, "conflict"),
-        (Self::Full, "full"),
-        (Self::UnknownType, "unknown_type"),
-        (Self::Malformed, "malformed"),
-    ];
-}
-
-/// Operations under way to the index, by slice, in the engine's order within each.
-#[derive(Debug)]
-pub struct SliceOps {
-    slices: Vec<VecDeque<KvOp>>,
-}
-
-impl SliceOps {
-    /// Empty, for that many slices.
-    #[must_use]
-    pub fn new(shard_count: usize) -> Self {
-        Self { slices: vec![VecDeque::new(); shard_count] }
-    }
-
-    /// True if no slice has operations.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.slices.iter().all(VecDeque::is_empty)
-    }
-
-    /// The operations of every slice.
-    pub fn slices_mut(&mut self) -> impl Iterator<Item = (ShardIndex, &mut VecDeque<KvOp>)> {
-        let number = |(index, ops)| ShardIndex::try_from_index(index).map(|slice| (slice, ops));
-        self.slices.iter_mut().enumerate().filter_map(number)
-    }
-
-    pub(super) fn push(&mut self, slice: ShardIndex, op: KvOp) {
-        match self.slices.get_mut(slice.index()) {
-            Some(ops) => ops.push_back(op),
-            None => crate::base::count_broken_invariant(),
-        }
-    }
+/// Orphans that ceased to wait, since the counts were taken last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrphansGone {
+    /// Their parent came.
+    pub applied: usize,
+    /// There was no room, or their time was over with the stream's.
+    pub dropped: usize,
+    /// The engine removed them.
+    pub removed: usize,
 }
 
 /// The blocks of one rank.
@@ -137,8 +101,62 @@ impl SliceOps {
 pub struct RankBlocks<T> {
     naming: Naming<T>,
     entries_max: usize,
+    /// What may get a tree.
+    lower_tiers: LowerTiers,
+    /// Trees in use, one bit each.
+    trees: u8,
     held: Held,
+    orphans: Orphans,
+    orphans_gone: OrphansGone,
+    groups: Groups,
+    recent: Recent,
     block_bytes: Vec<u8>,
+    /// Blocks that are new, whose orphans are to be looked for.
+    arrived: Vec<u64>,
+}
+
+/// Attention groups as their stores tell; further ones than the most are not remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// Those that keep whole prefixes; `u32::MAX` for events that name none.
+    pub whole: Vec<u32>,
+    /// Those that forget.
+    pub forgetful: Vec<u32>,
+}
+
+/// A copy of what a rank holds, for a snapshot.
+#[derive(Clone, Debug)]
+pub struct KeptBlocks {
+    /// The blocks.
+    pub kept: Kept,
+    /// Trees in use, one bit each.
+    pub trees: u8,
+    /// Its attention groups.
+    pub groups: Groups,
+    /// Where the blocks that came last belong, of which the index may not have been told yet.
+    pub recent: Vec<Link>,
+}
+
+/// What a rank held before a restart. The operations that tell the index come with it.
+#[derive(Debug, Default)]
+pub struct RestoredBlocks {
+    pub(super) held: Held,
+    pub(super) trees: u8,
+    pub(super) groups: Groups,
+}
+
+impl RestoredBlocks {
+    /// Blocks by the engine's hash.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.len() == 0
+    }
 }
 
 /// Where a chain continues.
@@ -151,166 +169,355 @@ struct Tip {
 
 /// Group of events that name none.
 const NO_GROUP: u32 = u32::MAX;
+/// Groups of a rank that are remembered; models have one to a handful.
+const GROUPS_MAX: usize = 16;
 
 impl<T: BlockText> RankBlocks<T> {
-    /// Holds nothing yet.
+    /// Holds nothing yet; lower tiers do not count.
     #[must_use]
     pub fn new(naming: Naming<T>, entries_max: usize) -> Self {
-        Self { naming, entries_max, held: Held::default(), block_bytes: Vec::new() }
+        Self {
+            naming,
+            entries_max,
+            lower_tiers: LowerTiers::default(),
+            trees: Tier::Device.bit(),
+            held: Held::default(),
+            orphans: Orphans::default(),
+            orphans_gone: OrphansGone::default(),
+            groups: Groups::default(),
+            recent: Recent::default(),
+            block_bytes: Vec::new(),
+            arrived: Vec::new(),
+        }
     }
 
-    /// Everything that is held, to be looked at elsewhere while this goes on.
+    /// Which lower tiers count from now on. Only while nothing is held.
+    pub fn set_lower_tiers(&mut self, lower_tiers: LowerTiers) {
+        debug_assert!(self.is_empty(), "blocks may be in trees that end");
+        self.lower_tiers = lower_tiers;
+        let allowed = |tier: &Tier| match tier {
+            Tier::Device => true,
+            Tier::Host => lower_tiers.host,
+            Tier::Disk => lower_tiers.disk,
+        };
+        self.trees &= Tier::ALL.iter().filter(|tier| allowed(tier)).fold(0, |all, t| all | t.bit());
+    }
+
+    /// Gives every tier that counts its tree at once, for engines that are known to use them.
+    pub fn expect_lower_tiers(&mut self) {
+        for (tier, counts) in
+            [(Tier::Host, self.lower_tiers.host), (Tier::Disk, self.lower_tiers.disk)]
+        {
+            self.trees |= if counts { tier.bit() } else { 0 };
+        }
+    }
+
+    /// A copy of everything but orphans, to be looked at elsewhere while this goes on.
     #[must_use]
-    pub fn held(&self) -> &Held {
-        &self.held
+    pub fn kept(&self) -> KeptBlocks {
+        KeptBlocks {
+            kept: self.held.kept(),
+            trees: self.trees,
+            groups: self.groups.clone(),
+            recent: self.recent.links(),
+        }
     }
 
-    /// Holds what was held before a restart. The operations that tell the index come with it.
-    pub fn restore(&mut self, held: Held) {
+    /// From now on copies tell where the blocks belong that came last.
+    pub fn keep_recent(&mut self) {
+        self.recent.keep();
+    }
+
+    /// Holds what was held before a restart.
+    pub fn restore(&mut self, restored: RestoredBlocks) {
         debug_assert!(self.is_empty(), "restored over something");
-        self.held = held;
+        self.trees |= restored.trees;
+        (self.held, self.groups) = (restored.held, restored.groups);
+    }
+
+    /// True once that tier has a tree.
+    #[must_use]
+    pub fn has_tree(&self, tier: Tier) -> bool {
+        self.trees & tier.bit() != 0
     }
 
     /// Blocks known by the engine's hash.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.held.hashes.len()
+        self.held.len()
     }
 
     /// True if nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.held.hashes.is_empty()
+        self.held.len() == 0
+    }
+
+    /// How much it is.
+    #[must_use]
+    pub fn holding(&self) -> Holding {
+        Holding {
+            blocks: self.held.len(),
+            tier_blocks: self.held.tier_counts(),
+            orphans: self.orphans.len(),
+            bytes: self.held.bytes() + self.orphans.bytes() + self.recent.bytes(),
+        }
+    }
+
+    /// Orphans that ceased to wait since this was asked last.
+    pub fn take_orphans_gone(&mut self) -> OrphansGone {
+        std::mem::take(&mut self.orphans_gone)
     }
 
     /// Applies a store. Blocks before a fault stay stored: they are true.
     pub fn stored(&mut self, event: &Stored<'_>, ops: &mut SliceOps) -> Outcome {
-        if event.medium != Medium::Device || event.remote {
+        let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
+        let Some(tier) = tier else {
             return Outcome::Elsewhere;
-        }
+        };
+        let group = event.group.unwrap_or(NO_GROUP);
         if !event.whole_prefix {
+            remember(&mut self.groups.forgetful, group);
             return Outcome::OtherGroup;
+        }
+        self.trees |= tier.bit();
+        let is_name = tier != Tier::Device && event.token_ids.is_empty();
+        if is_name && event.block_size_tokens == 0 && !event.hashes.is_empty() {
+            let outcome = self.stored_by_name(event, group, tier);
+            self.adopt(ops);
+            return outcome;
         }
         let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(0);
         let tokens_due = block_tokens.checked_mul(event.hashes.len());
         if block_tokens == 0 || tokens_due != Some(event.token_ids.len()) {
             return Outcome::Unpaired;
         }
-        let group = event.group.unwrap_or(NO_GROUP);
-        let Some(mut tip) = self.tip(event, group) else {
-            return Outcome::ParentUnknown;
-        };
-        let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
-        for (position, (&hash, token_ids)) in blocks.enumerate() {
-            if event.opaque_from.is_some_and(|opaque| position >= opaque) {
-                return Outcome::NotText;
-            }
-            tip = match self.extend(tip, (hash, group), token_ids, ops) {
-                Ok(tip) => tip,
-                Err(outcome) => return outcome,
-            };
-        }
-        Outcome::Applied
+        remember(&mut self.groups.whole, group);
+        let outcome = self.store_chain(event, group, tier, ops);
+        self.adopt(ops);
+        outcome
     }
 
     /// Applies a removal; unknown hashes are ignored.
     pub fn removed(&mut self, event: &Removed<'_>, ops: &mut SliceOps) -> Outcome {
-        if event.medium != Medium::Device || event.remote {
+        let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
+        let Some(tier) = tier else {
             return Outcome::Elsewhere;
-        }
+        };
         let group = event.group.unwrap_or(NO_GROUP);
         for &hash in event.hashes {
-            let Entry::Occupied(mut entry) = self.held.hashes.entry((hash, group)) else {
-                continue;
-            };
-            if entry.get().stores > 1 {
-                entry.get_mut().stores -= 1;
-                continue;
+            let id = self.id(hash, group);
+            match self.held.take(id, tier) {
+                Some((before, trees)) => {
+                    let lost = before.state.trees() & !trees;
+                    let lost = lost & !self.trees_of_others(before.key, id, lost);
+                    ops.remove(lost, before.state.slice(), before.key);
+                }
+                None if !self.orphans.is_empty() => {
+                    let was_there = self.orphans.remove(id, tier);
+                    self.orphans_gone.removed += usize::from(was_there);
+                }
+                None => {}
             }
-            let key = entry.remove().key;
-            self.release(key, ops);
         }
         Outcome::Applied
     }
 
     /// Forgets everything: the engine said so, restarted, or went silent with events lost.
     pub fn clear(&mut self, ops: &mut SliceOps) {
-        self.held.hashes.clear();
-        for (key, entry) in self.held.keys.drain() {
-            ops.push(entry.slice, KvOp::Remove { key });
+        self.held.clear(|key, state| ops.remove(state.trees(), state.slice(), key));
+        self.orphans_gone.dropped += self.orphans.clear();
+        self.recent.clear();
+    }
+
+    /// Hashes alone, as vLLM's offloading names them: copies of blocks that were stored with their tokens before.
+    fn stored_by_name(&mut self, event: &Stored<'_>, group: u32, tier: Tier) -> Outcome {
+        if self.groups.forgetful.contains(&group) {
+            return Outcome::OtherGroup;
+        }
+        let mut outcome = Outcome::Applied;
+        for &hash in event.hashes {
+            let id = self.id(hash, group);
+            let known = self.held.get(id).or_else(|| {
+                let groups = self.groups.whole.iter().filter(|other| **other != group);
+                groups.filter_map(|other| self.held.get(self.id(hash, *other))).next()
+            });
+            let Some(known) = known else {
+                outcome = Outcome::HashUnknown;
+                continue;
+            };
+            if known.id == id {
+                // Its text is not known, so it joins no tree that it is not in.
+                self.held.add(id, tier, known.state.trees());
+            } else if self.held.len() < self.entries_max {
+                let trees = self.held.trees_of_others(known.key, id) & tier.trees();
+                let state = State::new(known.state.slice(), trees);
+                self.held.insert(Entry { id, key: known.key, state }, tier);
+                self.arrived.push(id);
+            } else {
+                return Outcome::Full;
+            }
+        }
+        outcome
+    }
+
+    fn store_chain(
+        &mut self,
+        event: &Stored<'_>,
+        group: u32,
+        tier: Tier,
+        ops: &mut SliceOps,
+    ) -> Outcome {
+        let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(usize::MAX);
+        let mut tip = match event.parent {
+            None => Some(self.root(event)),
+            Some(parent) => self.tip(self.id(parent, group)),
+        };
+        let mut parent = event.parent.map(|parent| self.id(parent, group));
+        let mut outcome = Outcome::Applied;
+        let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
+        for (position, (&hash, token_ids)) in blocks.enumerate() {
+            let Some(text) = &self.naming.text else { return Outcome::NoText };
+            let is_opaque = event.opaque_from.is_some_and(|opaque| position >= opaque);
+            if is_opaque || text.has_media(token_ids) {
+                return Outcome::NotText;
+            }
+            self.block_bytes.clear();
+            if !text.decode_into(token_ids, &mut self.block_bytes) {
+                return Outcome::NoText;
+            }
+            if !(1..=BLOCK_BYTES_MAX).contains(&self.block_bytes.len()) {
+                return Outcome::BlockLength;
+            }
+            let id = self.id(hash, group);
+            if let Some(parent) = parent.filter(|_| tip.is_none()) {
+                match self.held.get(id) {
+                    // Known from elsewhere: the chain goes on behind it.
+                    Some(known) => self.held.add(id, tier, known.state.trees()),
+                    None if parent == id => return Outcome::Conflict,
+                    None => {
+                        let bytes = self.block_bytes.as_slice().into();
+                        outcome = self.orphan(Orphan { id, parent, tier, bytes });
+                    }
+                }
+                tip = self.tip(id);
+            } else if let Some(at) = tip {
+                match self.extend(at, id, tier, ops) {
+                    Ok(next) => tip = Some(next),
+                    Err(outcome) => return outcome,
+                }
+            }
+            parent = Some(id);
+        }
+        outcome
+    }
+
+    fn orphan(&mut self, orphan: Orphan) -> Outcome {
+        let dropped = self.orphans.hold(orphan);
+        self.orphans_gone.dropped += dropped.unwrap_or(1);
+        if dropped.is_some() { Outcome::Orphaned } else { Outcome::ParentUnknown }
+    }
+
+    /// Applies the orphans of what is new, and theirs.
+    fn adopt(&mut self, ops: &mut SliceOps) {
+        while let Some(parent) = self.arrived.pop() {
+            if self.orphans.is_empty() {
+                continue;
+            }
+            for orphan in self.orphans.children(parent) {
+                let Some(tip) = self.tip(parent) else { continue };
+                self.block_bytes.clear();
+                self.block_bytes.extend_from_slice(&orphan.bytes);
+                match self.extend(tip, orphan.id, orphan.tier, ops) {
+                    Ok(_) => self.orphans_gone.applied += 1,
+                    Err(_) => self.orphans_gone.dropped += 1,
+                }
+            }
         }
     }
 
-    fn tip(&self, event: &Stored<'_>, group: u32) -> Option<Tip> {
-        let Some(parent) = event.parent else {
-            let name = RootName {
-                model: &self.naming.model,
-                block_size_tokens: event.block_size_tokens,
-                lora: event.lora_name,
-                cache_salt: event.cache_salt,
-            };
-            return Some(Tip { key: BlockKey::root(self.naming.seed, &name), slice: None });
+    fn root(&self, event: &Stored<'_>) -> Tip {
+        let name = RootName {
+            model: &self.naming.model,
+            block_size_tokens: event.block_size_tokens,
+            lora: event.lora_name,
+            cache_salt: event.cache_salt,
         };
-        let key = self.held.hashes.get(&(parent, group))?.key;
-        Some(Tip { key, slice: Some(self.held.keys.get(&key)?.slice) })
+        Tip { key: BlockKey::root(self.naming.seed, &name), slice: None }
     }
 
+    fn tip(&self, id: u64) -> Option<Tip> {
+        let entry = self.held.get(id)?;
+        Some(Tip { key: entry.key, slice: Some(entry.state.slice()) })
+    }
+
+    /// Stores the block whose text is in `block_bytes` behind a path.
     fn extend(
         &mut self,
         parent: Tip,
-        hash: (u64, u32),
-        token_ids: &[u32],
+        id: u64,
+        tier: Tier,
         ops: &mut SliceOps,
     ) -> Result<Tip, Outcome> {
-        self.block_bytes.clear();
-        let text = self.naming.text.as_ref().ok_or(Outcome::NoText)?;
-        if !text.decode_into(token_ids, &mut self.block_bytes) {
-            return Err(Outcome::NoText);
-        }
         let block_bytes = u16::try_from(self.block_bytes.len()).unwrap_or(u16::MAX);
-        if block_bytes == 0 || usize::from(block_bytes) > BLOCK_BYTES_MAX {
-            return Err(Outcome::BlockLength);
-        }
         let key = parent.key.child(self.naming.seed, &self.block_bytes);
         let first = || (self.naming.slice_of)(key, self.naming.shard_count);
         let slice = parent.slice.unwrap_or_else(first);
-        let full = self.held.hashes.len() >= self.entries_max;
-        match self.held.hashes.entry(hash) {
-            Entry::Occupied(mut entry) if entry.get().key == key => {
-                let stores = &mut entry.get_mut().stores;
-                *stores = stores.saturating_add(1);
+        let trees = self.trees & tier.trees();
+        let before = match self.held.get(id) {
+            Some(known) if known.key == key => {
+                let before = known.state.trees();
+                self.held.add(id, tier, before | trees);
+                before
             }
-            Entry::Occupied(_) => return Err(Outcome::Conflict),
-            Entry::Vacant(_) if full => return Err(Outcome::Full),
-            Entry::Vacant(entry) => {
-                entry.insert(HashEntry { key, stores: 1 });
-                let length = BlockLength::new(block_bytes, parent.slice.is_none());
-                let new = KeyEntry { parent: parent.key, slice, length, hashes: 0 };
-                let held = self.held.keys.entry(key).or_insert(new);
-                held.hashes += 1;
-                if held.hashes == 1 {
-                    ops.push(slice, KvOp::Store { parent: parent.key, key, block_bytes });
-                }
+            Some(_) => return Err(Outcome::Conflict),
+            None if self.held.len() >= self.entries_max => return Err(Outcome::Full),
+            None => {
+                self.held.insert(Entry { id, key, state: State::new(slice, trees) }, tier);
+                self.arrived.push(id);
+                0
             }
+        };
+        let gained = trees & !before;
+        let gained = gained & !self.trees_of_others(key, id, gained);
+        ops.store(gained, slice, parent.key, (key, block_bytes));
+        if gained != 0 {
+            let link = Link { parent: parent.key, key, block_bytes, slice };
+            self.recent.note(link, self.held.len());
         }
         Ok(Tip { key, slice: Some(slice) })
     }
 
-    fn release(&mut self, key: BlockKey, ops: &mut SliceOps) {
-        let Entry::Occupied(mut entry) = self.held.keys.entry(key) else {
-            debug_assert!(false, "a hash without its key");
-            crate::base::count_broken_invariant();
-            return;
-        };
-        if entry.get().hashes > 1 {
-            entry.get_mut().hashes -= 1;
-        } else {
-            let slice = entry.remove().slice;
-            ops.push(slice, KvOp::Remove { key });
-        }
+    /// Trees that other entries with the key are in. Looked for only if some trees are in question.
+    fn trees_of_others(&self, key: BlockKey, id: u64, asked: u8) -> u8 {
+        if asked == 0 { 0 } else { self.held.trees_of_others(key, id) }
+    }
+
+    /// Hash and group in one word, spread over all words by the process's secret.
+    fn id(&self, hash: u64, group: u32) -> u64 {
+        // The finalizer of SplitMix64: a bijection, so two hashes of one group never share an id.
+        let mut word = hash ^ self.naming.seed.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word = word.wrapping_add(u64::from(group).wrapping_mul(0xd6e8_feb8_6659_fd93));
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+}
+
+fn remember(groups: &mut Vec<u32>, group: u32) {
+    if groups.len() < GROUPS_MAX && !groups.contains(&group) {
+        groups.push(group);
     }
 }
 
 #[cfg(test)]
 #[path = "blocks_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "blocks_model_tests.rs"]
+mod model_tests;
+
+#[cfg(test)]
+#[path = "blocks_restart_tests.rs"]
+mod restart_tests;

@@ -1,31 +1,37 @@
-//! [`RankBlocks`](super::RankBlocks) against a model that has no tricks: every hash with its reference count and
-//! its whole text.
+//! [`RankBlocks`](super::RankBlocks) case by case.
 
-use super::super::held::{Left, Restoring};
 use super::*;
-use crate::snapshot::Block;
-use proptest::prelude::*;
+use crate::control::kv_events::event::Medium;
+use crate::mailbox::KvOp;
+use crate::snapshot::Link;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Token n is the letter n mod 26, so that different tokens share bytes; tokens from 1000 are unknown.
-struct Letters;
+pub(super) struct Letters;
 
 impl BlockText for Letters {
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
         out.extend(token_ids.iter().map(|token| b'a' + u8::try_from(token % 26).unwrap()));
         token_ids.iter().all(|token| *token < 1_000)
     }
+
+    fn has_media(&self, token_ids: &[u32]) -> bool {
+        token_ids.contains(&IMAGE)
+    }
 }
 
-const SEED: KeySeed = KeySeed(7);
-const SHARDS: usize = 3;
+/// A token that stands for any image.
+const IMAGE: u32 = 999;
 
-fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
+const SEED: KeySeed = KeySeed(7);
+pub(super) const SHARDS: usize = 3;
+
+pub(super) fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
     let shard = first_block.to_word() % u64::try_from(shard_count).unwrap();
     ShardIndex(u16::try_from(shard).unwrap())
 }
 
-fn blocks(entries_max: usize) -> RankBlocks<Letters> {
+pub(super) fn blocks(entries_max: usize) -> RankBlocks<Letters> {
     let naming = Naming {
         seed: SEED,
         model: "m".into(),
@@ -36,7 +42,11 @@ fn blocks(entries_max: usize) -> RankBlocks<Letters> {
     RankBlocks::new(naming, entries_max)
 }
 
-fn store<'a>(parent: Option<u64>, hashes: &'a [u64], token_ids: &'a [u32]) -> Stored<'a> {
+pub(super) fn store<'a>(
+    parent: Option<u64>,
+    hashes: &'a [u64],
+    token_ids: &'a [u32],
+) -> Stored<'a> {
     Stored {
         hashes,
         parent,
@@ -52,28 +62,37 @@ fn store<'a>(parent: Option<u64>, hashes: &'a [u64], token_ids: &'a [u32]) -> St
     }
 }
 
-fn remove(hashes: &[u64]) -> Removed<'_> {
+pub(super) fn remove(hashes: &[u64]) -> Removed<'_> {
     Removed { hashes, medium: Medium::Device, group: None, remote: false }
 }
 
 /// What the index would hold after the operations, checking that each slice sees each key consistently.
 #[derive(Default)]
-struct Index {
-    held: BTreeMap<u64, (ShardIndex, u64, u16)>,
+pub(super) struct Index {
+    pub(super) held: BTreeMap<u64, (ShardIndex, u64, u16)>,
+    /// Trees of the lower tiers.
+    pub(super) lower: [BTreeMap<u64, (ShardIndex, u64, u16)>; 2],
+    /// Every block that was ever stored, by key.
+    pub(super) seen: BTreeMap<u64, Link>,
 }
 
 impl Index {
-    fn take(&mut self, ops: &mut SliceOps) {
-        for (slice, ops) in ops.slices_mut() {
+    pub(super) fn take(&mut self, ops: &mut SliceOps) {
+        for (tier, slice, ops) in ops.trees_mut() {
+            let held = match tier {
+                Tier::Device => &mut self.held,
+                Tier::Host => &mut self.lower[0],
+                Tier::Disk => &mut self.lower[1],
+            };
             for op in ops.drain(..) {
                 match op {
                     KvOp::Store { parent, key, block_bytes } => {
                         let entry = (slice, parent.to_word(), block_bytes);
-                        assert_eq!(self.held.insert(key.to_word(), entry), None, "stored twice");
+                        self.seen.insert(key.to_word(), Link { parent, key, block_bytes, slice });
+                        assert_eq!(held.insert(key.to_word(), entry), None, "stored twice");
                     }
                     KvOp::Remove { key } => {
-                        let (owner, ..) =
-                            self.held.remove(&key.to_word()).expect("removed unknown");
+                        let (owner, ..) = held.remove(&key.to_word()).expect("removed unknown");
                         assert_eq!(owner, slice, "removed from another slice");
                     }
                 }
@@ -81,12 +100,23 @@ impl Index {
         }
     }
 
-    fn keys(&self) -> BTreeSet<u64> {
+    /// All trees, with where each block is and what it follows.
+    pub(super) fn trees(&self) -> [&BTreeMap<u64, (ShardIndex, u64, u16)>; 3] {
+        [&self.held, &self.lower[0], &self.lower[1]]
+    }
+
+    pub(super) fn keys(&self) -> BTreeSet<u64> {
         self.held.keys().copied().collect()
+    }
+
+    /// By tree.
+    pub(super) fn all_keys(&self) -> [BTreeSet<u64>; 3] {
+        let keys = |tree: &BTreeMap<u64, _>| tree.keys().copied().collect();
+        [self.keys(), keys(&self.lower[0]), keys(&self.lower[1])]
     }
 }
 
-fn key_of(text: &str) -> u64 {
+pub(super) fn key_of(text: &str) -> u64 {
     let name = RootName { model: "m", block_size_tokens: 2, ..RootName::default() };
     let mut key = BlockKey::root(SEED, &name);
     for block in text.as_bytes().chunks(2) {
@@ -95,7 +125,7 @@ fn key_of(text: &str) -> u64 {
     key.to_word()
 }
 
-fn keys_of(texts: &[&str]) -> BTreeSet<u64> {
+pub(super) fn keys_of(texts: &[&str]) -> BTreeSet<u64> {
     texts.iter().map(|text| key_of(text)).collect()
 }
 
@@ -154,11 +184,11 @@ fn what_is_not_ours_is_left_alone() {
         (Stored { medium: Medium::Unknown, ..plain }, Outcome::Elsewhere),
         (Stored { remote: true, ..plain }, Outcome::Elsewhere),
         (Stored { whole_prefix: false, ..plain }, Outcome::OtherGroup),
-        (Stored { parent: Some(5), ..plain }, Outcome::ParentUnknown),
         (Stored { block_size_tokens: 3, ..plain }, Outcome::Unpaired),
         (Stored { block_size_tokens: 0, token_ids: &[], ..plain }, Outcome::Unpaired),
         (Stored { block_size_tokens: 32, hashes: &[], ..plain }, Outcome::Unpaired),
         (Stored { opaque_from: Some(0), ..plain }, Outcome::NotText),
+        (Stored { token_ids: &[0, IMAGE], ..plain }, Outcome::NotText),
         (Stored { token_ids: &[0, 1_000], ..plain }, Outcome::NoText),
     ] {
         assert_eq!(blocks.stored(&event, &mut ops), outcome, "{event:?}");
@@ -210,176 +240,182 @@ fn the_limit_refuses_new_blocks_and_lets_old_ones_go() {
     assert_eq!(blocks.len(), 1);
 }
 
-/// The model: per (hash, group) the text and the count of stores.
-#[derive(Default)]
-struct Model {
-    held: BTreeMap<(u64, u32), (String, u32)>,
+const BOTH: LowerTiers = LowerTiers { host: true, disk: true };
+
+fn tiered() -> RankBlocks<Letters> {
+    let mut blocks = blocks(100);
+    blocks.set_lower_tiers(BOTH);
+    blocks
 }
 
-impl Model {
-    fn keys(&self) -> BTreeSet<u64> {
-        self.held.values().map(|(text, _)| key_of(text)).collect()
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Store {
-        path: Vec<u32>,
-        from: usize,
-        group: u32,
-    },
-    Remove {
-        path: Vec<u32>,
-        group: u32,
-    },
-    Clear,
-    /// The router is stopped and started again.
-    Restart,
-}
-
-/// An engine's hash: of the whole path of tokens.
-fn hash_of(path: &[u32]) -> u64 {
-    path.iter().fold(1, |hash, token| hash * 1_000 + u64::from(*token) + 1)
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // Tokens 0 and 26 have the same bytes; paths are 1 to 3 blocks of two equal tokens.
-    let path = || proptest::collection::vec(prop_oneof![Just(0_u32), Just(26), Just(1)], 1..=3);
-    let step = prop_oneof![
-        6 => (path(), 0_usize..3, 0_u32..2).prop_map(|(path, from, group)| Step::Store { path, from, group }),
-        5 => (path(), 0_u32..2).prop_map(|(path, group)| Step::Remove { path, group }),
-        1 => Just(Step::Clear),
-        2 => Just(Step::Restart),
-    ];
-    proptest::collection::vec(step, 0..60)
-}
-
-/// What a new process makes of what the old one held.
-fn restarted(
-    before: &RankBlocks<Letters>,
-    entries_max: usize,
-    shard_count: usize,
-) -> (RankBlocks<Letters>, SliceOps, Left) {
-    let mut restoring = Restoring::new(slice_of, shard_count, SHARDS, entries_max);
-    let each = before.held().each(|block, names| {
-        restoring.add(block, names);
-        Ok::<(), ()>(())
-    });
-    assert_eq!(each, Ok(()));
-    let (held, ops, left) = restoring.finish();
-    let mut after = blocks(entries_max);
-    after.naming.shard_count = shard_count;
-    after.restore(held);
-    (after, ops, left)
+fn of(index: &Index) -> [usize; 3] {
+    index.all_keys().map(|keys| keys.len())
 }
 
 #[test]
-fn restored_blocks_are_placed_by_their_first_block() {
-    let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
-    blocks.stored(&store(None, &[10, 11, 12], &[0, 1, 2, 3, 4, 5]), &mut ops);
-    blocks.stored(&store(None, &[20, 21, 22, 23], &[6, 7, 8, 9, 10, 11, 12, 13]), &mut ops);
-    // What hangs on a block that is gone has no first block any more.
-    blocks.removed(&remove(&[20]), &mut ops);
-    for shard_count in [1, 2, 5, 64] {
-        let (mut after, mut ops, left) = restarted(&blocks, 100, shard_count);
-        assert_eq!((left.orphans, after.len()), (3, 3), "{shard_count}");
-        let mut index = Index::default();
-        index.take(&mut ops);
-        assert_eq!(index.keys(), keys_of(&["ab", "abcd", "abcdef"]));
-        let first = BlockKey::from_word(key_of("ab")).unwrap();
-        assert!(index.held.values().all(|(slice, ..)| *slice == slice_of(first, shard_count)));
-        after.stored(&store(Some(12), &[13], &[20, 21]), &mut ops);
-        after.clear(&mut ops);
-        index.take(&mut ops);
-        assert!(index.held.is_empty());
-    }
-    let (after, _, left) = restarted(&blocks, 100, SHARDS);
-    assert_eq!((left, after.len()), (Left::default(), 6), "the same slices: nothing is lost");
-}
-
-#[test]
-fn restoring_keeps_to_the_limit_and_refuses_what_cannot_be() {
-    let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
-    let hashes: Vec<u64> = (10..20).collect();
-    let tokens: Vec<u32> = (0..20).collect();
-    blocks.stored(&store(None, &hashes, &tokens), &mut ops);
-    let (after, mut ops, left) = restarted(&blocks, 4, SHARDS);
-    assert_eq!((after.len(), left.over_limit), (4, 6));
-    let mut index = Index::default();
+fn orphans_are_applied_when_their_parent_comes_with_all_that_follows() {
+    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let third = store(Some(11), &[12, 13], &[4, 5, 6, 7]);
+    assert_eq!(blocks.stored(&third, &mut ops), Outcome::Orphaned);
+    assert_eq!(blocks.stored(&store(Some(13), &[14], &[8, 9]), &mut ops), Outcome::Orphaned);
+    assert!(ops.is_empty() && blocks.is_empty());
+    assert_eq!(blocks.holding().orphans, 3);
+    assert!(blocks.holding().bytes > 0);
+    assert_eq!(blocks.stored(&store(None, &[10], &[0, 1]), &mut ops), Outcome::Applied);
+    assert_eq!(blocks.holding().orphans, 3, "their parent is another one");
+    assert_eq!(blocks.stored(&store(Some(10), &[11], &[2, 3]), &mut ops), Outcome::Applied);
     index.take(&mut ops);
-    assert_eq!(index.keys(), keys_of(&["ab", "abcd", "abcdef", "abcdefgh"]), "from the root on");
-
-    let mut restoring = Restoring::new(slice_of, SHARDS, SHARDS, 100);
-    let mut all = Vec::new();
-    let each = blocks.held().each(|block, names| {
-        all.push((*block, names.to_vec()));
-        Ok::<(), ()>(())
-    });
-    assert_eq!((each, all.len()), (Ok(()), 10));
-    let (second, names) = &all[1];
-    restoring.add(second, &[]);
-    restoring.add(&Block { slice: ShardIndex(9), is_first: false, ..*second }, names);
-    restoring.add(second, names);
-    restoring.add(second, names);
-    restoring.add(&Block { key: all[2].0.key, ..*second }, names);
-    let (held, _, left) = restoring.finish();
-    assert_eq!((held.block_count(), left.odd), (1, 4));
+    assert_eq!(
+        index.keys(),
+        keys_of(&["ab", "abcd", "abcdef", "abcdefgh", "abcdefghij"]),
+        "one by one and recursively"
+    );
+    let gone = blocks.take_orphans_gone();
+    assert_eq!(gone, OrphansGone { applied: 3, ..OrphansGone::default() });
+    blocks.clear(&mut ops);
+    index.take(&mut ops);
+    assert!(index.keys().is_empty());
 }
 
-proptest! {
-    #[test]
-    fn agrees_with_the_model(steps in steps()) {
-        let (mut blocks, mut ops, mut index) = (blocks(1_000), SliceOps::new(SHARDS), Index::default());
-        let mut model = Model::default();
-        for step in steps {
-            match step {
-                Step::Store { path, from, group } => {
-                    let from = from.min(path.len() - 1);
-                    let hashes: Vec<u64> = (from..path.len()).map(|end| hash_of(&path[..=end])).collect();
-                    let tokens: Vec<u32> = path[from..].iter().flat_map(|token| [*token; 2]).collect();
-                    let parent = (from > 0).then(|| hash_of(&path[..from]));
-                    let event = Stored { group: Some(group), ..store(parent, &hashes, &tokens) };
-                    let known = parent.is_none_or(|parent| model.held.contains_key(&(parent, group)));
-                    let outcome = blocks.stored(&event, &mut ops);
-                    prop_assert_eq!(outcome == Outcome::Applied, known);
-                    if known {
-                        for end in from..path.len() {
-                            let text: String = path[..=end].iter()
-                                .flat_map(|token| [char::from(b'a' + u8::try_from(token % 26).unwrap()); 2])
-                                .collect();
-                            let held = model.held.entry((hash_of(&path[..=end]), group)).or_insert((text, 0));
-                            held.1 += 1;
-                        }
-                    }
-                }
-                Step::Remove { path, group } => {
-                    let hash = hash_of(&path);
-                    let hashes = [hash];
-                    blocks.removed(&Removed { group: Some(group), ..remove(&hashes) }, &mut ops);
-                    if let Some(held) = model.held.get_mut(&(hash, group)) {
-                        held.1 -= 1;
-                        if held.1 == 0 {
-                            model.held.remove(&(hash, group));
-                        }
-                    }
-                }
-                Step::Clear => {
-                    blocks.clear(&mut ops);
-                    model.held.clear();
-                }
-                Step::Restart => {
-                    let (again, mut restored, left) = restarted(&blocks, 1_000, SHARDS);
-                    prop_assert_eq!(left, Left::default());
-                    let mut new_index = Index::default();
-                    new_index.take(&mut restored);
-                    prop_assert_eq!(&new_index.held, &index.held);
-                    (blocks, index) = (again, new_index);
-                }
-            }
-            index.take(&mut ops);
-            prop_assert_eq!(index.keys(), model.keys());
-            prop_assert_eq!(blocks.len(), model.held.len());
+#[test]
+fn orphans_that_the_engine_removes_or_clears_never_come() {
+    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    blocks.stored(&store(Some(10), &[11, 12, 13], &[2, 3, 4, 5, 6, 7]), &mut ops);
+    blocks.removed(&remove(&[13, 99]), &mut ops);
+    assert_eq!(blocks.take_orphans_gone().removed, 1);
+    blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
+    index.take(&mut ops);
+    assert_eq!(index.keys(), keys_of(&["ab", "abcd", "abcdef"]));
+    blocks.stored(&store(Some(20), &[21], &[0, 1]), &mut ops);
+    blocks.clear(&mut ops);
+    assert_eq!(blocks.take_orphans_gone(), OrphansGone { applied: 2, dropped: 1, removed: 0 });
+    blocks.stored(&store(None, &[20], &[0, 1]), &mut ops);
+    index.take(&mut ops);
+    assert_eq!(index.keys(), keys_of(&["ab"]));
+}
+
+#[test]
+fn the_oldest_orphans_are_dropped_and_counted() {
+    use crate::base::limits::ORPHAN_BLOCKS_MAX;
+    let (mut blocks, mut ops) = (blocks(10_000), SliceOps::new(SHARDS));
+    let most = u64::try_from(ORPHAN_BLOCKS_MAX).unwrap();
+    for number in 0..most + 5 {
+        blocks.stored(&store(Some(1), &[number + 2], &[0, 1]), &mut ops);
+    }
+    assert_eq!(blocks.holding().orphans, ORPHAN_BLOCKS_MAX);
+    assert_eq!(blocks.take_orphans_gone().dropped, 5);
+    blocks.stored(&store(None, &[1], &[0, 1]), &mut ops);
+    assert_eq!(blocks.len(), ORPHAN_BLOCKS_MAX + 1);
+}
+
+#[test]
+fn a_block_moves_down_the_tiers_and_leaves_with_the_last() {
+    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    blocks.expect_lower_tiers();
+    let on_device = store(None, &[10, 11], &[0, 1, 2, 3]);
+    let store_in = |medium| Some(Stored { medium, ..on_device });
+    let second = [11];
+    let (leaf, both) = (remove(&second), remove(&[11, 10]));
+    let from_host = Removed { medium: Medium::Host, ..leaf };
+    let steps = [
+        (store_in(Medium::Device), None, [2, 2, 2]),
+        (store_in(Medium::Host), None, [2, 2, 2]),
+        (None, Some(both), [0, 2, 2]),
+        (store_in(Medium::Disk), None, [0, 2, 2]),
+        (None, Some(from_host), [0, 1, 2]),
+        (store_in(Medium::Device), None, [2, 2, 2]),
+    ];
+    for (position, (stored, removed, wanted)) in steps.into_iter().enumerate() {
+        if let Some(event) = stored {
+            assert_eq!(blocks.stored(&event, &mut ops), Outcome::Applied);
         }
+        if let Some(event) = removed {
+            assert_eq!(blocks.removed(&event, &mut ops), Outcome::Applied);
+        }
+        index.take(&mut ops);
+        assert_eq!(of(&index), wanted, "step {position}");
+    }
+    assert_eq!(blocks.holding().tier_blocks, [2, 1, 2]);
+    blocks.clear(&mut ops);
+    index.take(&mut ops);
+    assert_eq!(of(&index), [0, 0, 0]);
+    assert_eq!(blocks.holding().tier_blocks, [0; 3]);
+}
+
+#[test]
+fn a_tier_has_its_tree_from_its_first_event_on() {
+    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    let first = store(None, &[10], &[0, 1]);
+    blocks.stored(&first, &mut ops);
+    let second = store(Some(10), &[11], &[2, 3]);
+    blocks.stored(&Stored { medium: Medium::Host, ..second }, &mut ops);
+    index.take(&mut ops);
+    assert!(blocks.has_tree(Tier::Host) && !blocks.has_tree(Tier::Disk));
+    assert_eq!(of(&index), [1, 1, 0], "the first was there before the tree");
+    blocks.stored(&first, &mut ops);
+    index.take(&mut ops);
+    assert_eq!(of(&index), [1, 2, 0], "stored again it joins");
+    for _ in 0..2 {
+        blocks.removed(&remove(&[10]), &mut ops);
+    }
+    index.take(&mut ops);
+    assert_eq!(of(&index), [0, 1, 0]);
+}
+
+#[test]
+fn copies_known_by_their_hash_alone_keep_the_block() {
+    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    blocks.expect_lower_tiers();
+    let plain = store(None, &[10, 11], &[0, 1, 2, 3]);
+    let copy = |hashes: &'static [u64], group| Stored {
+        medium: Medium::Host,
+        token_ids: &[],
+        block_size_tokens: 0,
+        group,
+        ..store(None, hashes, &[])
+    };
+    assert_eq!(blocks.stored(&copy(&[10], None), &mut ops), Outcome::HashUnknown);
+    blocks.stored(&Stored { group: Some(0), ..plain }, &mut ops);
+    assert_eq!(blocks.stored(&copy(&[10, 11], None), &mut ops), Outcome::Applied, "of any group");
+    assert_eq!(blocks.stored(&copy(&[11, 12], Some(0)), &mut ops), Outcome::HashUnknown);
+    blocks.removed(&Removed { group: Some(0), ..remove(&[10, 11]) }, &mut ops);
+    index.take(&mut ops);
+    assert_eq!(of(&index), [0, 2, 2]);
+    blocks.removed(&Removed { medium: Medium::Host, ..remove(&[10, 11]) }, &mut ops);
+    index.take(&mut ops);
+    assert_eq!(of(&index), [0, 1, 1], "one copy of the second is left");
+    let sliding = Stored { whole_prefix: false, group: Some(1), ..plain };
+    assert_eq!(blocks.stored(&sliding, &mut ops), Outcome::OtherGroup);
+    assert_eq!(blocks.stored(&copy(&[11], Some(1)), &mut ops), Outcome::OtherGroup);
+}
+
+#[test]
+fn tiers_that_do_not_count_are_elsewhere() {
+    let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
+    blocks.set_lower_tiers(LowerTiers { host: false, disk: true });
+    let plain = store(None, &[10], &[0, 1]);
+    for (medium, outcome) in [
+        (Medium::Host, Outcome::Elsewhere),
+        (Medium::Unknown, Outcome::Elsewhere),
+        (Medium::Disk, Outcome::Applied),
+    ] {
+        assert_eq!(blocks.stored(&Stored { medium, ..plain }, &mut ops), outcome);
+    }
+    assert_eq!(blocks.stored(&Stored { remote: true, ..plain }, &mut ops), Outcome::Elsewhere);
+}
+
+/// An image in the middle: what comes behind it is not stored, in the same event or in the next.
+#[test]
+fn nothing_behind_an_image_is_ever_stored() {
+    let plain = store(None, &[10, 11, 12], &[0, 1, 2, 3, 4, 5]);
+    let by_key = Stored { opaque_from: Some(1), ..plain };
+    let by_token = Stored { token_ids: &[0, 1, IMAGE, 3, 4, 5], ..plain };
+    for with_image in [by_key, by_token] {
+        let (mut blocks, mut ops, mut index) =
+            (blocks(100), SliceOps::new(SHARDS), Index::default());
+        assert_eq!(blocks.stored(&with_image, &mut ops), Outcome::NotText);
+        assert_eq!(blocks.stored(&store(Some(12), &[13], &[6, 7]), &mut ops), Outcome::Orphaned);
+        index.take(&mut ops);
+        assert_eq!(index.keys(), keys_of(&["ab"]));
     }
 }

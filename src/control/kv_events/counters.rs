@@ -1,12 +1,15 @@
 //! What the feeds count. One set for all feeds; they share the control plane's thread, so plain cells will do.
 
-use super::blocks::Outcome;
+use super::blocks::{Holding, OrphansGone};
+use super::outcome::Outcome;
+use super::tier::Tier;
+use crate::control::zmq::LossReason;
 use std::cell::Cell;
 
 /// What became of a whole batch; the words are the metrics label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchResult {
-    /// Every event was taken, or concerned another tier or group.
+    /// Every event was taken, waits for its parent, or concerned another tier or group.
     Applied,
     /// Some events were not taken.
     Partly,
@@ -52,16 +55,22 @@ pub enum ResetReason {
     Restart,
     /// The connection ended.
     Disconnect,
+    /// A replay ended half way: what it had brought is history.
+    Replay,
+    /// A batch could not be read.
+    Undecodable,
     /// Restored from a snapshot, and nothing has confirmed it in time.
     Unverified,
 }
 
 impl ResetReason {
     /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::Gap, "gap"),
         (Self::Restart, "restart"),
         (Self::Disconnect, "disconnect"),
+        (Self::Replay, "replay"),
+        (Self::Undecodable, "undecodable"),
         (Self::Unverified, "unverified"),
     ];
 }
@@ -73,6 +82,8 @@ pub enum Dropped {
     Gap,
     /// The engine began again.
     Restart,
+    /// A replay ended half way.
+    Replay,
     /// Nothing has confirmed them in time.
     Unverified,
     /// The worker, its stream or its model changed after they were restored.
@@ -81,9 +92,12 @@ pub enum Dropped {
     Tokenizer,
     /// The engine has another block size now.
     BlockSize,
+    /// Their tier does not count any more.
+    Tier,
     /// The rank may not track so many.
     Limit,
-    /// Their path does not reach its first block, and the number of shards is another now.
+    /// They changed while the snapshot was taken; or their path does not reach its first block, and the number of shards is
+    /// another now.
     Orphan,
     /// No rank of the fleet has that stream.
     Unclaimed,
@@ -93,13 +107,15 @@ pub enum Dropped {
 
 impl Dropped {
     /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 12] = [
         (Self::Gap, "gap"),
         (Self::Restart, "restart"),
+        (Self::Replay, "replay"),
         (Self::Unverified, "unverified"),
         (Self::Replaced, "replaced"),
         (Self::Tokenizer, "tokenizer"),
         (Self::BlockSize, "block_size"),
+        (Self::Tier, "tier"),
         (Self::Limit, "limit"),
         (Self::Orphan, "orphan"),
         (Self::Unclaimed, "unclaimed"),
@@ -113,9 +129,30 @@ impl From<ResetReason> for Dropped {
             ResetReason::Gap => Self::Gap,
             ResetReason::Restart => Self::Restart,
             ResetReason::Disconnect => Self::Replaced,
+            ResetReason::Replay | ResetReason::Undecodable => Self::Replay,
             ResetReason::Unverified => Self::Unverified,
         }
     }
+}
+
+/// What a replay brought; the words are the metrics label `result`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayResult {
+    /// Everything that was missing.
+    Complete,
+    /// Less than was missing, or nothing at all.
+    Incomplete,
+    /// Asked in a quiet moment, and nothing was missing.
+    Nothing,
+}
+
+impl ReplayResult {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Complete, "complete"),
+        (Self::Incomplete, "incomplete"),
+        (Self::Nothing, "nothing_missed"),
+    ];
 }
 
 const KINDS: usize = EventKind::ALL.len();
@@ -128,8 +165,11 @@ pub struct FeedCounters {
     events: [[Cell<u64>; OUTCOMES]; KINDS],
     resets: [Cell<u64>; ResetReason::ALL.len()],
     stalls: Cell<u64>,
-    replays: [Cell<u64>; 2],
-    blocks: Cell<usize>,
+    replays: [Cell<u64>; ReplayResult::ALL.len()],
+    losses: [Cell<u64>; LossReason::ALL.len()],
+    missed: Cell<u64>,
+    holding: Cell<Holding>,
+    orphans_gone: Cell<OrphansGone>,
     restored: Cell<u64>,
     dropped: [Cell<u64>; Dropped::ALL.len()],
 }
@@ -161,20 +201,66 @@ impl FeedCounters {
         bump(Some(&self.stalls));
     }
 
-    /// Counts one replay, which brought everything that was asked for or did not.
-    pub fn replay(&self, complete: bool) {
-        bump(self.replays.get(usize::from(complete)));
+    /// Counts one replay.
+    pub fn replay(&self, result: ReplayResult) {
+        bump(self.replays.get(result as usize));
     }
 
-    /// Replays that brought everything, or did not.
+    /// Replays with that result.
     #[must_use]
-    pub fn replay_count(&self, complete: bool) -> u64 {
-        self.replays.get(usize::from(complete)).map_or(0, Cell::get)
+    pub fn replay_count(&self, result: ReplayResult) -> u64 {
+        self.replays.get(result as usize).map_or(0, Cell::get)
     }
 
-    /// Notes that a feed went from holding one number of blocks to another.
-    pub fn blocks_changed(&self, before: usize, after: usize) {
-        self.blocks.set(self.blocks.get().saturating_add(after).saturating_sub(before));
+    /// Counts one connection that had followed events and ended.
+    pub fn loss(&self, reason: LossReason) {
+        bump(self.losses.get(reason as usize));
+    }
+
+    /// Connections that ended for that reason.
+    #[must_use]
+    pub fn loss_count(&self, reason: LossReason) -> u64 {
+        self.losses.get(reason as usize).map_or(0, Cell::get)
+    }
+
+    /// Counts batches that were lost between two others and could not be had again.
+    pub fn missed(&self, count: u64) {
+        self.missed.set(self.missed.get().saturating_add(count));
+    }
+
+    /// Batches lost for good.
+    #[must_use]
+    pub fn missed_count(&self) -> u64 {
+        self.missed.get()
+    }
+
+    /// Notes that a feed went from holding one amount to another.
+    pub fn holding_changed(&self, before: Holding, after: Holding) {
+        let all = self.holding.get();
+        let moved =
+            |all: usize, before: usize, after| all.saturating_add(after).saturating_sub(before);
+        let mut tier_blocks = all.tier_blocks;
+        for ((all, before), after) in
+            tier_blocks.iter_mut().zip(before.tier_blocks).zip(after.tier_blocks)
+        {
+            *all = moved(*all, before, after);
+        }
+        self.holding.set(Holding {
+            blocks: moved(all.blocks, before.blocks, after.blocks),
+            tier_blocks,
+            orphans: moved(all.orphans, before.orphans, after.orphans),
+            bytes: moved(all.bytes, before.bytes, after.bytes),
+        });
+    }
+
+    /// Counts blocks that do not wait for their parent any more.
+    pub fn orphans_gone(&self, gone: OrphansGone) {
+        let all = self.orphans_gone.get();
+        self.orphans_gone.set(OrphansGone {
+            applied: all.applied.saturating_add(gone.applied),
+            dropped: all.dropped.saturating_add(gone.dropped),
+            removed: all.removed.saturating_add(gone.removed),
+        });
     }
 
     /// Counts blocks that came from a snapshot.
@@ -229,7 +315,31 @@ impl FeedCounters {
     /// Blocks that the feeds know by the engines' hashes.
     #[must_use]
     pub fn block_count(&self) -> usize {
-        self.blocks.get()
+        self.holding.get().blocks
+    }
+
+    /// Blocks that a tier holds, among those.
+    #[must_use]
+    pub fn tier_block_count(&self, tier: Tier) -> usize {
+        self.holding.get().tier_blocks.get(tier.index()).copied().unwrap_or(0)
+    }
+
+    /// Blocks that wait for their parent.
+    #[must_use]
+    pub fn orphan_count(&self) -> usize {
+        self.holding.get().orphans
+    }
+
+    /// Memory of what the feeds know.
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        self.holding.get().bytes
+    }
+
+    /// What became of blocks that waited for their parent.
+    #[must_use]
+    pub fn orphans_gone_count(&self) -> OrphansGone {
+        self.orphans_gone.get()
     }
 }
 
@@ -252,6 +362,12 @@ mod tests {
             assert_eq!(*kind as usize, index);
         }
         for (index, (reason, _)) in ResetReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
+        }
+        for (index, (result, _)) in ReplayResult::ALL.iter().enumerate() {
+            assert_eq!(*result as usize, index);
+        }
+        for (index, (reason, _)) in LossReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
         }
         for (index, (reason, _)) in Dropped::ALL.iter().enumerate() {

@@ -274,7 +274,10 @@ fn read_extra_keys<'a>(
             after.skip()?;
             let known = match reader.value()? {
                 Value::Text(text) if text == stored.lora_name.as_bytes() => true,
-                Value::Text(text) if block == 0 && stored.cache_salt.is_empty() => {
+                // Behind a parent no block is the first of its sequence: there it is an image's name (vLLM 0.17 to 0.30).
+                Value::Text(text)
+                    if block == 0 && stored.parent.is_none() && stored.cache_salt.is_empty() =>
+                {
                     stored.cache_salt = from_utf8(text).map_err(|_| MsgpackError::Type)?;
                     true
                 }

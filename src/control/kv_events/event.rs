@@ -63,9 +63,9 @@ pub enum Medium {
     Device,
     /// Memory of the host.
     Host,
-    /// Disk or a remote store.
-    Other,
-    /// A word that this version does not know: taken for none of the above.
+    /// Disks, and stores of files or objects.
+    Disk,
+    /// A word that this version does not know, or that does not say whose store it is: taken for none of the above.
     Unknown,
 }
 
@@ -77,7 +77,7 @@ impl Medium {
         match word {
             None | Some("GPU") => Self::Device,
             Some("CPU" | "CPU_PINNED") => Self::Host,
-            Some("STORAGE" | "FS" | "OBJ" | "DISK" | "EXTERNAL") => Self::Other,
+            Some("STORAGE" | "FS" | "OBJ" | "DISK") => Self::Disk,
             Some(_) => Self::Unknown,
         }
     }

@@ -1,49 +1,62 @@
 //! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts what they change
-//! to the shards that own the slices. Where the engine can replay, what was missed (before the connection, or in a
-//! gap) is asked for first. A feed may go on from a snapshot: what that told is posted at once and confirmed or forgotten
-//! by the engine's stream. Runs on the control plane's thread.
+//! to the shards that own the slices. What was missed, before the connection or in a gap, is asked for first where the
+//! engine can replay ([`super::recovery`]); else the rank's blocks are forgotten. A feed may go on from a
+//! snapshot: what that told is posted at once and confirmed or forgotten by the engine's stream. Runs on the control plane's thread.
 //!
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
 
-use super::blocks::{Naming, SliceOps};
+use super::blocks::Naming;
+use super::blocks::RestoredBlocks;
 use super::counters::{FeedCounters, ResetReason};
-use super::endpoint::Endpoint;
-use super::rank::{RankFeed, RankState, Taken};
-use super::socket::{Connection, SocketError, Source};
-use super::zmtp::ZmtpError;
+use super::rank::{RankFeed, RankState, Taken, number_of};
+use super::recovery::{Audit, Replays, Why};
+use super::sequence::Arrival;
+use super::slice_ops::SliceOps;
+use super::status::{FeedState, FeedStatus};
+use super::tier::{LowerTiers, Tier};
 use crate::base::limits::KV_BATCH_OPS_MAX;
-use crate::base::{DpRank, RankIndex, ShardIndex};
+use crate::base::{DpRank, RankIndex, ShardIndex, count_broken_invariant};
 use crate::block::Vocabulary;
+use crate::control::zmq::{Connection, Endpoint, SocketError, Source};
 use crate::mailbox::KvBatch;
+use crate::worker::TierRanks;
+use futures_util::FutureExt;
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{debug, info, warn};
 
 /// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// A connection that held so long was a good one: the next attempt comes soon, the next loss is worth a word.
+const SESSION_SOUND: Duration = Duration::from_secs(5);
+/// Lost batches are reported so often per rank at most.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Messages that one feed takes before the thread's other tasks get their turn.
 const MESSAGES_PER_TURN: u32 = 32;
 /// Batches of operations that one feed posts before the thread's other tasks get their turn.
 const BATCHES_PER_TURN: u32 = 32;
-/// Longest wait for the next batch of a replay; idle engines look at their replay socket ten times a second.
-const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(2);
-/// Sequence number of the message that ends a replay.
-const REPLAY_END: [u8; 8] = [0xff; 8];
 
 /// Where operations go: the rings of the shards, or a test.
 pub trait KvPort {
     /// Hands a batch to the shard that owns the slice; gives it back when the ring is full.
     fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch>;
+}
+
+/// Gives ranks the numbers under which the index knows what their lower tiers hold.
+pub trait TierNumbers: std::fmt::Debug {
+    /// The number; the same for the same rank and tier. `None` when there is no room for one more.
+    fn number(&self, rank: RankIndex, tier: Tier) -> Option<RankIndex>;
 }
 
 /// What a feed tells the control plane.
@@ -55,6 +68,8 @@ pub struct FeedNotice {
     pub live: bool,
     /// Tokens per block as seen in events, 0 before the first.
     pub block_size_tokens: u32,
+    /// Where the index has what its lower tiers hold.
+    pub tiers: TierRanks,
 }
 
 /// Everything a feed needs to know about its rank.
@@ -76,13 +91,19 @@ pub struct FeedSpec {
     pub naming: Naming<Arc<Vocabulary>>,
     /// Most blocks that are tracked.
     pub entries_max: usize,
+    /// Tiers that count beside the device.
+    pub lower_tiers: LowerTiers,
+    /// True when the engine is known to use them.
+    pub expects_tiers: bool,
+    /// Where their numbers come from.
+    pub tier_numbers: Rc<dyn TierNumbers>,
 }
 
 /// What a snapshot tells of a rank, ready to go on with.
 #[derive(Debug)]
 pub struct Restored {
     /// Blocks and place in the stream.
-    pub state: RankState,
+    pub state: RankState<RestoredBlocks>,
     /// What tells the index of the blocks.
     pub ops: SliceOps,
     /// Forgotten if nothing has confirmed it by then.
@@ -95,16 +116,24 @@ pub type SharedState = Rc<RefCell<RankFeed<Arc<Vocabulary>>>>;
 /// A running feed.
 pub struct Feed<P> {
     rank: RankIndex,
-    dp_rank: DpRank,
-    worker: Arc<str>,
+    pub(super) dp_rank: DpRank,
+    pub(super) worker: Arc<str>,
     endpoint: Endpoint,
-    replay: Option<Endpoint>,
+    pub(super) replay: Option<Endpoint>,
     topic: String,
-    state: SharedState,
-    ops: SliceOps,
+    pub(super) state: SharedState,
+    tier_numbers: Rc<dyn TierNumbers>,
+    tiers: TierRanks,
+    /// True once it was said that a tier got no number.
+    refused: bool,
+    pub(super) ops: SliceOps,
     verified_by: Instant,
     port: P,
-    counters: Rc<FeedCounters>,
+    pub(super) counters: Rc<FeedCounters>,
+    pub(super) status: Rc<FeedStatus>,
+    pub(super) audit: Audit,
+    pub(super) replays: Replays,
+    pub(super) complaints: Complaints,
     notices: mpsc::Sender<FeedNotice>,
     told: FeedNotice,
 }
@@ -118,7 +147,10 @@ impl<P: KvPort> Feed<P> {
         notices: mpsc::Sender<FeedNotice>,
     ) -> Self {
         let ops = SliceOps::new(spec.naming.shard_count);
-        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0 };
+        let tiers = TierRanks::default();
+        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0, tiers };
+        let mut state = RankFeed::new(spec.naming, spec.entries_max);
+        state.set_lower_tiers(spec.lower_tiers, spec.expects_tiers);
         Self {
             rank: spec.rank,
             dp_rank: spec.dp_rank,
@@ -126,14 +158,27 @@ impl<P: KvPort> Feed<P> {
             endpoint: spec.endpoint,
             replay: spec.replay,
             topic: spec.topic,
-            state: Rc::new(RefCell::new(RankFeed::new(spec.naming, spec.entries_max))),
+            state: Rc::new(RefCell::new(state)),
+            tier_numbers: spec.tier_numbers,
+            tiers,
+            refused: false,
             ops,
             verified_by: Instant::now(),
             port,
             counters,
+            status: Rc::default(),
+            audit: Audit::default(),
+            replays: Replays::default(),
+            complaints: Complaints::default(),
             notices,
             told,
         }
+    }
+
+    /// What it is doing, to be shown.
+    #[must_use]
+    pub fn status(&self) -> Rc<FeedStatus> {
+        Rc::clone(&self.status)
     }
 
     /// What snapshots are taken of.
@@ -146,11 +191,14 @@ impl<P: KvPort> Feed<P> {
     /// before [`Feed::run`]; when dropped half-way, `run` does the rest.
     pub async fn restore(&mut self, restored: Restored) {
         let Restored { state, ops, verified_by } = restored;
-        self.counters.restored(state.held.block_count());
+        let blocks = state.blocks.len();
+        self.counters.restored(blocks);
+        self.status.holds(blocks);
         self.state.borrow_mut().restore(state, &self.counters);
         (self.ops, self.verified_by) = (ops, verified_by);
         self.post().await;
-        self.tell(false).await;
+        self.ops.shrink();
+        self.settle(FeedState::Connecting).await;
     }
 
     /// Follows the rank until told to stop, then takes its blocks out of the index.
@@ -159,17 +207,27 @@ impl<P: KvPort> Feed<P> {
             let overdue = overdue(self.state(), self.verified_by);
             tokio::select! {
                 _ = &mut stop => break,
-                never = self.follow() => match never {},
-                () = overdue => self.give_up(),
+                () = overdue => self.give_up_restored(),
+                ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
+                    // It never ends by itself. What it held is taken out of the index, then it starts anew.
+                    if ended.is_err() {
+                        count_broken_invariant();
+                        self.warn("following its KV events failed: a bug, please report; trying on");
+                    }
+                    self.status.lost();
+                    self.forget().await;
+                    sleep(BACKOFF_MAX).await;
+                }
             }
         }
         self.forget().await;
     }
 
     /// Nothing has confirmed what was restored.
-    fn give_up(&mut self) {
+    fn give_up_restored(&mut self) {
         let reason = ResetReason::Unverified;
-        self.state.borrow_mut().give_up(reason, &self.counters, &mut self.ops);
+        self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);
+        self.status.reset(0);
         info!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
@@ -177,221 +235,200 @@ impl<P: KvPort> Feed<P> {
         );
     }
 
+    /// The engine is where the snapshot says.
+    pub(super) fn confirm(&self) {
+        if self.state.borrow_mut().confirm() {
+            info!(
+                worker = &*self.worker,
+                dp_rank = self.dp_rank.0,
+                blocks = self.state.borrow().block_count(),
+                "restored blocks are confirmed by the engine"
+            );
+        }
+    }
+
     async fn follow(&mut self) -> Infallible {
-        let mut pause = BACKOFF_MIN;
-        let mut silent = false;
+        let mut backoff = Backoff::default();
+        // What was not told before it was interrupted.
         self.post().await;
-        self.tell(false).await;
+        self.settle(FeedState::Connecting).await;
         loop {
-            match Source::open(&self.endpoint).await {
-                Err(error) => self.lost(&error, &mut silent),
-                Ok(source) => loop {
-                    match source.subscribe(&self.topic).await {
-                        Ok(subscriber) => {
-                            (pause, silent) = (BACKOFF_MIN, false);
-                            let error = self.session(subscriber).await;
-                            // What was restored and has met no event yet is as true as before.
-                            if !self.is_unverified() {
-                                self.forget().await;
-                            }
-                            self.lost(&error, &mut silent);
-                        }
-                        Err(error) => self.lost(&error, &mut silent),
+            let error = match Source::open(&self.endpoint).await {
+                Ok(source) => self.follow_from(&source, &mut backoff).await,
+                Err(error) => error,
+            };
+            self.lost(&error, &mut backoff);
+            sleep(backoff.next_pause()).await;
+        }
+    }
+
+    /// Follows connections of one source: until the first error where we connect, for ever where we listen, because the
+    /// listening socket has to stay.
+    async fn follow_from(&mut self, source: &Source, backoff: &mut Backoff) -> SocketError {
+        loop {
+            let error = match source.subscribe(&self.topic).await {
+                Ok(subscriber) => {
+                    let begun = Instant::now();
+                    let error = self.session(subscriber).await;
+                    self.counters.loss(error.reason());
+                    self.status.lost();
+                    // What was restored and has met no event yet is as true as before.
+                    if self.state.borrow().is_unverified() {
+                        self.settle(FeedState::Connecting).await;
+                    } else {
+                        self.forget().await;
                     }
-                    if matches!(source, Source::Connect(_)) {
-                        break;
+                    if begun.elapsed() >= SESSION_SOUND {
+                        *backoff = Backoff::default();
                     }
-                },
+                    error
+                }
+                Err(error) => error,
+            };
+            if matches!(source, Source::Connect(_)) {
+                return error;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(BACKOFF_MAX);
+            self.lost(&error, backoff);
+            sleep(backoff.next_pause()).await;
         }
     }
 
     /// One connection from its first message to its end.
-    async fn session(&mut self, mut subscriber: Connection) -> SocketError {
+    async fn session(&mut self, mut live: Connection) -> SocketError {
+        debug!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            "connected for KV events"
+        );
+        self.audit = Audit::default();
+        self.replays = Replays::default();
+        let trees_before = self.trees();
+        self.recover(Why::Joined).await;
+        let is_continued = self.state.borrow().is_continued();
+        if self.replay.is_some() && self.trees() != trees_before && !is_continued {
+            // A tier showed up in the middle: what was stored before is in its tree only if it is taken again.
+            self.state.borrow_mut().begin_again(&self.counters, &mut self.ops);
+            self.state.borrow_mut().expect_repeats();
+            self.post().await;
+            self.recover(Why::Joined).await;
+        }
+        self.settle(FeedState::Live).await;
         info!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
             endpoint = %self.endpoint,
+            blocks = self.state.borrow().block_count(),
             "following KV events"
         );
-        let mut replay = self.replay.clone();
-        self.catch_up(&mut replay).await;
-        self.tell(!self.is_unverified()).await;
         let mut taken_count = 0_u32;
         loop {
             taken_count = taken_count.wrapping_add(1);
             if taken_count.is_multiple_of(MESSAGES_PER_TURN) {
                 yield_now().await;
             }
-            let (parts, end) = match subscriber.message().await {
-                Ok(message) => message,
-                Err(error) => return error,
+            let (parts, end) = match timeout_at(self.audit.due, live.message()).await {
+                Ok(Ok(message)) => message,
+                Ok(Err(error)) => return error,
+                Err(_) => match self.audit().await {
+                    Ok(()) => continue,
+                    Err(error) => return error,
+                },
             };
-            let parts: Vec<&[u8]> = parts.iter().map(|part| subscriber.part(part)).collect();
-            if self.state.borrow().is_replayed(&parts) {
-                subscriber.done(end);
-                continue;
-            }
-            let missing = self.state.borrow().missing_before(&parts);
-            if let Some((from, until)) = missing {
-                self.recover(&mut replay, from, until).await;
-            }
-            let taken = self.state.borrow_mut().message(&parts, &self.counters, &mut self.ops);
-            subscriber.done(end);
-            self.say(taken);
-            self.post().await;
-            self.tell(true).await;
+            let parts: Vec<&[u8]> = parts.iter().map(|part| live.part(part)).collect();
+            self.take(&parts).await;
+            live.done(end);
         }
     }
 
-    /// At the beginning of a connection: what was published before it. What was restored is confirmed or forgotten first;
-    /// where no replay can tell, the live stream's next number will.
-    async fn catch_up(&mut self, replay: &mut Option<Endpoint>) {
-        let restored_at = self.state.borrow().position();
-        if let Some(from) = restored_at {
-            self.recover(replay, from, u64::MAX).await;
-        }
-        if self.state.borrow().position().is_none() {
-            self.recover(replay, 0, u64::MAX).await;
-        }
-    }
-
-    fn is_unverified(&self) -> bool {
-        self.state.borrow().is_unverified()
-    }
-
-    /// Asks the engine for batches `from` to before `until` and takes them. A replay that fails is not tried again on
-    /// this connection: `replay` is emptied.
-    async fn recover(&mut self, replay: &mut Option<Endpoint>, from: u64, until: u64) {
-        let Some(endpoint) = replay else { return };
-        let complete = match self.replay_from(endpoint, from, until).await {
-            Ok(count) => {
-                if count > 0 {
-                    info!(
-                        worker = &*self.worker,
-                        dp_rank = self.dp_rank.0,
-                        batches = count,
-                        "KV event batches replayed"
-                    );
-                }
-                true
+    /// Takes a message of the live stream; what is missing before it is asked for first.
+    async fn take(&mut self, parts: &[&[u8]]) {
+        self.audit = Audit::default();
+        self.settle_debt().await;
+        let arrival = self.state.borrow().arrival(parts);
+        match arrival {
+            Some(Arrival::Repeated) => {
+                self.confirm();
+                self.settle(FeedState::Live).await;
+                return;
             }
-            Err(error) => {
-                warn!(
-                    worker = &*self.worker,
-                    dp_rank = self.dp_rank.0,
-                    %endpoint,
-                    %error,
-                    "missed KV event batches cannot be replayed"
-                );
-                *replay = None;
-                false
+            Some(Arrival::Next | Arrival::First { missed: 0 }) => {
+                self.state.borrow_mut().no_more_repeats()
             }
-        };
-        self.counters.replay(complete);
-        self.state.borrow_mut().replay_ended();
-    }
-
-    async fn replay_from(
-        &mut self,
-        endpoint: &Endpoint,
-        from: u64,
-        until: u64,
-    ) -> Result<u64, SocketError> {
-        let source = Source::open(endpoint).await?;
-        let mut connection = source.request(&[b"", &from.to_be_bytes()]).await?;
-        let mut count = 0;
-        loop {
-            let answer = timeout(REPLAY_SILENCE_MAX, connection.message()).await;
-            let (parts, end) = answer.map_err(|_| SocketError::TimedOut)??;
-            let parts: Vec<&[u8]> = parts.iter().map(|part| connection.part(part)).collect();
-            // Since vLLM 0.26 and SGLang 0.5.22 with the topic, before without; the delimiter is always there.
-            let &[_, .., number, payload] = parts.as_slice() else {
-                return Err(ZmtpError::Framing.into());
-            };
-            let Ok(bytes) = <[u8; 8]>::try_from(number) else {
-                return Err(ZmtpError::Framing.into());
-            };
-            let message = [b"".as_slice(), number, payload];
-            if self.is_unverified() {
-                if !self.verify(&message) {
-                    return Ok(count);
-                }
-            } else if bytes == REPLAY_END {
-                return Ok(count);
-            } else if (from..until).contains(&u64::from_be_bytes(bytes)) {
-                let _ = self.state.borrow_mut().message(&message, &self.counters, &mut self.ops);
-                count += 1;
+            Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
+                self.recover(Why::Behind(number_of(parts).unwrap_or(0))).await;
+                self.settle(FeedState::Live).await;
             }
-            connection.done(end);
-            self.post().await;
-        }
-    }
-
-    /// Compares the first answer to a replay with what was restored; false if all of that is forgotten now.
-    fn verify(&mut self, message: &[&[u8]]) -> bool {
-        let mut state = self.state.borrow_mut();
-        let blocks = state.block_count();
-        let refuted = state.verify(message, &self.counters, &mut self.ops);
-        let (worker, dp_rank) = (&*self.worker, self.dp_rank.0);
-        match refuted {
-            None => info!(worker, dp_rank, blocks, "restored blocks are confirmed by the engine"),
-            Some(ResetReason::Gap) => info!(
-                worker,
-                dp_rank,
-                blocks,
-                "the engine went on further than it can replay: restored blocks are forgotten"
-            ),
-            Some(_) => info!(
-                worker,
-                dp_rank,
-                blocks,
-                "the engine began again since the snapshot: restored blocks are forgotten"
-            ),
-        }
-        refuted.is_none()
-    }
-
-    /// Says what is special about a message.
-    fn say(&self, taken: Taken) {
-        match taken.reset {
-            Some(ResetReason::Gap) => warn!(
-                worker = &*self.worker,
-                dp_rank = self.dp_rank.0,
-                missed = taken.missed,
-                "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
-            ),
-            Some(_) => info!(
-                worker = &*self.worker,
-                dp_rank = self.dp_rank.0,
-                "the engine's event stream began again: its blocks are forgotten"
-            ),
-            None if taken.missed > 0 => info!(
-                worker = &*self.worker,
-                dp_rank = self.dp_rank.0,
-                missed = taken.missed,
-                "joined a running event stream: blocks stored before are unknown until stored again"
-            ),
             None => {}
         }
+        let taken = self.state.borrow_mut().message(parts, &self.counters, &mut self.ops);
+        self.note(taken);
+        self.post().await;
+        self.settle(FeedState::Live).await;
+    }
+
+    /// Keeps the books of a message and says what is special about it, once per incident.
+    pub(super) fn note(&mut self, taken: Taken) {
+        let held = self.state.borrow().block_count();
+        self.status.heard(held);
+        let Some(reason) = taken.reset else {
+            if taken.missed > 0 && self.replay.is_none() {
+                info!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    missed = taken.missed,
+                    "joined a running event stream: blocks stored before are unknown until stored again"
+                );
+            }
+            return;
+        };
+        self.status.reset(held);
+        self.counters.missed(taken.missed);
+        let text = match reason {
+            ResetReason::Gap => {
+                "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
+            }
+            ResetReason::Undecodable => {
+                "a KV event batch cannot be read: this rank's blocks are forgotten until it reports them again"
+            }
+            _ => "the engine's event stream began again: its blocks are forgotten",
+        };
+        let Some(before) = self.complaints.say() else { return };
+        warn!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            missed = taken.missed,
+            repeated = before,
+            "{text}"
+        );
     }
 
     async fn forget(&mut self) {
         self.state.borrow_mut().disconnected(&self.counters, &mut self.ops);
+        self.status.holds(0);
         self.post().await;
-        self.tell(false).await;
+        self.settle(FeedState::Connecting).await;
     }
 
     /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they are posted.
-    async fn post(&mut self) {
+    pub(super) async fn post(&mut self) {
+        self.number_tiers();
+        let tiers = self.tiers;
         let mut posted_count = 0_u32;
-        for (slice, ops) in self.ops.slices_mut() {
+        for (tier, slice, ops) in self.ops.trees_mut() {
+            let number = match tier {
+                Tier::Device => Some(self.rank),
+                Tier::Host => tiers.host,
+                Tier::Disk => tiers.disk,
+            };
+            let Some(rank) = number else {
+                ops.clear();
+                continue;
+            };
             while !ops.is_empty() {
                 let count = ops.len().min(KV_BATCH_OPS_MAX);
                 let batch: Vec<_> = ops.iter().take(count).copied().collect();
-                match self.port.post(slice, KvBatch { rank: self.rank, ops: batch }) {
+                match self.port.post(slice, KvBatch { rank, ops: batch }) {
                     Ok(()) => {
                         drop(ops.drain(..count));
                         posted_count = posted_count.wrapping_add(1);
@@ -408,21 +445,56 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    async fn tell(&mut self, live: bool) {
+    /// Trees in use beside the device's.
+    fn trees(&self) -> [bool; 2] {
+        [self.state.borrow().has_tree(Tier::Host), self.state.borrow().has_tree(Tier::Disk)]
+    }
+
+    /// Asks for the numbers of tiers that have got a tree.
+    fn number_tiers(&mut self) {
+        let [host, disk] = self.trees();
+        for (tier, is_used) in [(Tier::Host, host), (Tier::Disk, disk)] {
+            let number = match tier {
+                Tier::Host => &mut self.tiers.host,
+                _ => &mut self.tiers.disk,
+            };
+            if !is_used || number.is_some() {
+                continue;
+            }
+            *number = self.tier_numbers.number(self.rank, tier);
+            if number.is_none() && !std::mem::replace(&mut self.refused, true) {
+                warn!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    tier = tier.label(),
+                    "the fleet is too large for this tier's blocks to be matched"
+                );
+            }
+        }
+    }
+
+    /// Enters a state and tells the control plane what of it concerns routing.
+    pub(super) async fn settle(&mut self, state: FeedState) {
+        let state = match state {
+            FeedState::Live if self.state.borrow().is_unverified() => FeedState::Unverified,
+            state => state,
+        };
+        self.status.enter(state);
         let block_size_tokens = self.state.borrow().block_size_tokens();
-        let notice = FeedNotice { rank: self.rank, live, block_size_tokens };
+        let live = state == FeedState::Live;
+        let tiers = self.tiers;
+        let notice = FeedNotice { rank: self.rank, live, block_size_tokens, tiers };
         if notice != self.told && self.notices.send(notice).await.is_ok() {
             self.told = notice;
         }
     }
 
     /// Says once per outage why there are no events.
-    fn lost(&self, error: &SocketError, silent: &mut bool) {
-        if *silent {
+    fn lost(&self, error: &SocketError, backoff: &mut Backoff) {
+        if std::mem::replace(&mut backoff.silent, true) {
             debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");
             return;
         }
-        *silent = true;
         warn!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
@@ -430,6 +502,10 @@ impl<P: KvPort> Feed<P> {
             %error,
             "no KV events: prompts are not matched against this rank until it is reached; trying on"
         );
+    }
+
+    fn warn(&self, text: &str) {
+        warn!(worker = &*self.worker, dp_rank = self.dp_rank.0, "{text}");
     }
 }
 
@@ -443,4 +519,44 @@ async fn overdue(state: SharedState, at: Instant) {
         }
     }
     std::future::pending::<()>().await;
+}
+
+/// Time between attempts to connect.
+struct Backoff {
+    pause: Duration,
+    /// The outage has been reported.
+    silent: bool,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { pause: BACKOFF_MIN, silent: false }
+    }
+}
+
+impl Backoff {
+    fn next_pause(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(BACKOFF_MAX);
+        pause
+    }
+}
+
+/// Keeps a stream that is broken again and again from filling the log.
+#[derive(Default)]
+pub(super) struct Complaints {
+    said_at: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Complaints {
+    /// `None`: not now. Else how often it was not said since the last time.
+    pub(super) fn say(&mut self) -> Option<u64> {
+        if self.said_at.is_some_and(|at| at.elapsed() < COMPLAINT_INTERVAL) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.said_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.unsaid))
+    }
 }

@@ -1,35 +1,45 @@
 //! KV-event feeds: what engines say about their caches, turned into index operations.
 //!
 //! Owns one [`Feed`] task per rank, all on the control plane's thread. The path of a message is
-//! `socket → rank → decode → blocks → ring`; everything between the socket and the ring is sans-IO. Limits: one
+//! `socket → rank → decode → blocks → ring`; everything between the socket ([`super::zmq`]) and the ring is sans-IO. Limits: one
 //! message of 64 MiB and its operations per feed, and `entries_max` blocks per rank. Must never block the thread,
 //! drop an operation, or trust a length it reads.
 
 mod blocks;
 mod counters;
 mod decode;
-mod endpoint;
 mod event;
 mod feed;
 mod held;
-mod msgpack;
+pub(in crate::control) mod msgpack;
+mod orphans;
+mod outcome;
 mod rank;
+mod recent;
+mod recovery;
 #[cfg(test)]
 mod restore_tests;
+mod restoring;
 mod sequence;
-mod socket;
+mod slice_ops;
+mod status;
 #[cfg(test)]
 mod tests;
-mod zmtp;
+mod tier;
 
-pub use blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
-pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ResetReason};
+pub use blocks::{
+    BlockText, Groups, Holding, KeptBlocks, Naming, OrphansGone, RankBlocks, RestoredBlocks,
+};
+pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
 pub use decode::{BatchHead, Decoder};
-pub use endpoint::{Endpoint, EndpointError, Place, Side};
 pub use event::{Event, Medium, Removed, Stored};
-pub use feed::{Feed, FeedNotice, FeedSpec, KvPort, Restored, SharedState};
-pub use held::{Held, Left, Restoring};
+pub use feed::{Feed, FeedNotice, FeedSpec, KvPort, Restored, SharedState, TierNumbers};
+pub use held::{Kept, TRACKED_BLOCK_BYTES};
 pub use msgpack::MsgpackError;
+pub use outcome::Outcome;
 pub use rank::{RankFeed, RankState, Taken};
-pub use socket::{Connection, SocketError, Source, encode_message};
-pub use zmtp::ZmtpError;
+pub use restoring::{Left, Restoring};
+pub use sequence::Arrival;
+pub use slice_ops::SliceOps;
+pub use status::{FeedState, FeedStatus};
+pub use tier::{LowerTiers, Tier};

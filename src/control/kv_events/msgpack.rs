@@ -22,7 +22,7 @@ pub enum MsgpackError {
 
 /// One value; containers give only their length, their items follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value<'a> {
+pub(in crate::control) enum Value<'a> {
     Nil,
     Boolean,
     /// An integer of either sign as its two's complement bits.
@@ -40,22 +40,22 @@ pub(super) enum Value<'a> {
 
 /// A position in a payload.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a> {
+pub(in crate::control) struct Reader<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(in crate::control) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
     /// Bytes not read yet: an upper bound on the values that can follow.
-    pub(super) fn remaining(&self) -> usize {
+    pub(in crate::control) fn remaining(&self) -> usize {
         self.bytes.len()
     }
 
     /// Reads one value, or the header of one container.
-    pub(super) fn value(&mut self) -> Result<Value<'a>, MsgpackError> {
+    pub(in crate::control) fn value(&mut self) -> Result<Value<'a>, MsgpackError> {
         let mut after = self.bytes;
         let marker = decode::read_marker(&mut after).map_err(cut)?;
         let bytes = &mut self.bytes;
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads one value and everything inside it. Bounded by the payload: every step takes at least a byte.
-    pub(super) fn skip(&mut self) -> Result<(), MsgpackError> {
+    pub(in crate::control) fn skip(&mut self) -> Result<(), MsgpackError> {
         let mut pending = 1_u64;
         while pending > 0 {
             pending -= 1;

@@ -1,13 +1,14 @@
 //! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that tests and the
 //! fuzzer run the very path that sockets feed.
 
-use super::blocks::{BlockText, Naming, Outcome, RankBlocks, SliceOps};
+use super::blocks::{BlockText, KeptBlocks, Naming, RankBlocks, RestoredBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
 use super::event::{Event, Stored};
-use super::held::Held;
-use super::sequence::{Sequence, Step};
-use xxhash_rust::xxh3::xxh3_64;
+use super::outcome::Outcome;
+use super::sequence::{Arrival, Mark, Sequence};
+use super::slice_ops::SliceOps;
+use super::tier::{LowerTiers, Tier};
 
 /// State of one stream.
 #[derive(Debug)]
@@ -15,20 +16,18 @@ pub struct RankFeed<T> {
     decoder: Decoder,
     blocks: RankBlocks<T>,
     sequence: Sequence,
-    /// Last batch that came by replay, until the live stream is past it.
-    replayed_until: Option<u64>,
     block_size_tokens: u32,
-    /// Of the last batch taken.
-    payload_hash: u64,
     /// What is held came from a snapshot, and nothing has shown yet that the engine still is where it was then.
     is_unverified: bool,
+    /// What is held goes back to before a snapshot: the engine may not remember all of it.
+    is_continued: bool,
 }
 
-/// A stream at one moment: as a snapshot takes it and brings it back.
+/// A place in a stream that a snapshot takes and brings back, with what was held there.
 #[derive(Clone, Debug)]
-pub struct RankState {
+pub struct RankState<B> {
     /// The blocks.
-    pub held: Held,
+    pub blocks: B,
     /// Number of the last batch taken.
     pub sequence: u64,
     /// XXH3-64 of that batch's payload.
@@ -42,7 +41,8 @@ pub struct RankState {
 pub struct Taken {
     /// For the counters.
     pub result: BatchResult,
-    /// Set when batches before this one were lost or the publisher restarted; the rank was cleared first.
+    /// Set when the rank was cleared: batches before this one were lost, the publisher restarted, or this one could not
+    /// be read.
     pub reset: Option<ResetReason>,
     /// Batches missing before this one.
     pub missed: u64,
@@ -56,33 +56,44 @@ impl<T: BlockText> RankFeed<T> {
             decoder: Decoder::new(),
             blocks: RankBlocks::new(naming, entries_max),
             sequence: Sequence::default(),
-            replayed_until: None,
             block_size_tokens: 0,
-            payload_hash: 0,
             is_unverified: false,
+            is_continued: false,
         }
     }
 
     /// A copy for a snapshot; `None` where there is nothing worth one.
     #[must_use]
-    pub fn state(&self) -> Option<RankState> {
-        let sequence = self.sequence.last()?;
+    pub fn state(&self) -> Option<RankState<KeptBlocks>> {
+        let last = self.sequence.last_mark()?;
         (!self.blocks.is_empty()).then(|| RankState {
-            held: self.blocks.held().clone(),
-            sequence,
-            payload_hash: self.payload_hash,
+            blocks: self.blocks.kept(),
+            sequence: last.number,
+            payload_hash: last.digest,
             block_size_tokens: self.block_size_tokens,
         })
     }
 
+    /// From now on copies are to be taken.
+    pub fn keep_recent(&mut self) {
+        self.blocks.keep_recent();
+    }
+
     /// Goes on where a snapshot was taken; unverified until the stream shows that the engine did so too.
-    pub fn restore(&mut self, state: RankState, counters: &FeedCounters) {
-        self.blocks.restore(state.held);
-        counters.blocks_changed(0, self.blocks.len());
-        self.sequence = Sequence::after(state.sequence);
-        self.payload_hash = state.payload_hash;
+    pub fn restore(&mut self, state: RankState<RestoredBlocks>, counters: &FeedCounters) {
+        let before = self.blocks.holding();
+        self.blocks.restore(state.blocks);
+        counters.holding_changed(before, self.blocks.holding());
+        self.sequence =
+            Sequence::after(Mark { number: state.sequence, digest: state.payload_hash });
         self.block_size_tokens = state.block_size_tokens;
-        self.is_unverified = true;
+        (self.is_unverified, self.is_continued) = (true, true);
+    }
+
+    /// True while something is held that was restored, confirmed or not.
+    #[must_use]
+    pub fn is_continued(&self) -> bool {
+        self.is_continued
     }
 
     /// True while nothing has confirmed what was restored.
@@ -91,41 +102,9 @@ impl<T: BlockText> RankFeed<T> {
         self.is_unverified
     }
 
-    /// Number of the last batch taken, in this connection or before the snapshot.
-    #[must_use]
-    pub fn position(&self) -> Option<u64> {
-        self.sequence.last()
-    }
-
-    /// Compares the first answer to a replay with the batch that the restored state was taken after. An engine that began
-    /// again and counted past it has another batch under that number. If it is not the same, everything is forgotten and the
-    /// reason returned.
-    pub fn verify(
-        &mut self,
-        parts: &[&[u8]],
-        counters: &FeedCounters,
-        ops: &mut SliceOps,
-    ) -> Option<ResetReason> {
-        let (number, last) = (sequence_number(parts), self.sequence.last());
-        let payload_hash = parts.get(2).map(|payload| xxh3_64(payload));
-        let is_end = number == Some(u64::MAX);
-        let reason = if number > last && !is_end {
-            ResetReason::Gap
-        } else if number != last || payload_hash != Some(self.payload_hash) {
-            ResetReason::Restart
-        } else {
-            self.is_unverified = false;
-            return None;
-        };
-        self.give_up(reason, counters, ops);
-        Some(reason)
-    }
-
-    /// Forgets what was restored.
-    pub fn give_up(&mut self, reason: ResetReason, counters: &FeedCounters, ops: &mut SliceOps) {
-        counters.reset(reason);
-        self.count_dropped(reason, counters);
-        self.begin_again(counters, ops);
+    /// The engine has the batch that was the last one before the snapshot. True if that was not known.
+    pub fn confirm(&mut self) -> bool {
+        std::mem::take(&mut self.is_unverified)
     }
 
     /// Tokens per block as seen in the events of this connection; 0 before the first.
@@ -134,30 +113,52 @@ impl<T: BlockText> RankFeed<T> {
         self.block_size_tokens
     }
 
+    /// Which tiers beside the device count; `expected` are those of an engine that is known to use them. Before the first
+    /// message.
+    pub fn set_lower_tiers(&mut self, counted: LowerTiers, expected: bool) {
+        self.blocks.set_lower_tiers(counted);
+        if expected {
+            self.blocks.expect_lower_tiers();
+        }
+    }
+
+    /// True once the index has a tree for that tier.
+    #[must_use]
+    pub fn has_tree(&self, tier: Tier) -> bool {
+        self.blocks.has_tree(tier)
+    }
+
     /// Blocks known by the engine's hash.
     #[must_use]
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Batches missing before the one of this message: the first of them, and this one.
+    /// What a message is to those taken before; `None` if it has no number. Changes nothing.
     #[must_use]
-    pub fn missing_before(&self, parts: &[&[u8]]) -> Option<(u64, u64)> {
-        self.sequence.missing_before(sequence_number(parts)?)
+    pub fn arrival(&self, parts: &[&[u8]]) -> Option<Arrival> {
+        Some(self.sequence.judge(mark(parts)?))
     }
 
-    /// True for a message of the live stream that a replay has brought already.
+    /// Number of the last batch taken.
     #[must_use]
-    pub fn is_replayed(&self, parts: &[&[u8]]) -> bool {
-        let number = sequence_number(parts);
-        number.is_some() && number <= self.replayed_until
+    pub fn last_number(&self) -> Option<u64> {
+        self.sequence.last()
     }
 
-    /// A replay has ended: the live stream may still hold what it brought.
-    pub fn replay_ended(&mut self) {
-        if !self.is_unverified {
-            self.replayed_until = self.sequence.last();
-        }
+    /// A replay begins: the live stream may bring the same batches again.
+    pub fn expect_repeats(&mut self) {
+        self.sequence.expect_repeats();
+    }
+
+    /// The stream has been quiet for a while.
+    pub fn rest(&mut self) {
+        self.sequence.rest();
+    }
+
+    /// The live stream is past what a replay brought.
+    pub fn no_more_repeats(&mut self) {
+        self.sequence.no_more_repeats();
     }
 
     /// Takes one message: `[topic, sequence, payload]`.
@@ -167,9 +168,14 @@ impl<T: BlockText> RankFeed<T> {
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> Taken {
-        let held = self.blocks.len();
+        let before = self.blocks.holding();
+        if self.arrival(parts) == Some(Arrival::Repeated) {
+            self.is_unverified = false;
+            return Taken { result: BatchResult::Applied, reset: None, missed: 0 };
+        }
         let taken = self.take(parts, counters, ops);
-        counters.blocks_changed(held, self.blocks.len());
+        counters.holding_changed(before, self.blocks.holding());
+        counters.orphans_gone(self.blocks.take_orphans_gone());
         counters.batch(taken.result);
         if let Some(reason) = taken.reset {
             counters.reset(reason);
@@ -179,79 +185,102 @@ impl<T: BlockText> RankFeed<T> {
 
     /// The connection ended: what happens now is lost, so nothing that is held can be trusted.
     pub fn disconnected(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
-        if !self.blocks.is_empty() {
-            counters.reset(ResetReason::Disconnect);
+        if self.blocks.is_empty() {
+            self.begin_again(counters, ops);
+        } else {
+            self.reset(ResetReason::Disconnect, counters, ops);
         }
-        self.count_dropped(ResetReason::Disconnect, counters);
-        self.begin_again(counters, ops);
+        self.block_size_tokens = 0;
     }
 
-    fn begin_again(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
-        counters.blocks_changed(self.blocks.len(), 0);
-        self.blocks.clear(ops);
-        self.sequence = Sequence::default();
-        self.replayed_until = None;
-        self.block_size_tokens = 0;
+    /// What is held cannot be trusted for another reason: forgets everything, also which batches came.
+    pub fn reset(&mut self, reason: ResetReason, counters: &FeedCounters, ops: &mut SliceOps) {
+        counters.reset(reason);
+        self.count_dropped(reason, counters);
+        self.begin_again(counters, ops);
     }
 
     /// What is held goes; counts it if it came from a snapshot and was never confirmed.
     fn count_dropped(&mut self, reason: ResetReason, counters: &FeedCounters) {
         if std::mem::take(&mut self.is_unverified) {
-            counters.dropped(reason.into(), self.blocks.held().block_count() as u64);
+            counters.dropped(reason.into(), self.blocks.len() as u64);
         }
+    }
+
+    /// Forgets the stream, to take it from its start.
+    pub fn begin_again(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
+        let before = self.blocks.holding();
+        self.blocks.clear(ops);
+        counters.holding_changed(before, self.blocks.holding());
+        counters.orphans_gone(self.blocks.take_orphans_gone());
+        self.sequence = Sequence::default();
+        (self.is_unverified, self.is_continued) = (false, false);
     }
 
     fn take(&mut self, parts: &[&[u8]], counters: &FeedCounters, ops: &mut SliceOps) -> Taken {
         let refused = Taken { result: BatchResult::Refused, reset: None, missed: 0 };
-        let (Some(number), Some(payload)) = (sequence_number(parts), parts.get(2)) else {
+        let (Some(mark), Some(payload)) = (mark(parts), parts.get(2)) else {
             return refused;
         };
-        if self.replayed_until.is_some_and(|until| number > until) {
-            self.replayed_until = None;
-        }
-        let (reset, missed) = match self.sequence.step(number) {
-            Step::Next => (None, 0),
-            Step::First { missed } => (None, missed),
-            Step::Gap { missed } => (Some(ResetReason::Gap), missed),
-            Step::Restarted => (Some(ResetReason::Restart), 0),
+        let (mut reset, missed) = match self.sequence.take(mark) {
+            Arrival::Next | Arrival::Repeated => (None, 0),
+            Arrival::First { missed } => (None, missed),
+            Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
+            Arrival::Restarted => (Some(ResetReason::Restart), 0),
         };
         if let Some(reason) = reset {
             self.count_dropped(reason, counters);
+            self.is_continued = false;
             self.blocks.clear(ops);
         }
         self.is_unverified = false;
-        self.payload_hash = xxh3_64(payload);
-        Taken { result: self.payload(payload, counters, ops), reset, missed }
+        let (result, sound) = self.payload(payload, counters, ops);
+        if !sound {
+            // What it said is lost for good, and it may have been a removal.
+            reset = Some(ResetReason::Undecodable);
+            self.blocks.clear(ops);
+        }
+        Taken { result, reset, missed }
     }
 
+    /// Takes the events of a payload; false if some of them could not be read.
     fn payload(
         &mut self,
         bytes: &[u8],
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> BatchResult {
+    ) -> (BatchResult, bool) {
         let Self { decoder, blocks, block_size_tokens, .. } = self;
-        let (mut taken, mut failed) = (0_usize, 0_usize);
+        let (mut taken, mut failed, mut unread) = (0_usize, 0_usize, 0_usize);
         let decoded = decoder.decode(bytes, |event| {
             let (kind, outcome) = apply(blocks, block_size_tokens, &event, ops);
             counters.event(kind, outcome);
+            unread += usize::from(outcome == Outcome::Malformed);
             match outcome {
-                Outcome::Applied | Outcome::Elsewhere | Outcome::OtherGroup => taken += 1,
+                Outcome::Applied | Outcome::Orphaned | Outcome::Elsewhere | Outcome::OtherGroup => {
+                    taken += 1;
+                }
                 _ => failed += 1,
             }
         });
-        match (decoded.is_ok(), taken, failed) {
+        let result = match (decoded.is_ok(), taken, failed) {
             (true, _, 0) => BatchResult::Applied,
             (_, 0, _) => BatchResult::Refused,
             _ => BatchResult::Partly,
-        }
+        };
+        (result, decoded.is_ok() && unread == 0)
     }
 }
 
-/// The number of a well-formed message.
-fn sequence_number(parts: &[&[u8]]) -> Option<u64> {
+/// Number of a well-formed message.
+pub(super) fn number_of(parts: &[&[u8]]) -> Option<u64> {
     let &[_, number, _] = parts else { return None };
     <[u8; 8]>::try_from(number).ok().map(u64::from_be_bytes)
+}
+
+/// Number and digest of a well-formed message.
+fn mark(parts: &[&[u8]]) -> Option<Mark> {
+    Some(Mark::new(number_of(parts)?, parts.get(2)?))
 }
 
 fn apply<T: BlockText>(
@@ -263,7 +292,10 @@ fn apply<T: BlockText>(
     match event {
         Event::Stored(stored) => {
             let outcome = blocks.stored(stored, ops);
-            if outcome == Outcome::Applied && !is_finer(stored, *block_size_tokens) {
+            let is_whole = matches!(outcome, Outcome::Applied | Outcome::Orphaned)
+                && stored.block_size_tokens > 0
+                && !stored.remote;
+            if is_whole && !is_finer(stored, *block_size_tokens) {
                 *block_size_tokens = stored.block_size_tokens;
             }
             (EventKind::Stored, outcome)

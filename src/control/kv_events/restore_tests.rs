@@ -4,7 +4,9 @@ use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::{BlockKey, KeySeed};
 use crate::control::test_support::{block_on_local, vocabulary};
+use crate::control::zmq::Endpoint;
 use crate::mailbox::{KvBatch, KvOp};
+use crate::snapshot::{Link, Paths};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,52 +39,57 @@ fn take(feed: &mut RankFeed<Arc<crate::block::Vocabulary>>, time: u8, number: u8
     feed.message(&[b"", &parts.0, &parts.1], &FeedCounters::new(), &mut ops)
 }
 
-/// The state after batches 0 to 5 of the engine's life `time`.
-fn state(time: u8) -> RankState {
+/// What a snapshot would have after batches 0 to 5 of the engine's life `time`.
+fn snapshot(time: u8) -> (RankState<KeptBlocks>, Vec<Link>) {
     let mut feed = RankFeed::new(naming(), 100);
+    let (mut ops, mut links) = (SliceOps::new(1), Vec::new());
     for number in 0..=5 {
-        take(&mut feed, time, number);
+        let parts = (u64::from(number).to_be_bytes(), chained(time, number));
+        feed.message(&[b"", &parts.0, &parts.1], &FeedCounters::new(), &mut ops);
     }
-    feed.state().expect("something is held")
+    for (slice, ops) in ops.slices_mut() {
+        links.extend(ops.drain(..).filter_map(|op| match op {
+            KvOp::Store { parent, key, block_bytes } => {
+                Some(Link { parent, key, block_bytes, slice })
+            }
+            KvOp::Remove { .. } => None,
+        }));
+    }
+    (feed.state().expect("something is held"), links)
+}
+
+/// The same after a restart, with what tells the index.
+fn state(time: u8) -> (RankState<RestoredBlocks>, SliceOps) {
+    let (before, links) = snapshot(time);
+    let paths = Paths::new(links);
+    let mut restoring = Restoring::new(&paths, 1, LowerTiers::default(), before.blocks.trees, 100);
+    restoring.add_all(before.blocks.kept.entries().collect());
+    let (blocks, ops, left) = restoring.finish();
+    assert_eq!(left, Left::default());
+    let RankState { sequence, payload_hash, block_size_tokens, .. } = before;
+    (RankState { blocks, sequence, payload_hash, block_size_tokens }, ops)
 }
 
 fn restored(counters: &FeedCounters) -> RankFeed<Arc<crate::block::Vocabulary>> {
     let mut feed = RankFeed::new(naming(), 100);
-    feed.restore(state(1), counters);
-    assert!(feed.is_unverified());
-    assert_eq!((feed.block_count(), feed.block_size_tokens(), feed.position()), (6, 1, Some(5)));
+    feed.restore(state(1).0, counters);
+    assert!(feed.is_unverified() && feed.is_continued());
+    assert_eq!((feed.block_count(), feed.block_size_tokens(), feed.last_number()), (6, 1, Some(5)));
     feed
 }
 
 #[test]
-fn only_the_very_same_batch_confirms() {
-    let end = u64::MAX;
-    for (number, payload, refuted, dropped) in [
-        (5, chained(1, 5), None, Dropped::Odd),
-        (5, chained(2, 5), Some(ResetReason::Restart), Dropped::Restart),
-        (6, chained(1, 6), Some(ResetReason::Gap), Dropped::Gap),
-        (3, chained(1, 3), Some(ResetReason::Restart), Dropped::Restart),
-        (end, Vec::new(), Some(ResetReason::Restart), Dropped::Restart),
+fn only_the_very_same_batch_is_the_one_before() {
+    let counters = FeedCounters::new();
+    let feed = restored(&counters);
+    for (number, payload, arrival) in [
+        (5, chained(1, 5), Arrival::Repeated),
+        (5, chained(2, 5), Arrival::Restarted),
+        (7, chained(1, 6), Arrival::Gap { missed: 1 }),
+        (3, chained(1, 3), Arrival::Restarted),
     ] {
-        let (counters, mut ops) = (FeedCounters::new(), SliceOps::new(1));
-        let mut feed = restored(&counters);
         let number = u64::to_be_bytes(number);
-        assert_eq!(feed.verify(&[b"", &number, &payload], &counters, &mut ops), refuted);
-        assert!(!feed.is_unverified());
-        let removed: usize = ops.slices_mut().map(|(_, ops)| ops.len()).sum();
-        let gone = if refuted.is_some() { 6 } else { 0 };
-        assert_eq!(
-            (feed.block_count(), counters.block_count(), removed),
-            (6 - gone, 6 - gone, gone)
-        );
-        assert_eq!(counters.dropped_count(dropped), gone as u64);
-        if let Some(reason) = refuted {
-            assert_eq!(counters.reset_count(reason), 1);
-            assert_eq!((feed.position(), feed.block_size_tokens()), (None, 0));
-        } else {
-            assert_eq!(take(&mut feed, 1, 6).reset, None);
-            assert_eq!(feed.block_count(), 7);
-        }
+        assert_eq!(feed.arrival(&[b"", &number, &payload]), Some(arrival));
     }
 }
 
@@ -98,6 +105,7 @@ fn without_replay_the_next_number_decides() {
         let taken = feed.message(&[b"", &parts.0, &parts.1], &counters, &mut ops);
         assert_eq!((taken.reset, feed.block_count()), (reset, held));
         assert!(!feed.is_unverified());
+        assert_eq!(feed.is_continued(), reset.is_none());
         let dropped: u64 = Dropped::ALL.iter().map(|(why, _)| counters.dropped_count(*why)).sum();
         assert_eq!(dropped, if reset.is_some() { 6 } else { 0 });
     }
@@ -114,7 +122,16 @@ fn nothing_held_is_nothing_to_keep() {
     assert!(feed.state().is_none());
     // What is unconfirmed is kept as it was: the next process may confirm it.
     let again = restored(&FeedCounters::new()).state().unwrap();
-    assert_eq!((again.sequence, again.payload_hash), (5, state(1).payload_hash));
+    assert_eq!((again.sequence, again.payload_hash), (5, snapshot(1).0.payload_hash));
+}
+
+#[derive(Debug)]
+struct NoTiers;
+
+impl TierNumbers for NoTiers {
+    fn number(&self, _: RankIndex, _: Tier) -> Option<RankIndex> {
+        None
+    }
 }
 
 /// Notes what the index is told.
@@ -149,20 +166,15 @@ impl Running {
             topic: String::new(),
             naming: naming(),
             entries_max: 100,
+            lower_tiers: LowerTiers::default(),
+            expects_tiers: false,
+            tier_numbers: Rc::new(NoTiers),
         };
         let (counters, shard) = (Rc::new(FeedCounters::new()), Shard::default());
         let (notices, noticed) = mpsc::channel(16);
         let (stop, stopped) = oneshot::channel();
         let mut feed = Feed::new(spec, shard.clone(), Rc::clone(&counters), notices);
-        let mut restoring = Restoring::new(slice_of, 1, 1, 100);
-        let before = state(1);
-        let each = before.held.each(|block, names| {
-            restoring.add(block, names);
-            Ok::<(), ()>(())
-        });
-        assert_eq!(each, Ok(()));
-        let (held, ops, _) = restoring.finish();
-        let state = RankState { held, ..before };
+        let (state, ops) = state(1);
         let restored = Restored { state, ops, verified_by: Instant::now() + patience };
         let task = tokio::task::spawn_local(async move {
             feed.restore(restored).await;
@@ -239,7 +251,11 @@ fn a_replay_confirms_and_catches_up_or_begins_again() {
             let first_notice = running.noticed.recv().await.unwrap();
             assert_eq!((first_notice.live, first_notice.block_size_tokens), (false, 1), "a hint");
             let counters = Rc::clone(&running.counters);
-            until(|| counters.replay_count(true) == if dropped.is_some() { 2 } else { 1 }).await;
+            until(|| {
+                counters.replay_count(ReplayResult::Complete) == 1
+                    || counters.replay_count(ReplayResult::Incomplete) == 1
+            })
+            .await;
             assert!(running.noticed.recv().await.unwrap().live);
             assert_eq!(counters.block_count(), held, "life {time}, {first} to {until_number}");
             assert_eq!(counters.restored_count(), 6);
@@ -310,7 +326,7 @@ fn a_replay_that_fails_leaves_it_to_the_live_stream() {
         // Nobody answers there, and the engine began again: its low numbers must not pass for old ones.
         let running = Running::start(&place, Some("tcp://127.0.0.1:1"), LONG);
         let counters = Rc::clone(&running.counters);
-        until(|| counters.replay_count(false) == 1).await;
+        until(|| counters.replay_count(ReplayResult::Incomplete) == 1).await;
         assert_eq!(running.told(), (6, 0), "not refuted");
         for number in (0..5_u8).cycle().take(500) {
             // What is sent before the subscription has arrived is lost.

@@ -1,22 +1,53 @@
-//! Sequence numbers of one publisher: is anything missing between two batches? Pure state.
+//! Which batches of one publisher have been taken: is anything missing, did it come before, is it the same publisher
+//! still? Pure state.
+//!
+//! A number alone does not tell one engine process from the next, so a digest of the last batch's bytes is kept; they
+//! hold the time of publication. While repeats are expected, after a replay, the digests of what it brought are kept too.
 
-/// The last number seen.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sequence {
-    last: Option<u64>,
+use std::collections::VecDeque;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Most digests kept: what a publisher may hold back for a reader that replays (its default limit is 100,000).
+const DIGESTS_MAX: usize = 131_072;
+
+/// Digests that stay once the stream has been quiet for a while: a rank that rests should not cost much.
+const DIGESTS_AT_REST: usize = 1_024;
+
+/// A batch as it came: its number and a digest of its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) number: u64,
+    pub(super) digest: u64,
 }
 
-/// What a number says about the batch that carries it.
+impl Mark {
+    pub(super) fn new(number: u64, payload: &[u8]) -> Self {
+        Self { number, digest: xxh3_64(payload) }
+    }
+}
+
+/// The batches taken so far.
+#[derive(Debug, Default)]
+pub(super) struct Sequence {
+    last: Option<u64>,
+    /// Of the last batch, at the back, and of those right before it.
+    digests: VecDeque<u64>,
+    repeats_expected: bool,
+}
+
+/// What a batch is to those taken before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The first batch seen. What was published before it is unknown.
+pub enum Arrival {
+    /// The first batch seen.
     First {
         /// Batches published before it.
         missed: u64,
     },
     /// The next one.
     Next,
-    /// Batches were lost.
+    /// Taken already.
+    Repeated,
+    /// Batches before it were lost.
     Gap {
         /// How many.
         missed: u64,
@@ -26,18 +57,15 @@ pub(super) enum Step {
 }
 
 impl Sequence {
-    /// Numbers that are missing before this one, if any: from, and this one.
-    pub(super) fn missing_before(&self, number: u64) -> Option<(u64, u64)> {
-        let from = match self.last {
-            Some(last) if number > last => last + 1,
-            _ => 0,
-        };
-        (from < number).then_some((from, number))
+    /// Goes on after a batch that was taken in another life.
+    pub(super) fn after(mark: Mark) -> Self {
+        let Mark { number, digest } = mark;
+        Self { last: Some(number), digests: [digest].into(), repeats_expected: false }
     }
 
-    /// Goes on after a number that was taken in another life.
-    pub(super) fn after(last: u64) -> Self {
-        Self { last: Some(last) }
+    /// The last batch taken.
+    pub(super) fn last_mark(&self) -> Option<Mark> {
+        Some(Mark { number: self.last?, digest: *self.digests.back()? })
     }
 
     /// The last number taken.
@@ -45,14 +73,59 @@ impl Sequence {
         self.last
     }
 
-    /// Takes the next number.
-    pub(super) fn step(&mut self, number: u64) -> Step {
-        let last = self.last.replace(number);
-        match last {
-            None => Step::First { missed: number },
-            Some(last) if number <= last => Step::Restarted,
-            Some(last) if number - last == 1 => Step::Next,
-            Some(last) => Step::Gap { missed: number - last - 1 },
+    /// Says what a batch is; changes nothing.
+    pub(super) fn judge(&self, mark: Mark) -> Arrival {
+        let Some(last) = self.last else { return Arrival::First { missed: mark.number } };
+        match mark.number.checked_sub(last) {
+            None | Some(0) => {
+                let back = usize::try_from(last - mark.number).unwrap_or(usize::MAX);
+                let at = self.digests.len().checked_sub(back.saturating_add(1));
+                let digest = at.and_then(|at| self.digests.get(at));
+                let is_same = digest == Some(&mark.digest);
+                if is_same { Arrival::Repeated } else { Arrival::Restarted }
+            }
+            Some(1) => Arrival::Next,
+            Some(ahead) => Arrival::Gap { missed: ahead - 1 },
+        }
+    }
+
+    /// Takes the batch, whatever it is.
+    pub(super) fn take(&mut self, mark: Mark) -> Arrival {
+        let arrival = self.judge(mark);
+        match arrival {
+            Arrival::Repeated => return arrival,
+            Arrival::Next => {}
+            Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted => {
+                self.digests.clear();
+            }
+        }
+        self.last = Some(mark.number);
+        let kept_max = if self.repeats_expected { DIGESTS_MAX } else { 1 };
+        while self.digests.len() >= kept_max {
+            self.digests.pop_front();
+        }
+        self.digests.push_back(mark.digest);
+        arrival
+    }
+
+    /// From here on batches are remembered: a replay begins, and the live stream may bring the same again.
+    pub(super) fn expect_repeats(&mut self) {
+        self.repeats_expected = true;
+    }
+
+    /// The stream is quiet: repeats of long ago are not to be expected any more.
+    pub(super) fn rest(&mut self) {
+        if self.digests.len() > DIGESTS_AT_REST {
+            self.digests.drain(..self.digests.len() - DIGESTS_AT_REST);
+            self.digests.shrink_to_fit();
+        }
+    }
+
+    /// The live stream has brought something new: nothing comes twice any more.
+    pub(super) fn no_more_repeats(&mut self) {
+        if std::mem::take(&mut self.repeats_expected) {
+            let last = self.digests.back().copied();
+            self.digests = last.into_iter().collect();
         }
     }
 }
@@ -61,36 +134,87 @@ impl Sequence {
 mod tests {
     use super::*;
 
-    #[test]
-    fn knows_what_is_missing() {
-        let mut sequence = Sequence::default();
-        assert_eq!(sequence.missing_before(0), None);
-        assert_eq!(sequence.missing_before(3), Some((0, 3)));
-        sequence.step(5);
-        assert_eq!(sequence.missing_before(6), None);
-        assert_eq!(sequence.missing_before(9), Some((6, 9)));
-        assert_eq!(sequence.missing_before(2), Some((0, 2)), "began again");
-        assert_eq!(sequence.missing_before(0), None);
-        assert_eq!(sequence.missing_before(u64::MAX), Some((6, u64::MAX)));
+    fn mark(number: u64) -> Mark {
+        Mark::new(number, &number.to_be_bytes())
+    }
+
+    fn other(number: u64) -> Mark {
+        Mark::new(number, b"of another process")
     }
 
     #[test]
     fn tells_gaps_from_restarts() {
         let mut sequence = Sequence::default();
-        let steps: Vec<Step> =
-            [5, 6, 9, 10, 0, 1, 1, u64::MAX].map(|number| sequence.step(number)).into();
+        let steps: Vec<Arrival> =
+            [5, 6, 9, 10, 0, 1, u64::MAX].map(|number| sequence.take(mark(number))).into();
         assert_eq!(
             steps,
             [
-                Step::First { missed: 5 },
-                Step::Next,
-                Step::Gap { missed: 2 },
-                Step::Next,
-                Step::Restarted,
-                Step::Next,
-                Step::Restarted,
-                Step::Gap { missed: u64::MAX - 2 },
+                Arrival::First { missed: 5 },
+                Arrival::Next,
+                Arrival::Gap { missed: 2 },
+                Arrival::Next,
+                Arrival::Restarted,
+                Arrival::Next,
+                Arrival::Gap { missed: u64::MAX - 2 },
             ]
         );
+    }
+
+    #[test]
+    fn the_same_batch_twice_is_no_restart() {
+        let mut sequence = Sequence::default();
+        sequence.take(mark(7));
+        assert_eq!(sequence.take(mark(7)), Arrival::Repeated);
+        assert_eq!(sequence.judge(other(7)), Arrival::Restarted, "same number, other bytes");
+        sequence.take(mark(8));
+        assert_eq!(sequence.judge(mark(7)), Arrival::Restarted, "not remembered");
+    }
+
+    #[test]
+    fn another_life_goes_on_after_the_same_batch() {
+        let mut before = Sequence::default();
+        assert_eq!(before.last_mark(), None);
+        before.take(mark(7));
+        let sequence = Sequence::after(before.last_mark().unwrap());
+        assert_eq!((sequence.last(), sequence.last_mark()), (Some(7), Some(mark(7))));
+        assert_eq!(sequence.judge(mark(7)), Arrival::Repeated);
+        assert_eq!(sequence.judge(other(7)), Arrival::Restarted);
+        assert_eq!(sequence.judge(mark(8)), Arrival::Next);
+    }
+
+    #[test]
+    fn what_a_replay_brought_is_known_until_the_stream_is_past_it() {
+        let mut sequence = Sequence::default();
+        sequence.expect_repeats();
+        for number in 0..10 {
+            sequence.take(mark(number));
+        }
+        assert_eq!(sequence.judge(mark(0)), Arrival::Repeated);
+        assert_eq!(sequence.judge(mark(9)), Arrival::Repeated);
+        assert_eq!(sequence.judge(other(0)), Arrival::Restarted);
+        assert_eq!(sequence.take(mark(10)), Arrival::Next);
+        sequence.no_more_repeats();
+        assert_eq!(sequence.digests.len(), 1);
+        assert_eq!(sequence.judge(mark(10)), Arrival::Repeated);
+        assert_eq!(sequence.judge(mark(9)), Arrival::Restarted);
+    }
+
+    #[test]
+    fn memory_of_digests_is_bounded() {
+        let mut sequence = Sequence::default();
+        sequence.expect_repeats();
+        for number in 0..=DIGESTS_MAX as u64 {
+            sequence.take(mark(number));
+        }
+        assert_eq!(sequence.digests.len(), DIGESTS_MAX);
+        assert_eq!(sequence.judge(mark(0)), Arrival::Restarted);
+        assert_eq!(sequence.judge(mark(1)), Arrival::Repeated);
+        sequence.rest();
+        assert_eq!(sequence.digests.len(), DIGESTS_AT_REST);
+        assert_eq!(sequence.judge(mark(DIGESTS_MAX as u64 - 9)), Arrival::Repeated);
+        // A gap forgets what is before it.
+        sequence.take(mark(DIGESTS_MAX as u64 + 5));
+        assert_eq!(sequence.digests.len(), 1);
     }
 }

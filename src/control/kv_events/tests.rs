@@ -4,6 +4,7 @@ use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::{BlockKey, KeySeed};
 use crate::control::test_support::block_on_local;
+use crate::control::zmq::{Endpoint, LossReason, Source};
 use crate::mailbox::{KvBatch, KvOp};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -135,7 +136,7 @@ fn expect(event: &Value) -> String {
     let medium = match field("medium").as_str() {
         None | Some("GPU") => Medium::Device,
         Some("CPU" | "CPU_PINNED") => Medium::Host,
-        Some("DISK") => Medium::Other,
+        Some("DISK") => Medium::Disk,
         other => panic!("{other:?}"),
     };
     let group = field("group_idx").as_u64();
@@ -364,6 +365,19 @@ fn spec(endpoint: &str) -> FeedSpec {
             shard_count: 1,
         },
         entries_max: 100,
+        lower_tiers: LowerTiers { host: true, disk: true },
+        expects_tiers: false,
+        tier_numbers: Rc::new(Numbers),
+    }
+}
+
+/// Ranks 900 for the host and 901 for disks.
+#[derive(Debug)]
+struct Numbers;
+
+impl TierNumbers for Numbers {
+    fn number(&self, _: RankIndex, tier: Tier) -> Option<RankIndex> {
+        Some(RankIndex(if tier == Tier::Host { 900 } else { 901 }))
     }
 }
 
@@ -524,6 +538,16 @@ fn chained(number: u8) -> Vec<u8> {
     payload
 }
 
+/// The same with the place where it lies: `[…, 1, nil, medium]`.
+fn chained_in(number: u8, medium: &str) -> Vec<u8> {
+    let mut payload = chained(number);
+    payload[7] = 0x97;
+    payload.push(0xc0);
+    payload.push(0xa0 | u8::try_from(medium.len()).unwrap());
+    payload.extend_from_slice(medium.as_bytes());
+    payload
+}
+
 /// Replays the first `history` batches of the chain.
 async fn answer_history(router: zeromq::RouterSocket, history: Rc<RefCell<u64>>) {
     answer_replays(router, true, history, Rc::default()).await;
@@ -595,8 +619,10 @@ fn missed_batches_are_replayed() {
                 publisher.send(frames(number, &payload)).await.unwrap();
             }
             until(|| counters.reset_count(ResetReason::Gap) == 1).await;
-            assert_eq!(*asked.borrow(), [0, 6]);
-            assert_eq!(counters.replay_count(true), 2);
+            assert_eq!(*asked.borrow(), [0, 5], "from the last one taken");
+            assert_eq!(counters.replay_count(ReplayResult::Complete), 1);
+            assert_eq!(counters.replay_count(ReplayResult::Incomplete), 1);
+            assert_eq!(counters.missed_count(), 3);
             let applied = counters.event_count(EventKind::Stored, Outcome::Applied);
             assert_eq!(applied, 6, "nothing was applied twice");
             stop.send(()).unwrap();
@@ -650,4 +676,137 @@ fn odd_elements_after_the_events_are_skipped_whole() {
         let head = Decoder::new().decode(&payload, |_| panic!("no event"));
         assert_eq!(head.unwrap().rank, None, "{element:02x?}");
     }
+}
+
+/// Keys by the number of the rank or tier that holds them.
+#[derive(Clone, Default)]
+struct Trees(Rc<RefCell<std::collections::BTreeSet<(u16, u64)>>>);
+
+impl KvPort for Trees {
+    fn post(&self, _: ShardIndex, batch: KvBatch) -> Result<(), KvBatch> {
+        let mut held = self.0.borrow_mut();
+        for op in batch.ops {
+            match op {
+                KvOp::Store { key, .. } => assert!(held.insert((batch.rank.0, key.to_word()))),
+                KvOp::Remove { key } => assert!(held.remove(&(batch.rank.0, key.to_word()))),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Trees {
+    fn counts(&self) -> [usize; 3] {
+        [0, 900, 901].map(|rank| self.0.borrow().iter().filter(|held| held.0 == rank).count())
+    }
+}
+
+/// The host shows up in the middle of the history: it is taken again, so that what came before is in the host's tree too.
+#[test]
+fn a_tier_that_shows_up_in_the_history_gets_all_of_it() {
+    use zeromq::{Socket, SocketRecv, SocketSend, ZmqMessage};
+    block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let mut router = zeromq::RouterSocket::new();
+        let replay = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        tokio::task::spawn_local(async move {
+            loop {
+                let request = router.recv().await.unwrap();
+                let answer = |number: u64, payload: Vec<u8>| {
+                    let mut message = ZmqMessage::from(request.get(0).unwrap().clone());
+                    for part in [Vec::new(), number.to_be_bytes().to_vec(), payload] {
+                        message.push_back(part.into());
+                    }
+                    message
+                };
+                for (number, medium) in [(0, "GPU"), (1, "GPU"), (2, "CPU")] {
+                    let payload = chained_in(number, medium);
+                    router.send(answer(u64::from(number), payload)).await.unwrap();
+                }
+                router.send(answer(u64::MAX, Vec::new())).await.unwrap();
+            }
+        });
+        let counters = Rc::new(FeedCounters::new());
+        let (notices, mut noticed) = mpsc::channel(16);
+        let (stop, stopped) = oneshot::channel();
+        let mut spec = spec(&place);
+        spec.replay = Some(Endpoint::parse(&replay, "").unwrap());
+        let trees = Trees::default();
+        let feed = Feed::new(spec, trees.clone(), Rc::clone(&counters), notices);
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        let notice = noticed.recv().await.unwrap();
+        assert!(notice.live);
+        assert_eq!(notice.tiers.host, Some(RankIndex(900)));
+        assert_eq!(notice.tiers.disk, None);
+        assert_eq!(trees.counts(), [2, 3, 0]);
+        assert_eq!(counters.tier_block_count(Tier::Host), 1);
+        assert_eq!(counters.reset_count(ResetReason::Gap), 0);
+        // A disk later on: from then on.
+        publisher.send(frames(3, &chained_in(3, "DISK"))).await.unwrap();
+        until(|| trees.counts() == [2, 3, 1]).await;
+        stop.send(()).unwrap();
+        task.await.unwrap();
+        assert_eq!(trees.counts(), [0; 3]);
+        assert_eq!((counters.block_count(), counters.byte_count()), (0, 0));
+    });
+}
+
+/// A process that was killed leaves its socket file behind; the next one listens there all the same. One that is alive is
+/// not pushed aside.
+#[test]
+fn a_socket_file_that_was_left_behind_is_not_in_the_way() {
+    block_on_local(async move {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kv");
+        let endpoint = Endpoint::parse(&format!("bind:ipc://{}", path.display()), "").unwrap();
+        let first = Source::open(&endpoint).await.unwrap();
+        let busy = Source::open(&endpoint).await.unwrap_err();
+        assert_eq!(busy.reason(), LossReason::Io);
+        drop(first);
+        assert!(path.exists());
+        Source::open(&endpoint).await.unwrap();
+        // What is no socket is left alone.
+        let file = dir.path().join("file");
+        std::fs::write(&file, "precious").unwrap();
+        let endpoint = Endpoint::parse(&format!("bind:ipc://{}", file.display()), "").unwrap();
+        assert!(Source::open(&endpoint).await.is_err() && file.exists());
+    });
+}
+
+/// A fault of ours in the middle of a message: the rank is forgotten and followed again.
+#[test]
+fn a_feed_survives_its_own_panic() {
+    use zeromq::Socket;
+    struct Faulty(Shard, std::cell::Cell<bool>);
+    impl KvPort for Faulty {
+        fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch> {
+            assert!(!self.1.replace(false), "planted");
+            self.0.post(slice, batch)
+        }
+    }
+    let stored =
+        vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap().payload;
+    block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let (shard, counters) = (Shard::default(), Rc::new(FeedCounters::new()));
+        let (notices, _noticed) = mpsc::channel(64);
+        let (stop, stopped) = oneshot::channel();
+        let port = Faulty(shard.clone(), std::cell::Cell::new(true));
+        let feed = Feed::new(spec(&place), port, Rc::clone(&counters), notices);
+        let status = feed.status();
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        let mut number = 0;
+        publish_until(&mut publisher, &mut number, &stored, || {
+            status.losses() == 1 && counters.block_count() > 0
+        })
+        .await;
+        assert_eq!(status.state(), FeedState::Live);
+        stop.send(()).unwrap();
+        task.await.unwrap();
+        let ops = shard.ops.borrow();
+        let stores = ops.iter().filter(|op| matches!(op, KvOp::Store { .. })).count();
+        assert_eq!(stores * 2, ops.len(), "all is taken out again");
+    });
 }

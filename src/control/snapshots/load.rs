@@ -4,7 +4,8 @@
 use super::give_way;
 use crate::block::Vocabulary;
 use crate::control::kv_events::{
-    Dropped, FeedCounters, Left, RankState, Restored, Restoring, SliceOps,
+    Dropped, FeedCounters, Groups, Left, LowerTiers, RankState, Restored, RestoredBlocks,
+    Restoring, SliceOps,
 };
 use crate::index::slice_of;
 use crate::snapshot::{Contents, RankName, SnapshotFile};
@@ -38,6 +39,8 @@ pub(in super::super) struct Claim {
     pub(in super::super) block_size_tokens: u32,
     /// Most blocks that the rank may track.
     pub(in super::super) entries_max: usize,
+    /// Which tiers beside the device count.
+    pub(in super::super) lower_tiers: LowerTiers,
 }
 
 struct Asked {
@@ -49,7 +52,7 @@ struct Asked {
 enum Answer {
     Nothing,
     Refused(Dropped, u64),
-    Found { state: RankState, ops: SliceOps, left: Left },
+    Found { state: RankState<RestoredBlocks>, ops: SliceOps, left: Left },
 }
 
 #[derive(Clone, Copy, Default)]
@@ -80,8 +83,13 @@ impl Loading {
     ) -> Option<Rc<Self>> {
         let (claims, asked) = mpsc::channel(CLAIMS_MAX);
         let (told, progress) = watch::channel(Progress::default());
-        let reading =
-            Reading { file, path: path.to_owned(), shard_count, contents: Contents::new(), told };
+        let reading = Reading {
+            file,
+            path: path.to_owned(),
+            shard_count,
+            contents: Contents::default(),
+            told,
+        };
         let thread = std::thread::Builder::new().name("snapshot-read".into());
         if let Err(error) = thread.spawn(move || reading.run(asked)) {
             warn!(%error, "no thread to read the snapshot: starting without it");
@@ -164,11 +172,15 @@ impl Reading {
     fn run(mut self, mut asked: mpsc::Receiver<Asked>) {
         give_way();
         match self.file.check() {
-            Ok(contents) => {
+            Ok(mut contents) => {
+                let slice_count = usize::from(self.file.header().slice_count);
+                if slice_count != self.shard_count {
+                    contents.paths.place_anew(slice_of, slice_count, self.shard_count);
+                }
                 let written = Duration::from_nanos(self.file.header().written_unix_ns);
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let age_s = since_1970.saturating_sub(written).as_secs();
-                info!(ranks = contents.len(), age_s, path = %self.path.display(), "snapshot read");
+                info!(ranks = contents.ranks.len(), blocks = contents.paths.len(), age_s, path = %self.path.display(), "snapshot read");
                 self.contents = contents;
             }
             Err(error) => refuse_snapshot(&self.path, &error),
@@ -183,17 +195,18 @@ impl Reading {
     }
 
     fn tell(&self) {
-        let blocks = self.contents.values().map(|place| place.head.block_count).sum();
-        let ranks = self.contents.len();
+        let ranks = &self.contents.ranks;
+        let blocks = ranks.values().map(|place| place.head.entry_count).sum();
+        let ranks = ranks.len();
         self.told.send_replace(Progress { is_checked: true, ranks, blocks });
     }
 
     fn answer(&mut self, claim: &Claim) -> Answer {
         // Without a tokenizer nothing can be matched; a feed that has one may still come.
         let Some(vocabulary) = &claim.vocabulary else { return Answer::Nothing };
-        let Some(place) = self.contents.remove(&claim.name) else { return Answer::Nothing };
+        let Some(place) = self.contents.ranks.remove(&claim.name) else { return Answer::Nothing };
         let head = &place.head;
-        let refused = |reason| Answer::Refused(reason, head.block_count);
+        let refused = |reason| Answer::Refused(reason, head.entry_count);
         if vocabulary.fingerprint() != head.vocabulary {
             self.say_refused(claim, "its tokenizer is another one now");
             return refused(Dropped::Tokenizer);
@@ -202,17 +215,24 @@ impl Reading {
             self.say_refused(claim, "its block size is another one now");
             return refused(Dropped::BlockSize);
         }
-        let slice_count = usize::from(self.file.header().slice_count);
-        let mut restoring =
-            Restoring::new(slice_of, self.shard_count, slice_count, claim.entries_max);
-        restoring.reserve(usize::try_from(head.block_count).unwrap_or(usize::MAX));
-        if let Err(error) = self.file.blocks(&place, |block, names| restoring.add(block, names)) {
+        let mut restoring = Restoring::new(
+            &self.contents.paths,
+            self.shard_count,
+            claim.lower_tiers,
+            head.trees,
+            claim.entries_max,
+        );
+        let (whole, forgetful) = (head.whole_groups.clone(), head.forgetful_groups.clone());
+        restoring.groups(Groups { whole, forgetful });
+        let mut entries = Vec::new();
+        if let Err(error) = self.file.entries(&place, |entry| entries.push(entry)) {
             refuse_snapshot(&self.path, &error);
             return refused(Dropped::Odd);
         }
-        let (held, ops, left) = restoring.finish();
+        restoring.add_all(entries);
+        let (blocks, ops, left) = restoring.finish();
         let state = RankState {
-            held,
+            blocks,
             sequence: head.sequence,
             payload_hash: head.payload_hash,
             block_size_tokens: head.block_size_tokens,

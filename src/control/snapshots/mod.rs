@@ -2,7 +2,7 @@
 //! while it runs and when it ends ([`save`]).
 //!
 //! Files are read and written on threads of their own; the control plane's loop only copies one rank at a time and hands
-//! over what it gets. Limits: the copies of three ranks in memory at once, [`RESTORE_TIME_MAX`] for what was
+//! over what it gets. Limits: the copies of three ranks in memory at once, or the links of one slice, [`RESTORE_TIME_MAX`] for what was
 //! restored to be confirmed, [`LAST_SNAPSHOT_TIME_MAX`] for the last write. Must never keep the router from starting,
 //! serving or ending.
 
@@ -19,6 +19,7 @@ use crate::base::Clock;
 use crate::base::limits::{LAST_SNAPSHOT_TIME_MAX, RESTORE_TIME_MAX};
 use crate::block::KeySeed;
 use crate::config::IndexConfig;
+use crate::index::IndexReader;
 use crate::snapshot::SnapshotFile;
 use std::rc::Rc;
 use tokio::time::{Instant, timeout};
@@ -36,6 +37,7 @@ pub(super) struct Setup<'a> {
     pub(super) clock: Clock,
     pub(super) seed: KeySeed,
     pub(super) shard_count: usize,
+    pub(super) index: IndexReader,
 }
 
 impl Snapshots {
@@ -107,6 +109,7 @@ fn count_left(counters: &FeedCounters, left: Left) {
     for (reason, blocks) in [
         (Dropped::Limit, left.over_limit),
         (Dropped::Orphan, left.orphans),
+        (Dropped::Tier, left.tiers),
         (Dropped::Odd, left.odd),
     ] {
         counters.dropped(reason, blocks as u64);

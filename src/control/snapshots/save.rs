@@ -1,13 +1,15 @@
 //! Writes snapshots: every so often, and at the end. The loop's task copies one rank after the other, each at one moment
 //! between two of its messages, and waits until the writing thread has taken it; so each rank is whole in itself, and the
-//! copies of at most three ranks exist at once.
+//! copies of at most three ranks exist at once. What leads from block to block the thread reads from the index, after all
+//! ranks, so that it knows what they hold; but for what came last, which the copies bring.
 
 use super::{Setup, give_way};
-use crate::base::{Clock, NanosSinceStart};
+use crate::base::{Clock, NanosSinceStart, ShardIndex};
 use crate::block::{KeySeed, Vocabulary};
 use crate::control::feeds::Feeds;
-use crate::control::kv_events::{RankState, SharedState};
-use crate::snapshot::{Header, RankHead, RankName, SnapshotWriter};
+use crate::control::kv_events::{KeptBlocks, RankState, SharedState};
+use crate::index::IndexReader;
+use crate::snapshot::{Header, Link, RankHead, RankName, SnapshotWriter};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +29,7 @@ pub(in super::super) struct Copyable {
 struct Copied {
     name: RankName,
     vocabulary: Arc<Vocabulary>,
-    state: RankState,
+    state: RankState<KeptBlocks>,
     copy_ns: u64,
 }
 
@@ -57,6 +59,7 @@ pub(in super::super) struct Saving {
     clock: Clock,
     seed: KeySeed,
     slice_count: u16,
+    index: IndexReader,
     due_at: NanosSinceStart,
     under_way: Option<oneshot::Receiver<io::Result<Saved>>>,
     last: Option<Saved>,
@@ -73,6 +76,7 @@ impl Saving {
             clock: setup.clock,
             seed: setup.seed,
             slice_count: u16::try_from(setup.shard_count).unwrap_or(u16::MAX),
+            index: setup.index.clone(),
             due_at: setup.clock.now().plus(every),
             under_way: None,
             last: None,
@@ -128,11 +132,11 @@ impl Saving {
         // One being written, one waiting, one being copied.
         let (parts, to_write) = mpsc::channel(1);
         let (tell, told) = oneshot::channel();
-        let (path, clock) = (self.path.clone(), self.clock);
+        let (path, clock, index) = (self.path.clone(), self.clock, self.index.clone());
         let thread = std::thread::Builder::new().name("snapshot-write".into());
         let spawned = thread.spawn(move || {
             give_way();
-            let _ = tell.send(write(&path, &header, to_write, clock));
+            let _ = tell.send(write(&path, &header, to_write, &index, clock));
         });
         if let Err(error) = spawned {
             return self.ended(Err(error));
@@ -183,16 +187,18 @@ fn write(
     path: &Path,
     header: &Header,
     mut parts: mpsc::Receiver<ToWrite>,
+    index: &IndexReader,
     clock: Clock,
 ) -> io::Result<Saved> {
     let start = clock.now();
     let mut saved = Saved::default();
     let mut writer = SnapshotWriter::create(path, header)?;
-    let mut fingerprints = Fingerprints::default();
+    let (mut fingerprints, mut recent) = (Fingerprints::default(), Vec::new());
     loop {
         match parts.blocking_recv() {
             Some(ToWrite::Rank(rank)) => {
                 saved.copy_ns_max = saved.copy_ns_max.max(rank.copy_ns);
+                recent.extend_from_slice(&rank.state.blocks.recent);
                 let blocks = write_rank(&mut writer, *rank, &mut fingerprints)?;
                 saved.ranks += u64::from(blocks.is_some());
                 saved.blocks += blocks.unwrap_or(0);
@@ -201,6 +207,10 @@ fn write(
             None => return Err(io::Error::other("it was given up half-way")),
         }
     }
+    for slice in (0..header.slice_count).map(ShardIndex) {
+        write_links(&mut writer, index, slice)?;
+    }
+    recent.iter().try_for_each(|link| writer.link(link))?;
     saved.bytes = writer.finish()?;
     saved.ended_at = clock.now();
     saved.took_ns = saved.ended_at.since(start);
@@ -214,19 +224,38 @@ fn write_rank(
     fingerprints: &mut Fingerprints,
 ) -> io::Result<Option<u64>> {
     let Copied { name, vocabulary, state, .. } = rank;
+    let blocks = state.blocks;
     let head = RankHead {
         name,
         vocabulary: fingerprints.of(&vocabulary),
         block_size_tokens: state.block_size_tokens,
         sequence: state.sequence,
         payload_hash: state.payload_hash,
-        block_count: state.held.block_count() as u64,
+        trees: blocks.trees,
+        whole_groups: blocks.groups.whole,
+        forgetful_groups: blocks.groups.forgetful,
+        entry_count: blocks.kept.len() as u64,
     };
     if !writer.rank(&head) {
         return Ok(None);
     }
-    state.held.each(|block, names| writer.block(block, names))?;
-    Ok(Some(head.block_count))
+    for entry in blocks.kept.entries() {
+        writer.entry(&entry)?;
+    }
+    Ok(Some(head.entry_count))
+}
+
+/// Collects before it writes: a look at the index is short, a write need not be.
+fn write_links(
+    writer: &mut SnapshotWriter,
+    index: &IndexReader,
+    slice: ShardIndex,
+) -> io::Result<()> {
+    let mut links = Vec::new();
+    index.visit_slice(slice, &mut |parent, key, block_bytes| {
+        links.push(Link { parent, key, block_bytes, slice });
+    });
+    links.iter().try_for_each(|link| writer.link(link))
 }
 
 /// Ranks share few vocabularies, and hashing one takes milliseconds.

@@ -5,6 +5,7 @@ mod answer;
 mod asked;
 mod error;
 mod generate;
+mod held;
 mod metrics;
 mod stream;
 mod tokens;
@@ -72,6 +73,7 @@ pub(super) fn routes(state: EngineState) -> Router {
         .route("/metrics", get(metrics::metrics))
         .route("/kv_event_sources", get(kv_event_sources))
         .route("/reset_prefix_cache", post(reset_prefix_cache))
+        .route("/debug/held", post(held::held))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

@@ -1,32 +1,48 @@
-//! Overflow cells: 16 words each, for rank sets and length lists that do not fit one word. Cells are never freed,
-//! only used again; the stamp of the slot that referred to one tells a late reader that it did.
+//! Cells: the one kind of memory that runs take and give back, 16 words each. Cells are never freed, only used
+//! again; the stamp of the run that referred to one tells a late reader that it did.
 //!
-//! As a rank set a cell is a bitset of `RANKS_MAX` bits. As a length list it has one length a word (upper half: the
-//! length, lower half: how many children have it, for the owner), filled from the front; its last word refers to the next cell.
+//! A cell holds either `RANKS_MAX` bits, or twelve pairs of a word and a half-word: blocks (key, length), ranks that
+//! hold a part of a run (mask, lane), or child lengths (count, length). The halves lie in the words 12 to 14. Lists of pairs
+//! go on in the cell that the last word refers to and end at a half of 0.
 
-use super::super::words::{CellId, cell_of};
+use super::super::words::{CellId, cell_of, many};
+use super::shelves::Shelves;
 use crate::base::limits::RANKS_MAX;
 use crate::ring::sync::{AtomicU64, Ordering, fence};
-use std::sync::OnceLock;
 
 /// Words of a cell.
 pub(in super::super) const CELL_WORDS: usize = 16;
-/// Lengths in one cell of a list.
-pub(super) const CELL_LENGTHS: usize = CELL_WORDS - 1;
-/// Cells of one list: at most 480 different lengths of children. Past it children are refused.
-pub(super) const LIST_CELLS_MAX: usize = 32;
+/// Pairs in a cell.
+pub(super) const CELL_PAIRS: usize = 12;
+/// Cells that a list of pairs can take: one pair for each rank.
+pub(super) const LIST_CELLS_MAX: usize = RANKS_MAX.div_ceil(CELL_PAIRS);
+/// Word that refers to the next cell of a list.
+const NEXT: usize = 15;
+const HALVES_PER_WORD: usize = 4;
+const HALF_BITS: usize = 16;
+const HALF_MASK: u64 = 0xffff;
 /// Cells that are allocated together; few in models, where every atomic counts.
-const CHUNK_CELLS: usize = if cfg!(feature = "loom") { 2 } else { 64 };
+const CHUNK_CELLS: usize = if cfg!(feature = "loom") { 4 } else { 64 };
 /// Bytes of one chunk.
-pub(super) const CHUNK_BYTES: usize = CHUNK_CELLS * CELL_WORDS * size_of::<u64>();
+pub(super) const CHUNK_BYTES: usize = CHUNK_CELLS * size_of::<Cell>();
 
 const _: () = assert!(CELL_WORDS * 64 == RANKS_MAX);
+const _: () = assert!(CELL_PAIRS + CELL_PAIRS.div_ceil(HALVES_PER_WORD) == NEXT);
+
+/// Two cache lines that are fetched together.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Cell([AtomicU64; CELL_WORDS]);
 
 /// All cells of a slice.
 #[derive(Debug)]
 pub(in super::super) struct Cells {
-    chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    chunks: Shelves<Box<[Cell]>>,
 }
+
+/// The pairs of one cell, as they are at the moment they are read.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs<'a>(Option<&'a Cell>);
 
 /// The owner's list of free cells.
 #[derive(Debug, Default)]
@@ -37,54 +53,79 @@ pub(super) struct CellPool {
 
 impl Cells {
     pub(super) fn new(chunks_max: usize) -> Self {
-        Self { chunks: (0..chunks_max).map(|_| OnceLock::new()).collect() }
+        Self { chunks: Shelves::new(chunks_max) }
     }
 
     #[inline]
-    fn words(&self, cell: CellId) -> &[AtomicU64] {
+    fn cell(&self, cell: CellId) -> Option<&Cell> {
         let cell = usize::try_from(cell.0).unwrap_or(usize::MAX);
-        let chunk = self.chunks.get(cell / CHUNK_CELLS).and_then(OnceLock::get);
-        let start = cell % CHUNK_CELLS * CELL_WORDS;
-        chunk.and_then(|words| words.get(start..start + CELL_WORDS)).unwrap_or(&[])
+        self.chunks.get(cell / CHUNK_CELLS)?.get(cell % CHUNK_CELLS)
+    }
+
+    /// The pairs of a cell; none, all 0, for a cell that is not there.
+    #[inline]
+    pub(super) fn pairs(&self, cell: CellId) -> Pairs<'_> {
+        Pairs(self.cell(cell))
     }
 
     /// One word; 0 outside the cell.
     #[inline]
     pub(super) fn load(&self, cell: CellId, index: usize) -> u64 {
-        // ordering: Acquire pairs with the Release store in `store`: a list's next cell is filled before a word refers
-        // to it.
-        self.words(cell).get(index).map_or(0, |word| word.load(Ordering::Acquire))
+        Pairs(self.cell(cell)).load(index)
     }
 
     /// Owner only.
     pub(super) fn store(&self, cell: CellId, index: usize, value: u64) {
-        if let Some(word) = self.words(cell).get(index) {
-            // ordering: Release pairs with the Acquire load in `load`.
+        if let Some(word) = self.cell(cell).and_then(|cell| cell.0.get(index)) {
+            // ordering: Release pairs with the Acquire load in `Pairs::load`.
             word.store(value, Ordering::Release);
         }
     }
 
+    /// Owner only: writes a pair; its half last, since that is what makes it count.
+    pub(super) fn set_pair(&self, cell: CellId, index: usize, word: u64, half: u16) {
+        self.store(cell, index, word);
+        let shift = index % HALVES_PER_WORD * HALF_BITS;
+        let at = CELL_PAIRS + index / HALVES_PER_WORD;
+        let others = self.load(cell, at) & !(HALF_MASK << shift);
+        self.store(cell, at, others | u64::from(half) << shift);
+    }
+
+    /// The cell that a list goes on in.
+    #[inline]
+    pub(super) fn next(&self, cell: CellId) -> Option<CellId> {
+        cell_of(self.load(cell, NEXT))
+    }
+
+    /// Owner only.
+    pub(super) fn set_next(&self, cell: CellId, next: Option<CellId>) {
+        self.store(cell, NEXT, next.map_or(0, many));
+    }
+
     /// The bits of a rank set.
+    #[inline]
     pub(super) fn copy_bits<'a>(&self, cell: CellId, bits: impl Iterator<Item = &'a mut u64>) {
-        for (bits, word) in bits.zip(self.words(cell)) {
-            // ordering: Relaxed; each word is right by itself, and the caller checks the slot's stamp afterwards.
+        let words = self.cell(cell).map_or(&[][..], |cell| &cell.0);
+        for (bits, word) in bits.zip(words) {
+            // ordering: Relaxed; each word is right by itself, and the caller checks the run's stamp afterwards.
             *bits = word.load(Ordering::Relaxed);
         }
     }
 
-    /// The lengths of a list. May read cells in their next life, hence the bound and the mask; the caller checks the
-    /// slot's stamp afterwards.
-    pub(super) fn copy_lengths(&self, first: CellId, lengths: &mut Vec<u16>) {
-        lengths.clear();
+    /// Calls `each` with the half and word of every pair of a list. A reader may meet cells in their next life, hence the
+    /// bound; it checks the run's stamp afterwards.
+    #[inline]
+    pub(super) fn for_each(&self, first: CellId, mut each: impl FnMut(u16, u64)) {
         let mut cell = first;
         for _ in 0..LIST_CELLS_MAX {
-            for index in 0..CELL_LENGTHS {
-                match length_of(self.load(cell, index)) {
+            let pairs = self.pairs(cell);
+            for index in 0..CELL_PAIRS {
+                match pairs.half(index) {
                     0 => return,
-                    length => lengths.push(length),
+                    half => each(half, pairs.word(index)),
                 }
             }
-            match cell_of(self.load(cell, CELL_LENGTHS)) {
+            match self.next(cell) {
                 Some(next) => cell = next,
                 None => return,
             }
@@ -92,14 +133,42 @@ impl Cells {
     }
 }
 
+impl Pairs<'_> {
+    #[inline]
+    fn load(self, index: usize) -> u64 {
+        // ordering: Acquire pairs with the Release store in `Cells::store`: a list's next cell is filled before a word
+        // refers to it, a pair's word is there before its half.
+        self.0.and_then(|cell| cell.0.get(index)).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// The word of a pair.
+    #[inline]
+    pub(super) fn word(self, index: usize) -> u64 {
+        self.load(index)
+    }
+
+    /// The half-word of a pair; 0 where there is none.
+    #[inline]
+    pub(super) fn half(self, index: usize) -> u16 {
+        let word = self.load(CELL_PAIRS + index / HALVES_PER_WORD);
+        let shift = index % HALVES_PER_WORD * HALF_BITS;
+        u16::try_from(word >> shift & HALF_MASK).unwrap_or(0)
+    }
+}
+
 impl CellPool {
+    /// Cells that can be taken without growing.
+    pub(super) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
     /// A cell of zeros. `may_grow` says whether another chunk fits the budget.
     pub(super) fn take(&mut self, cells: &Cells, may_grow: bool) -> Option<CellId> {
         if self.free.is_empty() && may_grow {
             self.grow(cells);
         }
         let cell = self.free.pop()?;
-        // ordering: the Release fence pairs with the Acquire fence in `Slot::read_end`: a reader of the cell's last
+        // ordering: the Release fence pairs with the Acquire fence in `Run::read_end`: a reader of the cell's last
         // life that sees a word of this one sees the stamp under which the cell was given up.
         fence(Ordering::Release);
         for index in 0..CELL_WORDS {
@@ -108,7 +177,7 @@ impl CellPool {
         Some(cell)
     }
 
-    /// Takes a cell back that no word refers to any more.
+    /// Takes a cell back that nothing refers to any more.
     pub(super) fn put(&mut self, cell: CellId) {
         self.free.push(cell);
     }
@@ -118,29 +187,13 @@ impl CellPool {
     }
 
     fn grow(&mut self, cells: &Cells) {
-        let Some(chunk) = cells.chunks.get(self.chunk_count) else { return };
-        let words = (0..CHUNK_CELLS * CELL_WORDS).map(|_| AtomicU64::new(0)).collect();
-        if chunk.set(words).is_ok() {
+        let zeros = || Cell(std::array::from_fn(|_| AtomicU64::new(0)));
+        let chunk = (0..CHUNK_CELLS).map(|_| zeros()).collect();
+        if cells.chunks.set(self.chunk_count, chunk) {
             let first = self.chunk_count * CHUNK_CELLS;
             let ids = (first..first + CHUNK_CELLS).rev();
             self.free.extend(ids.filter_map(|id| u32::try_from(id).ok()).map(CellId));
             self.chunk_count += 1;
         }
     }
-}
-
-/// A word of a length list.
-pub(super) fn list_word(length: u16, child_count: u32) -> u64 {
-    u64::from(length) << 32 | u64::from(child_count)
-}
-
-/// Length in a word of a list, 0 behind its end.
-#[inline]
-pub(super) fn length_of(word: u64) -> u16 {
-    u16::try_from(word >> 32 & 0x7fff).unwrap_or(0)
-}
-
-/// Children of that length.
-pub(super) fn child_count_of(word: u64) -> u32 {
-    u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0)
 }

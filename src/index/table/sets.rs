@@ -1,35 +1,190 @@
-//! The owner's side of an entry's two sets: ranks and child lengths. A set lives in its word while it has up to
-//! four members, in cells beyond. Additions publish one word; whatever gives up a cell or reorders a list does so under
-//! the slot's stamp.
+//! The owner's side of who holds a run: a set of ranks that hold all of it (in a word while there are up to four, in a
+//! cell of bits beyond), and a list of those that hold a part, with a bit for each block. A rank is in one of the two.
 
 use super::super::words::{
     CellId, LANES, cell_of, contains, from_lanes, lanes, many, with, without,
 };
-use super::cells::{CELL_LENGTHS, CELL_WORDS, CHUNK_BYTES, LIST_CELLS_MAX};
-use super::cells::{child_count_of, length_of, list_word};
-use super::{Place, TableWriter};
-
-/// A length in a list of cells.
-struct Listed {
-    cell: CellId,
-    index: usize,
-    word: u64,
-}
+use super::TableWriter;
+use super::cells::CELL_WORDS;
+use super::lists::Listed;
+use super::run::RunId;
 
 impl TableWriter {
-    /// True when no rank holds the entry.
-    pub(in super::super) fn has_no_ranks(&self, place: Place) -> bool {
-        self.slot(place).is_none_or(|slot| slot.ranks() == 0)
+    /// True when no rank holds any block of the run.
+    pub(in super::super) fn has_no_ranks(&self, run: RunId) -> bool {
+        self.run(run).is_none_or(|run| run.ranks() == 0 && run.partial() == 0)
     }
 
-    /// True when no child is listed.
-    pub(in super::super) fn has_no_lengths(&self, place: Place) -> bool {
-        self.slot(place).is_none_or(|slot| slot.lengths() == 0)
+    /// True when the rank holds all of the run and nobody else holds any of it.
+    pub(in super::super) fn is_only_holder(&self, run: RunId, lane: u16) -> bool {
+        let only = |run: &super::Run| run.ranks() == u64::from(lane) && run.partial() == 0;
+        self.run(run).is_some_and(only)
     }
 
-    /// Adds a rank (as a lane); false when a cell is needed and none is left.
-    pub(in super::super) fn add_rank(&mut self, place: Place, lane: u16) -> bool {
-        let Some(word) = self.slot(place).map(super::Slot::ranks) else { return false };
+    /// The rank holds the block from now on. False: no memory to say so.
+    pub(in super::super) fn hold(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
+        let whole = self.whole_of(id);
+        if self.holds_whole(id, lane) {
+            return true;
+        }
+        let bit = 1 << offset;
+        let found = self.part_of(id, lane);
+        let mask = bit | found.map_or(0, |found| found.word);
+        match found {
+            _ if mask == whole => self.complete(id, found, lane),
+            Some(found) => {
+                self.set_listed(found, mask);
+                true
+            }
+            None => self.push_part(id, mask, lane),
+        }
+    }
+
+    /// The rank does not hold the block any more. False when it did not hold it.
+    pub(in super::super) fn release(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
+        let bit = 1 << offset;
+        if self.holds_whole(id, lane) {
+            let left = self.whole_of(id) & !bit;
+            self.begin(id);
+            self.remove_whole(id, lane);
+            // Without memory for its part the rank counts as holding nothing here: too little, never too much.
+            if left != 0 && !self.push_part(id, left, lane) {
+                self.count_refused();
+            }
+            self.end(id);
+            return true;
+        }
+        let Some(found) = self.part_of(id, lane).filter(|found| found.word & bit != 0) else {
+            return false;
+        };
+        match found.word & !bit {
+            0 => {
+                self.begin(id);
+                self.remove_part(id, found);
+                self.end(id);
+            }
+            left => self.set_listed(found, left),
+        }
+        true
+    }
+
+    /// Blocks that some rank holds, as bits.
+    pub(super) fn held_blocks(&self, id: RunId) -> u64 {
+        let Some(run) = self.run(id) else { return 0 };
+        if run.ranks() != 0 {
+            return whole(run.block_count());
+        }
+        let mut held = 0;
+        if let Some(first) = cell_of(run.partial()) {
+            self.table.cells.for_each(first, |_, mask| held |= mask);
+        }
+        held
+    }
+
+    /// Under the stamp: ranks that hold all of what is left of a run become whole holders. None of them had blocks that are
+    /// gone.
+    pub(super) fn promote(&mut self, id: RunId) {
+        let whole = self.whole_of(id);
+        let next = |writer: &Self| {
+            let first = cell_of(writer.run(id)?.partial())?;
+            writer.listed(first).find(|listed| listed.word == whole)
+        };
+        while let Some(found) = next(self) {
+            if !self.add_whole(id, found.half) {
+                return;
+            }
+            self.remove_part(id, found);
+        }
+    }
+
+    /// Under the stamp of a run that nobody follows into any more: nobody holds it.
+    pub(super) fn clear_ranks(&mut self, id: RunId) {
+        let Some((ranks, partial)) = self.run(id).map(|run| (run.ranks(), run.partial())) else {
+            return;
+        };
+        self.set_ranks(id, 0);
+        self.set_partial(id, 0);
+        if let Some(cell) = cell_of(ranks) {
+            self.pool.put(cell);
+        }
+        if let Some(first) = cell_of(partial) {
+            self.put_list(first);
+        }
+    }
+
+    /// For a run that is split off: `to`, not yet seen by readers, gets the holders of the first `count` blocks of `from`.
+    /// False: no memory; `to` has some of them then.
+    pub(super) fn copy_holders(&mut self, from: RunId, to: RunId, count: usize) -> bool {
+        let whole = whole(count);
+        let (lanes, parts) = self.holders(from);
+        lanes.into_iter().all(|lane| self.add_whole(to, lane))
+            && parts.into_iter().all(|(lane, mask)| match mask & whole {
+                0 => true,
+                mask if mask == whole => self.add_whole(to, lane),
+                mask => self.push_part(to, mask, lane),
+            })
+    }
+
+    /// Under the stamp: the first `count` blocks of a run are gone; shifts the parts of its ranks.
+    pub(super) fn shift_holders(&mut self, id: RunId, count: usize) {
+        let Some(first) = self.run(id).and_then(|run| cell_of(run.partial())) else { return };
+        let parts: Vec<Listed> = self.listed(first).collect();
+        // From the end, since the last one fills the gap of one that goes.
+        for listed in parts.into_iter().rev() {
+            match listed.word >> count {
+                0 => self.remove_part(id, listed),
+                mask => self.set_listed(listed, mask),
+            }
+        }
+        self.promote(id);
+    }
+
+    /// Lanes of whole holders, and (lane, mask) of the others.
+    fn holders(&self, id: RunId) -> (Vec<u16>, Vec<(u16, u64)>) {
+        let Some(run) = self.run(id) else { return Default::default() };
+        let lanes = match cell_of(run.ranks()) {
+            Some(cell) => bit_lanes(&self.bits(cell)).collect(),
+            None => lanes(run.ranks()).collect(),
+        };
+        let mut parts = Vec::new();
+        if let Some(first) = cell_of(run.partial()) {
+            self.table.cells.for_each(first, |lane, mask| parts.push((lane, mask)));
+        }
+        (lanes, parts)
+    }
+
+    fn holds_whole(&self, id: RunId, lane: u16) -> bool {
+        let Some(word) = self.run(id).map(super::Run::ranks) else { return false };
+        match cell_of(word) {
+            Some(cell) => {
+                let (index, bit) = bit_of(lane);
+                self.table.cells.load(cell, index) & bit != 0
+            }
+            None => contains(word, lane),
+        }
+    }
+
+    fn part_of(&self, id: RunId, lane: u16) -> Option<Listed> {
+        let first = cell_of(self.run(id)?.partial())?;
+        self.find_listed(first, lane).0
+    }
+
+    /// A part, or nothing, becomes the whole.
+    fn complete(&mut self, id: RunId, part: Option<Listed>, lane: u16) -> bool {
+        let Some(part) = part else { return self.add_whole(id, lane) };
+        self.begin(id);
+        if self.add_whole(id, lane) {
+            self.remove_part(id, part);
+        } else {
+            self.set_listed(part, self.whole_of(id));
+        }
+        self.end(id);
+        // A part with all bits says the same.
+        true
+    }
+
+    pub(super) fn add_whole(&mut self, id: RunId, lane: u16) -> bool {
+        let Some(word) = self.run(id).map(super::Run::ranks) else { return false };
         if let Some(cell) = cell_of(word) {
             self.set_bit(cell, lane, true);
             return true;
@@ -44,179 +199,57 @@ impl TableWriter {
                 many(cell)
             }
         };
-        if let Some(slot) = self.slot(place) {
-            slot.set_ranks(word);
-        }
+        self.set_ranks(id, word);
         true
     }
 
-    /// Removes a rank (as a lane); false when it was not there.
-    pub(in super::super) fn remove_rank(&mut self, place: Place, lane: u16) -> bool {
-        let Some(word) = self.slot(place).map(super::Slot::ranks) else { return false };
-        let Some(cell) = cell_of(word) else {
-            if let Some(slot) = self.slot(place) {
-                slot.set_ranks(without(word, lane));
-            }
-            return contains(word, lane);
-        };
-        if !self.set_bit(cell, lane, false) {
-            return false;
-        }
+    /// Under the stamp.
+    fn remove_whole(&mut self, id: RunId, lane: u16) {
+        let word = self.run(id).map_or(0, super::Run::ranks);
+        let Some(cell) = cell_of(word) else { return self.set_ranks(id, without(word, lane)) };
+        self.set_bit(cell, lane, false);
         let bits = self.bits(cell);
         if bit_lanes(&bits).nth(LANES).is_none() {
-            let word = from_lanes(bit_lanes(&bits));
-            if let Some(slot) = self.slot(place) {
-                slot.change(|slot| slot.set_ranks(word));
-            }
+            self.set_ranks(id, from_lanes(bit_lanes(&bits)));
             self.pool.put(cell);
         }
-        true
     }
 
-    /// Counts one more child of that length; false when the list or the memory is full.
-    pub(in super::super) fn add_length(&mut self, place: Place, length: u16) -> bool {
-        let Some(word) = self.slot(place).map(super::Slot::lengths) else { return false };
+    fn push_part(&mut self, id: RunId, mask: u64, lane: u16) -> bool {
+        let Some(word) = self.run(id).map(super::Run::partial) else { return false };
         if let Some(first) = cell_of(word) {
-            return self.add_listed(first, length);
-        }
-        if let Some(wider) = with(word, length) {
-            let Some(link) = self.link_mut(place) else { return false };
-            link.child_counts = recount(word, &link.child_counts, wider, length);
-            if let Some(slot) = self.slot(place) {
-                slot.set_lengths(wider);
-            }
-            return true;
+            return self.push_listed(first, mask, lane);
         }
         let Some(cell) = self.take_cell() else { return false };
-        let counts = self.link(place).map(|link| link.child_counts).unwrap_or_default();
-        for (index, (length, count)) in counted(word, &counts).chain([(length, 1)]).enumerate() {
-            self.table.cells.store(cell, index, list_word(length, count));
-        }
-        if let Some(slot) = self.slot(place) {
-            slot.set_lengths(many(cell));
-        }
+        self.table.cells.set_pair(cell, 0, mask, lane);
+        self.set_partial(id, many(cell));
         true
     }
 
-    /// Counts one child of that length less; the length goes with the last one.
-    pub(in super::super) fn drop_length(&mut self, place: Place, length: u16) {
-        let Some(word) = self.slot(place).map(super::Slot::lengths) else { return };
-        if let Some(first) = cell_of(word) {
-            self.drop_listed(place, first, length);
-            return;
-        }
-        let Some(link) = self.link_mut(place) else { return };
-        let mut counts = [(0, 0); LANES];
-        for (to, (lane, count)) in counts.iter_mut().zip(counted(word, &link.child_counts)) {
-            *to = (lane, if lane == length { count.saturating_sub(1) } else { count });
-        }
-        let left = || counts.iter().filter(|(_, count)| *count > 0);
-        link.child_counts = [0; LANES];
-        for (to, (_, count)) in link.child_counts.iter_mut().zip(left()) {
-            *to = *count;
-        }
-        let narrower = from_lanes(left().map(|(lane, _)| *lane));
-        if let Some(slot) = self.slot(place).filter(|_| narrower != word) {
-            slot.set_lengths(narrower);
+    /// Under the stamp.
+    fn remove_part(&mut self, id: RunId, part: Listed) {
+        let Some(first) = self.run(id).and_then(|run| cell_of(run.partial())) else { return };
+        if self.take_out(first, part) {
+            self.set_partial(id, 0);
+            self.pool.put(first);
         }
     }
 
-    fn add_listed(&mut self, first: CellId, length: u16) -> bool {
-        let cells = &self.table.cells;
-        let (mut cell, mut cell_count) = (first, 1);
-        loop {
-            for index in 0..CELL_LENGTHS {
-                let word = cells.load(cell, index);
-                if word == 0 || length_of(word) == length {
-                    let count = child_count_of(word).saturating_add(1);
-                    cells.store(cell, index, list_word(length, count));
-                    return true;
-                }
-            }
-            let Some(next) = cell_of(cells.load(cell, CELL_LENGTHS)) else { break };
-            (cell, cell_count) = (next, cell_count + 1);
-        }
-        if cell_count == LIST_CELLS_MAX {
-            return false;
-        }
-        let Some(next) = self.take_cell() else { return false };
-        self.table.cells.store(next, 0, list_word(length, 1));
-        self.table.cells.store(cell, CELL_LENGTHS, many(next));
-        true
-    }
-
-    fn drop_listed(&mut self, place: Place, first: CellId, length: u16) {
-        let listed = self.listed(first);
-        let Some(dropped) = listed.iter().find(|listed| length_of(listed.word) == length) else {
-            return;
-        };
-        let count = child_count_of(dropped.word);
-        if count > 1 {
-            let word = list_word(length, count - 1);
-            return self.table.cells.store(dropped.cell, dropped.index, word);
-        }
-        if listed.len() <= LANES + 1 {
-            return self.shrink_to_word(place, first, &listed, length);
-        }
-        // The last one fills the gap. Under the stamp, since a reader between the two stores could miss it.
-        let Some((last, before)) = listed.split_last() else { return };
-        let Some(slot) = self.slot(place) else { return };
-        let cells = &self.table.cells;
-        slot.change(|_| {
-            cells.store(dropped.cell, dropped.index, last.word);
-            cells.store(last.cell, last.index, 0);
-            if let Some(new_last) = before.last().filter(|new_last| new_last.cell != last.cell) {
-                cells.store(new_last.cell, CELL_LENGTHS, 0);
-            }
-        });
-        if last.index == 0 {
-            self.pool.put(last.cell);
+    fn set_ranks(&self, id: RunId, word: u64) {
+        if let Some(run) = self.run(id) {
+            run.set_ranks(word);
         }
     }
 
-    /// Back from a list in one cell to a word.
-    fn shrink_to_word(&mut self, place: Place, cell: CellId, listed: &[Listed], dropped: u16) {
-        let mut left: Vec<(u16, u32)> = listed
-            .iter()
-            .map(|listed| (length_of(listed.word), child_count_of(listed.word)))
-            .filter(|(length, _)| *length != dropped)
-            .collect();
-        left.sort_unstable();
-        if let Some(link) = self.link_mut(place) {
-            link.child_counts = [0; LANES];
-            for (to, (_, count)) in link.child_counts.iter_mut().zip(&left) {
-                *to = *count;
-            }
+    fn set_partial(&self, id: RunId, word: u64) {
+        if let Some(run) = self.run(id) {
+            run.set_partial(word);
         }
-        if let Some(slot) = self.slot(place) {
-            let word = from_lanes(left.iter().map(|(length, _)| *length));
-            slot.change(|slot| slot.set_lengths(word));
-        }
-        self.pool.put(cell);
     }
 
-    fn listed(&self, first: CellId) -> Vec<Listed> {
-        let mut listed = Vec::with_capacity(CELL_LENGTHS);
-        let mut cell = first;
-        for _ in 0..LIST_CELLS_MAX {
-            for index in 0..CELL_LENGTHS {
-                let word = self.table.cells.load(cell, index);
-                if word == 0 {
-                    return listed;
-                }
-                listed.push(Listed { cell, index, word });
-            }
-            let Some(next) = cell_of(self.table.cells.load(cell, CELL_LENGTHS)) else { break };
-            cell = next;
-        }
-        listed
-    }
-
-    fn take_cell(&mut self) -> Option<CellId> {
-        let may_grow = self.fits(CHUNK_BYTES);
-        let cell = self.pool.take(&self.table.cells, may_grow);
-        self.publish_sizes();
-        cell
+    /// A bit for each block of the run.
+    fn whole_of(&self, id: RunId) -> u64 {
+        self.run(id).map_or(0, |run| whole(run.block_count()))
     }
 
     fn bits(&self, cell: CellId) -> [u64; CELL_WORDS] {
@@ -225,15 +258,23 @@ impl TableWriter {
         bits
     }
 
-    /// Sets or clears the bit of a rank's lane; true when that changed it.
-    fn set_bit(&self, cell: CellId, lane: u16, on: bool) -> bool {
-        let rank = usize::from(lane).saturating_sub(1);
-        let (index, bit) = (rank / 64, 1 << (rank % 64));
+    /// Sets or clears the bit of a rank's lane.
+    fn set_bit(&self, cell: CellId, lane: u16, on: bool) {
+        let (index, bit) = bit_of(lane);
         let word = self.table.cells.load(cell, index);
-        let changed = if on { word | bit } else { word & !bit };
-        self.table.cells.store(cell, index, changed);
-        changed != word
+        self.table.cells.store(cell, index, if on { word | bit } else { word & !bit });
     }
+}
+
+/// A bit for each of the first `count` blocks.
+pub(super) const fn whole(count: usize) -> u64 {
+    (1 << count) - 1
+}
+
+/// Word and bit of a lane in a set of bits.
+fn bit_of(lane: u16) -> (usize, u64) {
+    let rank = usize::from(lane).saturating_sub(1);
+    (rank / 64, 1 << (rank % 64))
 }
 
 /// Lanes of the ranks in a bitset, ascending.
@@ -242,19 +283,4 @@ fn bit_lanes(bits: &[u64; CELL_WORDS]) -> impl Iterator<Item = u16> {
         (0..64_u16).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit)
     });
     ranks.map(|rank: u16| rank + 1)
-}
-
-/// The lanes of a word with their counts.
-fn counted(word: u64, counts: &[u32; LANES]) -> impl Iterator<Item = (u16, u32)> + use<> {
-    lanes(word).zip(*counts)
-}
-
-/// The counts of `word` in the order of the lanes of `wider`, with one more for `length`.
-fn recount(word: u64, counts: &[u32; LANES], wider: u64, length: u16) -> [u32; LANES] {
-    let mut recounted = [0; LANES];
-    for (to, lane) in recounted.iter_mut().zip(lanes(wider)) {
-        let count = counted(word, counts).find(|(other, _)| *other == lane).map_or(0, |(_, n)| n);
-        *to = count.saturating_add(u32::from(lane == length));
-    }
-    recounted
 }

@@ -1,47 +1,39 @@
-//! The owner's side of the table: find, insert, remove, grow. Runs on the owning shard's thread. Each call does
-//! a bounded amount of work; [`TableWriter::make_room`], the longest, moves half of one segment.
+//! The owner's side of the table: its memory. Runs on the owning shard's thread. Each call does a bounded amount of
+//! work.
 
 use super::cells::{CHUNK_BYTES, CellPool};
-use super::{Cells, Directory, Gauges, Segment, Slot, Table, home_of, place_of};
-use crate::block::BlockKey;
+use super::locator::{Locator, RUNS_MAX, SLOTS_MAX, Segment};
+use super::run::{Run, RunId};
+use super::shelves::Shelves;
+use super::{CHUNK_RUNS, Cells, Gauges, Table};
+use crate::index::words::CellId;
+use crate::ring::sync::AtomicU32;
 use crossbeam_utils::CachePadded;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Sizes of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Slots of one segment, a power of two from 16 to 65,536. More make growth steps longer, fewer fill less evenly.
+    /// Slots of one segment of the locator, a power of two from 16 to 2,048. More make growth steps longer, fewer fill
+    /// less evenly.
     pub segment_slots: usize,
-    /// Most bytes of segments and cells, on both sides.
+    /// Most bytes of runs, cells and segments, on both sides.
     pub memory_bytes_max: usize,
 }
 
-/// Where an entry lies. Valid until the next removal or growth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Place {
-    segment: usize,
-    slot: usize,
-}
-
-/// What only the owner needs to know of an entry.
+/// What only the owner needs to know of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Link {
-    /// Key of the path before the block; counts only while `block_bytes` is not 0.
-    pub parent: u64,
+pub(super) struct Owned {
     /// How many children have the length of the same lane, while the lengths fit their word.
     pub child_counts: [u32; 4],
-    /// Length by which the entry is listed at its parent; 0 while no rank holds it.
-    pub block_bytes: u16,
 }
 
 /// What the owner keeps of one segment.
 #[derive(Debug)]
-struct Part {
-    /// One for every slot.
-    links: Box<[Link]>,
-    filled: usize,
+pub(super) struct Part {
+    pub filled: usize,
     /// The keys in it agree in so many low bits.
-    depth: u32,
+    pub depth: u32,
 }
 
 /// The one writer of a table.
@@ -49,26 +41,40 @@ struct Part {
 pub(in super::super) struct TableWriter {
     pub(super) table: Arc<Table>,
     /// The owner's part of each segment, in the order of the segments.
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
     pub(super) pool: CellPool,
-    entry_count: usize,
-    shape: Shape,
+    /// The owner's part of each run, as many as are allocated.
+    pub(super) owned: Vec<Owned>,
+    free_runs: Vec<RunId>,
+    run_count: usize,
+    pub(super) entry_count: usize,
+    pub(super) shape: Shape,
 }
 
 impl TableWriter {
     /// An empty table of one segment (also when that is above the budget).
     pub(in super::super) fn new(shape: Shape) -> Self {
-        let slots = shape.segment_slots.next_power_of_two().clamp(16, 1 << 16);
+        let slots = shape.segment_slots.next_power_of_two().clamp(16, SLOTS_MAX);
         let shape = Shape { segment_slots: slots, ..shape };
         let segments_max = (shape.memory_bytes_max / segment_bytes(slots)).max(1);
+        let run_chunks_max = (shape.memory_bytes_max / RUN_CHUNK_BYTES).min(RUNS_MAX / CHUNK_RUNS);
         let table = Table {
-            directory: Directory::new(segments_max),
-            segments: (0..segments_max).map(|_| OnceLock::new()).collect(),
+            locator: Locator::new(segments_max),
+            runs: Shelves::new(run_chunks_max),
             cells: Cells::new(shape.memory_bytes_max / CHUNK_BYTES),
             gauges: CachePadded::new(Gauges::default()),
+            epoch: CachePadded::new(AtomicU32::new(0)),
         };
-        let (parts, pool) = (Vec::new(), CellPool::default());
-        let mut writer = Self { table: Arc::new(table), parts, pool, entry_count: 0, shape };
+        let mut writer = Self {
+            table: Arc::new(table),
+            parts: Vec::new(),
+            pool: CellPool::default(),
+            owned: Vec::new(),
+            free_runs: Vec::new(),
+            run_count: 0,
+            entry_count: 0,
+            shape,
+        };
         writer.add_segment(0);
         writer.publish_sizes();
         writer
@@ -81,68 +87,82 @@ impl TableWriter {
 
     /// Counts a store that could not be kept.
     pub(in super::super) fn count_refused(&self) {
-        self.table.gauges.refused.add_one();
+        self.table.gauges.refused.add(1);
     }
 
-    pub(in super::super) fn find(&self, key: BlockKey) -> Option<Place> {
-        let segment = self.table.directory.segment_of(key);
-        let slots = &self.table.segment(segment)?.slots;
-        let mut slot = home_of(key, slots.len());
-        loop {
-            match slots.get(slot)?.key() {
-                0 => return None,
-                word if word == key.to_word() => return Some(Place { segment, slot }),
-                _ => slot = (slot + 1) & (slots.len() - 1),
-            }
+    /// Counts blocks that went to make room.
+    pub(in super::super) fn count_evicted(&self, blocks: usize) {
+        self.table.gauges.evicted.add(blocks as u64);
+    }
+
+    /// Sets the time that runs remember when they are used.
+    pub(in super::super) fn set_epoch(&self, epoch: u32) {
+        self.table.set_epoch(epoch);
+    }
+
+    /// Numbers of all runs that ever were, for a walk over them.
+    pub(in super::super) fn runs_allocated(&self) -> u32 {
+        u32::try_from(self.owned.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Blocks in use.
+    pub(in super::super) fn entry_count(&self) -> usize {
+        self.entry_count
+    }
+
+    /// True when that many cells and two runs can be taken.
+    pub(in super::super) fn has_room(&self, cells: usize) -> bool {
+        let runs_free = self.free_runs.len() >= 2 || self.may_grow_runs();
+        let cells_free = self.pool.free_count() >= cells || self.may_grow(CHUNK_BYTES);
+        runs_free && cells_free
+    }
+
+    /// A cell of zeros, within the budget.
+    pub(super) fn take_cell(&mut self) -> Option<CellId> {
+        let may_grow = self.may_grow(CHUNK_BYTES);
+        self.pool.take(&self.table.cells, may_grow)
+    }
+
+    /// A run that is not in use, within the budget.
+    pub(super) fn take_run(&mut self) -> Option<RunId> {
+        if self.free_runs.is_empty() && self.may_grow_runs() {
+            self.grow_runs();
+        }
+        let run = self.free_runs.pop()?;
+        self.run_count += 1;
+        Some(run)
+    }
+
+    /// Takes a run back that nothing refers to any more.
+    pub(super) fn put_run(&mut self, run: RunId) {
+        self.free_runs.push(run);
+        self.run_count -= 1;
+    }
+
+    /// From here on readers of the run look again, until `end`.
+    pub(super) fn begin(&self, run: RunId) {
+        if let Some(run) = self.run(run) {
+            run.begin();
         }
     }
 
-    /// Adds an entry without ranks and lengths for a key that has none. `None`: the segment is full.
-    pub(in super::super) fn insert(&mut self, key: BlockKey) -> Option<Place> {
-        debug_assert!(self.find(key).is_none(), "two entries for one key");
-        let segment = self.table.directory.segment_of(key);
-        let part = self.parts.get_mut(segment)?;
-        if part.filled >= filled_max(self.shape.segment_slots) {
-            return None;
-        }
-        let slot = put(self.table.segment(segment)?, key.to_word(), 0, 0)?;
-        part.filled += 1;
-        self.entry_count += 1;
-        self.publish_sizes();
-        Some(Place { segment, slot })
-    }
-
-    /// Removes an entry that has no cells (its sets are empty). Other entries of the segment may move.
-    pub(in super::super) fn remove(&mut self, place: Place) {
-        self.remove_at(place);
-        self.entry_count -= 1;
-        self.publish_sizes();
-    }
-
-    /// Splits the segment of a key that may be inserted next, if it is getting full and the budget allows. Places are
-    /// not valid afterwards.
-    pub(in super::super) fn make_room(&mut self, key: BlockKey) {
-        let segment = self.table.directory.segment_of(key);
-        let Some(part) = self.parts.get(segment) else { return };
-        let (filled, depth) = (part.filled, part.depth);
-        if filled >= split_at(self.shape.segment_slots)
-            && self.fits(segment_bytes(self.shape.segment_slots))
-            && (depth < self.table.directory.depth() || self.table.directory.deepen())
-        {
-            self.split(segment, place_of(key, depth), depth);
+    /// The change that `begin` announced is done.
+    pub(super) fn end(&self, run: RunId) {
+        if let Some(run) = self.run(run) {
+            run.end();
         }
     }
 
-    pub(super) fn slot(&self, place: Place) -> Option<&Slot> {
-        self.table.segment(place.segment)?.slots.get(place.slot)
+    pub(super) fn run(&self, run: RunId) -> Option<&Run> {
+        self.table.run(run)
     }
 
-    pub(in super::super) fn link(&self, place: Place) -> Option<&Link> {
-        self.parts.get(place.segment)?.links.get(place.slot)
+    pub(super) fn owned_mut(&mut self, run: RunId) -> Option<&mut Owned> {
+        self.owned.get_mut(usize::try_from(run.0).unwrap_or(usize::MAX))
     }
 
-    pub(in super::super) fn link_mut(&mut self, place: Place) -> Option<&mut Link> {
-        self.parts.get_mut(place.segment)?.links.get_mut(place.slot)
+    pub(super) fn owned(&self, run: RunId) -> Owned {
+        self.owned.get(usize::try_from(run.0).unwrap_or(usize::MAX)).copied().unwrap_or_default()
     }
 
     /// True when that many more bytes are within the budget.
@@ -150,133 +170,60 @@ impl TableWriter {
         self.memory_bytes().saturating_add(bytes) <= self.shape.memory_bytes_max
     }
 
-    pub(super) fn publish_sizes(&self) {
-        self.table.gauges.entries.set(self.entry_count as u64);
-        self.table.gauges.bytes.set(self.memory_bytes() as u64);
+    /// Runs and cells leave room for the locator to double: it has to grow with the blocks that their cells can still
+    /// take.
+    fn may_grow(&self, bytes: usize) -> bool {
+        let locator_bytes = self.parts.len() * segment_bytes(self.shape.segment_slots);
+        self.fits(bytes.saturating_add(locator_bytes))
+    }
+
+    fn may_grow_runs(&self) -> bool {
+        self.owned.len() + CHUNK_RUNS <= RUNS_MAX
+            && self.owned.len() / CHUNK_RUNS < self.table.runs.places_max()
+            && self.may_grow(RUN_CHUNK_BYTES)
+    }
+
+    pub(in super::super) fn publish_sizes(&self) {
+        let gauges = &self.table.gauges;
+        gauges.entries.set(self.entry_count as u64);
+        gauges.runs.set(self.run_count as u64);
+        gauges.bytes.set(self.memory_bytes() as u64);
     }
 
     fn memory_bytes(&self) -> usize {
         self.parts.len() * segment_bytes(self.shape.segment_slots)
             + self.pool.chunk_count() * CHUNK_BYTES
+            + self.owned.len() * (size_of::<Run>() + size_of::<Owned>())
+    }
+
+    fn grow_runs(&mut self) {
+        let first = self.owned.len();
+        let chunk = (0..CHUNK_RUNS).map(|_| Run::empty()).collect();
+        if !self.table.runs.set(first / CHUNK_RUNS, chunk) {
+            return;
+        }
+        self.owned.resize(first + CHUNK_RUNS, Owned::default());
+        let runs = (first.max(1)..first + CHUNK_RUNS).rev();
+        self.free_runs.extend(runs.filter_map(|run| u32::try_from(run).ok()).map(RunId));
     }
 
     /// Fills the next place of the segments; readers do not look there before the directory names it.
-    fn add_segment(&mut self, depth: u32) -> bool {
-        let slots = self.shape.segment_slots;
-        let place = self.table.segments.get(self.parts.len());
-        if place.is_none_or(|place| place.set(Segment::new(slots)).is_err()) {
+    pub(super) fn add_segment(&mut self, depth: u32) -> bool {
+        let segment = Segment::new(self.shape.segment_slots);
+        if !self.table.locator.segments.set(self.parts.len(), segment) {
             return false;
         }
-        let links = (0..slots).map(|_| Link::default()).collect();
-        self.parts.push(Part { links, filled: 0, depth });
+        self.parts.push(Part { filled: 0, depth });
         true
     }
-
-    /// Splits a segment, whose keys agree in `low` up to bit `depth`, by that bit.
-    fn split(&mut self, source: usize, low: usize, depth: u32) {
-        let new = self.parts.len();
-        let (Ok(name), true) = (u32::try_from(new), self.add_segment(depth + 1)) else { return };
-        let moves = |key: BlockKey| key.to_word() >> depth & 1 == 1;
-        let slots = (0..self.shape.segment_slots).map(|slot| Place { segment: source, slot });
-        for place in slots.clone() {
-            if self.key_at(place).is_some_and(moves) {
-                self.copy_to(place, new);
-            }
-        }
-        if let Some(part) = self.parts.get_mut(source) {
-            part.depth = depth + 1;
-        }
-        // From here on readers find the copies.
-        self.table.directory.point(low | 1 << depth, depth + 1, name);
-        for place in slots {
-            // Removing shifts another entry into the slot, which may have moved as well.
-            while self.key_at(place).is_some_and(moves) {
-                self.remove_at(place);
-            }
-        }
-        self.publish_sizes();
-    }
-
-    fn copy_to(&mut self, place: Place, new: usize) {
-        let (Some(from), Some(to)) = (self.slot(place), self.table.segment(new)) else { return };
-        let slot = put(to, from.key(), from.ranks(), from.lengths());
-        let link = self.link(place).copied().unwrap_or_default();
-        let Some(part) = self.parts.get_mut(new) else { return };
-        if let Some(to) = slot.and_then(|slot| part.links.get_mut(slot)) {
-            *to = link;
-            part.filled += 1;
-        }
-    }
-
-    fn key_at(&self, place: Place) -> Option<BlockKey> {
-        BlockKey::from_word(self.slot(place)?.key())
-    }
-
-    /// Empties a slot; entries behind it that would not be found any more are shifted back, one after the other.
-    fn remove_at(&mut self, place: Place) {
-        let Some(segment) = self.table.segment(place.segment) else { return };
-        let Some(part) = self.parts.get_mut(place.segment) else { return };
-        segment.shifting(|| shift_back(&segment.slots, &mut part.links, place.slot));
-        part.filled = part.filled.saturating_sub(1);
-    }
 }
 
-fn shift_back(slots: &[Slot], links: &mut [Link], emptied: usize) {
-    let mask = slots.len().wrapping_sub(1);
-    let mut hole = emptied;
-    let mut next = emptied;
-    for _ in 0..mask {
-        next = (next + 1) & mask;
-        let Some(from) = slots.get(next) else { return };
-        let Some(key) = BlockKey::from_word(from.key()) else { break };
-        // An entry may go as far back as its home, not further.
-        let from_home = next.wrapping_sub(home_of(key, slots.len())) & mask;
-        if from_home < next.wrapping_sub(hole) & mask {
-            continue;
-        }
-        if let Some(to) = slots.get(hole) {
-            to.assign(key.to_word(), from.ranks(), from.lengths());
-        }
-        let link = links.get(next).copied().unwrap_or_default();
-        if let Some(to) = links.get_mut(hole) {
-            *to = link;
-        }
-        hole = next;
-    }
-    if let Some(slot) = slots.get(hole) {
-        slot.assign(0, 0, 0);
-    }
-    if let Some(link) = links.get_mut(hole) {
-        *link = Link::default();
-    }
-}
+const RUN_CHUNK_BYTES: usize = CHUNK_RUNS * (size_of::<Run>() + size_of::<Owned>());
 
-/// Puts an entry into the first free slot from its home on; returns which.
-fn put(segment: &Segment, key: u64, ranks: u64, lengths: u64) -> Option<usize> {
-    let home = home_of(BlockKey::from_word(key)?, segment.slots.len());
-    let order = (home..segment.slots.len()).chain(0..home);
-    for index in order {
-        let slot = segment.slots.get(index)?;
-        if slot.key() == 0 {
-            slot.assign(key, ranks, lengths);
-            return Some(index);
-        }
-    }
-    None
-}
-
-/// A segment is split at four fifths: probes are still short, and there is room until the next chance to split.
-const fn split_at(slots: usize) -> usize {
-    slots * 4 / 5
-}
-
-/// A segment is full with one slot in sixteen empty: probes stay short and always end.
-const fn filled_max(slots: usize) -> usize {
-    slots - slots.div_ceil(16)
-}
-
-const fn segment_bytes(slots: usize) -> usize {
+/// Bytes of one segment and its part.
+pub(super) const fn segment_bytes(slots: usize) -> usize {
     // Four names, because the directory has two bits to spare.
-    let shares = size_of::<OnceLock<Segment>>() + size_of::<Part>() + 4 * size_of::<u32>();
-    slots * (size_of::<Slot>() + size_of::<Link>()) + shares
+    let shares =
+        size_of::<std::sync::OnceLock<Segment>>() + size_of::<Part>() + 4 * size_of::<u32>();
+    slots * size_of::<u64>() + shares
 }

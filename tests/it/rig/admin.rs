@@ -1,6 +1,6 @@
 //! The router as its admin API shows it.
 
-use super::{Client, Reply};
+use super::{Reply, truth};
 use forebay::server::ServerHandle;
 use std::net::SocketAddr;
 
@@ -11,9 +11,7 @@ pub(crate) fn any_port() -> SocketAddr {
 
 /// The answer to a GET.
 pub(crate) fn admin(handle: &ServerHandle, path: &str) -> Reply {
-    let mut client = Client::connect(handle.admin);
-    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
-    client.reply()
+    truth::get(handle.admin, path)
 }
 
 /// Workers that take traffic.
@@ -23,7 +21,5 @@ pub(crate) fn usable(handle: &ServerHandle) -> usize {
 
 /// Sum of all samples whose line starts with `name`.
 pub(crate) fn metric(handle: &ServerHandle, name: &str) -> f64 {
-    let text = admin(handle, "/metrics").text();
-    let lines = text.lines().filter(|line| line.starts_with(name));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    truth::metric(handle.admin, name)
 }

@@ -2,10 +2,18 @@
 
 pub(crate) mod admin;
 pub(crate) mod client;
+pub(crate) mod frames;
+pub(crate) mod process;
+pub(crate) mod proxy;
+pub(crate) mod publisher;
+pub(crate) mod truth;
 pub(crate) mod worker;
 
 pub(crate) use admin::{admin, any_port, metric, usable};
 pub(crate) use client::{Client, Reply};
+pub(crate) use process::RouterProcess;
+pub(crate) use proxy::Proxy;
+pub(crate) use publisher::{Publisher, Replay};
 pub(crate) use worker::Worker;
 
 use forebay::config::{Config, Policy, WorkerConfig};

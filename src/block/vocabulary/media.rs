@@ -1,0 +1,80 @@
+//! Tokens that stand for something that is not text. The same placeholder stands for every image, so a block with one
+//! says nothing about what it holds; engines since vLLM 0.17 say so in the event, older ones do not.
+
+use super::file::TokenizerFile;
+
+/// What the names of placeholders and of the marks around them have in common: `<|image_pad|>`, `<image_soft_token>`,
+/// `[IMG]`, `<IMG_CONTEXT>`, `<|vision_start|>`, `<|AUDIO|>`, `<|patch|>`. A token that is taken for one by mistake costs a miss.
+const WORDS: [&str; 7] = ["image", "img", "video", "vision", "audio", "speech", "patch"];
+
+/// Ids of placeholders, ascending. Text models have none or a handful.
+#[derive(Debug)]
+pub(super) struct MediaTokens {
+    ids: Box<[u32]>,
+}
+
+impl MediaTokens {
+    /// Those among the added tokens of a file.
+    pub(super) fn new(file: &TokenizerFile) -> Self {
+        let named = file.added_tokens.iter().filter(|token| is_placeholder(&token.content));
+        let mut ids: Vec<u32> = named.map(|token| token.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Self { ids: ids.into() }
+    }
+
+    /// True if one of the ids is one.
+    pub(super) fn has_any(&self, ids: &[u32]) -> bool {
+        let (Some(first), Some(last)) = (self.ids.first(), self.ids.last()) else { return false };
+        let range = *first..=*last;
+        ids.iter().any(|id| range.contains(id) && self.ids.binary_search(id).is_ok())
+    }
+}
+
+fn is_placeholder(content: &str) -> bool {
+    let inner = content
+        .strip_prefix('<')
+        .and_then(|rest| rest.strip_suffix('>'))
+        .or_else(|| content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')));
+    let Some(inner) = inner else { return false };
+    let inner = inner.to_ascii_lowercase();
+    WORDS.iter().any(|word| inner.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_known_by_their_names() {
+        for name in [
+            "<|image_pad|>",
+            "<|vision_start|>",
+            "<|video_pad|>",
+            "<image_soft_token>",
+            "<start_of_image>",
+            "<image>",
+            "<|image|>",
+            "[IMG]",
+            "[IMG_BREAK]",
+            "<IMG_CONTEXT>",
+            "<|AUDIO|>",
+            "<|audio_bos|>",
+            "<|patch|>",
+        ] {
+            assert!(is_placeholder(name), "{name}");
+        }
+        for name in ["<|im_start|>", "<|im_end|>", "<s>", "[INST]", "image", "<tool_call>", "<>"] {
+            assert!(!is_placeholder(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn one_of_them_is_enough() {
+        let file = r#"{"added_tokens":[{"id":9,"content":"<|image_pad|>"},{"id":5,"content":"[IMG]"},
+            {"id":7,"content":"<|im_end|>"}],"model":{"vocab":{"a":0}}}"#;
+        let media = MediaTokens::new(&serde_json::from_str(file).unwrap());
+        assert!(media.has_any(&[1, 2, 9]) && media.has_any(&[5]));
+        assert!(!media.has_any(&[1, 7, 8, 4, 10]) && !media.has_any(&[]));
+    }
+}

@@ -1,0 +1,135 @@
+//! Conversations with images, sound or anything else that is not text. What the engine makes of these is not known here,
+//! so the prompt's text ends before the first of them: a mark is put there, and what was rendered is cut at it.
+
+use super::ContentFormat;
+use memchr::memmem;
+use serde_json::{Map, Value, json};
+
+/// Stands where the text ends. A client that writes it into a conversation with images gets a shorter match.
+const MARK: &str = "[[forebay:not-text]]";
+
+/// Kinds of parts that are text, or become text.
+const TEXT_KINDS: [&str; 9] = [
+    "text",
+    "input_text",
+    "output_text",
+    "refusal",
+    "thinking",
+    "redacted_thinking",
+    "tool_use",
+    "tool_result",
+    "tool_reference",
+];
+
+/// Marks the first thing in the body that is not text; false if there is none.
+pub(in super::super) fn mark(body: &mut Map<String, Value>, format: ContentFormat) -> bool {
+    let key = if body.contains_key("messages") { "messages" } else { "input" };
+    let Some(Value::Array(messages)) = body.get_mut(key) else { return false };
+    messages.iter_mut().any(|message| mark_message(message, format))
+}
+
+/// Cuts what was rendered from `start` on at the mark; false when the template did not print it.
+pub(in super::super) fn cut(out: &mut Vec<u8>, start: usize) -> bool {
+    let rendered = out.get(start..).unwrap_or_default();
+    let Some(at) = memmem::find(rendered, MARK.as_bytes()) else { return false };
+    out.truncate(start + at);
+    true
+}
+
+fn mark_message(message: &mut Value, format: ContentFormat) -> bool {
+    let Value::Object(fields) = message else { return false };
+    if fields.get("audio").is_some_and(|audio| !audio.is_null()) {
+        fields.insert("content".into(), MARK.into());
+        return true;
+    }
+    let Some(Value::Array(parts)) = fields.get_mut("content") else { return false };
+    let Some(position) = parts.iter().position(|part| !is_text(part)) else { return false };
+    let result = parts.get_mut(position).filter(|part| kind(part) == "tool_result");
+    if let Some(Value::Object(result)) = result {
+        result.insert("content".into(), MARK.into());
+        return true;
+    }
+    // Templates that take plain strings: the engine puts a placeholder somewhere into the message's text.
+    let position = if format == ContentFormat::Text { 0 } else { position };
+    parts.insert(position, json!({ "type": "text", "text": MARK }));
+    true
+}
+
+fn is_text(part: &Value) -> bool {
+    let Value::Object(fields) = part else { return part.is_string() };
+    match fields.get("type").and_then(Value::as_str) {
+        Some("tool_result") => match fields.get("content") {
+            Some(Value::Array(parts)) => parts.iter().all(is_text),
+            _ => true,
+        },
+        Some(kind) => TEXT_KINDS.contains(&kind),
+        None => fields.get("text").is_some_and(Value::is_string),
+    }
+}
+
+fn kind(part: &Value) -> &str {
+    part.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marked(body: Value, format: ContentFormat) -> (bool, String) {
+        let Value::Object(mut body) = body else { panic!("an object") };
+        let found = mark(&mut body, format);
+        (found, Value::Object(body).to_string())
+    }
+
+    fn chat(parts: &Value) -> Value {
+        json!({ "messages": [{ "role": "system", "content": "s" }, { "role": "user", "content": parts }] })
+    }
+
+    #[test]
+    fn only_what_is_not_text_is_marked() {
+        let text = json!({ "type": "text", "text": "a" });
+        let image = json!({ "type": "image_url", "image_url": { "url": "data:" } });
+        for parts in [
+            json!("a"),
+            json!([text]),
+            json!(["a", { "text": "b" }]),
+            json!([{ "type": "refusal", "refusal": "no" }]),
+        ] {
+            let before = chat(&parts);
+            assert_eq!(marked(before.clone(), ContentFormat::Parts), (false, before.to_string()));
+        }
+        let (found, body) = marked(chat(&json!([text, image, text])), ContentFormat::Parts);
+        let wanted = chat(&json!([text, { "type": "text", "text": MARK }, image, text]));
+        assert_eq!((found, body), (true, wanted.to_string()));
+        let (_, body) = marked(chat(&json!([text, image])), ContentFormat::Text);
+        let wanted = chat(&json!([{ "type": "text", "text": MARK }, text, image]));
+        assert_eq!(body, wanted.to_string());
+        for odd in [json!({ "type": "hologram", "text": "x" }), json!({ "image": "x" }), json!(7)] {
+            assert!(marked(chat(&json!([odd])), ContentFormat::Parts).0, "{odd}");
+        }
+    }
+
+    #[test]
+    fn results_of_tools_sound_and_other_apis_are_looked_at_too() {
+        let result = |content: &Value| json!([{ "type": "tool_result", "tool_use_id": "t", "content": content }]);
+        let image = json!({ "type": "image", "source": {} });
+        assert!(
+            !marked(chat(&result(&json!([{ "type": "text", "text": "a" }]))), ContentFormat::Parts)
+                .0
+        );
+        let (found, body) = marked(chat(&result(&json!([image]))), ContentFormat::Parts);
+        assert!(found && body.contains(&json!({ "content": MARK }).to_string()[1..]), "{body}");
+        let sound = json!({ "messages": [{ "role": "assistant", "audio": { "id": "x" } }] });
+        assert!(marked(sound, ContentFormat::Parts).0);
+        let responses = json!({ "input": [{ "role": "user", "content": [{ "type": "input_image", "image_url": "x" }] }] });
+        assert!(marked(responses, ContentFormat::Parts).0);
+    }
+
+    #[test]
+    fn the_text_ends_at_the_first_mark() {
+        let mut out = format!("before{MARK}between{MARK}after").into_bytes();
+        assert!(cut(&mut out, 3));
+        assert_eq!(out, b"before");
+        assert!(!cut(&mut out, 0));
+    }
+}

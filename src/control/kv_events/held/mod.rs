@@ -1,0 +1,295 @@
+//! What one rank holds, in some 25 bytes a block: for each engine hash and attention group the key of its path, how
+//! often each tier stored it, and the trees of the index that rest on it. Entries are found by id (hash and group,
+//! mixed) and by key.
+
+mod by_key;
+mod kept;
+mod ordered;
+mod state;
+
+pub use kept::Kept;
+pub(super) use state::State;
+
+use super::tier::{TIERS, Tier};
+use crate::block::BlockKey;
+use by_key::{ByKey, is_candidate};
+use ordered::Ordered;
+use std::collections::HashMap;
+
+/// Memory of one block when a table has grown to its full size, rounded up: what budgets count with.
+pub const TRACKED_BLOCK_BYTES: usize = 28;
+const _: () =
+    assert!(TRACKED_BLOCK_BYTES >= Ordered::SLOT_BYTES * 10 / 8 + size_of::<u32>() * 5 / 4);
+
+/// More stores by one tier than a state counts.
+const STATE_STORES_MAX: u32 = 8;
+
+/// Entries by id and by key.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    table: Ordered,
+    by_key: ByKey,
+    /// Stores beyond what a state counts; of few entries, see [`State`].
+    more: HashMap<(u64, Tier), u32, ahash::RandomState>,
+    /// Entries by tier.
+    tier_counts: [usize; TIERS],
+}
+
+/// One engine hash of one attention group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) id: u64,
+    pub(super) key: BlockKey,
+    pub(super) state: State,
+}
+
+impl Held {
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Entries that a tier holds.
+    pub(super) fn tier_counts(&self) -> [usize; TIERS] {
+        self.tier_counts
+    }
+
+    /// Bytes allocated.
+    pub(super) fn bytes(&self) -> usize {
+        let more = self.more.capacity() * size_of::<((u64, Tier), u32)>();
+        self.table.bytes() + self.by_key.bytes() + more
+    }
+
+    /// The entry of an id.
+    pub(super) fn get(&self, id: u64) -> Option<Entry> {
+        entry(self.table.at(self.table.find(id)?)?)
+    }
+
+    /// Trees that rest on other entries with the same key.
+    pub(super) fn trees_of_others(&self, key: BlockKey, id: u64) -> u8 {
+        self.same_key(key)
+            .filter(|entry| entry.id != id)
+            .fold(0, |all, one| all | one.state.trees())
+    }
+
+    /// Adds an entry whose id is not there, stored once by a tier.
+    pub(super) fn insert(&mut self, added: Entry, tier: Tier) {
+        if self.by_key.is_full() {
+            let entries = self.table.iter().filter_map(entry).map(|entry| (entry.id, entry.key));
+            self.by_key.rebuild(self.table.len(), entries);
+        }
+        let (state, _) = added.state.with_one_more(tier);
+        self.table.insert(added.id, added.key.to_word(), state.to_bits());
+        self.by_key.insert(added.id, added.key);
+        self.count(tier, 1);
+    }
+
+    /// A copy for another thread.
+    pub(super) fn kept(&self) -> Kept {
+        Kept::new(&self.table, &self.more)
+    }
+
+    /// Adds an entry that was stored so often by each tier, at least once by one. False if its id is there already.
+    pub(super) fn restore(&mut self, entry: Entry, stores: [u32; TIERS]) -> bool {
+        let stored_by = |tier: &Tier| stores.get(tier.index()).is_some_and(|stores| *stores > 0);
+        let Some(first) = Tier::ALL.into_iter().find(stored_by) else { return false };
+        if self.table.find(entry.id).is_some() {
+            return false;
+        }
+        let (id, trees) = (entry.id, entry.state.trees());
+        self.insert(entry, first);
+        for (tier, stores) in Tier::ALL.into_iter().zip(stores) {
+            let left = stores.saturating_sub(u32::from(tier == first));
+            // So many fill the state, whatever the tier; the rest is counted apart.
+            let added = left.min(STATE_STORES_MAX);
+            for _ in 0..added {
+                self.add(id, tier, trees);
+            }
+            if let Some(more) = self.more.get_mut(&(id, tier)) {
+                *more = more.saturating_add(left - added);
+            }
+        }
+        true
+    }
+
+    /// Notes one more store of an entry, and the trees that rest on it from now on.
+    pub(super) fn add(&mut self, id: u64, tier: Tier, trees: u8) {
+        let Some((place, before)) = self.place(id) else { return };
+        let (state, fits) = before.with_one_more(tier);
+        if !fits {
+            let more = self.more.entry((id, tier)).or_insert(0);
+            *more = more.saturating_add(1);
+        }
+        self.table.set_state(place, state.with_trees(trees).to_bits());
+        self.count(tier, usize::from(before.count(tier) == 0));
+    }
+
+    /// Takes one store back; the entry goes with its last one. What it was before, and the trees that still rest on it;
+    /// `None` if the tier has not stored it.
+    pub(super) fn take(&mut self, id: u64, tier: Tier) -> Option<(Entry, u8)> {
+        let (place, before) = self.place(id)?;
+        let found = entry(self.table.at(place)?)?;
+        if before.count(tier) == 0 {
+            return None;
+        }
+        if before.is_full(tier)
+            && let Some(more) = self.more.get_mut(&(id, tier))
+        {
+            *more -= 1;
+            if *more == 0 {
+                self.more.remove(&(id, tier));
+            }
+            return Some((found, before.trees()));
+        }
+        let state = before.with_one_less(tier);
+        if state.count(tier) == 0
+            && let Some(count) = self.tier_counts.get_mut(tier.index())
+        {
+            *count = count.saturating_sub(1);
+        }
+        match state.lowest_tier() {
+            Some(lowest) => {
+                let trees = before.trees() & lowest.trees();
+                self.table.set_state(place, state.with_trees(trees).to_bits());
+                Some((found, trees))
+            }
+            None => {
+                self.table.remove(place);
+                self.by_key.remove(id, found.key);
+                Some((found, 0))
+            }
+        }
+    }
+
+    /// Forgets everything; `each` gets every key once, with the trees that rest on it.
+    pub(super) fn clear(&mut self, mut each: impl FnMut(BlockKey, State)) {
+        for one in self.table.iter().filter_map(entry) {
+            let mut same = self.same_key(one.key);
+            if same.any(|other| other.id < one.id) {
+                continue;
+            }
+            let trees = one.state.trees() | self.trees_of_others(one.key, one.id);
+            each(one.key, one.state.with_trees(trees));
+        }
+        *self = Self::default();
+    }
+
+    fn place(&self, id: u64) -> Option<(usize, State)> {
+        let place = self.table.find(id)?;
+        let (_, _, bits) = self.table.at(place)?;
+        Some((place, State::from_bits(bits)))
+    }
+
+    /// Entries with that key; one may come more than once.
+    fn same_key(&self, key: BlockKey) -> impl Iterator<Item = Entry> + '_ {
+        self.by_key.candidates(key).flat_map(move |least| {
+            let near = self.table.from(least).take_while(move |(id, _)| is_candidate(least, *id));
+            let same = near.filter(move |(_, word)| *word == key.to_word());
+            same.filter_map(|(id, _)| self.get(id))
+        })
+    }
+
+    fn count(&mut self, tier: Tier, by: usize) {
+        if let Some(count) = self.tier_counts.get_mut(tier.index()) {
+            *count += by;
+        }
+    }
+}
+
+fn entry((id, word, bits): (u64, u64, u16)) -> Option<Entry> {
+    Some(Entry { id, key: BlockKey::from_word(word)?, state: State::from_bits(bits) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ShardIndex;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn key(number: u64) -> BlockKey {
+        BlockKey::from_word(number).unwrap()
+    }
+
+    fn spread(number: u64) -> u64 {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    #[test]
+    fn a_full_table_stays_below_what_budgets_count_with() {
+        let mut held = Held::default();
+        let mut most = 0;
+        for number in 1..400_000_u64 {
+            let state = State::new(ShardIndex(1), 1);
+            let id = spread(number.wrapping_mul(3));
+            held.insert(Entry { id, key: key(spread(number)), state }, Tier::Device);
+            if number > 20_000 && number % 1_000 == 0 {
+                most = most.max(held.bytes() * 10 / held.len());
+            }
+        }
+        assert!(most <= TRACKED_BLOCK_BYTES * 10, "{most} tenths of a byte a block");
+        // As many go as come: the memory stays.
+        let before = held.bytes();
+        for number in 1..300_000_u64 {
+            assert!(held.take(spread(number.wrapping_mul(3)), Tier::Device).is_some());
+            let number = number + 400_000;
+            let state = State::new(ShardIndex(1), 1);
+            let id = spread(number.wrapping_mul(3));
+            held.insert(Entry { id, key: key(spread(number)), state }, Tier::Device);
+        }
+        assert!(held.bytes() <= before * 11 / 10, "{} after {before}", held.bytes());
+    }
+
+    proptest! {
+        /// Few ids and keys, so that entries share both halves of what they are found by.
+        #[test]
+        fn agrees_with_a_plain_map(steps in proptest::collection::vec((0_u8..6, 0_u64..40, 0_usize..3), 0..400)) {
+            let tiers = [Tier::Device, Tier::Host, Tier::Disk];
+            let mut held = Held::default();
+            let mut model: BTreeMap<u64, (u64, [u32; TIERS])> = BTreeMap::new();
+            for (step, number, tier_index) in steps {
+                let (id, tier) = (spread(number % 8) | number << 20, tiers[tier_index]);
+                // Keys are shared by five ids each.
+                let key_of = key(spread(number % 8 + 1));
+                match (step, model.get_mut(&id)) {
+                    (0..4, None) => {
+                        held.insert(Entry { id, key: key_of, state: State::new(ShardIndex(3), tier.trees()) }, tier);
+                        let mut counts = [0; TIERS];
+                        counts[tier_index] = 1;
+                        model.insert(id, (key_of.to_word(), counts));
+                    }
+                    (0..4, Some((_, counts))) => {
+                        let trees = held.get(id).unwrap().state.trees() | tier.trees();
+                        held.add(id, tier, trees);
+                        counts[tier_index] += 1;
+                    }
+                    (_, found) => {
+                        let stored = found.as_ref().is_some_and(|(_, counts)| counts[tier_index] > 0);
+                        prop_assert_eq!(held.take(id, tier).is_some(), stored);
+                        if let Some((_, counts)) = found.filter(|_| stored) {
+                            counts[tier_index] -= 1;
+                            if *counts == [0; TIERS] {
+                                model.remove(&id);
+                            }
+                        }
+                    }
+                }
+                prop_assert_eq!(held.len(), model.len());
+                let in_tier = |at: usize| model.values().filter(|(_, counts)| counts[at] > 0).count();
+                prop_assert_eq!(held.tier_counts(), [in_tier(0), in_tier(1), in_tier(2)]);
+                let others = model.iter().filter(|(other, (word, _))| **other != id && *word == key_of.to_word());
+                let trees = others.fold(0, |all, (_, (_, counts))| {
+                    all | tiers.iter().filter(|tier| counts[tier.index()] > 0).fold(0, |one, tier| one | tier.trees())
+                });
+                prop_assert_eq!(held.trees_of_others(key_of, id), trees);
+            }
+            let mut cleared = Vec::new();
+            held.clear(|key, _| cleared.push(key.to_word()));
+            cleared.sort_unstable();
+            let mut keys: Vec<u64> = model.values().map(|(word, _)| *word).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            prop_assert_eq!(cleared, keys);
+            prop_assert_eq!(held.len(), 0);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Where readings become reports: compared with what this router has in flight, kept for the admin API, and handed to the
+//! shards: the first of a rank at once, what comes before the next tick then, the newest alone. Used by all tasks of the control plane's thread; never borrowed across
+//! an await.
+
+use super::plan::LoadPlan;
+use super::readings::{ReadFault, Readings};
+use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
+use crate::worker::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad};
+use std::cell::{Ref, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bounds of the buckets for the time of one scrape, in milliseconds and as the label says them, in seconds.
+pub(in crate::control) const SCRAPE_BOUNDS: [(u64, f64); 11] = [
+    (1, 1e-3),
+    (2, 2e-3),
+    (5, 5e-3),
+    (10, 1e-2),
+    (20, 2e-2),
+    (50, 5e-2),
+    (100, 0.1),
+    (200, 0.2),
+    (500, 0.5),
+    (1_000, 1.0),
+    (2_000, 2.0),
+];
+/// After so long without progress a rank's figures are taken for old. A step, also one that computes a large prompt, takes
+/// less.
+const STILL_MAX: Duration = Duration::from_secs(3);
+const FAULTS: usize = ReadFault::ALL.len();
+
+/// Hands reports to the shards; returns how many found no room.
+type Post = Box<dyn Fn(&[LoadReport]) -> u64>;
+
+/// All reports and what was counted on the way.
+pub(in crate::control) struct Desk {
+    clock: Clock,
+    board: Arc<LoadBoard>,
+    post: Post,
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    reports: LoadReports,
+    /// Ranks whose report was handed over since the last tick.
+    posted: BTreeSet<RankIndex>,
+    /// Ranks whose newest report was not handed over yet.
+    fresh: BTreeSet<RankIndex>,
+    /// What was ours at the last tick, by rank.
+    own_before: Vec<OwnLoad>,
+    /// Readings that claim work, and since when they have been the same; by rank.
+    unchanged: BTreeMap<RankIndex, (LoadReading, NanosSinceStart)>,
+    /// By worker.
+    faults: Vec<[u64; FAULTS]>,
+    scrapes: Scrapes,
+    dropped: u64,
+}
+
+/// Times of scrapes: counts per bucket, the last for all that took longer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::control) struct Scrapes {
+    pub(in crate::control) buckets: [u64; SCRAPE_BOUNDS.len() + 1],
+    pub(in crate::control) sum: Duration,
+}
+
+impl Desk {
+    pub(in crate::control) fn new(
+        clock: Clock,
+        board: Arc<LoadBoard>,
+        age_max: Duration,
+        post: Post,
+    ) -> Self {
+        let state = State {
+            reports: LoadReports::new(age_max),
+            posted: BTreeSet::new(),
+            fresh: BTreeSet::new(),
+            own_before: Vec::new(),
+            unchanged: BTreeMap::new(),
+            faults: Vec::new(),
+            scrapes: Scrapes::default(),
+            dropped: 0,
+        };
+        Self { clock, board, post, state: RefCell::new(state) }
+    }
+
+    /// What this router has on each rank of a plan now, by dp_rank.
+    pub(super) fn own(&self, plan: &LoadPlan) -> Vec<OwnLoad> {
+        let own =
+            |rank: RankIndex| self.board.rank(rank).map_or_else(OwnLoad::default, OwnLoad::of);
+        plan.ranks
+            .iter()
+            .map(|rank| rank.as_ref().map_or_else(OwnLoad::default, |r| own(r.rank)))
+            .collect()
+    }
+
+    /// The same as of the last tick.
+    pub(super) fn own_before(&self, plan: &LoadPlan) -> Vec<OwnLoad> {
+        let state = self.state.borrow();
+        let before = |rank: RankIndex| state.own_before.get(rank.index()).copied();
+        let of = |rank: &Option<_>| rank.as_ref().and_then(|r: &super::PlannedRank| before(r.rank));
+        plan.ranks.iter().map(|rank| of(rank).unwrap_or_default()).collect()
+    }
+
+    /// Has every rank of a plan reported within that time?
+    pub(super) fn hears_all(&self, plan: &LoadPlan, silence_max: Duration) -> bool {
+        let (state, now) = (self.state.borrow(), self.clock.now());
+        let is_heard = |rank: &super::PlannedRank| {
+            let report = state.reports.newest(rank.rank);
+            report.is_some_and(|report| Duration::from_nanos(now.since(report.at)) < silence_max)
+        };
+        plan.ranks.iter().flatten().all(is_heard)
+    }
+
+    /// Takes what an answer said. `before` is what this router had on each rank at some moment before the engine made its
+    /// figures.
+    pub(super) fn lay(&self, plan: &LoadPlan, readings: &Readings, before: &[OwnLoad]) {
+        let (now, after) = (self.clock.now(), self.own(plan));
+        let mut state = self.state.borrow_mut();
+        for (dp_rank, reading) in readings.iter() {
+            let Some(Some(planned)) = plan.ranks.get(dp_rank) else { continue };
+            if state.stands_still(planned.rank, reading, now) {
+                state.count(plan.worker, ReadFault::Still, 1);
+                continue;
+            }
+            let at = |own: &[OwnLoad]| own.get(dp_rank).copied().unwrap_or_default();
+            let own = at(before).or_more(at(&after));
+            let reading = reading.completed(planned.capacity_tokens);
+            let report = LoadReport::new(planned.rank, now, &reading, own);
+            state.reports.take(report);
+            if state.posted.insert(planned.rank) {
+                state.dropped = state.dropped.saturating_add((self.post)(&[report]));
+            } else {
+                state.fresh.insert(planned.rank);
+            }
+        }
+        for (fault, _) in ReadFault::ALL {
+            state.count(plan.worker, fault, readings.fault_count(fault));
+        }
+    }
+
+    /// Counts an answer that did not come.
+    pub(super) fn fault(&self, worker: WorkerIndex, fault: ReadFault) {
+        self.state.borrow_mut().count(worker, fault, 1);
+    }
+
+    /// Notes how long an answer took.
+    pub(super) fn scraped(&self, took: Duration) {
+        let mut state = self.state.borrow_mut();
+        let is_within = |(bound_ms, _): &(u64, f64)| took <= Duration::from_millis(*bound_ms);
+        let bucket = SCRAPE_BOUNDS.iter().position(is_within).unwrap_or(SCRAPE_BOUNDS.len());
+        if let Some(count) = state.scrapes.buckets.get_mut(bucket) {
+            *count = count.saturating_add(1);
+        }
+        state.scrapes.sum = state.scrapes.sum.saturating_add(took);
+    }
+
+    /// Once per tick of the loop, for a fleet of so many ranks: notes what is ours, and hands over what has come since a
+    /// rank's last report was.
+    pub(in crate::control) fn tick(&self, rank_count: usize) {
+        let mut state = self.state.borrow_mut();
+        let ranks = (0..rank_count).filter_map(RankIndex::try_from_index);
+        let own = ranks.filter_map(|rank| self.board.rank(rank).map(OwnLoad::of)).collect();
+        state.own_before = own;
+        state.posted = std::mem::take(&mut state.fresh);
+        if !state.posted.is_empty() {
+            let newest = |&rank: &RankIndex| state.reports.newest(rank).copied();
+            let reports: Vec<LoadReport> = state.posted.iter().filter_map(newest).collect();
+            state.dropped = state.dropped.saturating_add((self.post)(&reports));
+        }
+    }
+
+    /// The newest report of each rank.
+    pub(in crate::control) fn reports(&self) -> Ref<'_, LoadReports> {
+        Ref::map(self.state.borrow(), |state| &state.reports)
+    }
+
+    /// How often that went wrong with a worker.
+    pub(in crate::control) fn fault_count(&self, worker: WorkerIndex, fault: ReadFault) -> u64 {
+        let state = self.state.borrow();
+        let faults = state.faults.get(worker.index());
+        faults.and_then(|faults| faults.get(fault as usize)).copied().unwrap_or(0)
+    }
+
+    /// Times of all scrapes.
+    pub(in crate::control) fn scrapes(&self) -> Scrapes {
+        self.state.borrow().scrapes
+    }
+
+    /// Reports that a shard had no room for.
+    pub(in crate::control) fn dropped_count(&self) -> u64 {
+        self.state.borrow().dropped
+    }
+}
+
+impl State {
+    /// Does the rank claim work without having done any for a while? vLLM sets its figures at the end of a step. When
+    /// clients leave while it does their requests alone, there is no further step, and the figures stay.
+    fn stands_still(
+        &mut self,
+        rank: RankIndex,
+        reading: LoadReading,
+        now: NanosSinceStart,
+    ) -> bool {
+        if reading.is_idle() || reading.progress_tokens.is_none() {
+            self.unchanged.remove(&rank);
+            return false;
+        }
+        let (kept, since) = self.unchanged.entry(rank).or_insert((reading, now));
+        if *kept != reading {
+            (*kept, *since) = (reading, now);
+        }
+        Duration::from_nanos(now.since(*since)) >= STILL_MAX
+    }
+
+    fn count(&mut self, worker: WorkerIndex, fault: ReadFault, amount: u64) {
+        if amount == 0 {
+            return;
+        }
+        if self.faults.len() <= worker.index() {
+            self.faults.resize(worker.index() + 1, [0; FAULTS]);
+        }
+        let faults = self.faults.get_mut(worker.index());
+        if let Some(count) = faults.and_then(|faults| faults.get_mut(fault as usize)) {
+            *count = count.saturating_add(amount);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_that_claims_work_and_does_none_is_not_believed() {
+        let post: Post = Box::new(|_| 0);
+        let board = Arc::new(LoadBoard::new());
+        let desk = Desk::new(Clock::start(), board, Duration::from_secs(5), post);
+        let mut state = desk.state.borrow_mut();
+        let mut still = |running, progress_tokens, at_ms: u64| {
+            let reading = LoadReading { running, progress_tokens, ..LoadReading::default() };
+            state.stands_still(RankIndex(0), reading, NanosSinceStart(at_ms * 1_000_000))
+        };
+        assert!(!still(2, Some(10), 0) && !still(2, Some(10), 2_900));
+        assert!(still(2, Some(10), 3_000) && still(2, Some(10), 60_000), "no step for 3 s");
+        assert!(!still(2, Some(11), 61_000), "it goes on");
+        assert!(!still(0, Some(11), 62_000) && !still(0, Some(11), 99_000), "idle is idle");
+        assert!(!still(2, Some(11), 100_000) && !still(2, Some(11), 101_000));
+        assert!(!still(2, None, 200_000) && !still(2, None, 300_000), "not told");
+    }
+}

@@ -1,0 +1,135 @@
+//! Asks one worker for its load, again and again, at the pace that its answers allow.
+
+use super::desk::Desk;
+use super::json::read_loads;
+use super::pace::Pace;
+use super::plan::{LoadPlan, Source};
+use super::readings::{ReadFault, Readings};
+use super::text::read_metrics;
+use crate::base::Clock;
+use crate::control::http::{AskError, Asker};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::sleep;
+use tracing::{debug, info};
+
+/// Pause before the first form is asked for again, after the worker knew none.
+const NONE_PAUSE: Duration = Duration::from_secs(30);
+
+/// SGLang repeats its messages every second; after so long without one a rank is asked about.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// How answers are read.
+type Read = fn(&str, &mut Readings);
+
+/// One worker's reports by asking.
+pub(super) struct Poll {
+    pub(super) plan: LoadPlan,
+    pub(super) asker: Asker,
+    pub(super) desk: Rc<Desk>,
+    pub(super) clock: Clock,
+    pub(super) interval: Duration,
+    pub(super) backs_off: bool,
+    /// Asks only while some rank is not heard of otherwise.
+    pub(super) is_fallback: bool,
+}
+
+/// What came of one question.
+enum Outcome {
+    Answered {
+        took: Duration,
+        bytes: usize,
+    },
+    /// The server has no such answer.
+    Unknown,
+    Failed,
+}
+
+impl Poll {
+    /// Runs until it is dropped.
+    pub(super) async fn run(self) {
+        let forms = forms(self.plan.source);
+        let mut pace = Pace::new(self.interval, self.backs_off);
+        let mut readings = Readings::default();
+        let mut form = 0;
+        let (mut said_slow, mut said_none) = (false, false);
+        loop {
+            if self.is_fallback && self.desk.hears_all(&self.plan, SILENCE_MAX) {
+                sleep(self.interval).await;
+                continue;
+            }
+            let Some((path, read)) = forms.get(form) else {
+                if !self.is_fallback && !std::mem::replace(&mut said_none, true) {
+                    info!(
+                        worker = &*self.plan.name,
+                        "it tells nothing of its load: leases alone count"
+                    );
+                }
+                form = 0;
+                sleep(NONE_PAUSE).await;
+                continue;
+            };
+            let pause = match self.ask(path, *read, &mut readings).await {
+                Outcome::Answered { took, bytes } => {
+                    let pause = pace.answered(took, bytes);
+                    if pause > self.interval && !std::mem::replace(&mut said_slow, true) {
+                        let took_ms = took.as_secs_f64() * 1e3;
+                        info!(
+                            worker = &*self.plan.name,
+                            took_ms,
+                            bytes,
+                            ?pause,
+                            "load reports are costly there: asking less often"
+                        );
+                    }
+                    pause
+                }
+                Outcome::Unknown => {
+                    form += 1;
+                    continue;
+                }
+                Outcome::Failed => pace.failed(),
+            };
+            sleep(pause).await;
+        }
+    }
+
+    async fn ask(&self, path: &str, read: Read, readings: &mut Readings) -> Outcome {
+        let before = self.desk.own(&self.plan);
+        let start = self.clock.now();
+        let answer = self.asker.get(path).await;
+        let took = Duration::from_nanos(self.clock.now().since(start));
+        match answer {
+            Ok(body) => {
+                self.desk.scraped(took);
+                readings.begin(self.plan.ranks.len());
+                read(&body, readings);
+                self.desk.lay(&self.plan, readings, &before);
+                Outcome::Answered { took, bytes: body.len() }
+            }
+            Err(error) => {
+                debug!(worker = &*self.plan.name, %error, "no load report");
+                let fault = match &error {
+                    AskError::Failed { .. } => ReadFault::Unreachable,
+                    AskError::TooLong { .. } => ReadFault::Malformed,
+                    AskError::Status { .. } => ReadFault::Status,
+                };
+                self.desk.fault(self.plan.worker, fault);
+                // SGLang's Rust server says 503 where its scheduler shares no figures.
+                let unknown = matches!(error.status(), Some(404 | 405 | 501 | 503));
+                if unknown { Outcome::Unknown } else { Outcome::Failed }
+            }
+        }
+    }
+}
+
+fn forms(source: Source) -> &'static [(&'static str, Read)] {
+    match source {
+        Source::Loads | Source::Push => &[
+            ("/v1/loads?include=core", read_loads),
+            ("/get_load", read_loads),
+            ("/metrics", read_metrics),
+        ],
+        Source::Metrics => &[("/metrics", read_metrics)],
+    }
+}

@@ -1,0 +1,89 @@
+//! Listens to what one rank of an SGLang server publishes of its load. Messages are states: gaps do not matter, silence
+//! does, and shows as a report that ages.
+
+use super::desk::Desk;
+use super::plan::LoadPlan;
+use super::readings::{ReadFault, Readings};
+use super::stat::read_load_stat;
+use crate::control::described::AnnouncedLoad;
+use crate::control::zmq::{Connection, SocketError, Source};
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+use tracing::{debug, info, warn};
+
+/// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Messages that are taken before the thread's other tasks get their turn.
+const MESSAGES_PER_TURN: u32 = 32;
+
+/// One rank's reports by listening.
+pub(super) struct Push {
+    pub(super) plan: Rc<LoadPlan>,
+    pub(super) dp_rank: u32,
+    pub(super) publisher: AnnouncedLoad,
+    pub(super) desk: Rc<Desk>,
+}
+
+impl Push {
+    /// Runs until it is dropped.
+    pub(super) async fn run(self) -> Infallible {
+        let mut pause = BACKOFF_MIN;
+        let mut silent = false;
+        loop {
+            let error = match self.subscribe().await {
+                Ok(connection) => {
+                    (pause, silent) = (BACKOFF_MIN, false);
+                    self.listen(connection).await
+                }
+                Err(error) => error,
+            };
+            self.desk.fault(self.plan.worker, ReadFault::Unreachable);
+            let (worker, dp_rank) = (&*self.plan.name, self.dp_rank);
+            if std::mem::replace(&mut silent, true) {
+                debug!(worker, dp_rank, %error, "still no load reports");
+            } else {
+                let endpoint = &self.publisher.endpoint;
+                warn!(worker, dp_rank, %endpoint, %error, "no load reports until it is reached; trying on");
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    async fn subscribe(&self) -> Result<Connection, SocketError> {
+        let source = Source::open(&self.publisher.endpoint).await?;
+        let connection = source.subscribe(&self.publisher.topic).await?;
+        let endpoint = &self.publisher.endpoint;
+        info!(worker = &*self.plan.name, dp_rank = self.dp_rank, %endpoint, "following load reports");
+        Ok(connection)
+    }
+
+    async fn listen(&self, mut connection: Connection) -> SocketError {
+        let mut readings = Readings::default();
+        let mut taken_count = 0_u32;
+        loop {
+            taken_count = taken_count.wrapping_add(1);
+            if taken_count.is_multiple_of(MESSAGES_PER_TURN) {
+                yield_now().await;
+            }
+            let (parts, end) = match connection.message().await {
+                Ok(message) => message,
+                Err(error) => return error,
+            };
+            readings.begin(self.plan.ranks.len());
+            match parts.as_slice() {
+                [_, _, payload] => {
+                    read_load_stat(connection.part(payload), self.dp_rank, &mut readings);
+                }
+                _ => readings.fault(ReadFault::Malformed),
+            }
+            connection.done(end);
+            // The engine made its figures before they came here: what was ours a moment ago may be in them.
+            self.desk.lay(&self.plan, &readings, &self.desk.own_before(&self.plan));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What one answer says, by rank, and what was wrong with it. Every fault is counted; none spoils the other ranks.
+
+use crate::base::limits::RANKS_MAX;
+use crate::worker::LoadReading;
+
+/// Requests on one rank that are believed: far above what an engine can hold.
+const REQUESTS_MAX: f64 = 1e6;
+/// A share of the cache that is believed, in thousandths: rounding may bring it just above the whole.
+const PERMILLE_BELIEVED_MAX: f64 = 1_010.0;
+
+/// Why a report, or a part of one, was not taken; the words are the metrics label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFault {
+    /// No answer in time, or no connection.
+    Unreachable,
+    /// A status that is not 200.
+    Status,
+    /// Not in the form of a report at all, or too long.
+    Malformed,
+    /// A rank that is negative, no number, or not one of the worker's.
+    Rank,
+    /// The answer leaves one of the worker's ranks out.
+    RankMissing,
+    /// A number that is missing, negative, not finite or beyond belief.
+    Value,
+    /// Figures of an engine that says it has work and has done none for a while: they are left from its last step.
+    Still,
+}
+
+impl ReadFault {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Unreachable, "unreachable"),
+        (Self::Status, "status"),
+        (Self::Malformed, "malformed"),
+        (Self::Rank, "rank"),
+        (Self::RankMissing, "rank_missing"),
+        (Self::Value, "value"),
+        (Self::Still, "still"),
+    ];
+}
+
+/// Readings of one worker, by dp_rank; used again for every answer.
+#[derive(Debug, Default)]
+pub struct Readings {
+    ranks: Vec<Draft>,
+    faults: [u64; ReadFault::ALL.len()],
+}
+
+/// A reading in the making.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Draft {
+    pub(super) running: Option<u32>,
+    pub(super) waiting: Option<u32>,
+    /// All but those two.
+    pub(super) rest: LoadReading,
+    /// A number of it was refused: the reading is not whole.
+    pub(super) spoilt: bool,
+}
+
+impl Readings {
+    /// Forgets everything; the next answer is of a worker with so many ranks.
+    pub fn begin(&mut self, rank_count: usize) {
+        self.ranks.clear();
+        self.ranks.resize(rank_count.min(RANKS_MAX), Draft::default());
+        self.faults = [0; ReadFault::ALL.len()];
+    }
+
+    /// Ends an answer that could be read: ranks without a reading are missing.
+    pub(super) fn end(&mut self) {
+        for position in 0..self.ranks.len() {
+            let draft = self.ranks.get(position).copied().unwrap_or_default();
+            if draft.running.is_none() && draft.waiting.is_none() && !draft.spoilt {
+                self.fault(ReadFault::RankMissing);
+            } else if draft.whole().is_none() && !draft.spoilt {
+                self.fault(ReadFault::Value);
+            }
+        }
+    }
+
+    /// The readings that are whole, by dp_rank.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, LoadReading)> + '_ {
+        self.ranks.iter().enumerate().filter_map(|(rank, draft)| Some((rank, draft.whole()?)))
+    }
+
+    /// How often that happened in this answer.
+    #[must_use]
+    pub fn fault_count(&self, fault: ReadFault) -> u64 {
+        self.faults.get(fault as usize).copied().unwrap_or(0)
+    }
+
+    /// Counts a fault.
+    pub(super) fn fault(&mut self, fault: ReadFault) {
+        if let Some(count) = self.faults.get_mut(fault as usize) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// The reading of a rank, to be filled in; a rank that the worker does not have is counted. Without a number it is the
+    /// only one there is.
+    pub(super) fn at(&mut self, rank: RankNumber) -> Option<&mut Draft> {
+        let position = match rank {
+            RankNumber::Is(number) => usize::try_from(number).ok(),
+            RankNumber::NotTold if self.ranks.len() == 1 => Some(0),
+            RankNumber::NotTold | RankNumber::Nonsense => None,
+        };
+        let known = position.filter(|&position| position < self.ranks.len());
+        if known.is_none() {
+            self.fault(ReadFault::Rank);
+        }
+        self.ranks.get_mut(known?)
+    }
+
+    /// Fills in one number of a rank; one that cannot be is counted and spoils the rank's reading.
+    pub(super) fn put<T>(
+        &mut self,
+        rank: RankNumber,
+        value: Option<T>,
+        place: impl FnOnce(&mut Draft, T),
+    ) {
+        let Some(draft) = self.at(rank) else { return };
+        match value {
+            Some(value) => place(draft, value),
+            None => {
+                draft.spoilt = true;
+                self.fault(ReadFault::Value);
+            }
+        }
+    }
+}
+
+impl Draft {
+    fn whole(&self) -> Option<LoadReading> {
+        if self.spoilt {
+            return None;
+        }
+        Some(LoadReading { running: self.running?, waiting: self.waiting?, ..self.rest })
+    }
+}
+
+/// The rank that a part of an answer is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RankNumber {
+    Is(u64),
+    NotTold,
+    Nonsense,
+}
+
+/// A number of requests.
+pub(super) fn requests(value: f64) -> Option<u32> {
+    whole(value, REQUESTS_MAX).and_then(|count| u32::try_from(count).ok())
+}
+
+/// A number of tokens: exact as a float.
+pub(super) fn tokens(value: f64) -> Option<u64> {
+    whole(value, 9e15)
+}
+
+/// A share of 0 to 1, as thousandths. Engines name it per cent and mean a fraction; what is above 1 is neither believed
+/// nor guessed at.
+pub(super) fn permille(share: f64) -> Option<u16> {
+    let permille = whole((share * 1_000.0).round(), PERMILLE_BELIEVED_MAX)?;
+    u16::try_from(permille.min(1_000)).ok()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "between 0 and 2^53 by the test before"
+)]
+fn whole(value: f64, most: f64) -> Option<u64> {
+    (value.is_finite() && value >= 0.0 && value <= most).then_some(value as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_stand_at_their_index() {
+        for (index, (fault, _)) in ReadFault::ALL.iter().enumerate() {
+            assert_eq!(*fault as usize, index);
+        }
+    }
+
+    #[test]
+    fn numbers_are_believed_within_reason() {
+        assert_eq!(
+            (requests(3.0), requests(0.0), tokens(8e15)),
+            (Some(3), Some(0), Some(8_000_000_000_000_000))
+        );
+        for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 1e300] {
+            assert_eq!((requests(odd), tokens(odd), permille(odd)), (None, None, None), "{odd}");
+        }
+        assert_eq!(
+            (permille(0.0), permille(0.25), permille(1.0)),
+            (Some(0), Some(250), Some(1_000))
+        );
+        assert_eq!((permille(1.004), permille(1.5), permille(25.0)), (Some(1_000), None, None));
+    }
+}

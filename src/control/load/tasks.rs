@@ -1,0 +1,81 @@
+//! Which tasks run: one per worker that is asked, one per rank that is listened to. Starts, replaces and ends them so that
+//! they are as planned. They hold nothing that outlives them, so ending one is dropping it.
+
+use super::desk::Desk;
+use super::plan::{LoadPlan, Source};
+use super::poll::Poll;
+use super::push::Push;
+use crate::base::{Clock, WorkerIndex};
+use crate::config::LoadConfig;
+use crate::control::http::Asker;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// All tasks.
+pub(in crate::control) struct LoadTasks {
+    desk: Rc<Desk>,
+    clock: Clock,
+    client: reqwest::Client,
+    config: LoadConfig,
+    timeout: Duration,
+    running: HashMap<WorkerIndex, (LoadPlan, JoinSet<()>)>,
+}
+
+impl LoadTasks {
+    /// None yet. Workers have `timeout` to answer.
+    pub(in crate::control) fn new(
+        desk: Rc<Desk>,
+        clock: Clock,
+        client: reqwest::Client,
+        config: LoadConfig,
+        timeout: Duration,
+    ) -> Self {
+        Self { desk, clock, client, config, timeout, running: HashMap::new() }
+    }
+
+    /// Where a worker's reports come from, if anywhere.
+    pub(in crate::control) fn source(&self, worker: WorkerIndex) -> Option<Source> {
+        self.running.get(&worker).map(|(plan, _)| plan.source)
+    }
+
+    /// Makes the tasks be as planned.
+    pub(in crate::control) fn adjust(&mut self, plans: Vec<LoadPlan>) {
+        self.running.retain(|_, (running, _)| plans.contains(running));
+        for plan in plans {
+            if !self.running.contains_key(&plan.worker) {
+                let tasks = self.start(&plan);
+                self.running.insert(plan.worker, (plan, tasks));
+            }
+        }
+    }
+
+    fn start(&self, plan: &LoadPlan) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        let base = format!("http://{}", plan.authority);
+        let key = plan.api_key.as_deref().map(str::to_owned);
+        let poll = Poll {
+            plan: plan.clone(),
+            asker: Asker::new(self.client.clone(), &base, key, self.timeout),
+            desk: Rc::clone(&self.desk),
+            clock: self.clock,
+            interval: self.config.interval,
+            backs_off: self.config.back_off,
+            is_fallback: plan.source == Source::Push,
+        };
+        tasks.spawn_local(poll.run());
+        if plan.source != Source::Push {
+            return tasks;
+        }
+        let shared = Rc::new(plan.clone());
+        for (dp_rank, planned) in (0_u32..).zip(&plan.ranks) {
+            let publisher = planned.as_ref().and_then(|planned| planned.publisher.clone());
+            let Some(publisher) = publisher else { continue };
+            let desk = Rc::clone(&self.desk);
+            let push = Push { plan: Rc::clone(&shared), dp_rank, publisher, desk };
+            tasks.spawn_local(async move { match push.run().await {} });
+        }
+        tasks
+    }
+}

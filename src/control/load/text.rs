@@ -1,0 +1,98 @@
+//! Load from an engine's Prometheus text, one pass over its lines.
+
+use super::readings::{RankNumber, ReadFault, Readings, permille, requests, tokens};
+use crate::control::exposition::{Sample, sample};
+
+/// What a sample says; the names are those of vLLM 0.9 to 0.33 and SGLang 0.5.
+#[derive(Clone, Copy)]
+enum Figure {
+    Running,
+    Waiting,
+    KvShare,
+    CacheConfig,
+    UsedTokens,
+    CapacityTokens,
+    Progress,
+}
+
+/// Reads `GET /metrics` of vLLM (label `engine`) or SGLang (label `dp_rank`) into readings that have been begun.
+pub fn read_metrics(text: &str, readings: &mut Readings) {
+    let mut any = false;
+    for line in text.lines() {
+        let Some((figure, label, sample)) = figure(line) else { continue };
+        any = true;
+        let rank = rank(&sample, label);
+        match figure {
+            Figure::Running => {
+                readings.put(rank, requests(sample.value()), |d, n| d.running = Some(n));
+            }
+            Figure::Waiting => {
+                readings.put(rank, requests(sample.value()), |d, n| d.waiting = Some(n));
+            }
+            Figure::KvShare => {
+                readings.put(rank, permille(sample.value()), |d, n| d.rest.kv_permille = Some(n));
+            }
+            Figure::UsedTokens => {
+                readings.put(rank, tokens(sample.value()), |d, n| d.rest.used_tokens = Some(n));
+            }
+            Figure::CapacityTokens => {
+                readings.put(rank, tokens(sample.value()), |d, n| d.rest.capacity_tokens = Some(n));
+            }
+            Figure::Progress => readings.put(rank, tokens(sample.value()), |d, n| {
+                d.rest.progress_tokens =
+                    Some(d.rest.progress_tokens.unwrap_or(0).saturating_add(n));
+            }),
+            Figure::CacheConfig => capacity(rank, &sample, readings),
+        }
+    }
+    if any {
+        readings.end();
+    } else {
+        readings.fault(ReadFault::Malformed);
+    }
+}
+
+/// Capacity from a configuration that is told in labels. Some versions report it once for all engines, and some say
+/// `None`: then discovery knows, or nobody.
+fn capacity(rank: RankNumber, sample: &Sample, readings: &mut Readings) {
+    if rank == RankNumber::NotTold {
+        return;
+    }
+    let blocks = sample.number("num_gpu_blocks").map(u64::from);
+    let block_size = sample.number("block_size").map(u64::from);
+    if let (Some(blocks), Some(block_size)) = (blocks, block_size)
+        && let Some(draft) = readings.at(rank)
+    {
+        draft.rest.capacity_tokens = blocks.checked_mul(block_size).filter(|&tokens| tokens > 0);
+    }
+}
+
+fn rank(sample: &Sample, label: &str) -> RankNumber {
+    match sample.label(label) {
+        None => RankNumber::NotTold,
+        Some(text) => text.parse().map_or(RankNumber::Nonsense, RankNumber::Is),
+    }
+}
+
+fn figure(line: &str) -> Option<(Figure, &'static str, Sample)> {
+    let (label, rest) = if let Some(rest) = line.strip_prefix("vllm:") {
+        ("engine", rest)
+    } else {
+        ("dp_rank", line.strip_prefix("sglang:")?)
+    };
+    let name = rest.get(..rest.find(['{', ' '])?)?;
+    let figure = match (label, name) {
+        ("engine", "num_requests_running") | ("dp_rank", "num_running_reqs") => Figure::Running,
+        ("engine", "num_requests_waiting") | ("dp_rank", "num_queue_reqs") => Figure::Waiting,
+        ("engine", "kv_cache_usage_perc" | "gpu_cache_usage_perc") | ("dp_rank", "token_usage") => {
+            Figure::KvShare
+        }
+        ("engine", "cache_config_info") => Figure::CacheConfig,
+        // Those of SGLang count finished requests.
+        ("engine", "prompt_tokens_total" | "generation_tokens_total") => Figure::Progress,
+        ("dp_rank", "num_used_tokens") => Figure::UsedTokens,
+        ("dp_rank", "max_total_num_tokens") => Figure::CapacityTokens,
+        _ => return None,
+    };
+    Some((figure, label, sample(rest.get(name.len()..)?)?))
+}

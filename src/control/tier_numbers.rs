@@ -1,0 +1,61 @@
+//! Numbers for what ranks hold in their lower tiers. In the index each such tier is like a rank of its own that holds
+//! what the tier or a nearer one holds, so that one walk finds both. Numbers are given from the highest rank number
+//! down, so that they never meet the fleet's ranks, and are kept for ever, as those are.
+
+use super::kv_events::{Tier, TierNumbers};
+use crate::base::RankIndex;
+use crate::base::limits::RANKS_MAX;
+use std::cell::{Cell, RefCell};
+
+/// All that were given, on the control plane's thread.
+#[derive(Debug, Default)]
+pub(super) struct GivenNumbers {
+    /// The position is the number's distance from the highest.
+    given: RefCell<Vec<(RankIndex, Tier)>>,
+    rank_count: Cell<usize>,
+}
+
+impl GivenNumbers {
+    /// Most ranks that the fleet may have now.
+    pub(super) fn ranks_max(&self) -> usize {
+        RANKS_MAX - self.given.borrow().len()
+    }
+
+    /// Notes how many ranks the fleet has.
+    pub(super) fn set_rank_count(&self, rank_count: usize) {
+        self.rank_count.set(rank_count);
+    }
+}
+
+impl TierNumbers for GivenNumbers {
+    fn number(&self, rank: RankIndex, tier: Tier) -> Option<RankIndex> {
+        let mut given = self.given.borrow_mut();
+        let known = given.iter().position(|other| *other == (rank, tier));
+        let position = known.unwrap_or(given.len());
+        if known.is_none() {
+            if self.rank_count.get() + given.len() >= RANKS_MAX {
+                return None;
+            }
+            given.push((rank, tier));
+        }
+        RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(position)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_stable_and_never_a_rank() {
+        let numbers = GivenNumbers::default();
+        numbers.set_rank_count(RANKS_MAX - 2);
+        let highest = u16::try_from(RANKS_MAX - 1).unwrap();
+        let first = numbers.number(RankIndex(5), Tier::Host);
+        assert_eq!(first, Some(RankIndex(highest)));
+        assert_eq!(numbers.number(RankIndex(5), Tier::Disk), Some(RankIndex(highest - 1)));
+        assert_eq!(numbers.number(RankIndex(6), Tier::Host), None, "no room");
+        assert_eq!(numbers.number(RankIndex(5), Tier::Host), first);
+        assert_eq!(numbers.ranks_max(), RANKS_MAX - 2);
+    }
+}

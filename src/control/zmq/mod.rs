@@ -1,0 +1,13 @@
+//! ZeroMQ as far as engines use it towards a router: endpoints, and connections to their publishers and replay sockets
+//! over our own ZMTP. Shared by the KV-event feeds and the load reports; knows neither. Limits: one message of 64 MiB
+//! per connection, every handshake within 5 s. Must never trust a claimed length, or wait on a dead peer.
+
+mod endpoint;
+mod loss;
+mod socket;
+pub mod zmtp;
+
+pub use endpoint::{Endpoint, EndpointError, Place, Side};
+pub use loss::LossReason;
+pub use socket::{Connection, SocketError, Source, encode_message};
+pub use zmtp::ZmtpError;

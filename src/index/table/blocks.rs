@@ -1,0 +1,288 @@
+//! The owner's side of runs: made, extended, cut short, split where paths part, and given back.
+
+use super::super::words::CellId;
+use super::cells::{CELL_PAIRS, CHUNK_BYTES};
+use super::run::{RUN_BLOCKS_MAX, RUN_CELLS, RunId};
+use super::{Location, TableWriter};
+use crate::block::BlockKey;
+
+/// Cells that one store can take: two copies of a run's blocks when it is split, and its sets.
+pub(in super::super) const STORE_CELLS_MAX: usize = 2 * RUN_CELLS + 4;
+const _: () = assert!(STORE_CELLS_MAX * 128 <= CHUNK_BYTES || cfg!(feature = "loom"));
+
+impl TableWriter {
+    /// Blocks of a run.
+    pub(in super::super) fn block_count(&self, run: RunId) -> usize {
+        self.run(run).map_or(0, super::Run::block_count)
+    }
+
+    /// The run that this one follows; `None` for roots and for runs whose parent was never stored.
+    pub(in super::super) fn parent(&self, run: RunId) -> Option<RunId> {
+        self.run(run).map(super::Run::parent).filter(|parent| *parent != RunId::default())
+    }
+
+    /// True for a run that no parent lists: a root, or a block of which only children were stored.
+    pub(in super::super) fn is_unlisted(&self, run: RunId) -> bool {
+        self.run(run).is_none_or(|run| self.table.length_at(run, 0) == 0)
+    }
+
+    /// When the run was last walked or stored.
+    pub(in super::super) fn used(&self, run: RunId) -> u32 {
+        self.run(run).map_or(0, super::Run::used)
+    }
+
+    /// Marks the run as used now.
+    pub(in super::super) fn use_now(&self, run: RunId) {
+        if let Some(run) = self.run(run) {
+            run.use_at(self.table.epoch());
+        }
+    }
+
+    /// Makes a run of one block after `parent` (listed there), or an unlisted one of a key alone.
+    pub(in super::super) fn create(
+        &mut self,
+        parent: Option<RunId>,
+        key: BlockKey,
+        block_bytes: u16,
+    ) -> Option<RunId> {
+        let id = self.take_run()?;
+        let made = self.fill(id, parent, key, block_bytes);
+        if !made {
+            self.put_run(id);
+        }
+        made.then_some(id)
+    }
+
+    fn fill(&mut self, id: RunId, parent: Option<RunId>, key: BlockKey, block_bytes: u16) -> bool {
+        let Some(cell) = self.take_cell() else { return false };
+        self.table.cells.set_pair(cell, 0, key.to_word(), block_bytes);
+        self.begin(id);
+        if let Some(run) = self.run(id) {
+            run.set_cell(0, cell);
+            run.set_parent(parent.unwrap_or_default());
+            run.set_block_count(1);
+        }
+        self.end(id);
+        let listed = parent.is_none_or(|parent| self.add_length(parent, block_bytes, key));
+        if listed && self.insert(key, Location { run: id, offset: 0 }) {
+            self.use_now(id);
+            return true;
+        }
+        if let Some(parent) = parent.filter(|_| listed) {
+            self.drop_length(parent, block_bytes);
+        }
+        self.empty(id);
+        false
+    }
+
+    /// Lists a run, so far unlisted, at its parent. False: refused there.
+    pub(in super::super) fn adopt(&mut self, id: RunId, parent: RunId, block_bytes: u16) -> bool {
+        let Some(run) = self.run(id) else { return false };
+        let cell = run.cell(0);
+        let Some(key) = self.key(id, 0) else { return false };
+        if !self.add_length(parent, block_bytes, key) {
+            return false;
+        }
+        self.begin(id);
+        self.table.cells.set_pair(cell, 0, key.to_word(), block_bytes);
+        if let Some(run) = self.run(id) {
+            run.set_parent(parent);
+        }
+        self.end(id);
+        true
+    }
+
+    /// True when a run can be extended by a block that only its only holder has.
+    pub(in super::super) fn may_append(&self, id: RunId, lane: u16) -> bool {
+        self.block_count(id) < RUN_BLOCKS_MAX
+            && self.is_only_holder(id, lane)
+            && !self.has_children(id)
+            && !self.is_unlisted(id)
+    }
+
+    /// Extends a run for which [`TableWriter::may_append`] holds. False: refused.
+    pub(in super::super) fn append(&mut self, id: RunId, key: BlockKey, block_bytes: u16) -> bool {
+        let offset = self.block_count(id);
+        let taken = if offset.is_multiple_of(CELL_PAIRS) { self.take_cell() } else { None };
+        if taken.is_none() && offset.is_multiple_of(CELL_PAIRS) {
+            return false;
+        }
+        if !self.insert(key, Location { run: id, offset }) {
+            taken.into_iter().for_each(|cell| self.pool.put(cell));
+            return false;
+        }
+        let Some(run) = self.run(id) else { return false };
+        if let Some(cell) = taken {
+            run.set_cell(offset / CELL_PAIRS, cell);
+        }
+        let cell = run.cell(offset / CELL_PAIRS);
+        self.table.cells.set_pair(cell, offset % CELL_PAIRS, key.to_word(), block_bytes);
+        run.set_block_count(offset + 1);
+        run.use_at(self.table.epoch());
+        true
+    }
+
+    /// Cuts blocks that nobody holds off the end of a run without children; at least one stays.
+    pub(in super::super) fn trim(&mut self, id: RunId) {
+        let count = self.block_count(id);
+        let held = usize::try_from(64 - self.held_blocks(id).leading_zeros()).unwrap_or(0);
+        if held.max(1) < count {
+            self.truncate(id, held.max(1));
+        }
+    }
+
+    /// Cuts a run to its first `left` blocks, at least one. Nobody else than whole holders has the others.
+    pub(in super::super) fn truncate(&mut self, id: RunId, left: usize) {
+        let count = self.block_count(id);
+        for offset in left..count {
+            self.forget_block(Location { run: id, offset });
+        }
+        self.begin(id);
+        if let Some(run) = self.run(id) {
+            run.set_block_count(left);
+        }
+        self.promote(id);
+        self.put_cells(id, left.div_ceil(CELL_PAIRS)..count.div_ceil(CELL_PAIRS));
+        self.end(id);
+    }
+
+    /// Gives a run without children back; returns its parent, where it is not listed any more.
+    pub(in super::super) fn destroy(&mut self, id: RunId) -> Option<RunId> {
+        let parent = self.parent(id);
+        let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, 0));
+        for offset in 0..self.block_count(id) {
+            self.forget_block(Location { run: id, offset });
+        }
+        self.empty(id);
+        self.put_run(id);
+        if let Some(parent) = parent {
+            self.drop_length(parent, block_bytes);
+        }
+        parent
+    }
+
+    /// Splits a run before the block `at`, which is neither the first nor past the end: the blocks before it get a run of
+    /// their own, which is returned; the others keep the run, and so its children keep their parent. `None`: refused,
+    /// nothing has changed.
+    pub(in super::super) fn split(&mut self, id: RunId, at: usize) -> Option<RunId> {
+        let count = self.block_count(id);
+        let head = self.take_run()?;
+        let (front, back) = (self.copy_cells(id, 0, at), self.copy_cells(id, at, count - at));
+        let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, at));
+        let listed = self.key(id, at);
+        let whole = front.len() == at.div_ceil(CELL_PAIRS)
+            && back.len() == (count - at).div_ceil(CELL_PAIRS);
+        self.begin(head);
+        if let (Some(head), Some(run)) = (self.run(head), self.run(id)) {
+            head.set_parent(run.parent());
+            front.iter().enumerate().for_each(|(index, cell)| head.set_cell(index, *cell));
+            head.set_block_count(at);
+            head.use_at(run.used());
+        }
+        self.end(head);
+        if !whole
+            || !self.copy_holders(id, head, at)
+            || !listed.is_some_and(|key| self.add_length(head, block_bytes, key))
+        {
+            back.into_iter().for_each(|cell| self.pool.put(cell));
+            self.unmake(head, &front);
+            return None;
+        }
+        self.move_blocks(id, head, at, count);
+        self.cut_front(id, head, at, count, &back);
+        Some(head)
+    }
+
+    /// A split that failed half-way.
+    fn unmake(&mut self, head: RunId, front: &[CellId]) {
+        self.begin(head);
+        self.clear_ranks(head);
+        if let Some(run) = self.run(head) {
+            run.set_block_count(0);
+        }
+        front.iter().for_each(|cell| self.pool.put(*cell));
+        self.end(head);
+        self.put_run(head);
+    }
+
+    /// Readers find the first blocks in their new run from here on; the old one still says the same.
+    fn move_blocks(&self, from: RunId, to: RunId, at: usize, count: usize) {
+        for offset in 0..at.min(count) {
+            if let Some(key) = self.key(from, offset) {
+                let (from, to) = (Location { run: from, offset }, Location { run: to, offset });
+                self.relocate(key, from, to);
+            }
+        }
+    }
+
+    /// Takes the blocks before `at` out of a run. Its new first block is found at its new offset before the change ends, so
+    /// that a reader who comes from the new run before it finds it.
+    fn cut_front(&mut self, id: RunId, head: RunId, at: usize, count: usize, back: &[CellId]) {
+        let keys: Vec<_> = (at..count).filter_map(|offset| self.key(id, offset)).collect();
+        let moved = |offset: usize| {
+            let (from, to) = (offset, offset - at);
+            (Location { run: id, offset: from }, Location { run: id, offset: to })
+        };
+        self.begin(id);
+        self.put_cells(id, 0..count.div_ceil(CELL_PAIRS));
+        if let Some(run) = self.run(id) {
+            back.iter().enumerate().for_each(|(index, cell)| run.set_cell(index, *cell));
+            run.set_block_count(count - at);
+            run.set_parent(head);
+        }
+        self.shift_holders(id, at);
+        let mut moves = keys.into_iter().zip((at..count).map(moved));
+        if let Some((key, (from, to))) = moves.next() {
+            self.relocate(key, from, to);
+        }
+        self.end(id);
+        moves.for_each(|(key, (from, to))| self.relocate(key, from, to));
+    }
+
+    /// Copies of `count` blocks from `first` on, in cells of their own; fewer than that when memory ran out.
+    fn copy_cells(&mut self, id: RunId, first: usize, count: usize) -> Vec<CellId> {
+        let mut cells = Vec::with_capacity(RUN_CELLS);
+        for start in (0..count).step_by(CELL_PAIRS) {
+            let Some(cell) = self.take_cell() else { break };
+            cells.push(cell);
+            let Some(run) = self.run(id) else { break };
+            for index in 0..CELL_PAIRS.min(count - start) {
+                let offset = first + start + index;
+                let (key, length) =
+                    (self.table.key_at(run, offset), self.table.length_at(run, offset));
+                self.table.cells.set_pair(cell, index, key, length);
+            }
+        }
+        cells
+    }
+
+    /// Gives all that a run has back, but for its number and its place at its parent.
+    fn empty(&mut self, id: RunId) {
+        let count = self.block_count(id);
+        self.begin(id);
+        self.clear_ranks(id);
+        if let Some(run) = self.run(id) {
+            run.set_block_count(0);
+        }
+        self.put_cells(id, 0..count.div_ceil(CELL_PAIRS));
+        self.end(id);
+    }
+
+    fn forget_block(&mut self, location: Location) {
+        if let Some(key) = self.key(location.run, location.offset) {
+            self.forget(key, location);
+        }
+    }
+
+    fn key(&self, run: RunId, offset: usize) -> Option<BlockKey> {
+        BlockKey::from_word(self.table.key_at(self.run(run)?, offset))
+    }
+
+    fn put_cells(&mut self, id: RunId, range: std::ops::Range<usize>) {
+        for index in range {
+            if let Some(cell) = self.table.run(id).map(|run| run.cell(index)) {
+                self.pool.put(cell);
+            }
+        }
+    }
+}

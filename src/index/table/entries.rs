@@ -1,0 +1,181 @@
+//! The owner's side of the locator: find, insert, move, forget, grow. [`TableWriter::make_room`], the longest step,
+//! moves half of one segment.
+
+use super::TableWriter;
+use super::locator::{
+    Location, Segment, entry_of, entry_tag, home_of, location_of, place_of, tag_of,
+};
+use super::writer::segment_bytes;
+use crate::block::BlockKey;
+
+impl TableWriter {
+    /// Where the block of that key is.
+    pub(in super::super) fn find(&self, key: BlockKey) -> Option<Location> {
+        let tag = tag_of(key);
+        let segment = self.table.locator.segment(self.table.locator.directory.segment_of(tag))?;
+        let mask = segment.slots.len() - 1;
+        let mut slot = home_of(tag, segment.slots.len());
+        loop {
+            let entry = segment.entry(slot);
+            if entry == 0 {
+                return None;
+            }
+            if entry_tag(entry) == tag {
+                let location = location_of(entry);
+                let run = self.run(location.run)?;
+                if self.table.key_at(run, location.offset) == key.to_word() {
+                    return Some(location);
+                }
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+
+    /// Adds an entry for a key that has none. False: the segment is full.
+    pub(super) fn insert(&mut self, key: BlockKey, location: Location) -> bool {
+        let tag = tag_of(key);
+        let name = self.table.locator.directory.segment_of(tag);
+        let (Some(segment), Some(part)) =
+            (self.table.locator.segment(name), self.parts.get_mut(name))
+        else {
+            return false;
+        };
+        if part.filled >= filled_max(segment.slots.len()) {
+            return false;
+        }
+        put(segment, entry_of(tag, location));
+        part.filled += 1;
+        self.entry_count += 1;
+        true
+    }
+
+    /// Says that a block is in another place now.
+    pub(super) fn relocate(&self, key: BlockKey, from: Location, to: Location) {
+        let tag = tag_of(key);
+        if let Some((segment, slot)) = self.slot_of(tag, from) {
+            segment.set_entry(slot, entry_of(tag, to));
+        }
+    }
+
+    /// Removes an entry. Others of the segment may change their slots.
+    pub(super) fn forget(&mut self, key: BlockKey, location: Location) {
+        let tag = tag_of(key);
+        let name = self.table.locator.directory.segment_of(tag);
+        let Some((segment, slot)) = self.slot_of(tag, location) else {
+            debug_assert!(false, "a block without its entry");
+            return crate::base::count_broken_invariant();
+        };
+        segment.shifting(|| shift_back(segment, slot));
+        if let Some(part) = self.parts.get_mut(name) {
+            part.filled = part.filled.saturating_sub(1);
+        }
+        self.entry_count = self.entry_count.saturating_sub(1);
+    }
+
+    /// Splits the segment of a key that may be inserted next, if it is getting full and the budget allows.
+    pub(in super::super) fn make_room(&mut self, key: BlockKey) {
+        let tag = tag_of(key);
+        let segment = self.table.locator.directory.segment_of(tag);
+        let Some(part) = self.parts.get(segment) else { return };
+        let (filled, depth) = (part.filled, part.depth);
+        if filled >= split_at(self.shape.segment_slots)
+            && self.fits(segment_bytes(self.shape.segment_slots))
+            && (depth < self.table.locator.directory.depth()
+                || self.table.locator.directory.deepen())
+        {
+            self.split_segment(segment, place_of(tag, depth), depth);
+        }
+    }
+
+    fn slot_of(&self, tag: u64, location: Location) -> Option<(&Segment, usize)> {
+        let segment = self.table.locator.segment(self.table.locator.directory.segment_of(tag))?;
+        let wanted = entry_of(tag, location);
+        let mask = segment.slots.len() - 1;
+        let mut slot = home_of(tag, segment.slots.len());
+        loop {
+            match segment.entry(slot) {
+                0 => return None,
+                entry if entry == wanted => return Some((segment, slot)),
+                _ => slot = (slot + 1) & mask,
+            }
+        }
+    }
+
+    /// Splits a segment, whose keys agree in `low` up to bit `depth`, by that bit.
+    fn split_segment(&mut self, source: usize, low: usize, depth: u32) {
+        let new = self.parts.len();
+        let (Ok(name), true) = (u32::try_from(new), self.add_segment(depth + 1)) else { return };
+        let locator = &self.table.locator;
+        let (Some(from), Some(to)) = (locator.segment(source), locator.segment(new)) else {
+            return;
+        };
+        let moves = |entry: u64| entry != 0 && entry_tag(entry) >> depth & 1 == 1;
+        let mut moved = 0;
+        for slot in 0..from.slots.len() {
+            let entry = from.entry(slot);
+            if moves(entry) {
+                put(to, entry);
+                moved += 1;
+            }
+        }
+        // From here on readers find the copies.
+        locator.directory.point(low | 1 << depth, depth + 1, name);
+        for slot in 0..from.slots.len() {
+            // Removing shifts another entry into the slot, which may have moved as well.
+            while moves(from.entry(slot)) {
+                from.shifting(|| shift_back(from, slot));
+            }
+        }
+        if let Some(part) = self.parts.get_mut(source) {
+            part.depth = depth + 1;
+            part.filled = part.filled.saturating_sub(moved);
+        }
+        if let Some(part) = self.parts.get_mut(new) {
+            part.filled = moved;
+        }
+    }
+}
+
+/// Puts an entry into the first free slot from its home on.
+fn put(segment: &Segment, entry: u64) {
+    let mask = segment.slots.len().wrapping_sub(1);
+    let mut slot = home_of(entry_tag(entry), segment.slots.len());
+    for _ in 0..segment.slots.len() {
+        if segment.entry(slot) == 0 {
+            return segment.set_entry(slot, entry);
+        }
+        slot = (slot + 1) & mask;
+    }
+}
+
+/// Empties a slot; entries behind it that would not be found any more are shifted back, one after the other.
+fn shift_back(segment: &Segment, emptied: usize) {
+    let mask = segment.slots.len().wrapping_sub(1);
+    let mut hole = emptied;
+    let mut next = emptied;
+    for _ in 0..mask {
+        next = (next + 1) & mask;
+        let entry = segment.entry(next);
+        if entry == 0 {
+            break;
+        }
+        // An entry may go as far back as its home, not further.
+        let from_home = next.wrapping_sub(home_of(entry_tag(entry), segment.slots.len())) & mask;
+        if from_home < next.wrapping_sub(hole) & mask {
+            continue;
+        }
+        segment.set_entry(hole, entry);
+        hole = next;
+    }
+    segment.set_entry(hole, 0);
+}
+
+/// A segment is split at thirteen sixteenths: probes are still short, and there is room until the next chance to split.
+const fn split_at(slots: usize) -> usize {
+    slots - slots / 16 * 3
+}
+
+/// A segment is full with one slot in sixteen empty, so that probes end.
+const fn filled_max(slots: usize) -> usize {
+    slots - slots.div_ceil(16)
+}

@@ -1,0 +1,225 @@
+//! The owner's side of lists of pairs, and of the child lengths of a run, which live in their word while there are up to
+//! four and in a list beyond. Additions publish one word; whatever takes a pair out does so under the run's stamp.
+
+use super::super::words::{CellId, LANES, cell_of, from_lanes, lanes, many, with};
+use super::TableWriter;
+use super::cells::{CELL_PAIRS, LIST_CELLS_MAX};
+use super::run::RunId;
+use crate::block::BlockKey;
+
+/// Different lengths of children that one run can have. Past it children are refused.
+const LENGTHS_MAX: usize = 480;
+
+/// A list of lengths has, beside how many children have a length, a filter of their keys: a walk at a fork with
+/// many lengths then looks up one child or two, not one for each length. A filter forgets nothing before its length goes.
+const COUNT_BITS: u32 = 24;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+/// Of a length whose children came before the list.
+const FILTER_OF_ALL: u64 = !COUNT_MAX;
+
+/// The filter bit of a child.
+#[inline]
+pub(super) const fn filter_bit(child: BlockKey) -> u64 {
+    let bits = (u64::BITS - COUNT_BITS) as u64;
+    1 << (COUNT_BITS as u64 + (child.to_word() >> 36 & 0xffff) * bits / (1 << 16))
+}
+
+/// A pair of a list.
+#[derive(Clone, Copy)]
+pub(super) struct Listed {
+    pub cell: CellId,
+    pub index: usize,
+    pub word: u64,
+    pub half: u16,
+}
+
+impl TableWriter {
+    /// True when a run follows this one.
+    pub(in super::super) fn has_children(&self, run: RunId) -> bool {
+        self.run(run).is_some_and(|run| run.lengths() != 0)
+    }
+
+    /// Counts one more child of that length; false when the list or the memory is full.
+    pub(super) fn add_length(&mut self, id: RunId, length: u16, child: BlockKey) -> bool {
+        let Some(word) = self.run(id).map(super::Run::lengths) else { return false };
+        if let Some(first) = cell_of(word) {
+            return self.add_listed_length(first, length, child);
+        }
+        let counts = self.owned(id).child_counts;
+        if let Some(wider) = with(word, length) {
+            if let Some(owned) = self.owned_mut(id) {
+                owned.child_counts = recount(word, &counts, wider, length);
+            }
+            if let Some(run) = self.run(id) {
+                run.set_lengths(wider);
+            }
+            return true;
+        }
+        let Some(cell) = self.take_cell() else { return false };
+        let before = counted(word, &counts)
+            .map(|(length, count)| (length, FILTER_OF_ALL | u64::from(count).min(COUNT_MAX)));
+        for (index, (length, word)) in before.chain([(length, filter_bit(child) | 1)]).enumerate() {
+            self.table.cells.set_pair(cell, index, word, length);
+        }
+        if let Some(run) = self.run(id) {
+            run.set_lengths(many(cell));
+        }
+        true
+    }
+
+    /// Counts one child of that length less; the length goes with the last one.
+    pub(super) fn drop_length(&mut self, id: RunId, length: u16) {
+        let Some(word) = self.run(id).map(super::Run::lengths) else { return };
+        if let Some(first) = cell_of(word) {
+            return self.drop_listed_length(id, first, length);
+        }
+        let counts = self.owned(id).child_counts;
+        let dropped = |(lane, count): (u16, u32)| {
+            (lane, if lane == length { count.saturating_sub(1) } else { count })
+        };
+        let left = || counted(word, &counts).map(dropped).filter(|(_, count)| *count > 0);
+        self.set_lengths(id, left);
+    }
+
+    fn set_lengths<I: Iterator<Item = (u16, u32)>>(&mut self, id: RunId, left: impl Fn() -> I) {
+        if let Some(owned) = self.owned_mut(id) {
+            owned.child_counts = [0; LANES];
+            for (to, (_, count)) in owned.child_counts.iter_mut().zip(left()) {
+                *to = count;
+            }
+        }
+        if let Some(run) = self.run(id) {
+            run.set_lengths(from_lanes(left().map(|(lane, _)| lane)));
+        }
+    }
+
+    fn add_listed_length(&mut self, first: CellId, length: u16, child: BlockKey) -> bool {
+        let (found, count) = self.find_listed(first, length);
+        if let Some(found) = found {
+            let more = u64::from(found.word & COUNT_MAX < COUNT_MAX);
+            self.set_listed(found, (found.word + more) | filter_bit(child));
+            return true;
+        }
+        count < LENGTHS_MAX && self.push_listed(first, filter_bit(child) | 1, length)
+    }
+
+    fn drop_listed_length(&mut self, id: RunId, first: CellId, length: u16) {
+        let (Some(found), _) = self.find_listed(first, length) else { return };
+        if found.word & COUNT_MAX > 1 {
+            return self.set_listed(found, found.word - 1);
+        }
+        self.begin(id);
+        if self.listed(first).nth(LANES + 1).is_none() {
+            let mut left = Vec::with_capacity(LANES);
+            self.table.cells.for_each(first, |half, word| {
+                left.push((half, u32::try_from(word & COUNT_MAX).unwrap_or(u32::MAX)));
+            });
+            left.retain(|(half, _)| *half != length);
+            left.sort_unstable();
+            self.set_lengths(id, || left.iter().copied());
+            self.pool.put(first);
+        } else {
+            self.take_out(first, found);
+        }
+        self.end(id);
+    }
+
+    /// The pair with that half; and how many pairs there are up to it, or in all.
+    pub(super) fn find_listed(&self, first: CellId, half: u16) -> (Option<Listed>, usize) {
+        let mut count = 0;
+        let found = self.listed(first).find(|listed| {
+            count += 1;
+            listed.half == half
+        });
+        (found, count)
+    }
+
+    pub(super) fn set_listed(&self, listed: Listed, word: u64) {
+        self.table.cells.store(listed.cell, listed.index, word);
+    }
+
+    /// Adds a pair; false when there is no cell for it.
+    pub(super) fn push_listed(&mut self, first: CellId, word: u64, half: u16) -> bool {
+        let (mut last, mut index) = (first, 0);
+        let mut cell_count = 1;
+        for listed in self.listed(first) {
+            cell_count += usize::from(listed.cell != last);
+            (last, index) = (listed.cell, listed.index + 1);
+        }
+        if index < CELL_PAIRS {
+            self.table.cells.set_pair(last, index, word, half);
+            return true;
+        }
+        if cell_count >= LIST_CELLS_MAX {
+            return false;
+        }
+        let Some(next) = self.take_cell() else { return false };
+        self.table.cells.set_pair(next, 0, word, half);
+        self.table.cells.set_next(last, Some(next));
+        true
+    }
+
+    /// Under the run's stamp: takes a pair out; the last one fills the gap. True when the list is empty then; its first cell
+    /// is still there.
+    pub(super) fn take_out(&mut self, first: CellId, listed: Listed) -> bool {
+        let (mut before, mut last) = (first, listed);
+        for next in self.listed(first) {
+            if next.index == 0 && next.cell != first {
+                before = last.cell;
+            }
+            last = next;
+        }
+        let cells = &self.table.cells;
+        cells.set_pair(listed.cell, listed.index, last.word, last.half);
+        cells.set_pair(last.cell, last.index, 0, 0);
+        if last.index > 0 {
+            return false;
+        }
+        if last.cell == first {
+            return true;
+        }
+        cells.set_next(before, None);
+        self.pool.put(last.cell);
+        false
+    }
+
+    /// Gives the cells of a list back. Under the stamp of the run that nothing refers to it from any more.
+    pub(super) fn put_list(&mut self, first: CellId) {
+        let mut cell = Some(first);
+        for _ in 0..LIST_CELLS_MAX {
+            let Some(given) = cell else { return };
+            cell = self.table.cells.next(given);
+            self.pool.put(given);
+        }
+    }
+
+    pub(super) fn listed(&self, first: CellId) -> impl Iterator<Item = Listed> + use<'_> {
+        let cells = &self.table.cells;
+        let in_order = std::iter::successors(Some(first), |cell| cells.next(*cell));
+        let all = in_order.take(LIST_CELLS_MAX).flat_map(move |cell| {
+            let pairs = cells.pairs(cell);
+            (0..CELL_PAIRS).map(move |index| Listed {
+                cell,
+                index,
+                word: pairs.word(index),
+                half: pairs.half(index),
+            })
+        });
+        all.take_while(|listed| listed.half != 0)
+    }
+}
+
+/// The lanes of a word with their counts.
+fn counted(word: u64, counts: &[u32; LANES]) -> impl Iterator<Item = (u16, u32)> + use<> {
+    lanes(word).zip(*counts)
+}
+
+/// The counts of `word` in the order of the lanes of `wider`, with one more for `length`.
+fn recount(word: u64, counts: &[u32; LANES], wider: u64, length: u16) -> [u32; LANES] {
+    let mut recounted = [0; LANES];
+    for (to, lane) in recounted.iter_mut().zip(lanes(wider)) {
+        let count = counted(word, counts).find(|(other, _)| *other == lane).map_or(0, |(_, n)| n);
+        *to = count.saturating_add(u32::from(lane == length));
+    }
+    recounted
+}

@@ -1,0 +1,281 @@
+//! Where a key's block lies: key to (run, offset), one word an entry. Readers look up the first block of a run with
+//! it, the owner any block.
+//!
+//! Extendible hashing: a directory, indexed by the low bits of the key, names the segment of a key. A segment is a
+//! small open-addressing table with linear probing. One that gets full is split: half of its entries go to a new
+//! segment. So growth comes in small equal steps, nothing is ever copied as a whole, and no memory that a reader may look
+//! at is ever freed. Removal shifts later entries back, so probes do not get longer with age.
+//!
+//! An entry has the low 35 bits of its key, which choose segment and slot; whether it is the key itself says the
+//! run it leads to.
+
+use super::run::{RUN_BLOCKS_MAX, RunId};
+use super::shelves::Shelves;
+use crate::block::BlockKey;
+use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crossbeam_utils::CachePadded;
+use std::sync::OnceLock;
+
+const TAG_BITS: u32 = 35;
+const OFFSET_BITS: u32 = 6;
+/// Levels of the directory.
+const LEVELS: usize = DIRECTORY_BITS as usize + 1;
+const RUN_BITS: u32 = 64 - TAG_BITS - OFFSET_BITS;
+/// Runs of one slice.
+pub(super) const RUNS_MAX: usize = (1 << RUN_BITS) - 1;
+/// Low bits of a tag that the directory may use; the bits above choose the slot.
+const DIRECTORY_BITS: u32 = 24;
+/// Most slots of a segment, so that what chooses the slot is within the tag.
+pub(super) const SLOTS_MAX: usize = 1 << (TAG_BITS - DIRECTORY_BITS);
+/// Looks at a key before a reader that always meets changes gives up and calls it a miss; few in models.
+const LOOKS_MAX: usize = if cfg!(feature = "loom") { 4 } else { 64 };
+
+const _: () = assert!(RUN_BLOCKS_MAX <= 1 << OFFSET_BITS);
+
+/// A block: its run, and how many blocks of the run are before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Location {
+    pub run: RunId,
+    pub offset: usize,
+}
+
+/// What a reader found at a location.
+pub(super) enum Found<T> {
+    Here(T),
+    /// Another key.
+    Other,
+    /// The run is changing.
+    Disturbed,
+}
+
+/// Key to location, as readers see it.
+#[derive(Debug)]
+pub(super) struct Locator {
+    pub(super) directory: Directory,
+    /// Filled from the front, one by one. INVARIANT: the directory names only places that are filled.
+    pub(super) segments: Shelves<Segment>,
+}
+
+/// Which segment a key is in.
+#[derive(Debug)]
+pub(super) struct Directory {
+    /// Low bits of a key that count. INVARIANT: the levels `0..=depth` of `names` are filled.
+    depth: CachePadded<AtomicU32>,
+    depth_max: u32,
+    /// Level 0 has the place 0, level `n` the places from `1 << (n - 1)` to `1 << n`.
+    names: [OnceLock<Box<[AtomicU32]>>; LEVELS],
+}
+
+/// A part of the locator with its own probe sequences.
+#[derive(Debug)]
+pub(super) struct Segment {
+    /// Odd while entries are being shifted.
+    moves: AtomicU64,
+    /// A power of two of slots, of which some are always 0 (empty), so that probes end early.
+    pub(super) slots: Box<[AtomicU64]>,
+}
+
+impl Locator {
+    pub(super) fn new(segments_max: usize) -> Self {
+        Self { directory: Directory::new(segments_max), segments: Shelves::new(segments_max) }
+    }
+
+    /// Asks `look` about the locations that the key may have until it finds it. A miss is exact unless the entry itself
+    /// was under change at each of `LOOKS_MAX` looks: moves inside a segment are covered by its *moves* (a sequence lock),
+    /// moves to another segment by a second look at the directory, moves to another run by a second look at the slot.
+    #[inline]
+    pub(super) fn find<T>(
+        &self,
+        key: BlockKey,
+        mut look: impl FnMut(Location) -> Found<T>,
+    ) -> Option<T> {
+        for _ in 0..LOOKS_MAX {
+            match self.try_find(tag_of(key), &mut look) {
+                Found::Here(found) => return Some(found),
+                Found::Other => return None,
+                Found::Disturbed => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn try_find<T>(&self, tag: u64, look: &mut impl FnMut(Location) -> Found<T>) -> Found<T> {
+        let name = self.directory.segment_of(tag);
+        let Some(segment) = self.segment(name) else { return Found::Other };
+        // ordering: Acquire pairs with the Release store at the end of `Segment::shifting`.
+        let moves = segment.moves.load(Ordering::Acquire);
+        let mut disturbed = false;
+        let mut index = home_of(tag, segment.slots.len());
+        for _ in 0..segment.slots.len() {
+            let Some(slot) = segment.slots.get(index) else { break };
+            // ordering: Acquire pairs with the Release stores of entries: the run is as the entry says.
+            let entry = slot.load(Ordering::Acquire);
+            if entry == 0 {
+                break;
+            }
+            if entry >> (64 - TAG_BITS) == tag {
+                match look(location_of(entry)) {
+                    Found::Here(found) => return Found::Here(found),
+                    // ordering: Relaxed: `look` has read the run's stamp with Acquire; if the run was already changed,
+                    // the entry's change, made before the end of the run's, is visible.
+                    Found::Other => disturbed |= slot.load(Ordering::Relaxed) != entry,
+                    Found::Disturbed => disturbed = true,
+                }
+            }
+            index = (index + 1) & (segment.slots.len() - 1);
+        }
+        // ordering: the Acquire fence pairs with the Release fence in `Segment::shifting`: if we saw a slot in a later
+        // state, we see the directory and the moves as they were made before it.
+        fence(Ordering::Acquire);
+        // ordering: Relaxed, ordered by the fence above.
+        let undisturbed = !disturbed
+            && moves.is_multiple_of(2)
+            && segment.moves.load(Ordering::Relaxed) == moves
+            && self.directory.segment_of(tag) == name;
+        if undisturbed { Found::Other } else { Found::Disturbed }
+    }
+
+    #[inline]
+    pub(super) fn segment(&self, index: usize) -> Option<&Segment> {
+        self.segments.get(index)
+    }
+}
+
+impl Directory {
+    /// A directory of one segment, number 0, that can grow to name `segments_max`, with two bits to spare for segments that
+    /// fill faster than others.
+    fn new(segments_max: usize) -> Self {
+        let depth_max = (segments_max.next_power_of_two().ilog2() + 2).min(DIRECTORY_BITS);
+        let names: [OnceLock<Box<[AtomicU32]>>; LEVELS] = std::array::from_fn(|_| OnceLock::new());
+        if let Some(level) = names.first() {
+            level.get_or_init(|| std::iter::once(AtomicU32::new(0)).collect());
+        }
+        Self { depth: CachePadded::new(AtomicU32::new(0)), depth_max, names }
+    }
+
+    #[inline]
+    pub(super) fn segment_of(&self, tag: u64) -> usize {
+        // ordering: Acquire pairs with the Release store in `deepen`: the places of that depth are filled.
+        let depth = self.depth.load(Ordering::Acquire);
+        // ordering: Acquire pairs with the Release store in `point`: the entries that moved are in their new segment
+        // before it is named.
+        let name = self.name(place_of(tag, depth)).map_or(0, |name| name.load(Ordering::Acquire));
+        usize::try_from(name).unwrap_or(usize::MAX)
+    }
+
+    /// Owner only.
+    pub(super) fn depth(&self) -> u32 {
+        // ordering: Relaxed; the owner wrote it.
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// Owner only: one more bit counts; false at the limit. The new half of the places says what the old half says.
+    pub(super) fn deepen(&self) -> bool {
+        let depth = self.depth();
+        let level = usize::try_from(depth).unwrap_or(LEVELS) + 1;
+        let Some(level) = self.names.get(level).filter(|_| depth < self.depth_max) else {
+            return false;
+        };
+        // ordering: Relaxed; the owner wrote them.
+        let old = |place| self.name(place).map_or(0, |name| name.load(Ordering::Relaxed));
+        let new = (0..1_usize << depth).map(|place| AtomicU32::new(old(place))).collect();
+        if level.set(new).is_err() {
+            return false;
+        }
+        // ordering: Release pairs with the Acquire load in `segment_of`.
+        self.depth.store(depth + 1, Ordering::Release);
+        true
+    }
+
+    /// Owner only: names `segment` in all places whose low `bits` bits are `low`.
+    pub(super) fn point(&self, low: usize, bits: u32, segment: u32) {
+        for place in (low..1 << self.depth()).step_by(1 << bits) {
+            if let Some(name) = self.name(place) {
+                // ordering: Release pairs with the Acquire load in `segment_of`.
+                name.store(segment, Ordering::Release);
+            }
+        }
+    }
+
+    #[inline]
+    fn name(&self, place: usize) -> Option<&AtomicU32> {
+        let level = usize::BITS - place.leading_zeros();
+        let first = if level == 0 { 0 } else { 1 << (level - 1) };
+        self.names.get(usize::try_from(level).ok()?)?.get()?.get(place - first)
+    }
+}
+
+impl Segment {
+    pub(super) fn new(slot_count: usize) -> Self {
+        let slots = (0..slot_count).map(|_| AtomicU64::new(0)).collect();
+        Self { moves: AtomicU64::new(0), slots }
+    }
+
+    /// Owner only: runs `shift`, during which entries of this segment change places; readers that miss meanwhile look
+    /// again.
+    pub(super) fn shifting(&self, shift: impl FnOnce()) {
+        // ordering: Relaxed; only the owner writes it. The Release fence pairs with the Acquire fence in
+        // `Locator::try_find`: who sees a shifted slot sees the odd count.
+        let moves = self.moves.load(Ordering::Relaxed);
+        self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        shift();
+        // ordering: Release pairs with the Acquire load in `try_find`: who starts after it sees the slots shifted.
+        self.moves.store(moves.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Owner only.
+    pub(super) fn entry(&self, slot: usize) -> u64 {
+        // ordering: Relaxed; the owner wrote it.
+        self.slots.get(slot).map_or(0, |entry| entry.load(Ordering::Relaxed))
+    }
+
+    /// Owner only.
+    pub(super) fn set_entry(&self, slot: usize, entry: u64) {
+        if let Some(slot) = self.slots.get(slot) {
+            // ordering: Release pairs with the Acquire load in `try_find`.
+            slot.store(entry, Ordering::Release);
+        }
+    }
+}
+
+/// The bits of a key that an entry has.
+#[inline]
+pub(super) const fn tag_of(key: BlockKey) -> u64 {
+    key.to_word() & ((1 << TAG_BITS) - 1)
+}
+
+/// The tag of an entry.
+pub(super) const fn entry_tag(entry: u64) -> u64 {
+    entry >> (64 - TAG_BITS)
+}
+
+/// Never 0, since runs are counted from 1.
+pub(super) fn entry_of(tag: u64, location: Location) -> u64 {
+    let offset = u64::try_from(location.offset).unwrap_or(0) & ((1 << OFFSET_BITS) - 1);
+    tag << (64 - TAG_BITS) | u64::from(location.run.0) << OFFSET_BITS | offset
+}
+
+#[inline]
+pub(super) fn location_of(entry: u64) -> Location {
+    let run = entry >> OFFSET_BITS & ((1 << RUN_BITS) - 1);
+    let offset = entry & ((1 << OFFSET_BITS) - 1);
+    Location {
+        run: RunId(u32::try_from(run).unwrap_or(0)),
+        offset: usize::try_from(offset).unwrap_or(0),
+    }
+}
+
+/// The low bits of a tag: its place in a directory of that depth.
+#[inline]
+pub(super) fn place_of(tag: u64, depth: u32) -> usize {
+    let mask = (1_u64 << (depth & 63)) - 1;
+    usize::try_from(tag & mask).unwrap_or(0)
+}
+
+/// Where the probe of a tag starts in its segment: the bits above those of the directory.
+#[inline]
+pub(super) fn home_of(tag: u64, slot_count: usize) -> usize {
+    usize::try_from(tag >> DIRECTORY_BITS).unwrap_or(0) & slot_count.wrapping_sub(1)
+}

@@ -1,0 +1,207 @@
+//! The reader's side of a run: how far a prompt follows its blocks, and who holds them.
+
+use super::super::overlaps::Overlap;
+use super::super::words::{cell_of, lanes};
+use super::Table;
+use super::cells::{CELL_PAIRS, CELL_WORDS};
+use super::lists::filter_bit;
+use super::locator::{Found, Location};
+use super::run::{RUN_BLOCKS_MAX, Run};
+use crate::block::BlockKey;
+
+/// What a reader saw of a run. Reused from run to run.
+#[derive(Debug)]
+pub(in super::super) struct Seen {
+    /// Blocks of the run from where it was entered, which all ranks of `ranks` hold.
+    pub block_count: usize,
+    /// How many of them the prompt has.
+    pub matched: usize,
+    /// Key of the last matched block.
+    pub key: Option<BlockKey>,
+    /// Prompt bytes up to the end of each matched block, from the start of the prompt.
+    pub bytes: [u32; RUN_BLOCKS_MAX],
+    /// Ranks that hold all blocks, as in `index::words`. Overflow: `rank_bits` has them.
+    pub ranks: u64,
+    /// Bit `r` stands for the rank `r`.
+    pub rank_bits: [u64; CELL_WORDS],
+    /// Words of `rank_bits` that are wanted; the others stay 0.
+    pub rank_words: usize,
+    /// Ranks, as lanes, that hold some of the blocks: a bit for each, the lowest for the first.
+    pub partial: Vec<(u16, u64)>,
+    /// Byte lengths of the blocks after the last one, if all are matched; each once, with the filter of their keys.
+    pub lengths: Vec<(u16, ChildFilter)>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            block_count: 0,
+            matched: 0,
+            key: None,
+            bytes: [0; RUN_BLOCKS_MAX],
+            ranks: 0,
+            rank_bits: [0; CELL_WORDS],
+            rank_words: CELL_WORDS,
+            partial: Vec::new(),
+            lengths: Vec::new(),
+        }
+    }
+}
+
+impl Seen {
+    /// What is found with all blocks that were matched.
+    #[inline]
+    pub(in super::super) fn end(&self, before: Overlap) -> Option<Overlap> {
+        let bytes = *self.bytes.get(self.matched.checked_sub(1)?)?;
+        Some(Overlap { blocks: before.blocks + u32::try_from(self.matched).ok()?, bytes })
+    }
+}
+
+/// Tells most keys that are no child of that length; all bits set: none.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct ChildFilter(u64);
+
+impl ChildFilter {
+    const ALL: Self = Self(u64::MAX);
+
+    /// False for a key that is no child.
+    #[inline]
+    pub(in super::super) const fn passes(self, child: BlockKey) -> bool {
+        self.0 & filter_bit(child) != 0
+    }
+}
+
+/// Where a walk comes into a run.
+pub(in super::super) struct Arrival<S> {
+    /// Key of the first block.
+    pub key: BlockKey,
+    /// Prompt bytes up to its end.
+    pub bytes: u32,
+    /// From the key of a block, its end in the prompt, and the length of the next one: the key that the prompt has there,
+    /// `None` past its end.
+    pub step: S,
+}
+
+impl Table {
+    /// Reads the run that begins with a block. False when there is no such block.
+    #[inline]
+    pub(in super::super) fn enter<S>(&self, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
+    where
+        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+    {
+        let found = self.locator.find(arrival.key, |location| {
+            self.look(location, |run| self.copy(run, location.offset, arrival, seen))
+        });
+        found.is_some()
+    }
+
+    /// True when some rank may hold the block `key`.
+    #[inline]
+    pub(in super::super) fn contains(&self, key: BlockKey) -> bool {
+        let has = |location: Location| {
+            self.look(location, |run| self.key_at(run, location.offset) == key.to_word())
+        };
+        self.locator.find(key, has).is_some()
+    }
+
+    /// Runs `read` on a run; what it returns (true: this is it) counts if the run did not change meanwhile.
+    #[inline]
+    fn look(&self, location: Location, read: impl FnOnce(&Run) -> bool) -> Found<()> {
+        let Some(run) = self.run(location.run) else { return Found::Other };
+        let Some(stamp) = run.read_begin() else { return Found::Disturbed };
+        let is_it = read(run);
+        match (run.read_end(stamp), is_it) {
+            (false, _) => Found::Disturbed,
+            (true, true) => Found::Here(()),
+            (true, false) => Found::Other,
+        }
+    }
+
+    /// Key of a block as a word; 0 past the end.
+    #[inline]
+    pub(super) fn key_at(&self, run: &Run, offset: usize) -> u64 {
+        if offset >= run.block_count() {
+            return 0;
+        }
+        self.cells.pairs(run.cell(offset / CELL_PAIRS)).word(offset % CELL_PAIRS)
+    }
+
+    /// Byte length of a block.
+    #[inline]
+    pub(super) fn length_at(&self, run: &Run, offset: usize) -> u16 {
+        self.cells.pairs(run.cell(offset / CELL_PAIRS)).half(offset % CELL_PAIRS)
+    }
+
+    #[inline]
+    fn copy<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
+    where
+        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+    {
+        let count = run.block_count();
+        if first >= count || self.key_at(run, first) != arrival.key.to_word() {
+            return false;
+        }
+        run.use_at(self.epoch());
+        seen.block_count = count - first;
+        self.copy_ranks(run, first, seen);
+        self.follow(run, first, arrival, seen);
+        seen.lengths.clear();
+        if seen.matched == seen.block_count {
+            let word = run.lengths();
+            match cell_of(word) {
+                Some(cell) => self.cells.for_each(cell, |length, word| {
+                    seen.lengths.push((length, ChildFilter(word)));
+                }),
+                None => seen.lengths.extend(lanes(word).map(|lane| (lane, ChildFilter::ALL))),
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn copy_ranks(&self, run: &Run, first: usize, seen: &mut Seen) {
+        seen.ranks = run.ranks();
+        if let Some(cell) = cell_of(seen.ranks) {
+            let wanted = seen.rank_bits.iter_mut().take(seen.rank_words);
+            self.cells.copy_bits(cell, wanted);
+        }
+        seen.partial.clear();
+        if let Some(cell) = cell_of(run.partial()) {
+            self.cells.for_each(cell, |lane, mask| seen.partial.push((lane, mask >> first)));
+        }
+    }
+
+    /// Compares the prompt with the blocks after the first, up to `seen.block_count`.
+    #[inline]
+    fn follow<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, seen: &mut Seen)
+    where
+        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+    {
+        let (mut key, mut end) = (arrival.key, arrival.bytes);
+        let count = first + seen.block_count;
+        let mut ends = seen.bytes.iter_mut();
+        let mut matched = 0;
+        let mut offset = first;
+        'cells: while offset < count {
+            let pairs = self.cells.pairs(run.cell(offset / CELL_PAIRS));
+            let cell_end = count.min((offset / CELL_PAIRS + 1) * CELL_PAIRS);
+            for index in offset % CELL_PAIRS..=(cell_end - 1) % CELL_PAIRS {
+                if matched > 0 {
+                    let length = pairs.half(index);
+                    let Some(next) = (arrival.step)(key, end, length) else { break 'cells };
+                    if next.to_word() != pairs.word(index) {
+                        break 'cells;
+                    }
+                    (key, end) = (next, end.saturating_add(u32::from(length)));
+                }
+                matched += 1;
+                if let Some(place) = ends.next() {
+                    *place = end;
+                }
+            }
+            offset = cell_end;
+        }
+        seen.matched = matched;
+        seen.key = Some(key);
+    }
+}

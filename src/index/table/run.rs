@@ -1,0 +1,176 @@
+//! The head of a run: up to [`RUN_BLOCKS_MAX`] blocks that follow each other without a branch, who holds them, and what
+//! follows. One cache line; the blocks themselves lie in cells.
+
+use super::super::words::CellId;
+use super::cells::CELL_PAIRS;
+use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Cells with the blocks of one run.
+pub(super) const RUN_CELLS: usize = 5;
+/// Blocks of one run: a bit of a word stands for each.
+pub(super) const RUN_BLOCKS_MAX: usize = RUN_CELLS * CELL_PAIRS;
+const _: () = assert!(RUN_BLOCKS_MAX < 64);
+
+/// Number of a run in its slice. 0 stands for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(in super::super) struct RunId(pub u32);
+
+/// Shared part of a run. The owner writes all but `used`, which readers set to the present epoch as they pass.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Run {
+    /// Odd while the run changes in more than one word.
+    stamp: AtomicU64,
+    /// Ranks that hold every block, as in `index::words`.
+    ranks: AtomicU64,
+    /// Byte lengths of the blocks that follow the last one.
+    lengths: AtomicU64,
+    /// 0, or the first cell of a list of (mask, lane): ranks that hold some of the blocks.
+    partial: AtomicU64,
+    block_count: AtomicU32,
+    used: AtomicU32,
+    parent: AtomicU32,
+    cells: [AtomicU32; RUN_CELLS],
+}
+
+impl Run {
+    pub(super) fn empty() -> Self {
+        let word = || AtomicU64::new(0);
+        Self {
+            stamp: word(),
+            ranks: word(),
+            lengths: word(),
+            partial: word(),
+            block_count: AtomicU32::new(0),
+            used: AtomicU32::new(0),
+            parent: AtomicU32::new(0),
+            cells: std::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn ranks(&self) -> u64 {
+        // ordering: Acquire pairs with the Release store in `set_ranks`: a cell is filled before a word refers to it.
+        self.ranks.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn lengths(&self) -> u64 {
+        // ordering: Acquire pairs with the Release store in `set_lengths`, as for the ranks.
+        self.lengths.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn partial(&self) -> u64 {
+        // ordering: Acquire pairs with the Release store in `set_partial`, as for the ranks.
+        self.partial.load(Ordering::Acquire)
+    }
+
+    /// Blocks of the run; 0 while it is not in use.
+    #[inline]
+    pub(super) fn block_count(&self) -> usize {
+        // ordering: Acquire pairs with the Release store in `set_block_count`: so many blocks are in their cells.
+        let count = self.block_count.load(Ordering::Acquire);
+        usize::try_from(count).unwrap_or(0).min(RUN_BLOCKS_MAX)
+    }
+
+    /// The run that this one follows; 0 for roots.
+    pub(super) fn parent(&self) -> RunId {
+        // ordering: Relaxed; readers trust it only under the stamp.
+        RunId(self.parent.load(Ordering::Relaxed))
+    }
+
+    /// Cell of the blocks `index * CELL_PAIRS..`.
+    #[inline]
+    pub(super) fn cell(&self, index: usize) -> CellId {
+        // ordering: Relaxed; set before the block count that makes it count, and trusted only under the stamp.
+        CellId(self.cells.get(index).map_or(u32::MAX, |cell| cell.load(Ordering::Relaxed)))
+    }
+
+    /// Owner only.
+    pub(super) fn set_ranks(&self, word: u64) {
+        // ordering: Release pairs with the Acquire load in `ranks`.
+        self.ranks.store(word, Ordering::Release);
+    }
+
+    /// Owner only.
+    pub(super) fn set_lengths(&self, word: u64) {
+        // ordering: Release pairs with the Acquire load in `lengths`.
+        self.lengths.store(word, Ordering::Release);
+    }
+
+    /// Owner only.
+    pub(super) fn set_partial(&self, word: u64) {
+        // ordering: Release pairs with the Acquire load in `partial`.
+        self.partial.store(word, Ordering::Release);
+    }
+
+    /// Owner only.
+    pub(super) fn set_block_count(&self, count: usize) {
+        // ordering: Release pairs with the Acquire load in `block_count`.
+        self.block_count.store(u32::try_from(count).unwrap_or(0), Ordering::Release);
+    }
+
+    /// Owner only.
+    pub(super) fn set_parent(&self, parent: RunId) {
+        // ordering: Relaxed, see `parent`.
+        self.parent.store(parent.0, Ordering::Relaxed);
+    }
+
+    /// Owner only.
+    pub(super) fn set_cell(&self, index: usize, cell: CellId) {
+        if let Some(place) = self.cells.get(index) {
+            // ordering: Relaxed, see `cell`.
+            place.store(cell.0, Ordering::Relaxed);
+        }
+    }
+
+    /// When the run was last walked or stored, in epochs of the slice.
+    pub(super) fn used(&self) -> u32 {
+        // ordering: Relaxed; a hint for eviction, pairs with nothing.
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Any thread. Writes only what is new, so that readers do not pass the cache line around.
+    #[inline]
+    pub(super) fn use_at(&self, epoch: u32) {
+        if self.used() != epoch {
+            // ordering: Relaxed, as in `used`.
+            self.used.store(epoch, Ordering::Relaxed);
+        }
+    }
+
+    /// Stamp to hand to [`Run::read_end`]; `None` while the run changes.
+    #[inline]
+    pub(super) fn read_begin(&self) -> Option<u64> {
+        // ordering: Acquire pairs with the Release store in `end`: the words are at least as new as the stamp.
+        let stamp = self.stamp.load(Ordering::Acquire);
+        stamp.is_multiple_of(2).then_some(stamp)
+    }
+
+    /// True when nothing that was read since the stamp was changed between [`Run::begin`] and [`Run::end`].
+    #[inline]
+    pub(super) fn read_end(&self, stamp: u64) -> bool {
+        // ordering: the Acquire fence pairs with the Release fence in `begin` (and in `CellPool::take`, for cells in
+        // their next life): if any word we read was written after one, we see its odd stamp here, or a later one.
+        fence(Ordering::Acquire);
+        self.stamp.load(Ordering::Relaxed) == stamp
+    }
+
+    /// Owner only: from here on, readers of the run will look again.
+    pub(super) fn begin(&self) {
+        // ordering: the load is Relaxed, only the owner writes it. The Release store pairs with the Acquire load in
+        // `read_begin`: who looks again because the stamp is odd sees what was done before. The Release fence pairs
+        // with the Acquire fence in `read_end`.
+        let stamp = self.stamp.load(Ordering::Relaxed);
+        self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
+        fence(Ordering::Release);
+    }
+
+    /// Owner only: the change that `begin` announced is done.
+    pub(super) fn end(&self) {
+        let stamp = self.stamp.load(Ordering::Relaxed);
+        // ordering: Release pairs with the Acquire load in `read_begin`.
+        self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
+    }
+}

@@ -1,0 +1,259 @@
+//! What each rank holds of one prompt: exactly where KV events tell; elsewhere, and until events tell, by where earlier
+//! prompts went. Shards run it for requests, the control plane for explanations; both see the same.
+
+use super::{ANY_MODEL, TierOverlaps, cache_namespace, weigh_tiers};
+use crate::base::limits::SPECULATIVE_CHUNK_BYTES;
+use crate::base::{RankIndex, ShardIndex};
+use crate::block::BlockKey;
+use crate::config::{ApproximateConfig, KvConfig};
+use crate::index::{IndexReader, Overlap, Overlaps};
+use crate::mailbox::{GuessKind, RoutedPrompt};
+use crate::parse::ApiRequest;
+use crate::render::{Rendered, Unrenderable, canonical, render};
+use crate::worker::{FleetSnapshot, Model, TierRanks};
+use std::time::Duration;
+
+/// One prompt and what is known of it; kept from request to request.
+#[derive(Debug)]
+pub struct Matched {
+    /// The prompt as the engine will see it, or a canonical text.
+    text: Vec<u8>,
+    /// Its length in bytes, which may be more than the text's; 0 when it is not matched.
+    prompt_bytes: u64,
+    /// Is the text what the engine will see?
+    rendered: bool,
+    /// What each rank is believed to hold: the selection's view.
+    overlaps: Overlaps,
+    /// The part of it that no event has told of though the rank has events.
+    on_the_way: Overlaps,
+    /// What events tell.
+    exact: Overlaps,
+    /// Working memory.
+    guessed: Overlaps,
+}
+
+/// A prompt that is to be matched, and against what.
+#[derive(Clone, Copy, Debug)]
+pub struct MatchRequest<'a> {
+    /// All slices.
+    pub index: &'a IndexReader,
+    /// The ranks.
+    pub fleet: &'a FleetSnapshot,
+    /// The model that is asked for.
+    pub model: &'a Model,
+    /// What tiers behind the device are worth.
+    pub kv: KvConfig,
+    /// What is believed without events.
+    pub approximate: &'a ApproximateConfig,
+    /// The request as it was scanned.
+    pub request: &'a ApiRequest,
+    /// Its body.
+    pub body: &'a [u8],
+}
+
+impl Matched {
+    /// Room for so many ranks.
+    #[must_use]
+    pub fn new(rank_count: usize) -> Self {
+        let overlaps = || Overlaps::new(rank_count);
+        Self {
+            text: Vec::new(),
+            prompt_bytes: 0,
+            rendered: false,
+            overlaps: overlaps(),
+            on_the_way: overlaps(),
+            exact: overlaps(),
+            guessed: overlaps(),
+        }
+    }
+
+    /// Forgets the prompt.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.prompt_bytes = 0;
+        self.rendered = false;
+        self.overlaps.clear();
+        self.on_the_way.clear();
+        self.exact.clear();
+    }
+
+    /// The prompt's text; its whole only if [`Matched::is_rendered`].
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// Length of the prompt in bytes; 0 when it is not matched.
+    #[must_use]
+    pub fn prompt_bytes(&self) -> u64 {
+        self.prompt_bytes
+    }
+
+    /// Is the text what the engine will see?
+    #[must_use]
+    pub fn is_rendered(&self) -> bool {
+        self.rendered
+    }
+
+    /// What each rank is believed to hold.
+    #[must_use]
+    pub fn overlaps(&self) -> &Overlaps {
+        &self.overlaps
+    }
+
+    /// The part of it that no event has told of though the rank has events.
+    #[must_use]
+    pub fn on_the_way(&self) -> &Overlaps {
+        &self.on_the_way
+    }
+
+    /// What events tell of a rank with these tiers, whatever else is believed.
+    #[must_use]
+    pub fn told(&self, rank: RankIndex, tiers: TierRanks) -> TierOverlaps {
+        TierOverlaps::of(rank, tiers, &self.exact)
+    }
+
+    /// What the rank's events tell it holds, by tier; `None` where the selection's view rests on something else.
+    #[must_use]
+    pub fn exact(&self, fleet: &FleetSnapshot, rank: RankIndex) -> Option<TierOverlaps> {
+        let told = self.kind(fleet, rank) == GuessKind::Speculative
+            && self.on_the_way.get(rank) == Overlap::default();
+        let tiers = fleet.ranks.get(rank.index())?.tiers;
+        told.then(|| self.told(rank, tiers))
+    }
+
+    /// What a guess about the rank is, or would be.
+    #[must_use]
+    pub fn kind(&self, fleet: &FleetSnapshot, rank: RankIndex) -> GuessKind {
+        let is_live = fleet.ranks.get(rank.index()).is_some_and(|rank| rank.kv_feed_live);
+        if self.rendered && is_live { GuessKind::Speculative } else { GuessKind::Approximate }
+    }
+
+    /// Writes the prompt's text: as the engine will see it, else some text of it. `None` if the model has no tokenizer
+    /// here. Without a prompt in the body [`Matched::prompt_bytes`] stays 0.
+    pub fn write_text(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
+        let text = ask.model.text.as_ref();
+        let rendered = text.map(|text| render(ask.request, ask.body, text, &mut self.text));
+        self.rendered = matches!(rendered, Some(Ok(_)));
+        self.prompt_bytes = if self.rendered {
+            u64::try_from(self.text.len()).unwrap_or(u64::MAX)
+        } else {
+            canonical(ask.request, ask.body, &mut self.text)
+        };
+        rendered
+    }
+
+    /// Walks the index for these ranks, after [`Matched::write_text`]. What cannot be matched is left without overlap.
+    pub fn walk(&mut self, ask: &MatchRequest<'_>, ranks: &[RankIndex], bytes_per_token: f32) {
+        if self.prompt_bytes == 0 {
+            return;
+        }
+        if self.rendered {
+            let namespace = cache_namespace(ask.model, ask.request);
+            ask.index.overlap_of_roots(&ask.model.roots, &namespace, &self.text, &mut self.exact);
+            let Self { exact, overlaps, .. } = self;
+            weigh_tiers(ask.fleet, &ask.model.ranks, ask.kv, exact, overlaps);
+        }
+        let of_kind = |kind| ranks.iter().any(|&rank| self.kind(ask.fleet, rank) == kind);
+        let any_blind = !ask.approximate.ttl.is_zero() && of_kind(GuessKind::Approximate);
+        let any_told =
+            !ask.approximate.speculative_ttl.is_zero() && of_kind(GuessKind::Speculative);
+        if any_blind {
+            self.add_approximate(ask);
+        }
+        if any_told && self.leaves_a_chunk() {
+            self.add_speculative(ask, bytes_per_token);
+        }
+    }
+
+    /// What the owner of the prompt's path is to be told about where it went, if that helps the next one.
+    #[must_use]
+    pub fn to_remember(
+        &self,
+        ask: &MatchRequest<'_>,
+        rank: RankIndex,
+    ) -> Option<(ShardIndex, Box<RoutedPrompt>)> {
+        let kind = self.kind(ask.fleet, rank);
+        let ttl: Duration = match kind {
+            GuessKind::Approximate => ask.approximate.ttl,
+            GuessKind::Speculative => ask.approximate.speculative_ttl,
+        };
+        if ttl.is_zero() || self.prompt_bytes == 0 || ask.model.ranks.len() < 2 {
+            return None;
+        }
+        let told = usize::try_from(self.exact.get(rank).bytes).unwrap_or(usize::MAX);
+        let untold = self.text.len().saturating_sub(told);
+        if kind == GuessKind::Speculative && untold < SPECULATIVE_CHUNK_BYTES {
+            return None;
+        }
+        let root = root(ask, kind);
+        let (owner, chunks) = ask.index.chunk_path(root, &self.text, kind.chunk_bytes())?;
+        let (_, worker) = ask.fleet.rank(rank)?;
+        let generation = worker.cache_generation;
+        Some((owner, Box::new(RoutedPrompt { rank, generation, kind, root, chunks })))
+    }
+
+    /// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it? If not, nothing that is
+    /// on its way matters, and conversations that go on are spared a walk.
+    fn leaves_a_chunk(&self) -> bool {
+        let told_most = self.exact.iter_held().map(|(_, found)| found.bytes).max().unwrap_or(0);
+        let told_most = usize::try_from(told_most).unwrap_or(usize::MAX);
+        self.text.len().saturating_sub(told_most) >= SPECULATIVE_CHUNK_BYTES
+    }
+
+    /// Ranks without events: what was sent to them.
+    fn add_approximate(&mut self, ask: &MatchRequest<'_>) {
+        self.guessed.clear();
+        let root = root(ask, GuessKind::Approximate);
+        ask.index.overlap(root, &self.text, &mut self.guessed);
+        for (rank, found) in self.guessed.iter_held() {
+            if self.kind(ask.fleet, rank) == GuessKind::Approximate {
+                self.overlaps.record(rank, found);
+            }
+        }
+    }
+
+    /// Ranks with events: what was just sent to them and is not told of yet. Differences of up to a block and a chunk
+    /// come from the different cuts and are left to the events.
+    fn add_speculative(&mut self, ask: &MatchRequest<'_>, bytes_per_token: f32) {
+        self.guessed.clear();
+        let root = root(ask, GuessKind::Speculative);
+        ask.index.overlap(root, &self.text, &mut self.guessed);
+        for (rank, found) in self.guessed.iter_held() {
+            if self.kind(ask.fleet, rank) != GuessKind::Speculative {
+                continue;
+            }
+            let told = self.overlaps.get(rank).bytes;
+            let more = found.bytes.saturating_sub(told);
+            if more > cut_bytes(ask.fleet, rank, bytes_per_token) {
+                self.overlaps.record(rank, found);
+                self.on_the_way.record(rank, Overlap { blocks: 0, bytes: more });
+            }
+        }
+    }
+}
+
+/// Bytes of one chunk or one of the rank's blocks, whichever is longer.
+fn cut_bytes(fleet: &FleetSnapshot, rank: RankIndex, bytes_per_token: f32) -> u32 {
+    let block_size_tokens = fleet.ranks.get(rank.index()).map_or(0, |rank| rank.block_size_tokens);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a ratio of 1 to 100, rounded up"
+    )]
+    let bytes_per_token = bytes_per_token.ceil() as u32;
+    let block_bytes = block_size_tokens.saturating_mul(bytes_per_token);
+    block_bytes.max(u32::try_from(SPECULATIVE_CHUNK_BYTES).unwrap_or(u32::MAX))
+}
+
+fn root(ask: &MatchRequest<'_>, kind: GuessKind) -> BlockKey {
+    let roots = &ask.model.guess_roots;
+    let root = match kind {
+        GuessKind::Approximate => roots.approximate,
+        GuessKind::Speculative => roots.speculative,
+    };
+    let root = ask.index.salted(root, &cache_namespace(ask.model, ask.request));
+    // One entry of the fleet may stand for many models.
+    let is_any = &*ask.model.name == ANY_MODEL;
+    if is_any { ask.index.salted(root, &ask.request.model) } else { root }
+}

@@ -1,0 +1,105 @@
+//! Replays that do not do what they should: whatever they answer, or do not, nothing untrue stays.
+
+use crate::rig::truth::{
+    NONE, feed, follower, following, replays, resets, until_difference, until_feed,
+};
+use crate::rig::{Proxy, Publisher, Replay, until};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(12);
+
+/// An engine with some history, followed through a wire; its replays worked until now.
+fn followed(mode: Replay) -> (Publisher, Proxy, forebay::server::ServerHandle) {
+    let mut publisher = Publisher::start(0, Replay::Topic);
+    let wire = Proxy::start(publisher.live);
+    (0..100).for_each(|_| publisher.churn());
+    let handle = follower(&[wire.endpoint()], &[format!("tcp://{}", publisher.replay)]);
+    until_feed(handle.admin, "live");
+    until("subscribed", || publisher.subscribers() == 1);
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    publisher.answer_replays(mode);
+    (publisher, wire, handle)
+}
+
+/// Loses three messages, then goes on.
+fn gap(publisher: &mut Publisher, wire: &Proxy) {
+    let before = wire.lost();
+    wire.lose_next(3);
+    (0..3).for_each(|_| publisher.churn());
+    until("three messages are lost", || wire.lost() == before + 3);
+    (0..3).for_each(|_| publisher.churn());
+}
+
+#[test]
+fn one_that_never_answers_costs_two_seconds_and_what_was_known() {
+    for mode in [Replay::Silent, Replay::Garbage] {
+        let (mut publisher, wire, handle) = followed(mode);
+        gap(&mut publisher, &wire);
+        let took = until_difference(handle.admin, &publisher, SOON, |now| now.ghosts == 0);
+        assert!(took < Duration::from_secs(4), "{mode:?} took {took:?}");
+        until("the gap is counted", || resets(handle.admin, "gap") > 0.5);
+        assert!((replays(handle.admin, "incomplete") - 1.0).abs() < 0.5);
+        if mode == Replay::Garbage {
+            continue;
+        }
+        // The next gap does not wait for it again.
+        let start = Instant::now();
+        gap(&mut publisher, &wire);
+        until("the second gap is counted", || resets(handle.admin, "gap") > 1.5);
+        assert!(start.elapsed() < Duration::from_millis(1_500), "{:?}", start.elapsed());
+        assert_eq!(feed(handle.admin, 0)["resets"], 2);
+        // Ten seconds later it is asked again, and all that it remembers is known again.
+        publisher.answer_replays(Replay::Topic);
+        std::thread::sleep(Duration::from_secs(10));
+        publisher.churn();
+        until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+        assert!(replays(handle.admin, "complete") > 1.5);
+    }
+}
+
+#[test]
+fn one_that_answers_partly_is_asked_until_all_is_there() {
+    for mode in [Replay::Partly(3), Replay::BreaksOff(4)] {
+        let (mut publisher, wire, handle) = followed(mode);
+        gap(&mut publisher, &wire);
+        until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+        assert!(resets(handle.admin, "") < 0.5, "{mode:?}");
+    }
+}
+
+#[test]
+fn history_that_comes_in_pieces_is_put_together() {
+    let mut publisher = Publisher::start(0, Replay::Partly(20));
+    (0..200).for_each(|_| publisher.churn());
+    let handle = following(&publisher, true);
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    assert!(publisher.replays_asked() > 5);
+}
+
+#[test]
+fn one_that_breaks_off_half_way_through_the_history_leaves_nothing_of_it() {
+    // Each answer brings one batch that is known already and says no more: nothing is to be had.
+    let mut publisher = Publisher::start(0, Replay::BreaksOff(1));
+    (0..50).for_each(|_| publisher.churn());
+    let handle = following(&publisher, true);
+    until("given up", || replays(handle.admin, "incomplete") > 0.5);
+    until_feed(handle.admin, "live");
+    until_difference(handle.admin, &publisher, SOON, |now| now.ghosts == 0);
+    assert_eq!(feed(handle.admin, 0)["blocks"], 0, "what came is history");
+}
+
+#[test]
+fn one_that_is_slower_than_the_stream_is_given_up() {
+    let (mut publisher, wire, handle) = followed(Replay::Slow(Duration::from_millis(60)));
+    wire.lose_one_in(10);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(14) {
+        publisher.churn();
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    wire.lose_one_in(0);
+    publisher.churn();
+    let took = until_difference(handle.admin, &publisher, SOON, |now| now.ghosts == 0);
+    assert!(replays(handle.admin, "incomplete") > 0.5, "given up after ten seconds; then {took:?}");
+    assert!(resets(handle.admin, "") > 0.5);
+}

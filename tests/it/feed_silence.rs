@@ -1,0 +1,94 @@
+//! Connections that are dead without having been closed, and peers that stop in other ways.
+
+use crate::rig::truth::{
+    Difference, NONE, difference, feed, follower, losses, resets, until_difference, until_feed,
+};
+use crate::rig::{Proxy, Publisher, Replay, until};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// An engine that is followed through a wire; its history is known.
+fn followed(minor: u8, with_replay: bool) -> (Publisher, Proxy, forebay::server::ServerHandle) {
+    let mut publisher = Publisher::start(minor, Replay::Topic);
+    let wire = Proxy::start(publisher.live);
+    let replay = with_replay.then(|| format!("tcp://{}", publisher.replay));
+    let handle = follower(&[wire.endpoint()], replay.as_slice());
+    until("subscribed", || publisher.subscribers() == 1);
+    (0..100).for_each(|_| publisher.churn());
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    (publisher, wire, handle)
+}
+
+/// A publisher that speaks ZMTP 3.1, as libzmq: it is asked for a sign of life.
+#[test]
+fn a_dead_connection_is_noticed_by_its_silence() {
+    let (mut publisher, wire, handle) = followed(1, false);
+    wire.freeze();
+    let start = Instant::now();
+    (0..50).for_each(|_| publisher.churn());
+    let stale = difference(handle.admin, &publisher, 0);
+    assert_ne!(stale, Difference::default(), "the router cannot know yet");
+    until_difference(handle.admin, &publisher, SOON * 2, |now| now.ghosts == 0);
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(13), "{took:?}");
+    assert!((losses(handle.admin, "silent") - 1.0).abs() < 0.5);
+    assert!((resets(handle.admin, "disconnect") - 1.0).abs() < 0.5);
+    until("connected again", || wire.connections() == 2);
+    until_feed(handle.admin, "live");
+    assert_eq!(feed(handle.admin, 0)["connections_lost"], 1);
+    until("subscribed again", || publisher.subscribers() == 2);
+    publisher.store(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    publisher.publish();
+    let prompt = publisher.prompts.last().unwrap().clone();
+    let mut client = crate::rig::Client::connect(handle.admin);
+    until("followed again", || crate::rig::truth::believed(&mut client, &prompt) == [2]);
+}
+
+/// One that does not answer PING, but replays: what the stream does not bring is found there, and the second time the
+/// connection is opened anew.
+#[test]
+fn a_dead_connection_is_noticed_by_what_it_does_not_bring() {
+    let (mut publisher, wire, handle) = followed(0, true);
+    wire.freeze();
+    (0..50).for_each(|_| publisher.churn());
+    let took = until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    assert!(took < Duration::from_secs(7), "{took:?}");
+    assert!(losses(handle.admin, "") < 0.5);
+    (0..50).for_each(|_| publisher.churn());
+    until("connected again", || wire.connections() == 2);
+    assert!((losses(handle.admin, "silent") - 1.0).abs() < 0.5);
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    until_feed(handle.admin, "live");
+    // And the new connection carries.
+    let before = publisher.replays_asked();
+    (0..50).for_each(|_| publisher.churn());
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    assert_eq!(publisher.replays_asked(), before);
+}
+
+/// A quiet engine that answers PING is no dead one.
+#[test]
+fn an_idle_publisher_keeps_its_connection() {
+    let (publisher, wire, handle) = followed(1, false);
+    std::thread::sleep(Duration::from_secs(12));
+    assert_eq!((wire.connections(), publisher.subscribers()), (1, 1));
+    assert_eq!(difference(handle.admin, &publisher, 0), NONE);
+    assert!(feed(handle.admin, 0)["quiet_s"].as_u64().unwrap() >= 11);
+}
+
+/// A peer that takes connections and drops them at once is neither hammered nor logged at each turn.
+#[test]
+fn a_flapping_peer_is_tried_with_growing_pauses() {
+    let publisher = Publisher::start(0, Replay::Topic);
+    let wire = Proxy::start(publisher.live);
+    let handle = follower(&[wire.endpoint()], &[]);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(4) {
+        wire.cut();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // 100, 200, 400, 800, 1600, 2000 ms.
+    assert!((3..=8).contains(&wire.connections()), "{} connections", wire.connections());
+    until_feed(handle.admin, "live");
+}

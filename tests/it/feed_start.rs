@@ -1,0 +1,93 @@
+//! Everything in another order: the router first, the engine first, the engine that connects, ranks that come later.
+
+use crate::rig::truth::{
+    NONE, believed, feed, follower, following, replays, resets, until_difference, until_feed,
+};
+use crate::rig::{Client, Publisher, Replay, any_port, until};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A port where nobody listens yet.
+fn later() -> SocketAddr {
+    TcpListener::bind(any_port()).unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn the_router_first_and_the_engine_later() {
+    let places = [later(), later()];
+    let [live, replay] = places.map(|place| format!("tcp://{place}"));
+    let handle = follower(&[live], &[replay]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(feed(handle.admin, 0)["state"], "connecting");
+    let mut publisher = Publisher::on(0, Replay::Topic, places);
+    (0..50).for_each(|_| publisher.churn());
+    until_feed(handle.admin, "live");
+    (0..50).for_each(|_| publisher.churn());
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+}
+
+#[test]
+fn a_history_longer_than_the_memory_of_it_is_incomplete_and_true() {
+    let mut publisher = Publisher::start(0, Replay::Topic);
+    publisher.remember(100);
+    (0..600).for_each(|_| publisher.churn());
+    let handle = following(&publisher, true);
+    until_feed(handle.admin, "live");
+    let took = until_difference(handle.admin, &publisher, SOON, |now| now.ghosts == 0);
+    assert!(took < SOON);
+    assert!((replays(handle.admin, "incomplete") - 1.0).abs() < 0.5);
+    assert!(feed(handle.admin, 0)["blocks"].as_u64().unwrap() > 0, "what is remembered is known");
+    (0..300).for_each(|_| publisher.churn());
+    until("the stream is read", || {
+        let mut client = Client::connect(handle.admin);
+        let newest = publisher.prompts.last().unwrap();
+        believed(&mut client, newest) == [publisher.held_blocks(newest)]
+            || publisher.held_blocks(newest) == 0
+    });
+    until_difference(handle.admin, &publisher, SOON, |now| now.ghosts == 0);
+    assert!(resets(handle.admin, "") < 0.5);
+}
+
+/// A gap that goes further back than the engine remembers: what it does remember is known afterwards.
+#[test]
+fn a_gap_beyond_memory_is_resynced_from_what_is_left() {
+    let mut publisher = Publisher::start(0, Replay::Topic);
+    let wire = crate::rig::Proxy::start(publisher.live);
+    let handle = follower(&[wire.endpoint()], &[format!("tcp://{}", publisher.replay)]);
+    until("subscribed", || publisher.subscribers() == 1);
+    (0..100).for_each(|_| publisher.churn());
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    publisher.remember(60);
+    wire.lose_next(120);
+    (0..120).for_each(|_| publisher.churn());
+    until("lost", || wire.lost() == 120);
+    // Nothing refers to what was before.
+    publisher.churn();
+    until_difference(handle.admin, &publisher, SOON, |now| now.ghosts == 0);
+    assert!((resets(handle.admin, "gap") - 1.0).abs() < 0.5);
+    assert!((replays(handle.admin, "incomplete") - 1.0).abs() < 0.5);
+    assert!(feed(handle.admin, 0)["blocks"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn an_engine_that_connects_is_followed_through_its_restart() {
+    let place = later();
+    let handle = follower(&[format!("bind:tcp://{place}")], &[]);
+    for life in 0..2_u32 {
+        let mut publisher = Publisher::start(0, Replay::Topic);
+        until("the router listens", || publisher.connect(place));
+        until("subscribed", || publisher.subscribers() == 1);
+        (0..50).for_each(|_| publisher.churn());
+        until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+        publisher.hang_up();
+        until_feed(handle.admin, "connecting");
+        assert_eq!(feed(handle.admin, 0)["blocks"], 0);
+        assert_eq!(feed(handle.admin, 0)["connections_lost"], life + 1);
+        // Nothing of it is believed any more.
+        let prompts: Vec<Vec<u32>> = publisher.prompts.clone();
+        let mut client = Client::connect(handle.admin);
+        until("forgotten", || prompts.iter().all(|prompt| believed(&mut client, prompt) == [0]));
+    }
+}

@@ -1,0 +1,59 @@
+//! The router as a process of its own: to be stopped, and to be read.
+
+use super::{any_port, until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+/// It ends with the value.
+pub(crate) struct RouterProcess {
+    child: Child,
+    pub(crate) admin: SocketAddr,
+    folder: tempfile::TempDir,
+}
+
+impl RouterProcess {
+    /// Follows one rank.
+    pub(crate) fn start(live: &SocketAddr, replay: Option<&SocketAddr>) -> Self {
+        let [listen, admin] =
+            [0, 1].map(|_| TcpListener::bind(any_port()).unwrap().local_addr().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("forebay.toml");
+        let replay = replay.map(|place| format!("replay = [\"tcp://{place}\"]\n"));
+        let replay = replay.unwrap_or_default();
+        let text = format!(
+            "listen = \"{listen}\"\nadmin = \"{admin}\"\npolicy = \"kv\"\nmodel_dir = \"tests/data/tokenizer\"\n\
+             [health]\nenabled = false\n[[worker]]\nurl = \"http://127.0.0.1:1\"\nmodels = [\"m\"]\n\
+             kv_events = [\"tcp://{live}\"]\n{replay}",
+        );
+        std::fs::write(&file, text).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["serve", "--config"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(folder.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let router = Self { child, admin, folder };
+        until("the router answers", || TcpStream::connect(admin).is_ok());
+        router
+    }
+
+    /// Lines of its log with these words.
+    pub(crate) fn logged(&self, words: &str) -> usize {
+        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();
+        log.lines().filter(|line| line.contains(words)).count()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for RouterProcess {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}

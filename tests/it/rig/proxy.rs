@@ -1,0 +1,158 @@
+//! A wire between an engine's socket and the router that knows ZMTP: it loses whole messages, stops without closing, or
+//! is cut.
+
+use super::frames::{Unit, encode, read_unit};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// One wire; its threads end with the process.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    wire: Arc<Wire>,
+}
+
+#[derive(Default)]
+struct Wire {
+    to: Mutex<Option<SocketAddr>>,
+    /// One message in so many is lost; 0: none.
+    lose_one_in: AtomicUsize,
+    lose_next: AtomicUsize,
+    lost: AtomicUsize,
+    frozen: AtomicBool,
+    open: Mutex<Vec<TcpStream>>,
+    connections: AtomicUsize,
+}
+
+impl Proxy {
+    pub(crate) fn start(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let wire = Arc::new(Wire::default());
+        *wire.to.lock().unwrap() = Some(to);
+        let accepting = Arc::clone(&wire);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                accepting.join(stream);
+            }
+        });
+        Self { address, wire }
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("tcp://{}", self.address)
+    }
+
+    /// Where connections go from now on.
+    pub(crate) fn lead_to(&self, to: SocketAddr) {
+        *self.wire.to.lock().unwrap() = Some(to);
+    }
+
+    /// Loses one message in so many, by chance.
+    pub(crate) fn lose_one_in(&self, count: usize) {
+        self.wire.lose_one_in.store(count, Ordering::SeqCst);
+    }
+
+    /// Loses the next messages.
+    pub(crate) fn lose_next(&self, count: usize) {
+        self.wire.lose_next.store(count, Ordering::SeqCst);
+    }
+
+    pub(crate) fn lost(&self) -> usize {
+        self.wire.lost.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.wire.connections.load(Ordering::SeqCst)
+    }
+
+    /// Connections that are open stay open and carry nothing any more; new ones work.
+    pub(crate) fn freeze(&self) {
+        self.wire.frozen.store(true, Ordering::SeqCst);
+        // A thread that reads already may forward one more unit: let it see the flag first.
+        std::thread::sleep(Duration::from_millis(50));
+        self.wire.open.lock().unwrap().clear();
+        self.wire.frozen.store(false, Ordering::SeqCst);
+    }
+
+    /// Closes everything that is open.
+    pub(crate) fn cut(&self) {
+        for stream in self.wire.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Wire {
+    fn join(self: &Arc<Self>, client: TcpStream) {
+        let to = self.to.lock().unwrap().unwrap();
+        let Ok(engine) = TcpStream::connect(to) else { return };
+        self.connections.fetch_add(1, Ordering::SeqCst);
+        for stream in [&client, &engine] {
+            stream.set_nodelay(true).unwrap();
+            stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+            self.open.lock().unwrap().push(stream.try_clone().unwrap());
+        }
+        let (up, down) = (Arc::clone(self), Arc::clone(self));
+        let (from, to) = (client.try_clone().unwrap(), engine.try_clone().unwrap());
+        std::thread::spawn(move || up.carry(from, to, false));
+        std::thread::spawn(move || down.carry(engine, client, true));
+    }
+
+    fn carry(&self, from: TcpStream, mut to: TcpStream, may_lose: bool) {
+        let mut from = Patient { stream: from, wire: self, frozen: false };
+        let mut random = fastrand::Rng::new();
+        let mut first = [0; 64];
+        if from.read_exact(&mut first).is_ok() && to.write_all(&first).is_ok() {
+            while let Ok(unit) = read_unit(&mut from) {
+                let message = matches!(unit, Unit::Message(_));
+                if may_lose && message && self.loses(&mut random) {
+                    self.lost.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
+                if to.write_all(&encode(&unit)).is_err() {
+                    break;
+                }
+            }
+        }
+        if from.frozen {
+            // Kept open on both sides.
+            std::thread::sleep(Duration::from_secs(3_600));
+        }
+        let _ = (from.stream.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+
+    fn loses(&self, random: &mut fastrand::Rng) -> bool {
+        let take = |left: usize| left.checked_sub(1);
+        if self.lose_next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+            return true;
+        }
+        let one_in = self.lose_one_in.load(Ordering::SeqCst);
+        one_in > 0 && random.usize(0..one_in) == 0
+    }
+}
+
+/// Reads until the wire is frozen.
+struct Patient<'a> {
+    stream: TcpStream,
+    wire: &'a Wire,
+    frozen: bool,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            self.frozen |= self.wire.frozen.load(Ordering::SeqCst);
+            if self.frozen {
+                return Err(ErrorKind::ConnectionAborted.into());
+            }
+            match self.stream.read(buffer) {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                other => return other,
+            }
+        }
+    }
+}
