@@ -2,7 +2,7 @@
 //! same configuration. Secrets are masked in both.
 
 use super::quantity::{format_duration, format_size};
-use super::schema::{Config, IndexConfig, LoadConfig, Word, WorkerConfig};
+use super::schema::{BreakerConfig, Config, IndexConfig, LoadConfig, Word, WorkerConfig};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -67,10 +67,7 @@ pub fn to_json(config: &Config) -> Value {
             "attempts_max": config.retry.attempts_max,
             "budget_percent": config.retry.budget_percent,
         },
-        "breaker": {
-            "failures": config.breaker.failures,
-            "open": format_duration(config.breaker.open),
-        },
+        "breaker": breaker_to_json(config.breaker),
         "log": {
             "json": config.log.json,
             "requests": config.log.requests,
@@ -83,6 +80,10 @@ pub fn to_json(config: &Config) -> Value {
     let workers: Vec<Value> = config.workers.iter().map(worker_to_json).collect();
     root.insert("worker".to_owned(), Value::Array(workers));
     Value::Object(root)
+}
+
+fn breaker_to_json(breaker: BreakerConfig) -> Value {
+    json!({ "failures": breaker.failures, "open": format_duration(breaker.open) })
 }
 
 fn index_to_json(index: &IndexConfig) -> Value {

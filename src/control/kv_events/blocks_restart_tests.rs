@@ -16,18 +16,18 @@ pub(super) fn restarted(
     lower_tiers: LowerTiers,
     entries_max: usize,
 ) -> (RankBlocks<Letters>, SliceOps, Left) {
-    restarted_with(before, Paths::new(links), SHARDS, lower_tiers, entries_max)
+    restarted_with(before, &Paths::new(links), SHARDS, lower_tiers, entries_max)
 }
 
 fn restarted_with(
     before: &RankBlocks<Letters>,
-    paths: Paths,
+    paths: &Paths,
     shard_count: usize,
     lower_tiers: LowerTiers,
     entries_max: usize,
 ) -> (RankBlocks<Letters>, SliceOps, Left) {
     let KeptBlocks { kept, trees, groups, .. } = before.kept();
-    let mut restoring = Restoring::new(&paths, shard_count, lower_tiers, trees, entries_max);
+    let mut restoring = Restoring::new(paths, shard_count, lower_tiers, trees, entries_max);
     restoring.groups(groups);
     restoring.add_all(kept.entries().collect());
     let (restored, ops, left) = restoring.finish();
@@ -56,7 +56,7 @@ fn restored_blocks_are_placed_by_their_first_block() {
     for shard_count in [1, 2, 5, 64] {
         let mut paths = Paths::new(links(&index));
         paths.place_anew(slice_of, SHARDS, shard_count);
-        let (mut after, mut ops, left) = restarted_with(&blocks, paths, shard_count, NONE, 100);
+        let (mut after, mut ops, left) = restarted_with(&blocks, &paths, shard_count, NONE, 100);
         assert_eq!((left, after.len()), (Left::default(), 7));
         let mut again = Index::default();
         again.take(&mut ops);
@@ -96,7 +96,7 @@ fn what_is_not_among_the_links_is_left_out() {
     assert_ne!(slice_of(ghijkl, SHARDS), slice_of(gh, SHARDS), "else it may pass for a first one");
     let mut paths = Paths::new(some);
     paths.place_anew(slice_of, SHARDS, 2);
-    let (after, _, left) = restarted_with(&blocks, paths, 2, NONE, 100);
+    let (after, _, left) = restarted_with(&blocks, &paths, 2, NONE, 100);
     assert_eq!((left.orphans, after.len()), (4, 3));
 }
 

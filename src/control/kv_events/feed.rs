@@ -353,7 +353,7 @@ impl<P: KvPort> Feed<P> {
                 return;
             }
             Some(Arrival::Next | Arrival::First { missed: 0 }) => {
-                self.state.borrow_mut().no_more_repeats()
+                self.state.borrow_mut().no_more_repeats();
             }
             Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
                 self.recover(Why::Behind(number_of(parts).unwrap_or(0))).await;

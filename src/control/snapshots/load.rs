@@ -52,7 +52,13 @@ struct Asked {
 enum Answer {
     Nothing,
     Refused(Dropped, u64),
-    Found { state: RankState<RestoredBlocks>, ops: SliceOps, left: Left },
+    Found(Box<Found>),
+}
+
+struct Found {
+    state: RankState<RestoredBlocks>,
+    ops: SliceOps,
+    left: Left,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -121,7 +127,8 @@ impl Loading {
                 counters.dropped(reason, blocks);
                 None
             }
-            Answer::Found { state, ops, left } => {
+            Answer::Found(found) => {
+                let Found { state, ops, left } = *found;
                 super::count_left(counters, left);
                 Some(Restored { state, ops, verified_by: self.verified_by })
             }
@@ -237,7 +244,7 @@ impl Reading {
             payload_hash: head.payload_hash,
             block_size_tokens: head.block_size_tokens,
         };
-        Answer::Found { state, ops, left }
+        Answer::Found(Box::new(Found { state, ops, left }))
     }
 
     fn say_refused(&self, claim: &Claim, reason: &str) {
