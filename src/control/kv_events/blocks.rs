@@ -107,6 +107,8 @@ pub struct RankBlocks<T> {
     orphans: Orphans,
     orphans_gone: OrphansGone,
     groups: Groups,
+    /// Tokens per block on the device, 0 before the first.
+    device_block_tokens: u32,
     block_bytes: Vec<u8>,
     /// Blocks that are new, whose orphans are to be looked for.
     arrived: Vec<u64>,
@@ -145,6 +147,7 @@ impl<T: BlockText> RankBlocks<T> {
             orphans: Orphans::default(),
             orphans_gone: OrphansGone::default(),
             groups: Groups::default(),
+            device_block_tokens: 0,
             block_bytes: Vec::new(),
             arrived: Vec::new(),
         }
@@ -287,7 +290,9 @@ impl<T: BlockText> RankBlocks<T> {
             } else if self.held.len() < self.entries_max {
                 let trees = self.held.trees_of_others(known.key, id) & tier.trees();
                 let state = State::new(known.state.slice(), trees);
-                self.held.insert(Entry { id, key: known.key, state }, tier);
+                if !self.held.insert(Entry { id, key: known.key, state }, tier) {
+                    return Outcome::Full;
+                }
                 self.arrived.push(id);
             } else {
                 return Outcome::Full;
@@ -305,7 +310,7 @@ impl<T: BlockText> RankBlocks<T> {
     ) -> Outcome {
         let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(usize::MAX);
         let mut tip = match event.parent {
-            None => Some(self.root(event)),
+            None => Some(self.root(event, tier)),
             Some(parent) => self.tip(self.id(parent, group)),
         };
         let mut parent = event.parent.map(|parent| self.id(parent, group));
@@ -371,10 +376,21 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
-    fn root(&self, event: &Stored<'_>) -> Tip {
+    /// Where sequences of the event start. Lower tiers may keep larger blocks than the device; prompts are looked for under
+    /// the device's root, whatever the length of what follows.
+    fn root(&mut self, event: &Stored<'_>, tier: Tier) -> Tip {
+        let lower = tier != Tier::Device;
+        let is_part = event.group.is_some() && event.block_size_tokens < self.device_block_tokens;
+        if !lower && !is_part || self.device_block_tokens == 0 {
+            self.device_block_tokens = event.block_size_tokens;
+        }
         let name = RootName {
             model: &self.naming.model,
-            block_size_tokens: event.block_size_tokens,
+            block_size_tokens: if lower {
+                self.device_block_tokens
+            } else {
+                event.block_size_tokens
+            },
             lora: event.lora_name,
             cache_salt: event.cache_salt,
         };
@@ -408,7 +424,10 @@ impl<T: BlockText> RankBlocks<T> {
             Some(_) => return Err(Outcome::Conflict),
             None if self.held.len() >= self.entries_max => return Err(Outcome::Full),
             None => {
-                self.held.insert(Entry { id, key, state: State::new(slice, trees) }, tier);
+                let added = Entry { id, key, state: State::new(slice, trees) };
+                if !self.held.insert(added, tier) {
+                    return Err(Outcome::Full);
+                }
                 self.arrived.push(id);
                 0
             }

@@ -410,3 +410,16 @@ fn nothing_behind_an_image_is_ever_stored() {
         assert_eq!(index.keys(), keys_of(&["ab"]));
     }
 }
+
+#[test]
+fn larger_blocks_of_a_lower_tier_are_found_under_the_devices_root() {
+    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
+    let large =
+        Stored { medium: Medium::Host, block_size_tokens: 4, ..store(None, &[20], &[0, 1, 2, 3]) };
+    assert_eq!(blocks.stored(&large, &mut ops), Outcome::Applied);
+    index.take(&mut ops);
+    let name = RootName { model: "m", block_size_tokens: 2, ..RootName::default() };
+    let key = BlockKey::root(SEED, &name).child(SEED, b"abcd").to_word();
+    assert_eq!(index.all_keys()[1], BTreeSet::from([key]));
+}

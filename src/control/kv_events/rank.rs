@@ -4,7 +4,7 @@
 use super::blocks::{BlockText, Naming, RankBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
-use super::event::{Event, Stored};
+use super::event::{Event, Medium, Stored};
 use super::outcome::Outcome;
 use super::sequence::{Sequence, Step};
 use super::slice_ops::SliceOps;
@@ -189,8 +189,7 @@ fn apply<T: BlockText>(
         Event::Stored(stored) => {
             let outcome = blocks.stored(stored, ops);
             let is_whole = matches!(outcome, Outcome::Applied | Outcome::Orphaned)
-                && stored.block_size_tokens > 0
-                && !stored.remote;
+                && stored.medium == Medium::Device;
             if is_whole && !is_finer(stored, *block_size_tokens) {
                 *block_size_tokens = stored.block_size_tokens;
             }
