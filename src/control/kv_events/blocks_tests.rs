@@ -291,7 +291,9 @@ fn the_oldest_orphans_are_dropped_and_counted() {
     let (mut blocks, mut ops) = (blocks(10_000), SliceOps::new(SHARDS));
     let most = u64::try_from(ORPHAN_BLOCKS_MAX).unwrap();
     for number in 0..most + 5 {
-        blocks.stored(&store(Some(1), &[number + 2], &[0, 1]), &mut ops);
+        let token = u32::try_from(number).unwrap();
+        let text = [token % 26, token / 26 % 26];
+        blocks.stored(&store(Some(1), &[number + 2], &text), &mut ops);
     }
     assert_eq!(blocks.holding().orphans, ORPHAN_BLOCKS_MAX);
     assert_eq!(blocks.take_orphans_gone().dropped, 5);
