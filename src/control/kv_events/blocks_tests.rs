@@ -1,6 +1,7 @@
 //! [`RankBlocks`](super::RankBlocks) case by case.
 
 use super::*;
+use crate::block::KeySeed;
 use crate::control::kv_events::event::Medium;
 use crate::mailbox::KvOp;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -407,7 +408,12 @@ fn nothing_behind_an_image_is_ever_stored() {
         let (mut blocks, mut ops, mut index) =
             (blocks(100), SliceOps::new(SHARDS), Index::default());
         assert_eq!(blocks.stored(&with_image, &mut ops), Outcome::NotText);
-        assert_eq!(blocks.stored(&store(Some(12), &[13], &[6, 7]), &mut ops), Outcome::Orphaned);
+        for (parent, hash) in [(12, 13), (13, 14), (11, 15)] {
+            let next = [hash];
+            let event = store(Some(parent), &next, &[6, 7]);
+            assert_eq!(blocks.stored(&event, &mut ops), Outcome::NotText, "does not wait either");
+        }
+        assert_eq!(blocks.holding().orphans, 0);
         index.take(&mut ops);
         assert_eq!(index.keys(), keys_of(&["ab"]));
     }

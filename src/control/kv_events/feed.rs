@@ -5,9 +5,9 @@
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
 
-use super::blocks::Naming;
 use super::counters::{FeedCounters, ResetReason};
 use super::endpoint::Endpoint;
+use super::naming::Naming;
 use super::rank::{RankFeed, Taken};
 use super::slice_ops::SliceOps;
 use super::socket::{Connection, SocketError, Source};

@@ -1,10 +1,11 @@
 //! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that tests and the
 //! fuzzer run the very path that sockets feed.
 
-use super::blocks::{BlockText, Naming, RankBlocks};
+use super::blocks::RankBlocks;
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
 use super::event::{Event, Medium, Stored};
+use super::naming::{BlockText, Naming};
 use super::outcome::Outcome;
 use super::sequence::{Sequence, Step};
 use super::slice_ops::SliceOps;
