@@ -27,4 +27,5 @@ mod recording;
 mod relay_bytes;
 mod rig;
 mod starvation;
+mod tiers_and_adapters;
 mod worker_fails;

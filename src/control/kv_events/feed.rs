@@ -5,8 +5,8 @@
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
 
-use super::blocks::Naming;
 use super::counters::{FeedCounters, ResetReason};
+use super::naming::Naming;
 use super::rank::{RankFeed, Taken, number_of};
 use super::recovery::{Audit, Replays, Why};
 use super::sequence::Arrival;
