@@ -9,7 +9,9 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay::block::{KeySeed, Vocabulary};
-use forebay::control::kv_events::{BatchResult, Decoder, FeedCounters, Naming, RankFeed, SliceOps};
+use forebay::control::kv_events::{
+    BatchResult, Decoder, Event, FeedCounters, Naming, RankFeed, SliceOps,
+};
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
 use forebay::index::slice_of;
 use std::hint::black_box;
