@@ -11,6 +11,8 @@ mod decode;
 mod endpoint;
 mod event;
 mod feed;
+#[cfg(test)]
+mod feed_tests;
 mod msgpack;
 mod rank;
 mod recovery;
