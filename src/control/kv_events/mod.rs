@@ -10,6 +10,8 @@ mod counters;
 mod decode;
 mod event;
 mod feed;
+#[cfg(test)]
+mod feed_tests;
 mod held;
 mod holding;
 pub(in crate::control) mod msgpack;
