@@ -113,7 +113,9 @@ pub struct Feed<P> {
     pub(super) status: Rc<FeedStatus>,
     pub(super) audit: Audit,
     pub(super) replays: Replays,
-    pub(super) complaints: Complaints,
+    complaints: Complaints,
+    /// Says that replays bring what the stream lost.
+    pub(super) replay_log: Complaints,
     notices: mpsc::Sender<FeedNotice>,
     told: FeedNotice,
 }
@@ -149,6 +151,7 @@ impl<P: KvPort> Feed<P> {
             audit: Audit::default(),
             replays: Replays::default(),
             complaints: Complaints::default(),
+            replay_log: Complaints::default(),
             notices,
             told,
         }
