@@ -48,6 +48,8 @@ pub(super) struct Sources<'a> {
 pub(super) struct Explainer {
     request: ApiRequest,
     prompt: Vec<u8>,
+    /// Length of the whole prompt, of which that may be a part.
+    prompt_bytes: u64,
     /// What the walk found.
     found: Overlaps,
     /// The same with tiers weighed: what the choice rests on.
@@ -64,6 +66,7 @@ impl Explainer {
         Self {
             request: ApiRequest::default(),
             prompt: Vec::new(),
+            prompt_bytes: 0,
             found: Overlaps::new(RANKS_MAX),
             overlaps: Overlaps::new(RANKS_MAX),
             on_the_way: Overlaps::new(0),
@@ -119,10 +122,12 @@ impl Explainer {
         sources: &Sources<'_>,
     ) -> Result<Rendered, Unmatched> {
         self.prompt.clear();
+        self.prompt_bytes = 0;
         self.found.clear();
         self.overlaps.clear();
         let text = model.text.as_ref().ok_or(Unmatched::NoText)?;
         let rendered = render(&self.request, body, text, &mut self.prompt)?;
+        self.prompt_bytes = rendered.prompt_bytes(self.prompt.len());
         sources.index.overlap_of_roots(
             &model.roots,
             &cache_namespace(model, &self.request),
@@ -146,7 +151,7 @@ impl Explainer {
                 board,
                 overlaps: &self.overlaps,
                 on_the_way: &self.on_the_way,
-                prompt_bytes: self.prompt.len() as u64,
+                prompt_bytes: self.prompt_bytes,
                 bytes_per_token: BYTES_PER_TOKEN_DEFAULT,
             };
             let picked = pick(sources.policy, &request, &mut self.turn, &mut self.random);
@@ -169,10 +174,11 @@ impl Explainer {
             board: sources.board,
             overlaps: &self.overlaps,
             on_the_way: &self.on_the_way,
-            prompt_bytes: self.prompt.len() as u64,
+            prompt_bytes: self.prompt_bytes,
             bytes_per_token: BYTES_PER_TOKEN_DEFAULT,
         };
-        let cached = overlap.servable_blocks(self.prompt.len());
+        let whole = usize::try_from(self.prompt_bytes).unwrap_or(usize::MAX);
+        let cached = overlap.servable_blocks(whole);
         Some(json!({
             "rank": index.0,
             "worker": &*worker.name,
@@ -239,6 +245,7 @@ fn way(rendered: Rendered) -> &'static str {
     match rendered {
         Rendered::Plan => "plan",
         Rendered::Template => "template",
+        Rendered::TextPart => "template, up to the first part that is not text",
         Rendered::Raw => "raw",
     }
 }

@@ -27,13 +27,17 @@ pub(super) fn plain(
 }
 
 /// Any body with messages.
-pub(super) fn full(body: &[u8], text: &ModelText, out: &mut Vec<u8>) -> Result<(), Unrenderable> {
+pub(super) fn full(
+    body: &[u8],
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<Rendered, Unrenderable> {
     let template = template_of(text)?;
     check_size(body)?;
     let start = out.len();
-    template.render_text(body, out).map_err(|_| Unrenderable::Refused)?;
+    let is_part = template.render_text(body, out).map_err(|_| Unrenderable::Refused)?;
     text.vocabulary.align(out, start);
-    Ok(())
+    Ok(if is_part { Rendered::TextPart } else { Rendered::Template })
 }
 
 fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {

@@ -118,6 +118,7 @@ fn leaves_a_chunk(matched: &Matched) -> bool {
 /// The prompt's text: as the engine will see it, else some text of it. False when the body has no prompt.
 fn write_text(shard: &Shard, slot: &Slot, target: &Target<'_>, matched: &mut Matched) -> bool {
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
+    matched.prompt_bytes = 0;
     if let Some(text) = &target.model.text {
         let rendered = render(&slot.request, body, text, &mut matched.text);
         matched.rendered = rendered.is_ok();
@@ -127,12 +128,11 @@ fn write_text(shard: &Shard, slot: &Slot, target: &Target<'_>, matched: &mut Mat
             Err(_) => Count::Unrenderable,
         };
         shard.counters.add(count, 1);
+        matched.prompt_bytes = rendered.map_or(0, |way| way.prompt_bytes(matched.text.len()));
     }
-    matched.prompt_bytes = if matched.rendered {
-        u64::try_from(matched.text.len()).unwrap_or(u64::MAX)
-    } else {
-        canonical(&slot.request, body, &mut matched.text)
-    };
+    if !matched.rendered {
+        matched.prompt_bytes = canonical(&slot.request, body, &mut matched.text);
+    }
     matched.prompt_bytes > 0
 }
 
