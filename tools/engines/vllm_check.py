@@ -58,8 +58,8 @@ class Truth:
         for rank in range(engine.ranks):
             argv += ["--from", f"tcp://127.0.0.1:{engine.events + rank}"]
         self.recording = engine.rig.start("record", argv)
-        self.recording.wait_for("the recording", lambda: os.path.exists(self.path))
-        time.sleep(0.5)
+        self.recording.wait_for("the recording", lambda: self.recording.log_text().count("recording") >= engine.ranks)
+        time.sleep(1.5)
 
     def row(self, at_ns, request, rank, cached):
         path, body = request
@@ -78,13 +78,15 @@ def one_by_one(router, traffic, count, truth):
     errors, by_rank = Errors(), [0] * truth.engine.ranks
     for _ in range(count):
         request = traffic.draw()
-        time.sleep(0.06)
+        settle(router.admin, 0.15)
         at_ns = time.time_ns()
         predicted, rank, cached = ask(router, request)
         by_rank[rank] += 1
         truth.row(at_ns, request, rank, cached)
         if predicted is not None:
             errors.add(predicted, cached, BLOCK_TOKENS)
+        if predicted is not None and predicted < cached:
+            print(f"  rank {rank} at {at_ns}: predicted {predicted}, found {cached}")
     return errors, by_rank
 
 
