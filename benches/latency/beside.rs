@@ -18,6 +18,11 @@ const BODY_BYTES: usize = 8_192;
 /// The stream has filled the index by then.
 const SETTLE: Duration = Duration::from_millis(1_500);
 
+/// Priority of the load. Not the highest: it waits awake, and the kernel's own threads have to run on its core too.
+const LOAD_NICE: i32 = -5;
+/// All feeds are connected by then.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(30);
+
 /// Cores of the parts, the same one where there are few.
 pub(crate) struct Cores {
     pub(crate) router: CoreId,
@@ -57,11 +62,18 @@ pub(crate) fn run(
     core_affinity::set_for_current(cores.control);
     let router = Router::kv(&mut rig, cores.router.id, &bodies, &requests, &stream.endpoints)?;
     core_affinity::set_for_current(cores.load);
+    let begin = Instant::now();
+    while !stream.is_ready() {
+        if begin.elapsed() > CONNECT_TIME_MAX {
+            return Err(io::Error::other("the router does not follow all ranks"));
+        }
+        rig.pause(Duration::from_millis(20))?;
+    }
     let mut control = threads_named("control");
     control.retain(|thread| !before.contains(thread));
     let control = CpuMeter::of_threads(&control);
     // Not before the other threads are there: they would inherit it.
-    if rustix::process::setpriority_process(None, -20).is_err() {
+    if rustix::process::setpriority_process(None, LOAD_NICE).is_err() {
         writeln!(
             out,
             "not root: the load has to share its core with the events' threads on equal terms"

@@ -29,6 +29,8 @@ pub(crate) struct KvStream {
 
 #[derive(Default)]
 struct State {
+    /// Every rank's feed is connected.
+    ready: AtomicBool,
     on: AtomicBool,
     end: AtomicBool,
     /// Blocks stored and removed.
@@ -70,6 +72,12 @@ impl KvStream {
         })?;
         let endpoints = endpoints.recv().map_err(io::Error::other)?;
         Ok(Self { endpoints, state, thread: Some(thread) })
+    }
+
+    /// True when every rank's feed is connected: before, nothing is sent.
+    pub(crate) fn is_ready(&self) -> bool {
+        // ordering: Relaxed; nothing else is read by it.
+        self.state.ready.load(Ordering::Relaxed)
     }
 
     /// Sends, or is silent.
@@ -140,11 +148,18 @@ async fn publish(
     }
     let port = |source: &Source| format!("tcp://127.0.0.1:{}", source.port().unwrap_or(0));
     bound.send(sources.iter().map(port).collect())?;
-    let mut ranks = Vec::new();
-    for (source, messages) in sources.iter().zip(messages) {
-        let connection = source.publish().await?;
-        ranks.push(Rank { connection, messages, next: 0, sequence: 0 });
-    }
+    // All at once: a feed does not wait long for its peer.
+    let connecting = sources.iter().zip(messages).map(|(source, messages)| async move {
+        loop {
+            if let Ok(connection) = source.publish().await {
+                return Rank { connection, messages, next: 0, sequence: 0 };
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    });
+    let mut ranks = futures_util::future::join_all(connecting).await;
+    // ordering: Relaxed, see where it is read.
+    state.ready.store(true, Ordering::Relaxed);
     let (mut sent, mut due, mut last) = (0, 0.0, Instant::now());
     let mut turn = 0;
     // ordering: Relaxed, see where it is set.
