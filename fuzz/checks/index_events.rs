@@ -69,7 +69,7 @@ fn take(bytes: &mut impl Iterator<Item = u8>) -> usize {
 struct Fleet {
     reader: IndexReader,
     writers: Vec<SliceWriter>,
-    /// Whether stores may be refused, and bytes that are never exceeded: an empty index has some already.
+    /// Whether stores may be refused or blocks go, and bytes that are never exceeded: an empty index has some already.
     scarce: bool,
     memory_bytes_max: u64,
     overlaps: Overlaps,
