@@ -34,7 +34,7 @@ struct Messages {
 fn messages(rank: usize, token_ids: &[u32], store_blocks: usize) -> Messages {
     let mut random = fastrand::Rng::with_seed(rank as u64);
     let hash = |session: usize, block: usize| {
-        BlockHash((rank << 32 | session * SESSION_BLOCKS + block | 1 << 60) as u64)
+        BlockHash(((1 << 60) + (rank << 32) + session * SESSION_BLOCKS + block) as u64)
     };
     let mut store = |session: usize, first: usize| CacheEvent::Stored {
         hashes: (first..first + store_blocks).map(|block| hash(session, block)).collect(),
@@ -94,12 +94,11 @@ impl Fleet {
         let (comes, goes) = (self.session % SESSIONS, (self.session + SESSIONS / 2) % SESSIONS);
         let mut count = 0;
         for (feed, messages) in &mut self.ranks {
-            let mut sequence = self.sequence;
-            for payload in messages.stores[comes].iter().chain([&messages.removes[goes]]) {
+            let payloads = messages.stores[comes].iter().chain([&messages.removes[goes]]);
+            for (sequence, payload) in (self.sequence..).zip(payloads) {
                 let parts: [&[u8]; 3] = [b"", &sequence.to_be_bytes(), payload];
                 let taken = feed.message(&parts, &self.counters, &mut self.ops);
                 assert_eq!(taken.result, BatchResult::Applied);
-                sequence += 1;
             }
             // What goes into the rings: read once and dropped.
             count += self.ops.slices_mut().map(|(_, ops)| ops.drain(..).count()).sum::<usize>();

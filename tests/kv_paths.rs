@@ -163,9 +163,13 @@ impl<T: BlockText> Rig<T> {
     }
 
     fn take(&mut self, rank: u16, events: &[Event<'_>]) {
+        self.take_payload(rank, &batch(events));
+    }
+
+    fn take_payload(&mut self, rank: u16, payload: &[u8]) {
         let mut ops = SliceOps::new(SHARDS);
         let feed = &mut self.feeds[usize::from(rank)];
-        let parts: [&[u8]; 3] = [b"", &self.sent.to_be_bytes(), &batch(events)];
+        let parts: [&[u8]; 3] = [b"", &self.sent.to_be_bytes(), payload];
         feed.message(&parts, &self.counters, &mut ops);
         for (tier, ShardIndex(slice), ops) in ops.trees_mut() {
             let number = match tier {
@@ -431,5 +435,30 @@ fn prompts_with_embeddings_or_images_beside_them_are_not_matched() {
             !rendered(Endpoint::Generate, &format!(r#"{{"text":"hello","{key}":["x"]}}"#)),
             "{key}"
         );
+    }
+}
+
+/// What SGLang 0.5.23 wrote for a page in host memory, of an adapter and with a salt.
+#[test]
+fn an_engines_own_page_in_host_memory_lands_in_the_hosts_tree_under_its_names() {
+    let vectors = include_str!("data/kv_events/vectors.jsonl");
+    let line = vectors.lines().find(|line| line.contains("sglang-0.5.23-cpu_salt_session_lora"));
+    let vector: serde_json::Value = serde_json::from_str(line.unwrap()).unwrap();
+    let hex = vector["payload_hex"].as_str().unwrap();
+    let digits = (0..hex.len()).step_by(2);
+    let payload: Vec<u8> =
+        digits.map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+    let mut rig = Rig::new(vec![Bytes]);
+    rig.take_payload(0, &payload);
+    let text: Vec<u8> = (100..116).collect();
+    let root =
+        RootName { block_size_tokens: 16, lora: "sql-adapter", cache_salt: "tenant-A", ..ROOT };
+    let found = rig.found(&root, &text);
+    assert_eq!(
+        [RankIndex(0), RankIndex(HOST), RankIndex(DISK)].map(|rank| found.get(rank).bytes),
+        [0, 16, 16]
+    );
+    for other in [RootName { lora: "", ..root }, RootName { cache_salt: "", ..root }] {
+        assert_eq!(rig.found(&other, &text).iter_held().count(), 0);
     }
 }

@@ -10,13 +10,18 @@ use crate::rig::Rig;
 use crate::router::{Router, model_dir};
 use core_affinity::CoreId;
 use std::io::{self, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One shard may be so much slower at the 99th percentile under the stream.
 const P99_GROWS_MAX: f64 = 1.5;
 const BODY_BYTES: usize = 8_192;
 /// The stream has filled the index by then.
 const SETTLE: Duration = Duration::from_millis(1_500);
+
+/// Priority of the load. Not the highest: it waits awake, and the kernel's own threads have to run on its core too.
+const LOAD_NICE: i32 = -5;
+/// All feeds are connected by then.
+const CONNECT_TIME_MAX_NS: u64 = 30_000_000_000;
 
 /// Cores of the parts, the same one where there are few.
 pub(crate) struct Cores {
@@ -57,11 +62,18 @@ pub(crate) fn run(
     core_affinity::set_for_current(cores.control);
     let router = Router::kv(&mut rig, cores.router.id, &bodies, &requests, &stream.endpoints)?;
     core_affinity::set_for_current(cores.load);
+    let begin_ns = rig.now_ns();
+    while !stream.is_ready() {
+        if rig.now_ns() > begin_ns + CONNECT_TIME_MAX_NS {
+            return Err(io::Error::other("the router does not follow all ranks"));
+        }
+        rig.pause(Duration::from_millis(20))?;
+    }
     let mut control = threads_named("control");
     control.retain(|thread| !before.contains(thread));
     let control = CpuMeter::of_threads(&control);
     // Not before the other threads are there: they would inherit it.
-    if rustix::process::setpriority_process(None, -20).is_err() {
+    if rustix::process::setpriority_process(None, LOAD_NICE).is_err() {
         writeln!(
             out,
             "not root: the load has to share its core with the events' threads on equal terms"
@@ -81,9 +93,9 @@ pub(crate) fn run(
         idle.samples.push(run_unary(&mut rig, &router.target, plan)?);
         stream.set(true);
         rig.pause(SETTLE)?;
-        let (begin, blocks, cpu) = (Instant::now(), stream.blocks(), control.read_ns());
+        let (begin_ns, blocks, cpu) = (rig.now_ns(), stream.blocks(), control.read_ns());
         busy.samples.push(run_unary(&mut rig, &router.target, plan)?);
-        let seconds = begin.elapsed().as_secs_f64();
+        let seconds = (rig.now_ns() - begin_ns) as f64 / 1e9;
         let spent = control.read_ns().zip(cpu).map(|(after, before)| (after - before) as f64 / 1e9);
         streams.push(Stream {
             blocks_per_s: (stream.blocks() - blocks) as f64 / seconds,

@@ -2,13 +2,14 @@
 //! own; the messages are made before, so that sending them is all it does.
 
 use crate::kv_source::BLOCK_TOKENS;
+use forebay::base::Clock;
 use forebay::control::zmq::{Connection, Endpoint, Place, Side, Source, encode_message};
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Ranks, each with its own connection.
 pub(crate) const RANKS: u32 = 64;
@@ -18,7 +19,7 @@ const SESSION_BLOCKS: u32 = 64;
 const SESSIONS: usize = 64;
 const TICK: Duration = Duration::from_millis(1);
 /// What was not sent for so long is left out: the reader cannot keep up.
-const DEBT_MAX: Duration = Duration::from_millis(20);
+const DEBT_MAX_NS: u64 = 20_000_000;
 
 /// A running stream; silent until [`KvStream::set`].
 pub(crate) struct KvStream {
@@ -29,6 +30,8 @@ pub(crate) struct KvStream {
 
 #[derive(Default)]
 struct State {
+    /// Every rank's feed is connected.
+    ready: AtomicBool,
     on: AtomicBool,
     end: AtomicBool,
     /// Blocks stored and removed.
@@ -72,6 +75,12 @@ impl KvStream {
         Ok(Self { endpoints, state, thread: Some(thread) })
     }
 
+    /// True when every rank's feed is connected: before, nothing is sent.
+    pub(crate) fn is_ready(&self) -> bool {
+        // ordering: Relaxed; nothing else is read by it.
+        self.state.ready.load(Ordering::Relaxed)
+    }
+
     /// Sends, or is silent.
     pub(crate) fn set(&self, on: bool) {
         // ordering: Relaxed; the thread looks every tick, and nothing else depends on it.
@@ -99,7 +108,7 @@ impl Drop for KvStream {
 fn messages(rank: u32, token_ids: &[u32]) -> Vec<Vec<u8>> {
     let mut random = fastrand::Rng::with_seed(rank.into());
     let first = |session: usize| {
-        u64::from(rank) << 32 | (session as u64) * u64::from(SESSION_BLOCKS) | 1 << 60
+        (1 << 60) + (u64::from(rank) << 32) + (session as u64) * u64::from(SESSION_BLOCKS)
     };
     let hashes = |session: usize| {
         (0..u64::from(SESSION_BLOCKS)).map(move |block| BlockHash(first(session) + block))
@@ -140,20 +149,29 @@ async fn publish(
     }
     let port = |source: &Source| format!("tcp://127.0.0.1:{}", source.port().unwrap_or(0));
     bound.send(sources.iter().map(port).collect())?;
-    let mut ranks = Vec::new();
-    for (source, messages) in sources.iter().zip(messages) {
-        let connection = source.publish().await?;
-        ranks.push(Rank { connection, messages, next: 0, sequence: 0 });
-    }
-    let (mut sent, mut due, mut last) = (0, 0.0, Instant::now());
+    // All at once: a feed does not wait long for its peer.
+    let connecting = sources.iter().zip(messages).map(|(source, messages)| async move {
+        loop {
+            if let Ok(connection) = source.publish().await {
+                return Rank { connection, messages, next: 0, sequence: 0 };
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    });
+    let mut ranks = futures_util::future::join_all(connecting).await;
+    // ordering: Relaxed, see where it is read.
+    state.ready.store(true, Ordering::Relaxed);
+    let clock = Clock::start();
+    let (mut sent, mut due, mut last) = (0, 0.0, clock.now().0);
     let mut turn = 0;
     // ordering: Relaxed, see where it is set.
     while !state.end.load(Ordering::Relaxed) {
-        let passed = last.elapsed().min(DEBT_MAX);
-        last = Instant::now();
+        let now = clock.now().0;
+        let passed_ns = (now - last).min(DEBT_MAX_NS);
+        last = now;
         // ordering: Relaxed, see where it is set.
         if state.on.load(Ordering::Relaxed) {
-            due += passed.as_secs_f64() * rate as f64;
+            due += passed_ns as f64 * rate as f64 / 1e9;
         }
         while due > 0.0 {
             let count = ranks.len();

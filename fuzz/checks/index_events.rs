@@ -1,7 +1,7 @@
 //! Any bytes as the history of a fleet's caches: stores behind any block, single and in runs, removals of any block by any
 //! rank, stores again, ranks that are cleared; on one slice or several, through the feeds of ranks or straight as
 //! operations (children may then come before their parents), with room enough or next to none. Must hold: the index
-//! finds for every rank what a naive model finds; where it refused stores, never what the rank does not hold; it
+//! finds for every rank what a naive model finds; where it refused stores or evicted, never what the rank does not hold; it
 //! stays within its budget, and is empty when nobody holds anything.
 
 use forebay::base::RankIndex;
@@ -9,7 +9,7 @@ use forebay::block::{BlockKey, KeySeed, RootName};
 use forebay::control::kv_events::{
     BlockText, Medium, Naming, Outcome, RankBlocks, Removed, SliceOps, Stored,
 };
-use forebay::index::{IndexReader, Overlap, Overlaps, SliceWriter, index, slice_of};
+use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
 use forebay::mailbox::KvOp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -69,7 +69,7 @@ fn take(bytes: &mut impl Iterator<Item = u8>) -> usize {
 struct Fleet {
     reader: IndexReader,
     writers: Vec<SliceWriter>,
-    /// Whether stores may be refused, and bytes that are never exceeded: an empty index has some already.
+    /// Whether stores may be refused or blocks go, and bytes that are never exceeded: an empty index has some already.
     scarce: bool,
     memory_bytes_max: u64,
     overlaps: Overlaps,
@@ -86,6 +86,16 @@ struct Model {
     children: HashMap<(usize, usize), usize>,
     /// How often each rank holds a path, by both names that engines have for it.
     held: BTreeMap<u16, BTreeMap<usize, [u32; 2]>>,
+}
+
+/// A path that a text leads to.
+#[derive(Clone, Copy)]
+struct Reading {
+    /// The reading that it continues.
+    from: usize,
+    node: usize,
+    bytes: u32,
+    blocks: u32,
 }
 
 impl Fleet {
@@ -235,14 +245,15 @@ impl Fleet {
         text.push_str(["", "ab", "aabab", "c123d123e123"][node % 4]);
         self.overlaps.clear();
         self.reader.overlap(root(), text.as_bytes(), &mut self.overlaps);
-        let exact = self.reader.refused_count() == 0;
+        let exact = self.reader.refused_count() + self.reader.evicted_count() == 0;
         assert!(exact || self.scarce, "refused with room");
         for (rank, _) in self.overlaps.iter_held() {
             assert!(self.model.held.contains_key(&rank.0), "rank {rank:?} never held a block");
         }
+        let readings = self.model.readings(&text);
         for rank in self.model.held.keys() {
             let found = self.overlaps.get(RankIndex(*rank));
-            let held = self.model.overlaps(*rank, &text);
+            let held = self.model.overlaps(*rank, &readings);
             let best = held.last().copied().unwrap_or_default();
             let (bytes, blocks) = (found.bytes, found.blocks);
             assert!(
@@ -293,25 +304,32 @@ impl Model {
         self.held.get(&rank).and_then(|held| held.get(&node)).copied().unwrap_or_default()
     }
 
-    /// Bytes and blocks of all that the rank holds of the text, nothing included.
-    fn overlaps(&self, rank: u16, text: &str) -> BTreeSet<(u32, u32)> {
-        let mut found = BTreeSet::from([(0, 0)]);
-        let mut ways = vec![(0, Overlap::default())];
-        while let Some((node, at)) = ways.pop() {
-            let rest = text.get(usize::try_from(at.bytes).unwrap_or(usize::MAX)..).unwrap_or("");
-            for (block, bytes) in
-                BLOCKS.iter().enumerate().filter(|(_, block)| rest.starts_with(**block))
-            {
-                let Some(child) = self.children.get(&(node, block)) else { continue };
-                if self.counts(rank, *child) == [0; 2] {
-                    continue;
+    /// Every way to read the text, a block at a time: each leads from an earlier one to a path, up to so much of the text.
+    fn readings(&self, text: &str) -> Vec<Reading> {
+        let mut readings = vec![Reading { from: 0, node: 0, bytes: 0, blocks: 0 }];
+        let mut from = 0;
+        while let Some(Reading { node, bytes, blocks, .. }) = readings.get(from).copied() {
+            let rest = text.get(usize::try_from(bytes).unwrap_or(usize::MAX)..).unwrap_or("");
+            let fits = BLOCKS.iter().enumerate().filter(|(_, block)| rest.starts_with(**block));
+            for (block, read) in fits {
+                if let Some(node) = self.children.get(&(node, block)) {
+                    let bytes = bytes + number(read.len());
+                    readings.push(Reading { from, node: *node, bytes, blocks: blocks + 1 });
                 }
-                let at = Overlap { blocks: at.blocks + 1, bytes: at.bytes + number(bytes.len()) };
-                found.insert((at.bytes, at.blocks));
-                ways.push((*child, at));
             }
+            from += 1;
         }
-        found
+        readings
+    }
+
+    /// Bytes and blocks of those that the rank holds, nothing included.
+    fn overlaps(&self, rank: u16, readings: &[Reading]) -> BTreeSet<(u32, u32)> {
+        let mut holds = vec![true; readings.len()];
+        for (at, reading) in readings.iter().enumerate().skip(1) {
+            holds[at] = holds[reading.from] && self.counts(rank, reading.node) != [0; 2];
+        }
+        let held = readings.iter().zip(holds).filter(|(_, holds)| *holds);
+        held.map(|(reading, _)| (reading.bytes, reading.blocks)).collect()
     }
 }
 

@@ -100,7 +100,7 @@ fn restore(trees: u8, entries: &[Entry], links: &[Link]) {
                 let KvOp::Store { parent, key, .. } = op else { panic!("nothing to remove") };
                 let is_late =
                     |other: &&KvOp| matches!(other, KvOp::Store { key, .. } if key == parent);
-                let late = told.iter().any(|other| is_late(other)) && !keys.contains(parent);
+                let late = told.iter().any(is_late) && !keys.contains(parent);
                 assert!(!late || is_in_a_circle(links, *key), "a child before its parent");
                 assert!(keys.insert(*key) && slice.index() < shard_count);
             }

@@ -24,6 +24,9 @@ pub const ORPHAN_BYTES_MAX: usize = 128 * 1024;
 /// Load reports waiting between the control plane and one shard: one of every rank. Full: the report is dropped and
 /// counted; the rank's next one comes within a second.
 pub const LOAD_RING_MAX: usize = RANKS_MAX;
+/// Blocks of one rank that are known not to be text. Full: the oldest are forgotten, and what continues them waits as an
+/// orphan.
+pub const OPAQUE_BLOCKS_MAX: usize = 4_096;
 /// Commands waiting between the control plane and one shard. Full: control tries again on its next tick.
 pub const COMMAND_RING_MAX: usize = 16;
 /// Messages waiting from one shard to another. Full: the message is dropped and counted (all are hints).

@@ -38,14 +38,13 @@ pub(super) fn build(source: &str, clock: Clock) -> Result<Environment<'static>, 
     environment.add_filter("string", |value: &Value| text_of(value));
     environment.add_filter("upper", |value: &Value| text_of(value).to_uppercase());
     environment.add_filter("lower", |value: &Value| text_of(value).to_lowercase());
+    // What is undefined counts as an empty list.
     environment.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
+        let kind = value.kind();
+        matches!(kind, ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined)
     });
     environment.add_test("iterable", |value: &Value| {
-        matches!(
-            value.kind(),
-            ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
-        )
+        !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
     });
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
@@ -154,8 +153,11 @@ mod tests {
     #[test]
     fn strings_and_mappings_are_sequences() {
         assert_eq!(
-            render("{{ 'a' is sequence }}{{ {} is iterable }}{{ 1 is iterable }}", "{}"),
-            "TrueTrueFalse"
+            render(
+                "{{ 'a' is sequence }}{{ {} is iterable }}{{ 1 is iterable }}{{ none is sequence }}{{ x is iterable }}",
+                "{}"
+            ),
+            "TrueTrueFalseFalseTrue"
         );
     }
 }

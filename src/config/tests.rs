@@ -171,6 +171,14 @@ fn conflicts_and_ranges() {
             "forebay.toml:2:22: error: `limits.buffered_bytes_max`",
         ),
         (
+            "[kv]\nhost_credit_percent = 101",
+            "forebay.toml:2:23: error: `kv.host_credit_percent` is 101, should be 0 to 100",
+        ),
+        (
+            "[kv]\nhost_credit_percent = 10\ndisk_credit_percent = 20",
+            "forebay.toml:3:23: warning: `kv.disk_credit_percent` is more than",
+        ),
+        (
             "[timeouts]\nupstream_idle = \"5s\"",
             "forebay.toml:2:17: warning: `timeouts.upstream_idle`",
         ),

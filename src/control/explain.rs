@@ -309,6 +309,7 @@ fn way(rendered: Rendered) -> &'static str {
     match rendered {
         Rendered::Plan => "plan",
         Rendered::Template => "template",
+        Rendered::TextPart => "template, up to the first part that is not text",
         Rendered::Raw => "raw",
     }
 }

@@ -167,7 +167,9 @@ fn help(count: Count) -> &'static str {
         Count::RenderedFull => {
             "Prompts rendered by the full template, or plain text and token ids."
         }
-        Count::Unrenderable => "Prompts that could not be rendered and were routed by load alone.",
+        Count::Unrenderable => {
+            "Prompts that could not be rendered and were matched by guesses only."
+        }
         Count::PromptBytes => "Prompt bytes walked through the index.",
         Count::OverlapBytes => "Prompt bytes that the chosen rank already held.",
         Count::GuessedBytes => {

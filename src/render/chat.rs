@@ -33,14 +33,14 @@ pub(super) fn full(
     body: &[u8],
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<(), Unrenderable> {
+) -> Result<Rendered, Unrenderable> {
     let template = template_of(text)?;
     check_size(body)?;
     push_special(request, text, out);
     let start = out.len();
-    template.render_text(body, out).map_err(|_| Unrenderable::Refused)?;
+    let is_part = template.render_text(body, out).map_err(|_| Unrenderable::Refused)?;
     text.vocabulary.align(out, start);
-    Ok(())
+    Ok(if is_part { Rendered::TextPart } else { Rendered::Template })
 }
 
 /// Templates write their own special tokens; a request can ask for a second set in front of them.

@@ -23,8 +23,23 @@ pub enum Rendered {
     Plan,
     /// The template itself.
     Template,
+    /// The template itself, up to the first image, sound or other thing that is not text.
+    TextPart,
     /// Text or token ids, no template.
     Raw,
+}
+
+/// What a prompt that goes on behind its text weighs beyond it: the tokens of one image under the common vision models, as
+/// bytes of text.
+const NOT_TEXT_BYTES: u64 = 4_096;
+
+impl Rendered {
+    /// Length of the whole prompt whose rendered text has that length.
+    #[must_use]
+    pub fn prompt_bytes(self, text_bytes: usize) -> u64 {
+        let more = if self == Self::TextPart { NOT_TEXT_BYTES } else { 0 };
+        u64::try_from(text_bytes).unwrap_or(u64::MAX).saturating_add(more)
+    }
 }
 
 /// Why a prompt has no text here. The request is served all the same, without a match by prefix.
@@ -82,7 +97,7 @@ pub fn render(
     let rendered = match &request.prompt {
         PromptSource::None => Err(Unrenderable::NoPrompt),
         PromptSource::PlainMessages => chat::plain(request, body, text, out),
-        PromptSource::Messages => chat::full(request, body, text, out).map(|()| Rendered::Template),
+        PromptSource::Messages => chat::full(request, body, text, out),
         PromptSource::Text(span) => {
             raw::text(slice(body, span), special(request, text, true), text, out);
             Ok(Rendered::Raw)

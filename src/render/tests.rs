@@ -56,6 +56,35 @@ fn text_is_unescaped_behind_the_prefix() {
 }
 
 #[test]
+fn special_tokens_come_once_unless_the_request_says_otherwise() {
+    let bos = "<|endoftext|>";
+    let template = format!("{bos}{{{{ messages[0].content }}}}");
+    let vllm = model(Some(&template));
+    let sglang = ModelText { rules: EngineRules::Sglang, ..model(Some(&template)) };
+    let chat = r#""messages":[{"role":"user","content":"hi"}]"#;
+    let rich = r#""messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]"#;
+    let (once, twice) = (format!("{bos}hi"), format!("{bos}{bos}hi"));
+    for (endpoint, prompt, sent, by_vllm, by_sglang) in [
+        (Endpoint::Completions, r#""prompt":"hi""#, "null", &once, &once),
+        (Endpoint::Completions, r#""prompt":"hi""#, "true", &once, &once),
+        (Endpoint::Completions, r#""prompt":"hi""#, "false", &"hi".to_owned(), &once),
+        (Endpoint::Completions, r#""prompt":["hi","x"]"#, "false", &"hi".to_owned(), &once),
+        (Endpoint::Completions, r#""prompt":"<|endoftext|>hi""#, "null", &twice, &twice),
+        (Endpoint::ChatCompletions, chat, "null", &once, &once),
+        (Endpoint::ChatCompletions, chat, "false", &once, &once),
+        (Endpoint::ChatCompletions, chat, "true", &twice, &once),
+        (Endpoint::ChatCompletions, rich, "null", &once, &once),
+        (Endpoint::ChatCompletions, rich, "true", &twice, &once),
+    ] {
+        let body = format!(r#"{{"model":"m",{prompt},"add_special_tokens":{sent}}}"#);
+        for (model, wanted) in [(&vllm, by_vllm), (&sglang, by_sglang)] {
+            let text = scanned_and_rendered(&body, endpoint, model);
+            assert_eq!(text.as_deref(), Ok(wanted.as_str()), "{:?} {body}", model.rules);
+        }
+    }
+}
+
+#[test]
 fn token_ids_are_decoded() {
     let model = model(None);
     let ids =

@@ -134,11 +134,11 @@ impl Matched {
     pub fn write_text(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
         let text = ask.model.text.as_ref();
         let rendered = text.map(|text| render(ask.request, ask.body, text, &mut self.text));
-        self.rendered = matches!(rendered, Some(Ok(_)));
-        self.prompt_bytes = if self.rendered {
-            u64::try_from(self.text.len()).unwrap_or(u64::MAX)
-        } else {
-            canonical(ask.request, ask.body, &mut self.text)
+        let way = rendered.as_ref().and_then(|rendered| rendered.as_ref().ok());
+        self.rendered = way.is_some();
+        self.prompt_bytes = match way {
+            Some(way) => way.prompt_bytes(self.text.len()),
+            None => canonical(ask.request, ask.body, &mut self.text),
         };
         rendered
     }

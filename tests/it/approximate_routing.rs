@@ -169,6 +169,20 @@ fn conversations_stick_without_a_tokenizer_too() {
 }
 
 #[test]
+fn templates_with_unknown_constructs_leave_requests_to_guesses() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::copy("tests/data/tokenizer/tokenizer.json", dir.path().join("tokenizer.json"))
+        .expect("copied");
+    let template = "{% for m in messages %}{{ m.content | no_such_filter }}{% endfor %}";
+    std::fs::write(dir.path().join("chat_template.jinja"), template).expect("written");
+    let engines = [silent(any_port()), silent(any_port())];
+    let handle = kv_router(&engines, |config| config.model_dir = Some(dir.path().to_owned()));
+    assert!(conversations(&handle, plain).len() >= 2);
+    assert_eq!(metric(&handle, "forebay_unrenderable_total"), 36.0, "each is counted");
+    assert!(metric(&handle, "forebay_guessed_bytes_total") > 0.0);
+}
+
+#[test]
 fn what_a_worker_held_is_forgotten_after_its_time_and_when_it_restarts() {
     let mut engines = vec![silent(any_port()), silent(any_port())];
     let addresses: Vec<SocketAddr> = engines

@@ -103,3 +103,18 @@ fn one_that_is_slower_than_the_stream_is_given_up() {
     assert!(replays(handle.admin, "incomplete") > 0.5, "given up after ten seconds; then {took:?}");
     assert!(resets(handle.admin, "") > 0.5);
 }
+
+/// A replay socket that is not reachable is tried again now and then, but what the stream tells is not given up for it.
+#[test]
+fn one_that_is_not_there_costs_nothing_that_is_known() {
+    let mut publisher = Publisher::start(0, Replay::Topic);
+    let handle = follower(&[format!("tcp://{}", publisher.live)], &["tcp://127.0.0.1:1".into()]);
+    until("subscribed", || publisher.subscribers() == 1);
+    (0..50).for_each(|_| publisher.churn());
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    std::thread::sleep(Duration::from_secs(11));
+    (0..50).for_each(|_| publisher.churn());
+    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    until("tried again", || replays(handle.admin, "incomplete") > 1.5);
+    assert!(resets(handle.admin, "") < 0.5);
+}

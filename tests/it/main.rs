@@ -27,5 +27,6 @@ mod recording;
 mod relay_bytes;
 mod rig;
 mod starvation;
+mod tiers_and_adapters;
 mod warm_restart;
 mod worker_fails;

@@ -28,10 +28,10 @@ def follows(admin, ranks):
     return rig.total(f"{admin}/metrics", "forebay_kv_feed_live") >= ranks
 
 
-def settle(admin):
-    """Waits until no batch has come for a while."""
+def settle(admin, quiet_s=0.5):
+    """Waits until no batch has come for so long."""
     seen, since = None, time.monotonic()
-    while time.monotonic() - since < 0.5:
+    while time.monotonic() - since < quiet_s:
         now = rig.total(f"{admin}/metrics", "forebay_kv_batches_total"), entries(admin)
         if now != seen:
             seen, since = now, time.monotonic()

@@ -106,7 +106,7 @@ def record(server, path):
     for rank in range(RANKS):
         argv += ["--from", f"tcp://127.0.0.1:{server.events + rank}"]
     running = server.rig.start("record", argv)
-    running.wait_for("the recording", lambda: os.path.exists(path))
+    running.wait_for("the recording", lambda: running.log_text().count("recording") >= RANKS)
     return running
 
 

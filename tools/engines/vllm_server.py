@@ -99,7 +99,9 @@ class Vllm:
         return self.running
 
     def wait(self):
-        self.running.wait_for("vLLM /health", lambda: rig.get(f"{self.url}/health")[0] == 200)
+        # Its own word first: asking a port for minutes before anybody listens can end up connected to itself.
+        answers = lambda: "Application startup complete" in self.running.log_text() and rig.get(f"{self.url}/health")[0] == 200
+        self.running.wait_for("vLLM /health", answers)
         return self
 
     def kill(self):

@@ -2,9 +2,8 @@
 //! immutable and shared by every shard.
 //!
 //! Only tokenizers that keep every byte are accepted: byte-level BPE and SentencePiece models. Normalizers to NFC
-//! (Qwen) are accepted although they rewrite decomposed characters: text that is not in NFC is matched up to the
-//! first such character, which costs a hit and nothing else. The same holds for characters that a SentencePiece
-//! model without byte fallback does not know.
+//! (Qwen) are followed: `align` composes what is written apart. Text with characters that a SentencePiece model
+//! without byte fallback does not know is matched up to the first of them, which costs a hit and nothing else.
 //!
 //! # Spaces that the tokenizer makes up
 //! Decoded blocks hold what the tokenizer saw, so the prompt's text is changed to that ([`Vocabulary::align`]) and
@@ -14,6 +13,7 @@
 //!
 //! Limits: `TOKEN_IDS_MAX` ids; 2 GiB of token text. Must never allocate after it is built.
 
+mod composed;
 mod file;
 mod lossless;
 mod media;

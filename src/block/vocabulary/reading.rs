@@ -1,5 +1,6 @@
 //! What a tokenizer does to text before it cuts it: whitespace swallowed by special tokens, spaces put in front.
 
+use super::composed;
 use super::file::{TokenizerFile, kind, steps};
 use super::lossless::{SPACE_MARK, Spelling};
 use crate::block::whitespace::{leading_bytes, trailing_bytes};
@@ -18,6 +19,8 @@ pub(super) struct Reading {
     plain: bool,
     /// A space mark in the text becomes a space.
     spaced: bool,
+    /// Text is brought to the composed form (NFC).
+    composes: bool,
 }
 
 /// Where a space is put before text.
@@ -62,12 +65,17 @@ impl Reading {
         let prefix = prefix_of(file);
         let strips = literals.iter().any(|literal| literal.strips_left || literal.strips_right);
         let plain = prefix == Prefix::None && !strips;
-        Self { prefix, literals, first_bytes, plain, spaced: style == Spelling::Spaced }
+        let composes =
+            steps(&file.normalizer, "normalizers").into_iter().any(|step| kind(step) == "NFC");
+        let spaced = style == Spelling::Spaced;
+        Self { prefix, literals, first_bytes, plain, spaced, composes }
     }
 
     /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then taken out.
     pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) {
-        if !self.plain {
+        let composes =
+            || self.composes && !composed::is_composed(text.get(from..).unwrap_or_default());
+        if !self.plain || composes() {
             self.align_runs(text, from);
         }
         // After the runs: for what special tokens swallow, a space mark is no whitespace.
@@ -119,7 +127,11 @@ impl Reading {
         if prefixed {
             text.push(b' ');
         }
+        let start = text.len();
         text.extend_from_within(run);
+        if self.composes {
+            compose(text, start);
+        }
     }
 
     /// The first literal at or after `position`, the longest there; the text's end if there is none.
@@ -159,6 +171,18 @@ impl Reading {
             [a, b, c] => memchr3(*a, *b, *c, rest),
             many => rest.iter().position(|byte| many.binary_search(byte).is_ok()),
         }
+    }
+}
+
+/// Brings `text[from..]` to the composed form: runs between literals by themselves, as tokenizers do it.
+fn compose(text: &mut Vec<u8>, from: usize) {
+    let run = text.get(from..).unwrap_or_default();
+    if composed::is_composed(run) {
+        return;
+    }
+    if let Ok(run) = std::str::from_utf8(run).map(str::to_owned) {
+        text.truncate(from);
+        composed::push(&run, text);
     }
 }
 

@@ -61,6 +61,9 @@ fn all_files() -> Vec<String> {
     prefixed["added_tokens"][1]["rstrip"] = json!(true);
     prefixed["added_tokens"][2]["lstrip"] = json!(true);
     files.push(prefixed.to_string());
+    let mut composing: Value = serde_json::from_str(OWN).unwrap();
+    composing["normalizer"] = json!({ "type": "NFC" });
+    files.push(composing.to_string());
     files
 }
 
@@ -91,6 +94,10 @@ fn text() -> impl Strategy<Value = String> {
         ".",
         "user\n",
         "\r\n",
+        "e\u{301}",
+        "\u{323}\u{307}",
+        "\u{1112}\u{1161}\u{11ab}",
+        "\u{338}",
     ]);
     prop::collection::vec(atom, 0..12).prop_map(|atoms| atoms.concat())
 }

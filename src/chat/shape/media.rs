@@ -42,6 +42,13 @@ fn mark_message(message: &mut Value, format: ContentFormat) -> bool {
         fields.insert("content".into(), MARK.into());
         return true;
     }
+    // The result of a tool, as `/v1/responses` has it.
+    if let Some(Value::Array(parts)) = fields.get("output")
+        && !parts.iter().all(is_text)
+    {
+        fields.insert("output".into(), MARK.into());
+        return true;
+    }
     let Some(Value::Array(parts)) = fields.get_mut("content") else { return false };
     let Some(position) = parts.iter().position(|part| !is_text(part)) else { return false };
     let result = parts.get_mut(position).filter(|part| kind(part) == "tool_result");
@@ -123,6 +130,11 @@ mod tests {
         assert!(marked(sound, ContentFormat::Parts).0);
         let responses = json!({ "input": [{ "role": "user", "content": [{ "type": "input_image", "image_url": "x" }] }] });
         assert!(marked(responses, ContentFormat::Parts).0);
+        for (kind, found) in [("input_text", false), ("input_image", true)] {
+            let output = json!([{ "type": kind, "text": "x" }]);
+            let item = json!({ "type": "function_call_output", "call_id": "1", "output": output });
+            assert_eq!(marked(json!({ "input": [item] }), ContentFormat::Parts).0, found, "{kind}");
+        }
     }
 
     #[test]

@@ -127,11 +127,11 @@ impl ChatTemplate {
     }
 
     /// The same up to the first image, sound or other thing that is not text: what the engine makes of these, and so all
-    /// that follows, cannot be compared as text. On an error nothing is appended.
+    /// that follows, cannot be compared as text. True if there was such a thing. On an error nothing is appended.
     ///
     /// # Errors
     /// [`RenderError`] as above, and when the template leaves text parts out.
-    pub fn render_text(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+    pub fn render_text(&self, body: &[u8], out: &mut Vec<u8>) -> Result<bool, RenderError> {
         let mut body = parse(body)?;
         let is_marked = media::mark(&mut body, self.renderer.shaper.format);
         let start = out.len();
@@ -140,7 +140,7 @@ impl ChatTemplate {
             out.truncate(start);
             return Err(RenderError::Unsupported("the template does not print all text parts"));
         }
-        Ok(())
+        Ok(is_marked)
     }
 
     fn render_body(&self, body: Map<String, Value>, out: &mut Vec<u8>) -> Result<(), RenderError> {

@@ -136,6 +136,66 @@ fn sglang_joins_and_orders_its_own_way() {
 }
 
 #[test]
+fn sglang_reads_requests_its_own_way() {
+    let sglang = |source: &str, body: &Value| {
+        render_for(source, EngineRules::Sglang, &body.to_string()).unwrap()
+    };
+    let call = |arguments: &str| json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
+    let body = json!({ "messages": [
+        {"role": "user", "content": "q", "name": "ann"},
+        {"role": "assistant", "content": null, "reasoning_content": "r", "tool_calls": call("{\"a\": 1}")},
+        {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": "so far"},
+    ], "add_generation_prompt": false });
+    let expected = r#"{"role": "user", "content": "q"}
+{"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [{"id": "1", "index": null, "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}
+{"role": "tool", "content": "a b", "tool_call_id": "1"}
+{"role": "user", "content": "so far"}
+null"#;
+    assert_eq!(sglang(EVERYTHING, &body), expected);
+    assert_eq!(sglang("{{ add_generation_prompt }}", &body), "True");
+    let broken = json!({ "messages": [{"role": "assistant", "tool_calls": call("[1]")}, {"role": "user", "content": "q"}] });
+    let refused = render_for(EVERYTHING, EngineRules::Sglang, &broken.to_string());
+    assert!(matches!(refused, Err(RenderError::Unsupported(_))));
+
+    let source = "{{ thinking }},{{ enable_thinking }},{{ reasoning_effort }}";
+    let user = json!([{"role": "user", "content": "q"}]);
+    for (fields, wanted) in [
+        (json!({ "reasoning_effort": "none" }), "False,False,none"),
+        (json!({ "reasoning": {"effort": "high"} }), "True,True,high"),
+        (json!({ "reasoning": {"enabled": true} }), "True,True,"),
+        (
+            json!({ "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": false} }),
+            "True,False,low",
+        ),
+    ] {
+        let mut body = fields;
+        body["messages"] = user.clone();
+        assert_eq!(sglang(source, &body), wanted, "{body}");
+    }
+}
+
+#[test]
+fn sglang_tries_bare_functions_when_the_template_fails_on_tools() {
+    let source = "{% for t in tools %}{% if t.function is defined %}{{ raise_exception('no') }}{% endif %}{{ t.name }}{% endfor %}";
+    let body =
+        json!({ "messages": [], "tools": [{"type": "function", "function": {"name": "f"}}] })
+            .to_string();
+    assert_eq!(render_for(source, EngineRules::Sglang, &body).unwrap(), "f");
+    assert!(render_for(source, EngineRules::Vllm, &body).is_err());
+}
+
+#[test]
+fn templates_of_requests_are_not_followed() {
+    let own = r#"{"messages": [], "chat_template": "x"}"#;
+    let named = r#"{"messages": [], "chat_template_kwargs": {"chat_template": "x"}}"#;
+    let unsupported =
+        |rules, body| matches!(render_for("t", rules, body), Err(RenderError::Unsupported(_)));
+    assert!(unsupported(EngineRules::Vllm, own) && unsupported(EngineRules::Vllm, named));
+    assert!(!unsupported(EngineRules::Sglang, own) && unsupported(EngineRules::Sglang, named));
+}
+
+#[test]
 fn tools_have_the_keys_of_the_engines_class() {
     let body = r#"{"messages": [], "tools": [{"function": {"strict": true, "extra": 1, "parameters": {"z": 1, "a": 2}, "name": "f"}, "type": "function"}]}"#;
     assert_eq!(

@@ -15,86 +15,18 @@
 
 use super::event::{Removed, Stored};
 use super::held::{Entry, Held, Kept, State};
+use super::holding::{Holding, OrphansGone};
+use super::naming::{BlockText, Naming};
+use super::opaque::Opaque;
 use super::orphans::{Orphan, Orphans};
 use super::outcome::Outcome;
 use super::recent::Recent;
 use super::slice_ops::SliceOps;
-use super::tier::{LowerTiers, TIERS, Tier};
+use super::tier::{LowerTiers, Tier};
 use crate::base::ShardIndex;
 use crate::base::limits::BLOCK_BYTES_MAX;
-use crate::block::{BlockKey, KeySeed, RootName};
+use crate::block::{BlockKey, RootName};
 use crate::snapshot::Link;
-use std::sync::Arc;
-
-/// Token ids to the bytes that prompts are matched by.
-pub trait BlockText {
-    /// Appends the bytes of the tokens; false for an id that it does not know.
-    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool;
-
-    /// True if one of the tokens stands for an image, sound or the like: equal tokens then do not mean equal content.
-    fn has_media(&self, _token_ids: &[u32]) -> bool {
-        false
-    }
-}
-
-impl BlockText for crate::block::Vocabulary {
-    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
-        Self::decode_into(self, token_ids, out)
-    }
-
-    fn has_media(&self, token_ids: &[u32]) -> bool {
-        Self::has_media(self, token_ids)
-    }
-}
-
-impl<T: BlockText> BlockText for Arc<T> {
-    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
-        T::decode_into(self, token_ids, out)
-    }
-
-    fn has_media(&self, token_ids: &[u32]) -> bool {
-        T::has_media(self, token_ids)
-    }
-}
-
-/// What turns a rank's blocks into keys and slices.
-#[derive(Debug)]
-pub struct Naming<T> {
-    /// Secret of the process.
-    pub seed: KeySeed,
-    /// The name under which the rank's blocks are rooted.
-    pub model: Arc<str>,
-    /// How tokens become bytes; `None` leaves every block unmatched.
-    pub text: Option<T>,
-    /// Which slice owns paths that start with a block.
-    pub slice_of: fn(BlockKey, usize) -> ShardIndex,
-    /// Slices, one per shard.
-    pub shard_count: usize,
-}
-
-/// How much a rank's state is, for gauges.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holding {
-    /// Blocks known by the engine's hash.
-    pub blocks: usize,
-    /// Those of each tier; a block may be in several.
-    pub tier_blocks: [usize; TIERS],
-    /// Blocks that wait for their parent.
-    pub orphans: usize,
-    /// Memory of all this.
-    pub bytes: usize,
-}
-
-/// Orphans that ceased to wait, since the counts were taken last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OrphansGone {
-    /// Their parent came.
-    pub applied: usize,
-    /// There was no room, or their time was over with the stream's.
-    pub dropped: usize,
-    /// The engine removed them.
-    pub removed: usize,
-}
 
 /// The blocks of one rank.
 #[derive(Debug)]
@@ -108,8 +40,11 @@ pub struct RankBlocks<T> {
     held: Held,
     orphans: Orphans,
     orphans_gone: OrphansGone,
+    opaque: Opaque,
     groups: Groups,
     recent: Recent,
+    /// Tokens per block on the device, 0 before the first.
+    device_block_tokens: u32,
     block_bytes: Vec<u8>,
     /// Blocks that are new, whose orphans are to be looked for.
     arrived: Vec<u64>,
@@ -184,8 +119,10 @@ impl<T: BlockText> RankBlocks<T> {
             held: Held::default(),
             orphans: Orphans::default(),
             orphans_gone: OrphansGone::default(),
+            opaque: Opaque::default(),
             groups: Groups::default(),
             recent: Recent::default(),
+            device_block_tokens: 0,
             block_bytes: Vec::new(),
             arrived: Vec::new(),
         }
@@ -228,8 +165,9 @@ impl<T: BlockText> RankBlocks<T> {
         self.recent.keep();
     }
 
-    /// Holds what was held before a restart.
-    pub fn restore(&mut self, restored: RestoredBlocks) {
+    /// Holds what was held before a restart, when the device's blocks were of that size.
+    pub fn restore(&mut self, restored: RestoredBlocks, block_size_tokens: u32) {
+        self.device_block_tokens = block_size_tokens;
         debug_assert!(self.is_empty(), "restored over something");
         self.trees |= restored.trees;
         (self.held, self.groups) = (restored.held, restored.groups);
@@ -260,7 +198,10 @@ impl<T: BlockText> RankBlocks<T> {
             blocks: self.held.len(),
             tier_blocks: self.held.tier_counts(),
             orphans: self.orphans.len(),
-            bytes: self.held.bytes() + self.orphans.bytes() + self.recent.bytes(),
+            bytes: self.held.bytes()
+                + self.orphans.bytes()
+                + self.opaque.bytes()
+                + self.recent.bytes(),
         }
     }
 
@@ -328,6 +269,7 @@ impl<T: BlockText> RankBlocks<T> {
         self.held.clear(|key, state| ops.remove(state.trees(), state.slice(), key));
         self.orphans_gone.dropped += self.orphans.clear();
         self.recent.clear();
+        self.opaque.clear();
     }
 
     /// Hashes alone, as vLLM's offloading names them: copies of blocks that were stored with their tokens before.
@@ -352,7 +294,9 @@ impl<T: BlockText> RankBlocks<T> {
             } else if self.held.len() < self.entries_max {
                 let trees = self.held.trees_of_others(known.key, id) & tier.trees();
                 let state = State::new(known.state.slice(), trees);
-                self.held.insert(Entry { id, key: known.key, state }, tier);
+                if !self.held.insert(Entry { id, key: known.key, state }, tier) {
+                    return Outcome::Full;
+                }
                 self.arrived.push(id);
             } else {
                 return Outcome::Full;
@@ -370,24 +314,21 @@ impl<T: BlockText> RankBlocks<T> {
     ) -> Outcome {
         let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(usize::MAX);
         let mut tip = match event.parent {
-            None => Some(self.root(event)),
+            None => Some(self.root(event, tier)),
             Some(parent) => self.tip(self.id(parent, group)),
         };
         let mut parent = event.parent.map(|parent| self.id(parent, group));
+        if tip.is_none() && parent.is_some_and(|parent| self.opaque.contains(parent)) {
+            self.note_opaque(event.hashes, group);
+            return Outcome::NotText;
+        }
         let mut outcome = Outcome::Applied;
         let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
         for (position, (&hash, token_ids)) in blocks.enumerate() {
-            let Some(text) = &self.naming.text else { return Outcome::NoText };
             let is_opaque = event.opaque_from.is_some_and(|opaque| position >= opaque);
-            if is_opaque || text.has_media(token_ids) {
-                return Outcome::NotText;
-            }
-            self.block_bytes.clear();
-            if !text.decode_into(token_ids, &mut self.block_bytes) {
-                return Outcome::NoText;
-            }
-            if !(1..=BLOCK_BYTES_MAX).contains(&self.block_bytes.len()) {
-                return Outcome::BlockLength;
+            if let Err(outcome) = self.decode(token_ids, is_opaque) {
+                self.note_opaque(event.hashes.get(position..).unwrap_or_default(), group);
+                return outcome;
             }
             let id = self.id(hash, group);
             if let Some(parent) = parent.filter(|_| tip.is_none()) {
@@ -410,6 +351,32 @@ impl<T: BlockText> RankBlocks<T> {
             parent = Some(id);
         }
         outcome
+    }
+
+    /// Puts a block's text into `block_bytes`.
+    fn decode(&mut self, token_ids: &[u32], is_opaque: bool) -> Result<(), Outcome> {
+        let Some(text) = &self.naming.text else { return Err(Outcome::NoText) };
+        if is_opaque || text.has_media(token_ids) {
+            return Err(Outcome::NotText);
+        }
+        self.block_bytes.clear();
+        if !text.decode_into(token_ids, &mut self.block_bytes) {
+            return Err(Outcome::NoText);
+        }
+        let is_sound = (1..=BLOCK_BYTES_MAX).contains(&self.block_bytes.len());
+        if is_sound { Ok(()) } else { Err(Outcome::BlockLength) }
+    }
+
+    /// What continues these blocks will not be text either: it must not wait for a parent that never comes.
+    fn note_opaque(&mut self, hashes: &[u64], group: u32) {
+        // Without a tokenizer nothing is text, and nothing waits.
+        if self.naming.text.is_none() {
+            return;
+        }
+        for &hash in hashes {
+            let id = self.id(hash, group);
+            self.opaque.note(id);
+        }
     }
 
     fn orphan(&mut self, orphan: Orphan) -> Outcome {
@@ -436,10 +403,21 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
-    fn root(&self, event: &Stored<'_>) -> Tip {
+    /// Where sequences of the event start. Lower tiers may keep larger blocks than the device; prompts are looked for under
+    /// the device's root, whatever the length of what follows.
+    fn root(&mut self, event: &Stored<'_>, tier: Tier) -> Tip {
+        let lower = tier != Tier::Device;
+        let is_part = event.group.is_some() && event.block_size_tokens < self.device_block_tokens;
+        if !lower && !is_part || self.device_block_tokens == 0 {
+            self.device_block_tokens = event.block_size_tokens;
+        }
         let name = RootName {
             model: &self.naming.model,
-            block_size_tokens: event.block_size_tokens,
+            block_size_tokens: if lower {
+                self.device_block_tokens
+            } else {
+                event.block_size_tokens
+            },
             lora: event.lora_name,
             cache_salt: event.cache_salt,
         };
@@ -473,7 +451,10 @@ impl<T: BlockText> RankBlocks<T> {
             Some(_) => return Err(Outcome::Conflict),
             None if self.held.len() >= self.entries_max => return Err(Outcome::Full),
             None => {
-                self.held.insert(Entry { id, key, state: State::new(slice, trees) }, tier);
+                let added = Entry { id, key, state: State::new(slice, trees) };
+                if !self.held.insert(added, tier) {
+                    return Err(Outcome::Full);
+                }
                 self.arrived.push(id);
                 0
             }

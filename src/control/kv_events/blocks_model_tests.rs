@@ -6,6 +6,7 @@ use super::tests::{Index, Letters, SHARDS, blocks, key_of, remove, store};
 use super::*;
 use crate::control::kv_events::event::Medium;
 use crate::control::kv_events::restoring::Left;
+use crate::control::kv_events::tier::TIERS;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -34,7 +34,7 @@ fn restarted_with(
     let mut after = blocks(entries_max);
     after.naming.shard_count = shard_count;
     after.set_lower_tiers(lower_tiers);
-    after.restore(restored);
+    after.restore(restored, 2);
     (after, ops, left)
 }
 

@@ -1,6 +1,7 @@
 //! [`RankBlocks`](super::RankBlocks) case by case.
 
 use super::*;
+use crate::block::KeySeed;
 use crate::control::kv_events::event::Medium;
 use crate::mailbox::KvOp;
 use crate::snapshot::Link;
@@ -300,7 +301,9 @@ fn the_oldest_orphans_are_dropped_and_counted() {
     let (mut blocks, mut ops) = (blocks(10_000), SliceOps::new(SHARDS));
     let most = u64::try_from(ORPHAN_BLOCKS_MAX).unwrap();
     for number in 0..most + 5 {
-        blocks.stored(&store(Some(1), &[number + 2], &[0, 1]), &mut ops);
+        let token = u32::try_from(number).unwrap();
+        let text = [token % 26, token / 26 % 26];
+        blocks.stored(&store(Some(1), &[number + 2], &text), &mut ops);
     }
     assert_eq!(blocks.holding().orphans, ORPHAN_BLOCKS_MAX);
     assert_eq!(blocks.take_orphans_gone().dropped, 5);
@@ -414,8 +417,26 @@ fn nothing_behind_an_image_is_ever_stored() {
         let (mut blocks, mut ops, mut index) =
             (blocks(100), SliceOps::new(SHARDS), Index::default());
         assert_eq!(blocks.stored(&with_image, &mut ops), Outcome::NotText);
-        assert_eq!(blocks.stored(&store(Some(12), &[13], &[6, 7]), &mut ops), Outcome::Orphaned);
+        for (parent, hash) in [(12, 13), (13, 14), (11, 15)] {
+            let next = [hash];
+            let event = store(Some(parent), &next, &[6, 7]);
+            assert_eq!(blocks.stored(&event, &mut ops), Outcome::NotText, "does not wait either");
+        }
+        assert_eq!(blocks.holding().orphans, 0);
         index.take(&mut ops);
         assert_eq!(index.keys(), keys_of(&["ab"]));
     }
+}
+
+#[test]
+fn larger_blocks_of_a_lower_tier_are_found_under_the_devices_root() {
+    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
+    let large =
+        Stored { medium: Medium::Host, block_size_tokens: 4, ..store(None, &[20], &[0, 1, 2, 3]) };
+    assert_eq!(blocks.stored(&large, &mut ops), Outcome::Applied);
+    index.take(&mut ops);
+    let name = RootName { model: "m", block_size_tokens: 2, ..RootName::default() };
+    let key = BlockKey::root(SEED, &name).child(SEED, b"abcd").to_word();
+    assert_eq!(index.all_keys()[1], BTreeSet::from([key]));
 }

@@ -1,6 +1,6 @@
 //! What the feeds count. One set for all feeds; they share the control plane's thread, so plain cells will do.
 
-use super::blocks::{Holding, OrphansGone};
+use super::holding::{Holding, OrphansGone};
 use super::outcome::Outcome;
 use super::tier::Tier;
 use crate::control::zmq::LossReason;

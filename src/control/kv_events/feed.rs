@@ -6,9 +6,9 @@
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
 
-use super::blocks::Naming;
 use super::blocks::RestoredBlocks;
 use super::counters::{FeedCounters, ResetReason};
+use super::naming::Naming;
 use super::rank::{RankFeed, RankState, Taken, number_of};
 use super::recovery::{Audit, Replays, Why};
 use super::sequence::Arrival;
@@ -133,7 +133,9 @@ pub struct Feed<P> {
     pub(super) status: Rc<FeedStatus>,
     pub(super) audit: Audit,
     pub(super) replays: Replays,
-    pub(super) complaints: Complaints,
+    complaints: Complaints,
+    /// Says that replays bring what the stream lost.
+    pub(super) replay_log: Complaints,
     notices: mpsc::Sender<FeedNotice>,
     told: FeedNotice,
 }
@@ -170,6 +172,7 @@ impl<P: KvPort> Feed<P> {
             audit: Audit::default(),
             replays: Replays::default(),
             complaints: Complaints::default(),
+            replay_log: Complaints::default(),
             notices,
             told,
         }

@@ -10,8 +10,13 @@ mod counters;
 mod decode;
 mod event;
 mod feed;
+#[cfg(test)]
+mod feed_tests;
 mod held;
+mod holding;
 pub(in crate::control) mod msgpack;
+mod naming;
+mod opaque;
 mod orphans;
 mod outcome;
 mod rank;
@@ -27,15 +32,15 @@ mod status;
 mod tests;
 mod tier;
 
-pub use blocks::{
-    BlockText, Groups, Holding, KeptBlocks, Naming, OrphansGone, RankBlocks, RestoredBlocks,
-};
+pub use blocks::{Groups, KeptBlocks, RankBlocks, RestoredBlocks};
 pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
 pub use decode::{BatchHead, Decoder};
 pub use event::{Event, Medium, Removed, Stored};
 pub use feed::{Feed, FeedNotice, FeedSpec, KvPort, Restored, SharedState, TierNumbers};
 pub use held::{Kept, TRACKED_BLOCK_BYTES};
+pub use holding::{Holding, OrphansGone};
 pub use msgpack::MsgpackError;
+pub use naming::{BlockText, Naming};
 pub use outcome::Outcome;
 pub use rank::{RankFeed, RankState, Taken};
 pub use restoring::{Left, Restoring};

@@ -25,7 +25,7 @@ pub enum Outcome {
     BlockLength,
     /// A hash that stands for other bytes already: an engine whose hashes are not chained, or a loop.
     Conflict,
-    /// The rank's entries have reached their limit.
+    /// The rank's entries have reached their limit, or those of one text have.
     Full,
     /// An event type that this version does not know.
     UnknownType,

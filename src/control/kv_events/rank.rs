@@ -1,10 +1,11 @@
 //! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that tests and the
 //! fuzzer run the very path that sockets feed.
 
-use super::blocks::{BlockText, KeptBlocks, Naming, RankBlocks, RestoredBlocks};
+use super::blocks::{KeptBlocks, RankBlocks, RestoredBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
-use super::event::{Event, Stored};
+use super::event::{Event, Medium, Stored};
+use super::naming::{BlockText, Naming};
 use super::outcome::Outcome;
 use super::sequence::{Arrival, Mark, Sequence};
 use super::slice_ops::SliceOps;
@@ -82,7 +83,7 @@ impl<T: BlockText> RankFeed<T> {
     /// Goes on where a snapshot was taken; unverified until the stream shows that the engine did so too.
     pub fn restore(&mut self, state: RankState<RestoredBlocks>, counters: &FeedCounters) {
         let before = self.blocks.holding();
-        self.blocks.restore(state.blocks);
+        self.blocks.restore(state.blocks, state.block_size_tokens);
         counters.holding_changed(before, self.blocks.holding());
         self.sequence =
             Sequence::after(Mark { number: state.sequence, digest: state.payload_hash });
@@ -293,8 +294,7 @@ fn apply<T: BlockText>(
         Event::Stored(stored) => {
             let outcome = blocks.stored(stored, ops);
             let is_whole = matches!(outcome, Outcome::Applied | Outcome::Orphaned)
-                && stored.block_size_tokens > 0
-                && !stored.remote;
+                && stored.medium == Medium::Device;
             if is_whole && !is_finer(stored, *block_size_tokens) {
                 *block_size_tokens = stored.block_size_tokens;
             }

@@ -29,6 +29,8 @@ const PAUSE_MIN: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Restarts of an engine behind one connection that come faster are none.
 const RESTART_INTERVAL_MIN: Duration = Duration::from_secs(60);
+/// Tries on one connection to have the whole history after all; each that fails half way costs what was known.
+const DEBT_TRIES_MAX: u32 = 5;
 /// Silence of the live stream after which the engine is asked whether it has published more; doubles up to
 /// [`AUDIT_AFTER_MAX`] while nothing happens.
 const AUDIT_AFTER: Duration = Duration::from_secs(5);
@@ -71,17 +73,32 @@ pub(super) struct Replays {
     foreign_at: Option<Instant>,
     /// What the engine remembers was not had: worth another try.
     owed: bool,
+    /// Such tries on this connection.
+    tries: u32,
 }
 
 impl Default for Replays {
     fn default() -> Self {
-        Self { not_before: Instant::now(), pause: PAUSE_MIN, foreign_at: None, owed: false }
+        Self {
+            not_before: Instant::now(),
+            pause: PAUSE_MIN,
+            foreign_at: None,
+            owed: false,
+            tries: 0,
+        }
     }
 }
 
 impl Replays {
     fn worked(&mut self) {
         (self.pause, self.owed) = (PAUSE_MIN, false);
+    }
+
+    /// Counts the try that it allows.
+    fn is_debt_due(&mut self) -> bool {
+        let due = self.owed && self.tries < DEBT_TRIES_MAX && Instant::now() >= self.not_before;
+        self.tries += u32::from(due);
+        due
     }
 
     /// An engine restarts once. One that is always another one is the wrong one.
@@ -126,7 +143,7 @@ impl<P: KvPort> Feed<P> {
             return 0;
         }
         self.status.enter(FeedState::Replaying);
-        let before = self.state.borrow().last_number();
+        let before = (self.state.borrow().last_number(), self.status.resets());
         self.state.borrow_mut().expect_repeats();
         let time_max = if why == Why::Joined { HISTORY_TIME_MAX } else { RECOVERY_TIME_MAX };
         let outcome = timeout(time_max, self.replay_all(&endpoint)).await;
@@ -141,15 +158,15 @@ impl<P: KvPort> Feed<P> {
         self.replays.worked();
         let mut recovered = recovered;
         if let Why::Behind(number) = why {
-            recovered.incomplete |=
-                self.state.borrow().last_number().is_none_or(|last| last + 1 < number);
+            let reached = |last| number.saturating_sub(last) <= 1;
+            recovered.incomplete |= !self.state.borrow().last_number().is_some_and(reached);
         }
         self.counters.replay(match (recovered.incomplete, recovered.batches) {
             (true, _) => ReplayResult::Incomplete,
             (false, 0) if why == Why::Quiet => ReplayResult::Nothing,
             _ => ReplayResult::Complete,
         });
-        if recovered.batches > 0 && (why == Why::Joined || self.complaints.say().is_some()) {
+        if recovered.batches > 0 && (why == Why::Joined || self.replay_log.say().is_some()) {
             info!(
                 worker = &*self.worker,
                 dp_rank = self.dp_rank.0,
@@ -161,15 +178,21 @@ impl<P: KvPort> Feed<P> {
         recovered.batches
     }
 
-    /// After a replay that failed: tries again to have all that the engine remembers, from the start.
+    /// After a replay that failed: tries again to have all that the engine remembers. What is known by now is given up
+    /// for it only once the engine answers again.
     pub(super) async fn settle_debt(&mut self) {
-        if self.replays.owed && Instant::now() >= self.replays.not_before {
-            if !self.state.borrow().is_continued() {
-                self.begin_again(ResetReason::Replay).await;
-            }
-            self.recover(Why::Joined).await;
-            self.settle(FeedState::Live).await;
+        if !self.replays.is_debt_due() {
+            return;
         }
+        let knew_some = self.state.borrow().last_number().is_some();
+        self.recover(Why::Quiet).await;
+        // What a snapshot told goes back further than the engine may remember.
+        let is_continued = self.state.borrow().is_continued();
+        if !self.replays.owed && knew_some && !is_continued {
+            self.begin_again(ResetReason::Replay).await;
+            self.recover(Why::Joined).await;
+        }
+        self.settle(FeedState::Live).await;
     }
 
     /// The live stream was silent for a while: has the engine been?
@@ -190,7 +213,13 @@ impl<P: KvPort> Feed<P> {
         Ok(())
     }
 
-    async fn give_up(&mut self, endpoint: &Endpoint, error: &SocketError, before: Option<u64>) {
+    /// `before`: the last number, and how often the rank had been reset, when the replay began.
+    async fn give_up(
+        &mut self,
+        endpoint: &Endpoint,
+        error: &SocketError,
+        before: (Option<u64>, u64),
+    ) {
         self.counters.replay(ReplayResult::Incomplete);
         warn!(
             worker = &*self.worker,
@@ -201,7 +230,7 @@ impl<P: KvPort> Feed<P> {
             "missed KV event batches cannot be replayed"
         );
         self.replays.failed();
-        if self.state.borrow().last_number() != before {
+        if (self.state.borrow().last_number(), self.status.resets()) != before {
             self.begin_again(ResetReason::Replay).await;
         }
     }
@@ -223,7 +252,10 @@ impl<P: KvPort> Feed<P> {
             fruitless = if batches > 0 { 0 } else { fruitless + 1 };
             match end {
                 End::Reached => return Ok(recovered),
-                End::Foreign if self.replays.is_odd() => return Err(ZmtpError::Framing.into()),
+                End::Foreign if self.replays.is_odd() => {
+                    self.begin_again(ResetReason::Restart).await;
+                    return Err(ZmtpError::Framing.into());
+                }
                 End::Foreign => {
                     info!(
                         worker = &*self.worker,

@@ -35,7 +35,7 @@ pub struct Left {
     pub orphans: usize,
     /// No tier that counts has them.
     pub tiers: usize,
-    /// Said twice.
+    /// Said twice, or too many of one key.
     pub odd: usize,
 }
 

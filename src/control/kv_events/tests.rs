@@ -4,7 +4,7 @@ use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::{BlockKey, KeySeed};
 use crate::control::test_support::block_on_local;
-use crate::control::zmq::{Endpoint, LossReason, Source};
+use crate::control::zmq::Endpoint;
 use crate::mailbox::{KvBatch, KvOp};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -32,13 +32,13 @@ fn from_hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-struct Vector {
-    name: String,
-    payload: Vec<u8>,
+pub(super) struct Vector {
+    pub(super) name: String,
+    pub(super) payload: Vec<u8>,
     decoded: Value,
 }
 
-fn vectors() -> Vec<Vector> {
+pub(super) fn vectors() -> Vec<Vector> {
     let parse = |line: &str| {
         let value: Value = serde_json::from_str(line).unwrap();
         Vector {
@@ -332,8 +332,8 @@ proptest! {
 
 /// A shard that accepts everything except every third batch.
 #[derive(Clone, Default)]
-struct Shard {
-    ops: Rc<RefCell<Vec<KvOp>>>,
+pub(super) struct Shard {
+    pub(super) ops: Rc<RefCell<Vec<KvOp>>>,
     calls: Rc<RefCell<usize>>,
 }
 
@@ -348,7 +348,7 @@ impl KvPort for Shard {
     }
 }
 
-fn spec(endpoint: &str) -> FeedSpec {
+pub(super) fn spec(endpoint: &str) -> FeedSpec {
     let text = Arc::new(crate::control::test_support::vocabulary());
     FeedSpec {
         rank: RankIndex(0),
@@ -381,14 +381,14 @@ impl TierNumbers for Numbers {
     }
 }
 
-fn frames(number: u64, payload: &[u8]) -> zeromq::ZmqMessage {
+pub(super) fn frames(number: u64, payload: &[u8]) -> zeromq::ZmqMessage {
     let mut message = zeromq::ZmqMessage::from("kv@m");
     message.push_back(number.to_be_bytes().to_vec().into());
     message.push_back(payload.to_vec().into());
     message
 }
 
-async fn until(mut done: impl FnMut() -> bool) {
+pub(super) async fn until(mut done: impl FnMut() -> bool) {
     for _ in 0..500 {
         if done() {
             return;
@@ -398,7 +398,7 @@ async fn until(mut done: impl FnMut() -> bool) {
     panic!("did not happen within 5 s");
 }
 
-async fn publish_until(
+pub(super) async fn publish_until(
     socket: &mut zeromq::PubSocket,
     number: &mut u64,
     payload: &[u8],
@@ -530,7 +530,7 @@ fn a_peer_that_is_no_publisher_is_left() {
 }
 
 /// A store of one block, the `number`-th of one chain: `[0.0, [["BlockStored", [n+1], n or nil, [n], 1]]]`.
-fn chained(number: u8) -> Vec<u8> {
+pub(super) fn chained(number: u8) -> Vec<u8> {
     let mut payload = vec![0x92, 0xca, 0, 0, 0, 0, 0x91, 0x95, 0xab];
     payload.extend_from_slice(b"BlockStored");
     let parent = if number == 0 { 0xc0 } else { number };
@@ -749,64 +749,5 @@ fn a_tier_that_shows_up_in_the_history_gets_all_of_it() {
         task.await.unwrap();
         assert_eq!(trees.counts(), [0; 3]);
         assert_eq!((counters.block_count(), counters.byte_count()), (0, 0));
-    });
-}
-
-/// A process that was killed leaves its socket file behind; the next one listens there all the same. One that is alive is
-/// not pushed aside.
-#[test]
-fn a_socket_file_that_was_left_behind_is_not_in_the_way() {
-    block_on_local(async move {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("kv");
-        let endpoint = Endpoint::parse(&format!("bind:ipc://{}", path.display()), "").unwrap();
-        let first = Source::open(&endpoint).await.unwrap();
-        let busy = Source::open(&endpoint).await.unwrap_err();
-        assert_eq!(busy.reason(), LossReason::Io);
-        drop(first);
-        assert!(path.exists());
-        Source::open(&endpoint).await.unwrap();
-        // What is no socket is left alone.
-        let file = dir.path().join("file");
-        std::fs::write(&file, "precious").unwrap();
-        let endpoint = Endpoint::parse(&format!("bind:ipc://{}", file.display()), "").unwrap();
-        assert!(Source::open(&endpoint).await.is_err() && file.exists());
-    });
-}
-
-/// A fault of ours in the middle of a message: the rank is forgotten and followed again.
-#[test]
-fn a_feed_survives_its_own_panic() {
-    use zeromq::Socket;
-    struct Faulty(Shard, std::cell::Cell<bool>);
-    impl KvPort for Faulty {
-        fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch> {
-            assert!(!self.1.replace(false), "planted");
-            self.0.post(slice, batch)
-        }
-    }
-    let stored =
-        vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap().payload;
-    block_on_local(async move {
-        let mut publisher = zeromq::PubSocket::new();
-        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
-        let (shard, counters) = (Shard::default(), Rc::new(FeedCounters::new()));
-        let (notices, _noticed) = mpsc::channel(64);
-        let (stop, stopped) = oneshot::channel();
-        let port = Faulty(shard.clone(), std::cell::Cell::new(true));
-        let feed = Feed::new(spec(&place), port, Rc::clone(&counters), notices);
-        let status = feed.status();
-        let task = tokio::task::spawn_local(feed.run(stopped));
-        let mut number = 0;
-        publish_until(&mut publisher, &mut number, &stored, || {
-            status.losses() == 1 && counters.block_count() > 0
-        })
-        .await;
-        assert_eq!(status.state(), FeedState::Live);
-        stop.send(()).unwrap();
-        task.await.unwrap();
-        let ops = shard.ops.borrow();
-        let stores = ops.iter().filter(|op| matches!(op, KvOp::Store { .. })).count();
-        assert_eq!(stores * 2, ops.len(), "all is taken out again");
     });
 }

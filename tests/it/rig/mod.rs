@@ -21,7 +21,7 @@ use forebay::server::{ServerHandle, start};
 use std::time::{Duration, Instant};
 
 /// How long any wait of a test may take before it fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A router on free ports in front of these workers, without health checks.
 pub(crate) fn config(workers: &[&Worker]) -> Config {

@@ -1,5 +1,5 @@
 //! A map in three flat arrays: ids ascending with gaps between them, so that an id is found near the place that its
-//! value as a fraction of all ids gives. Costs 18 bytes a slot, and five sixths of the slots or more are in use while it grows; a
+//! value as a fraction of all ids gives. Costs 18 bytes a slot, and four fifths of the slots or more are in use while it grows; a
 //! search and a removal touch one run of neighbours, an insertion moves part of one.
 
 /// Slots of the smallest table.
@@ -68,7 +68,7 @@ impl Ordered {
         debug_assert!(word != 0 && self.find(id).is_none());
         // Nine tenths: beyond it the runs, and with them every operation, grow fast.
         if (self.len + 1).saturating_mul(10) > self.home_count.saturating_mul(9) {
-            self.resize(self.home_count + self.home_count / 12 + HOMES_MIN);
+            self.resize(self.home_count + self.home_count / 10 + HOMES_MIN);
         }
         let place = self.lower_bound(id);
         let mut free = place;

@@ -1,0 +1,113 @@
+//! Unicode's composed form (NFC), which some tokenizers (Qwen's) bring text to before they cut it.
+//!
+//! Nearly all text is in that form; it must be cheap to see. The table is the one that the `tokenizers` crate uses, so
+//! that both mean the same version of Unicode.
+
+use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+/// Appends `text` in the composed form. What is not UTF-8 is taken as it is.
+pub(super) fn push(text: &str, out: &mut Vec<u8>) {
+    let mut buffer = [0; 4];
+    for (character, _) in text.nfc() {
+        out.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
+    }
+}
+
+/// Is the text sure to be in the composed form?
+pub(super) fn is_composed(text: &[u8]) -> bool {
+    // All characters below U+0300 are, and they are written with first bytes below 0xcc.
+    if text.iter().all(|byte| *byte < FIRST_BYTE) {
+        return true;
+    }
+    let Ok(text) = std::str::from_utf8(text) else { return true };
+    let mut run = text;
+    while let Some(at) = run.find(|character| !is_settled(character)) {
+        // The quick check wants to see the character before, for the order of marks.
+        let rest = run.get(at..).unwrap_or_default();
+        let length = rest.find(is_settled).unwrap_or(rest.len());
+        let (unsettled, after) = rest.split_at_checked(length).unwrap_or((rest, ""));
+        if is_nfc_quick(unsettled.chars()) != IsNormalized::Yes {
+            return false;
+        }
+        run = after;
+    }
+    true
+}
+
+/// First byte of U+0300.
+const FIRST_BYTE: u8 = 0xcc;
+
+/// Characters of common scripts that never change: none of them composes with one before or is written otherwise.
+fn is_settled(character: char) -> bool {
+    matches!(
+        character,
+        '\0'..='\u{2ff}'
+            | '\u{400}'..='\u{482}'
+            | '\u{2010}'..='\u{2027}'
+            | '\u{3001}'..='\u{3029}'
+            | '\u{3041}'..='\u{3096}'
+            | '\u{30a1}'..='\u{30fa}'
+            | '\u{4e00}'..='\u{9fef}'
+            | '\u{ac00}'..='\u{d7a3}'
+            | '\u{ff01}'..='\u{ff5e}'
+            | '\u{1f300}'..='\u{1f64f}'
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_composed, is_settled, push};
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+    use unicode_normalization_alignments::char::canonical_combining_class;
+    use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
+
+    fn composed(text: &str) -> String {
+        let mut out = Vec::new();
+        push(text, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn settled_characters_are_those_that_never_change() {
+        for character in (0..=0x0010_ffff).filter_map(char::from_u32).filter(|it| is_settled(*it)) {
+            assert_eq!(
+                is_nfc_quick(std::iter::once(character)),
+                IsNormalized::Yes,
+                "{character:?}"
+            );
+            assert_eq!(canonical_combining_class(character), 0, "{character:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_written_apart_changes() {
+        for (text, wanted) in [
+            ("Zu\u{308}rich", "Zürich"),
+            ("\u{1112}\u{1161}\u{11ab}", "한"),
+            ("q\u{307}\u{323}", "q\u{323}\u{307}"),
+            ("\u{212b}", "Å"),
+            ("か\u{3099}", "が"),
+        ] {
+            assert!(!is_composed(text.as_bytes()), "{text}");
+            assert_eq!(composed(text), wanted);
+        }
+        for text in ["plain", "naïve", "日本語、한국어 ＡＢＣ", "Привет 😀👩‍💻", "สวัสดี ", "नमस्ते"]
+        {
+            assert!(is_composed(text.as_bytes()), "{text}");
+        }
+        assert!(is_composed(b"\xff\xcc"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_composed_stays(text in any::<String>(), marks in "[a-zか\u{300}-\u{30f}\u{3099}\u{323} 日한\u{1100}\u{1161}]{0,12}") {
+            for text in [&text, &marks] {
+                let once = composed(text);
+                prop_assert_eq!(&composed(&once), &once);
+                if is_composed(text.as_bytes()) {
+                    prop_assert_eq!(&once, text);
+                }
+            }
+        }
+    }
+}

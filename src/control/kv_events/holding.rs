@@ -1,0 +1,27 @@
+//! How much feeds hold, for gauges and counters.
+
+use super::tier::TIERS;
+
+/// How much a rank's state is, for gauges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// Blocks known by the engine's hash.
+    pub blocks: usize,
+    /// Those of each tier; a block may be in several.
+    pub tier_blocks: [usize; TIERS],
+    /// Blocks that wait for their parent.
+    pub orphans: usize,
+    /// Memory of all this.
+    pub bytes: usize,
+}
+
+/// Orphans that ceased to wait, since the counts were taken last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrphansGone {
+    /// Their parent came.
+    pub applied: usize,
+    /// There was no room, or their time was over with the stream's.
+    pub dropped: usize,
+    /// The engine removed them.
+    pub removed: usize,
+}

@@ -1,0 +1,51 @@
+//! How a rank's tokens become the bytes, keys and slices of the index.
+
+use crate::base::ShardIndex;
+use crate::block::{BlockKey, KeySeed};
+use std::sync::Arc;
+
+/// Token ids to the bytes that prompts are matched by.
+pub trait BlockText {
+    /// Appends the bytes of the tokens; false for an id that it does not know.
+    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool;
+
+    /// True if one of the tokens stands for an image, sound or the like: equal tokens then do not mean equal content.
+    fn has_media(&self, _token_ids: &[u32]) -> bool {
+        false
+    }
+}
+
+impl BlockText for crate::block::Vocabulary {
+    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
+        Self::decode_into(self, token_ids, out)
+    }
+
+    fn has_media(&self, token_ids: &[u32]) -> bool {
+        Self::has_media(self, token_ids)
+    }
+}
+
+impl<T: BlockText> BlockText for Arc<T> {
+    fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
+        T::decode_into(self, token_ids, out)
+    }
+
+    fn has_media(&self, token_ids: &[u32]) -> bool {
+        T::has_media(self, token_ids)
+    }
+}
+
+/// What turns a rank's blocks into keys and slices.
+#[derive(Debug)]
+pub struct Naming<T> {
+    /// Secret of the process.
+    pub seed: KeySeed,
+    /// The name under which the rank's blocks are rooted.
+    pub model: Arc<str>,
+    /// How tokens become bytes; `None` leaves every block unmatched.
+    pub text: Option<T>,
+    /// Which slice owns paths that start with a block.
+    pub slice_of: fn(BlockKey, usize) -> ShardIndex,
+    /// Slices, one per shard.
+    pub shard_count: usize,
+}
