@@ -209,6 +209,30 @@ fn conflicts_and_ranges() {
             "forebay.toml:1:13: error: `model_dir` /nonexistent is not",
         ),
         (
+            "rank_concurrency_max = -1",
+            "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is out of",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+    let twice = findings(&format!("{WORKER}{WORKER}"));
+    assert_eq!(twice.len(), 1);
+    assert!(
+        twice[0]
+            .starts_with("forebay.toml:4:7: error: worker http://127.0.0.1:8000 is listed twice")
+    );
+}
+
+fn only_finding(text: &str, expected: &str) {
+    let found = findings(&format!("{text}\n{WORKER}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with(expected), "{found:?}\n{expected}");
+}
+
+#[test]
+fn places_of_snapshots_are_checked() {
+    for (text, expected) in [
+        (
             "[index]\nsnapshot = \"/nonexistent/s\"",
             "forebay.toml:2:12: error: `index.snapshot` /nonexistent/s: /nonexistent is not a dir",
         ),
@@ -220,21 +244,9 @@ fn conflicts_and_ranges() {
             "[index]\nsnapshot_every = \"10ms\"",
             "forebay.toml:2:18: error: `index.snapshot_every` is less than a second",
         ),
-        (
-            "rank_concurrency_max = -1",
-            "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is out of",
-        ),
     ] {
-        let found = findings(&format!("{text}\n{WORKER}"));
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with(expected), "{found:?}\n{expected}");
+        only_finding(text, expected);
     }
-    let twice = findings(&format!("{WORKER}{WORKER}"));
-    assert_eq!(twice.len(), 1);
-    assert!(
-        twice[0]
-            .starts_with("forebay.toml:4:7: error: worker http://127.0.0.1:8000 is listed twice")
-    );
 }
 
 #[test]

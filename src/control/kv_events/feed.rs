@@ -6,11 +6,12 @@
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
 
-use super::blocks::RestoredBlocks;
 use super::counters::{FeedCounters, ResetReason};
 use super::naming::Naming;
-use super::rank::{RankFeed, RankState, Taken, number_of};
+use super::patience::{BACKOFF_MAX, Backoff, Complaints};
+use super::rank::{RankFeed, Taken, number_of};
 use super::recovery::{Audit, Replays, Why};
+use super::restored::{SharedState, overdue};
 use super::sequence::Arrival;
 use super::slice_ops::SliceOps;
 use super::status::{FeedState, FeedStatus};
@@ -30,16 +31,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, info, warn};
 
-/// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// A connection that held so long was a good one: the next attempt comes soon, the next loss is worth a word.
 const SESSION_SOUND: Duration = Duration::from_secs(5);
-/// Lost batches are reported so often per rank at most.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Messages that one feed takes before the thread's other tasks get their turn.
@@ -99,20 +95,6 @@ pub struct FeedSpec {
     pub tier_numbers: Rc<dyn TierNumbers>,
 }
 
-/// What a snapshot tells of a rank, ready to go on with.
-#[derive(Debug)]
-pub struct Restored {
-    /// Blocks and place in the stream.
-    pub state: RankState<RestoredBlocks>,
-    /// What tells the index of the blocks.
-    pub ops: SliceOps,
-    /// Forgotten if nothing has confirmed it by then.
-    pub verified_by: Instant,
-}
-
-/// A feed's state, which a snapshot is taken of between two messages. Never borrowed across an await.
-pub type SharedState = Rc<RefCell<RankFeed<Arc<Vocabulary>>>>;
-
 /// A running feed.
 pub struct Feed<P> {
     rank: RankIndex,
@@ -127,7 +109,7 @@ pub struct Feed<P> {
     /// True once it was said that a tier got no number.
     refused: bool,
     pub(super) ops: SliceOps,
-    verified_by: Instant,
+    pub(super) verified_by: Instant,
     port: P,
     pub(super) counters: Rc<FeedCounters>,
     pub(super) status: Rc<FeedStatus>,
@@ -184,26 +166,6 @@ impl<P: KvPort> Feed<P> {
         Rc::clone(&self.status)
     }
 
-    /// What snapshots are taken of.
-    #[must_use]
-    pub fn state(&self) -> SharedState {
-        Rc::clone(&self.state)
-    }
-
-    /// Goes on from a snapshot. The shards are told, and the blocks count, at once: a wrong one costs a miss. To be awaited
-    /// before [`Feed::run`]; when dropped half-way, `run` does the rest.
-    pub async fn restore(&mut self, restored: Restored) {
-        let Restored { state, ops, verified_by } = restored;
-        let blocks = state.blocks.len();
-        self.counters.restored(blocks);
-        self.status.holds(blocks);
-        self.state.borrow_mut().restore(state, &self.counters);
-        (self.ops, self.verified_by) = (ops, verified_by);
-        self.post().await;
-        self.ops.shrink();
-        self.settle(FeedState::Connecting).await;
-    }
-
     /// Follows the rank until told to stop, then takes its blocks out of the index.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         loop {
@@ -224,30 +186,6 @@ impl<P: KvPort> Feed<P> {
             }
         }
         self.forget().await;
-    }
-
-    /// Nothing has confirmed what was restored.
-    fn give_up_restored(&mut self) {
-        let reason = ResetReason::Unverified;
-        self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);
-        self.status.reset(0);
-        info!(
-            worker = &*self.worker,
-            dp_rank = self.dp_rank.0,
-            "restored blocks were not confirmed in time: they are forgotten"
-        );
-    }
-
-    /// The engine is where the snapshot says.
-    pub(super) fn confirm(&self) {
-        if self.state.borrow_mut().confirm() {
-            info!(
-                worker = &*self.worker,
-                dp_rank = self.dp_rank.0,
-                blocks = self.state.borrow().block_count(),
-                "restored blocks are confirmed by the engine"
-            );
-        }
     }
 
     async fn follow(&mut self) -> Infallible {
@@ -509,57 +447,5 @@ impl<P: KvPort> Feed<P> {
 
     fn warn(&self, text: &str) {
         warn!(worker = &*self.worker, dp_rank = self.dp_rank.0, "{text}");
-    }
-}
-
-/// Ends when what was restored is unverified at that time; never otherwise.
-async fn overdue(state: SharedState, at: Instant) {
-    let is_unverified = || state.borrow().is_unverified();
-    if is_unverified() {
-        sleep_until(at).await;
-        if is_unverified() {
-            return;
-        }
-    }
-    std::future::pending::<()>().await;
-}
-
-/// Time between attempts to connect.
-struct Backoff {
-    pause: Duration,
-    /// The outage has been reported.
-    silent: bool,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { pause: BACKOFF_MIN, silent: false }
-    }
-}
-
-impl Backoff {
-    fn next_pause(&mut self) -> Duration {
-        let pause = self.pause;
-        self.pause = (pause * 2).min(BACKOFF_MAX);
-        pause
-    }
-}
-
-/// Keeps a stream that is broken again and again from filling the log.
-#[derive(Default)]
-pub(super) struct Complaints {
-    said_at: Option<Instant>,
-    unsaid: u64,
-}
-
-impl Complaints {
-    /// `None`: not now. Else how often it was not said since the last time.
-    pub(super) fn say(&mut self) -> Option<u64> {
-        if self.said_at.is_some_and(|at| at.elapsed() < COMPLAINT_INTERVAL) {
-            self.unsaid += 1;
-            return None;
-        }
-        self.said_at = Some(Instant::now());
-        Some(std::mem::take(&mut self.unsaid))
     }
 }
