@@ -129,10 +129,7 @@ fn verdict(rows: &[Row; 2], streams: &[Stream], rate: u64, out: &mut impl Write)
     let sent = streams.iter().map(|stream| stream.blocks_per_s).sum::<f64>() / count;
     let busy: Option<f64> = streams.iter().map(|stream| stream.control_busy).sum();
     let busy = busy.map_or("-".to_owned(), |busy| format!("{:.0} %", busy / count * 100.0));
-    writeln!(
-        out,
-        "the router took in {sent:.0} blocks/s; its control thread was busy {busy} of the time"
-    )?;
+    writeln!(out, "{sent:.0} blocks/s were sent; the control thread was busy {busy} of the time")?;
     if sent < 0.95 * rate as f64 {
         writeln!(out, "that is less than was asked for: the figures are those of the lower rate")?;
     }
