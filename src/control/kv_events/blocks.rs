@@ -13,8 +13,9 @@
 //!
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
+use super::copies::{Groups, KeptBlocks, RestoredBlocks};
 use super::event::{Removed, Stored};
-use super::held::{Entry, Held, Kept, State};
+use super::held::{Entry, Held, State};
 use super::holding::{Holding, OrphansGone};
 use super::naming::{BlockText, Naming};
 use super::opaque::Opaque;
@@ -48,50 +49,6 @@ pub struct RankBlocks<T> {
     block_bytes: Vec<u8>,
     /// Blocks that are new, whose orphans are to be looked for.
     arrived: Vec<u64>,
-}
-
-/// Attention groups as their stores tell; further ones than the most are not remembered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Groups {
-    /// Those that keep whole prefixes; `u32::MAX` for events that name none.
-    pub whole: Vec<u32>,
-    /// Those that forget.
-    pub forgetful: Vec<u32>,
-}
-
-/// A copy of what a rank holds, for a snapshot.
-#[derive(Clone, Debug)]
-pub struct KeptBlocks {
-    /// The blocks.
-    pub kept: Kept,
-    /// Trees in use, one bit each.
-    pub trees: u8,
-    /// Its attention groups.
-    pub groups: Groups,
-    /// Where the blocks that came last belong, of which the index may not have been told yet.
-    pub recent: Vec<Link>,
-}
-
-/// What a rank held before a restart. The operations that tell the index come with it.
-#[derive(Debug, Default)]
-pub struct RestoredBlocks {
-    pub(super) held: Held,
-    pub(super) trees: u8,
-    pub(super) groups: Groups,
-}
-
-impl RestoredBlocks {
-    /// Blocks by the engine's hash.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.held.len()
-    }
-
-    /// True if there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.held.len() == 0
-    }
 }
 
 /// Where a chain continues.

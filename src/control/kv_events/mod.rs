@@ -6,6 +6,7 @@
 //! drop an operation, or trust a length it reads.
 
 mod blocks;
+mod copies;
 mod counters;
 mod decode;
 mod event;
@@ -34,7 +35,8 @@ mod status;
 mod tests;
 mod tier;
 
-pub use blocks::{Groups, KeptBlocks, RankBlocks, RestoredBlocks};
+pub use blocks::RankBlocks;
+pub use copies::{Groups, KeptBlocks, RestoredBlocks};
 pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
 pub use decode::{BatchHead, Decoder};
 pub use event::{Event, Medium, Removed, Stored};

@@ -1,7 +1,8 @@
 //! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that tests and the
 //! fuzzer run the very path that sockets feed.
 
-use super::blocks::{KeptBlocks, RankBlocks, RestoredBlocks};
+use super::blocks::RankBlocks;
+use super::copies::{KeptBlocks, RestoredBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
 use super::event::{Event, Medium, Stored};

@@ -1,7 +1,7 @@
 //! Feeds that go on from a snapshot: what that told is posted at once, and then confirmed by the engine's stream or
 //! forgotten, at the latest when its time is over.
 
-use super::blocks::RestoredBlocks;
+use super::copies::RestoredBlocks;
 use super::counters::ResetReason;
 use super::feed::{Feed, KvPort};
 use super::rank::{RankFeed, RankState};

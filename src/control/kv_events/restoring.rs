@@ -4,7 +4,7 @@
 //! An entry whose block is not among the links (it was under change when the snapshot was taken) is left out, a miss. Its
 //! children stay, without what leads to them.
 
-use super::blocks::{Groups, RestoredBlocks};
+use super::copies::{Groups, RestoredBlocks};
 use super::held::{Entry as HeldEntry, State};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, TIERS, Tier};
