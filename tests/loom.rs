@@ -393,7 +393,11 @@ mod index_models {
                 apply(&mut writer, 2, &colliding().1, true);
                 (writer, reader)
             },
-            |writer| apply(writer, 1, &colliding().0, false),
+            |writer| {
+                apply(writer, 1, &colliding().0, false);
+                apply(writer, 3, &colliding().0, true);
+                apply(writer, 3, &colliding().0, false);
+            },
             found,
             found,
         );

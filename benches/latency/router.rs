@@ -6,7 +6,8 @@ use crate::load::{Target, ask_once};
 use crate::rig::Rig;
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::server::{ServerHandle, start};
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,10 +16,12 @@ const POOLED: Duration = Duration::from_secs(3_600);
 const READY_TRIES_MAX: u32 = 200;
 const READY_PAUSE: Duration = Duration::from_millis(50);
 
+const APPLIED_METRIC: &str = "forebay_kv_ops_applied_total";
+
 /// A running router. Field order is drop order.
 pub(crate) struct Router {
     pub(crate) target: Target,
-    _handle: ServerHandle,
+    handle: ServerHandle,
     kv: Option<KvSource>,
 }
 
@@ -63,6 +66,17 @@ impl Router {
         Ok(router)
     }
 
+    /// Operations of KV events that the shard has applied so far.
+    pub(crate) fn ops_applied(&self) -> io::Result<u64> {
+        let mut admin = TcpStream::connect(self.handle.admin)?;
+        admin.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        admin.read_to_string(&mut text)?;
+        let value = text.lines().find_map(|line| line.strip_prefix(APPLIED_METRIC));
+        let value = value.and_then(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok());
+        value.map(|value| value as u64).ok_or_else(|| io::Error::other("no such metric"))
+    }
+
     fn start(
         rig: &mut Rig,
         name: &str,
@@ -85,7 +99,7 @@ impl Router {
         shard.retain(|thread| !before.contains(thread));
         let cpu = Some(CpuMeter::of_threads(&shard));
         let target = Target { name: name.to_owned(), address, cpu };
-        Ok(Self { target, _handle: handle, kv })
+        Ok(Self { target, handle, kv })
     }
 }
 

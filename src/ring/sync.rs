@@ -5,6 +5,7 @@
 #[cfg(feature = "loom")]
 pub use loom::{
     cell::UnsafeCell,
+    hint::spin_loop,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
@@ -12,6 +13,8 @@ pub use loom::{
 };
 #[cfg(not(feature = "loom"))]
 pub use real::UnsafeCell;
+#[cfg(not(feature = "loom"))]
+pub use std::hint::spin_loop;
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
     Arc,

@@ -12,7 +12,7 @@
 use super::run::{RUN_BLOCKS_MAX, RunId};
 use super::shelves::Shelves;
 use crate::block::BlockKey;
-use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 use crossbeam_utils::CachePadded;
 use std::sync::OnceLock;
 
@@ -28,7 +28,7 @@ const DIRECTORY_BITS: u32 = 24;
 /// Most slots of a segment, so that what chooses the slot is within the tag.
 pub(super) const SLOTS_MAX: usize = 1 << (TAG_BITS - DIRECTORY_BITS);
 /// Looks at a key before a reader that always meets changes gives up and calls it a miss; few in models.
-const LOOKS_MAX: usize = if cfg!(feature = "loom") { 4 } else { 64 };
+const LOOKS_MAX: usize = if cfg!(feature = "loom") { 8 } else { 64 };
 
 const _: () = assert!(RUN_BLOCKS_MAX <= 1 << OFFSET_BITS);
 
@@ -93,7 +93,8 @@ impl Locator {
             match self.try_find(tag_of(key), &mut look) {
                 Found::Here(found) => return Some(found),
                 Found::Other => return None,
-                Found::Disturbed => std::hint::spin_loop(),
+                // In models the owner goes on meanwhile.
+                Found::Disturbed => spin_loop(),
             }
         }
         None

@@ -169,8 +169,9 @@ impl Run {
 
     /// Owner only: the change that `begin` announced is done.
     pub(super) fn end(&self) {
+        // ordering: the load is Relaxed, only the owner writes it; the Release store pairs with the Acquire load in
+        // `read_begin`.
         let stamp = self.stamp.load(Ordering::Relaxed);
-        // ordering: Release pairs with the Acquire load in `read_begin`.
         self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
     }
 }
