@@ -16,10 +16,12 @@
 
 // Things.
 pub mod base;
+pub mod framing;
 pub mod ring;
 pub mod config;
 pub mod http1;
 pub mod block;
+pub mod snapshot;
 pub mod chat;
 pub mod worker;
 pub mod account;

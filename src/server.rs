@@ -10,9 +10,11 @@ use crate::index;
 use crate::ingress;
 use crate::mailbox::wire;
 use crate::shard::{self, Driver, ShardSetup, wake_pair};
+use crate::snapshot::SnapshotFile;
 use crate::worker::LoadBoard;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -94,7 +96,9 @@ fn launch(
     signals: bool,
 ) -> Result<ServerHandle, StartError> {
     let clock = Clock::start();
-    let seed = KeySeed(fastrand::u64(..));
+    let snapshot = config.index.snapshot.as_deref().and_then(last_snapshot);
+    let new_seed = || KeySeed(fastrand::u64(..));
+    let seed = snapshot.as_ref().map_or_else(new_seed, |snapshot| snapshot.header().seed);
     let board = Arc::new(LoadBoard::new());
     let (reader, slices) = index::index(listeners.len(), seed, config.limits.index_bytes_max);
     let mut wakes = Vec::new();
@@ -124,14 +128,35 @@ fn launch(
     }
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let (listen, admin_address) = (config.listen, config.admin);
-    let setup =
-        ControlSetup { config, clock, seed, end, board, index: reader, admin, stopped, signals };
+    let setup = ControlSetup {
+        config,
+        clock,
+        seed,
+        snapshot,
+        end,
+        board,
+        index: reader,
+        admin,
+        stopped,
+        signals,
+    };
     let control = std::thread::Builder::new().name("control".into()).spawn(move || {
         if let Err(error) = control::run(setup) {
             tracing::error!(%error, "the control plane ended");
         }
     })?;
     Ok(ServerHandle { listen, admin: admin_address, stop, control: Some(control), shards })
+}
+
+/// What the last process has left. Only its header is read here, for the seed; the rest is read while requests are served.
+fn last_snapshot(path: &Path) -> Option<SnapshotFile> {
+    let opened = SnapshotFile::open(path);
+    match &opened {
+        Ok(Some(_)) => {}
+        Ok(None) => tracing::info!("no snapshot at {} yet", path.display()),
+        Err(reason) => control::refuse_snapshot(path, reason),
+    }
+    opened.ok().flatten()
 }
 
 fn spawn_shard(setup: ShardSetup) -> io::Result<JoinHandle<()>> {

@@ -27,6 +27,8 @@ mod kv_decode;
 mod load_report;
 #[path = "../fuzz/checks/recording.rs"]
 mod recording;
+#[path = "../fuzz/checks/snapshot.rs"]
+mod snapshot;
 #[path = "../fuzz/checks/zmtp.rs"]
 mod zmtp;
 
@@ -104,6 +106,7 @@ mod replay {
     target!(kv_decode);
     target!(load_report);
     target!(recording);
+    target!(snapshot);
     target!(index_events);
     target!(zmtp);
 }

@@ -65,6 +65,11 @@ pub const APPLY_OPS_PER_TURN: usize = 1_024;
 /// How often the latency histograms travel to the control plane.
 pub const HISTOGRAM_PERIOD: Duration = Duration::from_secs(1);
 
+/// What a snapshot told of a rank and the engine has not confirmed so long after the start is forgotten, or was never claimed.
+pub const RESTORE_TIME_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for the last snapshot of a process that ends.
+pub const LAST_SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(20);
+
 const _: () = assert!(RANKS_MAX <= u16::MAX as usize && RANKS_MAX.is_multiple_of(64));
 const _: () = assert!(WORKERS_MAX <= RANKS_MAX);
 const _: () = assert!(BLOCK_BYTES_MAX < 1 << 15);

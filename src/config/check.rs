@@ -2,9 +2,10 @@
 //! Looks at the whole configuration and reports everything; never stops at the first fault.
 
 use super::finding::{Finding, Origins};
-use super::schema::{Config, LoadSource, WorkerConfig};
+use super::schema::{Config, IndexConfig, LoadSource, WorkerConfig};
 use super::url::WorkerUrl;
 use crate::base::limits::{RANKS_MAX, SHARDS_MAX, WORKERS_MAX};
+use rustix::fs::{Access, access};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,10 +25,14 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.addresses(config);
     check.cores(config);
     check.workers(config);
+    check.snapshot(&config.index);
     check.limits(config);
     check.times(config);
     check.findings
 }
+
+/// Writing all of a large fleet takes a good part of this.
+const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
 
 struct Check<'a> {
     origins: &'a Origins,
@@ -153,6 +158,27 @@ impl Check<'_> {
         } else if !dir.join("tokenizer.json").is_file() {
             let what = format!("`model_dir` {} holds no tokenizer.json", dir.display());
             self.warning(path, what, "without it prompts are not matched against KV caches");
+        }
+    }
+
+    fn snapshot(&mut self, index: &IndexConfig) {
+        let every = index.snapshot_every;
+        if !every.is_zero() && every < SNAPSHOT_EVERY_MIN {
+            let what = "`index.snapshot_every` is less than a second";
+            self.error("index.snapshot_every", what, "give 0 to write only when the router ends");
+        }
+        let Some(path) = &index.snapshot else { return };
+        let (key, shown) = ("index.snapshot", path.display());
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = parent.unwrap_or(Path::new("."));
+        if path.file_name().is_none() || path.is_dir() {
+            self.error(key, format!("`{key}` {shown} is a directory"), "name a file in it");
+        } else if !folder.is_dir() {
+            let what = format!("`{key}` {shown}: {} is not a directory", folder.display());
+            self.error(key, what, "create it; only the file itself is made by the router");
+        } else if access(folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+            let what = format!("`{key}` {shown}: no file can be made in {}", folder.display());
+            self.warning(key, what, "the user who runs the router has to be able to");
         }
     }
 

@@ -2,7 +2,7 @@
 //! same configuration. Secrets are masked in both.
 
 use super::quantity::{format_duration, format_size};
-use super::schema::{Config, LoadConfig, Word, WorkerConfig};
+use super::schema::{BreakerConfig, Config, IndexConfig, LoadConfig, Word, WorkerConfig};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -41,6 +41,7 @@ pub fn to_json(config: &Config) -> Value {
             "speculative_ttl": format_duration(config.approximate.speculative_ttl),
             "rank_bytes_max": format_size(config.approximate.rank_bytes_max),
         },
+        "index": index_to_json(&config.index),
         "load": load_to_json(&config.load),
         "limits": {
             "head_bytes_max": format_size(limits.head_bytes_max),
@@ -66,10 +67,7 @@ pub fn to_json(config: &Config) -> Value {
             "attempts_max": config.retry.attempts_max,
             "budget_percent": config.retry.budget_percent,
         },
-        "breaker": {
-            "failures": config.breaker.failures,
-            "open": format_duration(config.breaker.open),
-        },
+        "breaker": breaker_to_json(config.breaker),
         "log": {
             "json": config.log.json,
             "requests": config.log.requests,
@@ -82,6 +80,18 @@ pub fn to_json(config: &Config) -> Value {
     let workers: Vec<Value> = config.workers.iter().map(worker_to_json).collect();
     root.insert("worker".to_owned(), Value::Array(workers));
     Value::Object(root)
+}
+
+fn breaker_to_json(breaker: BreakerConfig) -> Value {
+    json!({ "failures": breaker.failures, "open": format_duration(breaker.open) })
+}
+
+fn index_to_json(index: &IndexConfig) -> Value {
+    let mut table = json!({ "snapshot_every": format_duration(index.snapshot_every) });
+    if let (Some(path), Some(table)) = (&index.snapshot, table.as_object_mut()) {
+        table.insert("snapshot".to_owned(), json!(path.display().to_string()));
+    }
+    table
 }
 
 fn load_to_json(load: &LoadConfig) -> Value {

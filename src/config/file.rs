@@ -46,6 +46,7 @@ fn read_root(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     read_health(reader, root, config);
     read_kv(reader, root, config);
     read_approximate(reader, root, config);
+    read_index(reader, root, config);
     read_load(reader, root, config);
     read_limits(reader, root, config);
     read_timeouts(reader, root, config);
@@ -115,6 +116,13 @@ fn read_approximate(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Co
     section.read(reader, "ttl", &mut approximate.ttl, duration);
     section.read(reader, "speculative_ttl", &mut approximate.speculative_ttl, duration);
     section.read(reader, "rank_bytes_max", &mut approximate.rank_bytes_max, size);
+    section.finish(reader);
+}
+
+fn read_index(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
+    let section = root.section(reader, "index");
+    section.read(reader, "snapshot", &mut config.index.snapshot, some_path);
+    section.read(reader, "snapshot_every", &mut config.index.snapshot_every, duration);
     section.finish(reader);
 }
 

@@ -20,8 +20,9 @@ pub use finding::{Finding, Origin, Origins, Severity};
 pub use flags::Flags;
 pub use quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use schema::{
-    ApproximateConfig, BreakerConfig, Config, EngineKind, HealthConfig, KvConfig, LimitsConfig,
-    LoadConfig, LoadSource, LogConfig, Policy, RetryConfig, TimeoutsConfig, Word, WorkerConfig,
+    ApproximateConfig, BreakerConfig, Config, EngineKind, HealthConfig, IndexConfig, KvConfig,
+    LimitsConfig, LoadConfig, LoadSource, LogConfig, Policy, RetryConfig, TimeoutsConfig, Word,
+    WorkerConfig,
 };
 pub use url::{WorkerUrl, WorkerUrlError};
 

@@ -30,6 +30,8 @@ pub struct Config {
     pub kv: KvConfig,
     /// `[approximate]`.
     pub approximate: ApproximateConfig,
+    /// `[index]`.
+    pub index: IndexConfig,
     /// `[load]`.
     pub load: LoadConfig,
     /// `[limits]`.
@@ -143,6 +145,15 @@ pub struct ApproximateConfig {
     /// `approximate.rank_bytes_max`: prompt text that one rank is believed to hold at most, where the engine does not
     /// tell its capacity.
     pub rank_bytes_max: usize,
+}
+
+/// What is known of the fleet's caches, across restarts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexConfig {
+    /// `index.snapshot`: file that keeps it; absent: a restarted router knows nothing. Holds a secret.
+    pub snapshot: Option<PathBuf>,
+    /// `index.snapshot_every`: time between two writes; 0 writes only at the end of a drain.
+    pub snapshot_every: Duration,
 }
 
 /// What engines report of their load. It corrects the router's own count by what others have sent.
@@ -261,6 +272,7 @@ impl Default for Config {
             rank_concurrency_max: 0,
             kv: KvConfig::default(),
             approximate: ApproximateConfig::default(),
+            index: IndexConfig::default(),
             load: LoadConfig::default(),
             limits: LimitsConfig::default(),
             timeouts: TimeoutsConfig::default(),
@@ -292,6 +304,12 @@ impl Default for HealthConfig {
             unhealthy_after: 3,
             healthy_after: 1,
         }
+    }
+}
+
+impl Default for IndexConfig {
+    fn default() -> Self {
+        Self { snapshot: None, snapshot_every: Duration::from_secs(300) }
     }
 }
 

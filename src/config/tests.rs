@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::path::Path;
 use std::time::Duration;
 
 fn findings(text: &str) -> Vec<String> {
@@ -42,6 +43,9 @@ healthy_after = 2
 ttl = "90s"
 speculative_ttl = "500ms"
 rank_bytes_max = "16MiB"
+[index]
+snapshot = "/tmp/index.snapshot"
+snapshot_every = "90s"
 [load]
 source = "metrics"
 interval = "500ms"
@@ -100,6 +104,8 @@ fn every_key_is_read() {
     assert!(!config.health.enabled);
     assert_eq!(config.timeouts.first_byte, Duration::from_secs(300));
     assert_eq!(config.limits.index_bytes_max, 1 << 30);
+    assert_eq!(config.index.snapshot.as_deref(), Some(Path::new("/tmp/index.snapshot")));
+    assert_eq!(config.index.snapshot_every, Duration::from_secs(90));
     assert_eq!(config.load.source, LoadSource::Metrics);
     assert!(!config.load.back_off);
     let worker = &config.workers[0];
@@ -207,9 +213,7 @@ fn conflicts_and_ranges() {
             "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is out of",
         ),
     ] {
-        let found = findings(&format!("{text}\n{WORKER}"));
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with(expected), "{found:?}\n{expected}");
+        only_finding(text, expected);
     }
     let twice = findings(&format!("{WORKER}{WORKER}"));
     assert_eq!(twice.len(), 1);
@@ -217,6 +221,32 @@ fn conflicts_and_ranges() {
         twice[0]
             .starts_with("forebay.toml:4:7: error: worker http://127.0.0.1:8000 is listed twice")
     );
+}
+
+fn only_finding(text: &str, expected: &str) {
+    let found = findings(&format!("{text}\n{WORKER}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with(expected), "{found:?}\n{expected}");
+}
+
+#[test]
+fn places_of_snapshots_are_checked() {
+    for (text, expected) in [
+        (
+            "[index]\nsnapshot = \"/nonexistent/s\"",
+            "forebay.toml:2:12: error: `index.snapshot` /nonexistent/s: /nonexistent is not a dir",
+        ),
+        (
+            "[index]\nsnapshot = \"/tmp\"",
+            "forebay.toml:2:12: error: `index.snapshot` /tmp is a dir",
+        ),
+        (
+            "[index]\nsnapshot_every = \"10ms\"",
+            "forebay.toml:2:18: error: `index.snapshot_every` is less than a second",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
 }
 
 #[test]

@@ -4,14 +4,17 @@
 
 use super::fleet::FeedPlan;
 use super::kv_events::{
-    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, LowerTiers, Naming, TRACKED_BLOCK_BYTES,
+    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, LowerTiers, Naming, SharedState,
+    TRACKED_BLOCK_BYTES,
 };
 use super::ports::Ports;
+use super::snapshots::{Claim, Copyable, Loading, Snapshots};
 use super::tier_numbers::GivenNumbers;
 use crate::base::RankIndex;
 use crate::base::limits::RANKS_MAX;
 use crate::block::KeySeed;
 use crate::index::slice_of;
+use crate::snapshot::RankName;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,6 +37,10 @@ pub(super) struct Feeds {
     running: HashMap<RankIndex, Running>,
     /// Feeds that are taking their blocks out of the index.
     ending: HashMap<RankIndex, JoinHandle<()>>,
+    /// What the ranks held before a restart.
+    loading: Option<Rc<Loading>>,
+    /// Snapshots are taken of them.
+    are_kept: bool,
 }
 
 /// Which tiers beside the device count, and where their numbers come from.
@@ -45,6 +52,7 @@ pub(super) struct Tiers {
 
 struct Running {
     plan: FeedPlan,
+    state: SharedState,
     status: Rc<FeedStatus>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -58,6 +66,7 @@ impl Feeds {
         seed: KeySeed,
         memory_bytes_max: usize,
         tiers: Tiers,
+        snapshots: &Snapshots,
     ) -> Self {
         Self {
             ports,
@@ -68,6 +77,8 @@ impl Feeds {
             tiers,
             running: HashMap::new(),
             ending: HashMap::new(),
+            loading: snapshots.loading().cloned(),
+            are_kept: snapshots.saving().is_some(),
         }
     }
 
@@ -79,6 +90,19 @@ impl Feeds {
     /// What the rank's feed is doing; `None` if it has none.
     pub(super) fn status(&self, rank: RankIndex) -> Option<&FeedStatus> {
         self.running.get(&rank).map(|feed| &*feed.status)
+    }
+
+    /// The ranks that a snapshot can be taken of.
+    pub(super) fn copyable(&self) -> Vec<Copyable> {
+        let of_rank = |feed: &Running| {
+            let text = feed.plan.text.as_ref()?;
+            Some(Copyable {
+                name: rank_name(&feed.plan),
+                vocabulary: Arc::clone(&text.vocabulary),
+                state: Rc::clone(&feed.state),
+            })
+        };
+        self.running.values().filter_map(of_rank).collect()
     }
 
     /// Makes the feeds be as planned.
@@ -107,6 +131,14 @@ impl Feeds {
     fn start(&mut self, plan: FeedPlan, rank_count: usize) -> Running {
         let ranks = rank_count.clamp(BUDGET_RANKS_MIN, RANKS_MAX);
         let entries_max = self.memory_bytes_max / TRACKED_BLOCK_BYTES / ranks;
+        let entries_max = entries_max.max(RANK_BLOCKS_MIN);
+        let claim = Claim {
+            name: rank_name(&plan),
+            vocabulary: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
+            block_size_tokens: plan.block_size_tokens,
+            entries_max,
+            lower_tiers: self.tiers.counted,
+        };
         let spec = FeedSpec {
             rank: plan.rank,
             dp_rank: plan.dp_rank,
@@ -121,23 +153,43 @@ impl Feeds {
                 slice_of,
                 shard_count: self.ports.shard_count(),
             },
-            entries_max: entries_max.max(RANK_BLOCKS_MIN),
+            entries_max,
             lower_tiers: self.tiers.counted,
             expects_tiers: plan.expects_tiers,
             tier_numbers: self.tiers.numbers.clone(),
         };
         let (stop, stopped) = oneshot::channel();
         let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
-        let feed = Feed::new(spec, ports, counters, self.notices.clone());
-        let status = feed.status();
+        let mut feed = Feed::new(spec, ports, Rc::clone(&counters), self.notices.clone());
+        let (state, status) = (feed.state(), feed.status());
+        if self.are_kept {
+            state.borrow_mut().keep_recent();
+        }
+        let loading = self.loading.as_ref().map(|loading| (Rc::clone(loading), loading.begin()));
         // The old feed's last removals have to arrive before the new one's first stores.
         let before = self.ending.remove(&plan.rank);
         let task = tokio::task::spawn_local(async move {
             if let Some(before) = before {
                 let _ = before.await;
             }
+            if let Some((loading, _under_way)) = loading
+                && let Some(restored) = loading.claim(claim, &counters).await
+            {
+                feed.restore(restored).await;
+            }
             feed.run(stopped).await;
         });
-        Running { plan, status, stop, task }
+        Running { plan, state, status, stop, task }
+    }
+}
+
+/// What a rank is found again by.
+fn rank_name(plan: &FeedPlan) -> RankName {
+    RankName {
+        worker: plan.authority.to_string(),
+        dp_rank: plan.dp_rank.0,
+        endpoint: plan.events.endpoint.to_string(),
+        topic: plan.events.topic.clone(),
+        model: plan.model.to_string(),
     }
 }

@@ -67,7 +67,11 @@ pub(super) struct FeedPlan {
     pub(super) rank: RankIndex,
     pub(super) dp_rank: DpRank,
     pub(super) worker: Arc<str>,
+    /// The worker as `host:port`, whatever it is called.
+    pub(super) authority: Arc<str>,
     pub(super) events: Announced,
+    /// As the engine describes it; 0 while unknown.
+    pub(super) block_size_tokens: u32,
     /// Name under which the rank's blocks are rooted.
     pub(super) model: Arc<str>,
     pub(super) text: Option<Arc<ModelText>>,
@@ -218,6 +222,8 @@ impl Fleet {
                 rank,
                 dp_rank: known.dp_rank,
                 worker: Arc::clone(&worker.shown.name),
+                authority: Arc::clone(&worker.shown.authority),
+                block_size_tokens: described.block_size_tokens,
                 events: described.events.clone()?,
                 text: worker.texts.get(&model).and_then(|found| found.text.clone()),
                 model,

@@ -62,6 +62,11 @@ impl Family<'_> {
         self.fraction(labels, approximate(value));
     }
 
+    /// One time in nanoseconds, shown in seconds.
+    pub(super) fn seconds(&mut self, labels: Labels<'_>, nanos: u64) {
+        self.fraction(labels, approximate(nanos) / 1e9);
+    }
+
     /// The same for a value that need not be whole.
     pub(super) fn fraction(&mut self, labels: Labels<'_>, value: f64) {
         let mut metric = Metric::from_label(pairs(labels));

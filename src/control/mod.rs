@@ -1,7 +1,8 @@
 //! The control plane: everything that is not the request path. One thread, one `tokio` runtime on it.
 //!
 //! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text ([`model_text`]), the
-//! fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], [`kv_events`]), the load reports ([`load`]), and the admin API with its metrics
+//! fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], [`kv_events`]), what of them outlives a restart
+//! ([`snapshots`]), the load reports ([`load`]), and the admin API with its metrics
 //! ([`admin`], [`scrape`], [`explain`]). Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
 //! counters. Limits: one task per worker and per rank, 256 notices under way, every answer of a worker bounded in
 //! time and bytes. Must never make a shard wait, and never count on a worker's good will.
@@ -23,6 +24,7 @@ mod probe;
 mod run;
 mod scrape;
 mod scrape_load;
+mod snapshots;
 mod stop;
 #[cfg(test)]
 mod test_support;
@@ -37,6 +39,7 @@ use crate::block::KeySeed;
 use crate::config::Config;
 use crate::index::IndexReader;
 use crate::mailbox::ControlEnd;
+use crate::snapshot::SnapshotFile;
 use crate::worker::LoadBoard;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -45,6 +48,7 @@ use tokio::sync::watch;
 
 pub use fleet::ANY_MODEL;
 pub use run::run;
+pub use snapshots::refuse_snapshot;
 
 /// Everything that the control plane is given at start.
 #[derive(Debug)]
@@ -55,6 +59,8 @@ pub struct ControlSetup {
     pub clock: Clock,
     /// The secret of the block keys; the shards use the same.
     pub seed: KeySeed,
+    /// The last snapshot, whose seed it is.
+    pub snapshot: Option<SnapshotFile>,
     /// Its side of the rings.
     pub end: ControlEnd,
     /// What is in flight where.

@@ -10,6 +10,7 @@ use super::load::{Desk, LoadTasks};
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
+use super::snapshots::{self, Snapshots};
 use super::stop::Stop;
 use super::{ControlError, ControlSetup, scrape, workers};
 use crate::account::{ShardPhase, StageHistograms};
@@ -49,6 +50,7 @@ struct Control {
     fleet: Fleet,
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
+    snapshots: Snapshots,
     loads: LoadTasks,
     desk: Rc<Desk>,
     histograms: StageHistograms,
@@ -78,8 +80,8 @@ struct Drain {
 
 impl Control {
     async fn start_and_run(setup: ControlSetup) -> Result<(), ControlError> {
-        let ControlSetup { config, clock, seed, end, board, index, admin, stopped, signals } =
-            setup;
+        let ControlSetup { config, clock, seed, snapshot, end, .. } = setup;
+        let ControlSetup { board, index, admin, stopped, signals, .. } = setup;
         let stop = Stop::listen(stopped, signals)?;
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let listener = tokio::net::TcpListener::from_std(admin)?;
@@ -97,13 +99,21 @@ impl Control {
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
         let fleet = Fleet::new(&config, seed);
         let ports = Rc::new(Ports::new(end));
+        let kept = snapshots::Setup {
+            config: &config.index,
+            clock,
+            seed,
+            shard_count: ports.shard_count(),
+            index: index.clone(),
+        };
+        let snapshots = Snapshots::start(&kept, snapshot);
         let budget = config.limits.index_bytes_max;
         let counted = LowerTiers {
             host: config.kv.host_credit_percent > 0,
             disk: config.kv.disk_credit_percent > 0,
         };
         let tiers = Tiers { counted, numbers: fleet.tier_numbers() };
-        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers);
+        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers, &snapshots);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
         let desk = Desk::new(clock, Arc::clone(&board), config.load.age_max, post);
@@ -119,6 +129,7 @@ impl Control {
             fleet,
             snapshot: Arc::default(),
             feeds,
+            snapshots,
             loads,
             desk,
             histograms: StageHistograms::new(),
@@ -129,6 +140,7 @@ impl Control {
             drain: None,
         };
         control.turn(&mut probed, &mut fed, &mut asked, stop).await;
+        control.snapshots.finish(&control.feeds).await;
         Ok(())
     }
 
@@ -156,6 +168,7 @@ impl Control {
                     self.ports.merge_histograms(&mut self.histograms);
                     self.desk.tick(self.fleet.rank_count());
                     self.stop_waiting();
+                    self.snapshots.tick(&self.feeds);
                     if self.drained() {
                         return;
                     }
@@ -240,6 +253,7 @@ impl Control {
                     counters: &self.ports.counters(),
                     histograms: &self.histograms,
                     feeds: &self.feeds,
+                    saving: self.snapshots.saving(),
                     desk: &self.desk,
                     now: self.setup.clock.now(),
                 });
@@ -282,6 +296,7 @@ impl Control {
         if listening < phases.len() {
             reasons.push(format!("{listening} of {} shards listen", phases.len()));
         }
+        reasons.extend(self.snapshots.restoring());
         if !self.snapshot.workers.iter().any(|worker| worker.state == WorkerState::Up) {
             reasons.push(format!("none of {} workers is usable", self.snapshot.workers.len()));
         }

@@ -4,11 +4,12 @@
 
 use super::feeds::Feeds;
 use super::kv_events::{
-    BatchResult, EventKind, FeedCounters, Outcome, ReplayResult, ResetReason, Tier,
+    BatchResult, Dropped, EventKind, FeedCounters, Outcome, ReplayResult, ResetReason, Tier,
 };
 use super::load::Desk;
 use super::metrics_text::{MetricsText, approximate};
 use super::scrape_load::loads;
+use super::snapshots::Saving;
 use super::workers::engine;
 use super::zmq::LossReason;
 use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
@@ -27,6 +28,7 @@ pub(super) struct Sources<'a> {
     pub(super) counters: &'a [Arc<ShardCounters>],
     pub(super) histograms: &'a StageHistograms,
     pub(super) feeds: &'a Feeds,
+    pub(super) saving: Option<&'a Saving>,
     pub(super) desk: &'a Desk,
     pub(super) now: NanosSinceStart,
 }
@@ -89,6 +91,9 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     stages(sources, &mut text);
     kv_feeds(sources.feeds.counters(), &mut text);
     index(sources.index, &mut text);
+    if let Some(saving) = sources.saving {
+        snapshots(saving, sources, &mut text);
+    }
     let help = "Anything but 0 is a bug: please report.";
     text.counter("broken_invariants_total", help).sample(&[], broken_invariant_count());
     text.finish()
@@ -342,6 +347,31 @@ fn index(index: &IndexReader, text: &mut MetricsText) {
         .sample(&[], index.refused_count());
     text.counter("index_evicted_total", "Blocks evicted at limits.index_bytes_max, coldest first.")
         .sample(&[], index.evicted_count());
+}
+
+fn snapshots(saving: &Saving, sources: &Sources<'_>, text: &mut MetricsText) {
+    let mut family = text.counter("snapshot_writes_total", "Snapshots of the caches' contents.");
+    for (whole, label) in [(true, "written"), (false, "failed")] {
+        family.sample(&[("result", label)], saving.count(whole));
+    }
+    if let Some(last) = saving.last() {
+        let age_ns = sources.now.since(last.ended_at);
+        text.gauge("snapshot_age_seconds", "Since the last snapshot.").seconds(&[], age_ns);
+        text.gauge("snapshot_bytes", "Size of the last snapshot.").sample(&[], last.bytes);
+        text.gauge("snapshot_blocks", "Blocks in the last snapshot.").sample(&[], last.blocks);
+        let help = "Time that the last snapshot took.";
+        text.gauge("snapshot_write_seconds", help).seconds(&[], last.took_ns);
+        let help = "Longest time that one rank's copy kept the control plane.";
+        text.gauge("snapshot_copy_seconds", help).seconds(&[], last.copy_ns_max);
+    }
+    let help = "Blocks that came from a snapshot, confirmed or not.";
+    let restored = sources.feeds.counters().restored_count();
+    text.counter("snapshot_restored_blocks_total", help).sample(&[], restored);
+    let help = "Blocks of a snapshot that are not held, or not any more, unconfirmed.";
+    let mut family = text.counter("snapshot_dropped_blocks_total", help);
+    for (reason, label) in Dropped::ALL {
+        family.sample(&[("reason", label)], sources.feeds.counters().dropped_count(reason));
+    }
 }
 
 #[cfg(test)]

@@ -378,6 +378,7 @@ impl Plane {
             config: Arc::new(config),
             clock: Clock::start(),
             seed: SEED,
+            snapshot: None,
             end,
             board: Arc::new(LoadBoard::new()),
             index,

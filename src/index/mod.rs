@@ -104,6 +104,13 @@ impl IndexReader {
         }
     }
 
+    /// The same for one slice.
+    pub fn visit_slice(&self, slice: ShardIndex, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
+        if let Some(slice) = self.slices.get(slice.index()) {
+            slice.visit(each);
+        }
+    }
+
     /// Blocks of all slices, with those that no rank holds but that others follow.
     #[must_use]
     pub fn entry_count(&self) -> u64 {

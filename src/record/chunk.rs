@@ -2,14 +2,10 @@
 //! takes them, in whatever pieces they come. Claimed sizes are compared with limits and with what DEFLATE can do, and
 //! memory grows with what is unpacked, not with what is claimed.
 
-use super::format::{
-    CHUNK_HEADER_BYTES, DEFLATE_RATIO_MAX, Damage, Header, PLAIN_BYTES_MAX, Reader, RecordingError,
-};
+use super::format::{Damage, Header, PLAIN_BYTES_MAX, RecordingError};
 use super::message::Message;
+use crate::framing::{CHUNK_HEADER_BYTES, ChunkHead, Reader, pack, put_chunk, unpack};
 use flate2::Compression;
-use flate2::read::{DeflateDecoder, DeflateEncoder};
-use std::io::Read;
-use xxhash_rust::xxh3::xxh3_64;
 
 const CHUNK_MARK: [u8; 4] = *b"CHNK";
 const END_MARK: [u8; 4] = *b"DONE";
@@ -59,12 +55,7 @@ impl ChunkWriter {
         if self.message_count == 0 {
             return;
         }
-        self.packed.clear();
-        let mut encoder = DeflateEncoder::new(self.plain.as_slice(), Compression::default());
-        if encoder.read_to_end(&mut self.packed).is_err() {
-            // Cannot happen: source and sink are memory.
-            crate::base::count_broken_invariant();
-        }
+        pack(&self.plain, Compression::default(), &mut self.packed);
         frame_chunk(&self.packed, self.plain.len(), self.message_count, out);
         self.message_count = 0;
         self.plain.clear();
@@ -74,27 +65,13 @@ impl ChunkWriter {
     /// Appends what is collected and the end mark.
     pub fn finish(mut self, out: &mut Vec<u8>) {
         self.close_chunk(out);
-        put_header(END_MARK, &[], 0, 0, out);
+        put_chunk(END_MARK, &[], 0, 0, out);
     }
 }
 
 /// Appends a chunk of packed messages. [`ChunkWriter`] does this; tests do it with bytes that nobody would write.
 pub fn frame_chunk(packed: &[u8], plain_bytes: usize, message_count: u32, out: &mut Vec<u8>) {
-    put_header(CHUNK_MARK, packed, plain_bytes, message_count, out);
-    out.extend_from_slice(packed);
-}
-
-fn put_header(mark: [u8; 4], packed: &[u8], plain_bytes: usize, messages: u32, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.extend_from_slice(&mark);
-    for number in [packed.len(), plain_bytes] {
-        // Both are bounded by `PLAIN_BYTES_MAX` and DEFLATE's small overhead.
-        out.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
-    }
-    out.extend_from_slice(&messages.to_le_bytes());
-    out.extend_from_slice(&xxh3_64(packed).to_le_bytes());
-    let checksum = xxh3_64(out.get(start..).unwrap_or_default());
-    out.extend_from_slice(&checksum.to_le_bytes());
+    put_chunk(CHUNK_MARK, packed, plain_bytes, message_count, out);
 }
 
 /// What [`Decoder::step`] found.
@@ -200,8 +177,8 @@ impl Decoder {
         let Some(head) = bytes.first_chunk::<CHUNK_HEADER_BYTES>() else {
             return Ok(Step::NeedMore { bytes: CHUNK_HEADER_BYTES });
         };
-        let head = ChunkHead::decode(head).ok_or(self.damaged(Damage::ChunkHeader))?;
-        if head.is_end {
+        let head = chunk_head(head).ok_or(self.damaged(Damage::ChunkHeader))?;
+        if head.mark == END_MARK {
             self.ended = true;
             return Ok(Step::End { used_bytes: CHUNK_HEADER_BYTES });
         }
@@ -209,7 +186,7 @@ impl Decoder {
         let Some(packed) = bytes.get(CHUNK_HEADER_BYTES..used_bytes) else {
             return Ok(Step::NeedMore { bytes: used_bytes });
         };
-        if xxh3_64(packed) != head.checksum {
+        if !head.matches(packed) {
             return Err(self.damaged(Damage::Checksum));
         }
         self.unpack(packed, &head)?;
@@ -218,16 +195,13 @@ impl Decoder {
 
     /// Unpacks a chunk and makes sure that every message in it can be read.
     fn unpack(&mut self, packed: &[u8], head: &ChunkHead) -> Result<(), RecordingError> {
-        let mut source = packed;
-        let limit = head.plain_bytes as u64 + 1;
-        let unpacked = DeflateDecoder::new(&mut source).take(limit).read_to_end(&mut self.plain);
-        if unpacked.ok() != Some(head.plain_bytes) || !source.is_empty() {
+        if !unpack(packed, head.plain_bytes, &mut self.plain) {
             return Err(self.damaged(Damage::Packing));
         }
         let source_count = self.header.as_ref().map_or(0, |header| header.sources.len());
         let mut reader = Reader(&self.plain);
         let mut base_ns = 0;
-        for position in 0..head.message_count {
+        for position in 0..head.count {
             let message = Message::decode(&mut reader, base_ns)
                 .filter(|message| usize::from(message.source) < source_count)
                 .filter(|message| position > 0 || message.at_ns >= self.last_ns)
@@ -238,7 +212,7 @@ impl Decoder {
             return Err(self.damaged(Damage::Message));
         }
         self.last_ns = base_ns;
-        self.message_count = head.message_count;
+        self.message_count = head.count;
         Ok(())
     }
 
@@ -247,43 +221,14 @@ impl Decoder {
     }
 }
 
-struct ChunkHead {
-    packed_bytes: usize,
-    plain_bytes: usize,
-    message_count: usize,
-    checksum: u64,
-    is_end: bool,
-}
-
-impl ChunkHead {
-    /// `None` if the checksum, the mark or the sizes are not possible.
-    fn decode(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<Self> {
-        let mut reader = Reader(bytes);
-        let mark = reader.array::<4>()?;
-        let packed_bytes = usize::try_from(reader.u32()?).ok()?;
-        let plain_bytes = usize::try_from(reader.u32()?).ok()?;
-        let message_count = usize::try_from(reader.u32()?).ok()?;
-        let head = Self {
-            packed_bytes,
-            plain_bytes,
-            message_count,
-            checksum: reader.u64()?,
-            is_end: mark == END_MARK,
-        };
-        let covered = bytes.first_chunk::<{ CHUNK_HEADER_BYTES - 8 }>()?;
-        if reader.u64()? != xxh3_64(covered) {
-            return None;
-        }
-        let possible = if head.is_end {
-            packed_bytes == 0 && plain_bytes == 0 && message_count == 0
-        } else {
-            // The shortest message has three bytes.
-            mark == CHUNK_MARK
-                && plain_bytes <= PLAIN_BYTES_MAX
-                && packed_bytes <= PLAIN_BYTES_MAX + PLAIN_BYTES_MAX / 100
-                && plain_bytes <= packed_bytes.saturating_mul(DEFLATE_RATIO_MAX)
-                && (1..=plain_bytes / 3).contains(&message_count)
-        };
-        possible.then_some(head)
-    }
+/// `None` if the checksum, the mark or the sizes are not possible.
+fn chunk_head(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<ChunkHead> {
+    let head = ChunkHead::decode(bytes, PLAIN_BYTES_MAX)?;
+    let possible = match head.mark {
+        END_MARK => head.packed_bytes == 0 && head.plain_bytes == 0 && head.count == 0,
+        // The shortest message has three bytes.
+        CHUNK_MARK => (1..=head.plain_bytes / 3).contains(&head.count),
+        _ => false,
+    };
+    possible.then_some(head)
 }

@@ -26,6 +26,7 @@
 //! Chunks stand alone, so a file that ends early (a crash, a full disk) is good up to its last whole chunk. Lengths have a
 //! checksum of their own, so that a damaged length is not taken for an early end.
 
+use crate::framing::Reader;
 use std::fmt;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
@@ -38,10 +39,6 @@ pub(super) const SOURCES_MAX: usize = 1_024;
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most plain bytes of a chunk: one message of the largest size, or many small ones.
 pub(super) const PLAIN_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 64 * 1024;
-/// DEFLATE shrinks at most by 1032; a chunk that claims more is damaged.
-pub(super) const DEFLATE_RATIO_MAX: usize = 1_032;
-/// Bytes of a chunk header.
-pub const CHUNK_HEADER_BYTES: usize = 32;
 
 const MAGIC: [u8; 8] = *b"\x89FKV\r\n\x1a\n";
 /// Magic, version, sources, bytes of the list, start.
@@ -211,7 +208,7 @@ impl Header {
         let mut reader = Reader(covered.get(FIXED_BYTES..).unwrap_or_default());
         let mut sources = Vec::new();
         for _ in 0..count {
-            let mut name = || reader.text().ok_or(damaged);
+            let mut name = || text(&mut reader).ok_or(damaged);
             sources.push(SourceName { endpoint: name()?, topic: name()? });
         }
         if !reader.0.is_empty() {
@@ -221,66 +218,7 @@ impl Header {
     }
 }
 
-/// Takes numbers off the front.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    pub(super) fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    /// LEB128; bits past 64 are a fault.
-    pub(super) fn varint(&mut self) -> Option<u64> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let [byte] = self.array()?;
-            let bits = u64::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
-                return None;
-            }
-            value |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    pub(super) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn text(&mut self) -> Option<String> {
-        let length = usize::from(self.u16()?);
-        std::str::from_utf8(self.bytes(length)?).ok().map(str::to_owned)
-    }
-}
-
-/// Appends LEB128.
-pub(super) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
-    loop {
-        let bits = u8::try_from(value & 0x7f).unwrap_or(0);
-        value >>= 7;
-        if value == 0 {
-            out.push(bits);
-            return;
-        }
-        out.push(bits | 0x80);
-    }
+fn text(reader: &mut Reader<'_>) -> Option<String> {
+    let length = usize::from(reader.u16()?);
+    std::str::from_utf8(reader.bytes(length)?).ok().map(str::to_owned)
 }

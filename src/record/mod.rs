@@ -18,9 +18,7 @@ mod tests;
 
 pub use chunk::{ChunkWriter, Decoder, Step, frame_chunk};
 pub use file::{FileReader, FileWriter, Summary, inspect};
-pub use format::{
-    CHUNK_HEADER_BYTES, Damage, End, Header, MESSAGE_BYTES_MAX, RecordingError, SourceName, VERSION,
-};
+pub use format::{Damage, End, Header, MESSAGE_BYTES_MAX, RecordingError, SourceName, VERSION};
 pub use message::{FRAMES_MAX, Message};
 pub use publish::{PublishError, Published, Publisher, Speed};
 pub use rebuild::{Rebuilt, TokenText};

@@ -4,6 +4,7 @@ use super::*;
 use crate::base::RankIndex;
 use crate::block::KeySeed;
 use crate::control::zmq::{Endpoint, Place, Side, Source};
+use crate::framing::CHUNK_HEADER_BYTES;
 use crate::index::Overlaps;
 use proptest::prelude::*;
 use std::path::Path;

@@ -48,20 +48,20 @@ fn kv_router(engines: &[&EngineHandle], cores: Vec<usize>) -> ServerHandle {
 }
 
 /// One person: keeps the history and asks on.
-struct Person {
-    client: Client,
+pub(crate) struct Person {
+    pub(crate) client: Client,
     messages: Vec<Value>,
 }
 
 impl Person {
-    fn new(address: SocketAddr, name: &str) -> Self {
+    pub(crate) fn new(address: SocketAddr, name: &str) -> Self {
         let system = format!("You answer {name}. ") + &format!("Rule about {name}. ").repeat(30);
         let messages = vec![json!({ "role": "system", "content": system })];
         Self { client: Client::connect(address), messages }
     }
 
     /// Asks one question; returns the reply and the engine's `cached_tokens`.
-    fn ask(&mut self, question: &str) -> (Reply, u64) {
+    pub(crate) fn ask(&mut self, question: &str) -> (Reply, u64) {
         self.messages.push(json!({ "role": "user", "content": question }));
         let body = json!({ "model": "sim", "messages": self.messages, "max_tokens": 24 });
         self.client.send(&post("/v1/chat/completions", body.to_string().as_bytes()));
@@ -75,21 +75,21 @@ impl Person {
     }
 }
 
-fn overlap_tokens(reply: &Reply) -> u64 {
+pub(crate) fn overlap_tokens(reply: &Reply) -> u64 {
     reply.field("x-forebay-overlap-tokens").map_or(0, |tokens| tokens.parse().unwrap())
 }
 
 /// Batches of KV events that the engines have sent.
-fn sent(engines: &[&EngineHandle]) -> u64 {
+pub(crate) fn sent(engines: &[&EngineHandle]) -> u64 {
     engines.iter().flat_map(|engine| engine.stats()).map(|rank| rank.kv_batches).sum()
 }
 
-fn received(handle: &ServerHandle) -> u64 {
+pub(crate) fn received(handle: &ServerHandle) -> u64 {
     let text = format!("{}", metric(handle, "forebay_kv_batches_total{"));
     text.parse().expect("a whole number")
 }
 
-fn applied(handle: &ServerHandle) -> f64 {
+pub(crate) fn applied(handle: &ServerHandle) -> f64 {
     metric(handle, "forebay_kv_ops_applied")
 }
 

@@ -28,4 +28,5 @@ mod relay_bytes;
 mod rig;
 mod starvation;
 mod tiers_and_adapters;
+mod warm_restart;
 mod worker_fails;

@@ -109,6 +109,19 @@ impl Vocabulary {
         self.reading.align(text, from);
     }
 
+    /// A hash of what every id decodes to: equal ones decode equally. Takes some milliseconds.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
+        for id in 0..u32::try_from(self.token_count()).unwrap_or(u32::MAX) {
+            let bytes = self.bytes(id);
+            let length = bytes.map_or(u64::MAX, |bytes| bytes.len() as u64);
+            hasher.update(&length.to_le_bytes());
+            hasher.update(bytes.unwrap_or_default());
+        }
+        hasher.digest()
+    }
+
     /// One past the highest token id.
     #[must_use]
     pub fn token_count(&self) -> usize {

@@ -211,3 +211,14 @@ fn tokenizers_that_lose_text_are_refused() {
     ));
     assert!(matches!(Vocabulary::from_tokenizer_json("{}"), Err(VocabularyError::Json(_))));
 }
+
+#[test]
+fn fingerprints_tell_vocabularies_apart() {
+    let of = |text: &str| Vocabulary::from_tokenizer_json(text).unwrap().fingerprint();
+    assert_eq!(of(OWN), of(OWN));
+    // One token with other text, and what does not concern decoding.
+    assert_ne!(of(OWN), of(&OWN.replacen("<|im_end|>", "<|im_eng|>", 1)));
+    let mut value: Value = serde_json::from_str(OWN).unwrap();
+    value["truncation"] = Value::Null;
+    assert_eq!(of(OWN), of(&value.to_string()));
+}

@@ -13,6 +13,7 @@
 //!
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
+use super::copies::{Groups, KeptBlocks, RestoredBlocks};
 use super::event::{Removed, Stored};
 use super::held::{Entry, Held, State};
 use super::holding::{Holding, OrphansGone};
@@ -20,11 +21,13 @@ use super::naming::{BlockText, Naming};
 use super::opaque::Opaque;
 use super::orphans::{Orphan, Orphans};
 use super::outcome::Outcome;
+use super::recent::Recent;
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
 use crate::base::ShardIndex;
 use crate::base::limits::BLOCK_BYTES_MAX;
 use crate::block::{BlockKey, RootName};
+use crate::snapshot::Link;
 
 /// The blocks of one rank.
 #[derive(Debug)]
@@ -40,18 +43,12 @@ pub struct RankBlocks<T> {
     orphans_gone: OrphansGone,
     opaque: Opaque,
     groups: Groups,
+    recent: Recent,
     /// Tokens per block on the device, 0 before the first.
     device_block_tokens: u32,
     block_bytes: Vec<u8>,
     /// Blocks that are new, whose orphans are to be looked for.
     arrived: Vec<u64>,
-}
-
-/// Attention groups as their stores tell; further ones than the most are not remembered.
-#[derive(Debug, Default)]
-struct Groups {
-    whole: Vec<u32>,
-    forgetful: Vec<u32>,
 }
 
 /// Where a chain continues.
@@ -81,6 +78,7 @@ impl<T: BlockText> RankBlocks<T> {
             orphans_gone: OrphansGone::default(),
             opaque: Opaque::default(),
             groups: Groups::default(),
+            recent: Recent::default(),
             device_block_tokens: 0,
             block_bytes: Vec::new(),
             arrived: Vec::new(),
@@ -108,6 +106,30 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
+    /// A copy of everything but orphans, to be looked at elsewhere while this goes on.
+    #[must_use]
+    pub fn kept(&self) -> KeptBlocks {
+        KeptBlocks {
+            kept: self.held.kept(),
+            trees: self.trees,
+            groups: self.groups.clone(),
+            recent: self.recent.links(),
+        }
+    }
+
+    /// From now on copies tell where the blocks belong that came last.
+    pub fn keep_recent(&mut self) {
+        self.recent.keep();
+    }
+
+    /// Holds what was held before a restart, when the device's blocks were of that size.
+    pub fn restore(&mut self, restored: RestoredBlocks, block_size_tokens: u32) {
+        self.device_block_tokens = block_size_tokens;
+        debug_assert!(self.is_empty(), "restored over something");
+        self.trees |= restored.trees;
+        (self.held, self.groups) = (restored.held, restored.groups);
+    }
+
     /// True once that tier has a tree.
     #[must_use]
     pub fn has_tree(&self, tier: Tier) -> bool {
@@ -133,7 +155,10 @@ impl<T: BlockText> RankBlocks<T> {
             blocks: self.held.len(),
             tier_blocks: self.held.tier_counts(),
             orphans: self.orphans.len(),
-            bytes: self.held.bytes() + self.orphans.bytes() + self.opaque.bytes(),
+            bytes: self.held.bytes()
+                + self.orphans.bytes()
+                + self.opaque.bytes()
+                + self.recent.bytes(),
         }
     }
 
@@ -200,6 +225,7 @@ impl<T: BlockText> RankBlocks<T> {
     pub fn clear(&mut self, ops: &mut SliceOps) {
         self.held.clear(|key, state| ops.remove(state.trees(), state.slice(), key));
         self.orphans_gone.dropped += self.orphans.clear();
+        self.recent.clear();
         self.opaque.clear();
     }
 
@@ -393,6 +419,10 @@ impl<T: BlockText> RankBlocks<T> {
         let gained = trees & !before;
         let gained = gained & !self.trees_of_others(key, id, gained);
         ops.store(gained, slice, parent.key, (key, block_bytes));
+        if gained != 0 {
+            let link = Link { parent: parent.key, key, block_bytes, slice };
+            self.recent.note(link, self.held.len());
+        }
         Ok(Tip { key, slice: Some(slice) })
     }
 
@@ -425,3 +455,7 @@ mod tests;
 #[cfg(test)]
 #[path = "blocks_model_tests.rs"]
 mod model_tests;
+
+#[cfg(test)]
+#[path = "blocks_restart_tests.rs"]
+mod restart_tests;

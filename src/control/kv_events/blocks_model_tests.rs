@@ -1,9 +1,11 @@
 //! [`RankBlocks`](super::RankBlocks) against a model that has no tricks: every hash with its counts by tier and its whole
 //! text, and a list of what waits.
 
+use super::restart_tests::restarted;
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, remove, store};
 use super::*;
 use crate::control::kv_events::event::Medium;
+use crate::control::kv_events::restoring::Left;
 use crate::control::kv_events::tier::TIERS;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,10 +143,25 @@ fn text_of(tokens: &[u32]) -> String {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Store { path: Vec<u32>, from: usize, group: u32, tier: usize },
-    Name { path: Vec<u32>, group: u32, tier: usize },
-    Remove { path: Vec<u32>, group: u32, tier: usize },
+    Store {
+        path: Vec<u32>,
+        from: usize,
+        group: u32,
+        tier: usize,
+    },
+    Name {
+        path: Vec<u32>,
+        group: u32,
+        tier: usize,
+    },
+    Remove {
+        path: Vec<u32>,
+        group: u32,
+        tier: usize,
+    },
     Clear,
+    /// The router is stopped and started again.
+    Restart,
 }
 
 /// An engine's hash: of the whole path of tokens.
@@ -167,6 +184,7 @@ fn steps(names: bool) -> impl Strategy<Value = Vec<Step>> {
         6 => (path(), group(), tier())
             .prop_map(|(path, group, tier)| Step::Remove { path, group, tier }),
         1 => Just(Step::Clear),
+        1 => Just(Step::Restart),
     ];
     proptest::collection::vec(step, 0..80)
 }
@@ -205,6 +223,14 @@ fn apply(step: &Step, (blocks, ops): (&mut RankBlocks<Letters>, &mut SliceOps), 
             model.blocks.clear();
             model.waiting.clear();
         }
+        Step::Restart => {
+            model.waiting.clear();
+            for block in model.blocks.values_mut() {
+                // With its length known, a block is in all trees that it may be in.
+                let lowest = block.counts.iter().position(|count| *count > 0).unwrap();
+                block.trees = behind(lowest) & model.trees;
+            }
+        }
     }
 }
 
@@ -224,6 +250,14 @@ proptest! {
         let mut model = Model { blocks: BTreeMap::new(), waiting: Vec::new(), groups: Vec::new(), trees };
         for step in steps {
             apply(&step, (&mut blocks, &mut ops), &mut model);
+            if matches!(step, Step::Restart) {
+                let links = index.seen.values().copied().collect();
+                let tiers = LowerTiers { host: true, disk: true };
+                let (again, restored, left) = restarted(&blocks, links, tiers, 1_000);
+                prop_assert_eq!(left, Left::default());
+                (blocks, ops) = (again, restored);
+                index = Index { seen: index.seen, ..Index::default() };
+            }
             index.take(&mut ops);
             let trees = index.all_keys();
             let whole = [true, expected && !names, expected && !names];

@@ -4,6 +4,7 @@ use super::*;
 use crate::block::KeySeed;
 use crate::control::kv_events::event::Medium;
 use crate::mailbox::KvOp;
+use crate::snapshot::Link;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Token n is the letter n mod 26, so that different tokens share bytes; tokens from 1000 are unknown.
@@ -26,7 +27,7 @@ const IMAGE: u32 = 999;
 const SEED: KeySeed = KeySeed(7);
 pub(super) const SHARDS: usize = 3;
 
-fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
+pub(super) fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
     let shard = first_block.to_word() % u64::try_from(shard_count).unwrap();
     ShardIndex(u16::try_from(shard).unwrap())
 }
@@ -69,9 +70,11 @@ pub(super) fn remove(hashes: &[u64]) -> Removed<'_> {
 /// What the index would hold after the operations, checking that each slice sees each key consistently.
 #[derive(Default)]
 pub(super) struct Index {
-    held: BTreeMap<u64, (ShardIndex, u64, u16)>,
+    pub(super) held: BTreeMap<u64, (ShardIndex, u64, u16)>,
     /// Trees of the lower tiers.
-    lower: [BTreeMap<u64, (ShardIndex, u64, u16)>; 2],
+    pub(super) lower: [BTreeMap<u64, (ShardIndex, u64, u16)>; 2],
+    /// Every block that was ever stored, by key.
+    pub(super) seen: BTreeMap<u64, Link>,
 }
 
 impl Index {
@@ -86,6 +89,7 @@ impl Index {
                 match op {
                     KvOp::Store { parent, key, block_bytes } => {
                         let entry = (slice, parent.to_word(), block_bytes);
+                        self.seen.insert(key.to_word(), Link { parent, key, block_bytes, slice });
                         assert_eq!(held.insert(key.to_word(), entry), None, "stored twice");
                     }
                     KvOp::Remove { key } => {
@@ -95,6 +99,11 @@ impl Index {
                 }
             }
         }
+    }
+
+    /// All trees, with where each block is and what it follows.
+    pub(super) fn trees(&self) -> [&BTreeMap<u64, (ShardIndex, u64, u16)>; 3] {
+        [&self.held, &self.lower[0], &self.lower[1]]
     }
 
     pub(super) fn keys(&self) -> BTreeSet<u64> {
@@ -117,7 +126,7 @@ pub(super) fn key_of(text: &str) -> u64 {
     key.to_word()
 }
 
-fn keys_of(texts: &[&str]) -> BTreeSet<u64> {
+pub(super) fn keys_of(texts: &[&str]) -> BTreeSet<u64> {
     texts.iter().map(|text| key_of(text)).collect()
 }
 

@@ -59,17 +59,80 @@ pub enum ResetReason {
     Replay,
     /// A batch could not be read.
     Undecodable,
+    /// Restored from a snapshot, and nothing has confirmed it in time.
+    Unverified,
 }
 
 impl ResetReason {
     /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::Gap, "gap"),
         (Self::Restart, "restart"),
         (Self::Disconnect, "disconnect"),
         (Self::Replay, "replay"),
         (Self::Undecodable, "undecodable"),
+        (Self::Unverified, "unverified"),
     ];
+}
+
+/// Why blocks of a snapshot are not held, or not any more; the words are the metrics label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// The engine went on without us, further than it can replay.
+    Gap,
+    /// The engine began again.
+    Restart,
+    /// A replay ended half way.
+    Replay,
+    /// Nothing has confirmed them in time.
+    Unverified,
+    /// The worker, its stream or its model changed after they were restored.
+    Replaced,
+    /// Tokens become other bytes now.
+    Tokenizer,
+    /// The engine has another block size now.
+    BlockSize,
+    /// Their tier does not count any more.
+    Tier,
+    /// The rank may not track so many.
+    Limit,
+    /// They changed while the snapshot was taken; or their path does not reach its first block, and the number of shards is
+    /// another now.
+    Orphan,
+    /// No rank of the fleet has that stream.
+    Unclaimed,
+    /// The snapshot says what cannot be.
+    Odd,
+}
+
+impl Dropped {
+    /// All, with their metrics label.
+    pub const ALL: [(Self, &'static str); 12] = [
+        (Self::Gap, "gap"),
+        (Self::Restart, "restart"),
+        (Self::Replay, "replay"),
+        (Self::Unverified, "unverified"),
+        (Self::Replaced, "replaced"),
+        (Self::Tokenizer, "tokenizer"),
+        (Self::BlockSize, "block_size"),
+        (Self::Tier, "tier"),
+        (Self::Limit, "limit"),
+        (Self::Orphan, "orphan"),
+        (Self::Unclaimed, "unclaimed"),
+        (Self::Odd, "odd"),
+    ];
+}
+
+impl From<ResetReason> for Dropped {
+    fn from(reason: ResetReason) -> Self {
+        match reason {
+            ResetReason::Gap => Self::Gap,
+            ResetReason::Restart => Self::Restart,
+            ResetReason::Disconnect => Self::Replaced,
+            ResetReason::Replay | ResetReason::Undecodable => Self::Replay,
+            ResetReason::Unverified => Self::Unverified,
+        }
+    }
 }
 
 /// What a replay brought; the words are the metrics label `result`.
@@ -107,6 +170,8 @@ pub struct FeedCounters {
     missed: Cell<u64>,
     holding: Cell<Holding>,
     orphans_gone: Cell<OrphansGone>,
+    restored: Cell<u64>,
+    dropped: [Cell<u64>; Dropped::ALL.len()],
 }
 
 impl FeedCounters {
@@ -198,6 +263,30 @@ impl FeedCounters {
         });
     }
 
+    /// Counts blocks that came from a snapshot.
+    pub fn restored(&self, blocks: usize) {
+        self.restored.set(self.restored.get().saturating_add(blocks as u64));
+    }
+
+    /// Counts blocks of a snapshot that are not held, or not any more.
+    pub fn dropped(&self, reason: Dropped, blocks: u64) {
+        if let Some(cell) = self.dropped.get(reason as usize) {
+            cell.set(cell.get().saturating_add(blocks));
+        }
+    }
+
+    /// Blocks that came from a snapshot.
+    #[must_use]
+    pub fn restored_count(&self) -> u64 {
+        self.restored.get()
+    }
+
+    /// Blocks of a snapshot that are not held, or not any more, for that reason.
+    #[must_use]
+    pub fn dropped_count(&self, reason: Dropped) -> u64 {
+        self.dropped.get(reason as usize).map_or(0, Cell::get)
+    }
+
     /// Batches with that result.
     #[must_use]
     pub fn batch_count(&self, result: BatchResult) -> u64 {
@@ -279,6 +368,9 @@ mod tests {
             assert_eq!(*result as usize, index);
         }
         for (index, (reason, _)) in LossReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
+        }
+        for (index, (reason, _)) in Dropped::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
         }
         for (index, (outcome, _)) in Outcome::ALL.iter().enumerate() {

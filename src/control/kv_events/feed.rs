@@ -1,14 +1,17 @@
 //! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts what they change
 //! to the shards that own the slices. What was missed, before the connection or in a gap, is asked for first where the
-//! engine can replay ([`super::recovery`]); else the rank's blocks are forgotten. Runs on the control plane's thread.
+//! engine can replay ([`super::recovery`]); else the rank's blocks are forgotten. A feed may go on from a
+//! snapshot: what that told is posted at once and confirmed or forgotten by the engine's stream. Runs on the control plane's thread.
 //!
 //! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
 
 use super::counters::{FeedCounters, ResetReason};
 use super::naming::Naming;
+use super::patience::{BACKOFF_MAX, Backoff, Complaints};
 use super::rank::{RankFeed, Taken, number_of};
 use super::recovery::{Audit, Replays, Why};
+use super::restored::{SharedState, overdue};
 use super::sequence::Arrival;
 use super::slice_ops::SliceOps;
 use super::status::{FeedState, FeedStatus};
@@ -20,6 +23,7 @@ use crate::control::zmq::{Connection, Endpoint, SocketError, Source};
 use crate::mailbox::KvBatch;
 use crate::worker::TierRanks;
 use futures_util::FutureExt;
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -30,17 +34,14 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, info, warn};
 
-/// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// A connection that held so long was a good one: the next attempt comes soon, the next loss is worth a word.
 const SESSION_SOUND: Duration = Duration::from_secs(5);
-/// Lost batches are reported so often per rank at most.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Messages that one feed takes before the thread's other tasks get their turn.
 const MESSAGES_PER_TURN: u32 = 32;
+/// Batches of operations that one feed posts before the thread's other tasks get their turn.
+const BATCHES_PER_TURN: u32 = 32;
 
 /// Where operations go: the rings of the shards, or a test.
 pub trait KvPort {
@@ -102,12 +103,13 @@ pub struct Feed<P> {
     endpoint: Endpoint,
     pub(super) replay: Option<Endpoint>,
     topic: String,
-    pub(super) state: RankFeed<Arc<Vocabulary>>,
+    pub(super) state: SharedState,
     tier_numbers: Rc<dyn TierNumbers>,
     tiers: TierRanks,
     /// True once it was said that a tier got no number.
     refused: bool,
     pub(super) ops: SliceOps,
+    pub(super) verified_by: Instant,
     port: P,
     pub(super) counters: Rc<FeedCounters>,
     pub(super) status: Rc<FeedStatus>,
@@ -140,11 +142,12 @@ impl<P: KvPort> Feed<P> {
             endpoint: spec.endpoint,
             replay: spec.replay,
             topic: spec.topic,
-            state,
+            state: Rc::new(RefCell::new(state)),
             tier_numbers: spec.tier_numbers,
             tiers,
             refused: false,
             ops,
+            verified_by: Instant::now(),
             port,
             counters,
             status: Rc::default(),
@@ -166,8 +169,10 @@ impl<P: KvPort> Feed<P> {
     /// Follows the rank until told to stop, then takes its blocks out of the index.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         loop {
+            let overdue = overdue(self.state(), self.verified_by);
             tokio::select! {
                 _ = &mut stop => break,
+                () = overdue => self.give_up_restored(),
                 ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
                     // It never ends by itself. What it held is taken out of the index, then it starts anew.
                     if ended.is_err() {
@@ -185,6 +190,9 @@ impl<P: KvPort> Feed<P> {
 
     async fn follow(&mut self) -> Infallible {
         let mut backoff = Backoff::default();
+        // What was not told before it was interrupted.
+        self.post().await;
+        self.settle(FeedState::Connecting).await;
         loop {
             let error = match Source::open(&self.endpoint).await {
                 Ok(source) => self.follow_from(&source, &mut backoff).await,
@@ -205,7 +213,12 @@ impl<P: KvPort> Feed<P> {
                     let error = self.session(subscriber).await;
                     self.counters.loss(error.reason());
                     self.status.lost();
-                    self.forget().await;
+                    // What was restored and has met no event yet is as true as before.
+                    if self.state.borrow().is_unverified() {
+                        self.settle(FeedState::Connecting).await;
+                    } else {
+                        self.forget().await;
+                    }
                     if begun.elapsed() >= SESSION_SOUND {
                         *backoff = Backoff::default();
                     }
@@ -233,10 +246,11 @@ impl<P: KvPort> Feed<P> {
         self.replays = Replays::default();
         let trees_before = self.trees();
         self.recover(Why::Joined).await;
-        if self.replay.is_some() && self.trees() != trees_before {
+        let is_continued = self.state.borrow().is_continued();
+        if self.replay.is_some() && self.trees() != trees_before && !is_continued {
             // A tier showed up in the middle: what was stored before is in its tree only if it is taken again.
-            self.state.begin_again(&self.counters, &mut self.ops);
-            self.state.expect_repeats();
+            self.state.borrow_mut().begin_again(&self.counters, &mut self.ops);
+            self.state.borrow_mut().expect_repeats();
             self.post().await;
             self.recover(Why::Joined).await;
         }
@@ -245,7 +259,7 @@ impl<P: KvPort> Feed<P> {
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
             endpoint = %self.endpoint,
-            blocks = self.state.block_count(),
+            blocks = self.state.borrow().block_count(),
             "following KV events"
         );
         let mut taken_count = 0_u32;
@@ -272,16 +286,23 @@ impl<P: KvPort> Feed<P> {
     async fn take(&mut self, parts: &[&[u8]]) {
         self.audit = Audit::default();
         self.settle_debt().await;
-        match self.state.arrival(parts) {
-            Some(Arrival::Repeated) => return,
-            Some(Arrival::Next | Arrival::First { missed: 0 }) => self.state.no_more_repeats(),
+        let arrival = self.state.borrow().arrival(parts);
+        match arrival {
+            Some(Arrival::Repeated) => {
+                self.confirm();
+                self.settle(FeedState::Live).await;
+                return;
+            }
+            Some(Arrival::Next | Arrival::First { missed: 0 }) => {
+                self.state.borrow_mut().no_more_repeats();
+            }
             Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
                 self.recover(Why::Behind(number_of(parts).unwrap_or(0))).await;
-                self.status.enter(FeedState::Live);
+                self.settle(FeedState::Live).await;
             }
             None => {}
         }
-        let taken = self.state.message(parts, &self.counters, &mut self.ops);
+        let taken = self.state.borrow_mut().message(parts, &self.counters, &mut self.ops);
         self.note(taken);
         self.post().await;
         self.settle(FeedState::Live).await;
@@ -289,7 +310,7 @@ impl<P: KvPort> Feed<P> {
 
     /// Keeps the books of a message and says what is special about it, once per incident.
     pub(super) fn note(&mut self, taken: Taken) {
-        let held = self.state.block_count();
+        let held = self.state.borrow().block_count();
         self.status.heard(held);
         let Some(reason) = taken.reset else {
             if taken.missed > 0 && self.replay.is_none() {
@@ -324,7 +345,8 @@ impl<P: KvPort> Feed<P> {
     }
 
     async fn forget(&mut self) {
-        self.state.disconnected(&self.counters, &mut self.ops);
+        self.state.borrow_mut().disconnected(&self.counters, &mut self.ops);
+        self.status.holds(0);
         self.post().await;
         self.settle(FeedState::Connecting).await;
     }
@@ -333,6 +355,7 @@ impl<P: KvPort> Feed<P> {
     pub(super) async fn post(&mut self) {
         self.number_tiers();
         let tiers = self.tiers;
+        let mut posted_count = 0_u32;
         for (tier, slice, ops) in self.ops.trees_mut() {
             let number = match tier {
                 Tier::Device => Some(self.rank),
@@ -347,7 +370,13 @@ impl<P: KvPort> Feed<P> {
                 let count = ops.len().min(KV_BATCH_OPS_MAX);
                 let batch: Vec<_> = ops.iter().take(count).copied().collect();
                 match self.port.post(slice, KvBatch { rank, ops: batch }) {
-                    Ok(()) => drop(ops.drain(..count)),
+                    Ok(()) => {
+                        drop(ops.drain(..count));
+                        posted_count = posted_count.wrapping_add(1);
+                        if posted_count.is_multiple_of(BATCHES_PER_TURN) {
+                            yield_now().await;
+                        }
+                    }
                     Err(_) => {
                         self.counters.stall();
                         sleep(RING_FULL_PAUSE).await;
@@ -359,7 +388,7 @@ impl<P: KvPort> Feed<P> {
 
     /// Trees in use beside the device's.
     fn trees(&self) -> [bool; 2] {
-        [self.state.has_tree(Tier::Host), self.state.has_tree(Tier::Disk)]
+        [self.state.borrow().has_tree(Tier::Host), self.state.borrow().has_tree(Tier::Disk)]
     }
 
     /// Asks for the numbers of tiers that have got a tree.
@@ -386,9 +415,13 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// Enters a state and tells the control plane what of it concerns routing.
-    async fn settle(&mut self, state: FeedState) {
+    pub(super) async fn settle(&mut self, state: FeedState) {
+        let state = match state {
+            FeedState::Live if self.state.borrow().is_unverified() => FeedState::Unverified,
+            state => state,
+        };
         self.status.enter(state);
-        let block_size_tokens = self.state.block_size_tokens();
+        let block_size_tokens = self.state.borrow().block_size_tokens();
         let live = state == FeedState::Live;
         let tiers = self.tiers;
         let notice = FeedNotice { rank: self.rank, live, block_size_tokens, tiers };
@@ -414,45 +447,5 @@ impl<P: KvPort> Feed<P> {
 
     fn warn(&self, text: &str) {
         warn!(worker = &*self.worker, dp_rank = self.dp_rank.0, "{text}");
-    }
-}
-
-/// Time between attempts to connect.
-struct Backoff {
-    pause: Duration,
-    /// The outage has been reported.
-    silent: bool,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { pause: BACKOFF_MIN, silent: false }
-    }
-}
-
-impl Backoff {
-    fn next_pause(&mut self) -> Duration {
-        let pause = self.pause;
-        self.pause = (pause * 2).min(BACKOFF_MAX);
-        pause
-    }
-}
-
-/// Keeps a stream that is broken again and again from filling the log.
-#[derive(Default)]
-pub(super) struct Complaints {
-    said_at: Option<Instant>,
-    unsaid: u64,
-}
-
-impl Complaints {
-    /// `None`: not now. Else how often it was not said since the last time.
-    pub(super) fn say(&mut self) -> Option<u64> {
-        if self.said_at.is_some_and(|at| at.elapsed() < COMPLAINT_INTERVAL) {
-            self.unsaid += 1;
-            return None;
-        }
-        self.said_at = Some(Instant::now());
-        Some(std::mem::take(&mut self.unsaid))
     }
 }

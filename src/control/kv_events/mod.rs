@@ -6,6 +6,7 @@
 //! drop an operation, or trust a length it reads.
 
 mod blocks;
+mod copies;
 mod counters;
 mod decode;
 mod event;
@@ -19,8 +20,14 @@ mod naming;
 mod opaque;
 mod orphans;
 mod outcome;
+mod patience;
 mod rank;
+mod recent;
 mod recovery;
+#[cfg(test)]
+mod restore_tests;
+mod restored;
+mod restoring;
 mod sequence;
 mod slice_ops;
 mod status;
@@ -29,16 +36,19 @@ mod tests;
 mod tier;
 
 pub use blocks::RankBlocks;
-pub use counters::{BatchResult, EventKind, FeedCounters, ReplayResult, ResetReason};
+pub use copies::{Groups, KeptBlocks, RestoredBlocks};
+pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
 pub use decode::{BatchHead, Decoder};
 pub use event::{Event, Medium, Removed, Stored};
 pub use feed::{Feed, FeedNotice, FeedSpec, KvPort, TierNumbers};
-pub use held::TRACKED_BLOCK_BYTES;
+pub use held::{Kept, TRACKED_BLOCK_BYTES};
 pub use holding::{Holding, OrphansGone};
 pub use msgpack::MsgpackError;
 pub use naming::{BlockText, Naming};
 pub use outcome::Outcome;
-pub use rank::{RankFeed, Taken};
+pub use rank::{RankFeed, RankState, Taken};
+pub use restored::{Restored, SharedState};
+pub use restoring::{Left, Restoring};
 pub use sequence::Arrival;
 pub use slice_ops::SliceOps;
 pub use status::{FeedState, FeedStatus};

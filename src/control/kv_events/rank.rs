@@ -2,6 +2,7 @@
 //! fuzzer run the very path that sockets feed.
 
 use super::blocks::RankBlocks;
+use super::copies::{KeptBlocks, RestoredBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::Decoder;
 use super::event::{Event, Medium, Stored};
@@ -18,6 +19,23 @@ pub struct RankFeed<T> {
     blocks: RankBlocks<T>,
     sequence: Sequence,
     block_size_tokens: u32,
+    /// What is held came from a snapshot, and nothing has shown yet that the engine still is where it was then.
+    is_unverified: bool,
+    /// What is held goes back to before a snapshot: the engine may not remember all of it.
+    is_continued: bool,
+}
+
+/// A place in a stream that a snapshot takes and brings back, with what was held there.
+#[derive(Clone, Debug)]
+pub struct RankState<B> {
+    /// The blocks.
+    pub blocks: B,
+    /// Number of the last batch taken.
+    pub sequence: u64,
+    /// XXH3-64 of that batch's payload.
+    pub payload_hash: u64,
+    /// Tokens per block as seen in events; 0 if none has told.
+    pub block_size_tokens: u32,
 }
 
 /// What one message was.
@@ -41,7 +59,54 @@ impl<T: BlockText> RankFeed<T> {
             blocks: RankBlocks::new(naming, entries_max),
             sequence: Sequence::default(),
             block_size_tokens: 0,
+            is_unverified: false,
+            is_continued: false,
         }
+    }
+
+    /// A copy for a snapshot; `None` where there is nothing worth one.
+    #[must_use]
+    pub fn state(&self) -> Option<RankState<KeptBlocks>> {
+        let last = self.sequence.last_mark()?;
+        (!self.blocks.is_empty()).then(|| RankState {
+            blocks: self.blocks.kept(),
+            sequence: last.number,
+            payload_hash: last.digest,
+            block_size_tokens: self.block_size_tokens,
+        })
+    }
+
+    /// From now on copies are to be taken.
+    pub fn keep_recent(&mut self) {
+        self.blocks.keep_recent();
+    }
+
+    /// Goes on where a snapshot was taken; unverified until the stream shows that the engine did so too.
+    pub fn restore(&mut self, state: RankState<RestoredBlocks>, counters: &FeedCounters) {
+        let before = self.blocks.holding();
+        self.blocks.restore(state.blocks, state.block_size_tokens);
+        counters.holding_changed(before, self.blocks.holding());
+        self.sequence =
+            Sequence::after(Mark { number: state.sequence, digest: state.payload_hash });
+        self.block_size_tokens = state.block_size_tokens;
+        (self.is_unverified, self.is_continued) = (true, true);
+    }
+
+    /// True while something is held that was restored, confirmed or not.
+    #[must_use]
+    pub fn is_continued(&self) -> bool {
+        self.is_continued
+    }
+
+    /// True while nothing has confirmed what was restored.
+    #[must_use]
+    pub fn is_unverified(&self) -> bool {
+        self.is_unverified
+    }
+
+    /// The engine has the batch that was the last one before the snapshot. True if that was not known.
+    pub fn confirm(&mut self) -> bool {
+        std::mem::take(&mut self.is_unverified)
     }
 
     /// Tokens per block as seen in the events of this connection; 0 before the first.
@@ -107,6 +172,7 @@ impl<T: BlockText> RankFeed<T> {
     ) -> Taken {
         let before = self.blocks.holding();
         if self.arrival(parts) == Some(Arrival::Repeated) {
+            self.is_unverified = false;
             return Taken { result: BatchResult::Applied, reset: None, missed: 0 };
         }
         let taken = self.take(parts, counters, ops);
@@ -132,7 +198,15 @@ impl<T: BlockText> RankFeed<T> {
     /// What is held cannot be trusted for another reason: forgets everything, also which batches came.
     pub fn reset(&mut self, reason: ResetReason, counters: &FeedCounters, ops: &mut SliceOps) {
         counters.reset(reason);
+        self.count_dropped(reason, counters);
         self.begin_again(counters, ops);
+    }
+
+    /// What is held goes; counts it if it came from a snapshot and was never confirmed.
+    fn count_dropped(&mut self, reason: ResetReason, counters: &FeedCounters) {
+        if std::mem::take(&mut self.is_unverified) {
+            counters.dropped(reason.into(), self.blocks.len() as u64);
+        }
     }
 
     /// Forgets the stream, to take it from its start.
@@ -142,6 +216,7 @@ impl<T: BlockText> RankFeed<T> {
         counters.holding_changed(before, self.blocks.holding());
         counters.orphans_gone(self.blocks.take_orphans_gone());
         self.sequence = Sequence::default();
+        (self.is_unverified, self.is_continued) = (false, false);
     }
 
     fn take(&mut self, parts: &[&[u8]], counters: &FeedCounters, ops: &mut SliceOps) -> Taken {
@@ -155,9 +230,12 @@ impl<T: BlockText> RankFeed<T> {
             Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
             Arrival::Restarted => (Some(ResetReason::Restart), 0),
         };
-        if reset.is_some() {
+        if let Some(reason) = reset {
+            self.count_dropped(reason, counters);
+            self.is_continued = false;
             self.blocks.clear(ops);
         }
+        self.is_unverified = false;
         let (result, sound) = self.payload(payload, counters, ops);
         if !sound {
             // What it said is lost for good, and it may have been a removal.

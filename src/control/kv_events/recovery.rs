@@ -143,8 +143,8 @@ impl<P: KvPort> Feed<P> {
             return 0;
         }
         self.status.enter(FeedState::Replaying);
-        let before = (self.state.last_number(), self.status.resets());
-        self.state.expect_repeats();
+        let before = (self.state.borrow().last_number(), self.status.resets());
+        self.state.borrow_mut().expect_repeats();
         let time_max = if why == Why::Joined { HISTORY_TIME_MAX } else { RECOVERY_TIME_MAX };
         let outcome = timeout(time_max, self.replay_all(&endpoint)).await;
         let outcome = outcome.unwrap_or(Err(SocketError::TimedOut));
@@ -159,7 +159,7 @@ impl<P: KvPort> Feed<P> {
         let mut recovered = recovered;
         if let Why::Behind(number) = why {
             let reached = |last| number.saturating_sub(last) <= 1;
-            recovered.incomplete |= !self.state.last_number().is_some_and(reached);
+            recovered.incomplete |= !self.state.borrow().last_number().is_some_and(reached);
         }
         self.counters.replay(match (recovered.incomplete, recovered.batches) {
             (true, _) => ReplayResult::Incomplete,
@@ -184,27 +184,29 @@ impl<P: KvPort> Feed<P> {
         if !self.replays.is_debt_due() {
             return;
         }
-        let knew_some = self.state.last_number().is_some();
+        let knew_some = self.state.borrow().last_number().is_some();
         self.recover(Why::Quiet).await;
-        if !self.replays.owed && knew_some {
+        // What a snapshot told goes back further than the engine may remember.
+        let is_continued = self.state.borrow().is_continued();
+        if !self.replays.owed && knew_some && !is_continued {
             self.begin_again(ResetReason::Replay).await;
             self.recover(Why::Joined).await;
         }
-        self.status.enter(FeedState::Live);
+        self.settle(FeedState::Live).await;
     }
 
     /// The live stream was silent for a while: has the engine been?
     pub(super) async fn audit(&mut self) -> Result<(), SocketError> {
         self.settle_debt().await;
         let batches = self.recover(Why::Quiet).await;
-        self.status.enter(FeedState::Live);
+        self.settle(FeedState::Live).await;
         if batches > 0 && self.audit.found {
             // Twice in a row the engine had published what the live stream never brought.
             return Err(SocketError::Silent);
         }
         self.audit.found = batches > 0;
         if batches == 0 {
-            self.state.rest();
+            self.state.borrow_mut().rest();
             self.audit.after = (self.audit.after * 2).min(AUDIT_AFTER_MAX);
         }
         self.audit.due = Instant::now() + self.audit.after;
@@ -228,14 +230,14 @@ impl<P: KvPort> Feed<P> {
             "missed KV event batches cannot be replayed"
         );
         self.replays.failed();
-        if (self.state.last_number(), self.status.resets()) != before {
+        if (self.state.borrow().last_number(), self.status.resets()) != before {
             self.begin_again(ResetReason::Replay).await;
         }
     }
 
     async fn begin_again(&mut self, reason: ResetReason) {
-        self.state.reset(reason, &self.counters, &mut self.ops);
-        self.state.expect_repeats();
+        self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);
+        self.state.borrow_mut().expect_repeats();
         self.status.reset(0);
         self.post().await;
     }
@@ -279,7 +281,7 @@ impl<P: KvPort> Feed<P> {
         endpoint: &Endpoint,
         recovered: &mut Recovered,
     ) -> Result<(u64, End), SocketError> {
-        let from = self.state.last_number();
+        let from = self.state.borrow().last_number();
         let mut joined = from.is_none();
         let source = Source::open(endpoint).await?;
         let start = from.unwrap_or(0).to_be_bytes();
@@ -300,8 +302,12 @@ impl<P: KvPort> Feed<P> {
                 return Ok((batches, if joined { End::Reached } else { End::Foreign }));
             }
             let message = [b"".as_slice(), &number, payload];
-            match self.state.arrival(&message) {
-                Some(Arrival::Repeated) => joined = true,
+            let arrival = self.state.borrow().arrival(&message);
+            match arrival {
+                Some(Arrival::Repeated) => {
+                    joined = true;
+                    self.confirm();
+                }
                 Some(Arrival::Restarted) if joined => return Err(ZmtpError::Framing.into()),
                 Some(Arrival::Restarted) if Some(u64::from_be_bytes(number)) == from => {
                     return Ok((batches, End::Foreign));
@@ -328,7 +334,7 @@ impl<P: KvPort> Feed<P> {
     }
 
     async fn take_replayed(&mut self, message: &[&[u8]]) {
-        let taken = self.state.message(message, &self.counters, &mut self.ops);
+        let taken = self.state.borrow_mut().message(message, &self.counters, &mut self.ops);
         self.note(taken);
         self.post().await;
     }

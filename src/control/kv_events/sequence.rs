@@ -16,8 +16,8 @@ const DIGESTS_AT_REST: usize = 1_024;
 /// A batch as it came: its number and a digest of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    number: u64,
-    digest: u64,
+    pub(super) number: u64,
+    pub(super) digest: u64,
 }
 
 impl Mark {
@@ -57,6 +57,17 @@ pub enum Arrival {
 }
 
 impl Sequence {
+    /// Goes on after a batch that was taken in another life.
+    pub(super) fn after(mark: Mark) -> Self {
+        let Mark { number, digest } = mark;
+        Self { last: Some(number), digests: [digest].into(), repeats_expected: false }
+    }
+
+    /// The last batch taken.
+    pub(super) fn last_mark(&self) -> Option<Mark> {
+        Some(Mark { number: self.last?, digest: *self.digests.back()? })
+    }
+
     /// The last number taken.
     pub(super) fn last(&self) -> Option<u64> {
         self.last
@@ -158,6 +169,18 @@ mod tests {
         assert_eq!(sequence.judge(other(7)), Arrival::Restarted, "same number, other bytes");
         sequence.take(mark(8));
         assert_eq!(sequence.judge(mark(7)), Arrival::Restarted, "not remembered");
+    }
+
+    #[test]
+    fn another_life_goes_on_after_the_same_batch() {
+        let mut before = Sequence::default();
+        assert_eq!(before.last_mark(), None);
+        before.take(mark(7));
+        let sequence = Sequence::after(before.last_mark().unwrap());
+        assert_eq!((sequence.last(), sequence.last_mark()), (Some(7), Some(mark(7))));
+        assert_eq!(sequence.judge(mark(7)), Arrival::Repeated);
+        assert_eq!(sequence.judge(other(7)), Arrival::Restarted);
+        assert_eq!(sequence.judge(mark(8)), Arrival::Next);
     }
 
     #[test]

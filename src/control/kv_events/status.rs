@@ -13,6 +13,8 @@ pub enum FeedState {
     Connecting,
     /// Connected and asking for what was missed.
     Replaying,
+    /// Following, but what a snapshot told is not confirmed yet.
+    Unverified,
     /// Following.
     Live,
 }
@@ -24,6 +26,7 @@ impl FeedState {
         match self {
             Self::Connecting => "connecting",
             Self::Replaying => "replaying",
+            Self::Unverified => "unverified",
             Self::Live => "live",
         }
     }
@@ -87,6 +90,9 @@ impl FeedStatus {
 
     pub(super) fn lost(&self) {
         self.losses.set(self.losses.get().saturating_add(1));
-        self.blocks.set(0);
+    }
+
+    pub(super) fn holds(&self, blocks: usize) {
+        self.blocks.set(blocks);
     }
 }

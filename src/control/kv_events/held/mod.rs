@@ -3,9 +3,11 @@
 //! mixed) and by key.
 
 mod by_key;
+mod kept;
 mod ordered;
 mod state;
 
+pub use kept::Kept;
 pub(super) use state::State;
 
 use super::tier::{TIERS, Tier};
@@ -19,6 +21,8 @@ pub const TRACKED_BLOCK_BYTES: usize = 28;
 const _: () =
     assert!(TRACKED_BLOCK_BYTES >= Ordered::SLOT_BYTES * 10 / 8 + size_of::<u32>() * 5 / 4);
 
+/// More stores by one tier than a state counts.
+const STATE_STORES_MAX: u32 = 8;
 /// Most entries of one key: attention groups times the ways to cut one text into tokens. The way back from a key would
 /// get long.
 const SAME_KEY_MAX: usize = 32;
@@ -81,6 +85,37 @@ impl Held {
             self.make_by_key();
         }
         self.count(tier, 1);
+        true
+    }
+
+    /// A copy for another thread.
+    pub(super) fn kept(&self) -> Kept {
+        Kept::new(&self.table, &self.more)
+    }
+
+    /// Adds an entry that was stored so often by each tier, at least once by one. False if its id is there already, or
+    /// its key has too many entries.
+    pub(super) fn restore(&mut self, entry: Entry, stores: [u32; TIERS]) -> bool {
+        let stored_by = |tier: &Tier| stores.get(tier.index()).is_some_and(|stores| *stores > 0);
+        let Some(first) = Tier::ALL.into_iter().find(stored_by) else { return false };
+        if self.table.find(entry.id).is_some() {
+            return false;
+        }
+        let (id, trees) = (entry.id, entry.state.trees());
+        if !self.insert(entry, first) {
+            return false;
+        }
+        for (tier, stores) in Tier::ALL.into_iter().zip(stores) {
+            let left = stores.saturating_sub(u32::from(tier == first));
+            // So many fill the state, whatever the tier; the rest is counted apart.
+            let added = left.min(STATE_STORES_MAX);
+            for _ in 0..added {
+                self.add(id, tier, trees);
+            }
+            if let Some(more) = self.more.get_mut(&(id, tier)) {
+                *more = more.saturating_add(left - added);
+            }
+        }
         true
     }
 

@@ -8,7 +8,7 @@ const HOMES_MIN: usize = 64;
 const TAIL_SLOTS: usize = 64;
 
 /// Ids to a word and a half-word; a word of 0 marks a free slot.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ordered {
     ids: Vec<u64>,
     words: Vec<u64>,

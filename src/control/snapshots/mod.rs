@@ -1,0 +1,117 @@
+//! What is known of the caches, across restarts: reads the last snapshot when the router starts ([`load`]) and writes new ones
+//! while it runs and when it ends ([`save`]).
+//!
+//! Files are read and written on threads of their own; the control plane's loop only copies one rank at a time and hands
+//! over what it gets. Limits: the copies of three ranks in memory at once, or the links of one slice, [`RESTORE_TIME_MAX`] for what was
+//! restored to be confirmed, [`LAST_SNAPSHOT_TIME_MAX`] for the last write. Must never keep the router from starting,
+//! serving or ending.
+
+mod load;
+mod save;
+
+pub use load::refuse_snapshot;
+pub(super) use load::{Claim, Loading};
+pub(super) use save::{Copyable, Saving};
+
+use super::feeds::Feeds;
+use super::kv_events::{Dropped, FeedCounters, Left};
+use crate::base::Clock;
+use crate::base::limits::{LAST_SNAPSHOT_TIME_MAX, RESTORE_TIME_MAX};
+use crate::block::KeySeed;
+use crate::config::IndexConfig;
+use crate::index::IndexReader;
+use crate::snapshot::SnapshotFile;
+use std::rc::Rc;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+
+/// Both directions.
+pub(super) struct Snapshots {
+    loading: Option<Rc<Loading>>,
+    saving: Option<Saving>,
+}
+
+/// What snapshots are made with.
+pub(super) struct Setup<'a> {
+    pub(super) config: &'a IndexConfig,
+    pub(super) clock: Clock,
+    pub(super) seed: KeySeed,
+    pub(super) shard_count: usize,
+    pub(super) index: IndexReader,
+}
+
+impl Snapshots {
+    /// Begins to read the snapshot, if there is one; the first write is a period away.
+    pub(super) fn start(setup: &Setup<'_>, file: Option<SnapshotFile>) -> Self {
+        let Some(path) = &setup.config.snapshot else {
+            return Self { loading: None, saving: None };
+        };
+        let verified_by = Instant::now() + RESTORE_TIME_MAX;
+        let load = |file| Loading::start(file, path, setup.shard_count, verified_by);
+        Self { loading: file.and_then(load), saving: Some(Saving::new(setup, path)) }
+    }
+
+    /// Where feeds ask for what their ranks held.
+    pub(super) fn loading(&self) -> Option<&Rc<Loading>> {
+        self.loading.as_ref()
+    }
+
+    /// What was written, for the metrics; `None` where nothing is to be.
+    pub(super) fn saving(&self) -> Option<&Saving> {
+        self.saving.as_ref()
+    }
+
+    /// Why the router is not ready yet, if that is because of what is being restored.
+    pub(super) fn restoring(&self) -> Option<String> {
+        self.loading.as_ref()?.restoring()
+    }
+
+    /// Called ten times a second.
+    pub(super) fn tick(&mut self, feeds: &Feeds) {
+        if let Some(loading) = &self.loading {
+            loading.close_in_time(feeds.counters());
+        }
+        let settled = self.is_settled();
+        if let Some(saving) = &mut self.saving {
+            saving.tick(settled, feeds);
+        }
+    }
+
+    /// Writes once more, at the end.
+    pub(super) async fn finish(&mut self, feeds: &Feeds) {
+        let settled = self.is_settled();
+        let Some(saving) = &mut self.saving else { return };
+        if !settled {
+            // Workers that were not heard of yet would be missing in a new one; replay makes up for the old one's age.
+            debug!("the snapshot stays as it was read: not all of its ranks were heard of");
+            return;
+        }
+        if timeout(LAST_SNAPSHOT_TIME_MAX, saving.finish(feeds)).await.is_err() {
+            warn!("the last snapshot is not written in time: the one before stays");
+        }
+    }
+
+    /// True once nothing in the file waits for its rank any more: only then may it be replaced.
+    fn is_settled(&self) -> bool {
+        self.loading.as_ref().is_none_or(|loading| loading.is_settled())
+    }
+}
+
+/// For the thread that calls it: where it competes with a shard for a core, the shard wins.
+fn give_way() {
+    const NICE: i32 = 10;
+    // Not allowed: then they share.
+    let _ = rustix::process::nice(NICE);
+}
+
+/// Counts what a claim gave.
+fn count_left(counters: &FeedCounters, left: Left) {
+    for (reason, blocks) in [
+        (Dropped::Limit, left.over_limit),
+        (Dropped::Orphan, left.orphans),
+        (Dropped::Tier, left.tiers),
+        (Dropped::Odd, left.odd),
+    ] {
+        counters.dropped(reason, blocks as u64);
+    }
+}

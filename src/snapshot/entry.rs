@@ -1,0 +1,39 @@
+//! What one rank holds, entry by entry, in a chunk. Sans-IO.
+
+use crate::block::BlockKey;
+use crate::framing::{Reader, put_varint};
+
+/// Storage tiers that are counted.
+pub const TIERS: usize = 3;
+
+/// One engine hash that a rank holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Hash and attention group, mixed with the seed.
+    pub id: u64,
+    /// Key of the path with the block.
+    pub key: BlockKey,
+    /// Times that each tier stored it and did not remove it; at least one is not 0.
+    pub stores: [u32; TIERS],
+}
+
+impl Entry {
+    /// Appends the entry.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.id.to_le_bytes());
+        out.extend_from_slice(&self.key.to_word().to_le_bytes());
+        for stores in self.stores {
+            put_varint(u64::from(stores), out);
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let id = reader.u64()?;
+        let key = BlockKey::from_word(reader.u64()?)?;
+        let mut stores = [0; TIERS];
+        for stores in &mut stores {
+            *stores = u32::try_from(reader.varint()?).ok()?;
+        }
+        stores.iter().any(|stores| *stores > 0).then_some(Self { id, key, stores })
+    }
+}

@@ -1,0 +1,183 @@
+//! The layout of a snapshot, version 1, and its header. Chunks, checksums and `varint` are those of `framing`; numbers are
+//! little-endian.
+//!
+//! ```text
+//! header   89 'F' 'S' 'N' 0D 0A 1A 0A    magic; shows a transfer that rewrote line ends
+//!          u16 version = 1
+//!          u16 slices                    of the index, 1 or more
+//!          u32 zero
+//!          u64 written                   nanoseconds since 1970
+//!          u64 seed                      of the block keys: the file is a secret
+//!          u64 key check                 a key made from that seed: another value means keys made in another way
+//!          u64 checksum of all the above
+//! rank     a chunk 'RANK' with one `RankHead`, then chunks 'HELD' with its entries:
+//!          u64 id                        the engine's hash and attention group, mixed with the seed
+//!          u64 key                       of the path with the block
+//!          varint * 3                    times that device, host and disk stored it
+//! links    after all ranks chunks 'LINK', with every block that any of them may hold:
+//!          u64 parent                    key of the path before the block
+//!          u64 key                       of the path with the block
+//!          varint bytes                  of its text
+//!          varint slice                  that the path belongs to
+//! end      a chunk 'DONE': u32 ranks, u64 digest of all chunk headers before it; nothing follows
+//! ```
+//!
+//! The digest is `d = XXH3-64(chunk header, seed d)` from the header's checksum on: chunks that are whole but lost, doubled
+//! or in another order are damage too. A file that ends early is refused: it was never put in its place by this program.
+
+use crate::block::{BlockKey, KeySeed, RootName};
+use crate::framing::Reader;
+use std::fmt;
+use std::io;
+use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Version that is written, and the only one that is read.
+pub const VERSION: u16 = 1;
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 48;
+/// Most plain bytes of a chunk.
+pub(super) const PLAIN_BYTES_MAX: usize = 1024 * 1024;
+
+pub(super) const RANK_MARK: [u8; 4] = *b"RANK";
+pub(super) const ENTRIES_MARK: [u8; 4] = *b"HELD";
+pub(super) const LINKS_MARK: [u8; 4] = *b"LINK";
+pub(super) const END_MARK: [u8; 4] = *b"DONE";
+
+const MAGIC: [u8; 8] = *b"\x89FSN\r\n\x1a\n";
+const CHECKSUM_BYTES: usize = 8;
+
+/// What a snapshot says before its first rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// When it was written, in nanoseconds since 1970.
+    pub written_unix_ns: u64,
+    /// What all keys in it were made with.
+    pub seed: KeySeed,
+    /// Slices of the index then.
+    pub slice_count: u16,
+}
+
+/// Why bytes are not a snapshot, or not one that can be used.
+#[derive(Debug, Error)]
+pub enum SnapshotError {
+    /// The system's word.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Another kind of file.
+    #[error("not a snapshot: it does not begin with the magic bytes 89 46 53 4e 0d 0a 1a 0a")]
+    Foreign,
+    /// Written by another version.
+    #[error("a snapshot of version {0}; this program reads version {VERSION}")]
+    Version(u16),
+    /// Keys were made in another way.
+    #[error("this program makes its keys in another way than the one that wrote the snapshot")]
+    Keys,
+    /// The end is missing.
+    #[error("cut off at byte {at}")]
+    Cut {
+        /// Bytes of the file.
+        at: u64,
+    },
+    /// Bytes are not what was written.
+    #[error("damaged at byte {at}: {what}")]
+    Damaged {
+        /// Offset in the file.
+        at: u64,
+        /// What does not hold.
+        what: Damage,
+    },
+}
+
+/// What does not hold in a damaged snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The header's checksum, or what it covers.
+    Header,
+    /// A chunk header's checksum, mark or sizes.
+    ChunkHeader,
+    /// The checksum of a chunk's bytes.
+    Checksum,
+    /// Bytes that are no DEFLATE, or of another size than was said.
+    Packing,
+    /// A rank, entry or link that does not follow the format.
+    Content,
+    /// Chunks that are missing, doubled or in another order.
+    Order,
+    /// Bytes after the end.
+    AfterEnd,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Header => "the header does not match its checksum",
+            Self::ChunkHeader => "no valid chunk begins here",
+            Self::Checksum => "the chunk does not match its checksum",
+            Self::Packing => "the chunk cannot be unpacked to the size that it names",
+            Self::Content => "the chunk holds something that does not follow the format",
+            Self::Order => "the chunks are not those that were written, or not in their order",
+            Self::AfterEnd => "there are bytes after the end",
+        })
+    }
+}
+
+impl Header {
+    /// The header in bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&self.slice_count.to_le_bytes());
+        out.extend_from_slice(&0_u32.to_le_bytes());
+        for word in [self.written_unix_ns, self.seed.0, key_check(self.seed)] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&xxh3_64(&out).to_le_bytes());
+        out
+    }
+
+    /// Reads the header from the beginning of a file; `bytes` are at most [`HEADER_BYTES`], fewer if the file is that short.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when this is not a header of this version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        if bytes.is_empty() || !MAGIC.iter().zip(bytes).all(|(wanted, byte)| wanted == byte) {
+            return Err(SnapshotError::Foreign);
+        }
+        let cut = || SnapshotError::Cut { at: bytes.len() as u64 };
+        let damaged = SnapshotError::Damaged { at: 0, what: Damage::Header };
+        let mut reader = Reader(bytes.get(MAGIC.len()..).ok_or_else(cut)?);
+        let version = reader.u16().ok_or_else(cut)?;
+        let covered = bytes.get(..HEADER_BYTES - CHECKSUM_BYTES);
+        let mut read = || {
+            Some((
+                reader.u16()?,
+                reader.u32()?,
+                reader.u64()?,
+                reader.u64()?,
+                reader.u64()?,
+                reader.u64()?,
+            ))
+        };
+        let (slice_count, zero, written_unix_ns, seed, check, checksum) =
+            match (version == VERSION, read()) {
+                (false, _) => return Err(SnapshotError::Version(version)),
+                (true, None) => return Err(cut()),
+                (true, Some(fields)) => fields,
+            };
+        if covered.map(xxh3_64) != Some(checksum) || slice_count == 0 || zero != 0 {
+            return Err(damaged);
+        }
+        if check != key_check(KeySeed(seed)) {
+            return Err(SnapshotError::Keys);
+        }
+        Ok(Self { written_unix_ns, seed: KeySeed(seed), slice_count })
+    }
+}
+
+/// A key of every kind that is made: roots, salts and blocks.
+fn key_check(seed: KeySeed) -> u64 {
+    let name = RootName { model: "model", block_size_tokens: 16, lora: "lora", cache_salt: "salt" };
+    BlockKey::root(seed, &name).child(seed, b"text").to_word()
+}

@@ -1,0 +1,56 @@
+//! Things of one kind in a chunk. Sans-IO.
+
+use super::{Entry, Link};
+use crate::framing::Reader;
+use std::marker::PhantomData;
+
+/// What chunks are full of.
+pub trait Item: Sized {
+    /// Takes one off the front; `None` unless it follows the format.
+    fn take(reader: &mut Reader<'_>) -> Option<Self>;
+}
+
+impl Item for Entry {
+    fn take(reader: &mut Reader<'_>) -> Option<Self> {
+        Self::decode(reader)
+    }
+}
+
+impl Item for Link {
+    fn take(reader: &mut Reader<'_>) -> Option<Self> {
+        Self::decode(reader)
+    }
+}
+
+/// The items of one chunk, all of which follow the format.
+#[derive(Clone, Copy, Debug)]
+pub struct Items<'a, T> {
+    plain: Reader<'a>,
+    left: usize,
+    of: PhantomData<T>,
+}
+
+impl<'a, T: Item> Items<'a, T> {
+    /// `None` unless the bytes are exactly that many.
+    pub(super) fn check(plain: &'a [u8], count: usize) -> Option<Self> {
+        let mut reader = Reader(plain);
+        for _ in 0..count {
+            T::take(&mut reader)?;
+        }
+        let items = Self { plain: Reader(plain), left: count, of: PhantomData };
+        reader.0.is_empty().then_some(items)
+    }
+}
+
+impl<T: Item> Iterator for Items<'_, T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.left = self.left.checked_sub(1)?;
+        T::take(&mut self.plain)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}

@@ -1,0 +1,38 @@
+//! Blocks of the index and what they follow, in a chunk. Sans-IO.
+
+use crate::base::ShardIndex;
+use crate::base::limits::BLOCK_BYTES_MAX;
+use crate::block::BlockKey;
+use crate::framing::{Reader, put_varint};
+
+/// One block, for all ranks that hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Key of the path before the block: another block's, or a root.
+    pub parent: BlockKey,
+    /// Key of the path with the block.
+    pub key: BlockKey,
+    /// Bytes of the block's text, 1 to [`BLOCK_BYTES_MAX`].
+    pub block_bytes: u16,
+    /// Slice of the index that the path belongs to.
+    pub slice: ShardIndex,
+}
+
+impl Link {
+    /// Appends the link.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.parent.to_word().to_le_bytes());
+        out.extend_from_slice(&self.key.to_word().to_le_bytes());
+        put_varint(u64::from(self.block_bytes), out);
+        put_varint(u64::from(self.slice.0), out);
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        let parent = BlockKey::from_word(reader.u64()?)?;
+        let key = BlockKey::from_word(reader.u64()?)?;
+        let block_bytes = u16::try_from(reader.varint()?).ok()?;
+        let slice = ShardIndex(u16::try_from(reader.varint()?).ok()?);
+        let possible = (1..=BLOCK_BYTES_MAX).contains(&usize::from(block_bytes)) && parent != key;
+        possible.then_some(Self { parent, key, block_bytes, slice })
+    }
+}

@@ -1,0 +1,110 @@
+//! What a snapshot says of one rank before its entries. Sans-IO.
+
+use crate::framing::{Reader, put_varint};
+
+/// Longest name that is written or believed.
+const NAME_BYTES_MAX: usize = 4_096;
+/// Most attention groups that are written or believed.
+const GROUPS_MAX: usize = 64;
+
+/// Whose stream it was. A rank is found again only if all of it is the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RankName {
+    /// The worker, as `host:port`.
+    pub worker: String,
+    /// The rank's number inside the worker.
+    pub dp_rank: u32,
+    /// Where its events were published.
+    pub endpoint: String,
+    /// Prefix of the topics that were asked for.
+    pub topic: String,
+    /// The name under which its blocks are rooted.
+    pub model: String,
+}
+
+/// Everything but what it holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankHead {
+    /// Whose stream it was.
+    pub name: RankName,
+    /// Of the vocabulary that turned its tokens into bytes.
+    pub vocabulary: u64,
+    /// Tokens per block, 0 if no event has told.
+    pub block_size_tokens: u32,
+    /// Sequence number of the last batch that was taken.
+    pub sequence: u64,
+    /// XXH3-64 of that batch's payload.
+    pub payload_hash: u64,
+    /// Trees of the index that it had, one bit for each tier.
+    pub trees: u8,
+    /// Attention groups that keep whole prefixes, as far as is known; `u32::MAX` for events that name none.
+    pub whole_groups: Vec<u32>,
+    /// Attention groups that forget.
+    pub forgetful_groups: Vec<u32>,
+    /// Entries that follow.
+    pub entry_count: u64,
+}
+
+impl RankHead {
+    /// Appends the head; false, and nothing is appended, if a name is too long or there are too many groups.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> bool {
+        let name = &self.name;
+        let texts = [&name.worker, &name.endpoint, &name.topic, &name.model];
+        let groups = self.whole_groups.len().max(self.forgetful_groups.len());
+        if texts.iter().any(|text| text.len() > NAME_BYTES_MAX) || groups > GROUPS_MAX {
+            return false;
+        }
+        for text in texts {
+            put_varint(text.len() as u64, out);
+            out.extend_from_slice(text.as_bytes());
+        }
+        put_varint(u64::from(name.dp_rank), out);
+        put_varint(u64::from(self.block_size_tokens), out);
+        put_varint(self.sequence, out);
+        put_varint(self.entry_count, out);
+        out.push(self.trees);
+        for groups in [&self.whole_groups, &self.forgetful_groups] {
+            put_varint(groups.len() as u64, out);
+            groups.iter().for_each(|group| put_varint(u64::from(group.wrapping_add(1)), out));
+        }
+        out.extend_from_slice(&self.vocabulary.to_le_bytes());
+        out.extend_from_slice(&self.payload_hash.to_le_bytes());
+        true
+    }
+
+    /// Reads a head that is all of `bytes`; `None` if they do not follow the format.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let mut text = || {
+            let length = usize::try_from(reader.varint()?).ok()?;
+            let bytes = reader.bytes(length).filter(|_| length <= NAME_BYTES_MAX)?;
+            std::str::from_utf8(bytes).ok().map(str::to_owned)
+        };
+        let (worker, endpoint, topic, model) = (text()?, text()?, text()?, text()?);
+        let dp_rank = u32::try_from(reader.varint()?).ok()?;
+        let block_size_tokens = u32::try_from(reader.varint()?).ok()?;
+        let (sequence, entry_count) = (reader.varint()?, reader.varint()?);
+        let [trees] = reader.array()?;
+        let (whole_groups, forgetful_groups) = (groups(&mut reader)?, groups(&mut reader)?);
+        let (vocabulary, payload_hash) = (reader.u64()?, reader.u64()?);
+        let name = RankName { worker, dp_rank, endpoint, topic, model };
+        let head = Self {
+            name,
+            vocabulary,
+            block_size_tokens,
+            sequence,
+            payload_hash,
+            trees,
+            whole_groups,
+            forgetful_groups,
+            entry_count,
+        };
+        reader.0.is_empty().then_some(head)
+    }
+}
+
+fn groups(reader: &mut Reader<'_>) -> Option<Vec<u32>> {
+    let count = usize::try_from(reader.varint()?).ok().filter(|count| *count <= GROUPS_MAX)?;
+    let group = |_| Some(u32::try_from(reader.varint()?).ok()?.wrapping_sub(1));
+    (0..count).map(group).collect()
+}

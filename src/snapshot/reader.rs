@@ -1,0 +1,154 @@
+//! Reads a snapshot from front to back, chunk by chunk, and checks everything that it says about itself.
+
+use super::entry::Entry;
+use super::format::{
+    Damage, END_MARK, ENTRIES_MARK, HEADER_BYTES, Header, LINKS_MARK, PLAIN_BYTES_MAX, RANK_MARK,
+    SnapshotError,
+};
+use super::items::Items;
+use super::link::Link;
+use super::rank::RankHead;
+use super::writer::{header_digest, next_digest};
+use crate::base::limits::RANKS_MAX;
+use crate::framing::{CHUNK_HEADER_BYTES, ChunkHead, Reader, unpack};
+use std::io::Read;
+
+/// What comes next in a snapshot.
+#[derive(Debug)]
+pub enum Part<'a> {
+    /// A rank, whose entries follow.
+    Rank(RankHead),
+    /// Entries of the rank before.
+    Entries(Items<'a, Entry>),
+    /// Blocks that ranks may hold; no rank follows.
+    Links(Items<'a, Link>),
+    /// The end; nothing follows.
+    End,
+}
+
+/// At most one chunk in memory. After an error or the end it is of no further use.
+#[derive(Debug)]
+pub struct SnapshotReader<R> {
+    input: R,
+    /// Offset in the file of what comes next.
+    at: u64,
+    digest: u64,
+    rank_count: u32,
+    /// Entries of the current rank that have not come.
+    entries_due: u64,
+    has_links: bool,
+    packed: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+impl<R: Read> SnapshotReader<R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when there is none of this version.
+    pub fn open(mut input: R) -> Result<(Self, Header), SnapshotError> {
+        let mut bytes = Vec::new();
+        (&mut input).take(HEADER_BYTES as u64).read_to_end(&mut bytes)?;
+        let header = Header::decode(&bytes)?;
+        Ok((Self::resume(input, HEADER_BYTES as u64, header_digest(&bytes)), header))
+    }
+
+    /// At a rank somewhere in a file whose digest does not matter any more.
+    pub(super) fn resume(input: R, at: u64, digest: u64) -> Self {
+        let (packed, plain) = (Vec::new(), Vec::new());
+        Self { input, at, digest, rank_count: 0, entries_due: 0, has_links: false, packed, plain }
+    }
+
+    /// Offset of what comes next.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    /// The next part.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when it cannot be read or is not what was written.
+    pub fn next_part(&mut self) -> Result<Part<'_>, SnapshotError> {
+        let digest = self.digest;
+        let (start, head) = (self.at, self.chunk()?);
+        let damaged = |what| SnapshotError::Damaged { at: start, what };
+        match head.mark {
+            RANK_MARK => {
+                let rank = RankHead::decode(&self.plain).filter(|_| head.count == 1);
+                let rank = rank.ok_or(damaged(Damage::Content))?;
+                self.rank_count += 1;
+                let too_many = usize::try_from(self.rank_count).is_ok_and(|n| n > RANKS_MAX);
+                if self.entries_due > 0 || self.has_links || too_many {
+                    return Err(damaged(Damage::Order));
+                }
+                self.entries_due = rank.entry_count;
+                Ok(Part::Rank(rank))
+            }
+            ENTRIES_MARK => {
+                let left = self.entries_due.checked_sub(head.count as u64);
+                let left = left.filter(|_| !self.has_links);
+                self.entries_due = left.ok_or(damaged(Damage::Order))?;
+                let entries = Items::check(&self.plain, head.count);
+                Ok(Part::Entries(entries.ok_or(damaged(Damage::Content))?))
+            }
+            LINKS_MARK if self.entries_due > 0 => Err(damaged(Damage::Order)),
+            LINKS_MARK => {
+                self.has_links = true;
+                let links = Items::check(&self.plain, head.count);
+                Ok(Part::Links(links.ok_or(damaged(Damage::Content))?))
+            }
+            END_MARK => {
+                self.check_end(digest, head.count, start)?;
+                Ok(Part::End)
+            }
+            _ => Err(damaged(Damage::ChunkHeader)),
+        }
+    }
+
+    fn check_end(&mut self, digest: u64, count: usize, start: u64) -> Result<(), SnapshotError> {
+        let mut reader = Reader(&self.plain);
+        let end = (|| Some((reader.u32()?, reader.u64()?)))();
+        let damaged = |at, what| Err(SnapshotError::Damaged { at, what });
+        if count != 1 || !reader.0.is_empty() {
+            return damaged(start, Damage::Content);
+        }
+        if end != Some((self.rank_count, digest)) || self.entries_due > 0 {
+            return damaged(start, Damage::Order);
+        }
+        let mut rest = [0];
+        match (&mut self.input).take(1).read(&mut rest)? {
+            0 => Ok(()),
+            _ => damaged(self.at, Damage::AfterEnd),
+        }
+    }
+
+    /// The next chunk's plain bytes.
+    fn chunk(&mut self) -> Result<ChunkHead, SnapshotError> {
+        let damaged = |what| SnapshotError::Damaged { at: self.at, what };
+        self.packed.clear();
+        let bytes =
+            (&mut self.input).take(CHUNK_HEADER_BYTES as u64).read_to_end(&mut self.packed)?;
+        let cut = |bytes: usize| SnapshotError::Cut { at: self.at.saturating_add(bytes as u64) };
+        let header: [u8; CHUNK_HEADER_BYTES] =
+            self.packed.first_chunk().copied().ok_or_else(|| cut(bytes))?;
+        let head =
+            ChunkHead::decode(&header, PLAIN_BYTES_MAX).ok_or(damaged(Damage::ChunkHeader))?;
+        self.packed.clear();
+        let limit = head.packed_bytes as u64;
+        let packed_bytes = (&mut self.input).take(limit).read_to_end(&mut self.packed)?;
+        if packed_bytes < head.packed_bytes {
+            return Err(cut(CHUNK_HEADER_BYTES + packed_bytes));
+        }
+        if !head.matches(&self.packed) {
+            return Err(damaged(Damage::Checksum));
+        }
+        self.plain.clear();
+        if !unpack(&self.packed, head.plain_bytes, &mut self.plain) {
+            return Err(damaged(Damage::Packing));
+        }
+        self.digest = next_digest(self.digest, &header);
+        self.at = self.at.saturating_add((CHUNK_HEADER_BYTES + head.packed_bytes) as u64);
+        Ok(head)
+    }
+}

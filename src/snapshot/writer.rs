@@ -1,0 +1,111 @@
+//! Ranks, entries and links to bytes. Sans-IO: bytes are appended to a buffer that the caller takes away.
+
+use super::entry::Entry;
+use super::format::{END_MARK, ENTRIES_MARK, Header, LINKS_MARK, RANK_MARK};
+use super::link::Link;
+use super::rank::RankHead;
+use crate::framing::{CHUNK_HEADER_BYTES, pack, put_chunk};
+use flate2::Compression;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// Plain bytes after which a chunk is closed: enough to pack well, and small beside what it is made from.
+const CHUNK_BYTES_AIM: usize = 256 * 1024;
+
+/// Makes a snapshot: the header at once, then rank by rank, then the links, then the end.
+#[derive(Debug)]
+pub struct Encoder {
+    /// What is made and not yet taken away.
+    out: Vec<u8>,
+    plain: Vec<u8>,
+    packed: Vec<u8>,
+    /// What the open chunk is full of.
+    mark: [u8; 4],
+    in_chunk: u32,
+    rank_count: u32,
+    digest: u64,
+}
+
+impl Encoder {
+    /// With the header made.
+    #[must_use]
+    pub fn new(header: &Header) -> Self {
+        let out = header.encode();
+        let digest = header_digest(&out);
+        let (plain, packed, mark) = (Vec::new(), Vec::new(), ENTRIES_MARK);
+        Self { out, plain, packed, mark, in_chunk: 0, rank_count: 0, digest }
+    }
+
+    /// Begins a rank, which ends with the next one, the links or the end. Exactly `head.entry_count` entries have to follow.
+    /// False if a name is too long: then the rank has to be left out.
+    pub fn rank(&mut self, head: &RankHead) -> bool {
+        self.close_chunk();
+        if !head.encode(&mut self.plain) {
+            return false;
+        }
+        self.rank_count += 1;
+        self.added(RANK_MARK);
+        self.close_chunk();
+        true
+    }
+
+    /// Adds what the rank holds.
+    pub fn entry(&mut self, entry: &Entry) {
+        entry.encode(&mut self.plain);
+        self.added(ENTRIES_MARK);
+    }
+
+    /// Adds a block, after all ranks.
+    pub fn link(&mut self, link: &Link) {
+        if self.mark != LINKS_MARK {
+            self.close_chunk();
+        }
+        link.encode(&mut self.plain);
+        self.added(LINKS_MARK);
+    }
+
+    /// Makes the end.
+    pub fn end(&mut self) {
+        self.close_chunk();
+        self.plain.extend_from_slice(&self.rank_count.to_le_bytes());
+        self.plain.extend_from_slice(&self.digest.to_le_bytes());
+        self.added(END_MARK);
+        self.close_chunk();
+    }
+
+    /// What was made since the last call.
+    pub fn made(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    fn added(&mut self, mark: [u8; 4]) {
+        self.mark = mark;
+        self.in_chunk += 1;
+        if self.plain.len() >= CHUNK_BYTES_AIM {
+            self.close_chunk();
+        }
+    }
+
+    fn close_chunk(&mut self) {
+        if self.in_chunk == 0 {
+            return;
+        }
+        // Keys and hashes do not pack; the rest does at any level.
+        pack(&self.plain, Compression::fast(), &mut self.packed);
+        let start = self.out.len();
+        put_chunk(self.mark, &self.packed, self.plain.len(), self.in_chunk, &mut self.out);
+        let head = self.out.get(start..start + CHUNK_HEADER_BYTES).unwrap_or_default();
+        self.digest = next_digest(self.digest, head);
+        self.in_chunk = 0;
+        self.plain.clear();
+    }
+}
+
+/// The digest before the first chunk.
+pub(super) fn header_digest(header: &[u8]) -> u64 {
+    xxh3_64(header)
+}
+
+/// The digest after one more chunk.
+pub(super) fn next_digest(digest: u64, chunk_header: &[u8]) -> u64 {
+    xxh3_64_with_seed(chunk_header, digest)
+}
