@@ -199,6 +199,7 @@ impl Explainer {
             "overlap_bytes": told.bytes,
             "host_overlap_bytes": held.host.bytes,
             "disk_overlap_bytes": held.disk.bytes,
+            "weighed_overlap_bytes": self.matched.overlaps().get(index).bytes,
             "guess": (guessed_bytes > 0).then_some(guess),
             "guessed_bytes": guessed_bytes,
             "cached_tokens_expected": u64::from(cached) * u64::from(rank.block_size_tokens),
