@@ -100,7 +100,7 @@ pub(crate) fn run(
         let seconds = (rig.now_ns() - begin_ns) as f64 / 1e9;
         let spent = control.read_ns().zip(cpu).map(|(after, before)| (after - before) as f64 / 1e9);
         streams.push(Stream {
-            applied_per_s: (router.ops_applied()? - applied) as f64 / seconds,
+            applied_per_s: (router.ops_applied()? - applied) / seconds,
             blocks_per_s: (stream.blocks() - blocks) as f64 / seconds,
             control_busy: spent.map(|spent| spent / seconds),
         });

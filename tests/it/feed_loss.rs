@@ -29,6 +29,7 @@ fn losses_without_a_replay_leave_no_ghost() {
     wire.lose_one_in(100);
     for _ in 0..4 {
         churn(&mut publisher, 300);
+        wire.settle();
         // The last message may have been lost: only the next one shows it.
         wire.lose_one_in(0);
         churn(&mut publisher, 1);
@@ -61,6 +62,7 @@ fn a_stream_with_many_gaps_does_not_fill_the_log() {
     until("subscribed", || publisher.subscribers() == 1);
     wire.lose_one_in(20);
     churn(&mut publisher, 400);
+    wire.settle();
     until("the gaps are seen", || resets(router.admin, "gap") > 4.5);
     assert_eq!(router.logged("KV event batches were lost"), 1);
     wire.lead_to(([127, 0, 0, 1], 1).into());
@@ -83,6 +85,7 @@ fn losses_are_repaired_by_replays_of_either_form() {
         until_feed(handle.admin, "live");
         wire.lose_one_in(100);
         churn(&mut publisher, 1_200);
+        wire.settle();
         wire.lose_one_in(0);
         churn(&mut publisher, 1);
         until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
@@ -106,6 +109,7 @@ fn a_replay_that_loses_messages_itself_is_asked_again() {
     until_feed(handle.admin, "live");
     wire.lose_one_in(100);
     churn(&mut publisher, 1_000);
+    wire.settle();
     wire.lose_one_in(0);
     churn(&mut publisher, 1);
     // Lost ends of answers take two seconds each.

@@ -21,6 +21,8 @@ struct Wire {
     lose_one_in: AtomicUsize,
     lose_next: AtomicUsize,
     lost: AtomicUsize,
+    /// Messages towards the router, lost or not.
+    seen: AtomicUsize,
     frozen: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
     connections: AtomicUsize,
@@ -50,7 +52,7 @@ impl Proxy {
         *self.wire.to.lock().unwrap() = Some(to);
     }
 
-    /// Loses one message in so many, by chance.
+    /// Loses each message whose number is divided by this; from here on.
     pub(crate) fn lose_one_in(&self, count: usize) {
         self.wire.lose_one_in.store(count, Ordering::SeqCst);
     }
@@ -58,6 +60,18 @@ impl Proxy {
     /// Loses the next messages.
     pub(crate) fn lose_next(&self, count: usize) {
         self.wire.lose_next.store(count, Ordering::SeqCst);
+    }
+
+    /// Waits until what was sent is through.
+    pub(crate) fn settle(&self) {
+        let seen = || self.wire.seen.load(Ordering::SeqCst);
+        loop {
+            let before = seen();
+            std::thread::sleep(Duration::from_millis(200));
+            if seen() == before {
+                return;
+            }
+        }
     }
 
     pub(crate) fn lost(&self) -> usize {
@@ -103,12 +117,11 @@ impl Wire {
 
     fn carry(&self, from: TcpStream, mut to: TcpStream, may_lose: bool) {
         let mut from = Patient { stream: from, wire: self, frozen: false };
-        let mut random = fastrand::Rng::new();
         let mut first = [0; 64];
         if from.read_exact(&mut first).is_ok() && to.write_all(&first).is_ok() {
             while let Ok(unit) = read_unit(&mut from) {
                 let message = matches!(unit, Unit::Message(_));
-                if may_lose && message && self.loses(&mut random) {
+                if may_lose && message && self.loses() {
                     self.lost.fetch_add(1, Ordering::SeqCst);
                     continue;
                 }
@@ -124,13 +137,14 @@ impl Wire {
         let _ = (from.stream.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 
-    fn loses(&self, random: &mut fastrand::Rng) -> bool {
+    fn loses(&self) -> bool {
+        let seen = self.seen.fetch_add(1, Ordering::SeqCst) + 1;
         let take = |left: usize| left.checked_sub(1);
         if self.lose_next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
             return true;
         }
         let one_in = self.lose_one_in.load(Ordering::SeqCst);
-        one_in > 0 && random.usize(0..one_in) == 0
+        one_in > 0 && seen.is_multiple_of(one_in)
     }
 }
 
