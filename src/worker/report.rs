@@ -111,6 +111,10 @@ impl ForeignLoad {
     fn new(reading: &LoadReading, own: OwnLoad) -> Self {
         let all = reading.running.saturating_add(reading.waiting);
         let requests = all.saturating_sub(own.in_flight);
+        if requests == 0 {
+            // Engines round up to blocks and count tokens as they make them: what is over is ours all the same.
+            return Self::default();
+        }
         // Who of them waits is not told: the same part as of all.
         let waiting = u64::from(requests) * u64::from(reading.waiting);
         let waiting = waiting.checked_div(u64::from(all)).unwrap_or(0);
@@ -257,6 +261,9 @@ mod tests {
     fn only_what_is_not_ours_counts() {
         assert_eq!(foreign(&reading(5, 3), own(8)), ForeignLoad::default());
         assert_eq!(foreign(&reading(5, 3), own(100)), ForeignLoad::default());
+        let rounded = LoadReading { used_tokens: Some(160), ..reading(1, 0) };
+        let ours = OwnLoad { decode_tokens: 150, ..own(1) };
+        assert_eq!(foreign(&rounded, ours), ForeignLoad::default(), "all requests are ours");
         assert_eq!(foreign(&reading(6, 2), own(4)).requests, 4);
         assert_eq!(foreign(&reading(6, 2), own(4)).waiting_tokens, WAITING_REQUEST_TOKENS);
         let told = LoadReading { waiting_tokens: Some(900), ..reading(1, 2) };
