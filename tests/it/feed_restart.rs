@@ -1,7 +1,9 @@
 //! Engines that die and come back: what they held is forgotten, however their numbers look.
 
 use crate::rig::truth::{NONE, explained, feed, follower, resets, until_difference, until_feed};
-use crate::rig::{Client, Proxy, Publisher, Replay, any_port, post, router, until, usable};
+use crate::rig::{
+    Client, Proxy, Publisher, Replay, any_port, port_for_later, post, router, until, usable,
+};
 use forebay::config::{Config, Policy, WorkerConfig};
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpListener};
@@ -117,7 +119,7 @@ impl Drop for EngineProcess {
 fn places() -> [SocketAddr; 3] {
     [0, 1, 2].map(|_| {
         loop {
-            let place = TcpListener::bind(any_port()).unwrap().local_addr().unwrap();
+            let place = port_for_later();
             let next = SocketAddr::new(place.ip(), place.port().saturating_add(1));
             if TcpListener::bind(next).is_ok() {
                 return place;

@@ -3,20 +3,14 @@
 use crate::rig::truth::{
     NONE, believed, feed, follower, following, replays, resets, until_difference, until_feed,
 };
-use crate::rig::{Client, Publisher, Replay, any_port, until};
-use std::net::{SocketAddr, TcpListener};
+use crate::rig::{Client, Publisher, Replay, port_for_later, until};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A port where nobody listens yet.
-fn later() -> SocketAddr {
-    TcpListener::bind(any_port()).unwrap().local_addr().unwrap()
-}
-
 #[test]
-fn the_router_first_and_the_engine_later() {
-    let places = [later(), later()];
+fn the_router_first_and_the_engine_port_for_later() {
+    let places = [port_for_later(), port_for_later()];
     let [live, replay] = places.map(|place| format!("tcp://{place}"));
     let handle = follower(&[live], &[replay]);
     std::thread::sleep(Duration::from_secs(1));
@@ -73,7 +67,7 @@ fn a_gap_beyond_memory_is_resynced_from_what_is_left() {
 
 #[test]
 fn an_engine_that_connects_is_followed_through_its_restart() {
-    let place = later();
+    let place = port_for_later();
     let handle = follower(&[format!("bind:tcp://{place}")], &[]);
     for life in 0..2_u32 {
         let mut publisher = Publisher::start(0, Replay::Topic);

@@ -9,7 +9,7 @@ pub(crate) mod publisher;
 pub(crate) mod truth;
 pub(crate) mod worker;
 
-pub(crate) use admin::{admin, any_port, metric, usable};
+pub(crate) use admin::{admin, any_port, metric, port_for_later, usable};
 pub(crate) use client::{Client, Reply};
 pub(crate) use process::RouterProcess;
 pub(crate) use proxy::Proxy;

@@ -1,8 +1,8 @@
 //! The router as a process of its own: to be stopped, and to be read.
 
-use super::{any_port, until};
+use super::{port_for_later, until};
 use rustix::process::{Pid, Signal, kill_process};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 /// It ends with the value.
@@ -15,8 +15,7 @@ pub(crate) struct RouterProcess {
 impl RouterProcess {
     /// Follows one rank.
     pub(crate) fn start(live: &SocketAddr, replay: Option<&SocketAddr>) -> Self {
-        let [listen, admin] =
-            [0, 1].map(|_| TcpListener::bind(any_port()).unwrap().local_addr().unwrap());
+        let [listen, admin] = [0, 1].map(|_| port_for_later());
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("forebay.toml");
         let replay = replay.map(|place| format!("replay = [\"tcp://{place}\"]\n"));
