@@ -120,7 +120,8 @@ mod tests {
         assert_eq!(with(quiet), 0);
         assert_eq!(with(LoadReading { running: 2, ..quiet }), 64);
         assert_eq!(with(LoadReading { waiting: 2, ..quiet }), 64 + 1_024);
-        assert_eq!(with(LoadReading { used_tokens: Some(640), ..quiet }), 10);
+        assert_eq!(with(LoadReading { running: 2, used_tokens: Some(640), ..quiet }), 64 + 10);
+        assert_eq!(with(LoadReading { used_tokens: Some(640), ..quiet }), 0, "nobody's tokens");
         assert_eq!(with(LoadReading { kv_permille: Some(900), ..quiet }), 0);
         assert_eq!(with(LoadReading { kv_permille: Some(1_000), ..quiet }), 4_000);
     }
