@@ -230,6 +230,10 @@ impl Scratch {
         self.token_ids.clear();
         self.token_ids.reserve(bounded(length, reader));
         for _ in 0..length {
+            if let Some(token) = reader.short_unsigned() {
+                self.token_ids.push(token);
+                continue;
+            }
             let token = match reader.value()? {
                 Value::Array(2) => {
                     let first = small(reader)?;
