@@ -367,10 +367,12 @@ fn a_worker_that_was_not_heard_of_is_not_forgotten_by_the_next_stop() {
     let ((one, at_one), (_two, at_two)) = (new_engine(true), new_engine(true));
     let workers = [at_one.clone(), at_two];
     let handle = start_router(&workers, &path, vec![0]);
+    let tracked = || metric(&handle, "forebay_kv_tracked_blocks");
     for at in &workers {
+        let before = tracked();
         tell_engine(at, &"Something to keep. ".repeat(40));
+        until("it has told", || tracked() > before + 5.5);
     }
-    until("both have told", || metric(&handle, "forebay_kv_tracked_blocks") > 10.0);
     stop(handle);
     let kept = std::fs::read(&path).unwrap();
 
