@@ -7,7 +7,7 @@
 //! meet in [`mailbox`] and nowhere else.
 //!
 //! # The path of a request
-//! `ingress → parse → admit → render → index → select → dispatch → relay → account`, called in this order by
+//! `ingress → parse → admit → render → index → select → queue → dispatch → relay → account`, called in this order by
 //! `shard/request.rs`, the file to open first.
 //!
 //! # Import order
@@ -33,6 +33,8 @@ pub mod admit;
 pub mod render;
 pub mod index;
 pub mod select;
+pub mod queue;
+pub mod handoff;
 pub mod dispatch;
 pub mod relay;
 // Planes.

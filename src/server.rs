@@ -4,7 +4,7 @@
 use crate::base::limits::SHARDS_MAX;
 use crate::base::{Clock, ShardIndex};
 use crate::block::KeySeed;
-use crate::config::Config;
+use crate::config::{Config, Reloader};
 use crate::control::{self, ControlSetup};
 use crate::index;
 use crate::ingress;
@@ -58,7 +58,27 @@ pub enum StartError {
 ///
 /// # Errors
 /// [`StartError`]; nothing runs then.
-pub fn start(mut config: Config, signals: bool) -> Result<ServerHandle, StartError> {
+pub fn start(config: Config, signals: bool) -> Result<ServerHandle, StartError> {
+    begin(config, signals, None)
+}
+
+/// The same, for a configuration that can be read again: `POST /admin/reload`, with `signals` also SIGHUP.
+///
+/// # Errors
+/// [`StartError`]; nothing runs then.
+pub fn start_reloadable(
+    config: Config,
+    signals: bool,
+    reloader: Reloader,
+) -> Result<ServerHandle, StartError> {
+    begin(config, signals, Some(reloader))
+}
+
+fn begin(
+    mut config: Config,
+    signals: bool,
+    reloader: Option<Reloader>,
+) -> Result<ServerHandle, StartError> {
     config.resolve_cores(&available_cores());
     let shard_count = config.cores.len();
     if shard_count == 0 || shard_count > SHARDS_MAX {
@@ -85,7 +105,7 @@ pub fn start(mut config: Config, signals: bool) -> Result<ServerHandle, StartErr
         .and_then(|admin| admin.set_nonblocking(true).map(|()| admin))
         .map_err(|source| StartError::Listen { key: "admin", address: config.admin, source })?;
     config.admin = admin.local_addr()?;
-    launch(Arc::new(config), driver, listeners, admin, signals)
+    launch(Arc::new(config), driver, listeners, admin, (signals, reloader))
 }
 
 fn launch(
@@ -93,13 +113,12 @@ fn launch(
     driver: Driver,
     listeners: Vec<TcpListener>,
     admin: TcpListener,
-    signals: bool,
+    (signals, reloader): (bool, Option<Reloader>),
 ) -> Result<ServerHandle, StartError> {
     let clock = Clock::start();
     let snapshot = config.index.snapshot.as_deref().and_then(last_snapshot);
     let new_seed = || KeySeed(fastrand::u64(..));
     let seed = snapshot.as_ref().map_or_else(new_seed, |snapshot| snapshot.header().seed);
-    let board = Arc::new(LoadBoard::new());
     let (reader, slices) = index::index(listeners.len(), seed, config.limits.index_bytes_max);
     let mut wakes = Vec::new();
     let mut sources = Vec::new();
@@ -109,6 +128,8 @@ fn launch(
         sources.push(source);
     }
     let (end, ends) = wire(wakes);
+    let bells = end.shards.iter().map(|port| Arc::clone(&port.bell)).collect();
+    let board = Arc::new(LoadBoard::with_bells(bells));
     let mut shards = Vec::new();
     let parts = ends.into_iter().zip(listeners).zip(sources).zip(slices).zip(config.cores.clone());
     for ((((end, listener), wake), slice), core) in parts {
@@ -121,6 +142,7 @@ fn launch(
             wake,
             board: Arc::clone(&board),
             index: reader.clone(),
+            tenant_seed: seed.0,
             slice,
             end,
         };
@@ -139,6 +161,7 @@ fn launch(
         admin,
         stopped,
         signals,
+        reloader,
     };
     let control = std::thread::Builder::new().name("control".into()).spawn(move || {
         if let Err(error) = control::run(setup) {

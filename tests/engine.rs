@@ -7,7 +7,7 @@
     reason = "helpers of tests may stop the test"
 )]
 
-use forebay::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText, Wire};
+use forebay::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -477,8 +477,6 @@ async fn evictions_are_announced() {
 
 #[test]
 fn settings_and_ports_are_checked() {
-    let sglang = Engine::start(EngineConfig { wire: Wire::Sglang, ..fast() });
-    assert!(matches!(sglang, Err(EngineError::NotAvailable(_))));
     let engine = start(fast());
     let taken = Engine::start(EngineConfig { listen: engine.addr(), ..fast() });
     assert!(matches!(taken, Err(EngineError::Listen { .. })), "{taken:?}");

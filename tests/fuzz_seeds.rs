@@ -12,6 +12,8 @@
 use proptest::prelude::{ProptestConfig, any, proptest};
 use std::path::Path;
 
+#[path = "../fuzz/checks/handoff.rs"]
+mod handoff;
 #[path = "../fuzz/checks/http_body.rs"]
 mod http_body;
 #[path = "../fuzz/checks/http_head.rs"]
@@ -103,6 +105,7 @@ mod replay {
     target!(http_head);
     target!(http_body);
     target!(json_scan);
+    target!(handoff);
     target!(kv_decode);
     target!(load_report);
     target!(recording);

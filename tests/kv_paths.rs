@@ -7,7 +7,7 @@
     reason = "a test that fails must stop"
 )]
 
-use forebay::base::{DpRank, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
+use forebay::base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex};
 use forebay::block::{BlockKey, KeySeed, RootName, Vocabulary};
 use forebay::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::config::KvConfig;
@@ -18,7 +18,9 @@ use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::render::render;
 use forebay::select::{PickRequest, Policy, RoundRobin, TierOverlaps, pick, weigh_tiers};
-use forebay::worker::{FleetSnapshot, LoadBoard, LoadReports, ModelText, Rank, Role, TierRanks};
+use forebay::worker::{
+    FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Role, RoomLimits, TierRanks,
+};
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_str, write_uint};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -210,9 +212,13 @@ fn fleet(ranks: u16) -> FleetSnapshot {
         address: SocketAddr::from(([127, 0, 0, 1], 1)),
         block_size_tokens: BLOCK_TOKENS,
         kv_block_count: 0,
+        running_max: 0,
         kv_feed_live: true,
         role: Role::Both,
-        concurrency_max: 0,
+        handoff: None,
+        topology: None,
+        room: RoomLimits::default(),
+        pool: PoolIndex(0),
         tiers: TierRanks {
             host: Some(RankIndex(HOST + number)),
             disk: Some(RankIndex(DISK + number)),
@@ -227,6 +233,7 @@ fn chosen(fleet: &FleetSnapshot, config: KvConfig, found: &Overlaps, prompt_byte
     let mut overlaps = Overlaps::new(1_024);
     weigh_tiers(fleet, &ranks, config, found, &mut overlaps);
     let request = PickRequest {
+        leg: Leg::Whole,
         ranks: &ranks,
         board: &LoadBoard::new(),
         reports: &LoadReports::new(std::time::Duration::from_secs(5)),

@@ -6,8 +6,9 @@
 #![allow(clippy::print_stdout, reason = "says how much was explored")]
 
 mod ring_models {
-    use forebay::ring::sync::{Arc, AtomicBool, AtomicUsize, Ordering, fence};
+    use forebay::ring::sync::{Arc, AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
     use forebay::ring::{Bell, Wake, latest, spsc};
+    use forebay::worker::{QueueCell, QueueLimits, QueueWanted};
     use loom::alloc::Track;
     use loom::thread;
 
@@ -117,6 +118,30 @@ mod ring_models {
         fn wake(&self) {
             self.0.store(true, Ordering::Release);
         }
+    }
+
+    /// A newcomer that found no place joins; at the same moment the only place is given back. Either the home, which looks
+    /// once after the message, finds it, or who gave it back sees the waiter and wakes the home again.
+    #[test]
+    fn nobody_waits_beside_a_free_place() {
+        loom::model(|| {
+            let limits = QueueLimits { depth_max: 1, bytes_max: 0, tokens_max: 0 };
+            let cell = Arc::new(QueueCell::default());
+            let place_taken = Arc::new(AtomicU32::new(1));
+            let (queue, place) = (Arc::clone(&cell), Arc::clone(&place_taken));
+            let ending = thread::spawn(move || {
+                place.fetch_sub(1, Ordering::Relaxed);
+                queue.room_made()
+            });
+            cell.join(limits, QueueWanted::default()).unwrap();
+            // Here the message goes to the home: its ring is Release and Acquire, and may as well be one thread.
+            let seen = cell.look();
+            let found = place_taken.load(Ordering::Relaxed) == 0;
+            let rung = ending.join().unwrap();
+            assert!(found || rung, "the place is free and the waiter sleeps");
+            // Rung after the look: the count has changed, so the home looks again.
+            assert!(!rung || found || cell.look() != seen, "rung, and the home sees nothing new");
+        });
     }
 
     #[test]
@@ -236,6 +261,102 @@ mod ring_models {
             let sleeps = consumer.is_empty();
             sending.join().unwrap();
             assert!(!sleeps || rung.load(Ordering::Acquire), "lost wake-up");
+        });
+    }
+}
+
+mod room_models {
+    use forebay::base::{NanosSinceStart, PoolIndex};
+    use forebay::ring::sync::{Arc, AtomicU32, Ordering};
+    use forebay::worker::{OpenedBy, RankLoad, RoomLimits, RoomWanted, Windows};
+    use loom::thread;
+
+    const WANTED: RoomWanted = RoomWanted { kv_tokens: 60, prefill_tokens: 0 };
+
+    /// Two that want a rank's last place, or its last tokens: never both have it, and what they give back is all there.
+    fn two_takers(limits: RoomLimits) {
+        loom::model(move || {
+            let load = Arc::new(RankLoad::default());
+            let holders = Arc::new(AtomicU32::new(0));
+            let taking = |load: Arc<RankLoad>, holders: Arc<AtomicU32>| {
+                move || {
+                    let taken = load.try_acquire(limits, WANTED);
+                    if taken {
+                        assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0, "both have it");
+                        holders.fetch_sub(1, Ordering::Relaxed);
+                        load.release(WANTED.kv_tokens);
+                    }
+                    taken
+                }
+            };
+            let other = thread::spawn(taking(Arc::clone(&load), Arc::clone(&holders)));
+            let here = taking(Arc::clone(&load), holders)();
+            let there = other.join().unwrap();
+            assert!(here || there, "nobody has it");
+            assert_eq!((load.in_flight(), load.kv_tokens()), (0, 0));
+            assert_eq!(load.ended(), u64::from(here) + u64::from(there));
+        });
+    }
+
+    #[test]
+    fn the_last_place_goes_to_one() {
+        two_takers(RoomLimits { places_max: 1, ..RoomLimits::default() });
+    }
+
+    #[test]
+    fn the_last_tokens_go_to_one() {
+        two_takers(RoomLimits { kv_tokens_max: 100, ..RoomLimits::default() });
+    }
+
+    /// Places and tokens are one word: who looks from a third thread never sees one without the other.
+    #[test]
+    fn places_and_tokens_come_and_go_together() {
+        loom::model(|| {
+            let load = Arc::new(RankLoad::default());
+            let theirs = Arc::clone(&load);
+            let other = thread::spawn(move || {
+                assert!(theirs.try_acquire(RoomLimits::default(), WANTED));
+                theirs.release(WANTED.kv_tokens);
+            });
+            // An empty rank takes any size; one that holds 60 tokens has no room for 60 more under 100.
+            let limits = RoomLimits { kv_tokens_max: 100, ..RoomLimits::default() };
+            if load.try_acquire(limits, WANTED) {
+                load.release(WANTED.kv_tokens);
+            }
+            other.join().unwrap();
+            assert_eq!((load.in_flight(), load.kv_tokens()), (0, 0));
+        });
+    }
+
+    #[test]
+    fn two_that_open_a_window_are_one_opening() {
+        loom::model(|| {
+            let windows = Arc::new(Windows::new());
+            let (pool, now) = (PoolIndex(0), NanosSinceStart(10));
+            let theirs = Arc::clone(&windows);
+            let opening =
+                thread::spawn(move || theirs.open(pool, OpenedBy::Here, now, NanosSinceStart(90)));
+            let here = windows.open(pool, OpenedBy::Here, now, NanosSinceStart(100));
+            let there = opening.join().unwrap();
+            assert!(here != there, "opened by {}", u32::from(here) + u32::from(there));
+            assert_eq!((windows.edges(), windows.openings(pool)), (1, 1));
+            assert_eq!(windows.open_until(pool, now), Some(NanosSinceStart(100)));
+            assert!(windows.may_be_open(now));
+        });
+    }
+
+    #[test]
+    fn openings_and_closings_alternate() {
+        loom::model(|| {
+            let windows = Arc::new(Windows::new());
+            let (pool, now, until) = (PoolIndex(0), NanosSinceStart(10), NanosSinceStart(90));
+            assert!(windows.open(pool, OpenedBy::Here, now, until));
+            let theirs = Arc::clone(&windows);
+            let closing = thread::spawn(move || theirs.close(pool, OpenedBy::Here, now));
+            let opened = windows.open(pool, OpenedBy::Here, now, until);
+            assert!(closing.join().unwrap(), "it was open all the time");
+            assert_eq!(opened, windows.open_here_until(pool, now).is_some());
+            assert_eq!(windows.edges(), 2 + u64::from(opened));
         });
     }
 }

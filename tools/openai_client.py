@@ -8,6 +8,8 @@ env:   FOREBAY   program under test, default target/release/forebay
 import argparse
 import asyncio
 import sys
+import tempfile
+import threading
 import time
 
 from rig import Missing, Rig, Score, get, samples, total
@@ -146,6 +148,46 @@ def concurrent(url):
     score.check("128 at once: both workers served", len(workers) == 2, workers)
 
 
+def queue_comments(rig, engine):
+    """A router that gives the engine one request at a time and tells those who wait where they stand."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write('rank_concurrency_max = 1\n[queue]\nsse_comments = true\nwait_max = "2s"\n')
+        file.flush()
+        router = rig.router([engine.url], "--config", file.name)
+    client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="unused", max_retries=0, timeout=20)
+
+    def behind(tokens, call):
+        """The result of `call` while another request keeps the engine busy."""
+        ask = client.chat.completions.create
+        other = threading.Thread(target=lambda: ask(model=MODEL, messages=CHAT, max_tokens=tokens))
+        other.start()
+        until_running([engine], 1, 2.0)
+        try:
+            return call()
+        finally:
+            other.join()
+
+    def stream():
+        stream = client.chat.completions.create(model=MODEL, messages=CHAT, max_tokens=12, stream=True)
+        chunks = [chunk for chunk in stream if chunk.choices]
+        return stream.response.headers, "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+    direct, text = stream()
+    score.check("comments: a stream that need not wait names its worker", direct.get("x-forebay-worker"))
+    head, waited = behind(100, stream)
+    score.check("comments: a stream that waited has the same text", text and waited == text, waited)
+    score.check("comments: its head came before a worker was known", "x-forebay-worker" not in head and head.get("x-request-id"), dict(head))
+    error = behind(800, lambda: raised(openai.APIError, stream))
+    code = error and error.code
+    score.check("comments: a wait that is too long raises APIError in the stream", code == "rate_limit_exceeded", error)
+
+    def responses():
+        return list(client.responses.create(model=MODEL, input="Say hello.", stream=True))
+
+    error = behind(800, lambda: raised(openai.APIError, responses))
+    score.check("comments: the same for responses", error is not None and "got free" in str(error), error)
+
+
 def guarded(group, *arguments):
     """Runs a group of checks; what it raises fails it, and the other groups still run."""
     try:
@@ -170,6 +212,7 @@ def main():
         guarded(errors, client, router.url)
         guarded(cancels, client, router, engines, given.cancel_ms_max)
         guarded(concurrent, router.url)
+        guarded(queue_comments, rig, engines[0])
         score.check("admin: /workers lists both", all(url.split("//")[1] in get(f"{router.admin}/workers")[1] for url in urls))
         score.check("router: stops cleanly on SIGTERM", router.stop() == 0, router.child.returncode)
     return score.finish()

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
 pub(crate) const ENDPOINTS_MAX: usize = 16;
 /// Reasons that have counters of their own; `parse::Reason::index` stays below it.
-const REASONS_MAX: usize = 32;
+pub(crate) const REASONS_MAX: usize = 32;
 /// Statuses 100 to 599.
 const STATUSES: usize = 500;
 /// Predicted minus reported overlap is counted from minus to plus this many blocks; beyond it in the end buckets.
@@ -59,6 +59,34 @@ pub enum Count {
     KvOpsApplied,
     /// Hints to other shards dropped because the ring was full.
     MeshDropped,
+    /// Times that a home looked at its queues.
+    QueueTurns,
+    /// Requests that left a queue with a lease.
+    QueueGrants,
+    /// Requests that left a queue to choose again: they waited too long, or their workers had gone.
+    QueueReroutes,
+    /// Leases that came for a request which had given up meanwhile.
+    GrantsReturned,
+    /// Requests that left a queue because their client did.
+    QueueLeft,
+    /// Requests that left a queue because their time was over.
+    QueueExpired,
+    /// Refusals of engines for lack of room (429, 503, 529) that did not reach a client.
+    EngineRefusals,
+    /// Prefill legs that were sent by the shard that has the request.
+    PrefillLegsLocal,
+    /// Prefill legs that travelled to another shard, which sent them.
+    PrefillLegsMesh,
+    /// Prefill legs that failed.
+    PrefillLegsFailed,
+    /// Prefill legs that were cancelled because their request had ended.
+    PrefillLegsCancelled,
+    /// Engines told that a request of theirs is not wanted any more.
+    Aborts,
+    /// The same not told: too many were being told already, or the engine did not answer.
+    AbortsFailed,
+    /// Requests of a model that has prefill ranks, sent whole.
+    SentWhole,
     /// Tasks that panicked; the connection was closed. Anything but 0 is a bug.
     TasksPanicked,
     /// Response body bytes relayed.
@@ -67,7 +95,7 @@ pub enum Count {
 
 impl Count {
     /// All, in order of their index.
-    pub const ALL: [(Self, &'static str); 23] = [
+    pub const ALL: [(Self, &'static str); 37] = [
         (Self::ConnectionsAccepted, "connections_accepted"),
         (Self::ConnectionsClosed, "connections_closed"),
         (Self::ConnectionsRefused, "connections_refused"),
@@ -89,6 +117,20 @@ impl Count {
         (Self::GuessedPromptsDropped, "guessed_prompts_dropped"),
         (Self::KvOpsApplied, "kv_ops_applied"),
         (Self::MeshDropped, "mesh_dropped"),
+        (Self::QueueTurns, "queue_turns"),
+        (Self::QueueGrants, "queue_grants"),
+        (Self::QueueReroutes, "queue_reroutes"),
+        (Self::GrantsReturned, "queue_grants_returned"),
+        (Self::QueueLeft, "queue_left"),
+        (Self::QueueExpired, "queue_expired"),
+        (Self::EngineRefusals, "engine_refusals"),
+        (Self::PrefillLegsLocal, "prefill_legs_local"),
+        (Self::PrefillLegsMesh, "prefill_legs_mesh"),
+        (Self::PrefillLegsFailed, "prefill_legs_failed"),
+        (Self::PrefillLegsCancelled, "prefill_legs_cancelled"),
+        (Self::Aborts, "aborts"),
+        (Self::AbortsFailed, "aborts_failed"),
+        (Self::SentWhole, "sent_whole"),
         (Self::TasksPanicked, "tasks_panicked"),
         (Self::ResponseBytes, "response_bytes"),
     ];

@@ -14,8 +14,14 @@ pub enum Stage {
     Index,
     /// Choice of the rank and its lease.
     Select,
+    /// In a queue, for those that waited.
+    Queue,
     /// From the request read completely to its bytes handed to the worker's connection: the router's own time.
     Dispatch,
+    /// A prefill leg's way over the mesh: from where its request is to where it is sent from.
+    PrefillHop,
+    /// From the prefill leg's departure to the decode leg's, for legs that leave together.
+    DecodeLag,
     /// From dispatch to the first byte of the answer.
     FirstByte,
     /// From the first byte of the request's head to the last byte of the answer.
@@ -24,12 +30,15 @@ pub enum Stage {
 
 impl Stage {
     /// All, in order of their index.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::Parse, "parse"),
         (Self::Render, "render"),
         (Self::Index, "index"),
         (Self::Select, "select"),
+        (Self::Queue, "queue"),
         (Self::Dispatch, "dispatch"),
+        (Self::PrefillHop, "prefill_hop"),
+        (Self::DecodeLag, "decode_lag"),
         (Self::FirstByte, "first_byte"),
         (Self::Total, "total"),
     ];

@@ -1,7 +1,7 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
 use crate::base::{NanosSinceStart, RankIndex};
-use crate::worker::LoadBoard;
+use crate::worker::{LoadBoard, RoomLimits, RoomWanted};
 use std::sync::Arc;
 
 /// What a request is expected to cost its rank, in tokens.
@@ -11,6 +11,16 @@ pub struct LeaseCost {
     pub prefill_tokens: u64,
     /// Prompt and output tokens whose KV the request will hold.
     pub decode_tokens: u64,
+    /// The part of them that the rank does not hold yet. Others may share the rest.
+    pub kv_tokens: u64,
+}
+
+impl LeaseCost {
+    /// What it takes of a rank's limits.
+    #[must_use]
+    pub const fn room_wanted(&self) -> RoomWanted {
+        RoomWanted { kv_tokens: self.kv_tokens, prefill_tokens: self.prefill_tokens }
+    }
 }
 
 /// One place on one rank. Dropping it returns everything.
@@ -20,30 +30,39 @@ pub struct Lease {
     rank: RankIndex,
     cost: LeaseCost,
     prefilling: bool,
+    /// The end of a prefill makes room, not only the end of the request.
+    prefill_is_bounded: bool,
     judged: bool,
 }
 
 impl Lease {
-    /// Takes a place unless `concurrency_max` (0 = no limit) are taken, or the rank's breaker refuses.
+    /// Takes a place unless one of the limits is reached, or the rank's breaker refuses.
     #[must_use]
     pub fn try_take(
         board: &Arc<LoadBoard>,
         rank: RankIndex,
         cost: LeaseCost,
-        concurrency_max: u32,
+        limits: RoomLimits,
         now: NanosSinceStart,
     ) -> Option<Self> {
         let cell = board.rank(rank)?;
-        if !cell.try_acquire(concurrency_max) {
+        if !cell.try_acquire(limits, cost.room_wanted()) {
             return None;
         }
         if !cell.claim(now) {
-            cell.release();
+            board.give_back(rank, cost.kv_tokens);
             return None;
         }
         cell.add_prefill(cost.prefill_tokens);
         cell.add_decode(cost.decode_tokens);
-        Some(Self { board: Arc::clone(board), rank, cost, prefilling: true, judged: false })
+        Some(Self {
+            board: Arc::clone(board),
+            rank,
+            cost,
+            prefilling: true,
+            prefill_is_bounded: limits.prefill_tokens_max > 0,
+            judged: false,
+        })
     }
 
     /// The rank this lease is on.
@@ -58,6 +77,9 @@ impl Lease {
             self.prefilling = false;
             if let Some(cell) = self.board.rank(self.rank) {
                 cell.sub_prefill(self.cost.prefill_tokens);
+            }
+            if self.prefill_is_bounded {
+                self.board.room_made(self.rank);
             }
         }
     }
@@ -92,7 +114,7 @@ impl Drop for Lease {
             if !self.judged {
                 cell.trial_abandoned();
             }
-            cell.release();
+            self.board.give_back(self.rank, self.cost.kv_tokens);
         }
     }
 }
@@ -101,7 +123,11 @@ impl Drop for Lease {
 mod tests {
     use super::*;
 
-    const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130 };
+    const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130, kv_tokens: 130 };
+
+    const NONE: RoomLimits = RoomLimits { places_max: 0, kv_tokens_max: 0, prefill_tokens_max: 0 };
+    const THREE: RoomLimits =
+        RoomLimits { places_max: 3, kv_tokens_max: 2 * 130, prefill_tokens_max: 0 };
 
     fn state(board: &LoadBoard) -> (u32, u64, u64) {
         let cell = board.rank(RankIndex(0)).unwrap();
@@ -111,7 +137,8 @@ mod tests {
     #[test]
     fn everything_comes_back_on_drop() {
         let board = Arc::new(LoadBoard::new());
-        let mut lease = Lease::try_take(&board, RankIndex(0), COST, 0, NanosSinceStart(0)).unwrap();
+        let mut lease =
+            Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();
         assert_eq!(state(&board), (1, 100, 130));
         lease.prefill_done();
         lease.prefill_done();
@@ -129,8 +156,13 @@ mod tests {
                     scope.spawn(|| {
                         let mut peak = 0;
                         for _ in 0..20_000 {
-                            let lease =
-                                Lease::try_take(&board, RankIndex(0), COST, 3, NanosSinceStart(0));
+                            let lease = Lease::try_take(
+                                &board,
+                                RankIndex(0),
+                                COST,
+                                THREE,
+                                NanosSinceStart(0),
+                            );
                             peak = peak.max(state(&board).0);
                             drop(lease);
                         }
@@ -148,7 +180,7 @@ mod tests {
     fn an_open_breaker_lets_one_trial_through() {
         let board = Arc::new(LoadBoard::new());
         let second = std::time::Duration::from_secs(1);
-        let take = |at| Lease::try_take(&board, RankIndex(0), COST, 0, NanosSinceStart(at));
+        let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
         let mut first = take(0).unwrap();
         first.judge_failure(NanosSinceStart(0), 1, second);
         drop(first);

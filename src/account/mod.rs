@@ -5,7 +5,7 @@ mod counters;
 mod latency;
 mod lease;
 
-pub(crate) use counters::ENDPOINTS_MAX;
 pub use counters::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
+pub(crate) use counters::{ENDPOINTS_MAX, REASONS_MAX};
 pub use latency::{Stage, StageHistograms};
 pub use lease::{Lease, LeaseCost};

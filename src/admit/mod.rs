@@ -1,6 +1,10 @@
 //! Says admit or reject before any work is done for a request: exact limits of what a shard holds at once.
 //! Runs on the shard's thread; state is plain cells of that shard.
 
+mod drain_rate;
+mod drain_rates;
 mod in_flight;
 
+pub use drain_rate::DrainRate;
+pub use drain_rates::DrainRates;
 pub use in_flight::{Admitted, Full, InFlight};

@@ -16,6 +16,14 @@ pub struct ModelIndex(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardIndex(pub u16);
 
+/// Dense number of one pool: the ranks that share models. The lowest [`ModelIndex`] among those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolIndex(pub u16);
+
+/// Number of one queue: that of its pool, or of its rank, as `queue.mode` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueIndex(pub u16);
+
 /// Data-parallel rank inside a worker, as the engines count it: from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DpRank(pub u32);
@@ -37,4 +45,4 @@ macro_rules! dense {
         }
     )*};
 }
-dense!(RankIndex, WorkerIndex, ModelIndex, ShardIndex);
+dense!(RankIndex, WorkerIndex, ModelIndex, ShardIndex, PoolIndex, QueueIndex);

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 /// Most ranks of one fleet. Further ranks are refused with a log line and not routed to.
 pub const RANKS_MAX: usize = 1_024;
+/// Most pools, and most queues: one of each rank, or one of each pool. The pool of a model's prefill ranks has the number of
+/// its other pool plus [`RANKS_MAX`].
+pub const POOLS_MAX: usize = 2 * RANKS_MAX;
 /// Most workers of one fleet; `forebay check` reports more as an error.
 pub const WORKERS_MAX: usize = 1_024;
 /// Most models with their own label in the metrics; further ones share the label `other`.
@@ -39,6 +42,10 @@ pub const READ_BYTES: usize = 16 * 1024;
 /// The same for sockets that carry a stream of small events, or nothing, for a long time: thousands of them wait in a
 /// read at once, and their buffers should stay in the caches.
 pub const STREAM_READ_BYTES: usize = 4 * 1024;
+/// The same for bodies that are thrown away: fewer reads for each.
+pub const DISCARD_READ_BYTES: usize = 64 * 1024;
+/// Reads of that size that a shard may have waiting at once; further ones are of `READ_BYTES`.
+pub const DISCARD_READS_MAX: usize = 256;
 /// Pooled buffers of each size a shard keeps; further ones are freed.
 pub const POOLED_BUFFERS_MAX: usize = 4_096;
 /// Idle upstream connections a shard keeps per address; further ones are closed.
@@ -62,8 +69,35 @@ pub const ROUTED_CHUNKS_MAX: usize = 1_024;
 pub const ROUTED_OWN_MAX: usize = 256;
 /// Work that a shard does for KV events before it lets requests run again.
 pub const APPLY_OPS_PER_TURN: usize = 1_024;
+/// Ranks that a waiting request is known to have parts of its prompt on; of more, those that hold least are left out.
+pub const HOLDINGS_MAX: usize = 16;
+/// Flows (tenant and model) of one class that keep their place in the order though they have nothing waiting. Full: all
+/// idle ones are forgotten, which lets a tenant that comes back be served a little early.
+pub const IDLE_FLOWS_MAX: usize = 4_096;
+/// How often a home looks again at a queue that is held up by what only time changes.
+pub const QUEUE_RECHECK: Duration = Duration::from_millis(50);
+/// How often a streaming client hears that its request still waits (`queue.sse_comments`). Proxies give a silent connection up
+/// after 30 s or more.
+pub const QUEUE_COMMENT_PERIOD: Duration = Duration::from_secs(2);
+/// Bytes of an engine's error that a client is told of whose stream had begun; the rest is not read.
+pub const ENGINE_ERROR_BYTES_MAX: usize = 64 * 1024;
 /// How often the latency histograms travel to the control plane.
 pub const HISTOGRAM_PERIOD: Duration = Duration::from_secs(1);
+
+/// Prompts and samples of one request, multiplied, that are handed from a prefill rank to a decode rank. A request with more
+/// is not handed off, and refused where nobody computes it whole.
+pub const HANDOFF_ITEMS_MAX: u32 = 4_096;
+/// Members of a body that a handoff may have to change, repeated ones included. A body with more is not handed off.
+pub const HANDOFF_MEMBERS_MAX: usize = 64;
+/// Bytes of a prefill rank's answer, or of one event of it, that are kept to be read. Past it the handoff has failed: what is
+/// to be handed over is a few kilobytes.
+pub const PREFILL_ANSWER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Other replicas that are listened to. Further ones are ignored and counted; limits do not hold together with them.
+pub const REPLICAS_MAX: usize = 32;
+/// Messages of other replicas that wait for the control plane, and own ones for the NATS client. Full: dropped and counted;
+/// the next full report, a second later, makes up for it.
+pub const REPLICA_MESSAGES_MAX: usize = 1_024;
 
 /// What a snapshot told of a rank and the engine has not confirmed so long after the start is forgotten, or was never claimed.
 pub const RESTORE_TIME_MAX: Duration = Duration::from_secs(60);

@@ -7,6 +7,6 @@ pub mod limits;
 mod units;
 
 pub use clock::Clock;
-pub use ids::{DpRank, ModelIndex, RankIndex, ShardIndex, WorkerIndex};
+pub use ids::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, WorkerIndex};
 pub use invariant::{broken_invariant_count, count_broken_invariant};
 pub use units::NanosSinceStart;

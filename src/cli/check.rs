@@ -1,7 +1,7 @@
 //! `forebay check`: the findings that `serve` would refuse to start with, without starting.
 
 use super::{failed, findings};
-use crate::config::{Flags, to_toml};
+use crate::config::{ConfigSource, Flags, to_toml};
 use clap::Args;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -32,7 +32,8 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
 
 /// Writes the report; the exit code says whether the file can be used.
 pub(super) fn report(args: &CheckArgs, out: &mut impl Write) -> Result<ExitCode, String> {
-    let loaded = findings::read(Some(&args.config), &Flags::default())?;
+    let source = ConfigSource { file: Some(args.config.clone()), flags: Flags::default() };
+    let loaded = source.load()?;
     let write = |out: &mut dyn Write| -> io::Result<()> {
         let mut out = out;
         findings::write(&loaded.findings, &mut out)?;

@@ -1,8 +1,9 @@
 //! `forebay engine`: one simulated engine until a signal ends it.
 
+use super::engine_role::RoleArgs;
 use super::{failed, logging, signalled};
 use crate::config::LogConfig;
-use crate::engine::{self, EngineConfig, EngineRole, Wire};
+use crate::engine::{self, EngineConfig, Refusal, Wire};
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,7 +13,9 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay engine --listen 127.0.0.1:8000 --kv-events tcp://127.0.0.1:5557\n  \
-    forebay engine --listen 127.0.0.1:8000 --ranks 2 --model tiny --itl-ms 5 --concurrency 16\n\n\
+    forebay engine --listen 127.0.0.1:8000 --ranks 2 --model tiny --itl-ms 5 --concurrency 16\n  \
+    forebay engine --listen 127.0.0.1:8001 --wire sglang --role prefill\n  \
+    forebay engine --listen 127.0.0.1:8002 --wire sglang --role decode\n\n\
     Without --model-dir it uses a small built-in tokenizer and answers to any model name.\n\
     Rank r publishes its KV events on the port of --kv-events plus r.")]
 pub(super) struct EngineArgs {
@@ -52,22 +55,26 @@ pub(super) struct EngineArgs {
     /// Milliseconds from one token of a request to its next
     #[arg(long, value_name = "X", help_heading = "Speed")]
     itl_ms: Option<f64>,
-    /// Part of the work that it does
-    #[arg(long, value_enum, default_value = "both")]
-    role: RoleArg,
+    #[command(flatten)]
+    role: RoleArgs,
+    /// Refuse requests when this many wait for a place in a rank, as vLLM's --max-num-queued-reqs
+    #[arg(long, value_name = "N", help_heading = "Overload")]
+    queued_max: Option<usize>,
+    /// How it refuses: vllm (503), sglang (503, streams an error event), 429 or 529
+    #[arg(long, value_name = "HOW", default_value = "vllm", help_heading = "Overload")]
+    refuse: Refusal,
+    /// Tell --concurrency in /server_info, as vLLM does in development mode
+    #[arg(long)]
+    dev_mode: bool,
+    /// Write a line for each request there: received_ns ended_ns outcome first_ns role meeting
+    #[arg(long, value_name = "FILE")]
+    log_times: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum WireArg {
     Vllm,
     Sglang,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum RoleArg {
-    Both,
-    Prefill,
-    Decode,
 }
 
 pub(super) fn run(args: EngineArgs) -> ExitCode {
@@ -102,11 +109,12 @@ impl EngineArgs {
             concurrency: self.concurrency.unwrap_or(default.concurrency),
             prefill_tokens_per_s: self.prefill_tokens_per_s.unwrap_or(default.prefill_tokens_per_s),
             itl_ms: self.itl_ms.unwrap_or(default.itl_ms),
-            role: match self.role {
-                RoleArg::Both => EngineRole::Both,
-                RoleArg::Prefill => EngineRole::Prefill,
-                RoleArg::Decode => EngineRole::Decode,
-            },
+            role: self.role.role(),
+            queued_max: self.queued_max,
+            refusal: self.refuse,
+            dev_mode: self.dev_mode,
+            log_times: self.log_times,
+            transfer: self.role.transfer(),
         }
     }
 }

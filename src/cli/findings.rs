@@ -1,17 +1,7 @@
-//! Reads a configuration and reports what is wrong with it, for `serve` and `check` alike.
+//! Reports what is wrong with a configuration, for `serve` and `check` alike.
 
-use crate::config::{Finding, Flags, Loaded, Severity, Source, load};
+use crate::config::{Finding, Severity};
 use std::io::{self, Write};
-use std::path::Path;
-
-/// Reads the file, if any, and lays the flags over it.
-pub(super) fn read(path: Option<&Path>, flags: &Flags) -> Result<Loaded, String> {
-    let Some(path) = path else { return Ok(load(None, flags)) };
-    let name = path.display().to_string();
-    let text =
-        std::fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    Ok(load(Some(Source { name: &name, text: &text }), flags))
-}
 
 /// Writes every finding on its own line.
 pub(super) fn write(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {

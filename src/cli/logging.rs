@@ -6,7 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging. Once per process; a second call changes nothing.
 pub(super) fn start(log: &LogConfig) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&log.level)
+    // The NATS client has words of its own for what is said once here; a level for `async_nats` brings them back.
+    let filter = EnvFilter::try_new(format!("async_nats=error,{}", log.level))
         .map_err(|error| format!("`log.level` {:?}: {error}; write for example info", log.level))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

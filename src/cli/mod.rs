@@ -6,6 +6,7 @@ mod check;
 mod cores;
 mod demo;
 mod engine;
+mod engine_role;
 mod findings;
 mod logging;
 mod record;

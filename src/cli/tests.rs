@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::config::{Policy, load};
+use crate::engine::{EngineRole, KvConnector, Refusal, Wire};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use std::time::Duration;
 
 fn parse(line: &str) -> Result<CommandLine, clap::Error> {
     CommandLine::try_parse_from(line.split_whitespace())
@@ -26,7 +28,8 @@ fn every_documented_flag_of_serve_is_taken() {
     let args = serve(
         "forebay serve --listen 127.0.0.1:1 --admin 127.0.0.1:2 --cores 0,1 --worker http://a:1 --worker http://b:1 \
          --engine vllm --health off --kv-events - --kv-events tcp://b:5557 --policy round_robin \
-         --rank-concurrency-max 8 --queue-mode off",
+         --rank-concurrency-max 8 --queue-mode endpoint --queue-depth-max 3 --queue-wait-max 10s \
+         --rejection-window 1s --nats nats://127.0.0.1:4222",
     );
     let loaded = load(None, &args.flags());
     assert_eq!(loaded.findings, []);
@@ -34,25 +37,15 @@ fn every_documented_flag_of_serve_is_taken() {
     assert_eq!(loaded.config.policy, Policy::RoundRobin);
     assert_eq!(loaded.config.workers.len(), 2);
     assert_eq!(loaded.config.workers[1].kv_events, ["tcp://b:5557"]);
-    assert_eq!(loaded.config.rank_concurrency_max, 8);
+    assert_eq!(loaded.config.flow.rank_concurrency_max, Some(8));
 }
 
 #[test]
 fn what_is_not_built_is_said_so() {
-    for flag in [
-        "--queue-mode pool",
-        "--queue-mode endpoint",
-        "--queue-depth-max 3",
-        "--queue-wait-max 10s",
-        "--rejection-window 1s",
-        "--nats nats://127.0.0.1:4222",
-        "--policy session",
-    ] {
-        let args = serve(&format!("forebay serve --worker http://a:1 {flag}"));
-        let found = load(None, &args.flags()).findings;
-        assert_eq!(found.len(), 1, "{flag}");
-        assert!(found[0].what.contains("not available in this version"), "{flag}: {}", found[0]);
-    }
+    let args = serve("forebay serve --worker http://a:1 --policy session");
+    let found = load(None, &args.flags()).findings;
+    assert_eq!(found.len(), 1);
+    assert!(found[0].what.contains("not available in this version"), "{}", found[0]);
     for command in ["simulate", "top"] {
         assert_eq!(
             parse(&format!("forebay {command}")).unwrap_err().kind(),
@@ -65,13 +58,29 @@ fn what_is_not_built_is_said_so() {
 fn the_engine_takes_every_documented_flag() {
     let line = "forebay engine --listen 127.0.0.1:1 --model m --wire vllm --ranks 2 --kv-events tcp://127.0.0.1:5557 \
                 --replay tcp://127.0.0.1:5657 --kv-blocks 9 --block-size 16 --concurrency 3 \
-                --prefill-tokens-per-s 1000 --itl-ms 2.5 --role both";
+                --prefill-tokens-per-s 1000 --itl-ms 2.5 --role both \
+                --queued-max 0 --refuse 429 --dev-mode --log-times f";
     let Command::Engine(args) = parse(line).unwrap().command else { panic!("not an engine") };
     let config = args.config();
     assert!(config.check().is_ok());
     assert_eq!((config.ranks, config.kv_blocks, config.block_size), (2, 9, 16));
     assert_eq!((config.concurrency, config.model.as_deref()), (3, Some("m")));
+    assert_eq!((config.queued_max, config.refusal), (Some(0), Refusal::TooMany));
+    assert!(config.dev_mode && config.log_times.is_some());
+    let line = "forebay engine --listen 127.0.0.1:1 --wire sglang --role prefill --bootstrap-port 8998 \
+                --register-after 2s --bootstrap-timeout 1m --waiting-timeout 30s --prefill-lost-after 5s \
+                --abort-on-close-after 0s --kv-connector nixl-push --engine-id E --kv-lease 10s --push-timeout 1m \
+                --kv-load-timeout 250ms";
+    let Command::Engine(args) = parse(line).unwrap().command else { panic!("not an engine") };
+    let config = args.config();
+    assert_eq!((config.wire, config.role), (Wire::Sglang, EngineRole::Prefill));
+    let transfer = config.transfer;
+    assert_eq!(transfer.bootstrap_port, Some(8_998));
+    assert_eq!(transfer.connector, KvConnector::NixlPush);
+    assert_eq!(transfer.kv_load_timeout, Duration::from_millis(250));
+    assert_eq!(transfer.abort_on_close_after, Some(Duration::ZERO));
     assert!(parse("forebay engine").is_err(), "--listen is needed");
+    assert!(parse("forebay engine --listen 127.0.0.1:1 --refuse 500").is_err());
     assert!(parse("forebay demo --seconds 10 --json f").is_ok());
     assert!(parse("forebay demo --seconds 0").is_err());
 }

@@ -2,8 +2,10 @@
 //! Looks at the whole configuration and reports everything; never stops at the first fault.
 
 use super::finding::{Finding, Origins};
-use super::schema::{Config, IndexConfig, LoadSource, WorkerConfig};
+use super::flow::QUEUE_CLASSES;
+use super::schema::{Config, IndexConfig, LoadSource};
 use super::url::WorkerUrl;
+use super::worker::WorkerConfig;
 use crate::base::limits::{RANKS_MAX, SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
 use std::path::Path;
@@ -25,26 +27,33 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.addresses(config);
     check.cores(config);
     check.workers(config);
+    check.roles(config);
     check.snapshot(&config.index);
     check.limits(config);
+    check.flow(&config.flow);
+    check.disaggregation(&config.flow.disaggregation);
+    check.nats(&config.nats);
     check.times(config);
     check.findings
 }
 
+/// Last class of a queue.
+const CLASS_LAST: usize = QUEUE_CLASSES as usize - 1;
+
 /// Writing all of a large fleet takes a good part of this.
 const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
 
-struct Check<'a> {
+pub(super) struct Check<'a> {
     origins: &'a Origins,
     findings: Vec<Finding>,
 }
 
 impl Check<'_> {
-    fn error(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
+    pub(super) fn error(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
         self.findings.push(Finding::error(self.origins.of(path), what, help));
     }
 
-    fn warning(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
+    pub(super) fn warning(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
         self.findings.push(Finding::warning(self.origins.of(path), what, help));
     }
 
@@ -198,6 +207,15 @@ impl Check<'_> {
             ("retry.attempts_max", wide(config.retry.attempts_max), 1, 10),
             ("retry.budget_percent", wide(config.retry.budget_percent), 0, 100),
             ("breaker.failures", wide(config.breaker.failures), 1, 1_000),
+            ("queue.depth_max", wide(config.flow.queue.depth_max), 1, 1 << 16),
+            ("queue.bytes_max", config.flow.queue.bytes_max, 1 << 16, 1 << 40),
+            ("queue.hops_max", wide(config.flow.queue.hops_max), 0, 100),
+            ("queue.overtaken_max", wide(config.flow.queue.overtaken_max), 0, 1_000),
+            ("queue.class_default", config.flow.queue.class_default.into(), 0, CLASS_LAST),
+            ("queue.kv_use_percent", wide(config.flow.queue.kv_use_percent), 0, 1_000),
+            ("rejection.share_percent", wide(config.flow.rejection.share_percent), 1, 100),
+            ("rejection.low_water_percent", wide(config.flow.rejection.low_water_percent), 0, 99),
+            ("limits.kv_demand_percent", wide(config.flow.kv_demand_percent), 0, 100_000),
             ("health.unhealthy_after", wide(config.health.unhealthy_after), 1, 1_000),
             ("health.healthy_after", wide(config.health.healthy_after), 1, 1_000),
         ];

@@ -1,11 +1,13 @@
 //! The TOML file as a [`Config`]. One line per key: name, place, form.
 
+use super::file_flow::read_flow;
+use super::file_worker::read_worker;
 use super::finding::{Finding, Origins};
 use super::reader::{
-    Reader, Section, address, count, counts, duration, parse_word, size, some_count, some_path,
-    some_text, switch, text, texts, word,
+    Reader, Section, address, count, counts, duration, parse_word, size, some_path, switch, text,
+    word,
 };
-use super::schema::{Config, EngineKind, LoadSource, Policy, WorkerConfig};
+use super::schema::{Config, Policy};
 use toml_edit::{Document, Item};
 
 /// A reading of a file: what was understood, what was not, and where each key stood.
@@ -39,10 +41,7 @@ fn read_root(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     root.read(reader, "engine", &mut config.engine, word);
     root.read(reader, "model_dir", &mut config.model_dir, some_path);
     root.read(reader, "policy", &mut config.policy, policy);
-    root.read(reader, "rank_concurrency_max", &mut config.rank_concurrency_max, count);
-    root.unavailable(reader, "rejection_window");
-    root.unavailable(reader, "nats");
-    read_queue(reader, root);
+    read_flow(reader, root, config);
     read_health(reader, root, config);
     read_kv(reader, root, config);
     read_approximate(reader, root, config);
@@ -59,7 +58,7 @@ fn read_root(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     root.finish(reader);
 }
 
-/// The words of the `session` policy and the queue are in the contract but not in this version.
+/// The word of the `session` policy is in the contract but not in this version.
 fn policy(item: &Item) -> Result<Policy, String> {
     parse_policy(item.as_str().unwrap_or_default())
 }
@@ -70,26 +69,6 @@ pub(super) fn parse_policy(text: &str) -> Result<Policy, String> {
         return Err("\"session\" is not available in this version".to_owned());
     }
     parse_word(text)
-}
-
-/// `queue.mode` from a flag or the file.
-pub(super) fn parse_queue_mode(text: &str) -> Result<(), String> {
-    match text {
-        "off" => Ok(()),
-        "pool" | "endpoint" => {
-            Err(format!("{text:?} is not available in this version; use \"off\""))
-        }
-        _ => Err(format!("{text:?} is not one of pool, endpoint, off")),
-    }
-}
-
-fn read_queue(reader: &mut Reader<'_>, root: &Section<'_>) {
-    let queue = root.section(reader, "queue");
-    let mode = |item: &Item| parse_queue_mode(item.as_str().unwrap_or_default());
-    queue.read(reader, "mode", &mut (), mode);
-    queue.unavailable(reader, "depth_max");
-    queue.unavailable(reader, "wait_max");
-    queue.finish(reader);
 }
 
 fn read_health(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
@@ -145,6 +124,9 @@ fn read_limits(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config)
     section.read(reader, "connections_max", &mut limits.connections_max, count);
     section.read(reader, "buffered_bytes_max", &mut limits.buffered_bytes_max, size);
     section.read(reader, "index_bytes_max", &mut limits.index_bytes_max, size);
+    let flow = &mut config.flow;
+    section.read(reader, "router_in_flight_max", &mut flow.router_in_flight_max, count);
+    section.read(reader, "kv_demand_percent", &mut flow.kv_demand_percent, count);
     section.finish(reader);
 }
 
@@ -177,24 +159,4 @@ fn read_small(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) 
     log.read(reader, "requests", &mut config.log.requests, switch);
     log.read(reader, "level", &mut config.log.level, text);
     log.finish(reader);
-}
-
-fn read_worker(reader: &mut Reader<'_>, section: &Section<'_>) -> WorkerConfig {
-    let mut worker = WorkerConfig::default();
-    section.read(reader, "url", &mut worker.url, text);
-    section.read(reader, "name", &mut worker.name, some_text);
-    section.read(reader, "model_dir", &mut worker.model_dir, some_path);
-    section.read(reader, "kv_events", &mut worker.kv_events, texts);
-    section.read(reader, "replay", &mut worker.replay, texts);
-    section.read(reader, "kv_topic", &mut worker.kv_topic, text);
-    section.read(reader, "engine", &mut worker.engine, |item| word::<EngineKind>(item).map(Some));
-    section.read(reader, "api_key", &mut worker.api_key, some_text);
-    section.read(reader, "concurrency_max", &mut worker.concurrency_max, some_count);
-    section.read(reader, "ranks", &mut worker.ranks, some_count);
-    section.read(reader, "models", &mut worker.models, texts);
-    section.read(reader, "block_size", &mut worker.block_size_tokens, some_count);
-    let source = |item: &Item| word::<LoadSource>(item).map(Some);
-    section.read(reader, "load_source", &mut worker.load_source, source);
-    section.finish(reader);
-    worker
 }

@@ -1,9 +1,11 @@
 //! The command line laid over the file: flags win, and their faults become findings like any other.
 
-use super::file::{parse_policy, parse_queue_mode};
+use super::file::parse_policy;
 use super::finding::{Finding, Origin, Origins};
+use super::quantity::parse_duration;
 use super::reader::{parse_address, parse_word};
-use super::schema::{Config, WorkerConfig};
+use super::schema::Config;
+use super::worker::{WorkerConfig, WorkerRole};
 use std::path::PathBuf;
 
 /// The flags of `serve` that set a key, as written. Absent ones leave the file's value.
@@ -15,8 +17,13 @@ pub struct Flags {
     pub admin: Option<String>,
     /// `--cores`, split at commas.
     pub cores: Vec<usize>,
-    /// `--worker`, repeated. Replaces the file's workers; one that the file knows keeps its settings.
+    /// `--worker`, repeated. With `--prefill` and `--decode` it replaces the file's workers; one that the file knows keeps
+    /// its settings.
     pub workers: Vec<String>,
+    /// `--prefill`, repeated: a worker with that role, after those of `--worker`.
+    pub prefill: Vec<String>,
+    /// `--decode`, repeated: a worker with that role, after those of `--prefill`.
+    pub decode: Vec<String>,
     /// `--engine`.
     pub engine: Option<String>,
     /// `--health on|off`.
@@ -31,8 +38,14 @@ pub struct Flags {
     pub rank_concurrency_max: Option<u32>,
     /// `--queue-mode`.
     pub queue_mode: Option<String>,
-    /// `--queue-depth-max`, `--queue-wait-max`, `--rejection-window` and `--nats` that were given.
-    pub unavailable: Vec<String>,
+    /// `--queue-depth-max`.
+    pub queue_depth_max: Option<u32>,
+    /// `--queue-wait-max`.
+    pub queue_wait_max: Option<String>,
+    /// `--rejection-window`.
+    pub rejection_window: Option<String>,
+    /// `--nats`.
+    pub nats: Option<String>,
     /// `--log-json`.
     pub log_json: bool,
     /// `--log-requests`.
@@ -63,9 +76,7 @@ impl Merge<'_> {
         self.set(flags.policy.as_deref(), "policy", "--policy", |config, text| {
             parse_policy(text).map(|policy| config.policy = policy)
         });
-        self.set(flags.queue_mode.as_deref(), "queue.mode", "--queue-mode", |_, text| {
-            parse_queue_mode(text)
-        });
+        self.apply_flow(flags);
         self.set(flags.health.as_deref(), "health.enabled", "--health", |config, text| {
             config.health.enabled = match text {
                 "on" => true,
@@ -76,9 +87,33 @@ impl Merge<'_> {
         });
         self.apply_plain(flags);
         self.apply_workers(flags);
-        for flag in &flags.unavailable {
-            let what = format!("{flag} is not available in this version");
-            self.findings.push(Finding::error(Origin::Flag(flag.clone()), what, "leave it out"));
+    }
+
+    fn apply_flow(&mut self, flags: &Flags) {
+        self.set(flags.queue_mode.as_deref(), "queue.mode", "--queue-mode", |config, text| {
+            parse_word(text).map(|mode| config.flow.queue.mode = mode)
+        });
+        let wait = flags.queue_wait_max.as_deref();
+        self.set(wait, "queue.wait_max", "--queue-wait-max", |config, text| {
+            parse_duration(text).map(|wait| config.flow.queue.wait_max = wait)
+        });
+        let window = flags.rejection_window.as_deref();
+        self.set(window, "rejection_window", "--rejection-window", |config, text| {
+            parse_duration(text).map(|window| config.flow.rejection_window = window)
+        });
+        self.set(flags.nats.as_deref(), "nats.url", "--nats", |config, text| {
+            config.nats.url = Some(text.to_owned());
+            Ok(())
+        });
+        if let Some(max) = flags.rank_concurrency_max {
+            self.config.flow.rank_concurrency_max = Some(max);
+            let origin = Origin::Flag("--rank-concurrency-max".to_owned());
+            self.origins.set("rank_concurrency_max".to_owned(), origin);
+        }
+        if let Some(max) = flags.queue_depth_max {
+            self.config.flow.queue.depth_max = max;
+            let origin = Origin::Flag("--queue-depth-max".to_owned());
+            self.origins.set("queue.depth_max".to_owned(), origin);
         }
     }
 
@@ -91,11 +126,6 @@ impl Merge<'_> {
             self.config.model_dir = Some(dir.clone());
             self.origins.set("model_dir".to_owned(), Origin::Flag("--model-dir".to_owned()));
         }
-        if let Some(max) = flags.rank_concurrency_max {
-            self.config.rank_concurrency_max = max;
-            let origin = Origin::Flag("--rank-concurrency-max".to_owned());
-            self.origins.set("rank_concurrency_max".to_owned(), origin);
-        }
         if let Some(level) = &flags.log_level {
             self.config.log.level.clone_from(level);
             self.origins.set("log.level".to_owned(), Origin::Flag("--log-level".to_owned()));
@@ -105,13 +135,21 @@ impl Merge<'_> {
     }
 
     fn apply_workers(&mut self, flags: &Flags) {
-        if !flags.workers.is_empty() {
+        let of_role = |urls: &'_ [String], flag: &'static str, role: Option<WorkerRole>| {
+            urls.iter().map(|url| (url.clone(), flag, role)).collect::<Vec<_>>()
+        };
+        let mut wanted = of_role(&flags.workers, "--worker", None);
+        wanted.extend(of_role(&flags.prefill, "--prefill", Some(WorkerRole::Prefill)));
+        wanted.extend(of_role(&flags.decode, "--decode", Some(WorkerRole::Decode)));
+        if !wanted.is_empty() {
             let from_file = std::mem::take(&mut self.config.workers);
-            for (position, url) in flags.workers.iter().enumerate() {
-                let known = from_file.iter().find(|worker| worker.url == *url).cloned();
-                let new = || WorkerConfig { url: url.clone(), ..WorkerConfig::default() };
-                self.config.workers.push(known.unwrap_or_else(new));
-                let origin = Origin::Flag(format!("--worker {url}"));
+            for (position, (url, flag, role)) in wanted.into_iter().enumerate() {
+                let origin = Origin::Flag(format!("{flag} {url}"));
+                let known = from_file.iter().find(|worker| worker.url == url).cloned();
+                let mut worker =
+                    known.unwrap_or_else(|| WorkerConfig { url, ..WorkerConfig::default() });
+                worker.role = role.unwrap_or(worker.role);
+                self.config.workers.push(worker);
                 self.origins.forget(&format!("worker.{position}"));
                 self.origins.set(format!("worker.{position}"), origin);
             }

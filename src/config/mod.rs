@@ -3,28 +3,46 @@
 //! a secret.
 
 mod check;
+mod check_disaggregation;
+mod check_flow;
+mod disaggregation;
+#[cfg(test)]
+mod disaggregation_tests;
 mod effective;
 mod file;
+mod file_flow;
+mod file_worker;
 mod finding;
 mod flags;
+mod flow;
 mod nearest;
 mod quantity;
 mod reader;
+mod reload;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod url;
+mod worker;
 
+pub use disaggregation::{DisaggregationConfig, Fallback};
 pub use effective::{to_json, to_toml};
 pub use finding::{Finding, Origin, Origins, Severity};
 pub use flags::Flags;
+pub use flow::{
+    FlowConfig, NatsConfig, QUEUE_CLASSES, QueueConfig, QueueMode, RANK_CONCURRENCY_UNKNOWN,
+    RejectionConfig, TenantConfig,
+};
 pub use quantity::{format_duration, format_size, parse_duration, parse_size};
+pub use reload::{Changes, ConfigSource, ReloadError, Reloader};
 pub use schema::{
     ApproximateConfig, BreakerConfig, Config, EngineKind, HealthConfig, IndexConfig, KvConfig,
     LimitsConfig, LoadConfig, LoadSource, LogConfig, Policy, RetryConfig, TimeoutsConfig, Word,
-    WorkerConfig,
 };
 pub use url::{WorkerUrl, WorkerUrlError};
+pub use worker::{
+    HandoffConfig, KvFlow, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
+};
 
 /// A file as it was given.
 #[derive(Clone, Copy, Debug)]

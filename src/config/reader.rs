@@ -158,12 +158,9 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// A key of the contract that this version does not have.
-    pub(super) fn unavailable(&self, reader: &mut Reader<'_>, key: &str) {
-        if let Some((origin, _)) = self.known(reader, key) {
-            let what = format!("`{}{key}` is not available in this version", self.shown);
-            reader.findings.push(Finding::error(origin, what, "remove the line"));
-        }
+    /// Is the key there, as a string?
+    pub(super) fn is_text(&self, key: &str) -> bool {
+        self.table.and_then(|table| table.get(key)).is_some_and(Item::is_str)
     }
 
     /// Notes the keys that nobody asked for.

@@ -1,6 +1,8 @@
 //! The effective configuration as types. Every field is a key of the file under the same words; the defaults
 //! here are the documented ones. Plain data: built by the loader, read by every plane.
 
+use super::flow::{FlowConfig, NatsConfig};
+use super::worker::WorkerConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,8 +26,11 @@ pub struct Config {
     pub model_dir: Option<PathBuf>,
     /// `policy`: how a rank is chosen.
     pub policy: Policy,
-    /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit.
-    pub rank_concurrency_max: u32,
+    /// Limits, queues, the rejection window: `rank_concurrency_max`, `rejection_window`, `[queue]`, `[rejection]`,
+    /// `[[tenant]]`.
+    pub flow: FlowConfig,
+    /// `[nats]`.
+    pub nats: NatsConfig,
     /// `[kv]`.
     pub kv: KvConfig,
     /// `[approximate]`.
@@ -44,38 +49,6 @@ pub struct Config {
     pub breaker: BreakerConfig,
     /// `[log]`.
     pub log: LogConfig,
-}
-
-/// One `[[worker]]` table or one `--worker` flag. What is not given is discovered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WorkerConfig {
-    /// `url`: `http://host:port`.
-    pub url: String,
-    /// `name`: shown to people; `host:port` when absent.
-    pub name: Option<String>,
-    /// `model_dir`: tokenizer and chat template of this worker's model.
-    pub model_dir: Option<PathBuf>,
-    /// `kv_events`: ZMQ endpoints, one per rank, or one base (`tcp`, port + rank) for all. A host `*` is the
-    /// worker's; `bind:tcp://…` where the engine connects to the router.
-    pub kv_events: Vec<String>,
-    /// `replay`: ZMQ endpoints that repeat old batches, in the same form.
-    pub replay: Vec<String>,
-    /// `kv_topic`: prefix that the events' topic must have; empty takes all.
-    pub kv_topic: String,
-    /// `engine`: what this worker speaks.
-    pub engine: Option<EngineKind>,
-    /// `api_key`: sent as `Authorization: Bearer …` to this worker. Never printed.
-    pub api_key: Option<String>,
-    /// `concurrency_max`: most requests in flight on each of its ranks, instead of `rank_concurrency_max`.
-    pub concurrency_max: Option<u32>,
-    /// `ranks`: data-parallel ranks, where they cannot be discovered.
-    pub ranks: Option<u32>,
-    /// `models`: names it serves, where they cannot be discovered.
-    pub models: Vec<String>,
-    /// `block_size`: tokens per KV block, where it cannot be discovered.
-    pub block_size_tokens: Option<u32>,
-    /// `load_source`: where its load reports come from, instead of `load.source`.
-    pub load_source: Option<LoadSource>,
 }
 
 /// Engine families, as written in the file and on the command line.
@@ -199,7 +172,8 @@ pub struct LimitsConfig {
     pub in_flight_max: usize,
     /// `limits.connections_max`: client connections per shard.
     pub connections_max: usize,
-    /// `limits.buffered_bytes_max`: request bodies held per shard.
+    /// `limits.buffered_bytes_max`: request bodies held per shard; three times each for models with prefill workers, as
+    /// each leg has a copy.
     pub buffered_bytes_max: usize,
     /// `limits.index_bytes_max`: the whole radix index and, again, the feeds' own maps; what notes the times of guesses
     /// adds up to a sixth of it.
@@ -269,7 +243,8 @@ impl Default for Config {
             health: HealthConfig::default(),
             model_dir: None,
             policy: Policy::Kv,
-            rank_concurrency_max: 0,
+            flow: FlowConfig::default(),
+            nats: NatsConfig::default(),
             kv: KvConfig::default(),
             approximate: ApproximateConfig::default(),
             index: IndexConfig::default(),

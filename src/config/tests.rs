@@ -31,8 +31,37 @@ cores = [2, 3]
 engine = "vllm"
 policy = "power_of_two"
 rank_concurrency_max = 64
+rejection_window = "2s"
 [queue]
-mode = "off"
+mode = "endpoint"
+depth_max = 7
+bytes_max = "1MiB"
+wait_max = "3s"
+stale_after = "700ms"
+hops_max = 5
+promote_after = "4s"
+overtaken_max = 4
+class_default = 2
+tenant_header = "x-team"
+kv_use_percent = 90
+prefill_tokens_max = 50000
+sse_comments = "on"
+[rejection]
+share_percent = 40
+low_water_percent = 20
+[disaggregation]
+fallback = "reject"
+uncached_tokens_min = 128
+prefill_timeout = "30s"
+prefill_concurrency_max = 5
+decode_concurrency_max = 6
+prefill_tokens_max = 70000
+prefill_kv_use_percent = 80
+decode_kv_use_percent = 85
+[nats]
+url = "nats://127.0.0.1:4222"
+prefix = "fleet.a"
+name = "r1"
 [health]
 enabled = "off"
 interval = "250ms"
@@ -52,6 +81,8 @@ interval = "500ms"
 back_off = false
 age_max = "9s"
 [limits]
+router_in_flight_max = 99
+kv_demand_percent = 110
 head_bytes_max = "32KiB"
 head_fields_max = 64
 body_bytes_max = "8MiB"
@@ -92,8 +123,28 @@ ranks = 2
 models = ["m", "n"]
 block_size = 16
 load_source = "push"
+port_per_rank = true
+role = "prefill"
+topology = "rack-1"
+bootstrap_host = "10.0.0.1"
+bootstrap_port = 8999
 [[worker]]
 url = "http://b:1"
+[[worker]]
+url = "http://c:1"
+engine = "vllm"
+role = "prefill"
+kv_flow = "push"
+kv_engine_id = "e"
+kv_host = "10.0.0.3"
+kv_port = 5601
+kv_tp_size = 2
+kv_pp_size = 3
+[[tenant]]
+name = "batch"
+key = "sk-1"
+class_best = 3
+weight = 2
 "#;
 
 #[test]
@@ -108,6 +159,14 @@ fn every_key_is_read() {
     assert_eq!(config.index.snapshot_every, Duration::from_secs(90));
     assert_eq!(config.load.source, LoadSource::Metrics);
     assert!(!config.load.back_off);
+    let split = &config.flow.disaggregation;
+    assert_eq!((split.fallback, split.uncached_tokens_min), (Fallback::Reject, 128));
+    assert_eq!(split.prefill_timeout, Some(Duration::from_secs(30)));
+    assert_eq!(
+        (config.workers[0].role, config.workers[1].role),
+        (WorkerRole::Prefill, WorkerRole::Auto)
+    );
+    assert_eq!(config.workers[2].handoff.kv_flow, Some(KvFlow::Push));
     let worker = &config.workers[0];
     assert_eq!(worker.load_source, Some(LoadSource::Push));
     assert_eq!(worker.kv_events, ["tcp://a:5557"]);
@@ -123,6 +182,7 @@ fn every_key_is_read() {
     assert!(!printed.contains("secret") && !to_json(&config).to_string().contains("secret"));
     let mut again = Config::from_toml(&printed).unwrap();
     again.workers[0].api_key = Some("secret".to_owned());
+    again.flow.tenants[0].key = "sk-1".to_owned();
     assert_eq!(again, config);
 }
 
@@ -139,7 +199,6 @@ fn reports_everything_at_once_with_line_and_column() {
              round_robin, random; did you mean kv?",
             "forebay.toml:3:1: error: unknown key `head_bytes_max`. help: did you mean \
              `limits.head_bytes_max`?",
-            "forebay.toml:4:8: error: `nats` is not available in this version. help: remove the line",
             "forebay.toml:7:8: error: `timeouts.head`: has type integer, should be a duration in quotes, for \
              example \"10s\"",
             "forebay.toml:8:3: error: unknown key `timeouts.conect`. help: did you mean `timeouts.connect`?",
@@ -195,11 +254,6 @@ fn conflicts_and_ranges() {
         ("[load]\nage_max = \"500ms\"", "forebay.toml:2:11: warning: `load.age_max` is less"),
         ("[load]\nsource = \"ask\"", "forebay.toml:2:10: error: `load.source`"),
         ("[retry]\nattempts_max = 0", "forebay.toml:2:16: error: `retry.attempts_max` is 0"),
-        ("queue = 3", "forebay.toml:1:9: error: `queue` has type integer, not a section"),
-        (
-            "[queue]\nmode = \"pool\"",
-            "forebay.toml:2:8: error: `queue.mode`: \"pool\" is not available",
-        ),
         (
             "policy = \"session\"",
             "forebay.toml:1:10: error: `policy`: \"session\" is not available",
@@ -207,10 +261,6 @@ fn conflicts_and_ranges() {
         (
             "model_dir = \"/nonexistent\"",
             "forebay.toml:1:13: error: `model_dir` /nonexistent is not",
-        ),
-        (
-            "rank_concurrency_max = -1",
-            "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is out of",
         ),
     ] {
         only_finding(text, expected);
@@ -250,6 +300,47 @@ fn places_of_snapshots_are_checked() {
 }
 
 #[test]
+fn conflicts_and_ranges_of_back_pressure() {
+    for (text, expected) in [
+        ("queue = 3", "forebay.toml:1:9: error: `queue` has type integer, not a section"),
+        (
+            "[queue]\nmode = \"heap\"",
+            "forebay.toml:2:8: error: `queue.mode`: \"heap\" is not one of",
+        ),
+        ("[queue]\nwait_max = \"0s\"", "forebay.toml:2:12: error: `queue.wait_max` is 0"),
+        (
+            "[queue]\nclass_default = 4",
+            "forebay.toml:2:17: error: `queue.class_default` is 4, should be 0 to 3",
+        ),
+        (
+            "[queue]\ntenant_header = \"x team\"",
+            "forebay.toml:2:17: error: `queue.tenant_header` \"x team\" is no field name",
+        ),
+        (
+            "[rejection]\nshare_percent = 0",
+            "forebay.toml:2:17: error: `rejection.share_percent` is 0",
+        ),
+        ("rejection_window = \"5m\"", "forebay.toml:1:20: warning: `rejection_window` is longer"),
+        ("[[tenant]]\nname = \"a\"", "forebay.toml:1:1: error: a tenant has no `key`"),
+        ("[[tenant]]\nkey = \"a\"\nweight = 0", "forebay.toml:3:10: error: `weight` is 0"),
+        (
+            "[nats]\nurl = \"127.0.0.1:4222\"",
+            "forebay.toml:2:7: error: `nats.url` \"127.0.0.1:4222\" has no scheme",
+        ),
+        (
+            "[nats]\nprefix = \"a b\"",
+            "forebay.toml:2:10: error: `nats.prefix` \"a b\" is no subject",
+        ),
+        (
+            "rank_concurrency_max = -1",
+            "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is out of",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+}
+
+#[test]
 fn kv_endpoints_are_checked() {
     for (endpoint, good) in [
         ("tcp://127.0.0.1:5557", true),
@@ -277,6 +368,10 @@ fn flags_win_over_the_file() {
         policy: Some("random".to_owned()),
         health: Some("off".to_owned()),
         queue_mode: Some("off".to_owned()),
+        queue_depth_max: Some(3),
+        queue_wait_max: Some("4s".to_owned()),
+        rejection_window: Some("0s".to_owned()),
+        nats: Some("nats://b:4222".to_owned()),
         rank_concurrency_max: Some(9),
         ..Flags::default()
     };
@@ -288,7 +383,12 @@ fn flags_win_over_the_file() {
     assert_eq!(config.cores, [5]);
     assert_eq!(config.policy, Policy::Random);
     assert!(!config.health.enabled);
-    assert_eq!(config.rank_concurrency_max, 9);
+    assert_eq!(config.flow.rank_concurrency_max, Some(9));
+    assert_eq!(config.flow.queue.mode, QueueMode::Off);
+    assert_eq!(config.flow.queue.depth_max, 3);
+    assert_eq!(config.flow.queue.wait_max, Duration::from_secs(4));
+    assert_eq!(config.flow.rejection_window, Duration::ZERO);
+    assert_eq!(config.nats.url.as_deref(), Some("nats://b:4222"));
     assert_eq!(config.workers[0].name.as_deref(), Some("first"));
     assert_eq!(config.workers[1].kv_events, ["tcp://b:5557"]);
 }
@@ -299,8 +399,8 @@ fn faults_of_flags_are_findings_too() {
         workers: vec!["a:1".to_owned()],
         kv_events: vec!["-".to_owned(), "tcp://b:1".to_owned()],
         policy: Some("session".to_owned()),
-        queue_mode: Some("pool".to_owned()),
-        unavailable: vec!["--nats".to_owned()],
+        queue_mode: Some("heap".to_owned()),
+        nats: Some("b:4222".to_owned()),
         ..Flags::default()
     };
     let found: Vec<String> = load(None, &flags).findings.iter().map(ToString::to_string).collect();
@@ -308,12 +408,12 @@ fn faults_of_flags_are_findings_too() {
         found,
         [
             "--policy session: error: \"session\" is not available in this version",
-            "--queue-mode pool: error: \"pool\" is not available in this version; use \"off\"",
+            "--queue-mode heap: error: \"heap\" is not one of pool, endpoint, off",
             "--kv-events tcp://b:1: error: --kv-events tcp://b:1 has no --worker to belong to. help: give \
              one --kv-events per --worker, in the same order",
-            "--nats: error: --nats is not available in this version. help: leave it out",
             "--worker a:1: error: `url` \"a:1\": it does not start with http://. help: write it as \
              http://host:port",
+            "--nats b:4222: error: `nats.url` \"b:4222\" has no scheme. help: write it as nats://host:4222",
         ]
     );
 }

@@ -1,8 +1,12 @@
-//! The admin API: `/healthz`, `/readyz`, `/metrics`, `/workers`, `/debug/overlap`. Asks the control plane's loop, which owns the
-//! answers; never touches a worker, so a probe costs nothing.
+//! The admin API: `/healthz`, `/readyz`, `/metrics`, `/workers`, `/replicas`, `/debug/overlap`, `/admin/window`, `/admin/reload`. Asks the
+//! control plane's loop, which owns the answers; never touches a worker, so a probe costs nothing.
 
+use super::admin_flow;
 use super::explain::Asked;
+use super::reload;
+use super::windows;
 use crate::parse::{ApiShape, Refusal};
+use crate::worker::Leg;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
@@ -24,6 +28,8 @@ GET with ?model=NAME&prompt=TEXT, or ?model=NAME&messages=JSON for a chat, shows
 POST takes a request's whole body; ?endpoint= names its path (/v1/chat/completions if left out).
 ";
 
+const PATHS: &str = "try /healthz, /readyz, /metrics, /workers, /replicas, /admin/window, /admin/reload or /debug/overlap\n";
+
 /// A question to the loop, with the way back.
 #[derive(Debug)]
 pub(super) enum Question {
@@ -33,11 +39,19 @@ pub(super) enum Question {
     Metrics(oneshot::Sender<String>),
     /// The fleet.
     Workers(oneshot::Sender<Value>),
+    /// Other replicas; `None` without NATS.
+    Replicas(oneshot::Sender<Option<Value>>),
+    /// The rejection windows.
+    Windows(oneshot::Sender<Value>),
+    /// The same, opened or closed before.
+    SetWindow(windows::Asked, oneshot::Sender<Result<Value, windows::UnknownModel>>),
+    /// Read the configuration again.
+    Reload(oneshot::Sender<Result<Value, reload::Refused>>),
     /// Where a request would go and why.
     Overlap(Asked, oneshot::Sender<Result<Value, Refusal>>),
 }
 
-type Questions = mpsc::Sender<Question>;
+pub(super) type Questions = mpsc::Sender<Question>;
 
 /// Serves until the task is dropped.
 pub(super) async fn serve(listener: TcpListener, questions: Questions) {
@@ -52,11 +66,12 @@ fn router(questions: Questions) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/workers", get(workers))
+        .route("/replicas", get(replicas))
+        .route("/admin/window", get(admin_flow::windows).post(admin_flow::set_window))
+        .route("/admin/reload", post(admin_flow::reload))
         .route("/debug/overlap", post(overlap).get(overlap_of_prompt))
         .layer(DefaultBodyLimit::max(EXPLAINED_BYTES_MAX))
-        .fallback(|| async {
-            (StatusCode::NOT_FOUND, "try /healthz, /readyz, /metrics, /workers or /debug/overlap\n")
-        })
+        .fallback(|| async { (StatusCode::NOT_FOUND, PATHS) })
         .with_state(questions)
 }
 
@@ -78,12 +93,40 @@ async fn workers(State(questions): State<Questions>) -> Response {
     Json(list).into_response()
 }
 
+async fn replicas(State(questions): State<Questions>) -> Response {
+    match ask(&questions, Question::Replicas).await {
+        Some(Some(list)) => Json(list).into_response(),
+        Some(None) => (StatusCode::NOT_FOUND, "`nats` is not configured\n").into_response(),
+        None => gone(),
+    }
+}
+
 #[derive(Deserialize)]
 struct Explain {
     #[serde(default = "chat_completions")]
     endpoint: String,
+    leg: Option<AskedLeg>,
     #[serde(default)]
     text: bool,
+}
+
+/// The leg that is asked for, where not the route decides.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum AskedLeg {
+    Whole,
+    Prefill,
+    Decode,
+}
+
+impl From<AskedLeg> for Leg {
+    fn from(leg: AskedLeg) -> Self {
+        match leg {
+            AskedLeg::Whole => Self::Whole,
+            AskedLeg::Prefill => Self::Prefill,
+            AskedLeg::Decode => Self::Decode,
+        }
+    }
 }
 
 fn chat_completions() -> String {
@@ -95,7 +138,8 @@ async fn overlap(
     Query(explain): Query<Explain>,
     body: Bytes,
 ) -> Response {
-    let asked = Asked { endpoint: explain.endpoint, body, with_text: explain.text };
+    let Explain { endpoint, leg, text } = explain;
+    let asked = Asked { endpoint, body, leg: leg.map(Leg::from), with_text: text };
     explained(&questions, asked).await
 }
 
@@ -126,6 +170,7 @@ struct ExplainPrompt {
     messages: Option<String>,
     cache_salt: Option<String>,
     endpoint: Option<String>,
+    leg: Option<AskedLeg>,
     #[serde(default)]
     text: bool,
 }
@@ -148,7 +193,8 @@ impl ExplainPrompt {
         }
         let endpoint = self.endpoint.unwrap_or_else(|| path.to_owned());
         let body = Bytes::from(Value::Object(body).to_string());
-        Some(Asked { endpoint, body, with_text: self.text })
+        let leg = self.leg.map(Leg::from);
+        Some(Asked { endpoint, body, leg, with_text: self.text })
     }
 }
 
@@ -162,7 +208,7 @@ async fn overlap_of_prompt(
     }
 }
 
-async fn ask<T>(
+pub(super) async fn ask<T>(
     questions: &Questions,
     question: impl FnOnce(oneshot::Sender<T>) -> Question,
 ) -> Option<T> {
@@ -171,6 +217,6 @@ async fn ask<T>(
     answer.await.ok()
 }
 
-fn gone() -> Response {
+pub(super) fn gone() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response()
 }

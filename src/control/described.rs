@@ -1,8 +1,11 @@
 //! What a worker's answers say about it. Sans-IO: bodies in, a [`Description`] out; [`super::discovery`] fetches them.
 
-use super::exposition::samples;
+use super::capacity::of_sglang_info;
+use super::exposition::{Sample, samples};
+use super::handover::KvSource;
 use super::zmq::Endpoint;
-use crate::worker::Dialect;
+use crate::base::limits::RANKS_MAX;
+use crate::worker::{Dialect, Role};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -12,6 +15,8 @@ use std::sync::Arc;
 
 /// Most models of one worker that are served; further ones are left out.
 const MODELS_PER_WORKER_MAX: usize = 256;
+/// Ranks of one deployment are numbered below this.
+const RANK_NUMBER_MAX: u32 = 1 << 16;
 
 /// A worker as its own answers and the configuration describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +24,14 @@ pub(super) struct Description {
     pub(super) dialect: Dialect,
     /// Empty when any model name is to be accepted.
     pub(super) models: Vec<ServedModel>,
-    /// At least one; the position is the dp_rank.
+    /// At least one; behind one port the position is the number that requests are pinned by.
     pub(super) ranks: Vec<DescribedRank>,
-    /// True when every rank listens on its own port (SGLang's Rust server).
+    /// True when every rank listens on its own port: that of the URL plus its position.
     pub(super) port_per_rank: bool,
+    /// Which legs it serves.
+    pub(super) role: Role,
+    /// Where its KV comes from, if it prefills for others.
+    pub(super) source: Option<KvSource>,
 }
 
 /// One model name of a worker.
@@ -39,8 +48,13 @@ pub(super) struct ServedModel {
 /// One rank of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DescribedRank {
+    /// Its number within the deployment, as engines count; that of the first rank is not 0 where a URL is one of several
+    /// of a deployment.
+    pub(super) number: u32,
     pub(super) block_size_tokens: u32,
     pub(super) kv_block_count: u32,
+    /// Requests that it runs at once; further ones wait inside the engine.
+    pub(super) running_max: Option<u32>,
     pub(super) events: Option<Announced>,
     /// Known to keep blocks in tiers behind the device.
     pub(super) expects_tiers: bool,
@@ -113,39 +127,46 @@ pub(super) fn configured_model(name: &str) -> ServedModel {
     ServedModel { name: name.into(), card_json, root: None, parent: None }
 }
 
-/// vLLM: `/metrics` tells ranks (label `engine`), block size and capacity. Without any, one rank.
+/// Ranks with numbers in a row from `first` on, otherwise alike.
+pub(super) fn numbered(first: u32, count: usize, like: &DescribedRank) -> Vec<DescribedRank> {
+    let numbers = (first..).take(count);
+    numbers.map(|number| DescribedRank { number, ..like.clone() }).collect()
+}
+
+/// vLLM: `/metrics` tells ranks (label `engine`), block size and capacity. Without any, one rank. Where a deployment has
+/// several URLs, each tells of its own ranks only: they are numbered from the least one on.
 pub(super) fn ranks_of_vllm_metrics(text: &str) -> Vec<DescribedRank> {
-    let mut ranks = vec![DescribedRank::default()];
-    let mut at = |engine: u32| -> Option<usize> {
-        let position = usize::try_from(engine).ok()?;
-        if position >= crate::base::limits::RANKS_MAX {
-            return None;
-        }
-        if position >= ranks.len() {
-            ranks.resize(position + 1, DescribedRank::default());
-        }
-        Some(position)
+    let engine = |sample: &Sample| match sample.label("engine") {
+        None => Some(0),
+        Some(label) => label.parse().ok().filter(|number| *number < RANK_NUMBER_MAX),
     };
-    let mut configs = Vec::new();
-    for sample in samples(text, "vllm:num_requests_running") {
-        at(sample.number("engine").unwrap_or(0));
-    }
-    for sample in samples(text, "vllm:cache_config_info") {
-        if let Some(position) = at(sample.number("engine").unwrap_or(0)) {
-            configs.push((position, sample));
-        }
-    }
-    for (position, sample) in configs {
-        if let Some(rank) = ranks.get_mut(position) {
+    let seen: Vec<u32> =
+        samples(text, "vllm:num_requests_running").filter_map(|sample| engine(&sample)).collect();
+    let configs: Vec<(u32, Sample)> = samples(text, "vllm:cache_config_info")
+        .filter_map(|sample| Some((engine(&sample)?, sample)))
+        .collect();
+    let numbers = || seen.iter().copied().chain(configs.iter().map(|(number, _)| *number));
+    let first = if seen.is_empty() { numbers().min() } else { seen.iter().copied().min() };
+    let first = first.unwrap_or(0);
+    let in_reach = |number: &u32| {
+        number
+            .checked_sub(first)
+            .and_then(|offset| usize::try_from(offset).ok())
+            .filter(|offset| *offset < RANKS_MAX)
+    };
+    let count = numbers().filter_map(|number| in_reach(&number)).max().map_or(1, |last| last + 1);
+    let mut ranks = numbered(first, count, &DescribedRank::default());
+    for (number, sample) in configs {
+        if let Some(rank) = in_reach(&number).and_then(|offset| ranks.get_mut(offset)) {
             rank.block_size_tokens = sample.number("block_size").unwrap_or(0);
             rank.kv_block_count = sample.number("num_gpu_blocks").unwrap_or(0);
         }
     }
     // Every engine of one server is configured alike; some versions report the configuration once.
-    let first = ranks.first().cloned().unwrap_or_default();
+    let told = ranks.iter().find(|rank| rank.block_size_tokens > 0).cloned().unwrap_or_default();
     for rank in &mut ranks {
         if rank.block_size_tokens == 0 {
-            *rank = first.clone();
+            *rank = DescribedRank { number: rank.number, ..told.clone() };
         }
     }
     ranks
@@ -165,37 +186,42 @@ struct EventSource {
     topic: Option<String>,
 }
 
-/// vLLM (0.31): `/kv_event_sources` tells the stream of every rank.
-pub(super) fn events_of_vllm(body: &str, host: &str, ip: IpAddr) -> Vec<Option<Announced>> {
+/// vLLM (0.31): `/kv_event_sources` tells the stream of every rank, by its number.
+pub(super) fn events_of_vllm(
+    body: &str,
+    host: &str,
+    ip: IpAddr,
+) -> BTreeMap<u32, Option<Announced>> {
     let sources: BTreeMap<String, EventSource> = serde_json::from_str(body).unwrap_or_default();
-    let mut events = Vec::new();
-    for (rank, source) in sources {
-        let Some(position) = rank.parse::<usize>().ok() else { continue };
-        if position >= crate::base::limits::RANKS_MAX {
-            continue;
-        }
-        if position >= events.len() {
-            events.resize(position + 1, None);
-        }
+    let read = |(rank, source): (String, EventSource)| {
+        let number = rank.parse::<u32>().ok().filter(|number| *number < RANK_NUMBER_MAX)?;
         let is_zmq = source.publisher.as_deref().is_none_or(|publisher| publisher == "zmq");
         let endpoint = source.endpoint.filter(|_| source.enable_kv_cache_events && is_zmq);
         let announced = endpoint.and_then(|text| Endpoint::announced(&text, host, ip).ok());
-        if let Some(slot) = events.get_mut(position) {
-            let topic = source.topic.unwrap_or_default();
-            let replay = source.replay_endpoint;
-            let replay = replay.and_then(|text| Endpoint::parse(&text, host).ok());
-            *slot = announced.map(|endpoint| Announced { endpoint, replay, topic });
-        }
-    }
-    events
+        let topic = source.topic.unwrap_or_default();
+        let replay = source.replay_endpoint;
+        let replay = replay.and_then(|text| Endpoint::parse(&text, host).ok());
+        Some((number, announced.map(|endpoint| Announced { endpoint, replay, topic })))
+    };
+    sources.into_iter().filter_map(read).take(RANKS_MAX).collect()
 }
 
 /// SGLang: `/server_info` tells ranks, page size, capacity and (0.5.13) the event streams.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SglangInfo {
+    /// Those behind this URL's port and, with ports of their own, the next ones.
     pub(super) ranks: Vec<DescribedRank>,
     pub(super) port_per_rank: bool,
     pub(super) files: Option<String>,
+    pub(super) place: SglangPlace,
+}
+
+/// What a server says of its part in disaggregation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SglangPlace {
+    pub(super) role: Option<Role>,
+    /// Where its registry listens; not told by decode servers, which only name what they assume of others.
+    pub(super) bootstrap_port: Option<u16>,
 }
 
 /// Reads `/server_info` or `/get_server_info`, worker host known.
@@ -214,21 +240,53 @@ pub(super) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let kv_block_count = tokens.checked_div(block_size_tokens).unwrap_or(0);
     let expects_tiers =
         info.get("enable_hierarchical_cache").and_then(Value::as_bool).unwrap_or(false);
-    let mut ranks = Vec::new();
-    for rank in 0..dp_size.min(u32::try_from(crate::base::limits::RANKS_MAX).unwrap_or(u32::MAX)) {
-        let load = events.and_then(|events| sglang_load(events, rank, host));
-        let events = events.and_then(|events| sglang_events(events, rank, host));
-        ranks.push(DescribedRank {
-            block_size_tokens,
-            kv_block_count,
-            events,
-            expects_tiers,
-            load,
-        });
-    }
-    let port_per_rank = dp_size > 1 && text("frontend").as_deref() == Some("rust");
+    let deployment = info.get("deployment_info").filter(|told| told.is_object());
+    let is_rust = text("frontend").as_deref() == Some("rust");
+    let (first, count) = match deployment.filter(|_| is_rust && dp_size > 1) {
+        Some(deployment) => {
+            behind_rust(number(deployment, "dp_rank"), number(deployment, "nnodes"), dp_size)
+        }
+        None => (0, dp_size),
+    };
+    let of_rank = |rank: u32| DescribedRank {
+        number: rank,
+        block_size_tokens,
+        kv_block_count,
+        running_max: of_sglang_info(&info, rank, dp_size),
+        events: events.and_then(|events| sglang_events(events, rank, host)),
+        expects_tiers,
+        load: events.and_then(|events| sglang_load(events, rank, host)),
+    };
+    let ranks = (first..).take(usize::try_from(count).unwrap_or(usize::MAX).min(RANKS_MAX));
+    let ranks = ranks.map(of_rank).collect();
     let files = text("tokenizer_path").or_else(|| text("model_path"));
-    Some(SglangInfo { ranks, port_per_rank, files })
+    let place = sglang_place(&info, deployment.filter(|_| is_rust));
+    Some(SglangInfo { ranks, port_per_rank: dp_size > 1 && is_rust, files, place })
+}
+
+/// The Rust server has a port for each rank of its machine, from that of its first one on, and each says which rank it is
+/// (SGLang 0.5.23, `rust_server/server.py`). A URL of a later one stands for that rank alone.
+fn behind_rust(dp_rank: u32, machine_count: u32, dp_size: u32) -> (u32, u32) {
+    let here = (dp_size / machine_count.max(1)).max(1);
+    let is_first = dp_rank.is_multiple_of(here);
+    (
+        dp_rank.min(RANK_NUMBER_MAX),
+        if is_first { here.min(dp_size.saturating_sub(dp_rank).max(1)) } else { 1 },
+    )
+}
+
+fn sglang_place(info: &Value, listener: Option<&Value>) -> SglangPlace {
+    let role = match info.get("disaggregation_mode").and_then(Value::as_str) {
+        Some("prefill") => Some(Role::Prefill),
+        Some("decode") => Some(Role::Decode),
+        _ => None,
+    };
+    let port = |told: &Value| {
+        let port = told.get("disaggregation_bootstrap_port").and_then(Value::as_u64)?;
+        u16::try_from(port).ok().filter(|port| *port > 0)
+    };
+    let bootstrap_port = listener.and_then(port).or_else(|| port(info));
+    SglangPlace { role, bootstrap_port: bootstrap_port.filter(|_| role != Some(Role::Decode)) }
 }
 
 fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<Announced> {

@@ -1,14 +1,18 @@
 //! Asks a worker what it is: engine, models, ranks, block size, event streams. One task per worker calls it; every
 //! question is bounded, every answer may be missing.
 
+use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
 use super::described::{
-    Announced, DescribedRank, Description, ModelList, ServedModel, configured_model,
-    events_of_vllm, ranks_of_vllm_metrics, read_models, read_sglang_info,
+    Announced, DescribedRank, Description, ModelList, ServedModel, SglangInfo, SglangPlace,
+    configured_model, events_of_vllm, numbered, ranks_of_vllm_metrics, read_models,
+    read_sglang_info,
 };
+use super::handover;
 use super::http::{AskError, Asker};
 use super::zmq::{Endpoint, EndpointError};
+use crate::base::limits::RANKS_MAX;
 use crate::config::{EngineKind, WorkerConfig, WorkerUrl};
-use crate::worker::Dialect;
+use crate::worker::{Dialect, Role};
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -37,6 +41,8 @@ pub(super) struct Subject<'a> {
     pub(super) engine: EngineKind,
     pub(super) url: &'a WorkerUrl,
     pub(super) ip: IpAddr,
+    /// Ports of the same host at which other configured workers are.
+    pub(super) taken_ports: &'a [u16],
 }
 
 /// Describes a worker by asking it.
@@ -51,25 +57,76 @@ pub(super) async fn discover(
         EngineKind::Openai => Dialect::Openai,
         EngineKind::Auto => detect(asker, &list).await?,
     };
-    let (ranks, port_per_rank, files) = match dialect {
-        Dialect::Vllm => (vllm_ranks(asker, subject).await?, false, None),
-        Dialect::Sglang => match sglang_info(asker).await? {
-            Some(body) => read_sglang_info(&body, &subject.url.host).map_or_else(
-                || (vec![DescribedRank::default()], false, None),
-                |info| (info.ranks, info.port_per_rank, info.files),
-            ),
-            None => (vec![DescribedRank::default()], false, None),
-        },
-        Dialect::Openai => (vec![DescribedRank::default()], false, None),
+    let one = || vec![DescribedRank::default()];
+    let SglangInfo { ranks, port_per_rank, files, place } = match dialect {
+        Dialect::Vllm => plain(vllm_ranks(asker, subject).await?),
+        Dialect::Sglang => {
+            let body = sglang_info(asker).await?.unwrap_or_default();
+            read_sglang_info(&body, &subject.url.host).unwrap_or_else(|| plain(one()))
+        }
+        Dialect::Openai => plain(one()),
     };
+    let ranks = with_capacity(asker, dialect, &list.owned_by, ranks).await;
     let mut models = list.models;
     if let Some(files) = files {
         for model in models.iter_mut().filter(|model| model.parent.is_none()) {
             model.root = Some(files.clone());
         }
     }
-    let described = Description { dialect, models, ranks, port_per_rank };
-    Ok(configured(described, subject)?)
+    let role = handover::role(subject.config, place.role);
+    let described = Description { dialect, models, ranks, port_per_rank, role, source: None };
+    let mut described = configured(described, subject)?;
+    add_source(&mut described, subject, &place, true);
+    Ok(described)
+}
+
+/// What has no further answers.
+fn plain(ranks: Vec<DescribedRank>) -> SglangInfo {
+    SglangInfo { ranks, port_per_rank: false, files: None, place: SglangPlace::default() }
+}
+
+/// Where the KV of a prefill worker comes from, by all that is known of it.
+fn add_source(described: &mut Description, subject: Subject<'_>, place: &SglangPlace, asks: bool) {
+    let numbers: Vec<u32> = described.ranks.iter().map(|rank| rank.number).collect();
+    let of = || {
+        let Subject { config, url, .. } = subject;
+        handover::source(config, described.dialect, url, place, &numbers, asks)
+    };
+    described.source = (described.role == Role::Prefill).then(of);
+}
+
+/// Asks for what the first answers did not tell: how many requests each rank runs at once. It is never worth a worker:
+/// no answer leaves it unknown.
+async fn with_capacity(
+    asker: &Asker,
+    dialect: Dialect,
+    owned_by: &str,
+    mut ranks: Vec<DescribedRank>,
+) -> Vec<DescribedRank> {
+    if ranks.iter().all(|rank| rank.running_max.is_some()) {
+        return ranks;
+    }
+    match dialect {
+        Dialect::Sglang => {
+            let body = asker.get("/v1/loads?include=core").await.unwrap_or_default();
+            for (dp_rank, running_max) in of_sglang_loads(&body) {
+                if let Some(rank) = ranks.iter_mut().find(|rank| rank.number == dp_rank) {
+                    rank.running_max = rank.running_max.or(Some(running_max));
+                }
+            }
+        }
+        Dialect::Vllm => {
+            let body = asker.get("/server_info?config_format=json").await.unwrap_or_default();
+            let running_max = of_vllm_info(&body);
+            ranks.iter_mut().for_each(|rank| rank.running_max = running_max);
+        }
+        Dialect::Openai if owned_by == "llamacpp" => {
+            let running_max = of_llama_props(&asker.get("/props").await.unwrap_or_default());
+            ranks.iter_mut().for_each(|rank| rank.running_max = running_max);
+        }
+        Dialect::Openai => {}
+    }
+    ranks
 }
 
 /// Describes a worker from its configuration alone.
@@ -79,9 +136,13 @@ pub(super) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError>
         EngineKind::Sglang => Dialect::Sglang,
         EngineKind::Auto | EngineKind::Openai => Dialect::Openai,
     };
-    let ranks = vec![DescribedRank::default()];
-    let described = Description { dialect, models: Vec::new(), ranks, port_per_rank: false };
-    configured(described, subject)
+    let (role, ranks) = (handover::role(subject.config, None), vec![DescribedRank::default()]);
+    let models = Vec::new();
+    let described =
+        Description { dialect, models, ranks, port_per_rank: false, role, source: None };
+    let mut described = configured(described, subject)?;
+    add_source(&mut described, subject, &SglangPlace::default(), false);
+    Ok(described)
 }
 
 /// Lays the worker's own settings over what was found.
@@ -93,15 +154,26 @@ fn configured(
     let listed = config.kv_events.len();
     let count = config.ranks.map(|ranks| usize::try_from(ranks).unwrap_or(1));
     let count = count.unwrap_or_else(|| described.ranks.len().max(listed)).max(1);
+    let first = described.ranks.first().map_or(0, |rank| rank.number);
     let last = described.ranks.last().cloned().unwrap_or_default();
-    described.ranks.resize(count, DescribedRank { events: None, load: None, ..last });
+    let unheard = DescribedRank { events: None, load: None, ..last };
+    let known = described.ranks.len().min(count);
+    let further = numbered(first, count, &unheard).into_iter().skip(known);
+    described.ranks.truncate(count);
+    described.ranks.extend(further);
+    if let Some(own_ports) = config.port_per_rank {
+        described.port_per_rank = own_ports && described.ranks.len() > 1;
+    }
+    if described.port_per_rank {
+        leave_to_others(&mut described.ranks, subject);
+    }
     for (position, rank) in described.ranks.iter_mut().enumerate() {
         if let Some(tokens) = config.block_size_tokens {
             rank.block_size_tokens = tokens;
         }
-        let dp_rank = u32::try_from(position).unwrap_or(u32::MAX);
-        let endpoint = of_rank(&config.kv_events, dp_rank, &subject.url.host)?;
-        let replay = of_rank(&config.replay, dp_rank, &subject.url.host)?;
+        let place = (position, rank.number);
+        let endpoint = of_rank(&config.kv_events, place, &subject.url.host)?;
+        let replay = of_rank(&config.replay, place, &subject.url.host)?;
         if let Some(endpoint) = endpoint {
             let topic = config.kv_topic.clone();
             rank.events = Some(Announced { endpoint, replay, topic });
@@ -120,15 +192,29 @@ fn configured(
     Ok(described)
 }
 
-/// A rank's own endpoint of a configured list: one for each rank, or one base for all.
-fn of_rank(list: &[String], dp_rank: u32, host: &str) -> Result<Option<Endpoint>, EndpointError> {
+/// Ranks from the first one on whose port is that of another configured worker are that worker's.
+fn leave_to_others(ranks: &mut Vec<DescribedRank>, subject: Subject<'_>) {
+    let is_taken = |position: usize| {
+        let offset = u16::try_from(position).ok();
+        let port = offset.and_then(|offset| subject.url.port.checked_add(offset));
+        position > 0 && port.is_none_or(|port| subject.taken_ports.contains(&port))
+    };
+    if let Some(end) = (0..ranks.len()).find(|position| is_taken(*position)) {
+        ranks.truncate(end);
+    }
+}
+
+/// A rank's own endpoint of a configured list: one for each by position, or one base for all, which engines add the
+/// rank's number to.
+fn of_rank(
+    list: &[String],
+    (position, number): (usize, u32),
+    host: &str,
+) -> Result<Option<Endpoint>, EndpointError> {
     match list {
         [] => Ok(None),
-        [base] => Endpoint::parse(base, host)?.of_rank(dp_rank).map(Some),
-        each => {
-            let position = usize::try_from(dp_rank).unwrap_or(usize::MAX);
-            each.get(position).map(|text| Endpoint::parse(text, host)).transpose()
-        }
+        [base] => Endpoint::parse(base, host)?.of_rank(number).map(Some),
+        each => each.get(position).map(|text| Endpoint::parse(text, host)).transpose(),
     }
 }
 
@@ -187,12 +273,16 @@ async fn vllm_ranks(
     let mut ranks = ranks_of_vllm_metrics(&metrics);
     let sources = optional(asker, "/kv_event_sources").await?.unwrap_or_default();
     let events = events_of_vllm(&sources, &subject.url.host, subject.ip);
-    if events.len() > ranks.len() {
-        let last = ranks.last().cloned().unwrap_or_default();
-        ranks.resize(events.len(), last);
-    }
-    for (rank, events) in ranks.iter_mut().zip(events) {
-        rank.events = events;
+    let first = ranks.first().map_or(0, |rank| rank.number);
+    let offset = |number: u32| usize::try_from(number.checked_sub(first)?).ok();
+    let reach =
+        events.keys().filter_map(|number| offset(*number)).filter(|at| *at < RANKS_MAX).max();
+    let count = reach.map_or(0, |last| last + 1).max(ranks.len());
+    let last = ranks.last().cloned().unwrap_or_default();
+    let further = numbered(first, count, &last).into_iter().skip(ranks.len());
+    ranks.extend(further);
+    for rank in &mut ranks {
+        rank.events = events.get(&rank.number).cloned().flatten();
     }
     Ok(ranks)
 }

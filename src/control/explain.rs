@@ -10,16 +10,17 @@ use crate::account::ShardCounters;
 use crate::base::limits::RANKS_MAX;
 use crate::base::{ModelIndex, NanosSinceStart, RankIndex};
 use crate::config::{Config, Policy};
+use crate::handoff::inspect;
 use crate::http1::Method;
 use crate::index::IndexReader;
 use crate::mailbox::GuessKind;
-use crate::parse::{ApiRequest, Reason, Refusal, route, scan};
+use crate::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
 use crate::render::{Rendered, Unrenderable};
 use crate::select::{
-    BYTES_PER_TOKEN_DEFAULT, Candidates, MatchRequest, Matched, NoModel, PickRequest, RoundRobin,
-    model, pick,
+    self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
+    PickRequest, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model, output_tokens, pick,
 };
-use crate::worker::{FleetSnapshot, LoadBoard, LoadReports, Model};
+use crate::worker::{FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted};
 use axum::body::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(super) struct Asked {
     pub(super) endpoint: String,
     /// The request's body.
     pub(super) body: Bytes,
+    /// Explain this leg; `None`: the one that answers.
+    pub(super) leg: Option<Leg>,
     /// Put the rendered prompt into the answer.
     pub(super) with_text: bool,
 }
@@ -40,7 +43,7 @@ pub(super) struct Asked {
 pub(super) struct Sources<'a> {
     pub(super) config: &'a Config,
     pub(super) fleet: &'a FleetSnapshot,
-    pub(super) board: &'a LoadBoard,
+    pub(super) board: &'a Arc<LoadBoard>,
     pub(super) reports: &'a LoadReports,
     pub(super) index: &'a IndexReader,
     pub(super) counters: &'a [Arc<ShardCounters>],
@@ -61,6 +64,7 @@ pub(super) struct Explainer {
 struct Case<'a> {
     sources: &'a Sources<'a>,
     model: &'a Model,
+    leg: Leg,
     prompt_bytes: u64,
     bytes_per_token: f32,
 }
@@ -97,8 +101,19 @@ impl Explainer {
             0 => u64::try_from(asked.body.len()).unwrap_or(u64::MAX),
             matched => matched,
         };
-        let case = Case { sources, model, prompt_bytes, bytes_per_token: ratio };
-        let choice = self.choose(&case);
+        let mut case =
+            Case { sources, model, leg: Leg::Whole, prompt_bytes, bytes_per_token: ratio };
+        let route = self.route(&asked.body, endpoint, &case);
+        case.leg = asked.leg.unwrap_or(match route {
+            Ok(Route::Pair) => Leg::Decode,
+            Ok(Route::Whole(_)) | Err(_) => Leg::Whole,
+        });
+        let choice = self.choose(&case, None);
+        // The other half of a pair, near the one that is chosen.
+        let prefill = choice.rank.filter(|_| case.leg == Leg::Decode).and_then(|decode| {
+            let prefill = Case { leg: Leg::Prefill, ..case };
+            self.choose(&prefill, Some(decode)).rank
+        });
         let ranks: Vec<Value> =
             model.ranks.iter().filter_map(|&rank| self.rank(rank, &case)).collect();
         let text = asked.with_text.then(|| String::from_utf8_lossy(self.matched.text()));
@@ -113,11 +128,16 @@ impl Explainer {
             "model": &*model.name,
             "policy": sources.config.policy.name(),
             "prompt": prompt,
+            "route": route_name(route),
+            "route_because": route_because(route),
+            "route_refused": route.err().map(NoPair::why),
+            "leg": leg_name(case.leg),
             "block_sizes": model.roots.iter().map(|root| root.block_size_tokens).collect::<Vec<_>>(),
             "bytes_per_token": ratio,
             "bytes_per_token_learnt": learnt.is_some(),
             "chosen": choice.rank.and_then(|rank| named(rank, sources.fleet)),
             "because": choice.because,
+            "prefill_chosen": prefill.and_then(|rank| named(rank, sources.fleet)),
             "by_chance": choice.by_chance,
             "none_because": choice.none_because,
             "ranks": ranks,
@@ -148,6 +168,7 @@ impl Explainer {
 
     fn request<'a>(&'a self, case: &Case<'a>) -> PickRequest<'a> {
         PickRequest {
+            leg: case.leg,
             ranks: self.candidates.ranks(),
             board: case.sources.board,
             reports: case.sources.reports,
@@ -159,22 +180,86 @@ impl Explainer {
         }
     }
 
-    fn choose(&mut self, case: &Case<'_>) -> Choice {
-        let Sources { config, fleet, board, now, .. } = *case.sources;
-        if self.candidates.collect(fleet, case.model, board, &[], now).is_err() {
+    /// One rank or two?
+    fn route(&mut self, body: &[u8], endpoint: Endpoint, case: &Case<'_>) -> Result<Route, NoPair> {
+        let Sources { fleet, .. } = *case.sources;
+        let mut candidates = std::mem::take(&mut self.candidates);
+        let asked = RouteRequest {
+            fleet,
+            model: case.model,
+            request: PickRequest { ranks: &[], ..self.request(case) },
+            pin: None,
+            tried: &[],
+            rules: RouteRules::of(&fleet.flow.disaggregation),
+        };
+        let wanted = inspect(body, endpoint).ok();
+        let can_hand_off =
+            |handoff: &Handoff| wanted.as_ref().is_some_and(|w| w.can_hand_off(handoff));
+        let found = select::route(&asked, &mut candidates, can_hand_off);
+        self.candidates = candidates;
+        found
+    }
+
+    fn collect(&mut self, case: &Case<'_>, near: Option<RankIndex>) -> bool {
+        let Sources { fleet, board, now, .. } = *case.sources;
+        let seeking = Seeking { leg: case.leg, near, ..Seeking::default() };
+        self.candidates.collect(fleet, case.model, board, seeking, now).is_ok()
+    }
+
+    fn choose(&mut self, case: &Case<'_>, near: Option<RankIndex>) -> Choice {
+        let policy = case.sources.config.policy;
+        if !self.collect(case, near) {
             return Choice::none("no rank is healthy");
+        }
+        if case.leg == Leg::Decode {
+            return self.choose_decode(case);
         }
         loop {
             let mut turn = std::mem::take(&mut self.turn);
             let mut random = self.random.clone();
-            let picked = pick(config.policy, &self.request(case), &mut turn, &mut random);
+            let picked = pick(policy, &self.request(case), &mut turn, &mut random);
             (self.turn, self.random) = (turn, random);
             let Some(rank) = picked else { return Choice::none("no rank has room") };
             if has_room(rank, case.sources) {
-                return Choice::of(config.policy, rank, &self.request(case));
+                return Choice::of(policy, rank, &self.request(case));
             }
             self.candidates.remove(rank);
         }
+    }
+
+    /// A decode rank together with the prefill that it can be handed, or a rank that serves the request whole.
+    fn choose_decode(&mut self, case: &Case<'_>) -> Choice {
+        let Sources { config, fleet, board, reports, now, .. } = *case.sources;
+        let mut candidates = std::mem::take(&mut self.candidates);
+        let mut turn = std::mem::take(&mut self.turn);
+        let mut random = self.random.clone();
+        let request = PickRequest { ranks: &[], ..self.request(case) };
+        let mut binder = Binder {
+            fleet,
+            board,
+            reports,
+            policy: config.policy,
+            now,
+            turn: &mut turn,
+            random: &mut random,
+        };
+        let output_tokens = output_tokens(self.request.max_tokens);
+        let picked = binder.would_bind(&request, output_tokens, &mut candidates);
+        let weight = |rank| binder.weight(&request, &candidates, rank);
+        let equal =
+            |rank| candidates.ranks().iter().filter(|&&r| weight(r) == weight(rank)).count();
+        let choice = picked.map_or(Choice::none("no rank has room"), |rank| Choice {
+            rank: Some(rank),
+            because: Some(match candidates.ranks().len() {
+                _ if fleet.is_whole_only(rank) => "no_pair_has_room",
+                1 => "only_candidate",
+                _ => "cheapest_pair",
+            }),
+            by_chance: equal(rank) > 1,
+            none_because: None,
+        });
+        (self.candidates, self.turn, self.random) = (candidates, turn, random);
+        choice
     }
 
     fn rank(&self, index: RankIndex, case: &Case<'_>) -> Option<Value> {
@@ -183,8 +268,13 @@ impl Explainer {
         let load = sources.board.rank(index)?;
         let held = self.matched.told(index, rank.tiers);
         let told = held.device;
-        let request = self.request(case);
-        let parts = request.cost_parts(index)?;
+        // What only computes prompts is shown with its cost as the other half of a pair, and likewise.
+        let leg = match (case.leg, rank.role) {
+            (Leg::Decode, Role::Prefill) => Leg::Prefill,
+            (Leg::Decode, Role::Both) => Leg::Whole,
+            (leg, _) => leg,
+        };
+        let parts = PickRequest { leg, ..self.request(case) }.cost_parts(index)?;
         let prompt_bytes = usize::try_from(case.prompt_bytes).unwrap_or(usize::MAX);
         let cached = told.servable_blocks(prompt_bytes);
         let (guess, guessed_bytes) = match self.matched.kind(sources.fleet, index) {
@@ -195,6 +285,10 @@ impl Explainer {
             "rank": index.0,
             "worker": &*worker.name,
             "dp_rank": rank.dp_rank.0,
+            "role": role_name(rank.role),
+            "topology": rank.topology.as_deref(),
+            "leg": leg_name(leg),
+            "serves_leg": sources.fleet.serves(index, leg),
             "overlap_blocks": told.blocks,
             "overlap_bytes": told.bytes,
             "host_overlap_bytes": held.host.bytes,
@@ -265,8 +359,8 @@ enum Unmatched {
 }
 
 fn has_room(rank: RankIndex, sources: &Sources<'_>) -> bool {
-    let max = sources.fleet.concurrency_max(rank, sources.config.rank_concurrency_max);
-    max == 0 || sources.board.rank(rank).is_some_and(|load| load.in_flight() < max)
+    let limits = sources.fleet.room(rank);
+    sources.board.rank(rank).is_some_and(|load| load.has_room(limits, RoomWanted::default()))
 }
 
 fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) -> bool {
@@ -304,6 +398,39 @@ fn because(
 fn named(index: RankIndex, fleet: &FleetSnapshot) -> Option<Value> {
     let (rank, worker) = fleet.rank(index)?;
     Some(json!({ "rank": index.0, "worker": &*worker.name, "dp_rank": rank.dp_rank.0 }))
+}
+
+const fn leg_name(leg: Leg) -> &'static str {
+    match leg {
+        Leg::Whole => "whole",
+        Leg::Prefill => "prefill",
+        Leg::Decode => "decode",
+    }
+}
+
+const fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Both => "both",
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
+    }
+}
+
+const fn route_name(route: Result<Route, NoPair>) -> Option<&'static str> {
+    match route {
+        Ok(Route::Whole(_)) => Some("whole"),
+        Ok(Route::Pair) => Some("pair"),
+        Err(_) => None,
+    }
+}
+
+/// Why it is not a pair.
+const fn route_because(route: Result<Route, NoPair>) -> Option<&'static str> {
+    match route {
+        Ok(Route::Whole(because)) => Some(because.as_str()),
+        Ok(Route::Pair) => None,
+        Err(why) => Some(why.as_str()),
+    }
 }
 
 fn way(rendered: Rendered) -> &'static str {

@@ -2,41 +2,57 @@
 //!
 //! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text ([`model_text`]), the
 //! fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], [`kv_events`]), what of them outlives a restart
-//! ([`snapshots`]), the load reports ([`load`]), and the admin API with its metrics
-//! ([`admin`], [`scrape`], [`explain`]). Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
+//! ([`snapshots`]), the load reports ([`load`]), other replicas of this router ([`replicas`]), and the admin API with its metrics
+//! ([`admin`], [`scrape`], [`explain`], [`windows`]). Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
 //! counters. Limits: one task per worker and per rank, 256 notices under way, every answer of a worker bounded in
 //! time and bytes. Must never make a shard wait, and never count on a worker's good will.
 
 mod admin;
+mod admin_flow;
+mod capacity;
 mod described;
+#[cfg(test)]
+mod described_tests;
 mod discovery;
 mod explain;
+#[cfg(test)]
+mod explain_tests;
 mod exposition;
 mod feeds;
 mod fleet;
+#[cfg(test)]
+mod fleet_tests;
+mod handover;
 mod http;
 pub mod kv_events;
 pub mod load;
 mod metrics_text;
 mod model_text;
+mod pools;
 mod ports;
 mod probe;
+mod registry;
+mod reload;
+mod replicas;
+mod roles;
 mod run;
 mod scrape;
+mod scrape_flow;
 mod scrape_load;
 mod snapshots;
 mod stop;
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_support;
 #[cfg(test)]
 mod tests;
 mod tier_numbers;
+mod windows;
 mod workers;
 pub mod zmq;
 
 use crate::base::Clock;
 use crate::block::KeySeed;
-use crate::config::Config;
+use crate::config::{Config, Reloader};
 use crate::index::IndexReader;
 use crate::mailbox::ControlEnd;
 use crate::snapshot::SnapshotFile;
@@ -73,6 +89,8 @@ pub struct ControlSetup {
     pub stopped: watch::Receiver<bool>,
     /// Also drain on SIGTERM and SIGINT; the second signal cuts.
     pub signals: bool,
+    /// Reads the configuration again, for SIGHUP and `POST /admin/reload`; `None` where it came from no file or flags.
+    pub reloader: Option<Reloader>,
 }
 
 /// Why the control plane cannot run.

@@ -202,13 +202,15 @@ mod tests {
     use super::*;
     use crate::control::described::read_models;
     use crate::control::test_support::block_on_local;
+    use crate::worker::Role;
     use std::fs;
 
     const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer");
 
     fn described(dialect: Dialect) -> Description {
         let models = read_models(r#"{"data":[{"id":"m"}]}"#).unwrap().models;
-        Description { dialect, models, ranks: Vec::new(), port_per_rank: false }
+        let (ranks, role) = (Vec::new(), Role::Both);
+        Description { dialect, models, ranks, port_per_rank: false, role, source: None }
     }
 
     async fn found(texts: &ModelTexts, dir: &Path, dialect: Dialect) -> FoundText {

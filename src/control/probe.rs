@@ -3,8 +3,10 @@
 
 use super::described::Description;
 use super::discovery::{Subject, assume, check_health, discover};
+use super::handover::{KvSource, Registration, Registry};
 use super::http::Asker;
 use super::model_text::{FoundText, ModelTexts};
+use super::registry::Registrar;
 use crate::base::WorkerIndex;
 use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use crate::worker::{Dialect, WorkerState};
@@ -14,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::join;
 use tokio::net::lookup_host;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -24,6 +27,8 @@ const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Adapters come and go while a worker is up: its description is renewed this often.
 const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(30);
+/// A registry that is not ready is asked again after this.
+const REGISTRY_PAUSE: Duration = Duration::from_millis(250);
 /// Descriptions need several questions, and a busy engine answers late.
 const DISCOVERY_TIME_MIN: Duration = Duration::from_secs(5);
 
@@ -37,6 +42,8 @@ pub(super) enum ProbeNotice {
         description: Description,
         texts: BTreeMap<Arc<str>, FoundText>,
     },
+    /// What of a prefill worker can be used.
+    Registered { worker: WorkerIndex, registration: Registration },
     /// How it is.
     State { worker: WorkerIndex, state: WorkerState },
 }
@@ -48,6 +55,8 @@ pub(super) struct Probe {
     pub(super) config: WorkerConfig,
     pub(super) engine: EngineKind,
     pub(super) url: WorkerUrl,
+    /// Ports of the same host at which other configured workers are.
+    pub(super) taken_ports: Vec<u16>,
     pub(super) model_dir: Option<PathBuf>,
     pub(super) health: HealthConfig,
     pub(super) client: reqwest::Client,
@@ -63,16 +72,22 @@ impl Probe {
         texts: &ModelTexts,
         notices: &mpsc::Sender<ProbeNotice>,
     ) -> Vec<Self> {
-        let usable = config
+        let usable: Vec<(&WorkerConfig, WorkerUrl)> = config
             .workers
             .iter()
-            .filter_map(|worker| WorkerUrl::parse(&worker.url).ok().map(|url| (worker, url)));
-        let probe = |(position, (worker, url)): (usize, (&WorkerConfig, WorkerUrl))| {
+            .filter_map(|worker| WorkerUrl::parse(&worker.url).ok().map(|url| (worker, url)))
+            .collect();
+        let beside = |own: &WorkerUrl| {
+            let others = usable.iter().map(|(_, url)| url);
+            others.filter(|url| url.host == own.host && *url != own).map(|url| url.port).collect()
+        };
+        let probe = |(position, (worker, url)): (usize, &(&WorkerConfig, WorkerUrl))| {
             Some(Self {
                 worker: WorkerIndex::try_from_index(position)?,
-                config: worker.clone(),
+                config: (*worker).clone(),
                 engine: worker.engine.unwrap_or(config.engine),
-                url,
+                url: url.clone(),
+                taken_ports: beside(url),
                 model_dir: worker.model_dir.clone().or_else(|| config.model_dir.clone()),
                 health: config.health,
                 client: client.clone(),
@@ -80,27 +95,32 @@ impl Probe {
                 notices: notices.clone(),
             })
         };
-        usable.enumerate().filter_map(probe).collect()
+        usable.iter().enumerate().filter_map(probe).collect()
     }
 
     /// Runs until the control plane ends.
     pub(super) async fn run(self) {
         let mut reached = Reached::default();
+        let mut registrar = None;
         loop {
-            let dialect = self.describe_until_known(&mut reached).await;
+            let dialect = self.describe_until_known(&mut reached, &mut registrar).await;
             if !self.health.enabled {
                 self.tell(WorkerState::Up).await;
                 return;
             }
-            self.watch(dialect, &mut reached).await;
+            self.watch(dialect, &mut reached, &mut registrar).await;
         }
     }
 
     /// Tries until there is a description.
-    async fn describe_until_known(&self, reached: &mut Reached) -> Dialect {
+    async fn describe_until_known(
+        &self,
+        reached: &mut Reached,
+        registrar: &mut Option<Registrar>,
+    ) -> Dialect {
         let mut pause = RETRY_MIN;
         loop {
-            match self.describe().await {
+            match self.describe(registrar).await {
                 Ok(dialect) => return dialect,
                 Err(error) => self.unreachable(reached, &error),
             }
@@ -110,22 +130,29 @@ impl Probe {
     }
 
     /// Checks health until the worker turns out to be another engine than described.
-    async fn watch(&self, dialect: Dialect, reached: &mut Reached) {
+    async fn watch(
+        &self,
+        dialect: Dialect,
+        reached: &mut Reached,
+        registrar: &mut Option<Registrar>,
+    ) {
         let asker = self.asker(self.health.timeout);
         let mut age = Duration::ZERO;
         loop {
-            match check_health(&asker, dialect).await {
+            // What a worker can do is known before it is said to be up.
+            let (health, ()) = join!(check_health(&asker, dialect), self.register(registrar));
+            match health {
                 Ok(()) => {
                     if reached.good(&self.health) {
-                        self.up(reached).await;
+                        self.up(reached, registrar).await;
                     }
                 }
                 Err(error) => self.failed(reached, &error.to_string()).await,
             }
-            sleep(self.health.interval).await;
+            self.pause(registrar).await;
             age = age.saturating_add(self.health.interval);
             if age >= DESCRIPTION_AGE_MAX && reached.is_up() {
-                match self.describe().await {
+                match self.describe(registrar).await {
                     Ok(now) if now == dialect => age = Duration::ZERO,
                     Ok(_) => return,
                     Err(error) => debug!(worker = &*self.config.url, error, "not described again"),
@@ -134,10 +161,29 @@ impl Probe {
         }
     }
 
-    async fn up(&self, reached: &mut Reached) {
+    /// Until the next check; a registry that is not ready is asked again sooner.
+    async fn pause(&self, registrar: &mut Option<Registrar>) {
+        let mut left = self.health.interval;
+        while registrar.as_ref().is_some_and(Registrar::waits) && left > REGISTRY_PAUSE {
+            sleep(REGISTRY_PAUSE).await;
+            left -= REGISTRY_PAUSE;
+            self.register(registrar).await;
+        }
+        sleep(left).await;
+    }
+
+    async fn register(&self, registrar: &mut Option<Registrar>) {
+        let Some(registrar) = registrar else { return };
+        if let Some(registration) = registrar.ask().await {
+            let notice = ProbeNotice::Registered { worker: self.worker, registration };
+            let _ = self.notices.send(notice).await;
+        }
+    }
+
+    async fn up(&self, reached: &mut Reached, registrar: &mut Option<Registrar>) {
         // A restart may have changed everything about it.
         if reached.was_down()
-            && let Err(error) = self.describe().await
+            && let Err(error) = self.describe(registrar).await
         {
             debug!(worker = &*self.config.url, error, "back, but not described yet");
             reached.relapse();
@@ -154,11 +200,16 @@ impl Probe {
         }
     }
 
-    async fn describe(&self) -> Result<Dialect, String> {
+    async fn describe(&self, registrar: &mut Option<Registrar>) -> Result<Dialect, String> {
         let address =
             self.resolve().await.map_err(|error| format!("{}: {error}", self.url.host))?;
-        let subject =
-            Subject { config: &self.config, engine: self.engine, url: &self.url, ip: address.ip() };
+        let subject = Subject {
+            config: &self.config,
+            engine: self.engine,
+            url: &self.url,
+            ip: address.ip(),
+            taken_ports: &self.taken_ports,
+        };
         let description = if self.health.enabled {
             let asker = self.asker(self.health.timeout.max(DISCOVERY_TIME_MIN));
             discover(&asker, subject).await.map_err(|error| error.to_string())?
@@ -167,10 +218,28 @@ impl Probe {
         };
         let texts = self.texts.find_all(&description, self.model_dir.as_deref()).await;
         let dialect = description.dialect;
+        let registry = match &description.source {
+            Some(KvSource::Registry(registry)) => Some(registry.clone()),
+            _ => None,
+        };
         let worker = self.worker;
         let notice = ProbeNotice::Described { worker, address, description, texts };
         let _ = self.notices.send(notice).await;
+        // One that is asked already goes on; the fleet keeps what it said.
+        let is_asked =
+            registrar.as_ref().zip(registry.as_ref()).is_some_and(|(r, now)| r.is_for(now));
+        if !is_asked {
+            *registrar = registry.map(|registry| self.registrar(registry));
+            self.register(registrar).await;
+        }
         Ok(dialect)
+    }
+
+    fn registrar(&self, registry: Registry) -> Registrar {
+        let base = registry.base.clone();
+        let asker = Asker::new(self.client.clone(), &base, None, self.health.timeout);
+        let misses_max = self.health.unhealthy_after;
+        Registrar::new(registry, asker, self.config.url.clone(), misses_max)
     }
 
     async fn resolve(&self) -> io::Result<SocketAddr> {

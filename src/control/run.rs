@@ -10,14 +10,17 @@ use super::load::{Desk, LoadTasks};
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
+use super::reload;
+use super::replicas::Replicas;
 use super::snapshots::{self, Snapshots};
-use super::stop::Stop;
-use super::{ControlError, ControlSetup, scrape, workers};
+use super::stop::{Order, Stop};
+use super::{ControlError, ControlSetup, roles, scrape, windows, workers};
 use crate::account::{ShardPhase, StageHistograms};
-use crate::base::{Clock, NanosSinceStart, WorkerIndex};
-use crate::config::Config;
+use crate::admit::DrainRates;
+use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
+use crate::config::{Config, Reloader};
 use crate::index::IndexReader;
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,8 +56,10 @@ struct Control {
     snapshots: Snapshots,
     loads: LoadTasks,
     desk: Rc<Desk>,
+    replicas: Option<Rc<Replicas>>,
     histograms: StageHistograms,
     explainer: Explainer,
+    drain_rates: DrainRates,
     /// Workers of which it was said that they have no events.
     unfed: Vec<bool>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
@@ -70,6 +75,7 @@ struct Parts {
     clock: Clock,
     board: Arc<LoadBoard>,
     index: IndexReader,
+    reloader: Option<Reloader>,
 }
 
 #[derive(Clone, Copy)]
@@ -81,7 +87,7 @@ struct Drain {
 impl Control {
     async fn start_and_run(setup: ControlSetup) -> Result<(), ControlError> {
         let ControlSetup { config, clock, seed, snapshot, end, .. } = setup;
-        let ControlSetup { board, index, admin, stopped, signals, .. } = setup;
+        let ControlSetup { board, index, admin, stopped, signals, reloader, .. } = setup;
         let stop = Stop::listen(stopped, signals)?;
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let listener = tokio::net::TcpListener::from_std(admin)?;
@@ -120,11 +126,12 @@ impl Control {
         let desk = Rc::new(desk);
         let (load, timeout) = (config.load, config.health.timeout);
         let loads = LoadTasks::new(Rc::clone(&desk), clock, client, load, timeout);
+        let replicas = Replicas::start(&config.nats, clock, &board)?;
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);
         let mut control = Self {
-            setup: Parts { config, clock, board, index },
+            setup: Parts { config, clock, board, index, reloader },
             ports,
             fleet,
             snapshot: Arc::default(),
@@ -132,14 +139,19 @@ impl Control {
             snapshots,
             loads,
             desk,
+            replicas,
             histograms: StageHistograms::new(),
             explainer: Explainer::new(),
+            drain_rates: DrainRates::default(),
             unfed,
             unheard,
             first_fleet_at,
             drain: None,
         };
         control.turn(&mut probed, &mut fed, &mut asked, stop).await;
+        if let Some(replicas) = &control.replicas {
+            replicas.leave().await;
+        }
         control.snapshots.finish(&control.feeds).await;
         Ok(())
     }
@@ -163,10 +175,16 @@ impl Control {
                     }
                 }
                 Some(question) = asked.recv() => self.answer(question),
-                () = stop.asked() => self.start_drain(),
+                order = stop.asked() => match order {
+                    Order::Stop => self.start_drain(),
+                    // Whatever came of it is in the log.
+                    Order::Reload => drop(self.reload()),
+                },
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
                     self.desk.tick(self.fleet.rank_count());
+                    let now = self.setup.clock.now();
+                    self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
                     self.snapshots.tick(&self.feeds);
                     if self.drained() {
@@ -182,6 +200,11 @@ impl Control {
             ProbeNotice::State { worker, state } => {
                 self.unheard.remove(&worker);
                 if self.fleet.set_state(worker, state) {
+                    self.publish();
+                }
+            }
+            ProbeNotice::Registered { worker, registration } => {
+                if self.fleet.set_registration(worker, &registration) {
                     self.publish();
                 }
             }
@@ -226,6 +249,14 @@ impl Control {
 
     fn publish(&mut self) {
         self.snapshot = Arc::new(self.fleet.snapshot());
+        for index in (0..self.snapshot.ranks.len()).filter_map(RankIndex::try_from_index) {
+            if let Some(load) = self.setup.board.rank(index) {
+                load.set_queue(self.snapshot.queue_of(index));
+            }
+        }
+        if let Some(replicas) = &self.replicas {
+            replicas.set_fleet(&self.snapshot);
+        }
         // Shards listen from their first fleet on; one with all workers in it spares the first clients a 503.
         if self.unheard.is_empty() {
             self.ports.publish(&self.snapshot);
@@ -255,12 +286,15 @@ impl Control {
                     feeds: &self.feeds,
                     saving: self.snapshots.saving(),
                     desk: &self.desk,
+                    drain_rates: &self.drain_rates,
+                    replicas: self.replicas.as_deref(),
                     now: self.setup.clock.now(),
                 });
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
                 let sources = workers::Sources {
+                    known: &self.fleet,
                     fleet: &self.snapshot,
                     board: &self.setup.board,
                     reports: &self.desk.reports(),
@@ -269,6 +303,20 @@ impl Control {
                     now: self.setup.clock.now(),
                 };
                 let _ = answer.send(workers::list(&sources));
+            }
+            Question::Reload(answer) => {
+                let _ = answer.send(self.reload());
+            }
+            Question::Replicas(answer) => {
+                let _ = answer.send(self.replicas.as_ref().map(|replicas| replicas.list()));
+            }
+            Question::Windows(answer) => {
+                let _ = answer.send(self.windows());
+            }
+            Question::SetWindow(asked, answer) => {
+                let (windows, now) = (self.setup.board.windows(), self.setup.clock.now());
+                let set = asked.apply(&self.snapshot, windows, now);
+                let _ = answer.send(set.map(|()| self.windows()));
             }
             Question::Overlap(asked, answer) => {
                 let sources = explain::Sources {
@@ -285,6 +333,16 @@ impl Control {
         }
     }
 
+    fn reload(&mut self) -> Result<serde_json::Value, reload::Refused> {
+        let done = reload::reload(self.setup.reloader.as_mut(), &mut self.fleet)?;
+        self.publish();
+        Ok(done)
+    }
+
+    fn windows(&self) -> serde_json::Value {
+        windows::list(&self.snapshot, self.setup.board.windows(), self.setup.clock.now())
+    }
+
     /// Empty when requests can be served, else the reasons why not.
     fn readiness(&self) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -297,8 +355,8 @@ impl Control {
             reasons.push(format!("{listening} of {} shards listen", phases.len()));
         }
         reasons.extend(self.snapshots.restoring());
-        if !self.snapshot.workers.iter().any(|worker| worker.state == WorkerState::Up) {
-            reasons.push(format!("none of {} workers is usable", self.snapshot.workers.len()));
+        if !roles::can_serve(&self.snapshot) {
+            reasons.push(roles::why_not(&self.snapshot));
         }
         reasons
     }
@@ -320,6 +378,9 @@ impl Control {
                 now
             }
         };
+        if let Some(replicas) = &self.replicas {
+            replicas.drain();
+        }
         self.drain = Some(Drain { deadline, given_up: deadline.plus(AFTER_DRAIN_MAX) });
         self.ports.drain(deadline);
     }

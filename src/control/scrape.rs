@@ -8,11 +8,15 @@ use super::kv_events::{
 };
 use super::load::Desk;
 use super::metrics_text::{MetricsText, approximate};
+use super::replicas::Replicas;
+use super::roles;
+use super::scrape_flow;
 use super::scrape_load::loads;
 use super::snapshots::Saving;
 use super::workers::engine;
 use super::zmq::LossReason;
 use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
+use crate::admit::DrainRates;
 use crate::base::limits::MODELS_MAX;
 use crate::base::{NanosSinceStart, RankIndex, broken_invariant_count};
 use crate::index::IndexReader;
@@ -30,6 +34,8 @@ pub(super) struct Sources<'a> {
     pub(super) feeds: &'a Feeds,
     pub(super) saving: Option<&'a Saving>,
     pub(super) desk: &'a Desk,
+    pub(super) drain_rates: &'a DrainRates,
+    pub(super) replicas: Option<&'a Replicas>,
     pub(super) now: NanosSinceStart,
 }
 
@@ -87,10 +93,15 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     ranks(sources, &mut text);
     workers(sources, &mut text);
     loads(sources, &mut text);
+    let Sources { fleet, board, drain_rates, now, .. } = *sources;
+    scrape_flow::flow(&scrape_flow::Sources { fleet, board, drain_rates, now }, &mut text);
     overlap_errors(sources, &mut text);
     stages(sources, &mut text);
     kv_feeds(sources.feeds.counters(), &mut text);
     index(sources.index, &mut text);
+    if let Some(replicas) = sources.replicas {
+        replicas.metrics(&mut text);
+    }
     if let Some(saving) = sources.saving {
         snapshots(saving, sources, &mut text);
     }
@@ -183,6 +194,24 @@ fn help(count: Count) -> &'static str {
         Count::GuessedPromptsDropped => "Routed prompts not remembered: no room, or too late.",
         Count::KvOpsApplied => "Index operations applied.",
         Count::MeshDropped => "Hints between shards dropped because a ring was full.",
+        Count::QueueTurns => "Times that a home looked at its queues.",
+        Count::QueueGrants => "Requests that left a queue with a place on a rank.",
+        Count::QueueReroutes => {
+            "Requests that left a queue to choose again: stale, or their workers had gone."
+        }
+        Count::GrantsReturned => "Places that came for a request which had given up meanwhile.",
+        Count::QueueLeft => "Requests that left a queue because their client did.",
+        Count::QueueExpired => "Requests that left a queue because their time was over.",
+        Count::EngineRefusals => "Refusals of engines (429, 503, 529) that no client saw.",
+        Count::PrefillLegsLocal => {
+            "Prefill legs sent by the shard that has the request, which is home to their rank too."
+        }
+        Count::PrefillLegsMesh => "Prefill legs that travelled to their rank's home shard.",
+        Count::PrefillLegsFailed => "Prefill legs that failed.",
+        Count::PrefillLegsCancelled => "Prefill legs cancelled because their request had ended.",
+        Count::Aborts => "Engines told that a request of theirs is not wanted any more.",
+        Count::AbortsFailed => "Engines that could not be told so.",
+        Count::SentWhole => "Requests of a model with prefill ranks that were sent whole.",
         Count::TasksPanicked => "Tasks that panicked. Anything but 0 is a bug: please report.",
         Count::ResponseBytes => "Response body bytes relayed.",
     }
@@ -215,8 +244,7 @@ fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
     ];
     for (name, help, read) in gauges {
         let mut family = text.gauge(name, help);
-        for index in (0..sources.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
-            let Some((rank, worker)) = sources.fleet.rank(index) else { continue };
+        for (index, rank, worker) in sources.fleet.present() {
             let Some(value) = read(sources, index) else { continue };
             let dp_rank = rank.dp_rank.0.to_string();
             family.sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], value);
@@ -229,6 +257,12 @@ fn workers(sources: &Sources<'_>, text: &mut MetricsText) {
     for worker in &sources.fleet.workers {
         let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
         family.sample(&labels, u64::from(worker.state == WorkerState::Up));
+    }
+    let help = "Workers by what they serve and how they are; registering: up, and waited for.";
+    let mut family = text.gauge("workers", help);
+    for (role, state, count) in roles::census(sources.fleet) {
+        let labels = [("role", role), ("state", state)];
+        family.sample(&labels, u64::try_from(count).unwrap_or(u64::MAX));
     }
     let help = "Counts up with every change of the fleet.";
     text.gauge("fleet_generation", help).sample(&[], sources.fleet.generation);

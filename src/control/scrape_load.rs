@@ -59,8 +59,7 @@ fn per_rank(
     value: impl Fn(RankIndex) -> Option<f64>,
 ) {
     let mut family = text.gauge(name, help);
-    for index in (0..sources.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
-        let Some((rank, worker)) = sources.fleet.rank(index) else { continue };
+    for (index, rank, worker) in sources.fleet.present() {
         let Some(value) = value(index) else { continue };
         let dp_rank = rank.dp_rank.0.to_string();
         family.fraction(&[("worker", &worker.name), ("dp_rank", &dp_rank)], value);

@@ -1,9 +1,19 @@
-//! Requests to stop: from the process (a watch) and from the operator (SIGTERM, SIGINT).
+//! Orders from outside: to stop, from the process (a watch) and from the operator (SIGTERM, SIGINT); to read the
+//! configuration again (SIGHUP).
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Who may ask for the end.
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Drain; the second one cuts.
+    Stop,
+    /// Read the configuration again.
+    Reload,
+}
+
+/// Who may give orders.
 pub(super) struct Stop {
     stopped: watch::Receiver<bool>,
     signals: Option<Signals>,
@@ -16,8 +26,8 @@ impl Stop {
         Ok(Self { stopped, signals })
     }
 
-    /// Resolves once per request to stop. Cancel-safe.
-    pub(super) async fn asked(&mut self) {
+    /// Resolves once per order. Cancel-safe.
+    pub(super) async fn asked(&mut self) -> Order {
         let Self { stopped, signals } = self;
         let told = async {
             loop {
@@ -25,16 +35,17 @@ impl Stop {
                     return std::future::pending().await;
                 }
                 if *stopped.borrow() {
-                    return;
+                    return Order::Stop;
                 }
             }
         };
         match signals {
             None => told.await,
             Some(signals) => tokio::select! {
-                () = told => {}
-                _ = signals.terminate.recv() => {}
-                _ = signals.interrupt.recv() => {}
+                order = told => order,
+                _ = signals.terminate.recv() => Order::Stop,
+                _ = signals.interrupt.recv() => Order::Stop,
+                _ = signals.hangup.recv() => Order::Reload,
             },
         }
     }
@@ -43,6 +54,7 @@ impl Stop {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -50,6 +62,7 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
         })
     }
 }

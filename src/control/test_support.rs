@@ -1,6 +1,9 @@
 //! What the control plane's tests share.
 
+use super::pools;
 use crate::block::Vocabulary;
+use crate::worker::FleetSnapshot;
+use crate::worker::test_support::three_ranks;
 use std::future::Future;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
@@ -15,4 +18,11 @@ pub(super) fn block_on_local(test: impl Future<Output = ()>) {
 pub(super) fn vocabulary() -> Vocabulary {
     let text = include_str!("../../tests/data/tokenizer/tokenizer.json");
     Vocabulary::from_tokenizer_json(text).unwrap()
+}
+
+/// Two pools on three ranks of one worker: `base` with its `adapter`, and `other`. Nobody serves `nobody`.
+pub(crate) fn two_pools() -> FleetSnapshot {
+    let mut fleet = three_ranks();
+    pools::assign(&mut fleet);
+    fleet
 }

@@ -1,26 +1,23 @@
-//! Discovery against recorded answers, the fleet, and the whole plane with shards that only listen.
+//! Discovery against recorded answers, and the whole plane with shards that only listen.
 
 use super::described::{
     Announced, DescribedRank, Description, events_of_vllm, ranks_of_vllm_metrics, read_models,
     read_sglang_info,
 };
 use super::discovery::{DiscoveryError, Subject, assume, check_health, discover};
-use super::fleet::{ANY_MODEL, Fleet, Left};
+use super::fleet::ANY_MODEL;
 use super::http::Asker;
-use super::kv_events::FeedNotice;
 use super::test_support::block_on_local;
-use super::zmq::Endpoint;
 use super::{ControlSetup, run};
 use crate::account::{ShardPhase, Stage, StageHistograms};
-use crate::base::{Clock, DpRank, RankIndex, WorkerIndex};
-use crate::block::{BlockKey, KeySeed, RootName};
+use crate::base::{Clock, RankIndex};
+use crate::block::KeySeed;
 use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use crate::mailbox::{KvOp, ShardCommand, ShardEnd, wire};
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, TierRanks, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -75,7 +72,8 @@ fn asker(address: SocketAddr) -> Asker {
 async fn described(answers: Answers, config: &WorkerConfig) -> Result<Description, DiscoveryError> {
     let address = fake(answers).await;
     let url = WorkerUrl::parse("http://gpu1:8000").unwrap();
-    let subject = Subject { config, engine: EngineKind::Auto, url: &url, ip: address.ip() };
+    let ip = address.ip();
+    let subject = Subject { config, engine: EngineKind::Auto, url: &url, ip, taken_ports: &[] };
     discover(&asker(address), subject).await
 }
 
@@ -140,6 +138,52 @@ fn recorded_servers_are_recognised() {
     });
 }
 
+/// What each engine tells of how many requests its ranks run at once. The recorded servers do not tell.
+#[test]
+fn declared_capacity_is_found_where_engines_tell_it() {
+    const SETTLED: Answers = &[
+        ("/v1/models", recorded!("sglang-0.5.23/models.json")),
+        (
+            "/server_info",
+            r#"{"model_path":"m","page_size":4,"dp_size":2,"enable_dp_attention":true,"max_running_requests":64,
+            "internal_states":[{"effective_max_running_requests_per_dp":32},{"effective_max_running_requests_per_dp":31}]}"#,
+        ),
+        ("/v1/loads", r#"{"loads":[{"dp_rank":0,"max_running_requests":9}]}"#),
+    ];
+    const LOADS: Answers = &[
+        ("/v1/models", recorded!("sglang-0.5.23/models.json")),
+        ("/server_info", recorded!("sglang-0.5.23/server_info.json")),
+        ("/v1/loads", r#"{"loads":[{"dp_rank":0,"max_running_requests":48}]}"#),
+    ];
+    const DEVELOPED: Answers = &[
+        ("/v1/models", recorded!("vllm-0.32.0/models.json")),
+        ("/metrics", recorded!("vllm-rs-0.33.0/metrics.txt")),
+        ("/server_info", r#"{"vllm_config":{"scheduler_config":{"max_num_seqs":128}}}"#),
+    ];
+    const LLAMA: Answers = &[
+        ("/v1/models", r#"{"data":[{"id":"g","owned_by":"llamacpp"}]}"#),
+        ("/props", r#"{"total_slots":4}"#),
+    ];
+    const NOT_LLAMA: Answers =
+        &[("/v1/models", r#"{"data":[{"id":"g"}]}"#), ("/props", r#"{"total_slots":4}"#)];
+    block_on_local(async {
+        for (answers, wanted) in [
+            (VLLM, &[None, None][..]),
+            (VLLM_RUST, &[None, None]),
+            (SGLANG, &[None]),
+            (SETTLED, &[Some(32), Some(31)]),
+            (LOADS, &[Some(48)]),
+            (DEVELOPED, &[Some(128), Some(128)]),
+            (LLAMA, &[Some(4)]),
+            (NOT_LLAMA, &[None]),
+        ] {
+            let found = described(answers, &WorkerConfig::default()).await.unwrap();
+            let told: Vec<_> = found.ranks.iter().map(|rank| rank.running_max).collect();
+            assert_eq!(told, wanted, "{:?}", found.dialect);
+        }
+    });
+}
+
 #[test]
 fn health_asks_the_cheapest_question_of_each_engine() {
     block_on_local(async {
@@ -179,7 +223,8 @@ fn the_workers_own_settings_win() {
     let url = WorkerUrl::parse("http://gpu1:8000").unwrap();
     let config = WorkerConfig::default();
     let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let subject = Subject { config: &config, engine: EngineKind::Auto, url: &url, ip };
+    let engine = EngineKind::Auto;
+    let subject = Subject { config: &config, engine, url: &url, ip, taken_ports: &[] };
     let assumed = assume(subject).unwrap();
     assert_eq!((assumed.models.len(), assumed.ranks.len()), (0, 1));
 }
@@ -198,7 +243,7 @@ fn odd_answers_are_survived() {
     assert!(events_of_vllm("{\"x\":{},\"99999999\":{}}", "h", ip).is_empty());
     let off = r#"{"0":{"enable_kv_cache_events":false,"endpoint":"tcp://*:1"},"1":{"enable_kv_cache_events":true,
         "publisher":"null","endpoint":"tcp://*:1"}}"#;
-    assert_eq!(events_of_vllm(off, "h", ip), [None, None]);
+    assert_eq!(events_of_vllm(off, "h", ip), [(0, None), (1, None)].into());
     let rust = r#"{"frontend":"rust","dp_size":2,"page_size":1}"#;
     assert!(read_sglang_info(rust, "h").unwrap().port_per_rank);
     let tiered = r#"{"page_size":64,"enable_hierarchical_cache":true}"#;
@@ -206,154 +251,11 @@ fn odd_answers_are_survived() {
     assert!(!read_sglang_info(rust, "h").unwrap().ranks[0].expects_tiers);
 }
 
-const SEED: KeySeed = KeySeed(3);
+pub(super) const SEED: KeySeed = KeySeed(3);
 
-fn config(urls: &[&str]) -> Config {
+pub(super) fn config(urls: &[&str]) -> Config {
     let worker = |url: &&str| WorkerConfig { url: (*url).to_owned(), ..WorkerConfig::default() };
     Config { workers: urls.iter().map(worker).collect(), ..Config::default() }
-}
-
-fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Description {
-    let models = read_models(models).unwrap().models;
-    let ranks = vec![DescribedRank { block_size_tokens, ..DescribedRank::default() }; ranks];
-    Description { dialect: Dialect::Vllm, models, ranks, port_per_rank: false }
-}
-
-fn root(model: &str, block_size_tokens: u32, lora: &str) -> BlockKey {
-    BlockKey::root(SEED, &RootName { model, block_size_tokens, lora, cache_salt: "" })
-}
-
-const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
-
-#[test]
-fn ranks_keep_their_numbers_and_models_their_roots() {
-    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
-    let start = fleet.snapshot();
-    assert_eq!((start.workers.len(), start.ranks.len(), start.models.len()), (2, 0, 0));
-    assert_eq!(start.workers[0].state, WorkerState::Unknown);
-
-    let two = r#"{"data":[{"id":"m"},{"id":"alias"},{"id":"lora","parent":"m"}]}"#;
-    fleet.describe(WorkerIndex(1), ADDRESS, description(two, 2, 16), BTreeMap::new());
-    fleet.describe(
-        WorkerIndex(0),
-        ADDRESS,
-        description(r#"{"data":[{"id":"m"}]}"#, 1, 32),
-        BTreeMap::new(),
-    );
-    assert!(fleet.set_state(WorkerIndex(0), WorkerState::Up));
-    assert!(!fleet.set_state(WorkerIndex(0), WorkerState::Up));
-    let snapshot = fleet.snapshot();
-    assert_eq!(snapshot.generation, 2);
-    let of = |name: &str| snapshot.model(name).unwrap().1.clone();
-    assert_eq!(of("m").ranks, [RankIndex(0), RankIndex(1), RankIndex(2)]);
-    assert_eq!(of("alias").ranks, [RankIndex(0), RankIndex(1)]);
-    let keys = |name: &str| of(name).roots.iter().map(|root| root.key).collect::<Vec<_>>();
-    assert_eq!(keys("m"), [root("m", 16, ""), root("m", 32, "")]);
-    assert_eq!(keys("alias"), [root("m", 16, "")], "another name of the same cache");
-    assert_eq!(keys("lora"), [root("m", 16, "lora")]);
-    assert_eq!(of("lora").ranks, [RankIndex(0), RankIndex(1)], "only who lists it serves it");
-    assert_eq!(["m", "alias", "lora"].map(|name| of(name).is_adapter), [false, false, true]);
-    assert_eq!((snapshot.ranks[1].dp_rank, snapshot.ranks[1].dp_size), (DpRank(1), 2));
-
-    // Worker b comes back with one rank and another model; a's rank and everybody's numbers stay.
-    fleet.describe(
-        WorkerIndex(1),
-        ADDRESS,
-        description(r#"{"data":[{"id":"n"}]}"#, 1, 16),
-        BTreeMap::new(),
-    );
-    let snapshot = fleet.snapshot();
-    assert_eq!(snapshot.ranks.len(), 3);
-    assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(2)]);
-    assert_eq!(snapshot.model("n").unwrap().1.ranks, [RankIndex(0)]);
-    assert!(snapshot.model("alias").unwrap().1.ranks.is_empty());
-
-    // Events may correct the block size.
-    let tiers = TierRanks { host: Some(RankIndex(1_023)), disk: None };
-    let notice = FeedNotice { rank: RankIndex(0), live: true, block_size_tokens: 64, tiers };
-    assert!(fleet.set_feed(notice));
-    assert!(!fleet.set_feed(notice));
-    let snapshot = fleet.snapshot();
-    assert_eq!(snapshot.model("n").unwrap().1.roots[0].key, root("n", 64, ""));
-    assert!(snapshot.ranks[0].kv_feed_live);
-    assert_eq!(snapshot.ranks[0].tiers, tiers);
-}
-
-#[test]
-fn unknown_models_are_any_model() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
-    fleet.describe(WorkerIndex(0), ADDRESS, description(r#"{"data":[]}"#, 1, 16), BTreeMap::new());
-    let snapshot = fleet.snapshot();
-    let (_, model) = snapshot.model(ANY_MODEL).unwrap();
-    assert_eq!((model.ranks.len(), model.roots[0].key), (1, root(ANY_MODEL, 16, "")));
-}
-
-#[test]
-fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
-    let worker = WorkerIndex(0);
-    let described = |fleet: &mut Fleet, card: &str, block_size_tokens| {
-        let description = description(card, 1, block_size_tokens);
-        fleet.describe(worker, ADDRESS, description, BTreeMap::new());
-        fleet.snapshot().workers[0].cache_generation
-    };
-    let card = r#"{"data":[{"id":"m","created":1}]}"#;
-    assert_eq!(described(&mut fleet, card, 16), 0, "the first life");
-    fleet.set_state(worker, WorkerState::Up);
-    let later = r#"{"data":[{"id":"m","created":2}]}"#;
-    assert_eq!(described(&mut fleet, later, 16), 0, "the same, asked again");
-    fleet.set_state(worker, WorkerState::Down);
-    fleet.set_state(worker, WorkerState::Down);
-    assert_eq!(described(&mut fleet, later, 16), 1, "once for an outage");
-    fleet.set_state(worker, WorkerState::Up);
-    assert_eq!(described(&mut fleet, later, 32), 2, "restarted between two checks");
-    let model = fleet.snapshot().model("m").unwrap().1.clone();
-    let roots = model.guess_roots;
-    assert!(
-        model
-            .roots
-            .iter()
-            .all(|root| root.key != roots.approximate && root.key != roots.speculative)
-    );
-}
-
-#[test]
-fn ranks_on_ports_of_their_own_are_not_pinned() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
-    let mut both = description(r#"{"data":[{"id":"m"}]}"#, 2, 1);
-    both.port_per_rank = true;
-    fleet.describe(WorkerIndex(0), ADDRESS, both, BTreeMap::new());
-    let snapshot = fleet.snapshot();
-    let shown: Vec<(u16, u32)> =
-        snapshot.ranks.iter().map(|rank| (rank.address.port(), rank.dp_size)).collect();
-    assert_eq!(shown, [(9, 1), (10, 1)]);
-}
-
-#[test]
-fn a_fleet_past_the_limit_leaves_ranks_out() {
-    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
-    let many = || description(r#"{"data":[{"id":"m"}]}"#, 700, 16);
-    assert_eq!(fleet.describe(WorkerIndex(0), ADDRESS, many(), BTreeMap::new()), Left::default());
-    let left = fleet.describe(WorkerIndex(1), ADDRESS, many(), BTreeMap::new());
-    assert_eq!(left.ranks, 1_400 - crate::base::limits::RANKS_MAX);
-}
-
-#[test]
-fn feeds_are_replaced_only_when_they_would_do_something_else() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
-    let with = |port: u16| {
-        let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
-        let endpoint = Endpoint::parse(&format!("tcp://a:{port}"), "a").unwrap();
-        description.ranks[0].events =
-            Some(Announced { endpoint, replay: None, topic: String::new() });
-        description
-    };
-    fleet.describe(WorkerIndex(0), ADDRESS, with(1), BTreeMap::new());
-    let first = fleet.feed_plans().remove(0);
-    fleet.describe(WorkerIndex(0), ADDRESS, with(1), BTreeMap::new());
-    assert!(fleet.feed_plans()[0].same_as(&first));
-    fleet.describe(WorkerIndex(0), ADDRESS, with(2), BTreeMap::new());
-    assert!(!fleet.feed_plans()[0].same_as(&first));
 }
 
 /// The control plane on its own thread, with shards that a test plays.
@@ -385,6 +287,7 @@ impl Plane {
             admin,
             stopped,
             signals: false,
+            reloader: None,
         };
         let (tell, ended) = mpsc::channel();
         std::thread::spawn(move || {

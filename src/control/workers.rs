@@ -1,15 +1,18 @@
 //! The fleet as JSON, for `GET /workers`: what people ask first when a request went somewhere odd.
 
 use super::feeds::Feeds;
+use super::fleet::Fleet;
 use super::kv_events::FeedStatus;
 use super::load::{LoadTasks, Source};
 use super::metrics_text::approximate;
+use super::roles;
 use crate::base::{NanosSinceStart, RankIndex, WorkerIndex};
 use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReports, Rank, WorkerState};
 use serde_json::{Value, json};
 
 /// What the list is made from.
 pub(super) struct Sources<'a> {
+    pub(super) known: &'a Fleet,
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) board: &'a LoadBoard,
     pub(super) reports: &'a LoadReports,
@@ -32,6 +35,8 @@ pub(super) fn list(sources: &Sources<'_>) -> Value {
                 "address": worker.address.to_string(),
                 "engine": engine(worker.dialect),
                 "state": state(worker.state),
+                "role": roles::role_of(fleet, index),
+                "waits_for": sources.known.lacks(index),
                 "models": models_of(fleet, index),
                 "load_source": sources.loads.source(index).map(Source::word),
                 "ranks": ranks_of(index, sources),
@@ -53,10 +58,8 @@ fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
 }
 
 fn ranks_of(worker: WorkerIndex, sources: &Sources<'_>) -> Vec<Value> {
-    let ranks = sources.fleet.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == worker);
-    ranks
-        .filter_map(|(index, rank)| shown(RankIndex::try_from_index(index)?, rank, sources))
-        .collect()
+    let ranks = sources.fleet.present().filter(|(_, rank, _)| rank.worker == worker);
+    ranks.filter_map(|(index, rank, _)| shown(index, rank, sources)).collect()
 }
 
 fn shown(index: RankIndex, rank: &Rank, sources: &Sources<'_>) -> Option<Value> {
@@ -69,14 +72,34 @@ fn shown(index: RankIndex, rank: &Rank, sources: &Sources<'_>) -> Option<Value> 
         "kv_feed": sources.feeds.status(index).map(following),
         "block_size": rank.block_size_tokens,
         "kv_blocks": rank.kv_block_count,
-        "concurrency_max": rank.concurrency_max,
+        "concurrency_max": rank.room.places_max,
+        "kv_tokens_max": rank.room.kv_tokens_max,
+        "prefill_tokens_max": rank.room.prefill_tokens_max,
+        "engine_running_max": rank.running_max,
+        "role": roles::word(rank.role),
+        "topology": rank.topology.as_deref(),
+        "handoff": roles::handoff(rank.handoff.as_ref()),
+        "pool": rank.pool.0,
         "in_flight": load.in_flight(),
+        "places_elsewhere": load.places_elsewhere(),
+        "kv_tokens": load.kv_tokens(),
+        "ended": load.ended(),
+        "busy_ms": load.busy_until().since(sources.now).div_ceil(1_000_000),
+        "queue": queue(index, sources),
         "prefill_tokens": load.prefill_tokens(),
         "decode_tokens": load.decode_tokens(),
         "failures": load.failures(),
         "breaker_open": load.is_open(),
         "report": report(index, sources.reports, sources.now),
     }))
+}
+
+/// The queue for the rank; others may share it. Null without queues.
+fn queue(rank: RankIndex, sources: &Sources<'_>) -> Value {
+    let queue = sources.fleet.queue_of(rank).and_then(|queue| sources.board.queue(queue));
+    queue.map_or(Value::Null, |queue| {
+        json!({ "depth": queue.waiting(), "bytes": queue.waiting_bytes(), "kv_tokens": queue.waiting_tokens() })
+    })
 }
 
 /// How a rank's event stream is.

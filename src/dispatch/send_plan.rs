@@ -23,6 +23,10 @@ pub struct SendPlan {
     pub shown_as: Arc<str>,
     /// Replaces the client's `Authorization` when set.
     pub authorization: Option<Arc<str>>,
+    /// The rank's number inside its worker.
+    pub dp_rank: u32,
+    /// Ranks behind the address.
+    pub dp_size: u32,
     /// Value of `X-data-parallel-rank`, when the worker has several ranks behind one address.
     pub dp_rank_pin: Option<u32>,
 }
@@ -46,6 +50,8 @@ impl SendPlan {
                 Arc::clone(&worker.name)
             },
             authorization: worker.api_key.as_ref().map(|key| format!("Bearer {key}").into()),
+            dp_rank: rank.dp_rank.0,
+            dp_size: rank.dp_size,
             dp_rank_pin: pinned.then_some(rank.dp_rank.0),
         })
     }

@@ -1,6 +1,8 @@
 //! What a simulated engine is asked to be. Plain data with its checks; any thread.
 
+use super::refusal::Refusal;
 use super::schedule::Pace;
+use super::transfer::TransferSettings;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,7 +14,7 @@ pub enum Wire {
     /// vLLM 0.33.
     #[default]
     Vllm,
-    /// SGLang. Accepted by the command line, not available yet.
+    /// SGLang 0.5.23.
     Sglang,
 }
 
@@ -22,9 +24,9 @@ pub enum EngineRole {
     /// Prefill and decode.
     #[default]
     Both,
-    /// Prefill only. Not available yet.
+    /// The prompt and the first token, for a decode engine that takes its KV.
     Prefill,
-    /// Decode only. Not available yet.
+    /// What follows, with KV that a prefill engine computed.
     Decode,
 }
 
@@ -83,6 +85,17 @@ pub struct EngineConfig {
     pub itl_ms: f64,
     /// Part of the work that the engine does.
     pub role: EngineRole,
+    /// Requests that may wait for a place among those of `concurrency`, in each rank; further ones are refused. `None`:
+    /// without limit.
+    pub queued_max: Option<usize>,
+    /// How it refuses them.
+    pub refusal: Refusal,
+    /// Answer `/server_info`, as vLLM does in development mode only: there it tells its concurrency.
+    pub dev_mode: bool,
+    /// Write a line for each request there: `received_ns ended_ns outcome first_ns role meeting`.
+    pub log_times: Option<PathBuf>,
+    /// How the engine meets its other half, where it has a role.
+    pub transfer: TransferSettings,
 }
 
 /// Model name when none is configured.
@@ -104,6 +117,11 @@ impl Default for EngineConfig {
             prefill_tokens_per_s: 20_000.0,
             itl_ms: 10.0,
             role: EngineRole::Both,
+            queued_max: None,
+            refusal: Refusal::Vllm,
+            dev_mode: false,
+            log_times: None,
+            transfer: TransferSettings::default(),
         }
     }
 }
@@ -111,15 +129,20 @@ impl Default for EngineConfig {
 /// Why an engine cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A setting that this version does not have.
-    #[error("{0} is not available in this version")]
-    NotAvailable(&'static str),
     /// A setting out of range.
     #[error("{setting}: {problem}")]
     Setting {
         /// Name of the flag, without dashes.
         setting: &'static str,
         /// What is wrong with it.
+        problem: String,
+    },
+    /// A file cannot be written.
+    #[error("{path}: {problem}")]
+    File {
+        /// Which.
+        path: String,
+        /// Why.
         problem: String,
     },
     /// The tokenizer or the chat template cannot be used.
@@ -156,6 +179,7 @@ impl EngineConfig {
     pub fn pace(&self) -> Pace {
         Pace {
             concurrency_max: self.concurrency,
+            queued_max: self.queued_max,
             prefill_tokens_per_s: self.prefill_tokens_per_s,
             inter_token: Duration::try_from_secs_f64(self.itl_ms / 1_000.0).unwrap_or_default(),
         }
@@ -163,12 +187,6 @@ impl EngineConfig {
 
     /// Checks every setting; the first problem is the error.
     pub fn check(&self) -> Result<(), EngineError> {
-        if self.wire == Wire::Sglang {
-            return Err(EngineError::NotAvailable("--wire sglang"));
-        }
-        if self.role != EngineRole::Both {
-            return Err(EngineError::NotAvailable("--role other than both"));
-        }
         let range = |setting, good: bool, problem: &str| {
             if good {
                 Ok(())
@@ -213,8 +231,7 @@ mod tests {
         for config in bad {
             assert!(matches!(config.check(), Err(EngineError::Setting { .. })), "{config:?}");
         }
-        let sglang = EngineConfig { wire: Wire::Sglang, ..good() }.check().expect_err("refused");
-        assert_eq!(sglang.to_string(), "--wire sglang is not available in this version");
+        assert!(EngineConfig { wire: Wire::Sglang, ..good() }.check().is_ok());
         assert_eq!("sglang".parse(), Ok(Wire::Sglang));
         assert_eq!("decode".parse(), Ok(EngineRole::Decode));
         assert!("Both".parse::<EngineRole>().is_err() && "".parse::<Wire>().is_err());

@@ -3,8 +3,9 @@
 //! PUB side never waits for a slow reader: the reader sees a gap in the sequence numbers and asks for a replay. It always
 //! binds, also where the real engine would connect, so that one address form serves both sides.
 
-use super::config::EngineError;
+use super::config::{EngineError, Wire};
 use super::kv_wire::encode_batch;
+use super::kv_wire_sglang::encode_sglang_batch;
 use super::prefix_cache::CacheEvent;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -23,6 +24,7 @@ pub struct KvSource {
 
 /// Sockets of one rank, bound and ready to run.
 pub(super) struct KvPublisher {
+    wire: Wire,
     dp_rank: u32,
     block_size_tokens: u32,
     live: PubSocket,
@@ -34,6 +36,7 @@ pub(super) struct KvPublisher {
 impl KvPublisher {
     /// Binds the sockets of a rank. Endpoints are those of rank 0.
     pub(super) async fn bind(
+        wire: Wire,
         dp_rank: u32,
         block_size_tokens: u32,
         endpoint: &str,
@@ -49,6 +52,7 @@ impl KvPublisher {
             router = Some(socket);
         }
         let publisher = Self {
+            wire,
             dp_rank,
             block_size_tokens,
             live,
@@ -84,8 +88,11 @@ impl KvPublisher {
 
     async fn publish(&mut self, batch: &[CacheEvent]) {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let payload =
-            encode_batch(since_1970.as_secs_f64(), batch, self.dp_rank, self.block_size_tokens);
+        let encode = match self.wire {
+            Wire::Vllm => encode_batch,
+            Wire::Sglang => encode_sglang_batch,
+        };
+        let payload = encode(since_1970.as_secs_f64(), batch, self.dp_rank, self.block_size_tokens);
         let payload = Bytes::from(payload);
         let sequence = self.next_sequence;
         self.next_sequence += 1;

@@ -6,7 +6,7 @@ use rmp::encode::{
     ByteBuf, RmpWrite, write_array_len, write_f64, write_nil, write_str, write_uint,
 };
 
-type Written = Result<(), rmp::encode::ValueWriteError<<ByteBuf as RmpWrite>::Error>>;
+pub(super) type Written = Result<(), rmp::encode::ValueWriteError<<ByteBuf as RmpWrite>::Error>>;
 
 /// One batch `[timestamp, [event...], rank]`, the third frame of a message. `unix_time_s` is seconds since 1970.
 #[must_use]
@@ -111,17 +111,17 @@ fn write_removed(out: &mut ByteBuf, hash: BlockHash) -> Written {
     Ok(())
 }
 
-fn write_pair(out: &mut ByteBuf, key: &str, value: &str) -> Written {
+pub(super) fn write_pair(out: &mut ByteBuf, key: &str, value: &str) -> Written {
     write_str(out, key)?;
     write_str(out, value)
 }
 
-fn write_null(out: &mut ByteBuf) -> Written {
+pub(super) fn write_null(out: &mut ByteBuf) -> Written {
     let Ok(()) = write_nil(out);
     Ok(())
 }
 
-fn length(count: usize) -> u32 {
+pub(super) fn length(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

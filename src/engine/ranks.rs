@@ -3,6 +3,7 @@
 //! through [`RanksHandle`].
 
 use super::prefix_cache::CacheEvent;
+use super::rank_time::RankTime;
 use super::schedule::{RankSchedule, RankStats, RequestId, Step, Work};
 use crate::base::Clock;
 use ahash::AHashMap;
@@ -16,9 +17,41 @@ pub(super) type StepSink = mpsc::UnboundedSender<Step>;
 pub(super) type BatchSink = mpsc::Sender<Vec<CacheEvent>>;
 
 enum Command {
-    Submit { request: RequestId, dp_rank: Option<usize>, work: Work, steps: StepSink },
-    ClearCaches { done: oneshot::Sender<bool> },
-    Held { prompt: Vec<u32>, salt: String, done: oneshot::Sender<Vec<usize>> },
+    Submit {
+        request: RequestId,
+        dp_rank: Option<usize>,
+        work: Work,
+        steps: StepSink,
+        taken: oneshot::Sender<Option<usize>>,
+    },
+    Stall {
+        time: Duration,
+    },
+    ClearCaches {
+        done: oneshot::Sender<bool>,
+    },
+    Held {
+        prompt: Vec<u32>,
+        salt: String,
+        done: oneshot::Sender<Vec<usize>>,
+    },
+}
+
+/// Why a request is not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotRun {
+    /// Too many wait.
+    Refused,
+    /// The engine is stopping.
+    Stopping,
+}
+
+/// A request that a rank has taken.
+#[derive(Debug)]
+pub(super) struct Submitted {
+    pub(super) request: RequestId,
+    pub(super) dp_rank: usize,
+    pub(super) guard: AbortOnDrop,
 }
 
 /// Talks to the ranks' task. Cheap to clone; the task ends with the last clone.
@@ -30,7 +63,7 @@ pub(super) struct RanksHandle {
     stats: watch::Receiver<Vec<RankStats>>,
 }
 
-/// Takes a request back out of its rank when dropped.
+/// Takes a request back out of its rank when dropped; of a finished prefill it frees the blocks.
 #[derive(Debug)]
 pub(super) struct AbortOnDrop {
     request: RequestId,
@@ -61,7 +94,7 @@ impl RanksHandle {
         let now = ranks.iter().map(RankSchedule::stats).collect();
         let (stats_out, stats) = watch::channel(now);
         let task = RanksTask {
-            clock,
+            time: RankTime::new(clock),
             ranks,
             publishers,
             owners: AHashMap::new(),
@@ -72,19 +105,29 @@ impl RanksHandle {
         Self { commands, aborts, stats }
     }
 
-    /// Gives a request to a rank, or to the least busy one. Its tokens come out of `steps`. `None` when the engine is
-    /// stopping.
+    /// Gives a request to a rank, or to the least busy one. Its tokens come out of `steps`.
     pub(super) async fn submit(
         &self,
         dp_rank: Option<usize>,
         work: Work,
         steps: StepSink,
-    ) -> Option<(RequestId, AbortOnDrop)> {
+    ) -> Result<Submitted, NotRun> {
         let request = RequestId(fastrand::u64(..));
         // Made first: a client that leaves while this waits must not leave the request behind.
-        let guard = AbortOnDrop { request, aborts: self.aborts.clone(), finished: false };
-        self.commands.send(Command::Submit { request, dp_rank, work, steps }).await.ok()?;
-        Some((request, guard))
+        let mut guard = AbortOnDrop { request, aborts: self.aborts.clone(), finished: false };
+        let (taken, answer) = oneshot::channel();
+        let command = Command::Submit { request, dp_rank, work, steps, taken };
+        self.commands.send(command).await.map_err(|_| NotRun::Stopping)?;
+        if let Some(dp_rank) = answer.await.map_err(|_| NotRun::Stopping)? {
+            return Ok(Submitted { request, dp_rank, guard });
+        }
+        guard.finished = true;
+        Err(NotRun::Refused)
+    }
+
+    /// All ranks stand still for that time, as an engine that hangs: requests are taken and nothing comes out.
+    pub(super) async fn stall(&self, time: Duration) {
+        let _stopping = self.commands.send(Command::Stall { time }).await;
     }
 
     /// Empties the caches of all ranks; `false` if one is in use.
@@ -109,7 +152,7 @@ impl RanksHandle {
 }
 
 struct RanksTask {
-    clock: Clock,
+    time: RankTime,
     ranks: Vec<RankSchedule>,
     publishers: Vec<BatchSink>,
     owners: AHashMap<RequestId, (usize, StepSink)>,
@@ -139,7 +182,7 @@ impl RanksTask {
 
     /// Brings everything up to now; returns the time until there is more to do.
     async fn turn(&mut self) -> Option<Duration> {
-        let now = self.clock.now();
+        let now = self.time.now();
         for rank in &mut self.ranks {
             rank.advance(now, &mut self.steps);
         }
@@ -150,7 +193,7 @@ impl RanksTask {
             stats.extend(self.ranks.iter().map(RankSchedule::stats));
         });
         let next = self.ranks.iter().filter_map(RankSchedule::next_wake).min()?;
-        Some(Duration::from_nanos(next.since(self.clock.now())))
+        Some(self.time.until(next))
     }
 
     fn deliver(&mut self) {
@@ -178,8 +221,10 @@ impl RanksTask {
     }
 
     fn obey(&mut self, command: Command) {
+        let now = self.time.now();
         match command {
-            Command::Submit { request, dp_rank, work, steps } => {
+            Command::Stall { time } => self.time.stand_still(time),
+            Command::Submit { request, dp_rank, work, steps, taken } => {
                 if steps.is_closed() {
                     return;
                 }
@@ -189,8 +234,11 @@ impl RanksTask {
                 };
                 let Some(at) = dp_rank.or_else(least_busy) else { return };
                 let Some(rank) = self.ranks.get_mut(at) else { return };
-                self.owners.insert(request, (at, steps));
-                rank.submit(self.clock.now(), request, work, &mut self.steps);
+                let is_taken = rank.submit(now, request, work, &mut self.steps);
+                if is_taken {
+                    self.owners.insert(request, (at, steps));
+                }
+                let _client_left = taken.send(is_taken.then_some(at));
             }
             Command::ClearCaches { done } => {
                 let mut all = true;
@@ -207,9 +255,15 @@ impl RanksTask {
     }
 
     fn abort(&mut self, request: RequestId) {
-        let Some((at, _)) = self.owners.remove(&request) else { return };
-        if let Some(rank) = self.ranks.get_mut(at) {
-            rank.abort(self.clock.now(), request);
+        let now = self.time.now();
+        match self.owners.remove(&request) {
+            Some((at, _)) => {
+                if let Some(rank) = self.ranks.get_mut(at) {
+                    rank.abort(now, request);
+                }
+            }
+            // Finished; if it was a prefill, one of the ranks holds its blocks.
+            None => drop(self.ranks.iter_mut().any(|rank| rank.let_go(now, request))),
         }
     }
 }

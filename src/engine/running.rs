@@ -2,16 +2,19 @@
 //! demo and tests.
 
 use super::chat_text::ChatText;
-use super::config::{EngineConfig, EngineError};
+use super::config::{EngineConfig, EngineError, EngineRole, Wire};
 use super::encode::EncodeHandle;
-use super::http::{EngineState, routes};
+use super::fault::Faults;
+use super::http::{EngineState, Tally, TimesLog, registry_routes, routes, unix_time_s};
 use super::kv_publisher::{KvPublisher, KvSource};
 use super::prefix_cache::PrefixCache;
 use super::ranks::RanksHandle;
 use super::schedule::{RankSchedule, RankStats};
+use super::sglang::Aborts;
 use super::tokenizer::Tokenizer;
+use super::transfer::{Desk, KvSeeker, RegistryState};
+use super::wire_cut::{CutListener, Scissors};
 use crate::base::Clock;
-use axum::serve::ListenerExt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -55,6 +58,7 @@ impl EngineText {
 #[derive(Debug)]
 pub struct EngineHandle {
     addr: SocketAddr,
+    registry_port: u16,
     kv_sources: Vec<KvSource>,
     ranks: RanksHandle,
     stop: Option<oneshot::Sender<()>>,
@@ -82,8 +86,10 @@ impl Engine {
             }
         })?;
         let ended = || Err(EngineError::Start(std::io::Error::other("its thread ended")));
-        let Bound { addr, kv_sources, ranks } = answer.recv().unwrap_or_else(|_| ended())?;
-        Ok(EngineHandle { addr, kv_sources, ranks, stop: Some(stop), thread: Some(thread) })
+        let Bound { addr, registry_port, kv_sources, ranks } =
+            answer.recv().unwrap_or_else(|_| ended())?;
+        let (stop, thread) = (Some(stop), Some(thread));
+        Ok(EngineHandle { addr, registry_port, kv_sources, ranks, stop, thread })
     }
 }
 
@@ -92,6 +98,12 @@ impl EngineHandle {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Port where decode engines ask for what this one computed; that of HTTP unless it has one of its own.
+    #[must_use]
+    pub fn registry_port(&self) -> u16 {
+        self.registry_port
     }
 
     /// `http://` and the address.
@@ -151,6 +163,7 @@ pub fn run(
 #[derive(Debug)]
 struct Bound {
     addr: SocketAddr,
+    registry_port: u16,
     kv_sources: Vec<KvSource>,
     ranks: RanksHandle,
 }
@@ -162,18 +175,28 @@ fn run_until(
     ready: impl FnOnce(Bound),
 ) -> Result<(), EngineError> {
     config.check()?;
-    let EngineText { tokenizer, chat } = text;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let listener = listen(config.listen).await?;
         let addr = listener.local_addr()?;
-        let (ranks, kv_sources) = start_ranks(&config).await?;
-        let encode = EncodeHandle::start(tokenizer.clone(), chat)?;
-        ready(Bound { addr, kv_sources: kv_sources.clone(), ranks: ranks.clone() });
-        let state = EngineState::new(config, kv_sources, tokenizer, encode, ranks);
-        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+        let registry = registry_listener(&config).await?;
+        let registry_port = match &registry {
+            Some(listener) => listener.local_addr()?.port(),
+            None => addr.port(),
+        };
+        let state = start_parts(config, text, addr.port(), registry_port).await?;
+        let (kv_sources, ranks) = (state.kv_sources.to_vec(), state.ranks.clone());
+        ready(Bound { addr, registry_port, kv_sources, ranks });
+        let known =
+            RegistryState::new(state.config.clone(), state.desk.clone(), state.clock, addr.port());
+        if let Some(registry) = registry {
+            let serving = axum::serve(registry, registry_routes(known.clone())).into_future();
+            tokio::spawn(serving);
+        }
+        let listener = CutListener::new(listener, state.clock, &state.faults)?;
+        let routes = routes(state, known).into_make_service_with_connect_info::<Scissors>();
         tokio::select! {
-            served = axum::serve(listener, routes(state)).into_future() => served?,
+            served = axum::serve(listener, routes).into_future() => served?,
             () = shutdown => {}
         }
         Ok(())
@@ -183,7 +206,60 @@ fn run_until(
     outcome
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, EngineError> {
+/// Everything behind the sockets of HTTP.
+async fn start_parts(
+    mut config: EngineConfig,
+    text: EngineText,
+    http_port: u16,
+    registry_port: u16,
+) -> Result<EngineState, EngineError> {
+    let EngineText { tokenizer, chat } = text;
+    if config.transfer.engine_id.is_none() {
+        config.transfer.engine_id = Some(format!("{:032x}", fastrand::u128(..)));
+    }
+    let (ranks, kv_sources) = start_ranks(&config).await?;
+    let encode = EncodeHandle::start(tokenizer.clone(), chat)?;
+    let times = config.log_times.as_deref().map(log_times).transpose()?;
+    let clock = Clock::start();
+    let seeker = KvSeeker::new(clock).map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(EngineState {
+        config: Arc::new(config),
+        kv_sources: kv_sources.into(),
+        tokenizer,
+        encode,
+        ranks,
+        times,
+        started_s: unix_time_s(),
+        clock,
+        desk: Desk::start(),
+        seeker,
+        aborts: Aborts::new(),
+        tally: Tally::default(),
+        faults: Faults::none(),
+        http_port,
+        registry_port,
+    })
+}
+
+/// Only engines that hand KV over have a registry; the others would be in the way of one on the same machine.
+async fn registry_listener(config: &EngineConfig) -> Result<Option<TcpListener>, EngineError> {
+    match config.transfer.bootstrap_port {
+        Some(port) if config.role == EngineRole::Prefill => {
+            listen(SocketAddr::new(config.listen.ip(), port)).await.map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn log_times(path: &Path) -> Result<TimesLog, EngineError> {
+    TimesLog::create(path).map_err(|error| EngineError::File {
+        path: path.display().to_string(),
+        problem: error.to_string(),
+    })
+}
+
+/// Opens a listening socket.
+pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, EngineError> {
     let open = || {
         let socket = if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
         socket.set_reuseaddr(true)?;
@@ -197,25 +273,75 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, EngineError> {
 }
 
 async fn start_ranks(config: &EngineConfig) -> Result<(RanksHandle, Vec<KvSource>), EngineError> {
-    let mut sources = Vec::new();
+    // An SGLang decode engine has its radix cache turned off, and nothing to tell.
+    let is_silent = config.wire == Wire::Sglang && config.role == EngineRole::Decode;
     let mut publishers = Vec::new();
-    if let Some(endpoint) = &config.kv_events {
-        for dp_rank in 0..config.ranks {
-            let replay = config.replay.as_deref();
-            let (publisher, source) =
-                KvPublisher::bind(dp_rank, config.block_size, endpoint, replay).await?;
+    let mut sources = Vec::new();
+    if !is_silent {
+        for (publisher, source) in bind_publishers(config).await? {
             let (sink, batches) = mpsc::channel(BATCHES_MAX);
             tokio::spawn(publisher.run(batches));
             sources.push(source);
             publishers.push(sink);
         }
     }
-    let new_rank =
-        |_| RankSchedule::new(config.pace(), PrefixCache::new(config.kv_blocks, config.block_size));
+    let new_rank = |_| {
+        let mut cache = PrefixCache::new(config.kv_blocks, config.block_size);
+        if config.wire == Wire::Sglang {
+            // Its first event says that the cache is empty.
+            cache.clear();
+        }
+        RankSchedule::new(config.pace(), cache)
+    };
     let ranks = (0..config.ranks).map(new_rank).collect();
     Ok((RanksHandle::start(Clock::start(), ranks, publishers), sources))
 }
 
+/// A publisher for each rank, if events are wanted. SGLang tells the first rank's port only, so the others' must follow
+/// it, also where the system chose the first.
+async fn bind_publishers(
+    config: &EngineConfig,
+) -> Result<Vec<(KvPublisher, KvSource)>, EngineError> {
+    let Some(endpoint) = &config.kv_events else { return Ok(Vec::new()) };
+    let replay = config.replay.as_deref();
+    let bind = |rank, endpoint: String, replay: Option<String>| async move {
+        KvPublisher::bind(config.wire, rank, config.block_size, &endpoint, replay.as_deref()).await
+    };
+    let is_chosen = |endpoint: &str| endpoint.ends_with(":0");
+    let in_row = config.wire == Wire::Sglang && config.ranks > 1;
+    let mut tries = if in_row { IN_ROW_TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        let mut bound = Vec::new();
+        let (mut live, mut old) = (endpoint.clone(), replay.map(str::to_owned));
+        let mut failed = None;
+        for rank in 0..config.ranks {
+            match bind(rank, live.clone(), old.clone()).await {
+                Ok((publisher, source)) => {
+                    if in_row && is_chosen(&live) {
+                        live.clone_from(&source.endpoint);
+                    }
+                    if in_row && old.as_deref().is_some_and(is_chosen) {
+                        old.clone_from(&source.replay_endpoint);
+                    }
+                    bound.push((publisher, source));
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        match failed {
+            None => return Ok(bound),
+            Some(error) if tries == 0 || !is_chosen(endpoint) => return Err(error),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Times that ports in a row are looked for.
+const IN_ROW_TRIES: u32 = 16;
 const BACKLOG: u32 = 4_096;
 /// Batches between a rank and its publisher. Full: the rank stands still.
 const BATCHES_MAX: usize = 10_000;

@@ -5,6 +5,9 @@
 //! (prefill rate); then every running request yields one token per inter-token latency. At most
 //! `concurrency_max` requests run. A request starts only when the blocks of its prompt and of its whole answer
 //! are free, so nothing is ever preempted.
+//!
+//! Disaggregated work comes in halves ([`Part`]): a prefill ends with its first token and its blocks stay held until
+//! somebody lets them go; a decode brings its prompt's KV along and computes nothing of it.
 
 use super::prefix_cache::{CacheEvent, PrefixCache, Sequence};
 use crate::base::NanosSinceStart;
@@ -20,10 +23,24 @@ pub struct RequestId(pub u64);
 pub struct Pace {
     /// Requests that run at the same time; further ones wait.
     pub concurrency_max: usize,
+    /// Requests that may wait for a place; further ones are refused. `None`: without limit.
+    pub queued_max: Option<usize>,
     /// Prompt tokens computed per second.
     pub prefill_tokens_per_s: f64,
     /// Time from one token of a request to its next.
     pub inter_token: Duration,
+}
+
+/// How much of a request a rank does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// Everything.
+    #[default]
+    Whole,
+    /// The prompt and the first token; the blocks are held until [`RankSchedule::let_go`].
+    Prefill,
+    /// What follows the prompt, whose KV was computed elsewhere and is here already.
+    Decode,
 }
 
 /// One request as the rank sees it.
@@ -35,6 +52,8 @@ pub struct Work {
     pub output: Vec<u32>,
     /// Cache salt, empty for none.
     pub salt: String,
+    /// What of it is to be done here.
+    pub part: Part,
 }
 
 /// One token that left the rank.
@@ -69,12 +88,20 @@ pub struct RankStats {
     pub hit_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Requests that came, refused ones included.
+    pub received_requests: u64,
+    /// Requests that were refused because too many waited.
+    pub refused_requests: u64,
     /// Requests that ran to their end.
     pub finished_requests: u64,
     /// Requests whose client left.
     pub aborted_requests: u64,
     /// Batches of KV events handed to the publisher.
     pub kv_batches: u64,
+    /// Finished prefills whose blocks are held for a decode that has not taken them.
+    pub held_requests: usize,
+    /// Prompt tokens whose KV was computed elsewhere.
+    pub external_tokens: u64,
 }
 
 #[derive(Debug)]
@@ -83,6 +110,7 @@ struct Running {
     output: Vec<u32>,
     emitted: usize,
     cached_tokens: usize,
+    part: Part,
 }
 
 #[derive(Debug)]
@@ -101,6 +129,7 @@ pub struct RankSchedule {
     prefill: Option<Prefill>,
     decoding: BTreeMap<(NanosSinceStart, RequestId), Running>,
     due: HashMap<RequestId, NanosSinceStart>,
+    held: HashMap<RequestId, Sequence>,
     totals: RankStats,
 }
 
@@ -115,23 +144,32 @@ impl RankSchedule {
             prefill: None,
             decoding: BTreeMap::new(),
             due: HashMap::new(),
+            held: HashMap::new(),
             totals: RankStats::default(),
         }
     }
 
-    /// Takes a request. Tokens that are due by `now` are pushed to `steps` first.
+    /// Takes a request, or refuses it (`false`). Tokens that are due by `now` are pushed to `steps` first.
     pub fn submit(
         &mut self,
         now: NanosSinceStart,
         request: RequestId,
         work: Work,
         steps: &mut Vec<Step>,
-    ) {
+    ) -> bool {
         self.advance(now, steps);
+        self.totals.received_requests += 1;
+        let most =
+            self.pace.queued_max.map(|queued| queued.saturating_add(self.pace.concurrency_max));
+        if most.is_some_and(|most| self.in_flight() >= most) {
+            self.totals.refused_requests += 1;
+            return false;
+        }
         self.waiting.push_back((request, work));
         self.totals.in_flight_peak = self.totals.in_flight_peak.max(self.in_flight());
         self.start_prefill(now);
         self.check_invariants();
+        true
     }
 
     /// The client left: the request's blocks and its place in the batch are free at once. `false` if unknown.
@@ -143,6 +181,15 @@ impl RankSchedule {
         }
         self.check_invariants();
         found
+    }
+
+    /// Frees the blocks that a finished prefill holds. `false` if it holds none.
+    pub fn let_go(&mut self, now: NanosSinceStart, request: RequestId) -> bool {
+        let Some(sequence) = self.held.remove(&request) else { return false };
+        self.cache.release(sequence);
+        self.start_prefill(now);
+        self.check_invariants();
+        true
     }
 
     /// Brings the rank to `now`; pushes every token that became due, in order of time.
@@ -212,6 +259,7 @@ impl RankSchedule {
             waiting: self.waiting.len(),
             used_blocks: self.cache.used_blocks(),
             capacity_blocks: self.cache.capacity_blocks(),
+            held_requests: self.held.len(),
             ..self.totals
         }
     }
@@ -224,23 +272,28 @@ impl RankSchedule {
         if self.prefill.is_some() || self.running() >= self.pace.concurrency_max {
             return;
         }
-        let Some((request, Work { prompt, output, salt })) = self.waiting.pop_front() else {
+        let Some((request, Work { prompt, output, salt, part })) = self.waiting.pop_front() else {
             return;
         };
         let prompt_tokens = prompt.len();
         // The last token of the answer is never computed, so it needs no slot.
         let tokens_max = prompt_tokens + output.len().saturating_sub(1);
         match self.cache.begin(prompt, salt, tokens_max) {
+            Ok((sequence, _)) if part == Part::Decode => {
+                self.totals.external_tokens += prompt_tokens as u64;
+                let running = Running { sequence, output, emitted: 0, cached_tokens: 0, part };
+                self.prefill = Some(Prefill { request, ends_at: now, running });
+            }
             Ok((sequence, cached_tokens)) => {
                 let computed_tokens = prompt_tokens.saturating_sub(cached_tokens);
                 let ends_at = now.plus(self.prefill_time(computed_tokens));
                 self.totals.queried_tokens += prompt_tokens as u64;
                 self.totals.hit_tokens += cached_tokens as u64;
-                let running = Running { sequence, output, emitted: 0, cached_tokens };
+                let running = Running { sequence, output, emitted: 0, cached_tokens, part };
                 self.prefill = Some(Prefill { request, ends_at, running });
             }
             Err((prompt, salt)) => {
-                self.waiting.push_front((request, Work { prompt, output, salt }));
+                self.waiting.push_front((request, Work { prompt, output, salt, part }));
             }
         }
     }
@@ -280,7 +333,10 @@ impl RankSchedule {
         self.totals.generated_tokens += 1;
         if last {
             self.totals.finished_requests += 1;
-            self.cache.release(running.sequence);
+            match running.part {
+                Part::Prefill => drop(self.held.insert(request, running.sequence)),
+                Part::Whole | Part::Decode => self.cache.release(running.sequence),
+            }
             return;
         }
         // From the moment the token was due, not from now: a late wake-up must not slow the rank down.
@@ -308,8 +364,9 @@ impl RankSchedule {
     fn check_invariants(&self) {
         debug_assert!(self.running() <= self.pace.concurrency_max);
         debug_assert_eq!(self.due.len(), self.decoding.len());
-        debug_assert!(self.running() > 0 || self.cache.used_blocks() == 0);
-        debug_assert!(self.prefill.is_some() || self.running() > 0 || self.waiting.is_empty());
+        let holds = self.running() > 0 || !self.held.is_empty();
+        debug_assert!(holds || self.cache.used_blocks() == 0);
+        debug_assert!(holds || self.waiting.is_empty());
     }
 }
 
@@ -322,6 +379,7 @@ mod tests {
     fn rank(concurrency_max: usize, capacity_blocks: u32) -> RankSchedule {
         let pace = Pace {
             concurrency_max,
+            queued_max: None,
             prefill_tokens_per_s: 1_000.0,
             inter_token: Duration::from_millis(10),
         };
@@ -333,6 +391,7 @@ mod tests {
             prompt: (1..=prompt_tokens).collect(),
             output: (1_001..=1_000 + output_tokens).collect(),
             salt: String::new(),
+            part: Part::Whole,
         }
     }
 
@@ -391,6 +450,26 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_is_a_limit_too_and_refusals_leave_no_trace() {
+        let mut rank = rank(2, 64);
+        rank.pace.queued_max = Some(1);
+        let mut steps = Vec::new();
+        let mut taken =
+            |rank: &mut RankSchedule, id| rank.submit(at(0), RequestId(id), work(4, 3), &mut steps);
+        let all: Vec<_> = (0..5).map(|id| taken(&mut rank, id)).collect();
+        // Two run (one of them is still to be prefilled), one waits.
+        assert_eq!(all, [true, true, true, false, false]);
+        assert!(!rank.abort(at(0), RequestId(4)), "a refused request is not known");
+        assert!(rank.abort(at(0), RequestId(2)));
+        assert!(taken(&mut rank, 5), "its place in the queue is free again");
+        rank.advance(at(10_000), &mut steps);
+        let stats = rank.stats();
+        assert_eq!((stats.received_requests, stats.refused_requests), (6, 2));
+        assert_eq!((stats.finished_requests, stats.aborted_requests), (3, 1));
+        assert_eq!((stats.in_flight_peak, rank.in_flight()), (3, 0));
+    }
+
+    #[test]
     fn abort_frees_blocks_in_every_phase() {
         let mut rank = rank(2, 64);
         let mut steps = Vec::new();
@@ -404,6 +483,40 @@ mod tests {
         assert_eq!(rank.stats().used_blocks, 0);
         assert_eq!(rank.next_wake(), None);
         assert_eq!(rank.stats().aborted_requests, 3);
+    }
+
+    #[test]
+    fn a_prefill_holds_its_blocks_until_they_are_let_go() {
+        let mut rank = rank(2, 8);
+        let mut steps = Vec::new();
+        let half = |part, prompt| Work { part, ..work(prompt, 1) };
+        rank.submit(at(0), RequestId(1), half(Part::Prefill, 20), &mut steps);
+        let other = Work { salt: "other".into(), ..half(Part::Prefill, 29) };
+        rank.submit(at(0), RequestId(2), other, &mut steps);
+        rank.advance(at(100), &mut steps);
+        assert_eq!(steps.len(), 1, "no blocks for the second");
+        assert_eq!((rank.stats().held_requests, rank.stats().used_blocks), (1, 5));
+        assert_eq!((rank.in_flight(), rank.next_wake()), (1, None));
+        assert!(rank.let_go(at(100), RequestId(1)));
+        assert!(!rank.let_go(at(100), RequestId(1)));
+        rank.advance(at(129), &mut steps);
+        assert_eq!(steps.last().map(|step| (step.request, step.last)), Some((RequestId(2), true)));
+        assert!(rank.let_go(at(130), RequestId(2)));
+        assert_eq!((rank.stats().held_requests, rank.stats().used_blocks), (0, 0));
+    }
+
+    #[test]
+    fn a_decode_computes_nothing_of_its_prompt_and_its_blocks_become_cached() {
+        let mut rank = rank(2, 64);
+        let mut steps = Vec::new();
+        let decode = Work { part: Part::Decode, ..work(20, 3) };
+        rank.submit(at(5), RequestId(1), decode, &mut steps);
+        rank.advance(at(5), &mut steps);
+        assert_eq!(steps.len(), 1, "the first token came with the KV");
+        rank.advance(at(25), &mut steps);
+        assert_eq!(steps.len(), 3);
+        assert_eq!((rank.stats().queried_tokens, rank.stats().external_tokens), (0, 20));
+        assert_eq!(rank.held_blocks(&work(20, 1).prompt, ""), 5);
     }
 
     #[test]
@@ -443,7 +556,8 @@ mod tests {
         let mut steps = Vec::new();
         for id in 0..20_u32 {
             let prompt = (id * 100..id * 100 + 13).collect();
-            let work = Work { prompt, output: vec![7; 9], salt: String::new() };
+            let (salt, part) = (String::new(), Part::Whole);
+            let work = Work { prompt, output: vec![7; 9], salt, part };
             rank.submit(at(u64::from(id) * 5), RequestId(id.into()), work, &mut steps);
         }
         rank.advance(at(100_000), &mut steps);

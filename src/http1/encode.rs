@@ -35,10 +35,19 @@ pub fn encode_request(
     out.extend_from_slice(b"\r\n");
     for field in &head.fields {
         let travels = match field.kind {
-            FieldKind::Other | FieldKind::ContentType => true,
+            FieldKind::Other
+            | FieldKind::ContentType
+            | FieldKind::RetryAfter
+            | FieldKind::ApiKey
+            | FieldKind::Priority
+            | FieldKind::TimeoutMs
+            | FieldKind::ReadTimeout
+            | FieldKind::Timeout => true,
             FieldKind::Authorization => upstream.authorization.is_none(),
             FieldKind::RequestId => upstream.request_id.is_empty(),
             FieldKind::Host
+            // The router chooses the rank, and says it itself where the engine needs to hear it.
+            | FieldKind::DpRank
             | FieldKind::ContentLength
             | FieldKind::TransferEncoding
             | FieldKind::HopByHop
@@ -147,9 +156,9 @@ pub(super) fn push_field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Own fields, the length, and the empty line.
+/// Own fields that have a value, the length, and the empty line.
 pub(super) fn finish(content_length: Option<u64>, extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
-    for (name, value) in extra {
+    for (name, value) in extra.iter().filter(|(_, value)| !value.is_empty()) {
         push_field(name, value, out);
     }
     if let Some(bytes) = content_length {
@@ -191,6 +200,27 @@ mod tests {
         BodyFraming, HeadLimits, Method, RequestHead, ResponseHead, Version, parse_request,
         parse_response,
     };
+
+    /// With them a client could let a decode engine fetch its KV from any host.
+    #[test]
+    fn fields_that_steer_the_fleet_do_not_travel() {
+        let request = b"POST /generate HTTP/1.1\r\nHost: x\r\nX-Override-Bootstrap-Host: 10.0.0.1\r\nx-override-bootstrap-port: 1\r\nx-override-bootstrap-room: 1\r\nx-override-routed-dp-rank: 1\r\nx-override-disagg-prefill-dp-rank: 1\r\nx-override-priority: 1\r\nContent-Length: 0\r\n\r\n";
+        let mut head = RequestHead::default();
+        parse_request(request, &HeadLimits::default(), &mut head).unwrap();
+        let upstream = UpstreamHead {
+            authority: "w",
+            content_length: Some(0),
+            request_id: b"",
+            authorization: None,
+            extra: &[],
+        };
+        let mut out = Vec::new();
+        encode_request(&head, request, &upstream, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "POST /generate HTTP/1.1\r\nhost: w\r\nx-override-priority: 1\r\nvia: 1.1 forebay\r\ncontent-length: 0\r\n\r\n"
+        );
+    }
 
     #[test]
     fn requests_leave_with_own_framing() {

@@ -7,6 +7,16 @@ use super::head::{Field, FieldKind, Version, bytes_of};
 /// Connection options read in one head; each costs a comparison with every field.
 const CONNECTION_OPTIONS_MAX: usize = 64;
 
+/// Fields that send an SGLang engine to another host or rank (0.5.23, `entrypoints/request_headers.py`), like the members that
+/// `parse::scan` refuses in bodies. Only the router may say this: what clients send of it goes no further.
+const FLEET_FIELDS: [&str; 5] = [
+    "x-override-bootstrap-host",
+    "x-override-bootstrap-port",
+    "x-override-bootstrap-room",
+    "x-override-routed-dp-rank",
+    "x-override-disagg-prefill-dp-rank",
+];
+
 /// What a field of that name is to the proxy, `Connection` itself aside.
 pub(super) fn classify(name: &[u8]) -> FieldKind {
     let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
@@ -15,7 +25,9 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
         4 if is("host") => FieldKind::Host,
         6 if is("expect") => FieldKind::Expect,
         7 if is("trailer") || is("upgrade") => FieldKind::HopByHop,
+        9 if is("x-api-key") => FieldKind::ApiKey,
         10 if is("connection") || is("keep-alive") => FieldKind::HopByHop,
+        11 if is("retry-after") => FieldKind::RetryAfter,
         12 if is("content-type") => FieldKind::ContentType,
         12 if is("x-request-id") => FieldKind::RequestId,
         13 if is("authorization") => FieldKind::Authorization,
@@ -23,6 +35,12 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
         14 if is("http2-settings") || is("content_length") => FieldKind::HopByHop,
         17 if is("transfer-encoding") => FieldKind::TransferEncoding,
         17 if is("transfer_encoding") => FieldKind::HopByHop,
+        18 if is("x-forebay-priority") => FieldKind::Priority,
+        20 if is("x-data-parallel-rank") => FieldKind::DpRank,
+        19 if is("x-stainless-timeout") => FieldKind::Timeout,
+        20 if is("x-forebay-timeout-ms") => FieldKind::TimeoutMs,
+        24 if is("x-stainless-read-timeout") => FieldKind::ReadTimeout,
+        25.. if FLEET_FIELDS.iter().any(|known| is(known)) => FieldKind::HopByHop,
         7.. if name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"proxy-")) => {
             FieldKind::HopByHop
         }

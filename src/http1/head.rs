@@ -123,6 +123,20 @@ pub enum FieldKind {
     Expect,
     /// `x-request-id`
     RequestId,
+    /// `x-api-key`
+    ApiKey,
+    /// `x-data-parallel-rank`
+    DpRank,
+    /// `x-forebay-priority`
+    Priority,
+    /// `x-forebay-timeout-ms`
+    TimeoutMs,
+    /// `x-stainless-read-timeout`
+    ReadTimeout,
+    /// `x-stainless-timeout`
+    Timeout,
+    /// `Retry-After`
+    RetryAfter,
     /// Anything else; forwarded.
     Other,
 }

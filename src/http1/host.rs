@@ -46,15 +46,17 @@ fn is_name(mut name: &[u8]) -> bool {
     loop {
         name = match name {
             [] => return true,
+            [byte, rest @ ..] if stands_in_name(*byte) => rest,
             [b'%', a, b, rest @ ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => rest,
-            [byte, rest @ ..]
-                if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=".contains(byte) =>
-            {
-                rest
-            }
             _ => return false,
         };
     }
+}
+
+/// Unreserved and sub-delimiters but the comma.
+const fn stands_in_name(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~'
+        | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=')
 }
 
 #[cfg(test)]

@@ -29,6 +29,10 @@ pub use head::{
     BodyFraming, Field, FieldKind, HeadLimits, Method, Progress, RequestHead, ResponseHead, Span,
     Version, bytes_of,
 };
-pub use own::{CONTINUE, LAST_CHUNK, OwnResponse, encode_own, reason_phrase};
+pub(crate) use own::push_decimal;
+pub use own::{
+    CONTINUE, Digits, LAST_CHUNK, OwnResponse, OwnStream, decimal, encode_own, encode_own_stream,
+    reason_phrase,
+};
 pub use request::parse_request;
 pub use response::parse_response;

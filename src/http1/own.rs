@@ -22,7 +22,7 @@ pub struct OwnResponse<'a> {
     pub keep_alive: bool,
     /// The request was HEAD: length without the body.
     pub head_only: bool,
-    /// Further fields. Values must be free of CR and LF.
+    /// Further fields; those without a value are left out. Values must be free of CR and LF.
     pub extra: &'a [(&'a str, &'a [u8])],
 }
 
@@ -43,6 +43,30 @@ pub fn encode_own(response: &OwnResponse<'_>, out: &mut Vec<u8>) {
     if !response.head_only && response.status != 204 {
         out.extend_from_slice(response.body);
     }
+}
+
+/// Head of an event stream that the router begins itself, before it knows what comes.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnStream<'a> {
+    /// Version the client spoke: HTTP/1.1 gets chunks, and for HTTP/1.0 the end of the connection is the end of the stream.
+    pub client_version: Version,
+    /// Keep the client's connection; ignored (closed) for HTTP/1.0.
+    pub keep_alive: bool,
+    /// Further fields; those without a value are left out. Values must be free of CR and LF.
+    pub extra: &'a [(&'a str, &'a [u8])],
+}
+
+/// Appends the head to `out`.
+pub fn encode_own_stream(stream: &OwnStream<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n",
+    );
+    let chunked = stream.client_version == Version::Http11;
+    if chunked {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    }
+    push_persistence(stream.keep_alive && chunked, stream.client_version, out);
+    finish(None, stream.extra, out);
 }
 
 /// The phrase of RFC 9110 section 15 for the codes the router and engines use; empty for others.
@@ -80,8 +104,11 @@ pub fn reason_phrase(status: u16) -> &'static str {
     }
 }
 
-pub(super) fn push_decimal(mut value: u64, out: &mut Vec<u8>) {
-    let mut digits = [0_u8; 20];
+/// Room for the digits of any `u64`.
+pub type Digits = [u8; 20];
+
+/// A number in decimal, without an allocation.
+pub fn decimal(mut value: u64, digits: &mut Digits) -> &[u8] {
     let mut start = digits.len();
     for slot in digits.iter_mut().rev() {
         *slot = b'0' + u8::try_from(value % 10).unwrap_or(0);
@@ -91,12 +118,17 @@ pub(super) fn push_decimal(mut value: u64, out: &mut Vec<u8>) {
             break;
         }
     }
-    out.extend_from_slice(digits.get(start..).unwrap_or(&[]));
+    digits.get(start..).unwrap_or(&[])
+}
+
+pub(crate) fn push_decimal(value: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(decimal(value, &mut [0; 20]));
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{OwnResponse, encode_own, push_decimal};
+    use super::{OwnResponse, OwnStream, encode_own, encode_own_stream, push_decimal};
+    use crate::http1::Version;
 
     #[test]
     fn own_responses() {
@@ -106,7 +138,7 @@ mod tests {
             body: b"{}",
             keep_alive: true,
             head_only: false,
-            extra: &[("retry-after", b"1")],
+            extra: &[("retry-after", b"1"), ("allow", b"")],
         };
         let text = |response: &OwnResponse<'_>| {
             let mut out = Vec::new();
@@ -119,6 +151,34 @@ mod tests {
         assert_eq!(text(&response), head);
         response.keep_alive = false;
         assert!(text(&response).contains("connection: close\r\n"));
+    }
+
+    #[test]
+    fn own_streams() {
+        let text = |client_version, keep_alive| {
+            let mut out = Vec::new();
+            let extra: &[(&str, &[u8])] = &[("x-request-id", b"id-7")];
+            encode_own_stream(&OwnStream { client_version, keep_alive, extra }, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n";
+        assert_eq!(
+            text(Version::Http11, true),
+            format!("{head}transfer-encoding: chunked\r\nx-request-id: id-7\r\n\r\n")
+        );
+        assert_eq!(
+            text(Version::Http11, false),
+            format!(
+                "{head}transfer-encoding: chunked\r\nconnection: close\r\nx-request-id: id-7\r\n\r\n"
+            )
+        );
+        for keep_alive in [false, true] {
+            assert_eq!(
+                text(Version::Http10, keep_alive),
+                format!("{head}connection: close\r\nx-request-id: id-7\r\n\r\n")
+            );
+        }
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct Expiring {
     /// The list that the present round of sweeping has come to.
     cursor: usize,
     next_sweep: NanosSinceStart,
+    /// Positions of the new chunks of the prompt in hand, last first; empty between calls.
+    fresh: Vec<usize>,
 }
 
 /// What became of a routed prompt.
@@ -106,6 +108,7 @@ impl Expiring {
             lists: Vec::new(),
             cursor: 0,
             next_sweep: NanosSinceStart(0),
+            fresh: Vec::new(),
         }
     }
 
@@ -166,17 +169,31 @@ impl Expiring {
                 continue;
             }
             while !self.has_room(at) {
-                let Some((rank, key)) = self.evict(at, now) else { return done };
+                let Some((rank, key)) = self.evict(at, now) else { break };
                 apply(rank, KvOp::Remove { key });
                 done.evicted += 1;
             }
+            if !self.has_room(at) {
+                break;
+            }
             self.insert(at, key, now);
+            self.fresh.push(position);
+        }
+        let mut fresh = std::mem::take(&mut self.fresh);
+        // First chunk first: a path that grows at its end is one run of the index.
+        for position in fresh.drain(..).rev() {
+            let Some(&key) = chunks.get(position) else { continue };
+            // Room for the first chunks may have been made at the cost of the last.
+            if self.find(at, key).is_none() {
+                continue;
+            }
             let before = position.checked_sub(1).and_then(|before| chunks.get(before));
             let parent = before.copied().unwrap_or(prompt.root);
             let block_bytes = u16::try_from(prompt.kind.chunk_bytes()).unwrap_or(u16::MAX);
             apply(prompt.rank, KvOp::Store { parent, key, block_bytes });
             done.stored += 1;
         }
+        self.fresh = fresh;
         done
     }
 

@@ -109,6 +109,22 @@ fn what_was_sent_is_found_until_its_time_and_use_renews_it() {
 }
 
 #[test]
+fn a_path_is_stored_from_its_beginning() {
+    let mut owner = Owner::new(LIMITS);
+    let asked = owner.prompt(1, GuessKind::Approximate, &text("a", 20));
+    let mut parents = vec![asked.root];
+    owner.expiring.remember(&asked, at(0), |rank, op| {
+        let KvOp::Store { parent, key, .. } = op else { panic!("{op:?}") };
+        assert_eq!(parents.last(), Some(&parent), "each chunk after the one before");
+        parents.push(key);
+        owner.slice.apply(rank, op);
+    });
+    assert_eq!(parents[1..], asked.chunks);
+    // The root, and all of the path.
+    assert_eq!(owner.reader.run_count(), 2);
+}
+
+#[test]
 fn kinds_have_their_own_times() {
     let mut owner = Owner::new(LIMITS);
     let asked = text("a", 8);

@@ -1,14 +1,29 @@
 //! Read buffers of one shard. Taken when a read starts, given back when its bytes are used up, so that steady
 //! traffic allocates nothing.
 
-use crate::base::limits::{POOLED_BUFFERS_MAX, READ_BYTES, STREAM_READ_BYTES};
-use std::cell::RefCell;
+use crate::base::limits::{
+    DISCARD_READ_BYTES, DISCARD_READS_MAX, POOLED_BUFFERS_MAX, READ_BYTES, STREAM_READ_BYTES,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
-/// Free buffers of `READ_BYTES` and of `STREAM_READ_BYTES` capacity.
+/// Free buffers of `READ_BYTES`, `STREAM_READ_BYTES` and `DISCARD_READ_BYTES` capacity.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     free: RefCell<Vec<Vec<u8>>>,
     free_small: RefCell<Vec<Vec<u8>>>,
+    free_large: RefCell<Vec<Vec<u8>>>,
+    large_reads: Rc<Cell<usize>>,
+}
+
+/// One of the `DISCARD_READS_MAX` reads into a large buffer; given back on drop.
+#[derive(Debug)]
+pub struct LargeRead(Rc<Cell<usize>>);
+
+impl Drop for LargeRead {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
 }
 
 impl BufferPool {
@@ -25,15 +40,29 @@ impl BufferPool {
         free.unwrap_or_else(|| Vec::with_capacity(STREAM_READ_BYTES))
     }
 
+    /// The same, with room for much of a body that nobody wants; none while too many such reads wait.
+    #[must_use]
+    pub fn take_large(&self) -> Option<(Vec<u8>, LargeRead)> {
+        let reads = self.large_reads.get();
+        if reads >= DISCARD_READS_MAX {
+            return None;
+        }
+        self.large_reads.set(reads + 1);
+        let free = self.free_large.borrow_mut().pop();
+        let buffer = free.unwrap_or_else(|| Vec::with_capacity(DISCARD_READ_BYTES));
+        Some((buffer, LargeRead(Rc::clone(&self.large_reads))))
+    }
+
     /// Takes a buffer back. Odd sizes, and more than `POOLED_BUFFERS_MAX`, are freed.
     pub fn give(&self, mut buffer: Vec<u8>) {
-        let free = match buffer.capacity() {
-            READ_BYTES => &self.free,
-            STREAM_READ_BYTES => &self.free_small,
+        let (free, free_max) = match buffer.capacity() {
+            READ_BYTES => (&self.free, POOLED_BUFFERS_MAX),
+            STREAM_READ_BYTES => (&self.free_small, POOLED_BUFFERS_MAX),
+            DISCARD_READ_BYTES => (&self.free_large, DISCARD_READS_MAX),
             _ => return,
         };
         let mut free = free.borrow_mut();
-        if free.len() < POOLED_BUFFERS_MAX {
+        if free.len() < free_max {
             buffer.clear();
             free.push(buffer);
         }
@@ -66,5 +95,19 @@ mod tests {
         assert_eq!(input, b"abcde");
         assert_eq!(input.capacity(), READ_BYTES, "the first read's buffer became the input");
         assert_eq!(pool.free.borrow().len(), 1, "the others came back");
+    }
+
+    #[test]
+    fn large_reads_are_bounded_while_they_wait() {
+        let pool = BufferPool::default();
+        let mut reads: Vec<_> =
+            (0..DISCARD_READS_MAX).map(|_| pool.take_large().unwrap()).collect();
+        assert!(pool.take_large().is_none());
+        let (buffer, read) = reads.pop().unwrap();
+        drop(read);
+        pool.give(buffer);
+        let (buffer, _) = pool.take_large().unwrap();
+        assert_eq!(buffer.capacity(), DISCARD_READ_BYTES);
+        assert!(pool.free_large.borrow().is_empty(), "the one that came back was taken");
     }
 }

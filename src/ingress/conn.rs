@@ -1,8 +1,8 @@
 //! One client connection: bytes in, bytes out, and the sight of the client leaving.
 
-use super::{BufferPool, Deadline, Reader};
-use crate::base::Clock;
+use super::{BufferPool, Deadline, DiscardBounds, Discarding, Reader};
 use crate::base::limits::READ_BYTES;
+use crate::base::{Clock, NanosSinceStart};
 use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf, Splitable};
 use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};
@@ -19,7 +19,7 @@ const INPUT_AHEAD_BYTES_MAX: usize = 4 * READ_BYTES;
 pub struct Conn {
     /// Bytes received and not used yet.
     pub input: Vec<u8>,
-    reader: Reader,
+    pub(super) reader: Reader,
     writer: OwnedWriteHalf<TcpStream>,
     deadline: Deadline,
     pool: Rc<BufferPool>,
@@ -55,8 +55,16 @@ impl Conn {
     }
 
     /// Sets when the current wait is given up.
-    pub fn wait_at_most(&mut self, after: Duration) {
+    pub const fn wait_at_most(&mut self, after: Duration) {
         self.deadline.set(after);
+    }
+
+    pub(super) const fn wait_until(&mut self, at: NanosSinceStart) {
+        self.deadline.set_at(at);
+    }
+
+    pub(super) fn now(&self) -> NanosSinceStart {
+        self.deadline.now()
     }
 
     /// While an answer is streamed nothing more is expected from the client than that it leaves.
@@ -156,22 +164,46 @@ impl Conn {
         Ok(())
     }
 
+    /// An empty buffer for an answer of the router's own; [`Conn::write`] takes it back.
+    #[must_use]
+    pub fn buffer(&self) -> Vec<u8> {
+        self.pool.take_small()
+    }
+
+    /// Takes a buffer back that was not written.
+    pub fn recycle(&self, buffer: Vec<u8>) {
+        self.pool.give(buffer);
+    }
+
+    /// Drops the first `bytes` of the input. An input that is empty then goes back to the pool: it may be large, and
+    /// the next read brings its own.
+    pub fn consume(&mut self, bytes: usize) {
+        if bytes < self.input.len() {
+            self.input.drain(..bytes);
+        } else {
+            self.pool.give(std::mem::take(&mut self.input));
+        }
+    }
+
+    /// Begins to throw away what the client still sends.
+    pub fn discarding(&mut self, bounds: DiscardBounds) -> Discarding<'_> {
+        Discarding::new(self, bounds)
+    }
+
     /// Ends the connection so that the client still gets what was sent: closes the sending side, then reads and
-    /// throws away what the client still sends, within a bound of bytes and time (RFC 9112 9.6). Closing with
-    /// unread bytes would make the kernel send a reset, which can destroy the answer on its way.
-    pub async fn linger(mut self, bytes_max: usize, time_max: Duration) {
+    /// throws away what the client still sends, within bounds (RFC 9112 9.6). Closing with unread bytes would make the
+    /// kernel send a reset, which can destroy the answer on its way.
+    pub async fn linger(mut self, bounds: DiscardBounds) {
         use monoio::io::AsyncWriteRent;
         if self.closed || self.writer.shutdown().await.is_err() {
             return;
         }
-        self.deadline.set(time_max);
-        let mut drained = 0;
-        while drained < bytes_max {
-            self.input.clear();
-            if self.fill().await.is_err() {
+        let mut discarding = self.discarding(bounds);
+        loop {
+            discarding.consume(usize::MAX);
+            if discarding.more(0).await.is_err() {
                 return;
             }
-            drained += self.input.len();
         }
     }
 }

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub struct Deadline {
     clock: Clock,
     at: NanosSinceStart,
+    /// Time given to a wait that has not begun: most never do, and then nobody needs to look at the clock.
+    given: Option<Duration>,
     timer: Option<(Pin<Box<Sleep>>, NanosSinceStart)>,
 }
 
@@ -19,21 +21,31 @@ impl Deadline {
     /// No deadline yet.
     #[must_use]
     pub const fn new(clock: Clock) -> Self {
-        Self { clock, at: NanosSinceStart(u64::MAX), timer: None }
+        Self { clock, at: NanosSinceStart(u64::MAX), given: None, timer: None }
     }
 
-    /// Sets it to `after` from now.
-    pub fn set(&mut self, after: Duration) {
-        self.set_at(self.clock.now().plus(after));
+    /// Sets it to `after` from when it is next polled.
+    pub const fn set(&mut self, after: Duration) {
+        self.given = Some(after);
     }
 
     /// Sets it to a moment.
     pub const fn set_at(&mut self, at: NanosSinceStart) {
+        self.given = None;
         self.at = at;
+    }
+
+    /// The present, by the clock that decides.
+    #[must_use]
+    pub fn now(&self) -> NanosSinceStart {
+        self.clock.now()
     }
 
     /// Ready when it has passed. The timer may fire early, for a deadline that has since moved; then it is set anew.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(after) = self.given.take() {
+            self.at = self.clock.now().plus(after);
+        }
         loop {
             let (sleep, _) = match &mut self.timer {
                 Some((sleep, fires_at)) if *fires_at <= self.at => (sleep, fires_at),

@@ -1,15 +1,17 @@
 //! Client connections of one shard: listener, buffers, the one outstanding read of each socket, deadlines.
 //! Runs on the shard's thread. Fills buffers and never parses; `shard::request` calls it and the parser.
-//! Limits: `limits.connections_max`, pooled buffers, one read buffer per connection.
+//! Limits: `limits.connections_max`, pooled buffers, one read buffer per connection, what is read of an unwanted body.
 
 mod buffer;
 mod conn;
 mod deadline;
+mod discard;
 mod listener;
 mod reader;
 
 pub use buffer::BufferPool;
 pub use conn::{Conn, ReadEnd, WriteEnd};
 pub use deadline::Deadline;
+pub use discard::{DiscardBounds, Discarding};
 pub use listener::{bind, listen};
 pub use reader::Reader;

@@ -4,6 +4,7 @@
 //! across requests, and while the answer is relayed. That also shows at once when the peer closes.
 
 use super::BufferPool;
+use super::buffer::LargeRead;
 use monoio::BufResult;
 use monoio::io::{AsyncReadRent, OwnedReadHalf};
 use monoio::net::TcpStream;
@@ -16,12 +17,20 @@ use std::task::{Context, Poll};
 type Half = OwnedReadHalf<TcpStream>;
 type Reading = Pin<Box<dyn Future<Output = (Half, BufResult<usize, Vec<u8>>)>>>;
 
-/// Reads a socket in chunks of at most `READ_BYTES`; at most one read in flight and one chunk waiting.
+/// Reads a socket in chunks of at most one buffer; at most one read in flight and one chunk waiting.
 pub struct Reader {
     state: State,
     ahead: Option<io::Result<Vec<u8>>>,
-    expects_little: bool,
+    expects: Expects,
     pool: Rc<BufferPool>,
+}
+
+/// How much the next read may bring; says the size of its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expects {
+    Little,
+    Some,
+    Much,
 }
 
 enum State {
@@ -34,12 +43,17 @@ impl Reader {
     /// Reads nothing yet.
     #[must_use]
     pub const fn new(half: Half, pool: Rc<BufferPool>) -> Self {
-        Self { state: State::Idle(half), ahead: None, expects_little: false, pool }
+        Self { state: State::Idle(half), ahead: None, expects: Expects::Some, pool }
     }
 
     /// From the next read on: will little come, and perhaps not for long? Then reads use small buffers.
     pub const fn expect_little(&mut self, little: bool) {
-        self.expects_little = little;
+        self.expects = if little { Expects::Little } else { Expects::Some };
+    }
+
+    /// From the next read on: will much come that is thrown away at once? Then reads use large buffers.
+    pub const fn expect_much(&mut self, much: bool) {
+        self.expects = if much { Expects::Much } else { Expects::Some };
     }
 
     /// The next chunk; empty at the end of the stream, and from then on.
@@ -76,9 +90,16 @@ impl Reader {
     fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         let mut reading = match std::mem::replace(&mut self.state, State::Ended) {
             State::Idle(half) => {
-                let small = self.expects_little;
-                let buffer = if small { self.pool.take_small() } else { self.pool.take() };
-                Box::pin(read_once(half, buffer)) as Reading
+                let large = match self.expects {
+                    Expects::Much => self.pool.take_large(),
+                    Expects::Little | Expects::Some => None,
+                };
+                let (buffer, large) = match large {
+                    Some((buffer, large)) => (buffer, Some(large)),
+                    None if self.expects == Expects::Little => (self.pool.take_small(), None),
+                    None => (self.pool.take(), None),
+                };
+                Box::pin(read_once(half, buffer, large)) as Reading
             }
             State::Reading(reading) => reading,
             State::Ended => return Poll::Ready(Ok(Vec::new())),
@@ -115,7 +136,11 @@ impl std::fmt::Debug for Reader {
     }
 }
 
-async fn read_once(mut half: Half, buffer: Vec<u8>) -> (Half, BufResult<usize, Vec<u8>>) {
+async fn read_once(
+    mut half: Half,
+    buffer: Vec<u8>,
+    _large: Option<LargeRead>,
+) -> (Half, BufResult<usize, Vec<u8>>) {
     let result = half.read(buffer).await;
     (half, result)
 }

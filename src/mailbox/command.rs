@@ -1,7 +1,9 @@
 //! Commands from the control plane to a shard, and hints between shards.
 
+use super::prefill::{PrefillEnded, PrefillLeg};
 use super::routed::RoutedPrompt;
-use crate::base::{NanosSinceStart, WorkerIndex};
+use super::waiting::{Ticket, Verdict, Waiter};
+use crate::base::{NanosSinceStart, QueueIndex, WorkerIndex};
 
 /// From control to one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +15,9 @@ pub enum ShardCommand {
     },
 }
 
-/// From one shard to another. All are hints: losing one costs time, never an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// From one shard to another. The first two are hints: losing one costs time. The others are kept by the sender until there
+/// is room.
+#[derive(Debug)]
 pub enum MeshMessage {
     /// A connection to this worker was refused or died: pooled connections to it are not to be trusted.
     WorkerFailed {
@@ -23,4 +26,34 @@ pub enum MeshMessage {
     },
     /// A prompt was routed whose path lies in the receiver's slice. Boxed, so that a ring of them stays small.
     Routed(Box<RoutedPrompt>),
+    /// A request waits in a queue that the receiver is home to.
+    Join(Box<Waiter>),
+    /// It does not any more.
+    Leave {
+        /// Where it waited.
+        queue: QueueIndex,
+        /// Who.
+        ticket: Ticket,
+    },
+    /// What became of a request of the receiver's that waited.
+    Verdict {
+        /// Which.
+        ticket: Ticket,
+        /// What.
+        verdict: Box<Verdict>,
+    },
+    /// A prefill leg for a rank that the receiver is home to.
+    Prefill(Box<PrefillLeg>),
+    /// It is not wanted any more.
+    PrefillCancel {
+        /// Which.
+        ticket: Ticket,
+    },
+    /// How a prefill leg of the receiver's request ended.
+    PrefillEnded {
+        /// Which.
+        ticket: Ticket,
+        /// How.
+        ended: Box<PrefillEnded>,
+    },
 }

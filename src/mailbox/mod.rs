@@ -3,10 +3,14 @@
 
 mod command;
 mod kv;
+mod prefill;
 mod routed;
+mod waiting;
 mod wiring;
 
 pub use command::{MeshMessage, ShardCommand};
 pub use kv::{KvBatch, KvOp};
+pub use prefill::{AbortCall, EngineAnswer, PrefillEnded, PrefillFault, PrefillLeg};
 pub use routed::{GuessKind, RoutedPrompt};
+pub use waiting::{Holding, Ticket, Verdict, Waiter};
 pub use wiring::{ControlEnd, ShardEnd, ShardPort, wire};

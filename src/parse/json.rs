@@ -56,7 +56,7 @@ pub(super) const ID_DIGITS_MAX: usize = 10;
 
 /// A string in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Text {
+pub(crate) struct Text {
     /// Between the quotes.
     pub span: Range<usize>,
     /// Holds a backslash.
@@ -76,13 +76,13 @@ pub fn check_json(body: &[u8]) -> Result<(), ScanError> {
 
 /// Position in UTF-8 text.
 #[derive(Debug)]
-pub(super) struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     text: &'a str,
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(body: &'a [u8]) -> Result<Self, ScanError> {
+    pub(crate) fn new(body: &'a [u8]) -> Result<Self, ScanError> {
         if u32::try_from(body.len()).is_err() {
             return Err(ScanError::TooLong);
         }
@@ -91,16 +91,16 @@ impl<'a> Cursor<'a> {
         Ok(Self { text, at: 0 })
     }
 
-    pub(super) fn at(&self) -> usize {
+    pub(crate) fn at(&self) -> usize {
         self.at
     }
 
     /// The text of a range, empty if it were outside.
-    pub(super) fn slice(&self, range: &Range<usize>) -> &'a str {
+    pub(crate) fn slice(&self, range: &Range<usize>) -> &'a str {
         self.text.get(range.clone()).unwrap_or("")
     }
 
-    pub(super) fn peek(&self) -> Option<u8> {
+    pub(crate) fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
@@ -108,7 +108,7 @@ impl<'a> Cursor<'a> {
         Err(ScanError::Syntax { at: self.at })
     }
 
-    pub(super) fn blanks(&mut self) {
+    pub(crate) fn blanks(&mut self) {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
             self.at += 1;
         }
@@ -123,19 +123,19 @@ impl<'a> Cursor<'a> {
     }
 
     /// Only blanks may follow.
-    pub(super) fn end(&mut self) -> Result<(), ScanError> {
+    pub(crate) fn end(&mut self) -> Result<(), ScanError> {
         self.blanks();
         if self.at == self.text.len() { Ok(()) } else { self.syntax() }
     }
 
     /// Enters the array or object that the cursor stands on.
-    pub(super) fn open(&mut self) {
+    pub(crate) fn open(&mut self) {
         self.at += 1;
     }
 
     /// Next key of the object entered; then the cursor stands on its value. `None`: the object is closed.
     /// `first` is true before the first call.
-    pub(super) fn next_key(&mut self, first: &mut bool) -> Result<Option<Text>, ScanError> {
+    pub(crate) fn next_key(&mut self, first: &mut bool) -> Result<Option<Text>, ScanError> {
         if !self.next_item(b'}', first)? {
             return Ok(None);
         }
@@ -143,7 +143,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// True when the cursor stands on another element of the array entered, false when the array is closed.
-    pub(super) fn next_element(&mut self, first: &mut bool) -> Result<bool, ScanError> {
+    pub(crate) fn next_element(&mut self, first: &mut bool) -> Result<bool, ScanError> {
         self.next_item(b']', first)
     }
 
@@ -170,7 +170,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The string the cursor stands on.
-    pub(super) fn string(&mut self) -> Result<Text, ScanError> {
+    pub(crate) fn string(&mut self) -> Result<Text, ScanError> {
         self.expect(b'"')?;
         let start = self.at;
         let mut escaped = false;
@@ -232,7 +232,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The number the cursor stands on; its range when it is a plain one (no sign, fraction or exponent).
-    pub(super) fn number(&mut self) -> Result<Option<Range<usize>>, ScanError> {
+    pub(crate) fn number(&mut self) -> Result<Option<Range<usize>>, ScanError> {
         let start = self.at;
         let mut plain = true;
         if self.peek() == Some(b'-') {
@@ -261,7 +261,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Goes over elements that are plainly token ids (`12,` or `12, `), up to one that is not, or the last one.
-    pub(super) fn skip_ids(&mut self) {
+    pub(crate) fn skip_ids(&mut self) {
         let mut rest = self.text.as_bytes().get(self.at..).unwrap_or(&[]);
         loop {
             let digits = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
@@ -304,7 +304,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips the value the cursor stands on; `depth` containers are open around it.
-    pub(super) fn skip_value(&mut self, depth: usize) -> Result<(), ScanError> {
+    pub(crate) fn skip_value(&mut self, depth: usize) -> Result<(), ScanError> {
         // One bit for each container opened here: 1 is an object.
         let (mut open, mut level) = (0_u128, 0_usize);
         loop {

@@ -7,14 +7,22 @@
 
 mod json;
 mod messages;
+mod pin;
 mod prompt;
+mod reason;
 mod refuse;
 mod request;
 mod route;
 mod scan;
+mod transfer;
+mod wishes;
 
+pub(crate) use json::{Cursor, Text};
 pub use json::{ScanError, check_json};
-pub use refuse::{Reason, Refusal};
+pub use pin::rank_pin;
+pub use reason::Reason;
+pub use refuse::Refusal;
 pub use request::{ApiRequest, ApiShape, Endpoint, PromptSource};
 pub use route::route;
 pub use scan::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, scan};
+pub use wishes::{ANY_TENANT, WishRules, Wishes};

@@ -1,6 +1,7 @@
 //! Every answer of the router's own that is not a success.
 
 use super::json::ScanError;
+use super::reason::Reason;
 use super::request::ApiShape;
 use crate::http1::{BodyError, HeadError};
 use std::borrow::Cow;
@@ -8,166 +9,8 @@ use std::time::Duration;
 
 /// Longest client text (a model name, say) that an error message repeats, in characters.
 const QUOTED_CHARS_MAX: usize = 128;
-
-/// Why the router refused, for machines: header `x-forebay-reason`, label of `forebay_rejected_total`, log field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// The HTTP message is malformed.
-    BadRequest,
-    /// The body is not the JSON object it has to be.
-    BadJson,
-    /// The body names no model.
-    MissingModel,
-    /// No worker serves the model.
-    UnknownModel,
-    /// No such path.
-    NotFound,
-    /// The path exists, the method does not.
-    MethodNotAllowed,
-    /// The body is longer than the limit.
-    BodyTooLarge,
-    /// The head is longer than the limit.
-    HeadTooLarge,
-    /// The client was too slow to send its request.
-    RequestTimeout,
-    /// `Expect` asks for what nobody offers.
-    ExpectationFailed,
-    /// Nothing is left to send to: no worker of the model is healthy.
-    NoHealthyWorker,
-    /// This router has as many requests in flight as it may.
-    RejectedInFlight,
-    /// No rank of the model has room.
-    RejectedBusy,
-    /// This router is shutting down.
-    Draining,
-    /// The worker broke the connection or answered nonsense.
-    UpstreamFailed,
-    /// The worker did not answer in time.
-    UpstreamTimeout,
-    /// A fault of the router's own.
-    Internal,
-}
-
-impl Reason {
-    /// All of them, in the order of declaration, for label sets.
-    pub const ALL: [Self; 17] = [
-        Self::BadRequest,
-        Self::BadJson,
-        Self::MissingModel,
-        Self::UnknownModel,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::BodyTooLarge,
-        Self::HeadTooLarge,
-        Self::RequestTimeout,
-        Self::ExpectationFailed,
-        Self::NoHealthyWorker,
-        Self::RejectedInFlight,
-        Self::RejectedBusy,
-        Self::Draining,
-        Self::UpstreamFailed,
-        Self::UpstreamTimeout,
-        Self::Internal,
-    ];
-
-    /// Its position in [`Reason::ALL`], for arrays of counters.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BadRequest => "bad-request",
-            Self::BadJson => "bad-json",
-            Self::MissingModel => "missing-model",
-            Self::UnknownModel => "unknown-model",
-            Self::NotFound => "not-found",
-            Self::MethodNotAllowed => "method-not-allowed",
-            Self::BodyTooLarge => "body-too-large",
-            Self::HeadTooLarge => "head-too-large",
-            Self::RequestTimeout => "request-timeout",
-            Self::ExpectationFailed => "expectation-failed",
-            Self::NoHealthyWorker => "no-healthy-worker",
-            Self::RejectedInFlight => "rejected-in-flight",
-            Self::RejectedBusy => "rejected-busy",
-            Self::Draining => "draining",
-            Self::UpstreamFailed => "upstream-failed",
-            Self::UpstreamTimeout => "upstream-timeout",
-            Self::Internal => "internal",
-        }
-    }
-
-    /// Status, unless a [`Refusal`] knows a closer one. Contended is 429, none left is 503.
-    const fn status(self) -> u16 {
-        match self {
-            Self::BadRequest | Self::BadJson | Self::MissingModel => 400,
-            Self::UnknownModel | Self::NotFound => 404,
-            Self::MethodNotAllowed => 405,
-            Self::RequestTimeout => 408,
-            Self::BodyTooLarge => 413,
-            Self::ExpectationFailed => 417,
-            Self::RejectedInFlight | Self::RejectedBusy => 429,
-            Self::HeadTooLarge => 431,
-            Self::Internal => 500,
-            Self::UpstreamFailed => 502,
-            Self::NoHealthyWorker | Self::Draining => 503,
-            Self::UpstreamTimeout => 504,
-        }
-    }
-
-    /// OpenAI's `code`, where clients look at it.
-    const fn code(self) -> Option<&'static str> {
-        match self {
-            Self::UnknownModel => Some("model_not_found"),
-            Self::RejectedInFlight | Self::RejectedBusy => Some("rate_limit_exceeded"),
-            _ => None,
-        }
-    }
-
-    /// What happened, and what to do.
-    const fn message(self) -> &'static str {
-        match self {
-            Self::BadRequest => "The request is malformed.",
-            Self::BadJson => "The body must be a JSON object.",
-            Self::MissingModel => "The body must name a model: add \"model\", a non-empty string.",
-            Self::UnknownModel => {
-                "No worker serves this model. GET /v1/models lists those that are served."
-            }
-            Self::NotFound => {
-                "There is no such path. The API starts at /v1, e.g. POST /v1/chat/completions."
-            }
-            Self::MethodNotAllowed => {
-                "This path does not support the method; see the Allow header."
-            }
-            Self::BodyTooLarge => {
-                "The body is longer than this router accepts. Send a shorter one."
-            }
-            Self::HeadTooLarge => {
-                "The header section is longer than this router accepts. Send fewer or shorter fields."
-            }
-            Self::RequestTimeout => "The request did not arrive in time. Send it again.",
-            Self::ExpectationFailed => {
-                "Only the expectation 100-continue is supported. Send the request without Expect."
-            }
-            Self::NoHealthyWorker => {
-                "No healthy worker serves this model at the moment. Try again later."
-            }
-            Self::RejectedInFlight => {
-                "The router has as many requests in flight as it may. Try again later."
-            }
-            Self::RejectedBusy => "All workers of this model are busy. Try again later.",
-            Self::Draining => {
-                "This router is shutting down. Send the request again, to another one."
-            }
-            Self::UpstreamFailed => "The worker failed to answer. Try again.",
-            Self::UpstreamTimeout => "The worker did not answer in time. Try again later.",
-            Self::Internal => "The router failed. Try again.",
-        }
-    }
-}
+/// Longest time that a client is told to stay away. The official clients give up, or sleep on, when told of more.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// One answer of the router's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +20,8 @@ pub struct Refusal {
     code: Option<&'static str>,
     param: Option<&'static str>,
     message: Cow<'static, str>,
+    /// The message is known to be the same in JSON.
+    is_plain: bool,
     retry_after: Option<Duration>,
     allow: Option<&'static str>,
 }
@@ -191,6 +36,7 @@ impl Refusal {
             code: reason.code(),
             param: None,
             message: Cow::Borrowed(reason.message()),
+            is_plain: true,
             retry_after: None,
             allow: None,
         }
@@ -217,6 +63,7 @@ impl Refusal {
     #[must_use]
     pub fn with_message(mut self, message: impl Into<Cow<'static, str>>) -> Self {
         self.message = message.into();
+        self.is_plain = false;
         self
     }
 
@@ -227,10 +74,10 @@ impl Refusal {
         self
     }
 
-    /// When to try again: headers `retry-after` (whole seconds, rounded up) and `retry-after-ms`.
+    /// When to try again, at most a minute: headers `retry-after` (whole seconds, rounded up) and `retry-after-ms`.
     #[must_use]
-    pub const fn with_retry_after(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after);
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after.min(RETRY_AFTER_MAX));
         self
     }
 
@@ -276,6 +123,13 @@ impl Refusal {
         self.retry_after.map(|after| (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1))
     }
 
+    /// Value of `retry-after-ms`: milliseconds, rounded up, at least 1, because clients take 0 for no value.
+    #[must_use]
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        let millis = self.retry_after?.as_nanos().div_ceil(1_000_000);
+        Some(u64::try_from(millis).unwrap_or(u64::MAX).max(1))
+    }
+
     /// Value of `allow`.
     #[must_use]
     pub const fn allow(&self) -> Option<&'static str> {
@@ -287,27 +141,36 @@ impl Refusal {
         match api {
             ApiShape::OpenAi => {
                 out.extend_from_slice(b"{\"error\":{\"message\":");
-                push_json_string(&self.message, out);
+                self.push_message(out);
                 out.extend_from_slice(b",\"type\":");
-                push_json_string(self.openai_type(), out);
+                push_plain(self.openai_type(), out);
                 out.extend_from_slice(b",\"param\":");
-                push_json_option(self.param, out);
+                push_plain_option(self.param, out);
                 out.extend_from_slice(b",\"code\":");
-                push_json_option(self.code, out);
+                push_plain_option(self.code, out);
                 out.extend_from_slice(b"}}");
             }
             ApiShape::Anthropic => {
                 out.extend_from_slice(b"{\"type\":\"error\",\"error\":{\"type\":");
-                push_json_string(self.anthropic_type(), out);
+                push_plain(self.anthropic_type(), out);
                 out.extend_from_slice(b",\"message\":");
-                push_json_string(&self.message, out);
+                self.push_message(out);
                 out.extend_from_slice(b"}}");
             }
         }
     }
 
+    fn push_message(&self, out: &mut Vec<u8>) {
+        if self.is_plain {
+            push_plain(&self.message, out);
+        } else {
+            push_json_string(&self.message, out);
+        }
+    }
+
     fn openai_type(&self) -> &'static str {
         match self.status {
+            _ if self.reason == Reason::RequestDeadline => "timeout_error",
             429 => "rate_limit_error",
             503 => "service_unavailable_error",
             504 => "timeout_error",
@@ -318,6 +181,7 @@ impl Refusal {
 
     fn anthropic_type(&self) -> &'static str {
         match self.status {
+            _ if self.reason == Reason::RequestDeadline => "timeout_error",
             404 => "not_found_error",
             413 => "request_too_large",
             429 => "rate_limit_error",
@@ -365,11 +229,24 @@ impl From<ScanError> for Refusal {
     }
 }
 
-fn push_json_option(text: Option<&str>, out: &mut Vec<u8>) {
+/// Appends our own words, which are the same in JSON, with quotes.
+fn push_plain(text: &str, out: &mut Vec<u8>) {
+    debug_assert!(text.bytes().all(is_plain), "to be escaped: {text}");
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
+fn push_plain_option(text: Option<&str>, out: &mut Vec<u8>) {
     match text {
-        Some(text) => push_json_string(text, out),
+        Some(text) => push_plain(text, out),
         None => out.extend_from_slice(b"null"),
     }
+}
+
+/// True for what stands in a JSON string as it is.
+const fn is_plain(byte: u8) -> bool {
+    !matches!(byte, b'"' | b'\\' | 0..0x20 | 0x7f)
 }
 
 /// Appends `text` as a JSON string, quotes included.
@@ -378,13 +255,13 @@ fn push_json_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     for byte in text.bytes() {
         match byte {
+            byte if is_plain(byte) => out.push(byte),
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
             b'\n' => out.extend_from_slice(b"\\n"),
-            0..0x20 | 0x7f => {
+            _ => {
                 let hex = |digit: u8| HEX.get(usize::from(digit)).copied().unwrap_or(b'0');
                 out.extend_from_slice(&[b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte & 0xf)]);
             }
-            _ => out.push(byte),
         }
     }
     out.push(b'"');
@@ -406,36 +283,6 @@ mod tests {
     }
 
     #[test]
-    fn names_are_kebab_case_and_unlike() {
-        let mut names: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
-        assert!(
-            names
-                .iter()
-                .all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'))
-        );
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), Reason::ALL.len());
-        for (position, reason) in Reason::ALL.into_iter().enumerate() {
-            assert_eq!(reason.index(), position);
-        }
-    }
-
-    #[test]
-    fn contended_is_429_and_none_left_is_503() {
-        for (reason, status) in [
-            (Reason::RejectedBusy, 429),
-            (Reason::RejectedInFlight, 429),
-            (Reason::NoHealthyWorker, 503),
-            (Reason::Draining, 503),
-            (Reason::UpstreamFailed, 502),
-            (Reason::UpstreamTimeout, 504),
-        ] {
-            assert_eq!(Refusal::new(reason).status(), status);
-        }
-    }
-
-    #[test]
     fn both_api_shapes() {
         let refusal = Refusal::unknown_model("a\"b\n");
         let openai = body(&refusal, ApiShape::OpenAi);
@@ -450,6 +297,23 @@ mod tests {
             body(&Refusal::new(Reason::Draining), ApiShape::OpenAi)["error"]["code"],
             Value::Null
         );
+    }
+
+    #[test]
+    fn own_words_need_no_escapes() {
+        for reason in Reason::ALL {
+            for api in [ApiShape::OpenAi, ApiShape::Anthropic] {
+                let refusal = Refusal::new(reason);
+                assert_eq!(
+                    body(&refusal, api)["error"]["message"],
+                    refusal.message(),
+                    "{reason:?}"
+                );
+                // The same words, escaped if need be.
+                let same = Refusal::new(reason).with_message(refusal.message().to_owned());
+                assert_eq!(body(&refusal, api), body(&same, api));
+            }
+        }
     }
 
     #[test]
@@ -470,6 +334,11 @@ mod tests {
             Some(2)
         );
         assert_eq!(busy.clone().with_retry_after(Duration::ZERO).retry_after_s(), Some(1));
+        let hour = busy.clone().with_retry_after(Duration::from_secs(3_600));
+        assert_eq!((hour.retry_after_s(), hour.retry_after_ms()), (Some(60), Some(60_000)));
+        let millis = |after| busy.clone().with_retry_after(after).retry_after_ms();
+        assert_eq!(millis(Duration::from_micros(1_001)), Some(2));
+        assert_eq!((millis(Duration::ZERO), busy.retry_after_ms()), (Some(1), None));
         assert_eq!(busy.retry_after_s(), None);
     }
 

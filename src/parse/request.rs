@@ -80,6 +80,12 @@ impl Endpoint {
         }
     }
 
+    /// Does it cost an engine work that back pressure is about? Listing models and counting tokens do not.
+    #[must_use]
+    pub const fn is_inference(self) -> bool {
+        !matches!(self, Self::Models | Self::Tokenize | Self::Detokenize)
+    }
+
     /// Whose shape errors on this endpoint take.
     #[must_use]
     pub const fn shape(self) -> ApiShape {
@@ -133,6 +139,8 @@ pub struct ApiRequest {
     pub closing_brace: u32,
     /// LoRA or cache namespace given in the body (`cache_salt`), decoded; empty when absent.
     pub cache_salt: String,
+    /// `priority` as a whole number: vLLM's, lower is earlier.
+    pub priority: Option<i64>,
     /// LoRA adapter named apart from the model (SGLang's `lora_path`), decoded; empty when absent.
     pub lora: String,
     /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it, or a list names several
@@ -153,6 +161,7 @@ impl ApiRequest {
         self.add_special_tokens = None;
         self.closing_brace = 0;
         self.cache_salt.clear();
+        self.priority = None;
         self.lora.clear();
         self.has_more_than_text = false;
     }

@@ -1,6 +1,7 @@
 //! Which API a request is for.
 
-use super::refuse::{Reason, Refusal};
+use super::reason::Reason;
+use super::refuse::Refusal;
 use super::request::Endpoint;
 use crate::http1::Method;
 

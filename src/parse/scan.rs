@@ -7,6 +7,7 @@ use super::json::{Cursor, ScanError, Text};
 use super::messages::{MessageList, message_list, message_span};
 use super::prompt::prompt;
 use super::request::{ApiRequest, Endpoint, PromptSource};
+use super::transfer;
 use crate::chat::{ChatRole, MessageSpan, unescape_into};
 
 /// Longest model name. Longer ones are refused: names go into tables and error messages.
@@ -17,8 +18,16 @@ pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
 pub const MESSAGES_MAX: usize = 8_192;
 
 /// Keys by which a router sends an SGLang engine to another one. A client that could set them would reach hosts inside
-/// the fleet. vLLM's `kv_transfer_params` are not among them: clients use them too, for ready token ids for one.
-const OWNED: [&str; 3] = ["bootstrap_host", "bootstrap_port", "bootstrap_room"];
+/// the fleet. vLLM's `kv_transfer_params` are not among them as a whole, see [`super::transfer`]: clients use them too, for
+/// ready token ids for one.
+const OWNED: [&str; 6] = [
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "routed_dp_rank",
+    "data_parallel_rank",
+    "disagg_prefill_dp_rank",
+];
 
 /// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
 const TEMPLATE_KEYS: [&str; 7] = [
@@ -80,7 +89,7 @@ pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result
     found.finish(endpoint, &cursor, request)
 }
 
-fn unescaped(text: &str) -> String {
+pub(super) fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     unescape_into(text.as_bytes(), &mut bytes);
     String::from_utf8(bytes).unwrap_or_default()
@@ -120,6 +129,8 @@ struct Found {
     continuing_keys: [bool; CONTINUING_KEYS.len()],
     /// One flag for each of [`MORE_THAN_TEXT_KEYS`].
     more_than_text: [bool; MORE_THAN_TEXT_KEYS.len()],
+    /// What only the router may say of a transfer.
+    owned_transfer: Option<&'static str>,
     /// One flag for each of [`OWNED`].
     owned: [bool; OWNED.len()],
 }
@@ -139,8 +150,13 @@ impl Found {
             ("extra_key", _) => self.extra_key = optional(cursor)?,
             ("lora_path", _) => self.lora_path = optional(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
+            ("priority", _) => request.priority = whole(cursor)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
             ("add_special_tokens", _) => request.add_special_tokens = switch(cursor)?,
+            ("kv_transfer_params", _) => {
+                let owned = transfer::owned(cursor)?;
+                self.owned_transfer = self.owned_transfer.or(owned);
+            }
             ("max_tokens", _) => self.max_tokens = count(cursor)?,
             ("max_completion_tokens", _) | ("max_output_tokens", Endpoint::Responses) => {
                 self.max_completion_tokens = count(cursor)?;
@@ -220,6 +236,9 @@ impl Found {
         request: &mut ApiRequest,
     ) -> Result<(), ScanError> {
         if let Some((key, _)) = OWNED.iter().zip(self.owned).find(|(_, sent)| *sent) {
+            return Err(ScanError::Owned { key });
+        }
+        if let Some(key) = self.owned_transfer {
             return Err(ScanError::Owned { key });
         }
         if let Optional::Text(model) = &self.model {
@@ -378,6 +397,17 @@ fn count(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
     Ok(digits.map(|digits| cursor.slice(&digits).parse().unwrap_or(u32::MAX)))
 }
 
+/// A whole number that fits, with or without a sign.
+fn whole(cursor: &mut Cursor<'_>) -> Result<Option<i64>, ScanError> {
+    if !matches!(cursor.peek(), Some(b'-' | b'0'..=b'9')) {
+        cursor.skip_value(1)?;
+        return Ok(None);
+    }
+    let start = cursor.at();
+    cursor.number()?;
+    Ok(cursor.slice(&(start..cursor.at())).parse().ok())
+}
+
 /// `max_new_tokens` of `/generate`'s sampling parameters.
 fn max_new_tokens(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
     if cursor.peek() != Some(b'{') {
@@ -397,359 +427,5 @@ fn max_new_tokens(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, ScanError, scan};
-    use crate::chat::{ChatRole, MessageSpan};
-    use crate::parse::{ApiRequest, Endpoint, PromptSource};
-
-    fn scanned(body: &str, endpoint: Endpoint) -> ApiRequest {
-        let mut request = ApiRequest::default();
-        scan(body.as_bytes(), endpoint, &mut request).unwrap();
-        request
-    }
-
-    fn chat(body: &str) -> ApiRequest {
-        scanned(body, Endpoint::ChatCompletions)
-    }
-
-    fn contents<'a>(body: &'a str, messages: &[MessageSpan]) -> Vec<(ChatRole, &'a str)> {
-        messages
-            .iter()
-            .map(|message| {
-                (message.role, &body[message.content.start as usize..message.content.end as usize])
-            })
-            .collect()
-    }
-
-    #[test]
-    fn plain_chat() {
-        let body = r#" {"model":"m","messages":[{"role":"system","content":"s"},{"content":"a\nb","role":"user"}],"max_tokens":7,"stream":true} "#;
-        let request = chat(body);
-        assert_eq!(
-            (request.model.as_str(), request.has_model, request.stream, request.max_tokens),
-            ("m", true, true, Some(7))
-        );
-        assert_eq!(request.prompt, PromptSource::PlainMessages);
-        assert_eq!(
-            contents(body, &request.messages),
-            [(ChatRole::System, "s"), (ChatRole::User, "a\\nb")]
-        );
-        assert_eq!((request.messages[0].escaped, request.messages[1].escaped), (false, true));
-        assert_eq!(&body[request.closing_brace as usize..], "} ");
-        assert!(request.add_generation_prompt);
-    }
-
-    #[test]
-    fn what_is_not_plain_needs_the_template() {
-        for messages in [
-            r#"[{"role":"tool","content":"x"}]"#,
-            r#"[{"role":"user","content":"x","name":"n"}]"#,
-            r#"[{"role":"user","content":[{"type":"text","text":"x"}]}]"#,
-            r#"[{"role":"user","content":"x"},{"role":"assistant","content":null}]"#,
-            r#"[{"role":"user"}]"#,
-            r#"[{"r\u006fle":"user","content":"x"}]"#,
-            r#"[1]"#,
-        ] {
-            let request = chat(&format!(r#"{{"messages":{messages}}}"#));
-            assert_eq!(
-                (request.prompt, request.messages.len()),
-                (PromptSource::Messages, 0),
-                "{messages}"
-            );
-        }
-        let plain = r#""messages":[{"role":"user","content":"x"}]"#;
-        for (extra, plain_still) in [
-            (r#""tools":[]"#, false),
-            (r#""tools":null"#, true),
-            (r#""chat_template_kwargs":{}"#, false),
-            (r#""continue_final_message":false"#, true),
-            (r#""add_special_tokens":true"#, true),
-            (r#""reasoning":{"effort":"low"}"#, false),
-            (r#""temperature":1"#, true),
-        ] {
-            let wanted =
-                if plain_still { PromptSource::PlainMessages } else { PromptSource::Messages };
-            assert_eq!(chat(&format!("{{{plain},{extra}}}")).prompt, wanted, "{extra}");
-        }
-    }
-
-    #[test]
-    fn the_last_duplicate_counts_in_any_spelling() {
-        let request = chat(
-            r#"{"model":"a","mod\u0065l":"b","stream":true,"\u0073tream":false,"max_tokens":1,"max_tokens":2}"#,
-        );
-        assert_eq!(
-            (request.model.as_str(), request.stream, request.max_tokens),
-            ("b", false, Some(2))
-        );
-        let request = chat(
-            r#"{"model":"a","model":null,"messages":[{"role":"user","content":"x"}],"messages":7}"#,
-        );
-        assert_eq!(
-            (request.has_model, request.prompt, request.messages.len()),
-            (false, PromptSource::None, 0)
-        );
-        let request = chat(
-            r#"{"messages":[{"role":"user","content":"x","role":"system"}],"tools":[1],"tools":null}"#,
-        );
-        assert_eq!(
-            (request.prompt, request.messages[0].role),
-            (PromptSource::PlainMessages, ChatRole::System)
-        );
-    }
-
-    #[test]
-    fn text_inside_strings_is_no_key() {
-        let request = chat(r#"{"user":"\"model\":\"x\"","model":"\u006d"}"#);
-        assert_eq!(request.model, "m");
-    }
-
-    #[test]
-    fn prompts_of_every_shape() {
-        for (prompt, wanted) in [
-            (r#""hi""#, PromptSource::Text(11..13)),
-            ("[1,22]", PromptSource::TokenIds(10..16)),
-            ("[ 1 , 2 ]", PromptSource::TokenIds(10..19)),
-            ("[[1],[2]]", PromptSource::Batch(11..14)),
-            (r#"["a","b"]"#, PromptSource::Batch(11..14)),
-            ("[]", PromptSource::None),
-            ("[[]]", PromptSource::None),
-            ("[1,-2]", PromptSource::None),
-            ("[1,2.0]", PromptSource::None),
-            ("[1,\"a\"]", PromptSource::None),
-            ("[{}]", PromptSource::None),
-            ("null", PromptSource::None),
-        ] {
-            let request = scanned(&format!(r#"{{"prompt":{prompt}}}"#), Endpoint::Completions);
-            assert_eq!(request.prompt, wanted, "{prompt}");
-        }
-        assert_eq!(chat(r#"{"prompt":"hi"}"#).prompt, PromptSource::None);
-        let generate = scanned(
-            r#"{"text":"a","input_ids":[5],"sampling_params":{"n":1,"max_new_tokens":9}}"#,
-            Endpoint::Generate,
-        );
-        assert_eq!(
-            (generate.prompt, generate.max_tokens),
-            (PromptSource::TokenIds(24..27), Some(9))
-        );
-        assert_eq!(
-            scanned(r#"{"input":"a"}"#, Endpoint::Embeddings).prompt,
-            PromptSource::Text(10..11)
-        );
-    }
-
-    #[test]
-    fn responses_and_anthropic_messages_become_chat() {
-        let body = r#"{"input":"hi","instructions":"be brief"}"#;
-        let request = scanned(body, Endpoint::Responses);
-        assert_eq!(request.prompt, PromptSource::PlainMessages);
-        assert_eq!(
-            contents(body, &request.messages),
-            [(ChatRole::System, "be brief"), (ChatRole::User, "hi")]
-        );
-        let body =
-            r#"{"input":[{"type":"message","role":"user","content":"hi"}],"max_output_tokens":3}"#;
-        let request = scanned(body, Endpoint::Responses);
-        assert_eq!(
-            (request.prompt, request.max_tokens, request.messages.len()),
-            (PromptSource::PlainMessages, Some(3), 1)
-        );
-        assert_eq!(
-            scanned(r#"{"input":"hi","previous_response_id":"r"}"#, Endpoint::Responses).prompt,
-            PromptSource::None
-        );
-        let body = r#"{"system":"s","messages":[{"role":"user","content":"hi"}],"max_tokens":3}"#;
-        let request = scanned(body, Endpoint::Messages);
-        assert_eq!(
-            contents(body, &request.messages),
-            [(ChatRole::System, "s"), (ChatRole::User, "hi")]
-        );
-        for (endpoint, body) in [
-            (Endpoint::Messages, r#"{"system":"","messages":[{"role":"user","content":"hi"}]}"#),
-            (Endpoint::Responses, r#"{"instructions":"","input":"hi"}"#),
-        ] {
-            let request = scanned(body, endpoint);
-            assert_eq!(contents(body, &request.messages), [(ChatRole::User, "hi")], "{body}");
-        }
-    }
-
-    #[test]
-    fn rich_bodies_of_other_apis_need_the_template() {
-        let plain = r#""messages":[{"role":"user","content":"hi"}]"#;
-        for (body, wanted) in [
-            (r#""system":[{"type":"text","text":"s"}]"#, PromptSource::Messages),
-            (r#""tools":[{"name":"f","input_schema":{}}]"#, PromptSource::Messages),
-            (r#""system":"s","thinking":{"type":"disabled"}"#, PromptSource::Messages),
-            (r#""output_config":{"effort":"low"}"#, PromptSource::Messages),
-            (
-                r#""output_config":{"effort":"low"},"output_config":null"#,
-                PromptSource::PlainMessages,
-            ),
-            (r#""reasoning":{"effort":"low"}"#, PromptSource::PlainMessages),
-            (
-                r#""messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}]"#,
-                PromptSource::Messages,
-            ),
-            (r#""system":[],"messages":[]"#, PromptSource::None),
-            (r#""tools":[1],"messages":null"#, PromptSource::None),
-        ] {
-            let request = scanned(&format!("{{{plain},{body}}}"), Endpoint::Messages);
-            assert_eq!(request.prompt, wanted, "{body}");
-            assert_eq!(request.messages.is_empty(), wanted != PromptSource::PlainMessages);
-        }
-        for (body, wanted) in [
-            (
-                r#""input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]"#,
-                PromptSource::Messages,
-            ),
-            (
-                r#""input":[{"role":"user","content":[{"type":"input_text","text":"x"}]}]"#,
-                PromptSource::Messages,
-            ),
-            (r#""tools":[{"type":"function","name":"f"}]"#, PromptSource::Messages),
-            (r#""reasoning":{"effort":"low"},"instructions":"i""#, PromptSource::Messages),
-            (r#""thinking":{"type":"disabled"}"#, PromptSource::PlainMessages),
-            (r#""instructions":["i"]"#, PromptSource::None),
-            (r#""instructions":["i"],"tools":[]"#, PromptSource::None),
-            (r#""tools":[],"conversation":"c""#, PromptSource::None),
-            (r#""tools":[],"previous_response_id":"r""#, PromptSource::None),
-            (r#""previous_response":{"output":[]}"#, PromptSource::None),
-            (r#""previous_response_id":null"#, PromptSource::PlainMessages),
-            (r#""tools":[],"input":[]"#, PromptSource::None),
-        ] {
-            let request = scanned(&format!(r#"{{"input":"hi",{body}}}"#), Endpoint::Responses);
-            assert_eq!(request.prompt, wanted, "{body}");
-            assert_eq!(request.messages.is_empty(), wanted != PromptSource::PlainMessages);
-        }
-        // In a chat these keys are nobody's.
-        let chatting = chat(&format!(r#"{{{plain},"thinking":{{}},"previous_response_id":"r"}}"#));
-        assert_eq!(chatting.prompt, PromptSource::PlainMessages);
-    }
-
-    #[test]
-    fn numbers_of_tokens() {
-        for (value, wanted) in [
-            ("5", Some(5)),
-            ("99999999999", Some(u32::MAX)),
-            ("-1", None),
-            ("1.0", None),
-            ("null", None),
-            ("\"5\"", None),
-        ] {
-            assert_eq!(chat(&format!(r#"{{"max_tokens":{value}}}"#)).max_tokens, wanted, "{value}");
-        }
-        assert_eq!(chat(r#"{"max_completion_tokens":2,"max_tokens":9}"#).max_tokens, Some(2));
-    }
-
-    #[test]
-    fn fleet_keys_are_refused() {
-        let mut request = ApiRequest::default();
-        let body = br#"{"model":"m","bootstrap_host":"10.0.0.1"}"#;
-        assert_eq!(
-            scan(body, Endpoint::ChatCompletions, &mut request),
-            Err(ScanError::Owned { key: "bootstrap_host" })
-        );
-        for key in ["bootstrap_port", "bootstrap_room", "bootstrap\\u005froom"] {
-            let body = format!(r#"{{"model":"m","{key}":1}}"#);
-            for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Generate] {
-                let scanned = scan(body.as_bytes(), endpoint, &mut request);
-                assert!(matches!(scanned, Err(ScanError::Owned { .. })), "{key}");
-            }
-        }
-        let absent = br#"{"bootstrap_host":null}"#;
-        assert_eq!(scan(absent, Endpoint::ChatCompletions, &mut request), Ok(()));
-    }
-
-    #[test]
-    fn what_clients_tell_engines_about_transfers_passes() {
-        let request = chat(
-            r#"{"model":"m","kv_transfer_params":{"prompt_token_ids":[1,2]},"messages":[{"role":"user","content":"hi"}]}"#,
-        );
-        assert_eq!((request.prompt, request.messages.len()), (PromptSource::PlainMessages, 1));
-    }
-
-    #[test]
-    fn sizes_are_bounded() {
-        let mut request = ApiRequest::default();
-        let model = "m".repeat(MODEL_BYTES_MAX + 1);
-        let body = format!(r#"{{"model":"{model}"}}"#);
-        assert_eq!(
-            scan(body.as_bytes(), Endpoint::ChatCompletions, &mut request),
-            Err(ScanError::ModelTooLong)
-        );
-        let salt = "s".repeat(CACHE_SALT_BYTES_MAX + 1);
-        let request = chat(&format!(
-            r#"{{"cache_salt":"{salt}","messages":[{{"role":"user","content":"x"}}]}}"#
-        ));
-        assert_eq!((request.prompt, request.cache_salt.len()), (PromptSource::None, 0));
-        let messages = vec![r#"{"role":"user","content":"a"}"#; MESSAGES_MAX + 1].join(",");
-        let request = chat(&format!(r#"{{"messages":[{messages}]}}"#));
-        assert_eq!((request.prompt, request.messages.len()), (PromptSource::None, 0));
-    }
-
-    #[test]
-    fn namespaces_beside_the_salt() {
-        let of = |keys: &str| {
-            let request =
-                chat(&format!(r#"{{{keys},"messages":[{{"role":"user","content":"x"}}]}}"#));
-            (request.cache_salt, request.lora, request.has_more_than_text)
-        };
-        for (keys, salt, lora, more) in [
-            (r#""cache_salt":"s""#, "s", "", false),
-            (r#""cache_salt":"s","extra_key":"k\u0041""#, "s\0kA", "", false),
-            (r#""extra_key":"k""#, "\0k", "", false),
-            (r#""extra_key":null,"lora_path":null"#, "", "", false),
-            (r#""extra_key":["a","b"]"#, "", "", true),
-            (r#""lora_path":"tuned""#, "", "tuned", false),
-            (r#""lora_path":["a",null]"#, "", "", true),
-            (r#""prompt_embeds":"AA==""#, "", "", true),
-            (r#""image_data":null,"input_embeds":false"#, "", "", false),
-        ] {
-            assert_eq!(of(keys), (salt.to_owned(), lora.to_owned(), more), "{keys}");
-        }
-        let mut reused = chat(r#"{"lora_path":"tuned","prompt_embeds":[1]}"#);
-        scan(b"{}", Endpoint::ChatCompletions, &mut reused).unwrap();
-        assert_eq!((reused.lora.as_str(), reused.has_more_than_text), ("", false));
-    }
-
-    #[test]
-    fn a_reused_request_keeps_nothing() {
-        let mut request = chat(
-            r#"{"model":"m","stream":true,"add_generation_prompt":false,"max_tokens":1,"cache_salt":"s","messages":[{"role":"user","content":"x"}]}"#,
-        );
-        assert_eq!((request.cache_salt.as_str(), request.add_generation_prompt), ("s", false));
-        scan(b"{}", Endpoint::ChatCompletions, &mut request).unwrap();
-        assert_eq!(
-            (request.model.as_str(), request.has_model, request.stream, request.max_tokens),
-            ("", false, false, None)
-        );
-        assert_eq!(
-            (
-                request.prompt,
-                request.messages.len(),
-                request.cache_salt.as_str(),
-                request.add_generation_prompt
-            ),
-            (PromptSource::None, 0, "", true)
-        );
-    }
-
-    #[test]
-    fn other_values_and_junk_are_refused() {
-        let mut request = ApiRequest::default();
-        for (body, wanted) in [
-            ("", ScanError::Empty),
-            ("[]", ScanError::NotObject),
-            ("null", ScanError::NotObject),
-            ("{}x", ScanError::Syntax { at: 2 }),
-            ("[1", ScanError::Syntax { at: 2 }),
-            ("{\"a\":\"\\ud800\"}", ScanError::LoneSurrogate { at: 6 }),
-        ] {
-            assert_eq!(
-                scan(body.as_bytes(), Endpoint::ChatCompletions, &mut request),
-                Err(wanted),
-                "{body}"
-            );
-        }
-    }
-}
+#[path = "scan_tests.rs"]
+mod tests;

@@ -14,6 +14,41 @@ pub enum AnswerFraming {
     Chunked,
 }
 
+impl AnswerFraming {
+    /// Of a body of unknown length: chunks for HTTP/1.1; for HTTP/1.0 it ends with the connection.
+    #[must_use]
+    pub const fn open(client: Version) -> Self {
+        match client {
+            Version::Http11 => Self::Chunked,
+            Version::Http10 => Self::Plain,
+        }
+    }
+
+    /// Appends data in this framing.
+    pub fn push(self, data: &[u8], out: &mut Vec<u8>) {
+        if data.is_empty() {
+            return;
+        }
+        match self {
+            Self::Plain => out.extend_from_slice(data),
+            Self::Chunked => {
+                let mut header = [0; 10];
+                let start = encode_chunk_header(data.len(), &mut header);
+                out.extend_from_slice(header.get(start..).unwrap_or_default());
+                out.extend_from_slice(data);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// Appends the end of the body.
+    pub fn finish(self, out: &mut Vec<u8>) {
+        if self == Self::Chunked {
+            out.extend_from_slice(LAST_CHUNK);
+        }
+    }
+}
+
 /// State of one body on its way through.
 #[derive(Debug)]
 pub struct AnswerBody {
@@ -40,20 +75,18 @@ impl AnswerBody {
             }
             BodyFraming::Chunked => (
                 Inbound::Chunked(ChunkedDecoder::new(&BodyLimits::default())),
-                Self::open(client),
+                AnswerFraming::open(client),
                 false,
             ),
-            BodyFraming::UntilClose => (Inbound::UntilClose, Self::open(client), false),
+            BodyFraming::UntilClose => (Inbound::UntilClose, AnswerFraming::open(client), false),
         };
         Self { inbound, framing, done }
     }
 
-    /// A body of unknown length is chunked for HTTP/1.1 and ends with the connection for HTTP/1.0.
-    const fn open(client: Version) -> AnswerFraming {
-        match client {
-            Version::Http11 => AnswerFraming::Chunked,
-            Version::Http10 => AnswerFraming::Plain,
-        }
+    /// The same, as the rest of a body whose beginning the client has: framed as that, whatever its own length.
+    #[must_use]
+    pub fn continued(inbound: BodyFraming, client: Version) -> Self {
+        Self { framing: AnswerFraming::open(client), ..Self::new(inbound, client) }
     }
 
     /// Framing towards the client.
@@ -99,8 +132,8 @@ impl AnswerBody {
             Inbound::UntilClose => (bytes.len(), bytes.len()),
         };
         self.emit(bytes.get(..data_bytes).unwrap_or_default(), out);
-        if self.done && self.framing == AnswerFraming::Chunked {
-            out.extend_from_slice(LAST_CHUNK);
+        if self.done {
+            self.framing.finish(out);
         }
         Ok((data_bytes, consumed_bytes))
     }
@@ -108,26 +141,12 @@ impl AnswerBody {
     /// The upstream connection ended, and with it the body.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         self.done = true;
-        if self.framing == AnswerFraming::Chunked {
-            out.extend_from_slice(LAST_CHUNK);
-        }
+        self.framing.finish(out);
     }
 
     /// Appends data of our own making, framed like the rest.
     pub fn emit(&self, data: &[u8], out: &mut Vec<u8>) {
-        if data.is_empty() {
-            return;
-        }
-        match self.framing {
-            AnswerFraming::Plain => out.extend_from_slice(data),
-            AnswerFraming::Chunked => {
-                let mut header = [0; 10];
-                let start = encode_chunk_header(data.len(), &mut header);
-                out.extend_from_slice(header.get(start..).unwrap_or_default());
-                out.extend_from_slice(data);
-                out.extend_from_slice(b"\r\n");
-            }
-        }
+        self.framing.push(data, out);
     }
 }
 
@@ -163,6 +182,15 @@ mod tests {
     fn an_http_1_0_client_gets_plain_bytes() {
         let body = AnswerBody::new(BodyFraming::Chunked, Version::Http10);
         assert_eq!(run(body, &[b"3\r\nabc\r\n0\r\n\r\n"]).0, b"abc");
+    }
+
+    #[test]
+    fn what_continues_a_stream_is_framed_like_its_beginning() {
+        let body = AnswerBody::continued(BodyFraming::Length(5), Version::Http11);
+        let (out, done, _) = run(body, &[b"hel", b"loXX"]);
+        assert_eq!((&out[..], done), (&b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"[..], true));
+        let body = AnswerBody::continued(BodyFraming::Length(5), Version::Http10);
+        assert_eq!(run(body, &[b"hello"]).0, b"hello");
     }
 
     #[test]

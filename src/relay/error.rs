@@ -1,5 +1,7 @@
 //! What can go wrong between a worker and a client, by who is at fault and when.
 
+use crate::ingress::WriteEnd;
+
 /// One failed exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayError {
@@ -15,12 +17,26 @@ pub enum RelayError {
     HeadInvalid,
     /// No answer came in time.
     FirstByteTimedOut,
+    /// The connection ended after the head of an answer and before its body.
+    ClosedBeforeBody,
+    /// The answer's chunked framing is broken from the start.
+    BodyInvalidAtOnce,
+    /// The engine answered that it failed (500), or said so in a stream before any of its answer.
+    EngineFailed,
+    /// The answer of the prefill leg lacks what the decode leg has to be sent.
+    NoHandoff,
+    /// The prefill leg of the request failed.
+    PrefillFailed,
+    /// Nobody wants the answer any more.
+    Cancelled,
     /// The answer ended before its announced end.
     ClosedMidStream,
     /// The answer's chunked framing is broken.
     BodyInvalid,
     /// The worker stopped sending in the middle of an answer.
     StreamIdle,
+    /// The engine answered that it has no room (429, 503, 529).
+    EngineBusy,
     /// The client left.
     ClientGone,
     /// The client stopped reading.
@@ -39,13 +55,19 @@ impl RelayError {
                 | Self::ClosedInHead
                 | Self::HeadInvalid
                 | Self::FirstByteTimedOut
+                | Self::ClosedBeforeBody
+                | Self::BodyInvalidAtOnce
+                | Self::EngineFailed
+                | Self::NoHandoff
+                | Self::PrefillFailed
+                | Self::EngineBusy
         )
     }
 
     /// True if asking another rank may help: not after a time-out of minutes, whose request may well be running.
     #[must_use]
     pub const fn may_retry(self) -> bool {
-        self.before_head() && !matches!(self, Self::FirstByteTimedOut)
+        self.before_head() && !matches!(self, Self::FirstByteTimedOut | Self::NoHandoff)
     }
 
     /// True if a fresh connection to the same worker may help: the pooled one had died while it was idle.
@@ -57,7 +79,14 @@ impl RelayError {
     /// True if the worker is at fault, not the client.
     #[must_use]
     pub const fn blames_worker(self) -> bool {
-        !matches!(self, Self::ClientGone | Self::ClientStalled)
+        !matches!(
+            self,
+            Self::ClientGone
+                | Self::ClientStalled
+                | Self::EngineBusy
+                | Self::PrefillFailed
+                | Self::Cancelled
+        )
     }
 
     /// For people: what the worker did.
@@ -70,11 +99,27 @@ impl RelayError {
             Self::ClosedInHead => "the connection was closed in the middle of the answer's head",
             Self::HeadInvalid => "the answer was not valid HTTP/1.1",
             Self::FirstByteTimedOut => "no answer came in time",
+            Self::ClosedBeforeBody => "the connection was closed after the answer's head",
+            Self::BodyInvalidAtOnce => "the answer's chunked framing was broken",
+            Self::EngineFailed => "it answered that it failed",
+            Self::NoHandoff => "its answer does not say where the prompt's KV is",
+            Self::PrefillFailed => "the prefill that it waited for failed",
+            Self::Cancelled => "it was not wanted any more",
             Self::ClosedMidStream => "the connection was closed before the end of the answer",
             Self::BodyInvalid => "the answer's chunked framing was broken",
             Self::StreamIdle => "the answer stopped in the middle",
+            Self::EngineBusy => "it has no room",
             Self::ClientGone => "the client left",
             Self::ClientStalled => "the client stopped reading",
+        }
+    }
+}
+
+impl From<WriteEnd> for RelayError {
+    fn from(end: WriteEnd) -> Self {
+        match end {
+            WriteEnd::Gone => Self::ClientGone,
+            WriteEnd::Stalled => Self::ClientStalled,
         }
     }
 }

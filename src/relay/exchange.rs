@@ -1,9 +1,8 @@
-//! Sends a request and waits for the head of its answer, watching the client all the while.
+//! Sends a request and waits for the head of its answer, watching all the while whether anybody still wants it.
 
-use super::{RelayError, Upstream};
+use super::{RelayError, Upstream, Watch};
 use crate::base::limits::READ_BYTES;
 use crate::http1::{HeadLimits, Method, Progress, ResponseHead, parse_response};
-use crate::ingress::Conn;
 use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf};
 use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};
@@ -30,12 +29,12 @@ pub struct Outbound<'a> {
 
 /// Sends the request; returns when the final answer's head is complete in `upstream.input` and parsed into
 /// `response`. True if the whole request had been sent by then (else the connection cannot be used again).
-/// The deadline for the first byte is the client connection's, set by the caller.
+/// The deadline for the first byte is that of `watch`, set by the caller.
 ///
 /// # Errors
-/// [`RelayError`], all of them `before_head`, or the client left.
+/// [`RelayError`], all of them `before_head`, or what `watch` says.
 pub async fn send(
-    conn: &mut Conn,
+    watch: &mut impl Watch,
     upstream: &mut Upstream,
     outbound: Outbound<'_>,
     response: &mut ResponseHead,
@@ -70,10 +69,10 @@ pub async fn send(
                 Poll::Pending => break,
             }
         }
-        if conn.poll_gone(cx).is_ready() {
-            return Poll::Ready(Err(RelayError::ClientGone));
+        if let Poll::Ready(lost) = watch.poll_lost(cx) {
+            return Poll::Ready(Err(lost));
         }
-        conn.poll_deadline(cx).map(|()| Err(RelayError::FirstByteTimedOut))
+        watch.poll_deadline(cx).map(|()| Err(RelayError::FirstByteTimedOut))
     })
     .await
 }

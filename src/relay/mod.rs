@@ -4,16 +4,24 @@
 
 mod body;
 mod error;
+mod events;
 mod exchange;
+mod first;
+mod gather;
 mod pool;
 mod pump;
 mod upstream;
 mod usage;
+mod watch;
 
 pub use body::{AnswerBody, AnswerFraming};
 pub use error::RelayError;
+pub use events::{Standing, StreamShape, encode_engine_error, encode_refused, encode_standing};
 pub use exchange::{Outbound, send};
+pub use first::first_bytes;
+pub use gather::{Gathered, drain, gather};
 pub use pool::UpstreamPool;
 pub use pump::{Answer, Relayed, relay};
 pub use upstream::Upstream;
 pub use usage::CachedTokens;
+pub use watch::Watch;

@@ -1,8 +1,8 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
-use super::{AnswerBody, AnswerFraming, RelayError, Upstream};
+use super::{AnswerBody, AnswerFraming, RelayError, Upstream, Watch};
 use crate::http1::{BodyFraming, DownstreamHead, ResponseHead, Version, encode_response};
-use crate::ingress::{Conn, WriteEnd};
+use crate::ingress::Conn;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
@@ -16,12 +16,21 @@ pub struct Answer<'a> {
     pub client_version: Version,
     /// May the client's connection stay open?
     pub keep_alive: bool,
+    /// The client has the head of a stream, and waits for the rest of that.
+    pub head_sent: bool,
     /// Fields that the router adds.
     pub extra: &'a [(&'a str, &'a [u8])],
     /// Longest silence of the worker.
     pub idle_max: Duration,
     /// Longest time for the client to take one chunk.
     pub write_max: Duration,
+}
+
+impl Answer<'_> {
+    /// The client was not told how long the body is.
+    const fn is_open(&self) -> bool {
+        self.head_sent || matches!(self.head.body, BodyFraming::Chunked | BodyFraming::UntilClose)
+    }
 }
 
 /// An answer that reached the client completely.
@@ -46,14 +55,18 @@ pub async fn relay(
     answer: &Answer<'_>,
     mut observe: impl FnMut(&[u8]),
 ) -> Result<Relayed, RelayError> {
-    let mut body = AnswerBody::new(answer.head.body, answer.client_version);
+    let mut body = match answer.head_sent {
+        true => AnswerBody::continued(answer.head.body, answer.client_version),
+        false => AnswerBody::new(answer.head.body, answer.client_version),
+    };
     // A client that cannot be sent chunks sees the end of such a body in the end of the connection.
-    let client_reusable = answer.keep_alive
-        && !(matches!(answer.head.body, BodyFraming::Chunked | BodyFraming::UntilClose)
-            && body.framing() == AnswerFraming::Plain);
+    let client_reusable =
+        answer.keep_alive && !(answer.is_open() && body.framing() == AnswerFraming::Plain);
     upstream.reader.expect_little(answer.head.event_stream);
     let mut out = Vec::with_capacity(upstream.input.len() + 512);
-    encode_head(upstream, answer, client_reusable, &mut out);
+    if !answer.head_sent {
+        encode_head(upstream, answer, client_reusable, &mut out);
+    }
     let mut chunk = std::mem::take(&mut upstream.input);
     chunk.drain(..answer.head.head_bytes.min(chunk.len()));
     let mut body_bytes = 0;
@@ -78,7 +91,7 @@ pub async fn relay(
                     reader.poll_ahead(cx);
                 }
             });
-            out = written.await.map_err(client_fault)?;
+            out = written.await?;
             out.clear();
         }
         if body.is_done() {
@@ -119,7 +132,10 @@ fn encode_head(upstream: &Upstream, answer: &Answer<'_>, keep_alive: bool, out: 
     encode_response(answer.head, &upstream.input, &head, out);
 }
 
-async fn next_chunk(conn: &mut Conn, upstream: &mut Upstream) -> Result<Vec<u8>, RelayError> {
+pub(super) async fn next_chunk(
+    watch: &mut impl Watch,
+    upstream: &mut Upstream,
+) -> Result<Vec<u8>, RelayError> {
     poll_fn(|cx| {
         match upstream.reader.poll_chunk(cx) {
             Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
@@ -127,10 +143,10 @@ async fn next_chunk(conn: &mut Conn, upstream: &mut Upstream) -> Result<Vec<u8>,
             Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayError::ClosedMidStream)),
             Poll::Pending => {}
         }
-        if conn.poll_gone(cx).is_ready() {
-            return Poll::Ready(Err(RelayError::ClientGone));
+        if let Poll::Ready(lost) = watch.poll_lost(cx) {
+            return Poll::Ready(Err(lost));
         }
-        conn.poll_deadline(cx).map(|()| Err(RelayError::StreamIdle))
+        watch.poll_deadline(cx).map(|()| Err(RelayError::StreamIdle))
     })
     .await
 }
@@ -144,7 +160,7 @@ async fn cut(
     mut out: Vec<u8>,
     error: RelayError,
 ) -> RelayError {
-    if answer.head.event_stream && !matches!(answer.head.body, BodyFraming::Length(_)) {
+    if answer.head.event_stream && answer.is_open() {
         let event = format!(
             "data: {{\"error\":{{\"message\":\"The worker failed in the middle of the answer: {}. \
              What was received so far is incomplete; send the request again.\",\
@@ -155,11 +171,4 @@ async fn cut(
     }
     conn.wait_at_most(answer.write_max);
     if out.is_empty() || conn.write(out).await.is_ok() { error } else { RelayError::ClientGone }
-}
-
-const fn client_fault(end: WriteEnd) -> RelayError {
-    match end {
-        WriteEnd::Gone => RelayError::ClientGone,
-        WriteEnd::Stalled => RelayError::ClientStalled,
-    }
 }

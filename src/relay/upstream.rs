@@ -1,12 +1,15 @@
 //! One connection to a worker.
 
-use super::RelayError;
+use super::{RelayError, Watch};
 use crate::base::NanosSinceStart;
 use crate::ingress::{BufferPool, Reader};
 use monoio::io::{OwnedWriteHalf, Splitable};
 use monoio::net::TcpStream;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// A connection, idle or in use.
@@ -22,6 +25,24 @@ pub struct Upstream {
 }
 
 impl Upstream {
+    /// Connects as [`Self::connect`] does, as long as somebody wants it.
+    ///
+    /// # Errors
+    /// The same, or what `watch` says.
+    pub async fn connect_while(
+        watch: &mut impl Watch,
+        address: SocketAddr,
+        timeout: Duration,
+        buffers: &Rc<BufferPool>,
+    ) -> Result<Self, RelayError> {
+        let mut connecting = pin!(Self::connect(address, timeout, buffers));
+        poll_fn(|cx| match connecting.as_mut().poll(cx) {
+            Poll::Ready(connected) => Poll::Ready(connected),
+            Poll::Pending => watch.poll_lost(cx).map(Err),
+        })
+        .await
+    }
+
     /// Connects, with `TCP_NODELAY`.
     ///
     /// # Errors

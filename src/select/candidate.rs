@@ -1,12 +1,31 @@
-//! Which ranks may take a request at all: role, health, breaker, not tried before.
+//! Which ranks may take a leg of a request at all: role, health, breaker, place in the network, not tried before.
 
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::worker::{FleetSnapshot, LoadBoard, Model, Role, WorkerState};
+use super::sources::Sources;
+use crate::base::{DpRank, NanosSinceStart, RankIndex};
+use crate::worker::{FleetSnapshot, Leg, LoadBoard, Model, WorkerState};
 
 /// Ranks that may take the request; reused, keeps its capacity.
 #[derive(Debug, Default)]
 pub struct Candidates {
     ranks: Vec<RankIndex>,
+    /// Where the decode ranks among them can be handed KV from.
+    pub(super) sources: Sources,
+    /// Working memory of a binding.
+    pub(super) aside: Vec<RankIndex>,
+}
+
+/// What a rank is sought for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seeking<'a> {
+    /// What it has to do. A rank that is sought for a decode leg may also be one that serves whole requests only: it then
+    /// takes the pair's place (`select/route.rs` says when).
+    pub leg: Leg,
+    /// The rank that the other leg has, if it has one: the two must be near each other.
+    pub near: Option<RankIndex>,
+    /// The number that the rank which answers must have in its worker.
+    pub pin: Option<DpRank>,
+    /// Ranks that failed the request; their workers are left out.
+    pub tried: &'a [RankIndex],
 }
 
 /// Why nothing is left.
@@ -17,7 +36,7 @@ pub enum NoCandidate {
 }
 
 impl Candidates {
-    /// Collects the eligible ranks of `model`, leaving out the workers in `tried`.
+    /// Collects the eligible ranks of `model`: of decode ranks those that some usable prefill rank can hand KV to.
     ///
     /// # Errors
     /// [`NoCandidate`] when none is left.
@@ -26,16 +45,39 @@ impl Candidates {
         fleet: &FleetSnapshot,
         model: &Model,
         board: &LoadBoard,
-        tried: &[RankIndex],
+        seeking: Seeking<'_>,
         now: NanosSinceStart,
     ) -> Result<(), NoCandidate> {
-        self.ranks.clear();
+        let Self { ranks, sources, .. } = self;
+        ranks.clear();
+        sources.clear();
+        // Half of a pair on a worker that is gone, or that has another role now, is none.
+        if seeking.near.is_some_and(|near| !is_up(fleet, near) || !fleet.serves(near, Leg::Decode))
+        {
+            return Err(NoCandidate::NoneHealthy);
+        }
+        if seeking.leg == Leg::Decode {
+            sources.collect(fleet, model, board, seeking.tried, now);
+        }
+        let serves = |index: RankIndex| match seeking.leg {
+            Leg::Decode => {
+                let pairs = fleet.serves(index, Leg::Decode) && sources.reach(fleet, index);
+                pairs || fleet.is_whole_only(index)
+            }
+            leg => fleet.serves(index, leg),
+        };
+        let near = |index: RankIndex| seeking.near.is_none_or(|near| fleet.are_near(index, near));
+        let pin = seeking.pin.filter(|_| seeking.leg != Leg::Prefill);
         for &index in &model.ranks {
-            if Self::eligible(fleet, board, index, tried, now) {
-                self.ranks.push(index);
+            if serves(index)
+                && near(index)
+                && has_number(fleet, index, pin)
+                && is_usable(fleet, board, index, seeking.tried, now)
+            {
+                ranks.push(index);
             }
         }
-        if self.ranks.is_empty() { Err(NoCandidate::NoneHealthy) } else { Ok(()) }
+        if ranks.is_empty() { Err(NoCandidate::NoneHealthy) } else { Ok(()) }
     }
 
     /// The ranks, in index order.
@@ -49,20 +91,52 @@ impl Candidates {
         self.ranks.retain(|&candidate| candidate != rank);
     }
 
-    fn eligible(
-        fleet: &FleetSnapshot,
-        board: &LoadBoard,
-        index: RankIndex,
-        tried: &[RankIndex],
-        now: NanosSinceStart,
-    ) -> bool {
-        let Some((rank, worker)) = fleet.rank(index) else { return false };
-        // A retry goes to another worker: the ranks of one worker share its fate.
-        let tried_worker =
-            tried.iter().any(|&t| fleet.rank(t).is_some_and(|(r, _)| r.worker == rank.worker));
-        worker.state == WorkerState::Up
-            && rank.role != Role::Prefill
-            && !tried_worker
-            && board.rank(index).is_some_and(|load| load.breaker_admits(now))
+    /// Keeps those for which `keep` holds.
+    pub fn retain(&mut self, keep: impl Fn(RankIndex) -> bool) {
+        self.ranks.retain(|&rank| keep(rank));
     }
+
+    /// The only one is this.
+    pub fn set_only(&mut self, rank: RankIndex) {
+        self.ranks.clear();
+        self.ranks.push(rank);
+    }
+
+    /// Puts all aside, for [`Self::take_up`].
+    pub(super) fn put_aside(&mut self) {
+        std::mem::swap(&mut self.ranks, &mut self.aside);
+    }
+
+    /// Of what lies aside, those for which `keep` holds.
+    pub(super) fn take_up(&mut self, keep: impl Fn(&Sources, RankIndex) -> bool) {
+        let Self { ranks, sources, aside } = self;
+        ranks.clear();
+        ranks.extend(aside.iter().copied().filter(|&rank| keep(sources, rank)));
+    }
+}
+
+fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
+    fleet.rank(index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+}
+
+/// Has the rank the number in its worker that the request asks for, if it does?
+pub(super) fn has_number(fleet: &FleetSnapshot, index: RankIndex, pin: Option<DpRank>) -> bool {
+    pin.is_none_or(|pin| fleet.ranks.get(index.index()).is_some_and(|rank| rank.dp_rank == pin))
+}
+
+/// Up, not tried, its breaker not open: may the rank take anything at all?
+pub(super) fn is_usable(
+    fleet: &FleetSnapshot,
+    board: &LoadBoard,
+    index: RankIndex,
+    tried: &[RankIndex],
+    now: NanosSinceStart,
+) -> bool {
+    let Some((rank, worker)) = fleet.rank(index) else { return false };
+    // A retry goes to another worker: the ranks of one worker share its fate.
+    let tried_worker =
+        tried.iter().any(|&t| fleet.rank(t).is_some_and(|(r, _)| r.worker == rank.worker));
+    worker.state == WorkerState::Up
+        && !tried_worker
+        && board.rank(index).is_some_and(|load| load.breaker_admits(now))
 }

@@ -77,7 +77,7 @@ fn beyond_leases(report: &LoadReport) -> u64 {
 mod tests {
     use super::*;
     use crate::base::{NanosSinceStart, RankIndex};
-    use crate::worker::{LoadReading, OwnLoad};
+    use crate::worker::{LoadReading, OwnLoad, RoomLimits, RoomWanted};
 
     #[test]
     fn a_holder_keeps_its_conversation_until_its_backlog_exceeds_the_prefill_saved() {
@@ -131,7 +131,7 @@ mod tests {
         let load = RankLoad::default();
         load.add_prefill(500);
         load.add_decode(6_400);
-        assert!(load.try_acquire(0));
+        assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()));
         let report = report(LoadReading { running: 1, ..LoadReading::default() });
         let parts = predicted_work(&load, 70, 200, Some((&report, ReportWeight::FULL)));
         let expected = CostParts {

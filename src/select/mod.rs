@@ -2,16 +2,24 @@
 //! loads, overlaps and a random source in, a choice out.
 //! Called by `shard::request` on the shard's thread; never blocks, never allocates.
 
+mod bind;
 mod candidate;
 mod cost;
 mod matched;
 mod model;
 mod pick;
+mod route;
+mod sources;
 mod tiers;
 
-pub use candidate::{Candidates, NoCandidate};
+pub use bind::{Binder, lease_cost, output_tokens};
+pub use candidate::{Candidates, NoCandidate, Seeking};
 pub use cost::{CostParts, RankCost, predicted_work};
 pub use matched::{MatchRequest, Matched};
 pub use model::{ANY_MODEL, NoModel, cache_namespace, model};
-pub use pick::{BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, pick};
+pub use pick::{BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, pick, tokens};
+pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
 pub use tiers::{TierOverlaps, weigh_tiers};
+
+#[cfg(test)]
+mod route_tests;

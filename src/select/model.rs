@@ -92,6 +92,8 @@ mod tests {
         let model = |(name, is_adapter, ranks): (&str, bool, &[u16])| Model {
             name: name.into(),
             card_json: "".into(),
+            pool: crate::base::PoolIndex(0),
+            prefill_pool: None,
             ranks: ranks.iter().copied().map(RankIndex).collect(),
             roots: Vec::new(),
             guess_roots: GuessRoots::new(KeySeed(1), name),

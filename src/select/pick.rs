@@ -3,7 +3,7 @@
 use super::{CostParts, RankCost, predicted_work};
 use crate::base::{NanosSinceStart, RankIndex};
 use crate::index::Overlaps;
-use crate::worker::{LoadBoard, LoadReports, ReportWeight};
+use crate::worker::{Leg, LoadBoard, LoadReports, ReportWeight};
 
 pub use crate::config::Policy;
 
@@ -11,8 +11,10 @@ pub use crate::config::Policy;
 pub const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
 
 /// Everything a policy looks at.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct PickRequest<'a> {
+    /// What the rank has to do.
+    pub leg: Leg,
     /// Ranks to choose from; not empty.
     pub ranks: &'a [RankIndex],
     /// Loads of all ranks.
@@ -31,10 +33,25 @@ pub struct PickRequest<'a> {
     pub bytes_per_token: f32,
 }
 
-/// The one piece of state a policy keeps, per shard.
+/// The one piece of state a policy keeps, per shard. Each leg takes its own turns: with one count for all, a pair's first
+/// leg would get the even ranks for ever, its second the odd ones.
 #[derive(Debug, Default)]
 pub struct RoundRobin {
-    next: usize,
+    next: [usize; 3],
+}
+
+impl RoundRobin {
+    fn next(&mut self, leg: Leg) -> usize {
+        let [whole, prefill, decode] = &mut self.next;
+        let next = match leg {
+            Leg::Whole => whole,
+            Leg::Prefill => prefill,
+            Leg::Decode => decode,
+        };
+        let now = *next;
+        *next = now.wrapping_add(1);
+        now
+    }
 }
 
 /// Chooses a rank; `None` only if there is none to choose from.
@@ -45,19 +62,25 @@ pub fn pick(
     turn: &mut RoundRobin,
     random: &mut fastrand::Rng,
 ) -> Option<RankIndex> {
+    pick_by(policy, request, turn, random, |rank| request.weight(policy, rank))
+}
+
+/// The same, where more is to be weighed than the rank itself.
+pub(super) fn pick_by(
+    policy: Policy,
+    request: &PickRequest<'_>,
+    turn: &mut RoundRobin,
+    random: &mut fastrand::Rng,
+    weight: impl Fn(RankIndex) -> RankCost,
+) -> Option<RankIndex> {
     let ranks = request.ranks;
     match policy {
-        Policy::Kv => cheapest(ranks, random, |rank| request.cost(rank)),
-        Policy::LeastLoaded => cheapest(ranks, random, |rank| request.load_only(rank)),
+        Policy::Kv | Policy::LeastLoaded => cheapest(ranks, random, weight),
         Policy::PowerOfTwo => {
-            let pair = [any(ranks, random)?, any(ranks, random)?];
-            cheapest(&pair, random, |rank| request.load_only(rank))
+            let two = [any(ranks, random)?, any(ranks, random)?];
+            cheapest(&two, random, weight)
         }
-        Policy::RoundRobin => {
-            let rank = ranks.get(turn.next % ranks.len().max(1)).copied();
-            turn.next = turn.next.wrapping_add(1);
-            rank
-        }
+        Policy::RoundRobin => ranks.get(turn.next(request.leg) % ranks.len().max(1)).copied(),
         Policy::Random => any(ranks, random),
     }
 }
@@ -76,6 +99,16 @@ impl PickRequest<'_> {
         tokens(self.prompt_bytes, self.bytes_per_token)
     }
 
+    /// What the policy minimises; nothing for those that do not compare.
+    #[must_use]
+    pub fn weight(&self, policy: Policy, rank: RankIndex) -> RankCost {
+        match policy {
+            Policy::Kv => self.cost(rank),
+            Policy::LeastLoaded | Policy::PowerOfTwo => self.load_only(rank),
+            Policy::RoundRobin | Policy::Random => RankCost(0),
+        }
+    }
+
     /// What policy `kv` minimises.
     #[must_use]
     pub fn cost(&self, rank: RankIndex) -> RankCost {
@@ -85,7 +118,9 @@ impl PickRequest<'_> {
     /// What it is made of; `None` for a rank that cannot be.
     #[must_use]
     pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
-        let uncached = self.uncached_tokens(rank);
+        // Who only decodes computes nothing of the prompt.
+        let computes = self.leg != Leg::Decode;
+        let uncached = if computes { self.uncached_tokens(rank) } else { 0 };
         let shared = u64::from(self.on_the_way.get(rank).bytes);
         let shared = tokens(shared, self.bytes_per_token);
         let report = self.reports.counting(rank, self.now);
@@ -106,7 +141,7 @@ impl PickRequest<'_> {
 
 /// Tokens that so many bytes are expected to be, rounded up.
 #[must_use]
-fn tokens(bytes: u64, bytes_per_token: f32) -> u64 {
+pub fn tokens(bytes: u64, bytes_per_token: f32) -> u64 {
     // In hundredths, so that the arithmetic stays in integers; the ratio is an estimate anyway.
     #[expect(
         clippy::cast_possible_truncation,
@@ -155,7 +190,7 @@ mod tests {
     use crate::block::{BlockKey, KeySeed, RootName};
     use crate::index::{IndexReader, SliceWriter, index, slice_of};
     use crate::mailbox::KvOp;
-    use crate::worker::{LoadReading, LoadReport, OwnLoad};
+    use crate::worker::{LoadReading, LoadReport, OwnLoad, RoomLimits, RoomWanted};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -187,6 +222,7 @@ mod tests {
     fn picks(policy: Policy, board: &LoadBoard, overlaps: &Overlaps) -> Vec<u16> {
         let ranks = [RankIndex(0), RankIndex(1), RankIndex(2)];
         let request = PickRequest {
+            leg: Leg::Whole,
             ranks: &ranks,
             board,
             reports: &LoadReports::new(Duration::from_secs(5)),
@@ -231,7 +267,12 @@ mod tests {
     fn least_loaded_and_power_of_two_look_at_requests_in_flight() {
         let board = LoadBoard::new();
         for rank in [0, 1] {
-            assert!(board.rank(RankIndex(rank)).unwrap().try_acquire(0));
+            assert!(
+                board
+                    .rank(RankIndex(rank))
+                    .unwrap()
+                    .try_acquire(RoomLimits::default(), RoomWanted::default())
+            );
         }
         let none = Overlaps::new(8);
         assert_eq!(share(&picks(Policy::LeastLoaded, &board, &none), 2), 300);
@@ -258,6 +299,7 @@ mod tests {
         let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(7));
         for _ in 0..count {
             let request = PickRequest {
+                leg: Leg::Whole,
                 ranks: &all,
                 board: &board,
                 reports,
@@ -268,7 +310,9 @@ mod tests {
                 bytes_per_token: 4.0,
             };
             let rank = pick(policy, &request, &mut turn, &mut random).unwrap();
-            assert!(board.rank(rank).unwrap().try_acquire(0));
+            assert!(
+                board.rank(rank).unwrap().try_acquire(RoomLimits::default(), RoomWanted::default())
+            );
         }
         all.iter().map(|&rank| board.rank(rank).unwrap().in_flight()).collect()
     }

@@ -2,42 +2,60 @@
 
 use super::choose::{Chosen, Predicted};
 use super::connection::{After, Slot};
+use super::early::{self, Begun};
+use super::leg::Waiting;
+use super::outcome::Failed;
+use super::pair::{self, Paired};
 use super::state::Shard;
 use crate::account::{Count, Lease, Stage};
 use crate::base::NanosSinceStart;
 use crate::dispatch::SendPlan;
-use crate::http1::{BodyFraming, UpstreamHead, encode_request};
+use crate::http1::{BodyFraming, FieldKind, UpstreamHead, encode_request};
 use crate::ingress::Conn;
 use crate::parse::Endpoint;
-use crate::relay::{Answer, Outbound, RelayError, Upstream, relay, send};
+use crate::relay::{Answer, Outbound, RelayError, Upstream, gather, relay, send};
 
 /// Where the request goes.
 pub(super) struct Attempt {
     pub(super) endpoint: Endpoint,
-    pub(super) chosen: Chosen,
+    pub(super) chosen: Box<Chosen>,
     /// When the request had been read completely.
     pub(super) read_at: NanosSinceStart,
+    /// Other ranks have failed it before.
+    pub(super) is_retry: bool,
 }
 
-/// Sends the request and relays the answer; the lease goes back when this returns, whatever happened.
+/// Sends the request and relays the answer; the leases go back when this returns, whatever happened.
 pub(super) async fn run(
     shard: &Shard,
     conn: &mut Conn,
     slot: &mut Slot,
     attempt: Attempt,
-) -> Result<After, RelayError> {
-    let Attempt { endpoint, chosen, read_at } = attempt;
-    let Chosen { plan, mut lease, predicted } = chosen;
-    let result = exchange(shard, conn, slot, &plan, read_at).await;
+) -> Result<After, Failed> {
+    let Attempt { endpoint, chosen, read_at, is_retry } = attempt;
+    let Chosen { plan, mut lease, predicted, prefill } = *chosen;
+    let mut paired = match prefill {
+        Some(prefill) => Some(pair::begin(shard, conn, slot, &plan, prefill).await?),
+        None => None,
+    };
+    let result = exchange(shard, conn, slot, &plan, read_at, paired.as_mut()).await;
     let upstream = match result {
         Ok(upstream) => upstream,
         Err(error) => {
-            judge_failure(shard, &mut lease, &plan, error);
-            return Err(error);
+            // It may be prefill that is gone, with the KV. Who fails it again without that prefill is ill.
+            if is_retry || !pair::may_lack_kv(paired.as_ref(), error) {
+                judge_failure(shard, &mut lease, &plan, error);
+            }
+            drop(lease);
+            if error == RelayError::EngineBusy {
+                shard.engine_refused(plan.rank, slot.retry_after_s.take());
+            }
+            return Err(pair::abandoned(shard, paired, plan.rank, error));
         }
     };
     // Nothing is sent a second time from here on.
     shard.buffers.give(std::mem::take(&mut slot.message));
+    shard.buffers.give(std::mem::take(&mut slot.leg_body));
     shard.counters.answered(endpoint as usize, slot.response.status);
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no illness.
@@ -45,31 +63,50 @@ pub(super) async fn run(
     } else {
         lease.judge_success();
     }
-    let answered =
-        answer(shard, conn, slot, upstream, Accounted { plan: &plan, lease, predicted }).await;
-    if let Err(error) = answered
-        && error.blames_worker()
-    {
-        if shard.config.health.enabled
-            && let Some(load) = shard.board.rank(plan.rank)
-        {
-            let breaker = &shard.config.breaker;
-            load.failed(shard.now(), breaker.failures, breaker.open);
+    let accounted = Accounted { plan: &plan, lease, predicted, paired: paired.as_ref() };
+    match answer(shard, conn, slot, upstream, accounted).await {
+        Ok(after) => {
+            // Its KV has arrived; its own answer follows, and nobody waits for that. A refused request has no use for it.
+            if let Some(paired) = &mut paired
+                && !paired.is_refused
+            {
+                paired.leg.let_go();
+            }
+            Ok(after)
         }
-        shard.worker_failed(plan.worker);
+        Err(error) => {
+            blame(shard, &plan, error);
+            Err(pair::abandoned(shard, paired, plan.rank, error))
+        }
     }
-    answered
+}
+
+/// The worker broke off in the middle of an answer.
+fn blame(shard: &Shard, plan: &SendPlan, error: RelayError) {
+    if !error.blames_worker() {
+        return;
+    }
+    if shard.config.health.enabled
+        && let Some(load) = shard.board.rank(plan.rank)
+    {
+        let breaker = &shard.config.breaker;
+        load.failed(shard.now(), breaker.failures, breaker.open);
+    }
+    shard.worker_failed(plan.worker);
 }
 
 fn judge_failure(shard: &Shard, lease: &mut Lease, plan: &SendPlan, error: RelayError) {
     if error.blames_worker() {
         mark_failed(shard, lease);
         shard.worker_failed(plan.worker);
+    } else if error == RelayError::EngineBusy {
+        // It answers, so it is no illness.
+        lease.judge_success();
     }
 }
 
 /// Tells the rank's breaker; without health checks nothing is ever marked.
-fn mark_failed(shard: &Shard, lease: &mut Lease) {
+pub(super) fn mark_failed(shard: &Shard, lease: &mut Lease) {
     if shard.config.health.enabled {
         let breaker = &shard.config.breaker;
         lease.judge_failure(shard.now(), breaker.failures, breaker.open);
@@ -83,7 +120,9 @@ async fn exchange(
     slot: &mut Slot,
     plan: &SendPlan,
     read_at: NanosSinceStart,
+    mut paired: Option<&mut Paired<'_>>,
 ) -> Result<(Upstream, bool), RelayError> {
+    early::dispatched(shard, conn, slot, &plan.shown_as).await?;
     let mut pooled = shard.upstreams.borrow_mut().take(plan.address, shard.now());
     loop {
         let reused = pooled.is_some();
@@ -92,24 +131,43 @@ async fn exchange(
             None => {
                 shard.counters.add(Count::UpstreamConnects, 1);
                 let timeout = shard.config.timeouts.connect;
-                Upstream::connect(plan.address, timeout, &shard.buffers).await?
+                let mut watch = waiting(conn, &mut paired);
+                Upstream::connect_while(&mut watch, plan.address, timeout, &shard.buffers).await?
             }
         };
         let mut head = shard.buffers.take();
-        encode_head(slot, plan, &mut head);
+        encode_head(slot, plan, paired.as_deref(), &mut head);
         let outbound = Outbound {
             head,
-            body: slot.message.get(slot.head.head_bytes..).unwrap_or_default(),
+            body: match paired {
+                Some(_) => &slot.leg_body,
+                None => slot.message.get(slot.head.head_bytes..).unwrap_or_default(),
+            },
             method: &slot.head.method,
             limits: &shard.head_limits,
         };
-        let dispatched = shard.time(Stage::Dispatch, read_at);
+        let dispatched = match &paired {
+            Some(paired) if paired.is_concurrent => {
+                shard.time(Stage::DecodeLag, paired.leg.posted_at())
+            }
+            _ => shard.time(Stage::Dispatch, read_at),
+        };
         conn.wait_at_most(shard.config.timeouts.first_byte);
         conn.expect_little(slot.request.stream);
-        match send(conn, &mut upstream, outbound, &mut slot.response).await {
+        let mut watch = waiting(conn, &mut paired);
+        match send(&mut watch, &mut upstream, outbound, &mut slot.response).await {
             Ok(sent) => {
                 shard.time(Stage::FirstByte, dispatched);
                 shard.counters.add(Count::UpstreamReused, u64::from(reused));
+                if has_no_room(slot.response.status) {
+                    let after = slot.response.value_of(FieldKind::RetryAfter, &upstream.input);
+                    slot.retry_after_s = after.and_then(seconds);
+                    keep_if_whole(shard, slot, plan, upstream, sent);
+                    return Err(RelayError::EngineBusy);
+                }
+                if let Some(paired) = paired {
+                    pair::first(shard, conn, &slot.response, &mut upstream, paired).await?;
+                }
                 return Ok((upstream, sent));
             }
             Err(error) if reused && error.may_be_stale() => {
@@ -120,18 +178,49 @@ async fn exchange(
     }
 }
 
-fn encode_head(slot: &Slot, plan: &SendPlan, out: &mut Vec<u8>) {
+fn waiting<'a, 'b>(conn: &'a mut Conn, paired: &'a mut Option<&mut Paired<'b>>) -> Waiting<'a, 'b> {
+    Waiting { conn, leg: paired.as_mut().map(|paired| &mut paired.leg) }
+}
+
+/// How engines say that they have no room: vLLM `--max-num-queued-reqs` and SGLang `--max-queued-requests` answer 503, others
+/// 429 or 529.
+pub(super) const fn has_no_room(status: u16) -> bool {
+    matches!(status, 429 | 503 | 529)
+}
+
+/// `Retry-After` in seconds; a date is not read.
+pub(super) fn seconds(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// A refusal that has come whole leaves its connection as good as new.
+fn keep_if_whole(shard: &Shard, slot: &Slot, plan: &SendPlan, mut upstream: Upstream, sent: bool) {
+    let BodyFraming::Length(bytes) = slot.response.body else { return };
+    let whole =
+        usize::try_from(bytes).ok().and_then(|bytes| slot.response.head_bytes.checked_add(bytes));
+    if sent && slot.response.keep_alive && whole == Some(upstream.input.len()) {
+        upstream.input.clear();
+        shard.upstreams.borrow_mut().put(plan.address, upstream, shard.now());
+    }
+}
+
+fn encode_head(slot: &Slot, plan: &SendPlan, paired: Option<&Paired<'_>>, out: &mut Vec<u8>) {
     let mut digits = [0; 10];
-    let pin = plan.dp_rank_pin.map(|rank| ("x-data-parallel-rank", decimal(rank, &mut digits)));
+    let pinned =
+        plan.dp_rank_pin.filter(|_| !paired.is_some_and(|paired| paired.is_pinned_in_body));
+    let pin = pinned.map(|rank| ("x-data-parallel-rank", decimal(rank, &mut digits)));
+    // The head that the client has promises a body as it is.
+    let plain = slot.early.begun().map(|_| ("accept-encoding", &b"identity"[..]));
     let head = UpstreamHead {
         authority: &plan.authority,
-        content_length: match slot.head.body {
-            BodyFraming::None => None,
+        content_length: match (slot.head.body, paired) {
+            (BodyFraming::None, _) => None,
+            (_, Some(_)) => u64::try_from(slot.leg_body.len()).ok(),
             _ => u64::try_from(slot.message.len().saturating_sub(slot.head.head_bytes)).ok(),
         },
         request_id: &slot.request_id,
         authorization: plan.authorization.as_deref(),
-        extra: pin.as_slice(),
+        extra: &[pin.unwrap_or_default(), plain.unwrap_or_default()],
     };
     encode_request(&slot.head, &slot.message, &head, out);
 }
@@ -141,6 +230,7 @@ struct Accounted<'a> {
     plan: &'a SendPlan,
     lease: Lease,
     predicted: Option<Predicted>,
+    paired: Option<&'a Paired<'a>>,
 }
 
 /// Relays the answer whose head is parsed in the slot.
@@ -151,23 +241,30 @@ async fn answer(
     (mut upstream, sent): (Upstream, bool),
     accounted: Accounted<'_>,
 ) -> Result<After, RelayError> {
-    let Accounted { plan, mut lease, predicted } = accounted;
-    let mut digits = [0; 10];
-    let mut extra: [(&str, &[u8]); 3] = [
-        ("x-forebay-worker", plan.shown_as.as_bytes()),
-        ("x-request-id", &slot.request_id),
-        ("", b""),
-    ];
-    let mut extra_count = 2;
-    if let Some(predicted) = predicted {
-        let tokens = predicted.blocks.saturating_mul(predicted.block_size_tokens);
-        extra[2] = ("x-forebay-overlap-tokens", decimal(tokens, &mut digits));
-        extra_count = 3;
+    if let Some(begun) = slot.early.begun().filter(|_| !Begun::goes_on_with(&slot.response)) {
+        return end_early(shard, conn, slot, begun, (upstream, sent), accounted.plan).await;
     }
+    let Accounted { plan, mut lease, predicted, paired } = accounted;
+    let mut digits = [0; 10];
+    let found = predicted.or_else(|| paired?.predicted);
+    let overlap = found.map(|found| {
+        let tokens = found.blocks.saturating_mul(found.block_size_tokens);
+        ("x-forebay-overlap-tokens", decimal(tokens, &mut digits))
+    });
+    let prefill = paired.map(|paired| ("x-forebay-prefill-worker", paired.shown_as.as_bytes()));
+    let extra = [
+        Some(("x-forebay-worker", plan.shown_as.as_bytes())),
+        Some(("x-request-id", &slot.request_id[..])),
+        overlap.or(prefill),
+        overlap.and(prefill),
+    ];
+    let extra_count = extra.iter().flatten().count();
+    let extra = extra.map(Option::unwrap_or_default);
     let wanted = Answer {
         head: &slot.response,
         client_version: slot.head.version,
         keep_alive: slot.head.keep_alive && !shard.draining.is_set(),
+        head_sent: slot.early.begun().is_some(),
         extra: extra.get(..extra_count).unwrap_or_default(),
         idle_max: shard.config.timeouts.stream_idle,
         write_max: shard.config.timeouts.write,
@@ -190,6 +287,23 @@ async fn answer(
         shard.upstreams.borrow_mut().put(plan.address, upstream, shard.now());
     }
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
+}
+
+/// The engine's answer is not the stream that the client was promised: it becomes the last event of one.
+async fn end_early(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &Slot,
+    begun: &Begun,
+    (mut upstream, sent): (Upstream, bool),
+    plan: &SendPlan,
+) -> Result<After, RelayError> {
+    let idle_max = shard.config.timeouts.stream_idle;
+    let gathered = gather(conn, &mut upstream, &slot.response, idle_max).await?;
+    if gathered.upstream_reusable && sent {
+        shard.upstreams.borrow_mut().put(plan.address, upstream, shard.now());
+    }
+    Ok(begun.fail(shard, conn, slot.response.status, &gathered.body).await)
 }
 
 fn account_error(shard: &Shard, predicted: Predicted, reported_tokens: u64) {

@@ -1,23 +1,28 @@
-//! select for one request: the rank, its lease, and what the engine should find in its cache.
+//! select for one request: the rank, its lease, and what the engine should find in its cache; or the queue that it joins.
 //! No await in here, so the shard's working memory serves all requests.
 
 use super::connection::Slot;
 use super::matching;
 use super::outcome;
+use super::pair;
+use super::pressure;
+use super::route::route;
 use super::state::{Scratch, Shard};
-use crate::account::{Count, Lease, LeaseCost, Stage};
-use crate::base::{ModelIndex, RankIndex};
+use crate::account::{Count, Lease, Stage};
+use crate::base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex};
 use crate::config::Policy;
 use crate::dispatch::SendPlan;
 use crate::index::Overlap;
-use crate::parse::{ApiRequest, Endpoint, Refusal};
-use crate::select::{self, BYTES_PER_TOKEN_DEFAULT, NoModel, PickRequest, pick};
-use crate::worker::{FleetSnapshot, Model};
+use crate::mailbox::{Ticket, Waiter};
+use crate::parse::{ApiRequest, Endpoint, Reason, Refusal, rank_pin};
+use crate::queue::{Applicant, Entry, PairEntry, Turned, enter, enter_pair, enter_prefill};
+use crate::select::{
+    self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, Matched, NoModel, PickRequest, Route,
+    output_tokens,
+};
+use crate::worker::{FleetSnapshot, Handoff, Leg, LoadReports, Model, QueueWanted};
+use std::time::Duration;
 
-/// Output tokens expected of a request that does not say.
-const OUTPUT_TOKENS_DEFAULT: u32 = 256;
-/// Output tokens counted at most: limits like 128k are ceilings, not expectations.
-const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
 /// Weight of a new observation of bytes per token.
 const BYTES_PER_TOKEN_STEP: f32 = 0.05;
 
@@ -26,8 +31,88 @@ pub(super) struct Target<'a> {
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) model_index: ModelIndex,
     pub(super) model: &'a Model,
-    /// Ranks that failed this request.
-    pub(super) tried: &'a [RankIndex],
+    pub(super) endpoint: Endpoint,
+    pub(super) journey: &'a Journey,
+}
+
+impl Target<'_> {
+    /// The pool of the ranks that such a leg goes to.
+    pub(super) fn pool(&self, leg: Leg) -> PoolIndex {
+        let prefill = if leg == Leg::Prefill { self.model.prefill_pool } else { None };
+        prefill.unwrap_or(self.model.pool)
+    }
+}
+
+/// What a request has been through, and what it wishes.
+#[derive(Debug)]
+pub(super) struct Journey {
+    /// When its head had come; deadlines count from here.
+    pub(super) arrived_at: NanosSinceStart,
+    /// It waits for a rank no longer than this.
+    pub(super) wait_until: NanosSinceStart,
+    /// Its client gives up at this moment, as far as it says.
+    pub(super) client_deadline: Option<NanosSinceStart>,
+    pub(super) class: u8,
+    pub(super) tenant: u64,
+    pub(super) weight: u32,
+    /// The data-parallel rank that it asks for.
+    pub(super) pin: Option<DpRank>,
+    /// Ranks that failed it.
+    pub(super) tried: Vec<RankIndex>,
+    /// How often engines had no room for it.
+    pub(super) refused_count: u32,
+    /// How often a queue sent it on.
+    pub(super) hop_count: u32,
+}
+
+impl Journey {
+    /// At the request's beginning.
+    ///
+    /// # Errors
+    /// A refusal when it asks for a rank that there is not.
+    pub(super) fn start(
+        shard: &Shard,
+        slot: &Slot,
+        fleet: &FleetSnapshot,
+        model: &Model,
+        now: NanosSinceStart,
+    ) -> Result<Self, Refusal> {
+        let pin = pin(slot, fleet, model)?;
+        let Slot { head, message, request, .. } = slot;
+        let wishes = shard.wish_rules.borrow().read(head, message, request.priority);
+        let client_deadline = wishes.deadline.map(|deadline| now.plus(deadline));
+        let wait_until = now.plus(fleet.flow.queue.wait_max);
+        Ok(Self {
+            arrived_at: now,
+            wait_until: client_deadline.map_or(wait_until, |deadline| deadline.min(wait_until)),
+            client_deadline,
+            class: wishes.class,
+            tenant: wishes.tenant,
+            weight: wishes.weight,
+            pin,
+            tried: Vec::new(),
+            refused_count: 0,
+            hop_count: 0,
+        })
+    }
+}
+
+/// What becomes of a request that is not refused.
+pub(super) enum Found {
+    /// Its rank, or its pair of ranks.
+    Rank(Box<Chosen>),
+    /// It is counted into a queue.
+    Queue(Box<Queued>),
+    /// Half of its pair has gone while it waited: to be routed again.
+    Again,
+}
+
+/// A request on its way into a queue.
+pub(super) struct Queued {
+    pub(super) waiter: Box<Waiter>,
+    pub(super) wanted: QueueWanted,
+    /// Of the decode rank that it has already; it waits for a prefill rank.
+    pub(super) decode: Option<Lease>,
 }
 
 /// The rank that gets the request.
@@ -35,6 +120,17 @@ pub(super) struct Chosen {
     pub(super) plan: SendPlan,
     pub(super) lease: Lease,
     /// What the rank is expected to find in its cache; `None` unless its KV events tell.
+    pub(super) predicted: Option<Predicted>,
+    /// Who computes its prompt, when that is another rank.
+    pub(super) prefill: Option<Prefilling>,
+}
+
+/// The prefill half of a pair.
+pub(super) struct Prefilling {
+    pub(super) plan: SendPlan,
+    pub(super) lease: Lease,
+    pub(super) handoff: Handoff,
+    /// What the prefill rank is expected to find in its cache.
     pub(super) predicted: Option<Predicted>,
 }
 
@@ -62,66 +158,252 @@ pub(super) fn model<'a>(
     })
 }
 
-/// Chooses a rank and takes its lease. A rank that has no room is left out and the next best is tried.
-pub(super) fn rank(shard: &Shard, slot: &Slot, target: &Target<'_>) -> Result<Chosen, Refusal> {
+/// The rank that a request asks for.
+///
+/// # Errors
+/// A refusal when no worker of its model has a rank of that number.
+fn pin(slot: &Slot, fleet: &FleetSnapshot, model: &Model) -> Result<Option<DpRank>, Refusal> {
+    let pin = rank_pin(&slot.head, &slot.message)?;
+    let Some(DpRank(number)) = pin else { return Ok(None) };
+    let ranks = model
+        .ranks
+        .iter()
+        .filter(|&&rank| fleet.serves(rank, Leg::Whole) || fleet.serves(rank, Leg::Decode));
+    let numbers = ranks.filter_map(|rank| Some(fleet.ranks.get(rank.index())?.dp_rank.0));
+    let highest = numbers.max().unwrap_or(0);
+    if number <= highest {
+        return Ok(pin);
+    }
+    Err(Refusal::new(Reason::BadRequest).with_message(format!(
+        "`X-Data-Parallel-Rank: {number}` is out of range: the workers of this model have ranks 0 to {highest}."
+    )))
+}
+
+/// Chooses a rank, or a pair of ranks, that has room and takes the leases; else finds a queue for the request.
+pub(super) fn rank(shard: &Shard, slot: &mut Slot, target: &Target<'_>) -> Result<Found, Refusal> {
+    let route = {
+        let mut scratch = shard.scratch.borrow_mut();
+        let scratch = &mut *scratch;
+        match_prompt(shard, slot, target, &target.model.ranks, scratch);
+        route(shard, slot, target, scratch)?
+    };
+    let is_pair = route == Route::Pair;
+    if !is_pair && target.model.prefill_pool.is_some() {
+        shard.counters.add(Count::SentWhole, 1);
+    }
+    seek(shard, slot, target, |binder, candidates, applicant, seat, projected| {
+        if is_pair {
+            return enter_pair(binder, candidates, applicant, seat, projected);
+        }
+        match enter(binder, candidates, applicant, seat, |ahead| projected(Leg::Whole, ahead)) {
+            Entry::Bound(lease) => PairEntry::Whole(lease),
+            Entry::Wait(waiter, wanted) => PairEntry::WaitDecode(waiter, wanted),
+            Entry::Turned(turned) => PairEntry::Turned(Leg::Whole, turned),
+        }
+    })
+}
+
+/// Goes on with a decode rank that has been waited for.
+pub(super) fn with_decode(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    decode: Lease,
+) -> Result<Found, Refusal> {
+    match_prompt(shard, slot, target, &target.model.ranks, &mut shard.scratch.borrow_mut());
+    seek(shard, slot, target, |binder, candidates, applicant, seat, projected| {
+        enter_prefill(binder, candidates, applicant, decode, seat, projected)
+    })
+}
+
+/// A request that waited has its lease now, beside the one of its decode rank if it waited for a prefill rank. What it will
+/// find there is looked up anew: others have been served meanwhile.
+pub(super) fn granted(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    lease: Lease,
+    decode: Option<Lease>,
+) -> Result<Box<Chosen>, Refusal> {
     let mut scratch = shard.scratch.borrow_mut();
     let scratch = &mut *scratch;
-    scratch
-        .candidates
-        .collect(target.fleet, target.model, &shard.board, target.tried, shard.now())
-        .map_err(|_| outcome::no_worker("all that serve its model are down, or failed it"))?;
-    scratch.matched.clear();
-    if shard.config.policy == Policy::Kv {
-        matching::match_prompt(shard, slot, target, scratch);
-    }
-    let start = shard.now();
-    let mut reported = shard.reported.borrow_mut();
-    reported.receive();
-    let ratio = scratch.bytes_per_token(target.model_index);
-    // A prompt that was not matched weighs what its body does: mostly text, a little JSON.
-    let body_bytes = slot.message.len().saturating_sub(slot.head.head_bytes);
-    let prompt_bytes = match scratch.matched.prompt_bytes() {
-        0 => u64::try_from(body_bytes).unwrap_or(u64::MAX),
-        matched => matched,
-    };
-    loop {
-        let request = PickRequest {
-            ranks: scratch.candidates.ranks(),
-            board: &shard.board,
-            reports: &reported.reports,
-            now: start,
-            overlaps: scratch.matched.overlaps(),
-            on_the_way: scratch.matched.on_the_way(),
-            prompt_bytes,
-            bytes_per_token: ratio,
-        };
-        let picked = pick(
-            shard.config.policy,
-            &request,
-            &mut shard.turn.borrow_mut(),
-            &mut shard.random.borrow_mut(),
-        );
-        let Some(rank) = picked else { return Err(outcome::no_room()) };
-        let cost = cost(&request, rank, slot.request.max_tokens);
-        let limit = shard.concurrency_max(target.fleet, rank);
-        if let Some(lease) = Lease::try_take(&shard.board, rank, cost, limit, start)
-            && let Some(plan) = SendPlan::new(target.fleet, rank)
-        {
-            let predicted = account_overlap(shard, scratch, target, rank);
-            shard.time(Stage::Select, start);
-            matching::remember(shard, slot, target, &scratch.matched, rank);
-            return Ok(Chosen { plan, lease, predicted });
-        }
-        scratch.candidates.remove(rank);
+    match_prompt(shard, slot, target, &[lease.rank()], scratch);
+    match decode {
+        None => whole(shard, slot, target, scratch, lease),
+        Some(decode) => pair(shard, slot, target, scratch, decode, lease),
     }
 }
 
-fn cost(request: &PickRequest<'_>, rank: RankIndex, max_tokens: Option<u32>) -> LeaseCost {
-    let output = max_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(OUTPUT_TOKENS_COUNTED_MAX);
-    LeaseCost {
-        prefill_tokens: request.uncached_tokens(rank),
-        decode_tokens: request.prompt_tokens().saturating_add(u64::from(output)),
+/// Runs a way in, with all that it looks at.
+fn seek(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    way: impl FnOnce(
+        &mut Binder<'_>,
+        &mut Candidates,
+        &Applicant<'_>,
+        &dyn Fn() -> Ticket,
+        &dyn Fn(Leg, u64) -> Option<Duration>,
+    ) -> PairEntry,
+) -> Result<Found, Refusal> {
+    let mut scratch = shard.scratch.borrow_mut();
+    let scratch = &mut *scratch;
+    let start = shard.now();
+    let entry = {
+        let mut reported = shard.reported.borrow_mut();
+        reported.receive();
+        let ratio = scratch.bytes_per_token(target.model_index);
+        let Scratch { matched, candidates, .. } = scratch;
+        let journey = target.journey;
+        let applicant = Applicant {
+            model_index: target.model_index,
+            model: target.model,
+            request: pick_request(shard, slot, matched, &reported.reports, (start, ratio)),
+            output_tokens: output_tokens(slot.request.max_tokens),
+            body_bytes: body_bytes(slot),
+            class: journey.class,
+            tenant: journey.tenant,
+            weight: journey.weight,
+            arrived_at: journey.arrived_at,
+            deadline: journey.wait_until,
+            client_deadline: journey.client_deadline,
+            near: None,
+            pin: journey.pin,
+            tried: &journey.tried,
+            movable: journey.hop_count < target.fleet.flow.queue.hops_max,
+        };
+        let mut binder = Binder {
+            fleet: target.fleet,
+            board: &shard.board,
+            reports: &reported.reports,
+            policy: shard.config.policy,
+            now: start,
+            turn: &mut shard.turn.borrow_mut(),
+            random: &mut shard.random.borrow_mut(),
+        };
+        let seat = || shard.desk.borrow_mut().open();
+        let projected = |leg, ahead| shard.projected_wait(target.pool(leg), start, ahead);
+        way(&mut binder, candidates, &applicant, &seat, &projected)
+    };
+    found(shard, slot, target, scratch, (entry, start))
+}
+
+fn found(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    scratch: &mut Scratch,
+    (entry, start): (PairEntry, NanosSinceStart),
+) -> Result<Found, Refusal> {
+    let queued = |waiter, wanted, decode| Found::Queue(Box::new(Queued { waiter, wanted, decode }));
+    match entry {
+        PairEntry::Whole(lease) => {
+            shard.time(Stage::Select, start);
+            whole(shard, slot, target, scratch, lease).map(Found::Rank)
+        }
+        PairEntry::Pair { decode, prefill } => {
+            shard.time(Stage::Select, start);
+            pair(shard, slot, target, scratch, decode, prefill).map(Found::Rank)
+        }
+        PairEntry::WaitDecode(waiter, wanted) => Ok(queued(waiter, wanted, None)),
+        PairEntry::WaitPrefill { decode, waiter, wanted } => {
+            Ok(queued(waiter, wanted, Some(decode)))
+        }
+        // Its decode rank, or all that could have computed its prompt for it, went while it waited: the lease is back, and
+        // the request is routed again.
+        PairEntry::Turned(Leg::Prefill, Turned::NoWorker) => Ok(Found::Again),
+        PairEntry::Turned(leg, turned) => {
+            Err(pressure::turned(shard, target, target.pool(leg), turned, start))
+        }
     }
+}
+
+/// The prompt, and what ranks hold of it.
+pub(super) fn pick_request<'a>(
+    shard: &'a Shard,
+    slot: &Slot,
+    matched: &'a Matched,
+    reports: &'a LoadReports,
+    (now, bytes_per_token): (NanosSinceStart, f32),
+) -> PickRequest<'a> {
+    PickRequest {
+        leg: Leg::Whole,
+        ranks: &[],
+        board: &shard.board,
+        reports,
+        now,
+        overlaps: matched.overlaps(),
+        on_the_way: matched.on_the_way(),
+        // A prompt that was not matched weighs what its body does: mostly text, a little JSON.
+        prompt_bytes: match matched.prompt_bytes() {
+            0 => body_bytes(slot),
+            matched => matched,
+        },
+        bytes_per_token,
+    }
+}
+
+fn match_prompt(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    ranks: &[RankIndex],
+    scratch: &mut Scratch,
+) {
+    scratch.matched.clear();
+    if shard.config.policy == Policy::Kv {
+        matching::match_prompt(shard, slot, target, ranks, scratch);
+    }
+}
+
+fn body_bytes(slot: &Slot) -> u64 {
+    u64::try_from(slot.message.len().saturating_sub(slot.head.head_bytes)).unwrap_or(u64::MAX)
+}
+
+/// One rank does it all.
+fn whole(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    scratch: &mut Scratch,
+    lease: Lease,
+) -> Result<Box<Chosen>, Refusal> {
+    let (plan, predicted) = account(shard, slot, target, scratch, lease.rank())?;
+    Ok(Box::new(Chosen { plan, lease, predicted, prefill: None }))
+}
+
+/// One computes the prompt, the other answers.
+fn pair(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    scratch: &mut Scratch,
+    decode: Lease,
+    prefill: Lease,
+) -> Result<Box<Chosen>, Refusal> {
+    let gone = || outcome::no_worker("the one that was chosen has just gone");
+    let handoff = pair::handoff_of(target.fleet, prefill.rank()).ok_or_else(gone)?;
+    let plan = SendPlan::new(target.fleet, decode.rank()).ok_or_else(gone)?;
+    let (prefill_plan, predicted) = account(shard, slot, target, scratch, prefill.rank())?;
+    let prefill = Prefilling { plan: prefill_plan, lease: prefill, handoff, predicted };
+    Ok(Box::new(Chosen { plan, lease: decode, predicted: None, prefill: Some(prefill) }))
+}
+
+/// What is counted and remembered of a request of which it is known who computes its prompt.
+fn account(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    scratch: &mut Scratch,
+    rank: RankIndex,
+) -> Result<(SendPlan, Option<Predicted>), Refusal> {
+    let Some(plan) = SendPlan::new(target.fleet, rank) else {
+        return Err(outcome::no_worker("the one that was chosen has just gone"));
+    };
+    let predicted = account_overlap(shard, scratch, target, rank);
+    matching::remember(shard, slot, target, &scratch.matched, rank);
+    Ok((plan, predicted))
 }
 
 /// Counts what was found, learns bytes per token from it, and says what the engine should report.

@@ -1,14 +1,17 @@
 //! The life of one client connection: request after request until either side has had enough.
 
+use super::discard;
+use super::early::Early;
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::request;
 use super::state::Shard;
 use crate::account::Count;
 use crate::dispatch::request_id;
+use crate::handoff::{Wanted, inspect};
 use crate::http1::{FieldKind, RequestHead, ResponseHead};
 use crate::ingress::Conn;
-use crate::parse::ApiRequest;
+use crate::parse::{ApiRequest, Endpoint};
 use futures_util::FutureExt;
 use monoio::net::TcpStream;
 use std::panic::AssertUnwindSafe;
@@ -25,11 +28,28 @@ pub(super) struct Slot {
     pub(super) response: ResponseHead,
     /// Head and body of the request being served, without the body's framing.
     pub(super) message: Vec<u8>,
+    /// What a handoff has to know of the body, once that was looked for.
+    pub(super) handoff: Option<Wanted>,
+    /// Body of the decode leg, while a pair serves the request.
+    pub(super) leg_body: Vec<u8>,
+    /// What an engine that had no room asked for.
+    pub(super) retry_after_s: Option<u64>,
+    /// What its client has before there is an answer.
+    pub(super) early: Early,
     /// Its id: the client's own, or a fresh one.
     pub(super) request_id: Vec<u8>,
 }
 
 impl Slot {
+    /// Looks once at what a handoff would have to change in the body.
+    pub(super) fn look_for_handoff(&mut self, endpoint: Endpoint) {
+        if self.handoff.is_none() {
+            let body = self.message.get(self.head.head_bytes..).unwrap_or_default();
+            // The body has been scanned; what this pass does not like besides cannot be handed off.
+            self.handoff = inspect(body, endpoint).ok();
+        }
+    }
+
     /// Moves a request that has been read completely out of the connection's input, so that what the client
     /// sends meanwhile has its own place.
     pub(super) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize, fresh_id: u64) {
@@ -41,6 +61,8 @@ impl Slot {
         let id = request_id(sent, fresh_id, &mut buffer);
         self.request_id.clear();
         self.request_id.extend_from_slice(id);
+        self.early = Early::default();
+        self.handoff = None;
     }
 }
 
@@ -83,7 +105,7 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
         match after {
             After::KeepAlive => reused = true,
             After::Linger => {
-                return conn.linger(refuse::DRAIN_BYTES_MAX, refuse::DRAIN_TIME_MAX).await;
+                return conn.linger(discard::bounds(shard)).await;
             }
             After::Drop => return,
         }

@@ -2,6 +2,7 @@
 //! yields after a bounded amount of work, so that requests go on under any flood of events.
 
 use super::matching::cache_bytes;
+use super::queues::set_alarm;
 use super::state::Shard;
 use super::wake::Sleeper;
 use crate::account::Count;
@@ -9,9 +10,9 @@ use crate::base::limits::APPLY_OPS_PER_TURN;
 use crate::base::{NanosSinceStart, RankIndex};
 use crate::index::{Expiring, SliceWriter};
 use crate::mailbox::{KvBatch, MeshMessage, RoutedPrompt, ShardCommand};
+use crate::parse::WishRules;
 use crate::ring::{Bell, Consumer, LatestReader, MeshReceiver, Wake};
 use crate::worker::FleetSnapshot;
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,16 +32,12 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Serves the rings until the process ends. `drain_until` is set when the command comes.
-    pub(super) async fn run(
-        mut self,
-        shard: Rc<Shard>,
-        mut sleeper: Sleeper,
-        drain_until: Rc<Cell<Option<NanosSinceStart>>>,
-    ) {
+    /// Serves the rings until the process ends.
+    pub(super) async fn run(mut self, shard: Rc<Shard>, mut sleeper: Sleeper) {
         let mut buffer = Vec::with_capacity(64);
         loop {
-            let more = self.turn(&shard, &drain_until);
+            let more = self.turn(&shard);
+            set_alarm(&shard);
             if more {
                 // Ring our own bell: the read below then completes in the next turn of the loop, after the I/O
                 // that is ready. A task that only woke itself would be run again before it.
@@ -68,15 +65,22 @@ impl Inbox {
             && self.commands.is_empty()
             && self.mesh.is_empty()
             && self.fleet.is_empty()
-            && shard.routed.borrow().is_empty();
+            && shard.routed.borrow().is_empty()
+            && !shard.has_unsent()
+            && !shard.home.borrow().has_news(&shard.board);
         !empty
     }
 
     /// One bounded round over all rings; true if work is left.
-    fn turn(&mut self, shard: &Shard, drain_until: &Cell<Option<NanosSinceStart>>) -> bool {
+    fn turn(&mut self, shard: &Shard) -> bool {
         if let Some(fleet) = self.fleet.take() {
             self.meet(&fleet, shard.now());
+            if !shard.wish_rules.borrow().are_of(&fleet.flow) {
+                let rules = WishRules::new(Arc::clone(&fleet.flow), shard.tenant_seed);
+                *shard.wish_rules.borrow_mut() = rules;
+            }
             *shard.fleet.borrow_mut() = fleet;
+            shard.home.borrow_mut().fleet_changed();
             if !shard.ready.is_set() {
                 shard.ready.set();
             }
@@ -84,7 +88,7 @@ impl Inbox {
         while let Some(command) = self.commands.pop() {
             match command {
                 ShardCommand::Drain { deadline } => {
-                    drain_until.set(Some(deadline));
+                    shard.drain_until.set(Some(deadline));
                     shard.draining.set();
                 }
             }
@@ -106,15 +110,24 @@ impl Inbox {
                     1
                 }
                 MeshMessage::Routed(prompt) => self.remember(shard, &prompt),
+                message => {
+                    shard.take(message);
+                    1
+                }
             };
         }
+        shard.serve_home();
+        shard.empty_outbox();
         let expiring_left = self.expire(shard);
         expiring_left || self.has_more(shard)
     }
 
     /// True when a ring that was not emptied for lack of budget has more.
     fn has_more(&self, shard: &Shard) -> bool {
-        let empty = self.kv.is_empty() && self.mesh.is_empty() && shard.routed.borrow().is_empty();
+        let empty = self.kv.is_empty()
+            && self.mesh.is_empty()
+            && shard.routed.borrow().is_empty()
+            && !shard.has_unsent();
         !empty
     }
 

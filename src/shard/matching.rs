@@ -21,8 +21,14 @@ fn request<'a>(shard: &'a Shard, slot: &'a Slot, target: &Target<'a>) -> MatchRe
     }
 }
 
-/// Renders the prompt and walks the index for the candidates. What cannot be matched is left without overlap.
-pub(super) fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scratch: &mut Scratch) {
+/// Renders the prompt and walks the index for these ranks. What cannot be matched is left without overlap.
+pub(super) fn match_prompt(
+    shard: &Shard,
+    slot: &Slot,
+    target: &Target<'_>,
+    ranks: &[RankIndex],
+    scratch: &mut Scratch,
+) {
     let start = shard.now();
     let ratio = scratch.bytes_per_token(target.model_index);
     let ask = request(shard, slot, target);
@@ -39,7 +45,7 @@ pub(super) fn match_prompt(shard: &Shard, slot: &Slot, target: &Target<'_>, scra
         return;
     }
     let rendered_at = shard.time(Stage::Render, start);
-    matched.walk(&ask, scratch.candidates.ranks(), ratio);
+    matched.walk(&ask, ranks, ratio);
     shard.time(Stage::Index, rendered_at);
 }
 

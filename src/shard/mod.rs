@@ -4,21 +4,31 @@
 //! Limits: `limits.connections_max`, `limits.in_flight_max`, `limits.buffered_bytes_max` per shard; the rings of
 //! `mailbox`. A shard never waits for another thread, never locks, never resolves names, never opens files.
 
+mod abort;
 mod attempt;
 mod choose;
 mod connection;
+mod discard;
+mod early;
 mod inbox;
+mod leg;
 mod matching;
 mod models;
 mod outcome;
+mod pair;
+mod prefill;
+mod pressure;
+mod queues;
 mod read;
 mod record;
 mod refuse;
 mod request;
+mod route;
 mod run;
 mod runtime;
 mod signal;
 mod state;
+mod wait;
 mod wake;
 
 pub use run::{ShardSetup, run};

@@ -2,6 +2,8 @@
 
 use super::request::Stop;
 use crate::base::RankIndex;
+use crate::handoff::Obstacle;
+use crate::mailbox::EngineAnswer;
 use crate::parse::{Reason, Refusal};
 use crate::relay::RelayError;
 use crate::worker::FleetSnapshot;
@@ -10,20 +12,57 @@ use std::time::Duration;
 /// Told to clients of a full router until the drain rate is measured: short, because a place may free any moment.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// An attempt that ended without an answer.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// Whose fault it is, as far as it is a worker's.
+    pub(super) rank: RankIndex,
+    pub(super) error: RelayError,
+    /// For people, where the error alone says too little.
+    pub(super) why: Option<String>,
+    /// What an engine said is wrong with the request: its client hears that.
+    pub(super) answer: Option<EngineAnswer>,
+}
+
+impl Failed {
+    pub(super) const fn of(rank: RankIndex, error: RelayError) -> Self {
+        Self { rank, error, why: None, answer: None }
+    }
+}
+
 /// `limits.in_flight_max` or `limits.buffered_bytes_max` of this shard is reached.
 pub(super) fn in_flight_full() -> Refusal {
     Refusal::new(Reason::RejectedInFlight).with_retry_after(RETRY_AFTER)
 }
 
-/// Every eligible rank has as many requests in flight as it may.
-pub(super) fn no_room() -> Refusal {
-    Refusal::new(Reason::RejectedBusy).with_retry_after(RETRY_AFTER)
+/// Engines had no room for the request, again and again.
+pub(super) fn engines_busy() -> Refusal {
+    let message = "The engines that serve this model have no room at the moment. Try again later.";
+    Refusal::new(Reason::RejectedBusy).with_message(message)
+}
+
+/// Its time in the queue is over.
+pub(super) fn waited_too_long(client_gave_up: bool) -> Refusal {
+    if client_gave_up {
+        Refusal::new(Reason::RequestDeadline)
+    } else {
+        Refusal::new(Reason::RejectedQueueWait)
+    }
 }
 
 /// Nothing is left to send to.
 pub(super) fn no_worker(why: &str) -> Refusal {
     let message = format!("No worker can take this request: {why}. Try again later.");
     Refusal::new(Reason::NoHealthyWorker).with_message(message)
+}
+
+/// Every worker of its model needs it to be split, and it cannot be.
+pub(super) fn cannot_hand_off(obstacle: Option<Obstacle>) -> Refusal {
+    let why = obstacle.map_or_else(|| "its body is not understood".into(), |why| why.to_string());
+    Refusal::new(Reason::BadRequest).with_message(format!(
+        "The workers of this model compute prompts and answers on different machines, and this request cannot be split: \
+         {why}."
+    ))
 }
 
 /// The body exceeds `limits.body_bytes_max`.
@@ -36,14 +75,22 @@ pub(super) fn body_too_large(bytes_max: usize) -> Refusal {
 }
 
 /// How the request ends after its last attempt failed.
-pub(super) fn stop(fleet: &FleetSnapshot, rank: RankIndex, error: RelayError) -> Stop {
-    let name = fleet.rank(rank).map_or("?", |(_, worker)| &worker.name);
-    let reason = match error {
+pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
+    if let Some(answer) = failed.answer {
+        return Stop::Engine(answer);
+    }
+    let name = fleet.rank(failed.rank).map_or("?", |(_, worker)| &worker.name);
+    let reason = match failed.error {
         RelayError::ClientGone | RelayError::ClientStalled => return Stop::ClientGone,
         error if !error.before_head() => return Stop::Cut(error),
         RelayError::FirstByteTimedOut | RelayError::ConnectTimedOut => Reason::UpstreamTimeout,
+        RelayError::EngineBusy => return Stop::Refused(engines_busy()),
         _ => Reason::UpstreamFailed,
     };
-    let message = format!("The worker {name} failed: {}. Try again.", error.describe());
+    let why = failed.why.as_deref().unwrap_or_else(|| failed.error.describe());
+    let message = match failed.error {
+        RelayError::NoHandoff => format!("{why} It was the worker {name}."),
+        _ => format!("The worker {name} failed: {why}. Try again."),
+    };
     Stop::Refused(Refusal::new(reason).with_message(message))
 }

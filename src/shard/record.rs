@@ -19,6 +19,7 @@ pub(super) fn write(
         Err(Stop::BeforeBody(refusal) | Stop::InBody(refusal) | Stop::Refused(refusal)) => {
             (refusal.status(), refusal.reason().as_str())
         }
+        Err(Stop::Engine(answer)) => (answer.status, "engine-refused"),
         Err(Stop::ClientGone) => (0, "client-gone"),
         Err(Stop::Cut(error)) => (slot.response.status, error.describe()),
     };

@@ -1,19 +1,15 @@
 //! Writes the answers that the router gives itself, counts them, and keeps the connection usable where it can.
 
 use super::connection::{After, Slot};
+use super::discard;
 use super::state::Shard;
 use crate::account::ENDPOINTS_MAX;
 use crate::base::RankIndex;
-use crate::http1::{BodyFraming, Method, OwnResponse, encode_own};
+use crate::http1::{Digits, Method, OwnResponse, decimal, encode_own};
 use crate::ingress::Conn;
+use crate::mailbox::EngineAnswer;
 use crate::parse::{ApiShape, Endpoint, Refusal};
-use std::time::Duration;
 
-/// Body bytes of a refused request that are read and thrown away, so that closing does not reset the connection
-/// before the client has the answer.
-pub(super) const DRAIN_BYTES_MAX: usize = 1024 * 1024;
-/// Longest time spent on that.
-pub(super) const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 /// Counters' endpoint index of requests that reached no endpoint.
 pub(super) const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
 
@@ -36,13 +32,12 @@ pub(super) async fn and_close(
     refusal: &Refusal,
     labels: &Labels,
 ) -> After {
-    let bytes = encode(shard, refusal, labels, Wire { keep_alive: false, head_only: false }, &[]);
-    conn.wait_at_most(shard.config.timeouts.write);
-    if conn.write(bytes).await.is_ok() { After::Linger } else { After::Drop }
+    let wire = Wire { keep_alive: false, head_only: false };
+    answer(shard, conn, refusal, labels, wire, &[]).await
 }
 
-/// Answers a request whose body has not been read. A short body is read and thrown away, a long one ends the
-/// connection.
+/// Answers a request whose body has not been read. The body is thrown away as it comes; one that is too long for that
+/// ends the connection.
 pub(super) async fn before_body(
     shard: &Shard,
     conn: &mut Conn,
@@ -50,36 +45,14 @@ pub(super) async fn before_body(
     refusal: &Refusal,
     labels: &Labels,
 ) -> After {
-    let head = &slot.head;
-    let body_bytes = match head.body {
-        BodyFraming::None => Some(0),
-        BodyFraming::Length(bytes) if !head.expect_continue => usize::try_from(bytes).ok(),
-        _ => None,
-    };
-    let end = body_bytes
-        .filter(|&bytes| bytes <= DRAIN_BYTES_MAX && head.keep_alive)
-        .map(|bytes| head.head_bytes + bytes);
     let wire = Wire {
-        keep_alive: end.is_some() && !shard.draining.is_set(),
-        head_only: head.method == Method::Head,
+        keep_alive: discard::goes_on(shard, conn, &slot.head),
+        head_only: slot.head.method == Method::Head,
     };
-    let bytes = encode(shard, refusal, labels, wire, &[]);
-    conn.wait_at_most(shard.config.timeouts.write);
-    if conn.write(bytes).await.is_err() {
-        return After::Drop;
+    match answer(shard, conn, refusal, labels, wire, &[]).await {
+        After::KeepAlive => discard::request(shard, conn, &slot.head).await,
+        end => end,
     }
-    let Some(end) = end.filter(|_| wire.keep_alive) else { return After::Linger };
-    conn.wait_at_most(shard.config.timeouts.body);
-    let mut dropped = 0;
-    while dropped + conn.input.len() < end {
-        dropped += conn.input.len();
-        conn.input.clear();
-        if conn.fill().await.is_err() {
-            return After::Drop;
-        }
-    }
-    conn.input.drain(..end.saturating_sub(dropped).min(conn.input.len()));
-    After::KeepAlive
 }
 
 /// Answers a request that has been read completely.
@@ -90,14 +63,44 @@ pub(super) async fn request(
     refusal: &Refusal,
     labels: &Labels,
 ) -> After {
+    if let Some(begun) = slot.early.begun() {
+        count(shard, refusal, labels);
+        return begun.refuse(shard, conn, refusal).await;
+    }
     let wire = Wire {
         keep_alive: slot.head.keep_alive && !shard.draining.is_set(),
         head_only: slot.head.method == Method::Head,
     };
-    let bytes = encode(shard, refusal, labels, wire, &slot.request_id);
+    answer(shard, conn, refusal, labels, wire, &slot.request_id).await
+}
+
+/// Passes on what an engine said of the request, in the engine's own words.
+pub(super) async fn by_engine(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &Slot,
+    answer: &EngineAnswer,
+    labels: &Labels,
+) -> After {
+    let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    shard.counters.answered(endpoint, answer.status);
+    if let Some(begun) = slot.early.begun() {
+        return begun.fail(shard, conn, answer.status, &answer.body).await;
+    }
+    let keep_alive = slot.head.keep_alive && !shard.draining.is_set();
+    let mut out = conn.buffer();
+    let response = OwnResponse {
+        status: answer.status,
+        content_type: "application/json",
+        body: &answer.body,
+        keep_alive,
+        head_only: false,
+        extra: &[("x-request-id", &slot.request_id)],
+    };
+    encode_own(&response, &mut out);
     conn.wait_at_most(shard.config.timeouts.write);
-    match conn.write(bytes).await {
-        Ok(()) if wire.keep_alive => After::KeepAlive,
+    match conn.write(out).await {
+        Ok(()) if keep_alive => After::KeepAlive,
         Ok(()) => After::Linger,
         Err(_) => After::Drop,
     }
@@ -109,46 +112,150 @@ struct Wire {
     head_only: bool,
 }
 
-fn encode(
-    shard: &Shard,
-    refusal: &Refusal,
-    labels: &Labels,
-    wire: Wire,
-    request_id: &[u8],
-) -> Vec<u8> {
-    let shape = match labels.endpoint {
-        Some(Endpoint::Messages) => ApiShape::Anthropic,
-        _ => ApiShape::OpenAi,
-    };
-    let mut body = Vec::with_capacity(256);
-    refusal.encode_body(shape, &mut body);
-    let mut extra: Vec<(&str, &[u8])> =
-        vec![("x-forebay-reason", refusal.reason().as_str().as_bytes())];
-    if !request_id.is_empty() {
-        extra.push(("x-request-id", request_id));
-    }
-    if let Some(methods) = refusal.allow() {
-        extra.push(("allow", methods.as_bytes()));
-    }
-    let seconds = refusal.retry_after_s().map(|seconds| seconds.to_string());
-    let millis = refusal.retry_after().map(|after| after.as_millis().to_string());
-    if let (Some(seconds), Some(millis)) = (&seconds, &millis) {
-        extra.push(("retry-after", seconds.as_bytes()));
-        extra.push(("retry-after-ms", millis.as_bytes()));
-    }
+fn count(shard: &Shard, refusal: &Refusal, labels: &Labels) {
     let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     shard.counters.answered(endpoint, refusal.status());
     let model = labels.model.unwrap_or(usize::MAX);
     shard.counters.refused(refusal.reason() as usize, endpoint, labels.stream, model);
-    let mut out = Vec::with_capacity(body.len() + 256);
+}
+
+/// Counts and sends one refusal.
+async fn answer(
+    shard: &Shard,
+    conn: &mut Conn,
+    refusal: &Refusal,
+    labels: &Labels,
+    wire: Wire,
+    request_id: &[u8],
+) -> After {
+    count(shard, refusal, labels);
+    let (mut body, mut out) = (conn.buffer(), conn.buffer());
+    let shape = match labels.endpoint {
+        Some(Endpoint::Messages) => ApiShape::Anthropic,
+        _ => ApiShape::OpenAi,
+    };
+    refusal.encode_body(shape, &mut body);
+    encode(refusal, wire, request_id, &body, &mut out);
+    conn.recycle(body);
+    conn.wait_at_most(shard.config.timeouts.write);
+    match conn.write(out).await {
+        Ok(()) if wire.keep_alive => After::KeepAlive,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    }
+}
+
+/// Appends the whole answer. A router that is full does little else, so nothing is allocated.
+fn encode(refusal: &Refusal, wire: Wire, request_id: &[u8], body: &[u8], out: &mut Vec<u8>) {
+    let (mut seconds, mut millis): (Digits, Digits) = ([0; 20], [0; 20]);
+    let seconds = refusal.retry_after_s().map_or(&[][..], |after| decimal(after, &mut seconds));
+    let millis = refusal.retry_after_ms().map_or(&[][..], |after| decimal(after, &mut millis));
+    let retry =
+        refusal.reason().should_retry().map_or("", |retry| if retry { "true" } else { "false" });
     let response = OwnResponse {
         status: refusal.status(),
         content_type: "application/json",
-        body: &body,
+        body,
         keep_alive: wire.keep_alive,
         head_only: wire.head_only,
-        extra: &extra,
+        extra: &[
+            ("x-forebay-reason", refusal.reason().as_str().as_bytes()),
+            ("x-request-id", request_id),
+            ("allow", refusal.allow().unwrap_or_default().as_bytes()),
+            ("x-should-retry", retry.as_bytes()),
+            ("retry-after", seconds),
+            ("retry-after-ms", millis),
+        ],
     };
-    encode_own(&response, &mut out);
-    out
+    encode_own(&response, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::Reason;
+    use std::time::Duration;
+
+    fn bytes(refusal: &Refusal, api: ApiShape, wire: Wire, request_id: &[u8]) -> String {
+        let (mut body, mut out) = (Vec::new(), Vec::new());
+        refusal.encode_body(api, &mut body);
+        encode(refusal, wire, request_id, &body, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    const KEPT: Wire = Wire { keep_alive: true, head_only: false };
+
+    #[test]
+    fn a_full_queue_byte_for_byte() {
+        let refusal = Refusal::new(Reason::RejectedQueueFull)
+            .with_retry_after(Duration::from_micros(2_345_678));
+        assert_eq!(
+            bytes(&refusal, ApiShape::OpenAi, KEPT, b""),
+            "HTTP/1.1 429 Too Many Requests\r\n\
+             content-type: application/json\r\n\
+             connection: keep-alive\r\n\
+             x-forebay-reason: rejected-queue-full\r\n\
+             x-should-retry: true\r\n\
+             retry-after: 3\r\n\
+             retry-after-ms: 2346\r\n\
+             content-length: 175\r\n\
+             \r\n\
+             {\"error\":{\"message\":\"All workers of this model are busy and the queue for them is full. \
+             Try again later.\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}"
+        );
+        assert_eq!(
+            bytes(&refusal, ApiShape::Anthropic, KEPT, b"id-7"),
+            "HTTP/1.1 429 Too Many Requests\r\n\
+             content-type: application/json\r\n\
+             connection: keep-alive\r\n\
+             x-forebay-reason: rejected-queue-full\r\n\
+             x-request-id: id-7\r\n\
+             x-should-retry: true\r\n\
+             retry-after: 3\r\n\
+             retry-after-ms: 2346\r\n\
+             content-length: 148\r\n\
+             \r\n\
+             {\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"All workers of this model \
+             are busy and the queue for them is full. Try again later.\"}}"
+        );
+    }
+
+    #[test]
+    fn a_late_request_byte_for_byte() {
+        let refusal = Refusal::new(Reason::RequestDeadline);
+        let closed = Wire { keep_alive: false, head_only: false };
+        assert_eq!(
+            bytes(&refusal, ApiShape::OpenAi, closed, b"id-7"),
+            "HTTP/1.1 408 Request Timeout\r\n\
+             content-type: application/json\r\n\
+             connection: close\r\n\
+             x-forebay-reason: request-deadline\r\n\
+             x-request-id: id-7\r\n\
+             x-should-retry: false\r\n\
+             content-length: 163\r\n\
+             \r\n\
+             {\"error\":{\"message\":\"The request's deadline passed while it waited for a worker. Send it with a \
+             longer deadline.\",\"type\":\"timeout_error\",\"param\":null,\"code\":null}}"
+        );
+    }
+
+    #[test]
+    fn an_unknown_drain_rate_leaves_the_time_out() {
+        for reason in Reason::ALL {
+            let text = bytes(&Refusal::new(reason), ApiShape::OpenAi, KEPT, b"");
+            assert!(!text.contains("retry-after"), "{text}");
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.ends_with(&format!("content-length: {}", body.len())), "{text}");
+            let refusal = Refusal::new(reason).with_retry_after(Duration::from_millis(1));
+            let text = bytes(&refusal, ApiShape::OpenAi, KEPT, b"");
+            assert!(text.contains("\r\nretry-after: 1\r\nretry-after-ms: 1\r\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_head_request_has_no_body() {
+        let refusal = Refusal::new(Reason::MethodNotAllowed).with_allow("POST");
+        let text = bytes(&refusal, ApiShape::OpenAi, Wire { head_only: true, ..KEPT }, b"");
+        assert!(text.contains("\r\nallow: POST\r\n") && text.ends_with("\r\n\r\n"), "{text}");
+    }
 }

@@ -1,16 +1,27 @@
 //! The path of one request, stage by stage. Each stage's module has the details.
 
 use super::attempt::{self, Attempt};
-use super::choose::{self, Target};
+use super::choose::{self, Chosen, Found, Journey, Queued, Target};
 use super::connection::{After, Slot};
+use super::early::Early;
+use super::outcome::{self, Failed};
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::state::Shard;
-use super::{models, outcome, record};
-use crate::account::{Count, Stage};
+use super::{models, pressure, record, wait};
+use crate::account::{Count, Lease, Stage};
+use crate::admit::Admitted;
+use crate::base::{NanosSinceStart, RankIndex};
 use crate::ingress::Conn;
+use crate::mailbox::{EngineAnswer, Verdict};
 use crate::parse::{Endpoint, Refusal, route, scan};
 use crate::relay::RelayError;
+use crate::worker::{Leg, Model};
+
+/// Engines that have no room are asked so often in all for one request.
+const REFUSALS_MAX: u32 = 8;
+/// Queues send a request on so often in all, stale or not (`queue.hops_max` is at most 100).
+const HOPS_MAX: u32 = 120;
 
 /// Why a request ended without an answer from a worker.
 #[derive(Debug)]
@@ -21,6 +32,8 @@ pub(super) enum Stop {
     InBody(Refusal),
     /// Refused after it was read completely.
     Refused(Refusal),
+    /// An engine refused the request itself, and that is the answer.
+    Engine(EngineAnswer),
     /// Nobody is left to answer.
     ClientGone,
     /// Broken off after the client had seen the head of an answer.
@@ -31,7 +44,7 @@ pub(super) enum Stop {
 pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> After {
     let started = shard.now();
     let mut labels = Labels::default();
-    let served = stages(shard, conn, slot, &mut labels).await;
+    let served = stages(shard, conn, slot, &mut labels, started).await;
     shard.time(Stage::Total, started);
     if shard.config.log.requests {
         record::write(shard, slot, &labels, &served, started);
@@ -43,6 +56,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
         }
         Err(Stop::InBody(refusal)) => refuse::and_close(shard, conn, &refusal, &labels).await,
         Err(Stop::Refused(refusal)) => refuse::request(shard, conn, slot, &refusal, &labels).await,
+        Err(Stop::Engine(answer)) => refuse::by_engine(shard, conn, slot, &answer, &labels).await,
         Err(Stop::ClientGone | Stop::Cut(RelayError::ClientGone | RelayError::ClientStalled)) => {
             shard.counters.add(Count::ClientGone, 1);
             After::Drop
@@ -59,11 +73,15 @@ async fn stages(
     conn: &mut Conn,
     slot: &mut Slot,
     labels: &mut Labels,
+    started: NanosSinceStart,
 ) -> Result<After, Stop> {
-    // parse: the route. admit: the exact limits, before any of the body is read.
+    // parse: the route. admit: the rejection window and the exact limits, before any of the body is read.
     let endpoint =
         route(&slot.head.method, slot.head.path(&conn.input)).map_err(Stop::BeforeBody)?;
     labels.endpoint = Some(endpoint);
+    let mut drawn = pressure::Drawn::default();
+    let entered = pressure::before_body(shard, endpoint, started, &mut drawn);
+    let _entered = entered.map_err(Stop::BeforeBody)?;
     let full = |_| Stop::BeforeBody(outcome::in_flight_full());
     let mut admitted = shard.in_flight.admit().map_err(full)?;
 
@@ -71,13 +89,8 @@ async fn stages(
     let body_bytes = read::body(shard, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes, shard.random.borrow_mut().u64(..));
     let read_at = shard.now();
-    slot.request.clear();
-    if endpoint != Endpoint::Models {
-        let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-        scan(body, endpoint, &mut slot.request).map_err(|error| Stop::Refused(error.into()))?;
-        labels.stream = slot.request.stream;
-        shard.time(Stage::Parse, read_at);
-    }
+    scan_body(shard, slot, endpoint, read_at).map_err(Stop::Refused)?;
+    labels.stream = slot.request.stream;
     let fleet = shard.fleet();
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
         labels.status = 200;
@@ -86,29 +99,156 @@ async fn stages(
     let (model_index, model) =
         choose::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
+    pressure::of_pool(shard, &fleet, model.pool, &mut drawn).map_err(Stop::Refused)?;
+    hold_legs(&mut admitted, model, body_bytes).map_err(Stop::Refused)?;
 
-    // render, index, select, dispatch, relay: again with another worker while no byte has reached the client.
+    // render, index, select, queue, dispatch, relay: again with another worker while no byte has reached the client.
     shard.retry.borrow_mut().deposit();
-    let mut tried = Vec::new();
-    let mut failed = None;
+    slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
+    let mut journey = Journey::start(shard, slot, &fleet, model, started).map_err(Stop::Refused)?;
+    let (mut failed, mut decode) = (None, None);
     loop {
-        let target = Target { fleet: &fleet, model_index, model, tried: &tried };
-        // When no other worker is left, the client hears what the last one did.
-        let refused = |refusal| failed.take().unwrap_or(Stop::Refused(refusal));
-        let chosen = choose::rank(shard, slot, &target).map_err(refused)?;
-        let rank = chosen.lease.rank();
-        labels.rank = Some(rank);
-        match attempt::run(shard, conn, slot, Attempt { endpoint, chosen, read_at }).await {
+        // The fleet of this moment: what waited may find that its worker has gone.
+        let fleet = shard.fleet();
+        let Some(model) = fleet.models.get(model_index.index()) else {
+            return Err(Stop::Refused(outcome::no_worker("its model has just gone")));
+        };
+        let target = Target { fleet: &fleet, model_index, model, endpoint, journey: &journey };
+        let chosen = match place(shard, conn, slot, &target, decode.take()).await {
+            Ok(Placed::Chosen(chosen)) => chosen,
+            Ok(Placed::Decode(lease)) => {
+                decode = Some(lease);
+                continue;
+            }
+            Ok(Placed::Moved(kept)) if journey.hop_count < HOPS_MAX => {
+                journey.hop_count += 1;
+                decode = kept;
+                continue;
+            }
+            Ok(Placed::Moved(_)) => {
+                let why = "its workers come and go, and no queue leads to one of them";
+                return Err(failed.take().unwrap_or(Stop::Refused(outcome::no_worker(why))));
+            }
+            // When no other worker is left, the client hears what the last one did.
+            Err(Stop::Refused(refusal)) => {
+                return Err(failed.take().unwrap_or(Stop::Refused(refusal)));
+            }
+            Err(stop) => return Err(stop),
+        };
+        labels.rank = Some(chosen.lease.rank());
+        let attempt = Attempt { endpoint, chosen, read_at, is_retry: failed.is_some() };
+        let ran = attempt::run(shard, conn, slot, attempt).await;
+        pressure::relieve(shard, &fleet, model);
+        match ran {
             Ok(after) => {
                 labels.status = slot.response.status;
                 return Ok(after);
             }
-            Err(error) if may_retry(shard, error, tried.len()) => {
-                failed = Some(outcome::stop(&fleet, rank, error));
-                tried.push(rank);
+            Err(failure) => {
+                let next = goes_on(shard, &target, failure)?;
+                next.note(&mut journey, &mut failed);
             }
-            Err(error) => return Err(outcome::stop(&fleet, rank, error)),
         }
+    }
+}
+
+/// What a request that goes on after a failed attempt remembers of it.
+enum Next {
+    /// The engine had no room: no failure; the rank is left alone for a moment.
+    Refused,
+    /// Another worker is asked. If there is none, this is how the request ends.
+    Retry(RankIndex, Stop),
+}
+
+impl Next {
+    fn note(self, journey: &mut Journey, failed: &mut Option<Stop>) {
+        match self {
+            Self::Refused => journey.refused_count += 1,
+            Self::Retry(rank, stop) => {
+                *failed = Some(stop);
+                journey.tried.push(rank);
+            }
+        }
+    }
+}
+
+fn goes_on(shard: &Shard, target: &Target<'_>, failed: Failed) -> Result<Next, Stop> {
+    let Target { fleet, model, journey, .. } = *target;
+    let (rank, error) = (failed.rank, failed.error);
+    if failed.answer.is_some() {
+        return Err(outcome::stop(fleet, failed));
+    }
+    if error == RelayError::EngineBusy && journey.refused_count < REFUSALS_MAX {
+        return Ok(Next::Refused);
+    }
+    if may_retry(shard, error, journey.tried.len()) {
+        return Ok(Next::Retry(rank, outcome::stop(fleet, failed)));
+    }
+    Err(pressure::failed(shard, fleet, model.pool, failed))
+}
+
+/// A request that may be split is in memory three times: as it came, and once for each leg.
+fn hold_legs(admitted: &mut Admitted, model: &Model, body_bytes: usize) -> Result<(), Refusal> {
+    let copies = if model.prefill_pool.is_some() { 3 } else { 1 };
+    admitted.hold_body(body_bytes.saturating_mul(copies)).map_err(|_| outcome::in_flight_full())
+}
+
+fn scan_body(
+    shard: &Shard,
+    slot: &mut Slot,
+    endpoint: Endpoint,
+    read_at: NanosSinceStart,
+) -> Result<(), Refusal> {
+    slot.request.clear();
+    if endpoint != Endpoint::Models {
+        let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
+        scan(body, endpoint, &mut slot.request)?;
+        shard.time(Stage::Parse, read_at);
+    }
+    Ok(())
+}
+
+/// How far a request has come on its way to a rank.
+enum Placed {
+    /// There.
+    Chosen(Box<Chosen>),
+    /// Its decode rank has been waited for; the other half comes next.
+    Decode(Lease),
+    /// A queue sent it on: it chooses again, but for the decode rank that it has waited for already.
+    Moved(Option<Lease>),
+}
+
+/// A rank with room and its lease, or two of them, now or after a wait. At most one wait: who comes out of it goes on with
+/// the fleet of that moment. `decode`: it has this half of its pair.
+async fn place(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    target: &Target<'_>,
+    decode: Option<Lease>,
+) -> Result<Placed, Stop> {
+    let found = match decode {
+        None => choose::rank(shard, slot, target),
+        Some(decode) => choose::with_decode(shard, slot, target, decode),
+    };
+    let queued = match found.map_err(Stop::Refused)? {
+        Found::Rank(chosen) => return Ok(Placed::Chosen(chosen)),
+        Found::Again => return Ok(Placed::Moved(None)),
+        Found::Queue(queued) => *queued,
+    };
+    let Queued { waiter, wanted, decode } = queued;
+    let leg = waiter.leg;
+    let gives_up_first = target.journey.client_deadline == Some(waiter.deadline);
+    let waited = wait::for_verdict(shard, conn, slot, waiter, wanted, gives_up_first).await;
+    let verdict =
+        waited.map_err(|stop| pressure::ended(shard, target.fleet, target.pool(leg), stop))?;
+    match verdict {
+        Verdict::Granted(lease) if leg == Leg::Decode => Ok(Placed::Decode(lease)),
+        Verdict::Granted(lease) => {
+            let chosen = choose::granted(shard, slot, target, lease, decode);
+            chosen.map(Placed::Chosen).map_err(Stop::Refused)
+        }
+        Verdict::Reroute => Ok(Placed::Moved(decode)),
     }
 }
 

@@ -8,14 +8,17 @@ use super::state::{Reported, Scratch, Shard};
 use super::wake::{Sleeper, WakeSource};
 use crate::account::{Count, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
+use crate::base::Clock;
 use crate::base::limits::{HISTOGRAM_PERIOD, RANKS_MAX};
-use crate::base::{Clock, NanosSinceStart};
 use crate::config::{Config, Policy};
 use crate::dispatch::RetryBudget;
+use crate::handoff::Rooms;
 use crate::http1::HeadLimits;
 use crate::index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
 use crate::ingress::{BufferPool, listen};
 use crate::mailbox::ShardEnd;
+use crate::parse::WishRules;
+use crate::queue::{Desk, Outbox};
 use crate::relay::{CachedTokens, UpstreamPool};
 use crate::ring::Producer;
 use crate::select::{Candidates, Matched, RoundRobin};
@@ -25,7 +28,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -56,6 +59,8 @@ pub struct ShardSetup {
     pub board: Arc<LoadBoard>,
     /// Reads all slices.
     pub index: IndexReader,
+    /// Tells tenants apart: a secret, the same in all shards.
+    pub tenant_seed: u64,
     /// Writes its own slice.
     pub slice: SliceWriter,
 }
@@ -83,7 +88,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     let bell = bells.get(index.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = setup.config.limits;
     let expiring = Expiring::new(expiring_limits(&setup.config, bells.len()));
-    let shard = Rc::new(Shard {
+    let shard = Rc::new_cyclic(|me| Shard {
         number: index,
         head_limits: HeadLimits {
             head_bytes_max: limits.head_bytes_max,
@@ -116,15 +121,30 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         connections: Cell::new(0),
         mesh: RefCell::new(mesh.sender),
         routed: RefCell::default(),
+        home: RefCell::default(),
+        desk: RefCell::new(Desk::new(index)),
+        outbox: RefCell::new(Outbox::new(bells.len())),
+        alarm: Cell::new(None),
+        tenant_seed: setup.tenant_seed,
+        wish_rules: RefCell::new(WishRules::new(
+            Arc::new(setup.config.flow.clone()),
+            setup.tenant_seed,
+        )),
+        drain_rates: RefCell::default(),
+        drain_until: Cell::new(None),
+        prefills: RefCell::default(),
+        legs: RefCell::new(Desk::new(index)),
+        aborting: Cell::new(0),
+        rooms: RefCell::new(Rooms::new(index, fastrand::u64(..))),
+        me: Weak::clone(me),
         bells,
         config: setup.config,
     });
-    let drain_until = Rc::new(Cell::new(None));
     let slice = setup.slice;
     let inbox = Inbox { kv, fleet, commands, mesh: mesh.receiver, bell, slice, expiring };
-    monoio::spawn(inbox.run(Rc::clone(&shard), sleeper, Rc::clone(&drain_until)));
+    monoio::spawn(inbox.run(Rc::clone(&shard), sleeper));
     monoio::spawn(accept(Rc::clone(&shard), listener));
-    tick(&shard, &mut histograms, &drain_until).await;
+    tick(&shard, &mut histograms).await;
     Ok(())
 }
 
@@ -171,17 +191,17 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
 }
 
 /// Housekeeping once per period; ends when the shard has drained or its deadline has passed.
-async fn tick(
-    shard: &Shard,
-    histograms: &mut Producer<Box<StageHistograms>>,
-    drain_until: &Cell<Option<NanosSinceStart>>,
-) {
+async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.now();
     loop {
         let now = shard.now();
-        if let Some(deadline) = drain_until.get() {
+        if let Some(deadline) = shard.drain_until.get() {
             shard.counters.set_phase(ShardPhase::Draining);
-            if shard.connections.get() == 0 || now >= deadline {
+            // Others may wait in queues that are at home here, or for legs that are sent from here.
+            let is_done = shard.connections.get() == 0
+                && shard.home.borrow().is_empty()
+                && shard.prefills.borrow().is_empty();
+            if is_done || now >= deadline {
                 deliver(shard, histograms);
                 // Closed sockets whose last read is being cancelled need a turn of the ring to be closed for good.
                 return monoio::time::sleep(2 * DRAIN_TICK).await;
@@ -191,6 +211,7 @@ async fn tick(
             next = now.plus(HISTOGRAM_PERIOD);
             deliver(shard, histograms);
             shard.upstreams.borrow_mut().sweep(now);
+            shard.observe_drain(now);
             // Idle shards choose no ranks; without this their ring would fill with what is old.
             shard.reported.borrow_mut().receive();
             // The inbox looks for chunks whose time is over whenever it is awake, and at least this often.
@@ -198,7 +219,7 @@ async fn tick(
                 bell.ring();
             }
         }
-        if drain_until.get().is_some() {
+        if shard.drain_until.get().is_some() {
             monoio::time::sleep(DRAIN_TICK).await;
         } else {
             pause(shard).await;

@@ -2,26 +2,32 @@
 
 use super::signal::Signal;
 use crate::account::{Count, ShardCounters, Stage, StageHistograms};
-use crate::admit::InFlight;
+use crate::admit::{DrainRates, InFlight};
 use crate::base::limits::{LOAD_RING_MAX, ROUTED_OWN_MAX};
 use crate::base::{Clock, ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use crate::config::Config;
 use crate::dispatch::RetryBudget;
+use crate::handoff::Rooms;
 use crate::http1::HeadLimits;
 use crate::index::IndexReader;
 use crate::ingress::BufferPool;
-use crate::mailbox::{MeshMessage, RoutedPrompt};
+use crate::mailbox::{MeshMessage, PrefillEnded, RoutedPrompt, Ticket};
+use crate::parse::WishRules;
+use crate::queue::{Desk, Home, Outbox};
 use crate::relay::{CachedTokens, UpstreamPool};
 use crate::ring::{Bell, Consumer, MeshSender};
 use crate::select::{BYTES_PER_TOKEN_DEFAULT, Candidates, Matched, RoundRobin};
 use crate::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports};
+use ahash::AHashMap;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// One shard's state. Cells are never borrowed across an await.
 pub(super) struct Shard {
+    /// Tells tenants apart; the same in all shards.
+    pub(super) tenant_seed: u64,
     /// Which shard this is.
     pub(super) number: ShardIndex,
     pub(super) config: Arc<Config>,
@@ -49,6 +55,30 @@ pub(super) struct Shard {
     /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
     pub(super) routed: RefCell<VecDeque<Box<RoutedPrompt>>>,
     pub(super) bells: Vec<Arc<Bell>>,
+    /// The queues that this shard is home to.
+    pub(super) home: RefCell<Home>,
+    /// The seats of this shard's requests that wait.
+    pub(super) desk: RefCell<Desk>,
+    /// Messages that found their ring full, by receiving shard.
+    pub(super) outbox: RefCell<Outbox<MeshMessage>>,
+    /// When the home looks again at its queues, as far as somebody is set to wake it.
+    pub(super) alarm: Cell<Option<NanosSinceStart>>,
+    /// How requests say what they wish.
+    pub(super) wish_rules: RefCell<WishRules>,
+    /// How fast requests of each pool end, by [`PoolIndex`](crate::base::PoolIndex).
+    pub(super) drain_rates: RefCell<DrainRates>,
+    /// Prefill legs that this shard sends, for requests of any shard.
+    pub(super) prefills: RefCell<AHashMap<Ticket, Rc<Signal>>>,
+    /// The seats of this shard's requests whose prefill legs are under way.
+    pub(super) legs: RefCell<Desk<PrefillEnded>>,
+    /// Engines that are being told to abort a request.
+    pub(super) aborting: Cell<usize>,
+    /// Draws the rooms in which legs meet.
+    pub(super) rooms: RefCell<Rooms>,
+    /// Itself, for tasks that are started on the way of a request.
+    pub(super) me: Weak<Self>,
+    /// When a drain cuts what is left.
+    pub(super) drain_until: Cell<Option<NanosSinceStart>>,
 }
 
 /// What engines say of their load, as far as this shard has heard.
@@ -114,6 +144,15 @@ impl Shard {
         }
     }
 
+    /// The shard that sends a rank's prefill legs. One that drains sends what it still has to send itself: the others may
+    /// have ended.
+    pub(super) fn home_of_rank(&self, rank: RankIndex) -> ShardIndex {
+        if self.draining.is_set() {
+            return self.number;
+        }
+        ShardIndex::try_from_index(rank.index() % self.bells.len().max(1)).unwrap_or(self.number)
+    }
+
     /// Drops idle connections to every address of a worker.
     pub(super) fn forget_connections(&self, worker: WorkerIndex) {
         let fleet = self.fleet();
@@ -140,10 +179,5 @@ impl Shard {
         } else if let Some(bell) = self.bells.get(owner.index()) {
             bell.ring();
         }
-    }
-
-    /// The limit of places on a rank: its own, or the one for all; 0 means none.
-    pub(super) fn concurrency_max(&self, fleet: &FleetSnapshot, rank: RankIndex) -> u32 {
-        fleet.concurrency_max(rank, self.config.rank_concurrency_max)
     }
 }

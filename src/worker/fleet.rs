@@ -1,8 +1,11 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
-use crate::base::{DpRank, ModelIndex, RankIndex, WorkerIndex};
+use super::{Handoff, Leg, Role, RoomLimits};
+use crate::base::limits::RANKS_MAX;
+use crate::base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
 use crate::chat::{ChatTemplate, EngineRules};
+use crate::config::{FlowConfig, QueueMode};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -18,6 +21,19 @@ pub struct FleetSnapshot {
     pub ranks: Vec<Rank>,
     /// Indexed by [`ModelIndex`].
     pub models: Vec<Model>,
+    /// Indexed by [`PoolIndex`]; numbers that no pool has stand for empty ones.
+    pub pools: Vec<Pool>,
+    /// Limits and queues, as configured at this moment.
+    pub flow: Arc<FlowConfig>,
+}
+
+/// Ranks that share models, directly or through others: what they refuse they refuse together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// In index order, whatever their state.
+    pub ranks: Vec<RankIndex>,
+    /// Tokens that the KV caches of its usable ranks hold together; 0 while one of them is unknown.
+    pub kv_tokens: u64,
 }
 
 /// One engine process group, reached under one URL.
@@ -61,17 +77,6 @@ pub enum WorkerState {
     Down,
 }
 
-/// Which legs of a disaggregated request a rank serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Whole requests.
-    Both,
-    /// Prefill legs only.
-    Prefill,
-    /// Decode legs only.
-    Decode,
-}
-
 /// The unit of index, load and selection: one `(worker, dp_rank)` with its own KV cache.
 #[derive(Clone, Debug)]
 pub struct Rank {
@@ -87,12 +92,20 @@ pub struct Rank {
     pub block_size_tokens: u32,
     /// KV blocks it can hold; 0 while unknown.
     pub kv_block_count: u32,
+    /// Requests that it runs at once, as its engine tells; 0 while unknown.
+    pub running_max: u32,
     /// True while its KV events are followed; without them its overlap is unknown.
     pub kv_feed_live: bool,
     /// Which legs it serves.
     pub role: Role,
-    /// Most requests in flight on it; 0 means no limit.
-    pub concurrency_max: u32,
+    /// How its KV is handed over, when it prefills for others; `None` while that is not known, and then it gets no legs.
+    pub handoff: Option<Handoff>,
+    /// Label of the part of the network it is in: ranks with different labels are no pair.
+    pub topology: Option<Arc<str>>,
+    /// How much it may be given.
+    pub room: RoomLimits,
+    /// The pool it belongs to.
+    pub pool: PoolIndex,
     /// Where the index has what its lower tiers hold.
     pub tiers: TierRanks,
 }
@@ -117,6 +130,10 @@ pub struct Model {
     pub card_json: Arc<str>,
     /// Ranks that serve it, in index order, whatever their state.
     pub ranks: Vec<RankIndex>,
+    /// The pool of those that answer: they serve whole requests or decode legs.
+    pub pool: PoolIndex,
+    /// The pool of those that prefill for others, when there are any.
+    pub prefill_pool: Option<PoolIndex>,
     /// One root per distinct block size among its ranks.
     pub roots: Vec<BlockRoot>,
     /// Roots of what is only believed to be held.
@@ -183,11 +200,104 @@ impl FleetSnapshot {
         Some((ModelIndex::try_from_index(index)?, self.models.get(index)?))
     }
 
-    /// Most requests in flight on a rank: its own limit, else the one for all; 0 means none.
+    /// Does its worker still have the rank? One that it has no more serves no model, and so belongs to no pool.
     #[must_use]
-    pub fn concurrency_max(&self, index: RankIndex, for_all: u32) -> u32 {
-        let own = self.ranks.get(index.index()).map_or(0, |rank| rank.concurrency_max);
-        if own > 0 { own } else { for_all }
+    pub fn has(&self, index: RankIndex) -> bool {
+        let rank = self.ranks.get(index.index());
+        let pool = rank.and_then(|rank| self.pool(rank.pool));
+        pool.is_some_and(|pool| pool.ranks.binary_search(&index).is_ok())
+    }
+
+    /// All ranks that their workers still have, in index order.
+    pub fn present(&self) -> impl Iterator<Item = (RankIndex, &Rank, &Worker)> {
+        let indices = (0..self.ranks.len()).filter_map(RankIndex::try_from_index);
+        let present = indices.filter(|index| self.has(*index));
+        present.filter_map(|index| self.rank(index).map(|(rank, worker)| (index, rank, worker)))
+    }
+
+    /// Can the rank take such a leg, whatever its state?
+    #[must_use]
+    pub fn serves(&self, index: RankIndex, leg: Leg) -> bool {
+        let Some((rank, worker)) = self.rank(index) else { return false };
+        match (leg, rank.role) {
+            (Leg::Whole, Role::Both) | (Leg::Decode, Role::Decode) => true,
+            // SGLang refuses a request without a room there.
+            (Leg::Whole, Role::Decode) => worker.dialect != Dialect::Sglang,
+            (Leg::Prefill, Role::Prefill) => rank.handoff.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Does the rank serve whole requests and nothing else, whatever its state?
+    #[must_use]
+    pub fn is_whole_only(&self, index: RankIndex) -> bool {
+        self.ranks.get(index.index()).is_some_and(|rank| rank.role == Role::Both)
+    }
+
+    /// May these two be a pair? Their engines understand each other, and their labels, if both have one, are the same.
+    #[must_use]
+    pub fn are_near(&self, one: RankIndex, other: RankIndex) -> bool {
+        let (Some((one, is_sglang)), Some((other, is_other_sglang))) =
+            (self.part_of_network(one), self.part_of_network(other))
+        else {
+            return false;
+        };
+        let apart = matches!((one, other), (Some(one), Some(other)) if one != other);
+        is_sglang == is_other_sglang && !apart
+    }
+
+    /// Is whoever is near `other` near `one` too?
+    #[must_use]
+    pub fn is_at_least_as_near(&self, one: RankIndex, other: RankIndex) -> bool {
+        match (self.part_of_network(one), self.part_of_network(other)) {
+            (Some((None, is_sglang)), Some((_, is_other_sglang))) => is_sglang == is_other_sglang,
+            (one, other) => one == other,
+        }
+    }
+
+    /// Do these two have the same neighbours?
+    #[must_use]
+    pub fn are_alike(&self, one: RankIndex, other: RankIndex) -> bool {
+        self.part_of_network(one) == self.part_of_network(other)
+    }
+
+    fn part_of_network(&self, index: RankIndex) -> Option<(Option<&str>, bool)> {
+        let (rank, worker) = self.rank(index)?;
+        Some((rank.topology.as_deref(), worker.dialect == Dialect::Sglang))
+    }
+
+    /// How much a rank may be given.
+    #[must_use]
+    pub fn room(&self, index: RankIndex) -> RoomLimits {
+        self.ranks.get(index.index()).map(|rank| rank.room).unwrap_or_default()
+    }
+
+    /// The queue that requests for a rank wait in.
+    #[must_use]
+    pub fn queue_of(&self, index: RankIndex) -> Option<QueueIndex> {
+        let rank = self.ranks.get(index.index())?;
+        match self.flow.queue.mode {
+            QueueMode::Pool => Some(QueueIndex(rank.pool.0)),
+            QueueMode::Endpoint => Some(QueueIndex(index.0)),
+            QueueMode::Off => None,
+        }
+    }
+
+    /// A pool; an empty one for a number that none has.
+    #[must_use]
+    pub fn pool(&self, index: PoolIndex) -> Option<&Pool> {
+        self.pools.get(index.index())
+    }
+
+    /// Pools that have ranks.
+    pub fn used_pools(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
+        let used = |(index, pool)| Some((PoolIndex::try_from_index(index)?, pool));
+        self.pools.iter().enumerate().filter_map(used).filter(|(_, pool)| !pool.ranks.is_empty())
+    }
+
+    /// Those whose ranks answer clients: all but the pools of prefill ranks.
+    pub fn answering_pools(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
+        self.used_pools().filter(|(index, _)| index.index() < RANKS_MAX)
     }
 
     /// The rank and its worker.

@@ -1,41 +1,162 @@
 //! The load board: one padded cell of atomics per rank, shared by all shards and the control plane.
-//! It is the truth of what this router has in flight. Leases (`account::lease`) are the only writers of the
-//! first three numbers; the breaker words are written by whoever saw the outcome of a request.
+//! It is the truth of what this router has in flight. Leases (`account::lease`) are the only writers of the counts of
+//! requests and tokens; the other words say who may change them.
 
-use crate::base::limits::RANKS_MAX;
-use crate::base::{NanosSinceStart, RankIndex};
+use super::{QueueCell, Windows};
+use crate::base::limits::{POOLS_MAX, RANKS_MAX};
+use crate::base::{NanosSinceStart, QueueIndex, RankIndex};
+use crate::ring::Bell;
+use crate::ring::sync::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::Arc;
 
-/// One cell per rank that a fleet may have. About 128 KiB.
+/// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million tokens.
+const PLACE_BIT: u32 = 40;
+const ONE_PLACE: u64 = 1 << PLACE_BIT;
+const TOKENS_MASK: u64 = ONE_PLACE - 1;
+/// `queue` of a rank that nobody waits for.
+const NO_QUEUE: u32 = u32::MAX;
+
+/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. About 260 KiB.
 #[derive(Debug)]
 pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
+    queues: Box<[CachePadded<QueueCell>]>,
+    windows: Windows,
+    in_flight: CachePadded<AtomicU32>,
+    bells: Vec<Arc<Bell>>,
 }
 
 /// What is in flight on one rank, as counted by this process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RankLoad {
-    in_flight: AtomicU32,
+    /// Places taken and KV tokens reserved, in one word, so that both limits hold by one compare-and-swap.
+    held: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
-    failures: AtomicU32,
-    open_until_ns: AtomicU64,
-    trial: AtomicU32,
+    /// Requests that have ended, ever: the drain rate is read off it.
+    ended: AtomicU64,
+    /// The same of other replicas, in the form of `held`. Written by the control plane.
+    elsewhere: AtomicU64,
+    /// The engine refused work; until then it gets none. Written by who was refused.
+    busy_until_ns: AtomicU64,
+    /// Whose waiters are told when there is room. Written by the control plane.
+    queue: AtomicU32,
+    pub(super) failures: AtomicU32,
+    pub(super) open_until_ns: AtomicU64,
+    pub(super) trial: AtomicU32,
+}
+
+/// How much a rank may be given. In all three 0 means no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomLimits {
+    /// Requests in flight.
+    pub places_max: u32,
+    /// Tokens that they add to the KV cache. A rank that is empty takes a request of any size.
+    pub kv_tokens_max: u64,
+    /// Prompt tokens yet to be computed; reached, no further request comes.
+    pub prefill_tokens_max: u64,
+}
+
+/// What a request takes of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomWanted {
+    /// Tokens that it adds to the KV cache.
+    pub kv_tokens: u64,
+    /// Prompt tokens to compute.
+    pub prefill_tokens: u64,
 }
 
 impl LoadBoard {
-    /// An empty board.
+    /// An empty board that wakes nobody.
     #[must_use]
     pub fn new() -> Self {
-        Self { cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect() }
+        Self::with_bells(Vec::new())
+    }
+
+    /// An empty board. `bells` are those of the shards, in shard order: they are the queues' homes.
+    #[must_use]
+    pub fn with_bells(bells: Vec<Arc<Bell>>) -> Self {
+        Self {
+            cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
+            queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
+            windows: Windows::new(),
+            in_flight: CachePadded::default(),
+            bells,
+        }
     }
 
     /// The cell of a rank; `None` only for an index past [`RANKS_MAX`].
     #[must_use]
     pub fn rank(&self, rank: RankIndex) -> Option<&RankLoad> {
         self.cells.get(rank.index()).map(|cell| &**cell)
+    }
+
+    /// The cell of a queue; `None` only for an index past [`POOLS_MAX`].
+    #[must_use]
+    pub fn queue(&self, queue: QueueIndex) -> Option<&QueueCell> {
+        self.queues.get(queue.index()).map(|cell| &**cell)
+    }
+
+    /// The rejection windows.
+    #[must_use]
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Counts one request of the whole router in unless `max` (0 = no limit) are. Exact under any interleaving.
+    #[must_use]
+    pub fn enter(&self, max: u32) -> bool {
+        if max == 0 {
+            return true;
+        }
+        let one_more = |taken: u32| (taken < max).then(|| taken.saturating_add(1));
+        // ordering: a count nothing is published through; atomicity alone makes the limit exact.
+        self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    /// Counts it out again. Only after an [`Self::enter`] with a limit.
+    pub fn exit(&self) {
+        // ordering: as in `enter`; pairs with it on the same word only.
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Requests in flight in all shards, as far as they are counted: only while there is a limit.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        // ordering: statistic; pairs with nothing.
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Gives a place and its tokens back, and tells whoever waits for one.
+    pub fn give_back(&self, rank: RankIndex, kv_tokens: u64) {
+        if let Some(cell) = self.rank(rank) {
+            cell.release(kv_tokens);
+            cell.make_idle_again();
+            self.room_made(rank);
+        }
+    }
+
+    /// The rank may have room that it had not: wakes the home of its queue if anybody waits there.
+    pub fn room_made(&self, rank: RankIndex) {
+        let queue = self.rank(rank).and_then(RankLoad::queue);
+        let Some(queue) = queue else { return };
+        if self.queue(queue).is_some_and(QueueCell::room_made) {
+            self.wake_home(queue);
+        }
+    }
+
+    /// Shard, by number, that is home to a queue.
+    #[must_use]
+    pub fn home(&self, queue: QueueIndex) -> usize {
+        queue.index() % self.bells.len().max(1)
+    }
+
+    /// Rings the bell of a queue's home.
+    pub fn wake_home(&self, queue: QueueIndex) {
+        if let Some(bell) = self.bells.get(self.home(queue)) {
+            bell.ring();
+        }
     }
 }
 
@@ -45,28 +166,71 @@ impl Default for LoadBoard {
     }
 }
 
-impl RankLoad {
-    /// Takes one place unless `max` (0 = no limit) are taken. Exact under any interleaving.
-    #[must_use]
-    pub fn try_acquire(&self, max: u32) -> bool {
-        if max == 0 {
-            // ordering: a count nothing is published through; atomicity alone makes the limit exact.
-            self.in_flight.fetch_add(1, Ordering::Relaxed);
-            return true;
+impl Default for RankLoad {
+    fn default() -> Self {
+        Self {
+            held: AtomicU64::new(0),
+            prefill_tokens: AtomicU64::new(0),
+            decode_tokens: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            elsewhere: AtomicU64::new(0),
+            busy_until_ns: AtomicU64::new(0),
+            queue: AtomicU32::new(NO_QUEUE),
+            failures: AtomicU32::new(0),
+            open_until_ns: AtomicU64::new(0),
+            trial: AtomicU32::new(0),
         }
-        // ordering: as above; the read-modify-write decides, so two shards cannot take the last place both.
-        self.in_flight
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                (taken < max).then(|| taken.saturating_add(1))
+    }
+}
+
+impl RankLoad {
+    /// Takes one place and the tokens, unless a limit would be exceeded. Exact under any interleaving, for places and
+    /// tokens together: one word decides. The prefill limit is checked before: it bounds what is begun, not what is taken.
+    #[must_use]
+    pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomWanted) -> bool {
+        if limits.prefill_tokens_max > 0 && self.prefill_tokens() >= limits.prefill_tokens_max {
+            return false;
+        }
+        // ordering: written by one thread, read as a limit; pairs with the store in `set_elsewhere`.
+        let elsewhere = self.elsewhere.load(Ordering::Relaxed);
+        let tokens = wanted.kv_tokens.min(TOKENS_MASK);
+        let take = |held: u64| {
+            fits(held.saturating_add(elsewhere), limits, tokens).then(|| {
+                (held & !TOKENS_MASK).saturating_add(ONE_PLACE)
+                    | (held & TOKENS_MASK).saturating_add(tokens).min(TOKENS_MASK)
             })
-            .is_ok()
+        };
+        // ordering: a count nothing is published through; the read-modify-write decides, so two shards cannot take the
+        // last place both. That waiters hear of room is the affair of `QueueCell`.
+        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
-    /// Gives a place back.
-    pub fn release(&self) {
-        // ordering: statistic with an exact value; pairs with `try_acquire` on the same word only.
-        let before = self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "lease returned twice");
+    /// Would [`Self::try_acquire`] succeed now? A hint: only taking decides.
+    #[must_use]
+    pub fn has_room(&self, limits: RoomLimits, wanted: RoomWanted) -> bool {
+        // ordering: hints; pair with nothing.
+        let held = self.held.load(Ordering::Relaxed);
+        // ordering: as above.
+        let elsewhere = self.elsewhere.load(Ordering::Relaxed);
+        let tokens = wanted.kv_tokens.min(TOKENS_MASK);
+        let prefill_fits =
+            limits.prefill_tokens_max == 0 || self.prefill_tokens() < limits.prefill_tokens_max;
+        prefill_fits && fits(held.saturating_add(elsewhere), limits, tokens)
+    }
+
+    /// Gives a place and its tokens back, and tells nobody: leases go through [`LoadBoard::give_back`], which tells those
+    /// who wait.
+    pub fn release(&self, kv_tokens: u64) {
+        let tokens = kv_tokens.min(TOKENS_MASK);
+        // ordering: pairs with `try_acquire` on the same word only. The fence that orders it before the look at the
+        // waiters is in `QueueCell::room_made`.
+        let before = self.held.fetch_sub(ONE_PLACE | tokens, Ordering::Relaxed);
+        debug_assert!(
+            before >= ONE_PLACE && before & TOKENS_MASK >= tokens,
+            "lease returned twice"
+        );
+        // ordering: statistic; pairs with nothing.
+        self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Adds uncached prompt tokens that the rank has yet to prefill.
@@ -93,11 +257,74 @@ impl RankLoad {
         self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
     }
 
+    /// The engine refused work for lack of room: it gets none until then.
+    pub fn refused_until(&self, until: NanosSinceStart) {
+        // ordering: a hint; whoever reads an old value is refused once more.
+        self.busy_until_ns.fetch_max(until.0, Ordering::Relaxed);
+    }
+
+    /// One of our requests there has ended, so there is room again.
+    fn make_idle_again(&self) {
+        // ordering: hints; pair with `refused_until`.
+        if self.busy_until_ns.load(Ordering::Relaxed) != 0 {
+            // ordering: as above.
+            self.busy_until_ns.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Until when the engine is left alone; in the past: not at all.
+    #[must_use]
+    pub fn busy_until(&self) -> NanosSinceStart {
+        // ordering: a hint; pairs with `refused_until`.
+        NanosSinceStart(self.busy_until_ns.load(Ordering::Relaxed))
+    }
+
+    /// What other replicas have there. Only the control plane calls it, and [`LoadBoard::room_made`] after it lowered.
+    pub fn set_elsewhere(&self, places: u32, kv_tokens: u64) {
+        let word = u64::from(places) << PLACE_BIT | kv_tokens.min(TOKENS_MASK);
+        // ordering: one word, read as a limit in `try_acquire`; its age is the replicas' affair.
+        self.elsewhere.store(word, Ordering::Relaxed);
+    }
+
+    /// Requests that other replicas have there.
+    #[must_use]
+    pub fn places_elsewhere(&self) -> u32 {
+        // ordering: statistic; pairs with nothing.
+        places(self.elsewhere.load(Ordering::Relaxed))
+    }
+
+    /// Which queue is told of room on this rank. Only the control plane calls it.
+    pub fn set_queue(&self, queue: Option<QueueIndex>) {
+        let number = queue.map_or(NO_QUEUE, |queue| u32::from(queue.0));
+        // ordering: Release; pairs with the Acquire in `queue`. A reader of the old queue wakes a home for nothing; the new
+        // home looks for itself when it gets the fleet that the change belongs to.
+        self.queue.store(number, Ordering::Release);
+    }
+
+    fn queue(&self) -> Option<QueueIndex> {
+        // ordering: Acquire; pairs with the Release in `set_queue`.
+        u16::try_from(self.queue.load(Ordering::Acquire)).ok().map(QueueIndex)
+    }
+
     /// Requests in flight on the rank from this process.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         // ordering: statistic; pairs with nothing.
-        self.in_flight.load(Ordering::Relaxed)
+        places(self.held.load(Ordering::Relaxed))
+    }
+
+    /// KV tokens that they are expected to add.
+    #[must_use]
+    pub fn kv_tokens(&self) -> u64 {
+        // ordering: statistic; pairs with nothing.
+        self.held.load(Ordering::Relaxed) & TOKENS_MASK
+    }
+
+    /// Requests that have ended since the start.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        // ordering: statistic; pairs with nothing.
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// Prompt tokens sent and not yet answered by a first token.
@@ -115,74 +342,75 @@ impl RankLoad {
     }
 }
 
-/// The passive breaker of one rank. Closed: traffic flows. Open: none until `open_until`. Half open: one trial.
-impl RankLoad {
-    /// May a request go there now? In half-open state exactly one caller gets `true`; its outcome decides.
-    #[must_use]
-    pub fn breaker_admits(&self, now: NanosSinceStart) -> bool {
-        // ordering: one word, monotone between successes; pairs with the store in `failed`.
-        let open_until = self.open_until_ns.load(Ordering::Relaxed);
-        open_until == 0 || (now.0 >= open_until && !self.trial_taken())
+fn places(word: u64) -> u32 {
+    u32::try_from(word >> PLACE_BIT).unwrap_or(u32::MAX)
+}
+
+/// May one more request with so many tokens join what is held?
+fn fits(held: u64, limits: RoomLimits, tokens: u64) -> bool {
+    let taken = places(held);
+    let place = limits.places_max == 0 || taken < limits.places_max;
+    let tokens_held = held & TOKENS_MASK;
+    let room = limits.kv_tokens_max == 0
+        || taken == 0
+        || tokens_held.saturating_add(tokens) <= limits.kv_tokens_max;
+    place && room
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+
+    const RANK: RankIndex = RankIndex(0);
+
+    fn wanted(kv_tokens: u64) -> RoomWanted {
+        RoomWanted { kv_tokens, prefill_tokens: 0 }
     }
 
-    /// Claims the one trial of a half-open rank, called when such a rank was picked. False: somebody else has it.
-    #[must_use]
-    pub fn claim(&self, now: NanosSinceStart) -> bool {
-        // ordering: pairs with `failed`; a stale 0 sends one request more, which is retried elsewhere.
-        let open_until = self.open_until_ns.load(Ordering::Relaxed);
-        if open_until == 0 {
-            return true;
+    #[test]
+    fn each_limit_holds_and_all_comes_back() {
+        let board = LoadBoard::new();
+        let load = board.rank(RANK).unwrap();
+        let limits = RoomLimits { places_max: 3, kv_tokens_max: 100, prefill_tokens_max: 50 };
+        assert!(load.try_acquire(limits, wanted(60)));
+        assert!(!load.try_acquire(limits, wanted(41)), "tokens");
+        assert!(load.try_acquire(limits, wanted(40)));
+        assert!(load.try_acquire(limits, wanted(0)));
+        assert!(!load.try_acquire(limits, wanted(0)), "places");
+        for tokens in [60, 40, 0] {
+            board.give_back(RANK, tokens);
         }
-        // ordering: the swap picks one winner; nothing else is published through it.
-        now.0 >= open_until && self.trial.swap(1, Ordering::Relaxed) == 0
+        assert_eq!((load.in_flight(), load.kv_tokens(), load.ended()), (0, 0, 3));
+        load.add_prefill(50);
+        assert!(!load.try_acquire(limits, wanted(0)), "prefill");
     }
 
-    /// The rank answered (any answer that is not its own failure): closed again.
-    pub fn succeeded(&self) {
-        if self.failures() != 0 || self.is_open() {
-            // ordering: independent words, each a hint; pairs with `breaker_admits`.
-            self.failures.store(0, Ordering::Relaxed);
-            // ordering: as above.
-            self.open_until_ns.store(0, Ordering::Relaxed);
-            // ordering: as above.
-            self.trial.store(0, Ordering::Relaxed);
-        }
+    #[test]
+    fn an_empty_rank_takes_what_fits_nowhere() {
+        let load = RankLoad::default();
+        let limits = RoomLimits { kv_tokens_max: 100, ..RoomLimits::default() };
+        assert!(load.try_acquire(limits, wanted(5_000)));
+        assert!(!load.has_room(limits, wanted(1)));
     }
 
-    /// The rank failed: refused, reset, timed out or 5xx of its own. Opens after `failures_max` in a row.
-    pub fn failed(&self, now: NanosSinceStart, failures_max: u32, open: Duration) {
-        // ordering: a count; the read-modify-write makes it exact.
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if failures >= failures_max {
-            // ordering: pairs with `breaker_admits`; one word, a late reader sends one request more.
-            self.open_until_ns.store(now.plus(open).0.max(1), Ordering::Relaxed);
-            // ordering: as above.
-            self.trial.store(0, Ordering::Relaxed);
-        }
+    #[test]
+    fn what_other_replicas_have_counts() {
+        let load = RankLoad::default();
+        let limits = RoomLimits { places_max: 4, ..RoomLimits::default() };
+        load.set_elsewhere(3, 77);
+        assert!(load.try_acquire(limits, wanted(0)));
+        assert!(!load.try_acquire(limits, wanted(0)));
+        assert_eq!((load.in_flight(), load.places_elsewhere()), (1, 3));
+        load.set_elsewhere(0, 0);
+        assert!(load.try_acquire(limits, wanted(0)));
     }
 
-    /// A trial that ended without an outcome (client left): the next request may try.
-    pub fn trial_abandoned(&self) {
-        // ordering: pairs with the swap in `claim`.
-        self.trial.store(0, Ordering::Relaxed);
-    }
-
-    /// Failures in a row.
-    #[must_use]
-    pub fn failures(&self) -> u32 {
-        // ordering: statistic; pairs with nothing.
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    /// True while the breaker is open or half open.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        // ordering: statistic; pairs with nothing.
-        self.open_until_ns.load(Ordering::Relaxed) != 0
-    }
-
-    fn trial_taken(&self) -> bool {
-        // ordering: a hint; `claim` decides.
-        self.trial.load(Ordering::Relaxed) != 0
+    #[test]
+    fn the_whole_router_has_a_limit_too() {
+        let board = LoadBoard::new();
+        assert!(board.enter(1) && !board.enter(1));
+        board.exit();
+        assert!(board.enter(1));
     }
 }

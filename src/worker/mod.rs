@@ -1,13 +1,22 @@
 //! The fleet as data. Snapshots are made by the control plane, immutable, and shared by `Arc`;
 //! the load board is the one piece of shared mutable state: padded atomics, one cell per rank.
 
+mod breaker;
 mod fleet;
+mod handoff;
 mod load;
+mod queue_cell;
 mod report;
+#[cfg(test)]
+pub(crate) mod test_support;
+mod window;
 
 pub use fleet::{
-    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Rank, Role, TierRanks, Worker,
+    BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Pool, Rank, TierRanks, Worker,
     WorkerState,
 };
-pub use load::{LoadBoard, RankLoad};
+pub use handoff::{Bootstrap, Handoff, Leg, MooncakeSource, PushSource, Role};
+pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};
+pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
+pub use window::{OpenedBy, Windows};

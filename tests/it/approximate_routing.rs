@@ -271,7 +271,7 @@ fn a_burst_of_siblings_meets_before_any_event_and_a_full_rank_is_left() {
         let engines = [slow(), slow()];
         let handle = kv_router(&engines, |config| {
             config.model_dir = Some("tests/data/tokenizer".into());
-            config.rank_concurrency_max = limit;
+            config.flow.rank_concurrency_max = Some(limit);
             config.approximate.speculative_ttl = ttl;
         });
         until("events are followed", || followed(&handle) == 2);

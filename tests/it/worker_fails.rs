@@ -1,6 +1,7 @@
 //! What the client sees when a worker fails at each phase.
 
 use crate::rig::{ASK, Client, Worker, config, post, router};
+use forebay::config::QueueMode;
 use std::io::Write;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,7 +116,7 @@ fn an_answer_that_is_not_http_is_a_502() {
 }
 
 #[test]
-fn the_engines_own_refusals_pass_through() {
+fn an_engine_without_room_is_left_alone_as_long_as_it_asks() {
     let worker = Worker::start(|_, stream| {
         stream
             .write_all(
@@ -123,9 +124,15 @@ fn the_engines_own_refusals_pass_through() {
             )
             .is_ok()
     });
-    let router = router(config(&[&worker]));
+    let mut config = config(&[&worker]);
+    config.flow.queue.mode = QueueMode::Off;
+    let router = router(config);
     let mut client = Client::connect(router.listen);
-    client.send(&post("/v1/completions", ASK));
-    let reply = client.reply();
-    assert_eq!((reply.status, reply.field("retry-after")), (429, Some("7")));
+    for _ in 0..3 {
+        client.send(&post("/v1/completions", ASK));
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.field("retry-after")), (429, Some("7")));
+        assert!(reply.field("x-forebay-reason").is_some(), "the answer is the router's own");
+    }
+    assert_eq!(worker.seen.try_iter().count(), 1, "asked once, not again");
 }

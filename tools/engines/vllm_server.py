@@ -67,15 +67,18 @@ def ports_in_a_row(count):
 class Vllm:
     """One server that can be killed and started again on its ports."""
 
-    def __init__(self, started_by, config, ranks, kv_blocks, context_tokens):
+    def __init__(self, started_by, config, ranks, kv_blocks, context_tokens, folder=None, flags=(), env=None):
+        """`folder`: a model with weights of its own; else they are vLLM's dummies."""
         self.rig = started_by
         self.ranks = ranks
-        self.model_dir = model_dir(config["model_type"], config)
+        self.model_dir = folder or model_dir(config["model_type"], config)
+        self.weights = "auto" if folder else "dummy"
+        self.env = env or {}
         (self.port,) = rig.free_ports(1)
         self.events = ports_in_a_row(2 * ranks)
         self.replay = self.events + ranks
         self.url = f"http://127.0.0.1:{self.port}"
-        self.flags = ["--num-gpu-blocks-override", str(kv_blocks), "--max-model-len", str(context_tokens)]
+        self.flags = ["--num-gpu-blocks-override", str(kv_blocks), "--max-model-len", str(context_tokens), *flags]
         self.start()
 
     def start(self):
@@ -86,16 +89,16 @@ class Vllm:
         }  # fmt: skip
         argv = [
             "setsid", f"{venv}/bin/vllm", "serve", self.model_dir, "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port),
-            "--load-format", "dummy", "--enforce-eager", "--dtype", "float32", "--max-num-seqs", "8", "--block-size", str(BLOCK_TOKENS),
+            "--load-format", self.weights, "--enforce-eager", "--dtype", "float32", "--max-num-seqs", "8", "--block-size", str(BLOCK_TOKENS),
             "--enable-prefix-caching", "--enable-prompt-tokens-details", "--data-parallel-size", str(self.ranks), "--api-server-count", "1",
             "--kv-events-config", json.dumps(events), *self.flags,
         ]  # fmt: skip
         env = {
             "PATH": f"{venv}/bin:{os.environ['PATH']}", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1",
+            "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1", **self.env,
         }  # fmt: skip
-        self.running = self.rig.start("vllm", argv, env)
+        self.running = self.rig.start(f"vllm-{self.port}", argv, env)
         return self.running
 
     def wait(self):

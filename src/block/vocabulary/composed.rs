@@ -16,7 +16,7 @@ pub(super) fn push(text: &str, out: &mut Vec<u8>) {
 /// Is the text sure to be in the composed form?
 pub(super) fn is_composed(text: &[u8]) -> bool {
     // All characters below U+0300 are, and they are written with first bytes below 0xcc.
-    if text.iter().all(|byte| *byte < FIRST_BYTE) {
+    if text.chunks(SCAN_BYTES).all(is_below) {
         return true;
     }
     let Ok(text) = std::str::from_utf8(text) else { return true };
@@ -36,6 +36,14 @@ pub(super) fn is_composed(text: &[u8]) -> bool {
 
 /// First byte of U+0300.
 const FIRST_BYTE: u8 = 0xcc;
+/// Bytes that are looked at before a decision.
+const SCAN_BYTES: usize = 256;
+
+/// Are all of these bytes below [`FIRST_BYTE`]? Without a way out of the loop the compiler looks at many at once: 0.1 us for
+/// 8 KB instead of 4.8.
+fn is_below(bytes: &[u8]) -> bool {
+    bytes.iter().fold(0, |most: u8, &byte| most.max(byte)) < FIRST_BYTE
+}
 
 /// Characters of common scripts that never change: none of them composes with one before or is written otherwise.
 fn is_settled(character: char) -> bool {
@@ -96,6 +104,19 @@ mod tests {
             assert!(is_composed(text.as_bytes()), "{text}");
         }
         assert!(is_composed(b"\xff\xcc"));
+    }
+
+    #[test]
+    fn one_mark_is_seen_wherever_it_stands() {
+        for length in [0, 1, 255, 256, 257, 700] {
+            assert!(is_composed("x".repeat(length).as_bytes()));
+            for at in [0, 1, 254, 255, 256, 257, 511, 512, 699] {
+                let mut text = "u".repeat(at.min(length));
+                text.push_str("u\u{308}");
+                text.push_str(&"x".repeat(length));
+                assert!(!is_composed(text.as_bytes()), "{length} {at}");
+            }
+        }
     }
 
     proptest! {

@@ -26,7 +26,9 @@ pub(in crate::control) struct LoadPlan {
     pub(in crate::control) authority: Arc<str>,
     pub(in crate::control) api_key: Option<Arc<str>>,
     pub(in crate::control) source: Source,
-    /// By dp_rank; `None` where the fleet had no room.
+    /// Number of the first rank, as the engine counts.
+    pub(in crate::control) first: u32,
+    /// From that one on, in order; `None` where the fleet had no room.
     pub(in crate::control) ranks: Vec<Option<PlannedRank>>,
 }
 

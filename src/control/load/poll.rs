@@ -102,7 +102,7 @@ impl Poll {
         match answer {
             Ok(body) => {
                 self.desk.scraped(took);
-                readings.begin(self.plan.ranks.len());
+                readings.begin_at(self.plan.first, self.plan.ranks.len());
                 read(&body, readings);
                 self.desk.lay(&self.plan, readings, &before);
                 Outcome::Answered { took, bytes: body.len() }

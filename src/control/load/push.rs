@@ -74,7 +74,7 @@ impl Push {
                 Ok(message) => message,
                 Err(error) => return error,
             };
-            readings.begin(self.plan.ranks.len());
+            readings.begin_at(self.plan.first, self.plan.ranks.len());
             match parts.as_slice() {
                 [_, _, payload] => {
                     read_load_stat(connection.part(payload), self.dp_rank, &mut readings);

@@ -40,9 +40,11 @@ impl ReadFault {
     ];
 }
 
-/// Readings of one worker, by dp_rank; used again for every answer.
+/// Readings of one worker, by the position of the rank; used again for every answer.
 #[derive(Debug, Default)]
 pub struct Readings {
+    /// Number of the first rank.
+    first: u64,
     ranks: Vec<Draft>,
     faults: [u64; ReadFault::ALL.len()],
 }
@@ -59,8 +61,14 @@ pub(super) struct Draft {
 }
 
 impl Readings {
-    /// Forgets everything; the next answer is of a worker with so many ranks.
+    /// Forgets everything; the next answer is of a worker with so many ranks, numbered from 0.
     pub fn begin(&mut self, rank_count: usize) {
+        self.begin_at(0, rank_count);
+    }
+
+    /// The same for ranks that the engine numbers from `first` on.
+    pub(super) fn begin_at(&mut self, first: u32, rank_count: usize) {
+        self.first = u64::from(first);
         self.ranks.clear();
         self.ranks.resize(rank_count.min(RANKS_MAX), Draft::default());
         self.faults = [0; ReadFault::ALL.len()];
@@ -78,7 +86,7 @@ impl Readings {
         }
     }
 
-    /// The readings that are whole, by dp_rank.
+    /// The readings that are whole, by the rank's position.
     pub fn iter(&self) -> impl Iterator<Item = (usize, LoadReading)> + '_ {
         self.ranks.iter().enumerate().filter_map(|(rank, draft)| Some((rank, draft.whole()?)))
     }
@@ -100,7 +108,9 @@ impl Readings {
     /// only one there is.
     pub(super) fn at(&mut self, rank: RankNumber) -> Option<&mut Draft> {
         let position = match rank {
-            RankNumber::Is(number) => usize::try_from(number).ok(),
+            RankNumber::Is(number) => {
+                number.checked_sub(self.first).and_then(|offset| usize::try_from(offset).ok())
+            }
             RankNumber::NotTold if self.ranks.len() == 1 => Some(0),
             RankNumber::NotTold | RankNumber::Nonsense => None,
         };

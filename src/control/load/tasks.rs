@@ -69,7 +69,7 @@ impl LoadTasks {
             return tasks;
         }
         let shared = Rc::new(plan.clone());
-        for (dp_rank, planned) in (0_u32..).zip(&plan.ranks) {
+        for (dp_rank, planned) in (plan.first..).zip(&plan.ranks) {
             let publisher = planned.as_ref().and_then(|planned| planned.publisher.clone());
             let Some(publisher) = publisher else { continue };
             let desk = Rc::clone(&self.desk);

@@ -10,7 +10,7 @@ use crate::config::LoadConfig;
 use crate::control::described::AnnouncedLoad;
 use crate::control::test_support::block_on_local;
 use crate::control::zmq::Endpoint;
-use crate::worker::{LoadBoard, LoadReading, LoadReport};
+use crate::worker::{LoadBoard, LoadReading, LoadReport, RoomLimits, RoomWanted};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use proptest::prelude::*;
@@ -34,6 +34,19 @@ fn read(read: Read, text: &str, ranks: usize) -> (Vec<(usize, LoadReading)>, Vec
     readings.begin(ranks);
     read(text, &mut readings);
     (readings.iter().collect(), faults(&readings))
+}
+
+#[test]
+fn ranks_are_those_of_the_deployment_not_of_the_url() {
+    let mut readings = Readings::default();
+    readings.begin_at(4, 2);
+    let text = ["3", "4", "5", "6", "-1"].map(|engine| {
+        format!("vllm:num_requests_running{{engine=\"{engine}\"}} {engine}\nvllm:num_requests_waiting{{engine=\"{engine}\"}} 0\n")
+    });
+    read_metrics(&text.concat(), &mut readings);
+    let running: Vec<_> = readings.iter().map(|(rank, reading)| (rank, reading.running)).collect();
+    assert_eq!(running, [(0, 4), (1, 5)]);
+    assert_eq!(readings.fault_count(ReadFault::Rank), 6, "two figures of each of the others");
 }
 
 fn faults(readings: &Readings) -> Vec<ReadFault> {
@@ -258,6 +271,7 @@ fn plan(authority: &str, source: Source, publisher: Option<&AnnouncedLoad>) -> L
         publisher: publisher.cloned(),
     };
     LoadPlan {
+        first: 0,
         worker: WorkerIndex(0),
         name: "w".into(),
         authority: authority.into(),
@@ -294,7 +308,13 @@ fn a_worker_is_asked_in_the_form_it_knows_and_what_is_ours_is_taken_off() {
         tokio::task::spawn_local(async move { axum::serve(listener, app).await });
         let mut bench = bench();
         for _ in 0..3 {
-            assert!(bench.board.rank(RankIndex(4)).unwrap().try_acquire(0));
+            assert!(
+                bench
+                    .board
+                    .rank(RankIndex(4))
+                    .unwrap()
+                    .try_acquire(RoomLimits::default(), RoomWanted::default())
+            );
         }
         bench.tasks.adjust(vec![plan(&address.to_string(), Source::Loads, None)]);
         let foreign =

@@ -1,7 +1,10 @@
 //! An answer in the making, and its JSON in vLLM's shapes: whole, and one chunk a token.
 
 use super::asked::Asked;
-use crate::engine::ranks::AbortOnDrop;
+use super::halves::{Giving, Prefilled};
+use super::tally::Open;
+use super::times::Timed;
+use crate::engine::ranks::{AbortOnDrop, Submitted};
 use crate::engine::schedule::{RequestId, Step};
 use crate::engine::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
@@ -15,11 +18,32 @@ pub(super) enum Api {
     Completion,
 }
 
+impl Api {
+    /// Length of an answer when the client sets none; then it ends by itself (`stop`).
+    pub(super) fn tokens_default(self) -> usize {
+        match self {
+            Self::Chat => 64,
+            Self::Completion => 16,
+        }
+    }
+
+    /// Name of a request with that id, as answers tell it.
+    pub(super) fn full_id(self, id: &str) -> String {
+        match self {
+            Self::Chat => format!("chatcmpl-{id}"),
+            Self::Completion => format!("cmpl-{id}"),
+        }
+    }
+}
+
 /// One choice, which is one request to a rank.
 #[derive(Debug)]
 pub(super) struct Choice {
     request: RequestId,
-    guard: AbortOnDrop,
+    dp_rank: usize,
+    /// Taken out where the KV is held for a decode.
+    guard: Option<AbortOnDrop>,
+    finished: bool,
     prompt: Arc<[u32]>,
     /// Its prompt counts in the usage; only the first choice of each prompt does.
     counts_prompt: bool,
@@ -29,15 +53,13 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn new(
-        request: RequestId,
-        guard: AbortOnDrop,
-        prompt: Arc<[u32]>,
-        counts_prompt: bool,
-    ) -> Self {
+    pub(super) fn new(submitted: Submitted, prompt: Arc<[u32]>, counts_prompt: bool) -> Self {
+        let Submitted { request, dp_rank, guard } = submitted;
         Self {
             request,
-            guard,
+            dp_rank,
+            guard: Some(guard),
+            finished: false,
             prompt,
             counts_prompt,
             cached_tokens: 0,
@@ -52,29 +74,103 @@ impl Choice {
 pub(super) struct Answer {
     pub(super) asked: Asked,
     pub(super) choices: Vec<Choice>,
-    api: Api,
+    pub(super) api: Api,
     tokenizer: Arc<Tokenizer>,
     created_s: u64,
+    timed: Option<Timed>,
+    /// The KV is held for a decode when the last token is there.
+    giving: Option<Box<Giving>>,
+    kv_transfer_params: Value,
+    _open: Open,
 }
 
 impl Answer {
-    pub(super) fn new(api: Api, asked: Asked, tokenizer: Arc<Tokenizer>) -> Self {
-        Self { asked, choices: Vec::new(), api, tokenizer, created_s: super::unix_time_s() }
+    pub(super) fn new(
+        api: Api,
+        asked: Asked,
+        tokenizer: Arc<Tokenizer>,
+        timed: Option<Timed>,
+        open: Open,
+    ) -> Self {
+        Self {
+            asked,
+            choices: Vec::new(),
+            api,
+            tokenizer,
+            created_s: super::unix_time_s(),
+            timed,
+            giving: None,
+            kv_transfer_params: Value::Null,
+            _open: open,
+        }
+    }
+
+    /// Name of the request.
+    pub(super) fn full_id(&self) -> String {
+        self.api.full_id(&self.asked.id)
+    }
+
+    /// What the halves of the request meet by.
+    pub(super) fn meets_at(&mut self, name: &str) {
+        if let Some(timed) = &mut self.timed {
+            timed.meets_at(name);
+        }
+    }
+
+    /// From the last token on the KV is held for a decode.
+    pub(super) fn gives(&mut self, giving: Box<Giving>) {
+        self.meets_at(giving.meeting());
+        self.giving = Some(giving);
+    }
+
+    /// To be called when the answer is finished, before its last token is written.
+    pub(super) async fn hand_over(&mut self) {
+        let Some(giving) = self.giving.take() else { return };
+        let salt = self.asked.salt.as_str();
+        let Some(choice) = self.choices.first_mut() else { return };
+        let (Some(guard), Some(token_id)) = (choice.guard.take(), choice.token_ids.first()) else {
+            return;
+        };
+        let (token_id, dp_rank) = (*token_id, choice.dp_rank);
+        let (prompt, cached_tokens) = (&choice.prompt, choice.cached_tokens);
+        let done = Prefilled { guard, prompt, salt, token_id, cached_tokens, dp_rank };
+        self.kv_transfer_params = giving.hold(done).await;
+    }
+
+    /// The first byte goes out now, if none did before.
+    pub(super) fn first_byte(&mut self) {
+        if let Some(timed) = &mut self.timed {
+            timed.first_byte();
+        }
+    }
+
+    /// Nothing more comes.
+    pub(super) fn ended(&mut self, outcome: &'static str) {
+        if let Some(timed) = &mut self.timed {
+            timed.ended(outcome);
+        }
     }
 
     /// Every choice has its last token.
     pub(super) fn is_finished(&self) -> bool {
-        self.choices.iter().all(|choice| choice.guard.finished)
+        self.choices.iter().all(|choice| choice.finished)
     }
 
     /// Adds a token; returns the position of its choice.
     pub(super) fn take(&mut self, step: Step) -> Option<usize> {
         let index = self.choices.iter().position(|choice| choice.request == step.request)?;
         let choice = self.choices.get_mut(index)?;
-        choice.guard.finished |= step.last;
+        choice.finished |= step.last;
+        // Blocks of a prefill are held, and go with the guard.
+        if let (true, None, Some(guard)) = (step.last, &self.giving, &mut choice.guard) {
+            guard.finished = true;
+        }
         choice.cached_tokens = step.cached_tokens;
         choice.token_ids.push(step.token_id);
         choice.text.push_str(self.tokenizer.word(step.token_id));
+        if step.last && self.is_finished() {
+            self.ended("finished");
+        }
         Some(index)
     }
 
@@ -102,7 +198,8 @@ impl Answer {
             put("prompt_token_ids", first.map_or(Value::Null, |first| self.prompt_ids(first)));
             put("prompt_text", Value::Null);
         }
-        for field in ["kv_transfer_params", "ec_transfer_params", "metrics"] {
+        put("kv_transfer_params", self.kv_transfer_params.clone());
+        for field in ["ec_transfer_params", "metrics"] {
             put(field, Value::Null);
         }
         body.into()
@@ -153,7 +250,10 @@ impl Answer {
             let usage = self.running_usage(index, choice.token_ids.len());
             let _infallible = write!(out, r#","usage":{usage}"#);
         }
-        if choice.guard.finished && !self.asked.include_usage {
+        if choice.finished && !self.kv_transfer_params.is_null() {
+            let _infallible = write!(out, r#","kv_transfer_params":{}"#, self.kv_transfer_params);
+        }
+        if choice.finished && !self.asked.include_usage {
             let _infallible = write!(out, r#","system_fingerprint":"{FINGERPRINT}""#);
         }
         out.push_str("}\n\n");
@@ -250,14 +350,7 @@ impl Answer {
 
     fn finish_reason(&self, choice: &Choice) -> Option<&'static str> {
         let reason = if self.asked.output_tokens.is_some() { "length" } else { "stop" };
-        choice.guard.finished.then_some(reason)
-    }
-
-    fn full_id(&self) -> String {
-        match self.api {
-            Api::Chat => format!("chatcmpl-{}", self.asked.id),
-            Api::Completion => format!("cmpl-{}", self.asked.id),
-        }
+        choice.finished.then_some(reason)
     }
 
     fn object(&self) -> &'static str {

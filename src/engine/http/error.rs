@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// An answer that is not 200.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,6 +50,40 @@ impl ApiError {
         }
     }
 
+    /// Something failed inside.
+    pub(super) fn internal() -> Self {
+        Self {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            kind: "InternalServerError",
+            message: "Internal server error".into(),
+            param: None,
+        }
+    }
+
+    /// No room, told in a stream that has begun.
+    pub(super) fn busy() -> Self {
+        Self {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            kind: "Service Unavailable",
+            message: "The engine is currently busy and cannot accept new requests. Please try again later or on a \
+                      different instance."
+                .into(),
+            param: None,
+        }
+    }
+
+    /// The error as what is left of a stream.
+    pub(super) fn event(&self) -> String {
+        format!("data: {}\n\ndata: [DONE]\n\n", self.body())
+    }
+
+    fn body(&self) -> Value {
+        json!({ "error": {
+            "message": self.message, "type": self.kind, "param": self.param,
+            "code": self.status.as_u16(),
+        } })
+    }
+
     /// The engine is going away.
     pub(super) fn stopping() -> Self {
         Self {
@@ -63,10 +97,6 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = json!({ "error": {
-            "message": self.message, "type": self.kind, "param": self.param,
-            "code": self.status.as_u16(),
-        } });
-        (self.status, Json(body)).into_response()
+        (self.status, Json(self.body())).into_response()
     }
 }

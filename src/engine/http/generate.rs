@@ -4,9 +4,13 @@ use super::EngineState;
 use super::answer::{Answer, Api, Choice};
 use super::asked::{Asked, Fields};
 use super::error::ApiError;
-use super::stream::stream_response;
+use super::halves::{Half, TransferParams, taken};
+use super::refused::refusal_response;
+use super::stream::{stream_response, stream_response_later};
 use crate::engine::encode::{EncodeError, Input};
-use crate::engine::schedule::{Step, Work};
+use crate::engine::ranks::NotRun;
+use crate::engine::schedule::{Part, Step, Work};
+use crate::engine::transfer::{Patience, Wanted};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -18,17 +22,11 @@ use tokio::sync::mpsc;
 /// Prompt of `/v1/completions` in its four forms.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Prompt {
+pub(in crate::engine) enum Prompt {
     Text(String),
     Ids(Vec<u32>),
     Texts(Vec<String>),
     IdLists(Vec<Vec<u32>>),
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct KvTransferParams {
-    prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// Answers a chat.
@@ -37,6 +35,7 @@ pub(super) async fn chat(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
+    let timed = state.times();
     let fields = Fields::of(&headers, &body)?;
     let asked = Asked::read(&fields, &headers, &state.config)?;
     let messages = fields.raw("messages").ok_or_else(|| ApiError::missing("messages"))?;
@@ -46,12 +45,13 @@ pub(super) async fn chat(
         return Err(ApiError::validation(problem, Some("body.messages".into())));
     }
     // A router that has tokenized already may hand the ids over.
-    let transfer: KvTransferParams = fields.get("kv_transfer_params")?.unwrap_or_default();
-    let prompt = match transfer.prompt_token_ids {
+    let mut transfer = TransferParams::read(&fields)?;
+    let prompt = match transfer.prompt_token_ids.take() {
         Some(ids) => ids,
         None => encode(&state, Input::Chat(body.clone())).await?,
     };
-    answer(&state, Api::Chat, asked, vec![prompt]).await
+    let answer = Answer::new(Api::Chat, asked, state.tokenizer.clone(), timed, state.tally.item());
+    respond(&state, answer, vec![prompt], transfer).await
 }
 
 /// Completes one prompt or several.
@@ -60,11 +60,15 @@ pub(super) async fn completions(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
+    let timed = state.times();
     let fields = Fields::of(&headers, &body)?;
     let asked = Asked::read(&fields, &headers, &state.config)?;
     let prompt = fields.get("prompt")?.ok_or_else(|| ApiError::missing("prompt"))?;
+    let transfer = TransferParams::read(&fields)?;
     let prompts = prompt_ids(&state, prompt).await?;
-    answer(&state, Api::Completion, asked, prompts).await
+    let tokenizer = state.tokenizer.clone();
+    let answer = Answer::new(Api::Completion, asked, tokenizer, timed, state.tally.item());
+    respond(&state, answer, prompts, transfer).await
 }
 
 /// Token ids of every prompt.
@@ -93,22 +97,75 @@ pub(super) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>
     })
 }
 
-async fn answer(
+async fn respond(
     state: &EngineState,
-    api: Api,
-    asked: Asked,
+    mut answer: Answer,
     prompts: Vec<Vec<u32>>,
+    transfer: TransferParams,
 ) -> Result<Response, ApiError> {
-    let output_tokens = asked.output_tokens.unwrap_or(match api {
-        Api::Chat => CHAT_TOKENS_DEFAULT,
-        Api::Completion => COMPLETION_TOKENS_DEFAULT,
-    });
+    let output_tokens = answer.asked.output_tokens.unwrap_or(answer.api.tokens_default());
     for prompt in &prompts {
         check_length(prompt.len(), output_tokens, state.config.model_tokens_max())?;
         check_ids(prompt, state.tokenizer.vocabulary_size())?;
     }
+    // KV of one prompt with one answer is handed over; anything else is served whole.
+    let half = match prompts.len() == 1 && answer.asked.choice_count == 1 {
+        true => transfer.half(state, &answer.full_id()).await?,
+        false => Half::Whole,
+    };
+    let (part, wanted) = match half {
+        Half::Whole => (Part::Whole, None),
+        Half::Give(giving) => {
+            answer.gives(giving);
+            (Part::Prefill, None)
+        }
+        Half::Take(wanted, patience) => {
+            answer.meets_at(&wanted.key);
+            (Part::Decode, Some((wanted, patience)))
+        }
+    };
+    let stream = answer.asked.stream;
+    let is_late = wanted.is_some();
+    let begin = begin(state.clone(), answer, prompts, output_tokens, part, wanted);
+    if stream && is_late {
+        // The status is told before it is known whether KV comes.
+        return Ok(stream_response_later(begin));
+    }
+    match begin.await {
+        Ok((answer, steps)) if stream => Ok(stream_response(answer, steps)),
+        Ok((answer, steps)) => whole(answer, steps).await,
+        Err(NotBegun::Refused) => Ok(refusal_response(state.config.refusal, stream)),
+        Err(NotBegun::Error(error)) => Err(error),
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(super) enum NotBegun {
+    Refused,
+    Error(ApiError),
+}
+
+/// An answer that has begun, and where its tokens come from.
+pub(super) type Begun = (Answer, mpsc::UnboundedReceiver<Step>);
+
+/// Waits for KV where it comes from elsewhere, then gives every choice to a rank.
+async fn begin(
+    state: EngineState,
+    mut answer: Answer,
+    prompts: Vec<Vec<u32>>,
+    output_tokens: usize,
+    part: Part,
+    wanted: Option<(Wanted, Patience)>,
+) -> Result<Begun, NotBegun> {
+    if let (Some(wanted), Some(prompt)) = (wanted, prompts.first())
+        && !taken(&state, wanted, prompt, &answer.asked.salt).await
+    {
+        answer.ended("failed");
+        state.tally.failed();
+        return Err(NotBegun::Error(ApiError::internal()));
+    }
     let (sink, steps) = mpsc::unbounded_channel();
-    let mut answer = Answer::new(api, asked, state.tokenizer.clone());
     for prompt in prompts {
         let prompt: Arc<[u32]> = prompt.into();
         for at in 0..answer.asked.choice_count {
@@ -116,17 +173,22 @@ async fn answer(
                 prompt: prompt.to_vec(),
                 output: state.tokenizer.answer(&prompt, at, output_tokens),
                 salt: answer.asked.salt.clone(),
+                part,
             };
-            let submitted = state.ranks.submit(answer.asked.dp_rank, work, sink.clone()).await;
-            let (request, guard) = submitted.ok_or_else(ApiError::stopping)?;
-            answer.choices.push(Choice::new(request, guard, prompt.clone(), at == 0));
+            match state.ranks.submit(answer.asked.dp_rank, work, sink.clone()).await {
+                Ok(submitted) => {
+                    answer.choices.push(Choice::new(submitted, prompt.clone(), at == 0));
+                }
+                Err(NotRun::Stopping) => return Err(NotBegun::Error(ApiError::stopping())),
+                // What was taken of it before is taken out again.
+                Err(NotRun::Refused) => {
+                    answer.ended("refused");
+                    return Err(NotBegun::Refused);
+                }
+            }
         }
     }
-    drop(sink);
-    if answer.asked.stream {
-        return Ok(stream_response(answer, steps));
-    }
-    whole(answer, steps).await
+    Ok((answer, steps))
 }
 
 async fn whole(
@@ -142,7 +204,9 @@ async fn whole(
             answer.take(step);
         }
     }
+    answer.hand_over().await;
     let body = answer.whole_body().to_string();
+    answer.first_byte();
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
@@ -178,8 +242,5 @@ fn check_ids(prompt: &[u32], vocabulary_size: usize) -> Result<(), ApiError> {
     }
 }
 
-/// Length of an answer when the client sets none; then it ends by itself (`stop`).
-const CHAT_TOKENS_DEFAULT: usize = 64;
-const COMPLETION_TOKENS_DEFAULT: usize = 16;
 /// Tokens written in one go when several are ready.
 pub(super) const STEPS_AT_ONCE: usize = 64;

@@ -38,18 +38,51 @@ pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
     page.series("counter", "vllm:generation_tokens_total", "Generated tokens.", |r| {
         r.generated_tokens as f64
     });
+    own_series(&mut page);
+    page.whole_engine(&state);
+    page.finished();
+    page.cache_config(config.block_size, config.kv_blocks);
+    ([(header::CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page.out).into_response()
+}
+
+/// What no engine tells.
+fn own_series(page: &mut Page<'_>) {
     page.series(
         "gauge",
         "forebay_engine_in_flight_peak",
         "Most requests that ran or waited at one time.",
         |r| r.in_flight_peak as f64,
     );
+    page.series("counter", "forebay_engine_received_total", "Requests that came.", |r| {
+        r.received_requests as f64
+    });
+    page.series(
+        "counter",
+        "forebay_engine_refused_total",
+        "Requests that were refused because too many waited.",
+        |r| r.refused_requests as f64,
+    );
     page.series("counter", "forebay_engine_aborted_total", "Requests whose client left.", |r| {
         r.aborted_requests as f64
     });
-    page.finished();
-    page.cache_config(config.block_size, config.kv_blocks);
-    ([(header::CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page.out).into_response()
+    page.series(
+        "gauge",
+        "forebay_engine_in_flight",
+        "Requests that run or wait in the rank.",
+        |r| (r.running + r.waiting) as f64,
+    );
+    page.series(
+        "gauge",
+        "forebay_engine_kv_held",
+        "Finished prefills whose KV is held for a decode.",
+        |r| r.held_requests as f64,
+    );
+    page.series(
+        "counter",
+        "vllm:external_prefix_cache_hits_total",
+        "Prompt tokens whose KV another engine computed.",
+        |r| r.external_tokens as f64,
+    );
 }
 
 struct Page<'a> {
@@ -68,6 +101,60 @@ impl Page<'_> {
         for (engine, rank) in self.ranks.iter().enumerate() {
             let labels = format!(r#"engine="{engine}",model_name="{}""#, escaped(self.model));
             let _infallible = writeln!(self.out, "{name}{{{labels}}} {:?}", value(rank));
+        }
+    }
+
+    fn whole_engine(&mut self, state: &EngineState) {
+        let (desk, counts) = (state.desk.counts(), state.tally.counts());
+        let figures = [
+            (
+                "gauge",
+                "forebay_engine_open",
+                "Requests being served, also while they wait for their other half.",
+                counts.open as f64,
+            ),
+            (
+                "gauge",
+                "forebay_engine_rooms_waiting",
+                "Rooms or transfers that are open and not handed over.",
+                (desk.open + desk.ready) as f64,
+            ),
+            (
+                "gauge",
+                "forebay_engine_questions_early",
+                "Decodes that ask for what no prefill has offered yet.",
+                desk.early as f64,
+            ),
+            (
+                "counter",
+                "forebay_engine_room_conflicts_total",
+                "Rooms that were used while they were in use.",
+                desk.duplicates as f64,
+            ),
+            (
+                "counter",
+                "forebay_engine_ended_early_total",
+                "Requests aborted by id or because their client had left.",
+                counts.aborted as f64,
+            ),
+            (
+                "counter",
+                "forebay_engine_failed_total",
+                "Requests that failed.",
+                counts.failed as f64,
+            ),
+            (
+                "counter",
+                "forebay_engine_kv_expired_total",
+                "Prefills whose KV nobody took in time.",
+                counts.expired as f64,
+            ),
+        ];
+        let met = state.faults.current().met as f64;
+        let faults = ("counter", "forebay_engine_faults_total", "Requests that met a fault.", met);
+        for (kind, name, help, value) in figures.into_iter().chain([faults]) {
+            self.head(kind, name, help);
+            let _infallible = writeln!(self.out, "{name} {value:?}");
         }
     }
 

@@ -1,64 +1,101 @@
-//! HTTP of the simulated engine, in the shapes of vLLM 0.33. Runs on the engine's runtime; holds no state of its own:
-//! everything goes to the encode thread and to the ranks' task.
+//! HTTP of the simulated engine: what every wire shares, and the shapes of vLLM 0.33 (SGLang's are in `sglang`). Runs on
+//! the engine's runtime; holds no state of its own: everything goes to the encode thread and to the ranks' task.
 
 mod answer;
 mod asked;
 mod error;
+mod fault;
 mod generate;
+mod halves;
 mod held;
 mod metrics;
+mod refused;
+mod server_info;
+mod stall;
 mod stream;
+mod tally;
+mod times;
 mod tokens;
 
-use super::config::EngineConfig;
+pub(super) use generate::Prompt;
+pub(super) use tally::Tally;
+pub(super) use times::{Timed, TimesLog};
+
+use super::config::{EngineConfig, Wire};
 use super::encode::EncodeHandle;
+use super::fault::Faults;
 use super::kv_publisher::{KvSource, REPLAY_BATCHES_MAX};
 use super::ranks::RanksHandle;
+use super::sglang::{self, Aborts};
 use super::tokenizer::Tokenizer;
+use super::transfer::{self, Desk, KvSeeker, RegistryState};
+use crate::base::Clock;
 use axum::Json;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What every route can reach.
+/// What every route can reach. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct EngineState {
-    config: Arc<EngineConfig>,
-    kv_sources: Arc<[KvSource]>,
-    tokenizer: Arc<Tokenizer>,
-    encode: EncodeHandle,
-    ranks: RanksHandle,
-    started_s: u64,
+    pub(super) config: Arc<EngineConfig>,
+    pub(super) kv_sources: Arc<[KvSource]>,
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) encode: EncodeHandle,
+    pub(super) ranks: RanksHandle,
+    pub(super) times: Option<TimesLog>,
+    pub(super) started_s: u64,
+    /// Started with the engine.
+    pub(super) clock: Clock,
+    /// What is offered to decode engines, and of a decode engine what it waits for.
+    pub(super) desk: Desk,
+    pub(super) seeker: KvSeeker,
+    pub(super) aborts: Aborts,
+    pub(super) tally: Tally,
+    pub(super) faults: Faults,
+    /// Where requests are taken.
+    pub(super) http_port: u16,
+    /// Where decode engines ask.
+    pub(super) registry_port: u16,
 }
 
 impl EngineState {
-    /// Ties the parts of an engine together.
-    #[must_use]
-    pub(super) fn new(
-        config: EngineConfig,
-        kv_sources: Vec<KvSource>,
-        tokenizer: Arc<Tokenizer>,
-        encode: EncodeHandle,
-        ranks: RanksHandle,
-    ) -> Self {
-        Self {
-            config: Arc::new(config),
-            kv_sources: kv_sources.into(),
-            tokenizer,
-            encode,
-            ranks,
-            started_s: unix_time_s(),
-        }
+    /// A request is here, if such are written down.
+    pub(super) fn times(&self) -> Option<Timed> {
+        self.times.as_ref().map(|times| times.received(self.config.role))
     }
 }
 
-/// All routes of an engine.
-pub(super) fn routes(state: EngineState) -> Router {
+/// Routes of the engine's own port, with those of its registry.
+pub(super) fn routes(state: EngineState, registry: RegistryState) -> Router {
+    let own = match state.config.wire {
+        Wire::Vllm => vllm_routes(),
+        Wire::Sglang => sglang::routes(),
+    };
+    own.route("/metrics", get(metrics::metrics))
+        .route("/debug/held", post(held::held))
+        .route("/debug/stall", post(stall::stall))
+        .route("/debug/fault", get(fault::planned).post(fault::plan))
+        .layer(from_fn_with_state(state.clone(), fault::meet))
+        .with_state(state)
+        .merge(transfer::routes(registry))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+/// Routes of a registry that has a port of its own.
+pub(super) fn registry_routes(registry: RegistryState) -> Router {
+    transfer::routes(registry)
+        .route("/health", get(|| async { "OK" }))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+fn vllm_routes() -> Router<EngineState> {
     Router::new()
         .route("/health", get(empty))
         .route("/ping", get(empty).post(empty))
@@ -70,14 +107,11 @@ pub(super) fn routes(state: EngineState) -> Router {
         .route("/v1/embeddings", post(tokens::embeddings))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
-        .route("/metrics", get(metrics::metrics))
         .route("/kv_event_sources", get(kv_event_sources))
         .route("/reset_prefix_cache", post(reset_prefix_cache))
-        .route("/debug/held", post(held::held))
+        .route("/server_info", get(server_info::server_info))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(state)
 }
 
 async fn empty() {}
@@ -133,7 +167,8 @@ async fn method_not_allowed() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, body).into_response()
 }
 
-fn unix_time_s() -> u64 {
+/// Seconds since 1970.
+pub(super) fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

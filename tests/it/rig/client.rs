@@ -71,6 +71,13 @@ impl Client {
         self.input.is_empty() && !self.more()
     }
 
+    /// Waits until something has come, and leaves it there.
+    pub(crate) fn peek(&self, awaited: &str) {
+        while let Err(error) = self.stream.peek(&mut [0]) {
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "{awaited}: {error}");
+        }
+    }
+
     fn more(&mut self) -> bool {
         let mut buffer = [0; 65_536];
         match self.stream.read(&mut buffer) {

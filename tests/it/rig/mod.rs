@@ -3,14 +3,21 @@
 pub(crate) mod admin;
 pub(crate) mod client;
 pub(crate) mod frames;
+pub(crate) mod gate;
+pub(crate) mod nats;
+pub(crate) mod pairs;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod publisher;
+pub(crate) mod stub;
+pub(crate) mod stub_pages;
 pub(crate) mod truth;
 pub(crate) mod worker;
 
 pub(crate) use admin::{admin, any_port, metric, port_for_later, usable};
 pub(crate) use client::{Client, Reply};
+pub(crate) use gate::Gate;
+pub(crate) use nats::Nats;
 pub(crate) use process::RouterProcess;
 pub(crate) use proxy::Proxy;
 pub(crate) use publisher::{Publisher, Replay};

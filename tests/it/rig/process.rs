@@ -38,6 +38,13 @@ impl RouterProcess {
         router
     }
 
+    /// Changes its configuration file, which it does not notice by itself.
+    pub(crate) fn edit(&self, change: impl Fn(&str) -> String) {
+        let file = self.folder.path().join("forebay.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(file, change(&text)).unwrap();
+    }
+
     /// Lines of its log with these words.
     pub(crate) fn logged(&self, words: &str) -> usize {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();

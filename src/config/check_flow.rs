@@ -1,0 +1,102 @@
+//! What the keys of back pressure may get wrong.
+
+use super::check::Check;
+use super::flow::{FlowConfig, NatsConfig, QUEUE_CLASSES, QueueMode, TenantConfig};
+use std::time::Duration;
+
+/// A longer window refuses clients long after there is room again.
+const WINDOW_SENSIBLE: Duration = Duration::from_secs(60);
+/// Tenants are looked up one after the other.
+const TENANTS_MAX: usize = 256;
+
+impl Check<'_> {
+    pub(super) fn flow(&mut self, flow: &FlowConfig) {
+        if flow.rejection_window > WINDOW_SENSIBLE {
+            let what = "`rejection_window` is longer than a minute";
+            let help = "it opens again by itself as long as the queue is full; 1s is plenty";
+            self.warning("rejection_window", what, help);
+        }
+        let queue = &flow.queue;
+        if queue.mode != QueueMode::Off && queue.wait_max.is_zero() {
+            self.error(
+                "queue.wait_max",
+                "`queue.wait_max` is 0",
+                "use queue.mode = \"off\" for no queue",
+            );
+        }
+        if queue.mode == QueueMode::Endpoint && queue.stale_after.is_zero() {
+            let help = "give at least some ten milliseconds";
+            self.error(
+                "queue.stale_after",
+                "`queue.stale_after` is 0: all would be moved at once",
+                help,
+            );
+        }
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        if !queue.tenant_header.bytes().all(is_name) {
+            let what = format!("`queue.tenant_header` {:?} is no field name", queue.tenant_header);
+            self.error("queue.tenant_header", what, "give a name like x-tenant");
+        }
+        if flow.tenants.len() > TENANTS_MAX {
+            let what = format!("{} tenants, more than {TENANTS_MAX}", flow.tenants.len());
+            self.error(
+                "tenant",
+                what,
+                "only those with a weight or class of their own need a table",
+            );
+        }
+        for (position, tenant) in flow.tenants.iter().enumerate() {
+            let before = flow.tenants.iter().take(position);
+            self.tenant(&format!("tenant.{position}"), tenant, before);
+        }
+    }
+
+    fn tenant<'t>(
+        &mut self,
+        path: &str,
+        tenant: &TenantConfig,
+        mut before: impl Iterator<Item = &'t TenantConfig>,
+    ) {
+        if tenant.key.is_empty() {
+            let help = "give the API key, or the value of `queue.tenant_header`";
+            self.error(path, "a tenant has no `key`", help);
+        } else if before.any(|other| other.key == tenant.key) {
+            let what = format!("the tenant {:?} has the `key` of another one", tenant.name);
+            self.error(&format!("{path}.key"), what, "remove one of the two");
+        }
+        if tenant.class_best >= QUEUE_CLASSES {
+            let what = format!("`class_best` is {}", tenant.class_best);
+            self.error(
+                &format!("{path}.class_best"),
+                what,
+                format!("give 0 to {}", QUEUE_CLASSES - 1),
+            );
+        }
+        if !(1..=1_000).contains(&tenant.weight) {
+            let what = format!("`weight` is {}", tenant.weight);
+            self.error(&format!("{path}.weight"), what, "give 1 to 1000");
+        }
+    }
+
+    pub(super) fn nats(&mut self, nats: &NatsConfig) {
+        let is_word = |text: &str| {
+            !text.is_empty()
+                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+        };
+        if !nats.prefix.split('.').all(is_word) {
+            let what = format!("`nats.prefix` {:?} is no subject", nats.prefix);
+            self.error("nats.prefix", what, "use letters, digits, - and _, with dots between");
+        }
+        if nats.name.as_deref().is_some_and(|name| !is_word(name)) {
+            let what = "`nats.name` becomes part of a subject";
+            self.error("nats.name", what, "use letters, digits, - and _");
+        }
+        for url in nats.url.iter().flat_map(|urls| urls.split(',')) {
+            let known = ["nats://", "tls://"];
+            if !known.iter().any(|scheme| url.trim().starts_with(scheme)) {
+                let what = format!("`nats.url` {url:?} has no scheme");
+                self.error("nats.url", what, "write it as nats://host:4222");
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The configuration read again while the router runs: what may be taken over as it is, and what needs a restart. Limits,
+//! queues, window and tenants may change, since shards see them as part of the fleet; the rest is built into threads,
+//! sockets and tables.
+
+use super::effective::to_json;
+use super::finding::Finding;
+use super::flags::Flags;
+use super::schema::Config;
+use super::worker::WorkerConfig;
+use super::{Loaded, Source, load};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Where a configuration came from, to read it again.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigSource {
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// The flags laid over it.
+    pub flags: Flags,
+}
+
+/// A configuration that runs, and where to read what is wanted of it now.
+#[derive(Clone, Debug)]
+pub struct Reloader {
+    source: ConfigSource,
+    running: Config,
+}
+
+/// Why nothing was taken over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReloadError {
+    /// The file cannot be read; the text says why.
+    Unreadable(String),
+    /// There are errors in it. All findings, warnings included.
+    Faulty(Vec<Finding>),
+}
+
+/// Keys whose values differ, by their dotted paths, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// May be taken over.
+    pub applied: Vec<String>,
+    /// Only a restart makes them count.
+    pub restart: Vec<String>,
+}
+
+/// Keys that may change, and sections of such keys.
+const RELOADABLE: [&str; 8] = [
+    "disaggregation",
+    "queue",
+    "rejection",
+    "rejection_window",
+    "rank_concurrency_max",
+    "limits.router_in_flight_max",
+    "limits.kv_demand_percent",
+    "tenant",
+];
+/// Among them; queues of another mode have other homes.
+const FIXED: &str = "queue.mode";
+
+impl ConfigSource {
+    /// Reads and checks.
+    ///
+    /// # Errors
+    /// The file cannot be read; the text says why.
+    pub fn load(&self) -> Result<Loaded, String> {
+        let Some(path) = &self.file else { return Ok(load(None, &self.flags)) };
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {name}: {error}"))?;
+        Ok(load(Some(Source { name: &name, text: &text }), &self.flags))
+    }
+}
+
+impl Reloader {
+    /// `running` is what the source said at the start, before cores and ports were resolved.
+    #[must_use]
+    pub const fn new(source: ConfigSource, running: Config) -> Self {
+        Self { source, running }
+    }
+
+    /// Reads the source again and takes over what may change; warnings come along.
+    ///
+    /// # Errors
+    /// [`ReloadError`]; what runs stays as it was then.
+    pub fn reload(&mut self) -> Result<(Changes, Vec<Finding>), ReloadError> {
+        let loaded = self.source.load().map_err(ReloadError::Unreadable)?;
+        let findings = loaded.findings.clone();
+        let wanted = loaded.usable().map_err(ReloadError::Faulty)?;
+        Ok((self.running.take_over(&wanted), findings))
+    }
+
+    /// What runs.
+    #[must_use]
+    pub const fn running(&self) -> &Config {
+        &self.running
+    }
+}
+
+impl Config {
+    /// Takes over what may change while the router runs and says what differs. Workers are known by their URL.
+    pub fn take_over(&mut self, wanted: &Self) -> Changes {
+        let changes = changes(self, wanted);
+        let mode = self.flow.queue.mode;
+        self.flow.clone_from(&wanted.flow);
+        self.flow.queue.mode = mode;
+        for worker in &mut self.workers {
+            if let Some(same) = wanted.workers.iter().find(|other| other.url == worker.url) {
+                worker.concurrency_max = same.concurrency_max;
+            }
+        }
+        changes
+    }
+}
+
+fn changes(running: &Config, wanted: &Config) -> Changes {
+    let (before, after) = (to_json(running), to_json(wanted));
+    let mut paths = BTreeSet::new();
+    differing("", &before, &after, &mut paths);
+    // Lists of tables and what is never shown are compared by themselves.
+    for list in ["worker", "tenant", "nats.url"] {
+        paths.remove(list);
+    }
+    if running.flow.tenants != wanted.flow.tenants {
+        paths.insert("tenant".to_owned());
+    }
+    if running.nats.url != wanted.nats.url {
+        paths.insert("nats.url".to_owned());
+    }
+    let mut changes = Changes::default();
+    for path in paths {
+        let of_section = |key: &str| {
+            path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let may_change = path != FIXED && RELOADABLE.iter().any(|key| of_section(key));
+        if may_change { changes.applied.push(path) } else { changes.restart.push(path) }
+    }
+    workers(&running.workers, &wanted.workers, &mut changes);
+    changes
+}
+
+/// Paths of the values that differ, down to plain values and lists.
+fn differing(path: &str, before: &Value, after: &Value, out: &mut BTreeSet<String>) {
+    let (Value::Object(before), Value::Object(after)) = (before, after) else {
+        if before != after {
+            out.insert(path.to_owned());
+        }
+        return;
+    };
+    for key in before.keys().chain(after.keys()) {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let of =
+            |table: &serde_json::Map<String, Value>| table.get(key).cloned().unwrap_or(Value::Null);
+        differing(&path, &of(before), &of(after), out);
+    }
+}
+
+fn workers(running: &[WorkerConfig], wanted: &[WorkerConfig], changes: &mut Changes) {
+    let urls = |workers: &[WorkerConfig]| -> Vec<String> {
+        workers.iter().map(|worker| worker.url.clone()).collect()
+    };
+    if urls(running) != urls(wanted) {
+        changes.restart.push("worker".to_owned());
+    }
+    for (position, worker) in running.iter().enumerate() {
+        let Some(same) = wanted.iter().find(|other| other.url == worker.url) else { continue };
+        if worker.concurrency_max != same.concurrency_max {
+            changes.applied.push(format!("worker.{position}.concurrency_max"));
+        }
+        let other_than_that =
+            WorkerConfig { concurrency_max: worker.concurrency_max, ..same.clone() };
+        if *worker != other_than_that {
+            changes.restart.push(format!("worker.{position}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{FlowConfig, QueueMode};
+
+    fn config(text: &str) -> Config {
+        Config::from_toml(text).unwrap()
+    }
+
+    const TWO: &str = "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://b:1\"\n";
+
+    /// What a reload from the one file to the other says, which then runs.
+    fn reload(before: &str, after: &str) -> (Config, Vec<String>, Vec<String>) {
+        let mut running = config(&format!("{before}\n{TWO}"));
+        let wanted = config(&format!("{after}\n{TWO}"));
+        let Changes { applied, restart } = running.take_over(&wanted);
+        let again = running.take_over(&wanted);
+        assert_eq!((again.applied.len(), &again.restart), (0, &restart), "taken over once");
+        (running, applied, restart)
+    }
+
+    #[test]
+    fn the_same_again_changes_nothing() {
+        let (_, applied, restart) = reload("listen = \"0.0.0.0:1\"", "listen = \"0.0.0.0:1\"");
+        assert_eq!((applied.len(), restart.len()), (0, 0));
+    }
+
+    #[test]
+    fn limits_queues_and_windows_change_at_once() {
+        let after = "rank_concurrency_max = 9\nrejection_window = \"3s\"\n\
+            [limits]\nrouter_in_flight_max = 5\nkv_demand_percent = 150\n\
+            [queue]\ndepth_max = 7\nsse_comments = true\n[rejection]\nshare_percent = 50\n\
+            [[tenant]]\nname = \"t\"\nkey = \"k\"\n";
+        let (running, applied, restart) = reload("", after);
+        assert_eq!(
+            applied,
+            [
+                "limits.kv_demand_percent",
+                "limits.router_in_flight_max",
+                "queue.depth_max",
+                "queue.sse_comments",
+                "rank_concurrency_max",
+                "rejection.share_percent",
+                "rejection_window",
+                "tenant"
+            ]
+        );
+        assert_eq!(restart.len(), 0);
+        assert_eq!(running.flow, config(&format!("{after}\n{TWO}")).flow);
+        let (running, applied, _) = reload(after, "");
+        assert_eq!((running.flow, applied.len()), (FlowConfig::default(), 8), "and back");
+    }
+
+    #[test]
+    fn everything_else_needs_a_restart_and_is_named() {
+        let after = "listen = \"0.0.0.0:1\"\npolicy = \"random\"\ncores = [0]\n[queue]\nmode = \"off\"\nhops_max = 1\n\
+            [limits]\nin_flight_max = 5\n[nats]\nurl = \"nats://a:secret@b:1\"\n";
+        let (running, applied, restart) = reload("", after);
+        assert_eq!(applied, ["queue.hops_max"]);
+        let wanted =
+            ["cores", "limits.in_flight_max", "listen", "nats.url", "policy", "queue.mode"];
+        assert_eq!(restart, wanted);
+        assert_eq!(running.flow.queue.mode, QueueMode::Pool);
+        assert_eq!((running.limits.in_flight_max, running.flow.queue.hops_max), (8_192, 1));
+    }
+
+    #[test]
+    fn secrets_count_although_they_are_never_shown() {
+        let nats = |password: &str| format!("[nats]\nurl = \"nats://a:{password}@b:1\"\n");
+        assert_eq!(reload(&nats("x"), &nats("y")).2, ["nats.url"]);
+        let tenant = |key: &str| format!("[[tenant]]\nname = \"t\"\nkey = \"{key}\"\n");
+        let (running, applied, restart) = reload(&tenant("x"), &tenant("y"));
+        assert_eq!((&applied[..], restart.len()), (&["tenant".to_owned()][..], 0));
+        assert_eq!(running.flow.tenants[0].key, "y");
+    }
+
+    #[test]
+    fn workers_are_known_by_their_url() {
+        let worker =
+            |name: &str, key: &str| format!("[[worker]]\nurl = \"http://{name}:1\"\n{key}");
+        let mut running = config(&format!("{}{}", worker("a", ""), worker("b", "")));
+        let wanted = config(&format!(
+            "{}{}",
+            worker("b", "concurrency_max = 3\n"),
+            worker("a", "api_key = \"k\"\n")
+        ));
+        let Changes { applied, restart } = running.take_over(&wanted);
+        assert_eq!(applied, ["worker.1.concurrency_max"]);
+        assert_eq!(restart, ["worker", "worker.0"], "another order, and a key");
+        let limits: Vec<_> = running.workers.iter().map(|w| w.concurrency_max).collect();
+        assert_eq!((limits, &*running.workers[0].url), (vec![None, Some(3)], "http://a:1"));
+    }
+
+    #[test]
+    fn a_file_is_read_again_with_the_flags_over_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f.toml");
+        let flags = Flags { queue_depth_max: Some(3), ..Flags::default() };
+        let source = ConfigSource { file: Some(file.clone()), flags };
+        assert!(source.load().unwrap_err().contains("cannot read"));
+        let write = |text: &str| std::fs::write(&file, format!("{TWO}{text}")).unwrap();
+        write("[queue]\ndepth_max = 8\nhops_max = 8\n");
+        let config = source.load().unwrap().usable().unwrap();
+        assert_eq!((config.flow.queue.depth_max, config.flow.queue.hops_max), (3, 8));
+        let mut reloader = Reloader::new(source, config);
+        write("[queue]\ndepth_max = 9\nhops_max = 9\n[rejection]\nshare_percent = 0\n");
+        let Err(ReloadError::Faulty(findings)) = reloader.reload() else { panic!("taken over") };
+        assert!(findings[0].to_string().contains("share_percent"));
+        assert_eq!(reloader.running().flow.queue.hops_max, 8, "nothing of it");
+        std::fs::write(&file, format!("rejection_window = \"5m\"\n{TWO}[queue]\nhops_max = 9\n"))
+            .unwrap();
+        let (changes, warnings) = reloader.reload().unwrap();
+        assert_eq!(changes.applied, ["queue.hops_max", "rejection_window"]);
+        assert_eq!((warnings.len(), reloader.running().flow.queue.hops_max), (1, 9));
+        std::fs::remove_file(&file).unwrap();
+        assert!(matches!(reloader.reload(), Err(ReloadError::Unreadable(_))));
+    }
+}

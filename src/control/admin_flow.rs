@@ -1,0 +1,42 @@
+//! What operators turn by hand through the admin API: the rejection windows and the configuration. Answers are JSON, also
+//! where they refuse.
+
+use super::admin::{Question, Questions, ask, gone};
+use super::windows::Asked;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// `GET /admin/window`.
+pub(super) async fn windows(State(questions): State<Questions>) -> Response {
+    ask(&questions, Question::Windows).await.map_or_else(gone, |list| Json(list).into_response())
+}
+
+/// `POST /admin/window`; answers what GET would then.
+pub(super) async fn set_window(State(questions): State<Questions>, body: Bytes) -> Response {
+    let asked = match Asked::from_body(&body) {
+        Ok(asked) => asked,
+        Err(fault) => return refused(StatusCode::BAD_REQUEST, &fault),
+    };
+    match ask(&questions, |back| Question::SetWindow(asked, back)).await {
+        Some(Ok(list)) => Json(list).into_response(),
+        Some(Err(unknown)) => refused(StatusCode::NOT_FOUND, &unknown.0),
+        None => gone(),
+    }
+}
+
+/// `POST /admin/reload`.
+pub(super) async fn reload(State(questions): State<Questions>) -> Response {
+    match ask(&questions, Question::Reload).await {
+        Some(Ok(done)) => Json(done).into_response(),
+        Some(Err(refused)) => (refused.status, Json(refused.body)).into_response(),
+        None => gone(),
+    }
+}
+
+fn refused(status: StatusCode, error: &str) -> Response {
+    (status, Json(json!({ "error": error }))).into_response()
+}

@@ -1,0 +1,79 @@
+//! Routes and legs as `/debug/overlap` shows them.
+
+use super::explain::{Asked, Explainer, Sources};
+use super::test_support::two_pools;
+use crate::base::{NanosSinceStart, PoolIndex};
+use crate::block::KeySeed;
+use crate::config::{Config, FlowConfig};
+use crate::index::index;
+use crate::worker::{FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Role};
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rank 0 prefills for rank 1.
+fn pair(uncached_tokens_min: u32) -> FleetSnapshot {
+    let mut fleet = two_pools();
+    (fleet.ranks[0].role, fleet.ranks[0].handoff) = (Role::Prefill, Some(Handoff::TwoPhase));
+    fleet.ranks[1].role = Role::Decode;
+    fleet.models[0].prefill_pool = Some(PoolIndex(1_024));
+    let mut flow = FlowConfig::default();
+    flow.disaggregation.uncached_tokens_min = uncached_tokens_min;
+    fleet.flow = Arc::new(flow);
+    fleet
+}
+
+fn explained(fleet: &FleetSnapshot, body: &'static str, leg: Option<Leg>) -> Value {
+    let (config, board) = (Config::default(), Arc::new(LoadBoard::new()));
+    let reports = LoadReports::new(Duration::from_secs(5));
+    let (reader, _writers) = index(1, KeySeed(1), 1 << 24);
+    let sources = Sources {
+        config: &config,
+        fleet,
+        board: &board,
+        reports: &reports,
+        index: &reader,
+        counters: &[],
+        now: NanosSinceStart(1),
+    };
+    let endpoint = "/v1/completions".to_owned();
+    let asked = Asked { endpoint, body: body.into(), leg, with_text: false };
+    Explainer::new().explain(&asked, &sources).unwrap()
+}
+
+const PROMPT: &str = r#"{"model":"base","prompt":"Why is the sky blue?"}"#;
+const TWICE: &str = r#"{"model":"base","prompt":"Why is the sky blue?","n":2}"#;
+
+#[test]
+fn the_route_and_both_ranks_of_a_pair_are_told() {
+    let found = explained(&pair(0), PROMPT, None);
+    assert_eq!((&found["route"], &found["leg"]), (&"pair".into(), &"decode".into()));
+    assert_eq!(found["chosen"]["rank"], 1);
+    assert_eq!(found["prefill_chosen"]["rank"], 0);
+    let [prefill, decode] = [&found["ranks"][0], &found["ranks"][1]];
+    assert_eq!((&prefill["leg"], &decode["leg"]), (&"prefill".into(), &"decode".into()));
+    assert_eq!(prefill["cost_parts"]["uncached_tokens"], prefill["cost"]);
+    assert!(prefill["cost"].as_u64().unwrap() > 0);
+    assert_eq!(decode["cost"], 0, "it computes nothing");
+    let found = explained(&pair(0), PROMPT, Some(Leg::Prefill));
+    assert_eq!(found["chosen"]["rank"], 0);
+    let found = explained(&pair(0), PROMPT, Some(Leg::Whole));
+    assert_eq!((&found["chosen"]["rank"], &found["route"]), (&1.into(), &"pair".into()));
+}
+
+#[test]
+fn why_a_request_stays_whole_or_is_refused_is_told() {
+    let route = |found: &Value| (found["route"].clone(), found["route_because"].clone());
+    let short = explained(&pair(10_000), PROMPT, None);
+    assert_eq!(route(&short), ("whole".into(), "few_uncached_tokens".into()));
+    assert_eq!((&short["leg"], &short["chosen"]["rank"]), (&"whole".into(), &1.into()));
+    let twice = explained(&pair(0), TWICE, None);
+    assert_eq!(route(&twice), ("whole".into(), "cannot_hand_off".into()));
+    let mut fleet = pair(0);
+    fleet.ranks[1].role = Role::Prefill;
+    let refused = explained(&fleet, PROMPT, None);
+    assert_eq!(route(&refused), (Value::Null, "no_decode".into()));
+    assert!(refused["route_refused"].as_str().unwrap().contains("decode workers"));
+    let plain = explained(&two_pools(), PROMPT, None);
+    assert_eq!(route(&plain), ("whole".into(), "no_roles".into()));
+}

@@ -1,0 +1,275 @@
+//! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO: descriptions and health in,
+//! snapshots ([`shown`]) and plans of feeds and questions ([`plans`]) out. Worker, rank and model indices never change their
+//! meaning: ranks that a worker has no more keep theirs, and serve nothing.
+
+mod plans;
+mod shown;
+#[cfg(test)]
+mod text_tests;
+
+pub(super) use plans::FeedPlan;
+
+use super::described::{DescribedRank, Description};
+use super::handover::{KvSource, Registration};
+use super::kv_events::FeedNotice;
+use super::model_text::FoundText;
+use super::tier_numbers::GivenNumbers;
+use crate::base::{RankIndex, WorkerIndex};
+use crate::block::KeySeed;
+use crate::config::{Config, FlowConfig, LoadSource, WorkerConfig, WorkerUrl};
+use crate::worker::{Dialect, TierRanks, Worker, WorkerState};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Name of the model that stands for any name: used where a worker's models are not known.
+pub const ANY_MODEL: &str = "*";
+/// Most model names of one fleet; further ones are left out with a log line.
+const FLEET_MODELS_MAX: usize = 1_024;
+
+/// Everything known.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    seed: KeySeed,
+    flow: Arc<FlowConfig>,
+    generation: u64,
+    workers: Vec<KnownWorker>,
+    ranks: Vec<KnownRank>,
+    models: Vec<Arc<str>>,
+    tier_numbers: Rc<GivenNumbers>,
+}
+
+#[derive(Debug)]
+struct KnownWorker {
+    shown: Worker,
+    concurrency_max: Option<u32>,
+    load_source: LoadSource,
+    description: Option<Description>,
+    /// By model name; adapters use their base model's.
+    texts: BTreeMap<Arc<str>, FoundText>,
+    topology: Option<Arc<str>>,
+    registration: Registration,
+}
+
+#[derive(Debug)]
+struct KnownRank {
+    worker: WorkerIndex,
+    /// Within its deployment.
+    number: u32,
+    /// From KV events; 0 while none says.
+    block_size_seen: u32,
+    feed_live: bool,
+    tiers: TierRanks,
+}
+
+impl KnownWorker {
+    /// What was believed to be in its caches is not believed any more.
+    fn lose_caches(&mut self) {
+        self.shown.cache_generation = self.shown.cache_generation.wrapping_add(1);
+    }
+}
+
+/// What changed with a description, for the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    /// Ranks that found no room.
+    pub(super) ranks: usize,
+    /// Model names that found no room.
+    pub(super) models: usize,
+}
+
+impl Fleet {
+    /// The configured workers, none of which has answered yet.
+    pub(super) fn new(config: &Config, seed: KeySeed) -> Self {
+        let workers = config.workers.iter().filter_map(|worker| {
+            let url = WorkerUrl::parse(&worker.url).ok()?;
+            let name = worker.name.clone().unwrap_or_else(|| url.authority.clone());
+            let shown = Worker {
+                name: name.into(),
+                authority: url.authority.into(),
+                address: SocketAddr::from(([0, 0, 0, 0], 0)),
+                dialect: Dialect::Openai,
+                state: WorkerState::Unknown,
+                api_key: worker.api_key.as_deref().map(Into::into),
+                cache_generation: 0,
+            };
+            let concurrency_max = worker.concurrency_max;
+            let load_source = match worker.load_source.unwrap_or(config.load.source) {
+                // Without health checks nothing is asked of workers unless it is asked for.
+                LoadSource::Auto if !config.health.enabled => LoadSource::Off,
+                source => source,
+            };
+            Some(KnownWorker {
+                shown,
+                concurrency_max,
+                load_source,
+                description: None,
+                texts: BTreeMap::new(),
+                topology: worker.topology.as_deref().map(Into::into),
+                registration: Registration::default(),
+            })
+        });
+        let workers = workers.collect();
+        Self {
+            seed,
+            flow: Arc::new(config.flow.clone()),
+            generation: 0,
+            workers,
+            ranks: Vec::new(),
+            models: Vec::new(),
+            tier_numbers: Rc::default(),
+        }
+    }
+
+    /// Takes a worker's description.
+    pub(super) fn describe(
+        &mut self,
+        worker: WorkerIndex,
+        address: SocketAddr,
+        mut description: Description,
+        texts: BTreeMap<Arc<str>, FoundText>,
+    ) -> Left {
+        let mut left = Left::default();
+        for number in description.ranks.iter().map(|rank| rank.number) {
+            if self.rank_index(worker, number).is_some() {
+                continue;
+            }
+            if self.ranks.len() >= self.tier_numbers.ranks_max() {
+                left.ranks += 1;
+                continue;
+            }
+            let tiers = TierRanks::default();
+            let new = KnownRank { worker, number, block_size_seen: 0, feed_live: false, tiers };
+            self.ranks.push(new);
+            self.tier_numbers.set_rank_count(self.ranks.len());
+        }
+        let is_gone = |known: &&mut KnownRank| {
+            let numbers = || description.ranks.iter().map(|rank| rank.number);
+            known.worker == worker && numbers().all(|number| number != known.number)
+        };
+        for gone in self.ranks.iter_mut().filter(is_gone) {
+            (gone.feed_live, gone.block_size_seen) = (false, 0);
+        }
+        for name in names(&description) {
+            if self.models.contains(&name) {
+                continue;
+            }
+            if self.models.len() >= FLEET_MODELS_MAX {
+                left.models += 1;
+                continue;
+            }
+            self.models.push(name);
+        }
+        if let Some(known) = self.workers.get_mut(worker.index()) {
+            let before = known.description.take();
+            let is_same_source = before.as_ref().is_some_and(|b| b.source == description.source);
+            if !is_same_source {
+                let at_start = description.source.as_ref().map(KvSource::at_start);
+                known.registration = at_start.unwrap_or_default();
+            }
+            let before = before.map(|before| before.ranks);
+            let is_other = known.shown.address != address
+                || !before.as_ref().is_some_and(|before| same_caches(before, &description.ranks));
+            if before.is_some() && is_other {
+                known.lose_caches();
+            } else if let Some(before) = before {
+                keep_capacity(&before, &mut description.ranks);
+            }
+            known.shown.address = address;
+            known.shown.dialect = description.dialect;
+            known.description = Some(description);
+            known.texts = texts;
+        }
+        left
+    }
+
+    /// True if this is what some worker's text of that model is known by: then the log has it.
+    pub(super) fn is_noted(&self, model: &str, note: &str) -> bool {
+        let mut found = self.workers.iter().filter_map(|worker| worker.texts.get(model));
+        found.any(|found| found.note == note)
+    }
+
+    /// Takes a worker's health; true if it changed.
+    pub(super) fn set_state(&mut self, worker: WorkerIndex, state: WorkerState) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        let before = std::mem::replace(&mut known.shown.state, state);
+        if before == WorkerState::Up && state != WorkerState::Up {
+            known.lose_caches();
+        }
+        before != state
+    }
+
+    /// Takes what a worker's registry says; true if it changed.
+    pub(super) fn set_registration(&mut self, worker: WorkerIndex, now: &Registration) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        let is_asked = known
+            .description
+            .as_ref()
+            .is_some_and(|description| matches!(description.source, Some(KvSource::Registry(_))));
+        is_asked && std::mem::replace(&mut known.registration, now.clone()) != *now
+    }
+
+    /// What a prefill worker waits for before it takes traffic; `None` for all others.
+    pub(super) fn lacks(&self, worker: WorkerIndex) -> Option<&str> {
+        self.workers.get(worker.index())?.registration.lacks.as_deref()
+    }
+
+    /// Takes what a feed says; true if it changed.
+    pub(super) fn set_feed(&mut self, notice: FeedNotice) -> bool {
+        let Some(known) = self.ranks.get_mut(notice.rank.index()) else { return false };
+        let before = (known.feed_live, known.block_size_seen, known.tiers);
+        known.feed_live = notice.live;
+        known.block_size_seen = notice.block_size_tokens;
+        known.tiers = notice.tiers;
+        before != (known.feed_live, known.block_size_seen, known.tiers)
+    }
+
+    /// Where feeds get numbers for their ranks' lower tiers.
+    pub(super) fn tier_numbers(&self) -> Rc<GivenNumbers> {
+        Rc::clone(&self.tier_numbers)
+    }
+
+    /// Limits and queues that the shards get with the next snapshot.
+    pub(super) fn set_flow(&mut self, flow: Arc<FlowConfig>) {
+        self.flow = flow;
+    }
+
+    /// The workers' own limits, in the order of the configuration, for the next snapshot.
+    pub(super) fn set_concurrency(&mut self, workers: &[WorkerConfig]) {
+        for (known, worker) in self.workers.iter_mut().zip(workers) {
+            known.concurrency_max = worker.concurrency_max;
+        }
+    }
+
+    /// Ranks that ever were.
+    pub(super) fn rank_count(&self) -> usize {
+        self.ranks.len()
+    }
+
+    fn rank_index(&self, worker: WorkerIndex, number: u32) -> Option<RankIndex> {
+        let same = |rank: &KnownRank| rank.worker == worker && rank.number == number;
+        RankIndex::try_from_index(self.ranks.iter().position(same)?)
+    }
+}
+
+/// Compares only what a restart may change and nothing else does: model cards carry the time of the question, and how
+/// many requests a rank runs is sometimes not told.
+fn same_caches(before: &[DescribedRank], now: &[DescribedRank]) -> bool {
+    let core = |rank: &DescribedRank| DescribedRank { running_max: None, ..rank.clone() };
+    before.iter().map(core).eq(now.iter().map(core))
+}
+
+/// A worker that goes on runs as many requests as it told before, if it did not tell this time.
+fn keep_capacity(before: &[DescribedRank], now: &mut [DescribedRank]) {
+    for (rank, before) in now.iter_mut().zip(before) {
+        rank.running_max = rank.running_max.or(before.running_max);
+    }
+}
+
+fn names(description: &Description) -> Vec<Arc<str>> {
+    if description.models.is_empty() {
+        return vec![ANY_MODEL.into()];
+    }
+    description.models.iter().map(|model| Arc::clone(&model.name)).collect()
+}

@@ -1,0 +1,87 @@
+//! What follows from the fleet for the tasks that ask and listen: one feed per rank with KV events, load reports per worker.
+
+use super::shown::root_model;
+use super::{Fleet, KnownRank, KnownWorker};
+use crate::base::{DpRank, RankIndex, WorkerIndex};
+use crate::control::described::{Announced, DescribedRank};
+use crate::control::load::{LoadPlan, PlannedRank, Source};
+use crate::worker::ModelText;
+use std::sync::Arc;
+
+/// What a rank's feed has to be; a feed is replaced when its plan changes.
+#[derive(Clone, Debug)]
+pub(in crate::control) struct FeedPlan {
+    pub(in crate::control) rank: RankIndex,
+    pub(in crate::control) dp_rank: DpRank,
+    pub(in crate::control) worker: Arc<str>,
+    /// The worker as `host:port`, whatever it is called.
+    pub(in crate::control) authority: Arc<str>,
+    pub(in crate::control) events: Announced,
+    /// As the engine describes it; 0 while unknown.
+    pub(in crate::control) block_size_tokens: u32,
+    /// Name under which the rank's blocks are rooted.
+    pub(in crate::control) model: Arc<str>,
+    pub(in crate::control) text: Option<Arc<ModelText>>,
+    /// The engine is known to use its lower tiers.
+    pub(in crate::control) expects_tiers: bool,
+}
+
+impl FeedPlan {
+    /// True if a feed of the other plan would do the same.
+    pub(in crate::control) fn same_as(&self, other: &Self) -> bool {
+        let text = |plan: &Self| plan.text.as_ref().map(Arc::as_ptr);
+        self.events == other.events && self.model == other.model && text(self) == text(other)
+    }
+}
+
+impl Fleet {
+    /// The feeds that should run now.
+    pub(in crate::control) fn feed_plans(&self) -> Vec<FeedPlan> {
+        let plan = |(index, known): (usize, &KnownRank)| {
+            let rank = RankIndex::try_from_index(index)?;
+            let worker = self.workers.get(known.worker.index())?;
+            let description = worker.description.as_ref()?;
+            let described = description.ranks.iter().find(|rank| rank.number == known.number)?;
+            let model = root_model(description);
+            Some(FeedPlan {
+                rank,
+                dp_rank: DpRank(known.number),
+                worker: Arc::clone(&worker.shown.name),
+                authority: Arc::clone(&worker.shown.authority),
+                block_size_tokens: described.block_size_tokens,
+                events: described.events.clone()?,
+                text: worker.texts.get(&model).and_then(|found| found.text.clone()),
+                model,
+                expects_tiers: described.expects_tiers,
+            })
+        };
+        self.ranks.iter().enumerate().filter_map(plan).collect()
+    }
+
+    /// The load reports that should be had now.
+    pub(in crate::control) fn load_plans(&self) -> Vec<LoadPlan> {
+        let plan = |(index, known): (usize, &KnownWorker)| {
+            let worker = WorkerIndex::try_from_index(index)?;
+            let described = &known.description.as_ref()?.ranks;
+            let planned = |rank: &DescribedRank| {
+                let tokens = u64::from(rank.kv_block_count) * u64::from(rank.block_size_tokens);
+                Some(PlannedRank {
+                    rank: self.rank_index(worker, rank.number)?,
+                    capacity_tokens: tokens,
+                    publisher: rank.load.clone(),
+                })
+            };
+            let ranks: Vec<_> = described.iter().map(planned).collect();
+            Some(LoadPlan {
+                worker,
+                name: Arc::clone(&known.shown.name),
+                authority: Arc::clone(&known.shown.authority),
+                api_key: known.shown.api_key.clone(),
+                source: Source::resolve(known.load_source, known.shown.dialect, &ranks)?,
+                first: described.first().map_or(0, |rank| rank.number),
+                ranks,
+            })
+        };
+        self.workers.iter().enumerate().filter_map(plan).collect()
+    }
+}

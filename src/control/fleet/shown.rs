@@ -1,0 +1,227 @@
+//! The fleet as shards see it: one snapshot, made anew with every change.
+
+use super::{ANY_MODEL, Fleet, KnownRank, KnownWorker};
+use crate::base::{DpRank, PoolIndex, RankIndex};
+use crate::block::{BlockKey, RootName};
+use crate::config::{Fallback, RANK_CONCURRENCY_UNKNOWN};
+use crate::control::described::{DescribedRank, Description, ServedModel};
+use crate::control::handover::KvSource;
+use crate::control::pools;
+use crate::worker::{
+    BlockRoot, FleetSnapshot, GuessRoots, Handoff, Model, ModelText, Rank, Role, RoomLimits,
+};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A rank that its worker has, and where.
+struct Place<'a> {
+    worker: &'a KnownWorker,
+    description: &'a Description,
+    rank: &'a DescribedRank,
+    position: usize,
+}
+
+impl<'a> Place<'a> {
+    /// `None` for a rank that its worker has no more.
+    fn of(worker: &'a KnownWorker, number: u32) -> Option<Self> {
+        let description = worker.description.as_ref()?;
+        let mut ranks = description.ranks.iter().enumerate();
+        let (position, rank) = ranks.find(|(_, rank)| rank.number == number)?;
+        Some(Self { worker, description, rank, position })
+    }
+
+    fn is_behind_one_port(&self) -> bool {
+        !self.description.port_per_rank && self.description.ranks.len() > 1
+    }
+
+    /// Engines are told a position behind their port, and number their ranks across ports.
+    fn dp_rank(&self) -> DpRank {
+        let position = u32::try_from(self.position).unwrap_or(u32::MAX);
+        DpRank(if self.is_behind_one_port() { position } else { self.rank.number })
+    }
+
+    fn dp_size(&self) -> u32 {
+        let count = u32::try_from(self.description.ranks.len()).unwrap_or(u32::MAX);
+        if self.is_behind_one_port() { count } else { 1 }
+    }
+
+    fn address(&self) -> SocketAddr {
+        let mut address = self.worker.shown.address;
+        if self.description.port_per_rank {
+            let offset = u16::try_from(self.position).unwrap_or(u16::MAX);
+            address.set_port(address.port().saturating_add(offset));
+        }
+        address
+    }
+}
+
+impl Fleet {
+    /// The fleet as it is now, as a new generation.
+    pub(in crate::control) fn snapshot(&mut self) -> FleetSnapshot {
+        self.generation += 1;
+        let mut snapshot = FleetSnapshot {
+            generation: self.generation,
+            workers: self.workers.iter().map(|worker| worker.shown.clone()).collect(),
+            ranks: self.ranks.iter().map(|rank| self.shown_rank(rank)).collect(),
+            models: self.models.iter().map(|name| self.shown_model(name)).collect(),
+            pools: Vec::new(),
+            flow: Arc::clone(&self.flow),
+        };
+        pools::assign(&mut snapshot);
+        snapshot
+    }
+
+    fn shown_rank(&self, known: &KnownRank) -> Rank {
+        let worker = self.workers.get(known.worker.index());
+        let place = worker.and_then(|worker| Place::of(worker, known.number));
+        let described = place.as_ref().map(|place| place.rank);
+        // A rank that is gone is one that prefills and has no handoff: it serves no leg.
+        let role = place.as_ref().map_or(Role::Prefill, |place| place.description.role);
+        let seen = known.block_size_seen;
+        let told = described.map_or(0, |rank| rank.block_size_tokens);
+        let block_size_tokens = if seen > 0 { seen } else { told };
+        let kv_block_count = described.map_or(0, |rank| rank.kv_block_count);
+        let running_max = described.and_then(|rank| rank.running_max).unwrap_or(0);
+        let kv_tokens = u64::from(kv_block_count).saturating_mul(u64::from(block_size_tokens));
+        let configured = worker.and_then(|worker| worker.concurrency_max);
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        Rank {
+            worker: known.worker,
+            dp_rank: place.as_ref().map_or(DpRank(known.number), Place::dp_rank),
+            dp_size: place.as_ref().map_or(1, Place::dp_size),
+            address: place.as_ref().map_or(nowhere, Place::address),
+            block_size_tokens,
+            kv_block_count,
+            running_max,
+            kv_feed_live: known.feed_live,
+            role,
+            handoff: place.as_ref().and_then(|place| self.handoff(place)),
+            topology: worker.and_then(|worker| worker.topology.clone()),
+            room: self.room(role, configured, running_max, kv_tokens),
+            pool: PoolIndex(0),
+            tiers: known.tiers,
+        }
+    }
+
+    fn handoff(&self, place: &Place<'_>) -> Option<Handoff> {
+        let is_unknown = place.description.source == Some(KvSource::PushUnknown);
+        if is_unknown && self.flow.disaggregation.fallback == Fallback::TwoPhase {
+            // What a push connector answers can be handed on like a pull connector's (vLLM 0.32, `push_scheduler.py`).
+            return Some(Handoff::TwoPhase);
+        }
+        place.worker.registration.ranks.get(place.position)?.clone()
+    }
+
+    /// How much a rank may be given: what is configured for the worker, for its role, for all; then what its engine
+    /// declares.
+    fn room(
+        &self,
+        role: Role,
+        configured: Option<u32>,
+        declared: u32,
+        kv_tokens: u64,
+    ) -> RoomLimits {
+        let (queue, split) = (&self.flow.queue, &self.flow.disaggregation);
+        let (places, prefill_tokens, kv_use_percent) = match role {
+            Role::Both => (None, None, None),
+            Role::Prefill => (
+                split.prefill_concurrency_max,
+                split.prefill_tokens_max,
+                split.prefill_kv_use_percent,
+            ),
+            Role::Decode => (split.decode_concurrency_max, None, split.decode_kv_use_percent),
+        };
+        let percent = u64::from(kv_use_percent.unwrap_or(queue.kv_use_percent));
+        RoomLimits {
+            places_max: configured
+                .or(places)
+                .or(self.flow.rank_concurrency_max)
+                .or(Some(declared).filter(|max| *max > 0))
+                .unwrap_or(RANK_CONCURRENCY_UNKNOWN),
+            kv_tokens_max: kv_tokens.saturating_mul(percent) / 100,
+            prefill_tokens_max: u64::from(prefill_tokens.unwrap_or(queue.prefill_tokens_max)),
+        }
+    }
+
+    fn shown_model(&self, name: &Arc<str>) -> Model {
+        let mut model = Model {
+            name: Arc::clone(name),
+            card_json: "".into(),
+            ranks: Vec::new(),
+            pool: PoolIndex(0),
+            prefill_pool: None,
+            roots: Vec::new(),
+            guess_roots: GuessRoots::new(self.seed, name),
+            text: self.text_of(name),
+            is_adapter: false,
+        };
+        for (index, known) in self.ranks.iter().enumerate() {
+            let Some(worker) = self.workers.get(known.worker.index()) else { continue };
+            let Some(description) = &worker.description else { continue };
+            let Some(served) = serves(description, name) else { continue };
+            if Place::of(worker, known.number).is_none() {
+                continue;
+            }
+            model.ranks.extend(RankIndex::try_from_index(index));
+            model.is_adapter |= served.is_some_and(|served| served.parent.is_some());
+            if model.card_json.is_empty() {
+                model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
+            }
+            let root = BlockRoot {
+                block_size_tokens: self.shown_rank(known).block_size_tokens,
+                key: self.root_key(description, served, self.shown_rank(known).block_size_tokens),
+            };
+            if root.block_size_tokens > 0 && !model.roots.contains(&root) {
+                model.roots.push(root);
+            }
+        }
+        model
+    }
+
+    /// The text of the first configured worker that has one for the name. Workers of different engines prepare rich
+    /// chats in slightly different ways; a prompt is rendered once, before its worker is chosen, so for the others it
+    /// may match less than they hold.
+    fn text_of(&self, name: &str) -> Option<Arc<ModelText>> {
+        self.workers.iter().find_map(|worker| {
+            let served = serves(worker.description.as_ref()?, name)?;
+            let base = served.map_or_else(|| ANY_MODEL.into(), base_name);
+            worker.texts.get(&base)?.text.clone()
+        })
+    }
+
+    fn root_key(
+        &self,
+        description: &Description,
+        served: Option<&ServedModel>,
+        block_size_tokens: u32,
+    ) -> BlockKey {
+        let adapter = served.filter(|served| served.parent.is_some());
+        let name = RootName {
+            model: &root_model(description),
+            block_size_tokens,
+            lora: adapter.map_or("", |served| &served.name),
+            cache_salt: "",
+        };
+        BlockKey::root(self.seed, &name)
+    }
+}
+
+/// The name under which a worker's blocks are rooted: its first base model's. Other names of the same model share
+/// the engine's cache, so they share the root.
+pub(super) fn root_model(description: &Description) -> Arc<str> {
+    let base = description.models.iter().find(|model| model.parent.is_none());
+    base.map_or_else(|| ANY_MODEL.into(), |model| Arc::clone(&model.name))
+}
+
+/// The model whose text a name uses.
+fn base_name(served: &ServedModel) -> Arc<str> {
+    served.parent.as_deref().map_or_else(|| Arc::clone(&served.name), Into::into)
+}
+
+/// Does a worker serve that name? `Some(None)`: yes, because it takes any.
+fn serves<'a>(description: &'a Description, name: &str) -> Option<Option<&'a ServedModel>> {
+    if description.models.is_empty() {
+        return (name == ANY_MODEL).then_some(None);
+    }
+    description.models.iter().find(|model| &*model.name == name).map(Some)
+}

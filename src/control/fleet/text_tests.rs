@@ -1,0 +1,85 @@
+//! Which text a model has when workers differ.
+
+use super::*;
+use crate::chat::EngineRules;
+use crate::config::WorkerConfig;
+use crate::control::described::{DescribedRank, read_models};
+use crate::control::test_support::vocabulary;
+use crate::worker::{ModelText, Role};
+
+fn fleet() -> Fleet {
+    let worker = |url: &str| WorkerConfig { url: url.into(), ..WorkerConfig::default() };
+    let workers = ["http://a:1", "http://b:1"].map(worker).to_vec();
+    Fleet::new(&Config { workers, ..Config::default() }, KeySeed(3))
+}
+
+fn describe(fleet: &mut Fleet, worker: u16, dialect: Dialect, found: FoundText) {
+    let models = read_models(r#"{"data":[{"id":"m"}]}"#).unwrap().models;
+    let ranks = vec![DescribedRank::default()];
+    let description = Description {
+        dialect,
+        models,
+        ranks,
+        port_per_rank: false,
+        role: Role::Both,
+        source: None,
+    };
+    let texts = BTreeMap::from([("m".into(), found)]);
+    let address = SocketAddr::from(([127, 0, 0, 1], 9));
+    fleet.describe(WorkerIndex(worker), address, description, texts);
+}
+
+fn failed(note: &str) -> FoundText {
+    FoundText { text: None, note: note.into() }
+}
+
+fn loaded(note: &str) -> FoundText {
+    let text = ModelText {
+        vocabulary: Arc::new(vocabulary()),
+        chat_template: None,
+        rules: EngineRules::Vllm,
+    };
+    FoundText { text: Some(Arc::new(text)), note: note.into() }
+}
+
+#[test]
+fn a_model_of_two_engines_has_the_text_of_the_first_worker() {
+    let mut fleet = fleet();
+    let (of_first, of_second) = (loaded("n"), loaded("n"));
+    let shown = |fleet: &mut Fleet| fleet.snapshot().model("m").unwrap().1.text.clone();
+    let is = |shown: Option<Arc<ModelText>>, wanted: &FoundText| {
+        Arc::ptr_eq(&shown.unwrap(), wanted.text.as_ref().unwrap())
+    };
+    describe(&mut fleet, 1, Dialect::Sglang, of_second.clone());
+    assert!(is(shown(&mut fleet), &of_second), "the only one");
+    describe(&mut fleet, 0, Dialect::Vllm, failed("broken"));
+    assert!(is(shown(&mut fleet), &of_second), "the only one with a text");
+    describe(&mut fleet, 0, Dialect::Vllm, of_first.clone());
+    assert!(is(shown(&mut fleet), &of_first), "by configuration, not by who answered first");
+}
+
+#[test]
+fn the_log_has_a_text_once_per_change() {
+    let mut fleet = fleet();
+    let mut lines = Vec::new();
+    for (worker, found) in [
+        (0, failed("broken")),
+        (1, failed("broken")),
+        (0, failed("broken")),
+        (0, failed("worse")),
+        (1, failed("worse")),
+        (1, loaded("good")),
+        (0, loaded("good")),
+        (1, loaded("good")),
+    ] {
+        if !fleet.is_noted("m", &found.note) {
+            lines.push(found.note.clone());
+        }
+        describe(&mut fleet, worker, Dialect::Vllm, found);
+    }
+    assert_eq!(lines, ["broken", "worse", "good"]);
+    // Directories of their own: two texts side by side are no change.
+    describe(&mut fleet, 0, Dialect::Vllm, loaded("other"));
+    assert!(fleet.is_noted("m", "good") && fleet.is_noted("m", "other"));
+    assert!(!fleet.is_noted("n", "good"));
+}

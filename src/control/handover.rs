@@ -1,0 +1,421 @@
+//! How a prefill worker hands over what it has computed: from its configuration, its own answers, and its registry. Sans-IO:
+//! texts in, [`Handoff`]s out; [`super::registry`] asks.
+
+use super::described::SglangPlace;
+use crate::config::{
+    HandoffConfig, KvFlow, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole, WorkerUrl,
+};
+use crate::worker::{Bootstrap, Dialect, Handoff, MooncakeSource, PushSource, Role};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// SGLang's `--disaggregation-bootstrap-port` where nothing else is said (SGLang 0.5.23, `server_args.py`).
+const SGLANG_REGISTRY_PORT: u16 = 8_998;
+/// More ranks than this no deployment has.
+const DP_SIZE_MAX: u64 = 1 << 16;
+/// Longest engine id that a registry may name, in bytes.
+const ENGINE_ID_BYTES_MAX: usize = 256;
+
+/// Where a prefill worker's KV comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum KvSource {
+    /// Known from the start: of each rank, by position.
+    Known(Vec<Handoff>),
+    /// A push source of which something is not configured.
+    PushUnknown,
+    /// Known once all ranks stand in a registry.
+    Registry(Registry),
+}
+
+/// A registry of prefill ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Registry {
+    pub(super) kind: RegistryKind,
+    /// Where it is asked, `http://host:port`.
+    pub(super) base: String,
+    /// What decode workers are told: host, without brackets, and port.
+    pub(super) told: (Arc<str>, u16),
+    /// The host that they are told was configured: it has to have an address.
+    pub(super) host_is_configured: bool,
+    /// Numbers of the worker's ranks within its deployment, by position.
+    pub(super) ranks: Vec<u32>,
+}
+
+/// Whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RegistryKind {
+    Sglang,
+    Mooncake,
+}
+
+/// What can be used of a prefill worker now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Registration {
+    /// Of each rank, by position; `None` where it takes no traffic.
+    pub(super) ranks: Vec<Option<Handoff>>,
+    /// What is waited for, in words.
+    pub(super) lacks: Option<Arc<str>>,
+}
+
+/// Which legs the worker serves. What is configured wins; else SGLang's own word counts.
+pub(super) fn role(config: &WorkerConfig, told: Option<Role>) -> Role {
+    match config.role {
+        WorkerRole::Auto => told.unwrap_or_default(),
+        WorkerRole::Both => Role::Both,
+        WorkerRole::Prefill => Role::Prefill,
+        WorkerRole::Decode => Role::Decode,
+    }
+}
+
+/// Where the KV of a prefill worker with these ranks comes from. `asks`: registries may be asked.
+pub(super) fn source(
+    config: &WorkerConfig,
+    dialect: Dialect,
+    url: &WorkerUrl,
+    place: &SglangPlace,
+    ranks: &[u32],
+    asks: bool,
+) -> KvSource {
+    let handoff = &config.handoff;
+    match (dialect, handoff.kv_flow.unwrap_or_default()) {
+        (Dialect::Sglang, _) => {
+            let port = handoff.bootstrap_port.or(place.bootstrap_port);
+            if asks {
+                let port = port.unwrap_or(SGLANG_REGISTRY_PORT);
+                let told = (host(handoff.bootstrap_host.as_ref(), url), port);
+                // It listens where the worker does; decode workers may come by another network.
+                let base = base(&url.host, port);
+                return KvSource::Registry(registry(
+                    RegistryKind::Sglang,
+                    base,
+                    told,
+                    config,
+                    ranks,
+                ));
+            }
+            let dp_size = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+            let host = host(handoff.bootstrap_host.as_ref(), url);
+            let bootstrap = Bootstrap { host, port, dp_size, follows_room: true };
+            KvSource::Known(vec![Handoff::Bootstrap(bootstrap); ranks.len()])
+        }
+        (_, KvFlow::TwoPhase) => KvSource::Known(vec![Handoff::TwoPhase; ranks.len()]),
+        (_, KvFlow::Push) => match &handoff.kv_engine_id {
+            Some(id) => KvSource::Known(push(handoff, id, url, ranks)),
+            None => KvSource::PushUnknown,
+        },
+        (_, KvFlow::Mooncake) => {
+            let port = handoff.bootstrap_port.unwrap_or(MOONCAKE_PORT);
+            let told = (host(handoff.bootstrap_host.as_ref(), url), port);
+            let base = base(&told.0, port);
+            match (&handoff.kv_engine_id, asks) {
+                (Some(id), false) => KvSource::Known(
+                    ranks.iter().map(|rank| mooncake(&base, &id_of(id, *rank, ranks))).collect(),
+                ),
+                _ => {
+                    KvSource::Registry(registry(RegistryKind::Mooncake, base, told, config, ranks))
+                }
+            }
+        }
+    }
+}
+
+fn registry(
+    kind: RegistryKind,
+    base: String,
+    told: (Arc<str>, u16),
+    config: &WorkerConfig,
+    ranks: &[u32],
+) -> Registry {
+    let host_is_configured = config.handoff.bootstrap_host.is_some();
+    Registry { kind, base, told, host_is_configured, ranks: ranks.to_vec() }
+}
+
+/// The configured host, else the worker's; IPv6 without brackets.
+fn host(configured: Option<&String>, url: &WorkerUrl) -> Arc<str> {
+    let host = configured.map_or(&*url.host, |host| &**host);
+    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host).into()
+}
+
+fn base(host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("http://[{host}]:{port}")
+    } else {
+        format!("http://{host}:{port}")
+    }
+}
+
+/// vLLM with several ranks adds the rank to the engine id and to the port (vLLM 0.32, `v1/engine/core.py` and
+/// `nixl/base_scheduler.py`).
+fn push(handoff: &HandoffConfig, id: &str, url: &WorkerUrl, ranks: &[u32]) -> Vec<Handoff> {
+    let first = handoff.kv_port.unwrap_or(SIDE_CHANNEL_PORT);
+    let of_rank = |rank: &u32| {
+        let offset = if ranks.len() > 1 { u16::try_from(*rank).unwrap_or(u16::MAX) } else { 0 };
+        Handoff::Push(PushSource {
+            engine_id: id_of(id, *rank, ranks).into(),
+            host: host(handoff.kv_host.as_ref(), url),
+            port: first.saturating_add(offset),
+            tp_size: handoff.kv_tp_size.unwrap_or(1),
+            pp_size: handoff.kv_pp_size.unwrap_or(1),
+        })
+    };
+    ranks.iter().map(of_rank).collect()
+}
+
+fn id_of(id: &str, rank: u32, ranks: &[u32]) -> String {
+    if ranks.len() > 1 { format!("{id}_dp{rank}") } else { id.to_owned() }
+}
+
+fn mooncake(base: &str, engine_id: &str) -> Handoff {
+    let (bootstrap_addr, engine_id) = (base.into(), engine_id.into());
+    Handoff::Mooncake(MooncakeSource { bootstrap_addr, engine_id })
+}
+
+impl KvSource {
+    /// What can be used before anybody was asked.
+    pub(super) fn at_start(&self) -> Registration {
+        match self {
+            Self::Known(handoffs) => {
+                let ranks = handoffs.iter().cloned().map(Some).collect();
+                Registration { ranks, lacks: None }
+            }
+            Self::PushUnknown => Registration::lacking("`kv_engine_id` of its push connector"),
+            Self::Registry(registry) => {
+                Registration::lacking(&format!("the registry at {}", registry.base))
+            }
+        }
+    }
+}
+
+impl Registration {
+    /// Nothing can be used, for want of something.
+    pub(super) fn lacking(what: &str) -> Self {
+        Self { ranks: Vec::new(), lacks: Some(what.into()) }
+    }
+}
+
+impl Registry {
+    /// What it is asked: complete and well, it answers 200.
+    pub(super) const fn question(&self) -> &'static str {
+        match self.kind {
+            RegistryKind::Sglang => {
+                "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
+            }
+            RegistryKind::Mooncake => "/query",
+        }
+    }
+
+    /// Reads the answer.
+    pub(super) fn read(&self, body: &str) -> Registration {
+        match self.kind {
+            RegistryKind::Sglang => self.read_route(body),
+            RegistryKind::Mooncake => self.read_query(body),
+        }
+    }
+
+    /// `{"dp_size":1,"follow_bootstrap_room":true,...}` (SGLang 0.5.23, `disaggregation/common/conn.py`).
+    fn read_route(&self, body: &str) -> Registration {
+        let answer = serde_json::from_str::<Value>(body).unwrap_or(Value::Null);
+        let size = answer.get("dp_size").and_then(Value::as_u64);
+        let Some(dp_size) = size.filter(|size| (1..=DP_SIZE_MAX).contains(size)) else {
+            return Registration::lacking(&format!(
+                "the registry at {}: its answer names no number of ranks",
+                self.base
+            ));
+        };
+        let dp_size = u32::try_from(dp_size).unwrap_or(u32::MAX);
+        let follows_room =
+            answer.get("follow_bootstrap_room").and_then(Value::as_bool).unwrap_or(true);
+        let (host, port) = (Arc::clone(&self.told.0), Some(self.told.1));
+        let bootstrap = Bootstrap { host, port, dp_size, follows_room };
+        let of_rank = |rank: &u32| (*rank < dp_size).then(|| Handoff::Bootstrap(bootstrap.clone()));
+        self.registered(self.ranks.iter().map(of_rank).collect())
+    }
+
+    /// `{"0":{"engine_id":"...","worker_addr":{...}}}`, by the rank's position (vLLM 0.32, `mooncake_utils.py`).
+    fn read_query(&self, body: &str) -> Registration {
+        let entries = serde_json::from_str::<BTreeMap<String, Value>>(body).unwrap_or_default();
+        let of_rank = |(position, _): (usize, &u32)| {
+            let entry = entries.get(&position.to_string())?;
+            let id = entry.get("engine_id")?.as_str()?;
+            let is_usable = !id.is_empty() && id.len() <= ENGINE_ID_BYTES_MAX;
+            is_usable.then(|| mooncake(&self.base, id))
+        };
+        self.registered(self.ranks.iter().enumerate().map(of_rank).collect())
+    }
+
+    fn registered(&self, ranks: Vec<Option<Handoff>>) -> Registration {
+        let missing = ranks.iter().filter(|rank| rank.is_none()).count();
+        let lacks = (missing > 0).then(|| {
+            let all = ranks.len();
+            format!("the registry at {} lacks {missing} of {all} ranks", self.base).into()
+        });
+        Registration { ranks, lacks }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn worker(handoff: HandoffConfig) -> WorkerConfig {
+        WorkerConfig { role: WorkerRole::Prefill, handoff, ..WorkerConfig::default() }
+    }
+
+    fn found(
+        handoff: HandoffConfig,
+        dialect: Dialect,
+        url: &str,
+        port: Option<u16>,
+        ranks: &[u32],
+    ) -> KvSource {
+        let place = SglangPlace { bootstrap_port: port, ..SglangPlace::default() };
+        let url = WorkerUrl::parse(url).unwrap();
+        source(&worker(handoff), dialect, &url, &place, ranks, true)
+    }
+
+    fn of_registry(source: KvSource) -> Registry {
+        let KvSource::Registry(registry) = source else { panic!("{source:?}") };
+        registry
+    }
+
+    #[test]
+    fn what_is_configured_wins_over_what_is_told() {
+        let told = [None, Some(Role::Prefill), Some(Role::Decode)];
+        let auto = WorkerConfig::default();
+        assert_eq!(told.map(|told| role(&auto, told)), [Role::Both, Role::Prefill, Role::Decode]);
+        for (configured, wanted) in [
+            (WorkerRole::Both, Role::Both),
+            (WorkerRole::Prefill, Role::Prefill),
+            (WorkerRole::Decode, Role::Decode),
+        ] {
+            let config = WorkerConfig { role: configured, ..WorkerConfig::default() };
+            assert!(told.iter().all(|told| role(&config, *told) == wanted));
+        }
+    }
+
+    #[test]
+    fn registries_are_found_by_configuration_then_by_word_then_by_default() {
+        let sglang =
+            |handoff, url, told| of_registry(found(handoff, Dialect::Sglang, url, told, &[0]));
+        let none = HandoffConfig::default;
+        let usual = sglang(none(), "http://gpu1:30000", None);
+        assert_eq!((&*usual.base, usual.told), ("http://gpu1:8998", ("gpu1".into(), 8_998)));
+        let told = sglang(none(), "http://gpu1:30000", Some(30_000));
+        assert_eq!((&*told.base, told.told.1), ("http://gpu1:30000", 30_000));
+        let other = HandoffConfig {
+            bootstrap_host: Some("[fd00::2]".to_owned()),
+            bootstrap_port: Some(9),
+            ..none()
+        };
+        let given = sglang(other, "http://[fd00::1]:30000", Some(30_000));
+        assert_eq!(&*given.base, "http://[fd00::1]:9", "asked where the worker is");
+        assert_eq!(given.told, ("fd00::2".into(), 9), "told without brackets");
+        let flow = HandoffConfig { kv_flow: Some(KvFlow::Mooncake), ..none() };
+        let mooncake = of_registry(found(flow, Dialect::Vllm, "http://[::1]:8000", None, &[0]));
+        assert_eq!(&*mooncake.base, "http://[::1]:8998");
+    }
+
+    #[test]
+    fn a_prefill_rank_is_used_once_its_registry_is_whole() {
+        let registry = of_registry(found(
+            HandoffConfig::default(),
+            Dialect::Sglang,
+            "http://p:1",
+            Some(7),
+            &[0, 1],
+        ));
+        let read = |body: &str| registry.read(body);
+        let both = read(r#"{"attn_tp_size":1,"dp_size":2,"follow_bootstrap_room":true,"x":1}"#);
+        let bootstrap =
+            Bootstrap { host: "p".into(), port: Some(7), dp_size: 2, follows_room: true };
+        let handoff = Some(Handoff::Bootstrap(bootstrap.clone()));
+        assert_eq!(both, Registration { ranks: vec![handoff.clone(), handoff], lacks: None });
+        let free = read(r#"{"dp_size":3,"follow_bootstrap_room":false}"#);
+        let freely = Bootstrap { dp_size: 3, follows_room: false, ..bootstrap };
+        assert_eq!(free.ranks[1], Some(Handoff::Bootstrap(freely)));
+        let short = read(r#"{"dp_size":1}"#);
+        assert_eq!((short.ranks[0].is_some(), short.ranks[1].is_some()), (true, false));
+        assert!(short.lacks.unwrap().contains("lacks 1 of 2 ranks"));
+        for odd in
+            ["", "[]", "{}", r#"{"dp_size":0}"#, r#"{"dp_size":-1}"#, r#"{"dp_size":99999999}"#]
+        {
+            let odd = read(odd);
+            assert!(odd.ranks.is_empty() && odd.lacks.is_some(), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn mooncake_names_an_engine_for_every_rank() {
+        let flow = HandoffConfig { kv_flow: Some(KvFlow::Mooncake), ..HandoffConfig::default() };
+        let registry = of_registry(found(flow, Dialect::Vllm, "http://p:1", None, &[4, 5]));
+        let entry =
+            |id: &str| format!(r#"{{"engine_id":"{id}","worker_addr":{{"0":{{"0":"tcp://x"}}}}}}"#);
+        let whole = registry.read(&format!(r#"{{"0":{},"1":{}}}"#, entry("e0"), entry("e1")));
+        assert_eq!(whole.ranks[1], Some(mooncake("http://p:8998", "e1")));
+        assert_eq!(whole.lacks, None);
+        let half = registry.read(&format!(r#"{{"0":{}}}"#, entry("e0")));
+        assert_eq!((half.ranks[0].is_some(), half.ranks[1].is_some()), (true, false));
+        for odd in ["", "[]", r#"{"0":7}"#, r#"{"0":{"engine_id":""},"1":{}}"#] {
+            assert_eq!(registry.read(odd).ranks, [None, None], "{odd}");
+        }
+    }
+
+    #[test]
+    fn push_sources_of_several_ranks_are_numbered_as_vllm_does() {
+        let flow = |id: Option<&str>| HandoffConfig {
+            kv_flow: Some(KvFlow::Push),
+            kv_engine_id: id.map(str::to_owned),
+            kv_tp_size: Some(2),
+            ..HandoffConfig::default()
+        };
+        let shown = |source: KvSource| {
+            let KvSource::Known(handoffs) = source else { panic!("{source:?}") };
+            let shown = handoffs.into_iter().map(|handoff| {
+                let Handoff::Push(push) = handoff else { panic!("{handoff:?}") };
+                format!(
+                    "{} {}:{} {}x{}",
+                    push.engine_id, push.host, push.port, push.tp_size, push.pp_size
+                )
+            });
+            shown.collect::<Vec<_>>()
+        };
+        let of =
+            |ranks: &[u32]| shown(found(flow(Some("e")), Dialect::Vllm, "http://p:1", None, ranks));
+        assert_eq!(of(&[0]), ["e p:5600 2x1"]);
+        assert_eq!(of(&[3]), ["e p:5600 2x1"], "alone behind its URL: as configured");
+        assert_eq!(of(&[0, 1]), ["e_dp0 p:5600 2x1", "e_dp1 p:5601 2x1"]);
+        let unknown = found(flow(None), Dialect::Vllm, "http://p:1", None, &[0]);
+        assert_eq!(unknown, KvSource::PushUnknown);
+        assert!(unknown.at_start().lacks.is_some());
+    }
+
+    #[test]
+    fn without_questions_the_configuration_is_believed() {
+        let url = WorkerUrl::parse("http://p:1").unwrap();
+        let config = worker(HandoffConfig { bootstrap_port: Some(9), ..HandoffConfig::default() });
+        let place = SglangPlace::default();
+        let believed = source(&config, Dialect::Sglang, &url, &place, &[0, 1], false);
+        let bootstrap =
+            Bootstrap { host: "p".into(), port: Some(9), dp_size: 2, follows_room: true };
+        assert_eq!(believed, KvSource::Known(vec![Handoff::Bootstrap(bootstrap); 2]));
+        assert_eq!(believed.at_start().lacks, None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_of_a_registry_panics(body in "\\PC{0,80}", size in any::<i64>(), ranks in 0_u32..5) {
+            let ranks: Vec<u32> = (0..ranks).collect();
+            for dialect in [Dialect::Sglang, Dialect::Vllm] {
+                let flow = HandoffConfig { kv_flow: Some(KvFlow::Mooncake), ..HandoffConfig::default() };
+                let registry = of_registry(found(flow, dialect, "http://p:1", None, &ranks));
+                let read = registry.read(&body);
+                prop_assert!(read.ranks.len() <= ranks.len());
+                let sized = registry.read(&format!("{{\"dp_size\":{size},\"0\":{{\"engine_id\":{size}}}}}"));
+                let whole = sized.ranks.iter().flatten().count();
+                prop_assert!(whole == 0 || size > 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Keeps asking the registry of one prefill worker whether all its ranks can be reached through it. Part of the worker's
+//! probe; every question has the probe's time-out.
+
+use super::handover::{Registration, Registry};
+use super::http::Asker;
+use std::net::IpAddr;
+use tokio::net::lookup_host;
+use tracing::{info, warn};
+
+/// What is known of one registry, and what was said of it.
+#[derive(Debug)]
+pub(super) struct Registrar {
+    registry: Registry,
+    asker: Asker,
+    worker: String,
+    /// Failed questions in a row that take a registered worker out.
+    misses_max: u32,
+    told: Option<Registration>,
+    misses: u32,
+}
+
+/// One answer, or why there is none.
+#[derive(Debug)]
+enum Answer {
+    Read(Registration),
+    /// It says itself that it is not ready.
+    NotReady(String),
+    /// No answer.
+    Silent(String),
+}
+
+impl Registrar {
+    pub(super) fn new(registry: Registry, asker: Asker, worker: String, misses_max: u32) -> Self {
+        Self { registry, asker, worker, misses_max, told: None, misses: 0 }
+    }
+
+    /// True for the registry that this is about.
+    pub(super) fn is_for(&self, registry: &Registry) -> bool {
+        self.registry == *registry
+    }
+
+    /// True until every rank can be used.
+    pub(super) fn waits(&self) -> bool {
+        self.told.as_ref().is_none_or(|told| told.lacks.is_some())
+    }
+
+    /// Asks; what has changed since the last time, if anything.
+    pub(super) async fn ask(&mut self) -> Option<Registration> {
+        let answer = self.answer().await;
+        self.take(answer)
+    }
+
+    async fn answer(&self) -> Answer {
+        let host = &*self.registry.told.0;
+        let is_name = host.parse::<IpAddr>().is_err();
+        if self.registry.host_is_configured && is_name {
+            let found = lookup_host((host, self.registry.told.1)).await;
+            let address = found.map(|mut addresses| addresses.next());
+            match address {
+                Ok(Some(_)) => {}
+                Ok(None) => return Answer::NotReady(format!("the name {host} has no address")),
+                Err(error) => {
+                    return Answer::NotReady(format!("the name {host} is not found: {error}"));
+                }
+            }
+        }
+        match self.asker.get(self.registry.question()).await {
+            Ok(body) => Answer::Read(self.registry.read(&body)),
+            Err(error) if error.status().is_some() => Answer::NotReady(error.to_string()),
+            Err(error) => Answer::Silent(error.to_string()),
+        }
+    }
+
+    /// Decides what an answer means; logs each change once.
+    fn take(&mut self, answer: Answer) -> Option<Registration> {
+        let at = |why: &str| format!("the registry at {}: {why}", self.registry.base);
+        let now = match answer {
+            Answer::Read(registration) => registration,
+            Answer::NotReady(why) => Registration::lacking(&at(&why)),
+            Answer::Silent(why) => {
+                self.misses = self.misses.saturating_add(1);
+                if !self.waits() && self.misses < self.misses_max {
+                    return None;
+                }
+                Registration::lacking(&at(&why))
+            }
+        };
+        if now.lacks.is_none() {
+            self.misses = 0;
+        }
+        if self.told.as_ref() == Some(&now) {
+            return None;
+        }
+        let worker = &*self.worker;
+        match &now.lacks {
+            None => info!(worker, registry = self.registry.base, "prefill worker is registered"),
+            Some(lacks) => {
+                warn!(worker, "prefill worker gets no requests: it waits for {lacks}; trying on");
+            }
+        }
+        self.told = Some(now.clone());
+        Some(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::handover::RegistryKind;
+    use std::time::Duration;
+
+    fn registrar() -> Registrar {
+        let registry = Registry {
+            kind: RegistryKind::Sglang,
+            base: "http://p:8998".to_owned(),
+            told: ("p".into(), 8_998),
+            host_is_configured: false,
+            ranks: vec![0],
+        };
+        let asker =
+            Asker::new(reqwest::Client::new(), &registry.base, None, Duration::from_secs(1));
+        Registrar::new(registry, asker, "http://p:1".to_owned(), 2)
+    }
+
+    fn whole(registrar: &Registrar) -> Answer {
+        Answer::Read(registrar.registry.read(r#"{"dp_size":1}"#))
+    }
+
+    #[test]
+    fn readiness_is_told_once_and_lost_by_word_at_once_by_silence_later() {
+        let mut registrar = registrar();
+        let not_ready = || Answer::NotReady("status 503".to_owned());
+        let silent = || Answer::Silent("refused".to_owned());
+        let first = registrar.take(not_ready()).unwrap();
+        assert!(first.lacks.unwrap().contains("http://p:8998: status 503"));
+        assert!(registrar.take(not_ready()).is_none() && registrar.waits(), "said already");
+        let answer = whole(&registrar);
+        assert!(registrar.take(answer).unwrap().ranks[0].is_some() && !registrar.waits());
+        let answer = whole(&registrar);
+        assert!(registrar.take(answer).is_none());
+        assert!(registrar.take(silent()).is_none(), "one miss");
+        let answer = whole(&registrar);
+        assert!(registrar.take(answer).is_none(), "which is forgiven");
+        assert!(registrar.take(silent()).is_none());
+        assert!(registrar.take(silent()).unwrap().ranks.is_empty() && registrar.waits());
+        let answer = whole(&registrar);
+        assert!(registrar.take(answer).is_some());
+        assert!(registrar.take(not_ready()).unwrap().lacks.is_some(), "it restarted");
+    }
+}

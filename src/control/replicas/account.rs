@@ -1,0 +1,312 @@
+//! One limit of one rank among the replicas: how much of it this one may use. Sans-IO.
+//!
+//! Every rank has a *steward*, the same in everybody's eyes ([`steward`]), who alone gives its places out, so nobody has to
+//! guess what others are about to take. The rules that make the sum hold:
+//! - A replica uses at most what it is granted, and *claims* whatever it may still have: a claim falls only once the requests
+//!   above it have ended, one turn after the shards were told.
+//! - The steward counts the larger of grant and claim of each replica, and forgets a larger grant of before only when
+//!   the replica has *heard* of the smaller one and claims less.
+//! - It gives only what is left then, and only while everybody who knows the rank takes it for the steward, and
+//!   nobody hears a replica that it does not.
+//!
+//! So with stable membership claims are never more than the limit together, whatever is late or lost; what is lost costs use, not the
+//! limit. When replicas come, go or find each other again it may be exceeded by what they had already, until that has ended.
+
+use super::divide::{Wish, divide};
+use super::wire::ReplicaId;
+use crate::base::NanosSinceStart;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A replica that does not agree on the steward for so long is left out, its claim counted.
+const DISAGREED_MAX: Duration = Duration::from_secs(3);
+
+/// This replica's part in one limit of one rank.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    allowed: u64,
+    /// Of the others; only while this replica is the steward.
+    seats: Vec<Seat>,
+    disagreed_since: Option<NanosSinceStart>,
+}
+
+#[derive(Debug)]
+struct Seat {
+    replica: ReplicaId,
+    granted: u64,
+    /// What it may still have.
+    owed: u64,
+    /// Message that told of the last change of `granted`.
+    changed_seq: u64,
+}
+
+/// What this replica has and could use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    pub(super) id: ReplicaId,
+    pub(super) max: u64,
+    pub(super) held: u64,
+    pub(super) want: u64,
+    /// Most that it takes before it knows whether it is alone.
+    pub(super) unheard_max: Option<u64>,
+    /// No replica is known to exist of which nothing is known.
+    pub(super) knows_all: bool,
+    /// Number of the message that will tell of this turn.
+    pub(super) next_seq: u64,
+    pub(super) now: NanosSinceStart,
+}
+
+/// What another replica said that has a limit there too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Other {
+    pub(super) id: ReplicaId,
+    pub(super) held: u64,
+    pub(super) claim: u64,
+    pub(super) want: u64,
+    /// Its steward.
+    pub(super) by: ReplicaId,
+    /// What it lets this replica have, if it takes itself for the steward.
+    pub(super) grant: Option<u64>,
+    /// The last message of ours that it obeys.
+    pub(super) obeys_seq: u64,
+}
+
+/// What to tell the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) claim: u64,
+    pub(super) by: ReplicaId,
+    pub(super) grants: Vec<(ReplicaId, u64)>,
+}
+
+/// Who gives out the places of a rank: by the highest hash, so that ranks are spread over the replicas and most keep their
+/// steward when replicas come and go.
+pub(super) fn steward(
+    rank_hash: u64,
+    replicas: impl Iterator<Item = ReplicaId>,
+) -> Option<ReplicaId> {
+    let weight = |replica: &ReplicaId| {
+        let mut bytes = [0; 16];
+        let (left, right) = bytes.split_at_mut(8);
+        left.copy_from_slice(&rank_hash.to_le_bytes());
+        right.copy_from_slice(&replica.0.to_le_bytes());
+        (xxh3_64(&bytes), *replica)
+    };
+    replicas.max_by_key(weight)
+}
+
+impl Account {
+    /// What the shards may hold there from now on.
+    pub(super) const fn allowed(&self) -> u64 {
+        self.allowed
+    }
+
+    /// One turn: hears what the others said, decides, and says what to tell. To be called some milliseconds apart, so that
+    /// what shards took by the old allowance is in `held`.
+    pub(super) fn turn(&mut self, own: &Own, rank_hash: u64, others: &[Other]) -> Told {
+        let claim_before = own.held.max(self.allowed);
+        let ids = others.iter().map(|other| other.id).chain([own.id]);
+        let by = steward(rank_hash, ids).unwrap_or(own.id);
+        if others.is_empty() {
+            self.seats.clear();
+            self.disagreed_since = None;
+            self.allowed = own.unheard_max.unwrap_or(own.max).min(own.max);
+        } else if by == own.id {
+            self.lead(own, others, claim_before);
+        } else {
+            self.follow(own, others, by);
+        }
+        let claim = claim_before.max(self.allowed);
+        let obedient = |seat: &&Seat| {
+            others.iter().any(|other| other.id == seat.replica && other.by == own.id)
+        };
+        let grants = self.seats.iter().filter(obedient);
+        Told { claim, by, grants: grants.map(|seat| (seat.replica, seat.granted)).collect() }
+    }
+
+    fn follow(&mut self, own: &Own, others: &[Other], by: ReplicaId) {
+        self.seats.clear();
+        let granted = others.iter().find(|other| other.id == by).and_then(|other| other.grant);
+        match granted {
+            Some(granted) => {
+                self.disagreed_since = None;
+                self.allowed = granted.min(own.max);
+            }
+            None => {
+                self.allowed = self.allowed.min(own.max);
+                if self.is_hopeless(own.now) {
+                    let count = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(1);
+                    self.allowed = self.allowed.max((own.max / count).max(1));
+                }
+            }
+        }
+    }
+
+    fn lead(&mut self, own: &Own, others: &[Other], claim_before: u64) {
+        self.seats.retain(|seat| others.iter().any(|other| other.id == seat.replica));
+        for other in others {
+            self.hear(own.id, other);
+        }
+        let agreed = own.knows_all && others.iter().all(|other| other.by == own.id);
+        if agreed {
+            self.disagreed_since = None;
+        } else if !self.is_hopeless(own.now) {
+            self.allowed = self.allowed.min(own.max);
+            return;
+        }
+        let outside = others.iter().filter(|other| other.by != own.id);
+        let outside = outside.fold(0_u64, |sum, other| sum.saturating_add(other.claim));
+        let inside: Vec<&Other> = others.iter().filter(|other| other.by == own.id).collect();
+        let mut wishes = vec![Wish { want: own.want, held: own.held }];
+        wishes.extend(inside.iter().map(|other| Wish { want: other.want, held: other.held }));
+        let shares = divide(own.max.saturating_sub(outside), &wishes);
+        let own_share = shares.first().copied().unwrap_or(0).min(own.max);
+        let targets: Vec<(ReplicaId, u64)> = inside
+            .iter()
+            .zip(shares.iter().skip(1))
+            .map(|(other, share)| (other.id, *share))
+            .collect();
+        let count = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(1);
+        self.give(own, claim_before, own_share, &targets, own.max.max(count));
+    }
+
+    /// Takes in what a replica claims.
+    fn hear(&mut self, id: ReplicaId, other: &Other) {
+        let position = self.seats.iter().position(|seat| seat.replica == other.id);
+        let known = position.and_then(|position| self.seats.get_mut(position));
+        let fresh =
+            Seat { replica: other.id, granted: other.claim, owed: other.claim, changed_seq: 0 };
+        match known {
+            None => self.seats.push(fresh),
+            Some(seat) if other.by != id => *seat = fresh,
+            Some(seat) if other.obeys_seq >= seat.changed_seq => {
+                seat.owed = seat.granted.max(other.claim);
+            }
+            Some(seat) => seat.owed = seat.owed.max(seat.granted).max(other.claim),
+        }
+    }
+
+    /// Takes back what is too much, and gives out what is left.
+    fn give(
+        &mut self,
+        own: &Own,
+        claim_before: u64,
+        own_share: u64,
+        targets: &[(ReplicaId, u64)],
+        capacity: u64,
+    ) {
+        let target = |replica: ReplicaId| {
+            targets.iter().find(|(id, _)| *id == replica).map(|(_, share)| *share)
+        };
+        let mut used = claim_before;
+        for seat in &mut self.seats {
+            if let Some(share) = target(seat.replica).filter(|share| *share < seat.granted) {
+                seat.granted = share;
+                seat.changed_seq = own.next_seq;
+            }
+            used = used.saturating_add(seat.owed);
+        }
+        let mut free = capacity.saturating_sub(used);
+        // What this replica claims it may use again; more only of what is free.
+        self.allowed = own_share.min(claim_before.saturating_add(free));
+        free -= self.allowed.saturating_sub(claim_before);
+        for seat in &mut self.seats {
+            let Some(share) = target(seat.replica) else { continue };
+            let granted = share.min(seat.owed.saturating_add(free));
+            if granted > seat.granted {
+                free -= granted.saturating_sub(seat.owed);
+                seat.owed = seat.owed.max(granted);
+                seat.granted = granted;
+                seat.changed_seq = own.next_seq;
+            }
+        }
+    }
+
+    fn is_hopeless(&mut self, now: NanosSinceStart) -> bool {
+        now >= self.disagreed_since.get_or_insert(now).plus(DISAGREED_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: ReplicaId = ReplicaId(1);
+    const IT: ReplicaId = ReplicaId(2);
+
+    fn own(held: u64, want: u64, next_seq: u64) -> Own {
+        let now = NanosSinceStart(0);
+        Own { id: ME, max: 4, held, want, unheard_max: None, knows_all: true, next_seq, now }
+    }
+
+    fn other(claim: u64, want: u64, by: ReplicaId) -> Other {
+        Other { id: IT, held: 0, claim, want, by, grant: None, obeys_seq: 0 }
+    }
+
+    /// A hash for which this one is the steward of the two.
+    fn hash_of(wanted: ReplicaId) -> u64 {
+        (0..).find(|hash| steward(*hash, [ME, IT].into_iter()) == Some(wanted)).unwrap()
+    }
+
+    #[test]
+    fn alone_all_is_allowed() {
+        let mut account = Account::default();
+        let told = account.turn(&own(0, 0, 1), 7, &[]);
+        assert_eq!((account.allowed(), told.claim, told.by), (4, 4, ME));
+        let joining = Own { unheard_max: Some(1), ..own(0, 0, 2) };
+        account.turn(&joining, 7, &[]);
+        assert_eq!(account.allowed(), 1, "not before it knows that it is alone");
+    }
+
+    #[test]
+    fn a_steward_gives_when_all_agree_and_takes_back_when_heard() {
+        let hash = hash_of(ME);
+        let mut account = Account::default();
+        account.turn(&own(0, 0, 1), hash, &[]);
+        let told = account.turn(&own(0, 0, 2), hash, &[other(1, 4, IT)]);
+        assert_eq!((account.allowed(), told.grants.len()), (4, 0), "they do not agree yet");
+        let told = account.turn(&own(0, 0, 3), hash, &[other(1, 4, ME)]);
+        assert_eq!(account.allowed(), 0, "gives it up");
+        assert_eq!(told.grants, [(IT, 1)], "but only from the next turn on");
+        let told = account.turn(&own(0, 0, 4), hash, &[other(1, 4, ME)]);
+        assert_eq!((told.claim, told.grants), (0, vec![(IT, 4)]));
+        // Now this one wants half; the other has 4 until it says otherwise.
+        let told = account.turn(&own(0, 2, 5), hash, &[other(4, 4, ME)]);
+        assert_eq!((account.allowed(), told.grants), (0, vec![(IT, 2)]));
+        let late = Other { obeys_seq: 4, ..other(0, 4, ME) };
+        account.turn(&own(0, 2, 6), hash, &[late]);
+        assert_eq!(account.allowed(), 0, "it may not have heard of the smaller grant");
+        let heard = Other { obeys_seq: 5, ..other(3, 4, ME) };
+        account.turn(&own(0, 2, 7), hash, &[heard]);
+        assert_eq!(account.allowed(), 1, "heard, and three requests go on");
+        account.turn(&own(1, 2, 8), hash, &[Other { claim: 2, ..heard }]);
+        assert_eq!(account.allowed(), 2);
+    }
+
+    #[test]
+    fn a_follower_obeys_its_steward_alone() {
+        let hash = hash_of(IT);
+        let mut account = Account::default();
+        let says = |grant| Other { grant, ..other(4, 0, IT) };
+        let told = account.turn(&own(0, 4, 1), hash, &[says(None)]);
+        assert_eq!((account.allowed(), told.by), (0, IT));
+        account.turn(&own(0, 4, 2), hash, &[says(Some(3))]);
+        assert_eq!(account.allowed(), 3);
+        let told = account.turn(&own(3, 4, 3), hash, &[says(Some(1))]);
+        assert_eq!((account.allowed(), told.claim), (1, 3), "what runs is claimed until it ends");
+        let told = account.turn(&own(1, 4, 4), hash, &[says(Some(1))]);
+        assert_eq!(told.claim, 1);
+    }
+
+    #[test]
+    fn who_never_agrees_does_not_stop_the_others() {
+        let hash = hash_of(ME);
+        let mut account = Account::default();
+        let stubborn = other(1, 4, IT);
+        account.turn(&own(0, 4, 1), hash, &[stubborn]);
+        assert_eq!(account.allowed(), 0);
+        let later = Own { now: NanosSinceStart(3_000_000_000), ..own(0, 4, 2) };
+        account.turn(&later, hash, &[stubborn]);
+        assert_eq!(account.allowed(), 3, "its claim is left to it");
+    }
+}

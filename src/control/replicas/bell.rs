@@ -1,0 +1,87 @@
+//! Wakes the control plane when a shard opens or closes a rejection window. The protocol is that of `ring::Bell`, over a pair of
+//! sockets: tokio cannot watch an eventfd without unsafe code.
+
+use crate::ring::Bell;
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
+use tokio::net::UnixStream;
+
+/// The control plane's end of the bell.
+#[derive(Debug)]
+pub(super) struct EdgeBell {
+    bell: Arc<Bell>,
+    wakes: UnixStream,
+    seen: u64,
+}
+
+impl EdgeBell {
+    pub(super) fn new() -> io::Result<Self> {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        theirs.set_nonblocking(true)?;
+        let wakes = UnixStream::from_std(ours)?;
+        Ok(Self { bell: Arc::new(Bell::new(theirs.into())), wakes, seen: 0 })
+    }
+
+    /// The shards' end.
+    pub(super) fn shared(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
+
+    /// Resolves when `edges` has counted up since the last time. Cancel-safe: it may stay parked, then a wake waits in the
+    /// socket.
+    pub(super) async fn rung(&mut self, edges: impl Fn() -> u64) {
+        let mut wakes = [0; 64];
+        loop {
+            self.bell.park();
+            let count = edges();
+            if count != self.seen {
+                self.seen = count;
+                self.bell.unpark();
+                return;
+            }
+            if self.wakes.readable().await.is_err() {
+                // The reactor is gone, and so is this task in a moment.
+                return std::future::pending().await;
+            }
+            while self.wakes.try_read(&mut wakes).is_ok_and(|read| read > 0) {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::test_support::block_on_local;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn every_edge_wakes_and_nothing_else() {
+        block_on_local(async {
+            let mut bell = EdgeBell::new().unwrap();
+            let (shared, edges) = (bell.shared(), Arc::new(AtomicU64::new(0)));
+            let count = || edges.load(Ordering::Acquire);
+            assert!(timeout(Duration::from_millis(20), bell.rung(count)).await.is_err(), "quiet");
+            let counter = Arc::clone(&edges);
+            let (go, went) = std::sync::mpsc::channel::<()>();
+            let ringing = std::thread::spawn(move || {
+                while went.recv().is_ok() {
+                    counter.fetch_add(1, Ordering::Release);
+                    shared.ring();
+                }
+            });
+            for _ in 0..2_000 {
+                go.send(()).unwrap();
+                timeout(PATIENCE, bell.rung(count)).await.expect("a wake");
+            }
+            drop(go);
+            ringing.join().unwrap();
+            assert!(timeout(Duration::from_millis(20), bell.rung(count)).await.is_err());
+        });
+    }
+}

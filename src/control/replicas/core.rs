@@ -1,0 +1,448 @@
+//! One replica among others, without its sockets and clocks: messages and turns come in, messages and allowances go out.
+
+use super::account::{Account, Other, Own, Told, steward};
+use super::peers::{Heard, PeerRank, PeerUse, Peers};
+use super::tally::{Outcome, Tally};
+use super::wire::{Kind, Message, RankWord, ReplicaId, UseWord, WindowLeg, WindowWord, WireError};
+use crate::base::{NanosSinceStart, PoolIndex};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Everything is said again so often, changed or not.
+const FULL_PERIOD: Duration = Duration::from_secs(1);
+/// Shortest time from one turn to the next.
+const TURN_MIN: Duration = Duration::from_millis(5);
+/// The same while nothing changes, and while nobody listens.
+const TURN_IDLE: Duration = Duration::from_millis(20);
+const TURN_ALONE: Duration = Duration::from_millis(250);
+/// Further time per rank in the last message: ten thousand ranks a second at most.
+const TURN_PER_RANK: Duration = Duration::from_micros(100);
+/// Without a connection a replica counts as alone after this; connected, after the second.
+const JOIN_TIME_MAX: Duration = Duration::from_millis(500);
+const ANSWER_TIME_MAX: Duration = Duration::from_millis(150);
+/// A window that lasts so much longer than was told is told again.
+const LONGER_MIN: Duration = Duration::from_millis(50);
+
+/// What this router has on a rank at the moment of a turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LocalRank {
+    pub(super) places: Local,
+    pub(super) kv: Local,
+    pub(super) prefill: u64,
+}
+
+/// The same for one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Local {
+    /// 0: no limit.
+    pub(super) max: u64,
+    pub(super) held: u64,
+    pub(super) want: u64,
+}
+
+/// A window that this router has open.
+#[derive(Clone, Debug)]
+pub(super) struct LocalWindow {
+    pub(super) pool: PoolIndex,
+    pub(super) leg: WindowLeg,
+    pub(super) models: Vec<String>,
+    pub(super) until: NanosSinceStart,
+}
+
+/// What the shards are told of a rank: what counts as being held elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Elsewhere {
+    pub(super) places: u64,
+    pub(super) kv: u64,
+}
+
+/// A message to publish.
+pub(super) type Outgoing = (Kind, Vec<u8>);
+
+/// The whole of it.
+#[derive(Debug)]
+pub(super) struct Core {
+    id: ReplicaId,
+    name: String,
+    peers: Peers,
+    ranks: Vec<RankState>,
+    positions: HashMap<Arc<str>, Vec<(u32, usize)>>,
+    told_windows: Vec<LocalWindow>,
+    seq: u64,
+    full_at: NanosSinceStart,
+    turn_at: NanosSinceStart,
+    busy_until: NanosSinceStart,
+    /// When all who are there should have answered.
+    alone_at: NanosSinceStart,
+    /// As of this turn.
+    knows_all: bool,
+    tally: Tally,
+}
+
+#[derive(Debug)]
+struct RankState {
+    worker: Arc<str>,
+    dp: u32,
+    hash: u64,
+    /// Before, others that know the rank may not have said so.
+    heard_of_by: NanosSinceStart,
+    places: Account,
+    kv: Account,
+    /// As others were last told.
+    told: Option<RankWord>,
+}
+
+impl Core {
+    pub(super) fn new(id: ReplicaId, name: String, now: NanosSinceStart) -> Self {
+        Self {
+            id,
+            name,
+            peers: Peers::default(),
+            ranks: Vec::new(),
+            positions: HashMap::new(),
+            told_windows: Vec::new(),
+            seq: 0,
+            full_at: now,
+            turn_at: now,
+            busy_until: now,
+            alone_at: now.plus(JOIN_TIME_MAX),
+            knows_all: true,
+            tally: Tally::default(),
+        }
+    }
+
+    pub(super) const fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) const fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    pub(super) const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    pub(super) const fn tally_mut(&mut self) -> &mut Tally {
+        &mut self.tally
+    }
+
+    /// When the next turn is due.
+    pub(super) const fn turn_at(&self) -> NanosSinceStart {
+        self.turn_at
+    }
+
+    /// A rank that this router knows; they come in the order of their numbers and stay.
+    pub(super) fn add_rank(&mut self, worker: &Arc<str>, dp: u32, now: NanosSinceStart) {
+        let mut name = worker.as_bytes().to_vec();
+        name.extend_from_slice(&dp.to_le_bytes());
+        self.positions.entry(Arc::clone(worker)).or_default().push((dp, self.ranks.len()));
+        self.ranks.push(RankState {
+            worker: Arc::clone(worker),
+            dp,
+            hash: xxh3_64(&name),
+            heard_of_by: now.plus(ANSWER_TIME_MAX),
+            places: Account::default(),
+            kv: Account::default(),
+            told: None,
+        });
+        self.turn_at = now;
+        self.full_at = now;
+    }
+
+    pub(super) fn rank_count(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Connected, for the first time or again: asks the others for all they know.
+    pub(super) fn connected(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
+        self.alone_at = self.alone_at.min(now.plus(ANSWER_TIME_MAX));
+        self.full_at = now;
+        self.turn_at = now;
+        self.write(Kind::Hello, |_| ())
+    }
+
+    /// Nobody can be asked: this replica is alone until it is connected.
+    pub(super) fn unreachable(&mut self, now: NanosSinceStart) {
+        if self.alone_at > now {
+            self.alone_at = now;
+            self.turn_at = now;
+        }
+    }
+
+    /// Says goodbye.
+    pub(super) fn leave(&mut self) -> Option<Outgoing> {
+        self.write(Kind::Bye, |_| ())
+    }
+
+    /// A message from NATS. True if windows may have changed.
+    pub(super) fn hear(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
+        let Some(kind) = Kind::of_subject(subject) else {
+            self.tally.count(None, Outcome::Foreign);
+            return false;
+        };
+        let heard = match Message::decode(bytes) {
+            Ok(message) => {
+                self.tally.count_unknown_fields(message.unknown.len());
+                let positions = &self.positions;
+                let position = |worker: &str, dp: u32| {
+                    let ranks = positions.get(worker)?;
+                    ranks.iter().find(|(number, _)| *number == dp).map(|(_, position)| *position)
+                };
+                self.peers.hear(kind, &message, self.id, now, position)
+            }
+            Err(error) => {
+                let is_long = error == WireError::Oversized;
+                let outcome = if is_long { Outcome::Oversized } else { Outcome::Malformed };
+                Heard { outcome, wants_all: false, windows: false }
+            }
+        };
+        self.tally.count(Some(kind), heard.outcome);
+        if heard.wants_all {
+            self.full_at = now;
+            self.turn_at = now;
+        }
+        heard.windows
+    }
+
+    /// Until when others have a pool's window open.
+    pub(super) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
+        self.peers.window_until(leg, models)
+    }
+
+    /// Windows of this router that are open now. What changed is to be published at once.
+    pub(super) fn windows(
+        &mut self,
+        open: &[LocalWindow],
+        now: NanosSinceStart,
+    ) -> Option<Outgoing> {
+        let told = &self.told_windows;
+        let is_told = |window: &&LocalWindow| {
+            let before = told.iter().find(|before| before.pool == window.pool);
+            before.is_some_and(|before| window.until <= before.until.plus(LONGER_MIN))
+        };
+        let opened = open.iter().filter(|window| !is_told(window)).map(|w| (w.leg, word(w, now)));
+        let is_open = |pool| open.iter().any(|window| window.pool == pool);
+        let early = told.iter().filter(|before| before.until > now && !is_open(before.pool));
+        let closed = early.map(|before| {
+            (before.leg, WindowWord { models: before.models.clone(), remaining_ms: 0 })
+        });
+        let changed: Vec<(WindowLeg, WindowWord)> = opened.chain(closed).collect();
+        // What was told stays the measure of what is told again.
+        let kept = |window: &LocalWindow| {
+            let before = self.told_windows.iter().find(|before| before.pool == window.pool);
+            before.filter(|before| window.until <= before.until.plus(LONGER_MIN)).cloned()
+        };
+        self.told_windows =
+            open.iter().map(|window| kept(window).unwrap_or_else(|| window.clone())).collect();
+        if changed.is_empty() {
+            return None;
+        }
+        self.write(Kind::Window, |message| message.set_windows(changed))
+    }
+
+    /// One turn: decides how much of each rank this router may use, and says what changed. `local` has a value for each rank.
+    /// Returns the names of the replicas that are gone.
+    pub(super) fn turn(
+        &mut self,
+        local: &[LocalRank],
+        open: &[LocalWindow],
+        now: NanosSinceStart,
+    ) -> (Vec<String>, Option<Outgoing>) {
+        let gone = self.peers.forget_silent(now);
+        self.knows_all = now >= self.alone_at && self.peers.is_complete(self.id);
+        let heard: Vec<(ReplicaId, u64)> =
+            self.peers.iter().map(|(id, peer)| (id, peer.whole_seq)).collect();
+        let is_full = now >= self.full_at;
+        let mut words = Vec::new();
+        for position in 0..self.ranks.len().min(local.len()) {
+            let Some(local) = local.get(position) else { continue };
+            let word = self.turn_of(position, local, &heard, now);
+            let Some(rank) = self.ranks.get_mut(position) else { continue };
+            if is_full || rank.told.as_ref() != Some(&word) {
+                rank.told = Some(word.clone());
+                words.push(word);
+            }
+        }
+        self.pace(words.len(), is_full, now);
+        let is_needed = is_full || !words.is_empty() && !self.peers.is_empty();
+        let windows = if is_full {
+            open.iter().map(|window| (window.leg, self::word(window, now))).collect()
+        } else {
+            Vec::new()
+        };
+        if is_full {
+            self.told_windows = open.to_vec();
+        }
+        let message = is_needed.then(|| {
+            self.write(Kind::Load, |message| {
+                message.full = is_full;
+                message.heard = heard;
+                message.ranks = words;
+                message.set_windows(windows);
+            })
+        });
+        (gone, message.flatten())
+    }
+
+    fn pace(&mut self, words: usize, is_full: bool, now: NanosSinceStart) {
+        if is_full {
+            self.full_at = now.plus(FULL_PERIOD);
+        } else if words > 0 {
+            self.busy_until = now.plus(FULL_PERIOD);
+        }
+        let pause = match () {
+            () if self.peers.is_empty() => TURN_ALONE,
+            () if now >= self.busy_until => TURN_IDLE,
+            () => TURN_MIN,
+        };
+        let words = u32::try_from(words).unwrap_or(u32::MAX);
+        self.turn_at = now.plus(pause.max(TURN_PER_RANK.saturating_mul(words)));
+        if self.peers.is_empty() && self.alone_at > now {
+            self.turn_at = self.turn_at.min(self.alone_at);
+        }
+    }
+
+    fn turn_of(
+        &mut self,
+        position: usize,
+        local: &LocalRank,
+        heard: &[(ReplicaId, u64)],
+        now: NanosSinceStart,
+    ) -> RankWord {
+        let others_places = self.others(position, |rank| &rank.places);
+        let others_kv = self.others(position, |rank| &rank.kv);
+        let (id, next_seq, nobody) = (self.id, self.seq + 1, self.peers.is_empty());
+        let (alone_at, knows_all) = (self.alone_at, self.knows_all);
+        let Some(rank) = self.ranks.get_mut(position) else {
+            crate::base::count_broken_invariant();
+            return RankWord {
+                worker: String::new(),
+                dp: 0,
+                prefill: 0,
+                places: UseWord::default(),
+                kv: UseWord::default(),
+            };
+        };
+        let is_unheard = now < if nobody { alone_at } else { rank.heard_of_by };
+        let own = |of: &Local, unheard_max: u64| Own {
+            id,
+            max: of.max,
+            held: of.held,
+            want: of.want,
+            unheard_max: is_unheard.then_some(unheard_max),
+            knows_all,
+            next_seq,
+            now,
+        };
+        // One place, whatever the size of its request.
+        let places = use_word(
+            &local.places,
+            || rank.places.turn(&own(&local.places, 1), rank.hash, &others_places),
+            heard,
+        );
+        let kv = use_word(
+            &local.kv,
+            || rank.kv.turn(&own(&local.kv, u64::MAX), rank.hash, &others_kv),
+            heard,
+        );
+        RankWord {
+            worker: rank.worker.to_string(),
+            dp: rank.dp,
+            prefill: local.prefill,
+            places,
+            kv,
+        }
+    }
+
+    /// What those said who have a limit there too.
+    fn others(&self, position: usize, of: impl Fn(&PeerRank) -> &PeerUse) -> Vec<Other> {
+        let other = |(id, peer): (ReplicaId, &super::peers::Peer)| {
+            let said = of(peer.rank(position)?);
+            (said.max > 0).then_some(Other {
+                id,
+                held: said.held,
+                claim: said.claim,
+                want: said.want,
+                by: said.by,
+                grant: said.grant,
+                obeys_seq: peer.obeys_seq,
+            })
+        };
+        self.peers.iter().filter_map(other).collect()
+    }
+
+    /// What counts as held elsewhere on a rank, after a turn: the limit less what is allowed here; without a limit, what
+    /// the others have.
+    pub(super) fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
+        let Some(rank) = self.ranks.get(position) else { return Elsewhere::default() };
+        let reported = self.reported(position);
+        let less = |max: u64, account: &Account, reported: u64| {
+            if max == 0 { reported } else { max.saturating_sub(account.allowed()) }
+        };
+        Elsewhere {
+            places: less(local.places.max, &rank.places, reported.places),
+            kv: less(local.kv.max, &rank.kv, reported.kv),
+        }
+    }
+
+    /// What the other replicas have on a rank.
+    pub(super) fn reported(&self, position: usize) -> Elsewhere {
+        let ranks = self.peers.iter().filter_map(|(_, peer)| peer.rank(position));
+        ranks.fold(Elsewhere::default(), |sum, rank| Elsewhere {
+            places: sum.places.saturating_add(rank.places.held),
+            kv: sum.kv.saturating_add(rank.kv.held),
+        })
+    }
+
+    /// Who gives out the places of a rank.
+    pub(super) fn steward(&self, position: usize) -> Option<ReplicaId> {
+        let rank = self.ranks.get(position)?;
+        let others = self.others(position, |rank| &rank.places);
+        steward(rank.hash, others.iter().map(|other| other.id).chain([self.id]))
+    }
+
+    fn write(&mut self, kind: Kind, fill: impl FnOnce(&mut Message)) -> Option<Outgoing> {
+        self.seq += 1;
+        let mut message = Message {
+            replica: self.id,
+            name: self.name.clone(),
+            seq: self.seq,
+            ..Message::default()
+        };
+        fill(&mut message);
+        match message.encode() {
+            Ok(bytes) => Some((kind, bytes)),
+            Err(_) => {
+                self.tally.count(Some(kind), Outcome::TooLong);
+                None
+            }
+        }
+    }
+}
+
+fn word(window: &LocalWindow, now: NanosSinceStart) -> WindowWord {
+    let remaining_ms = window.until.since(now).div_ceil(1_000_000);
+    WindowWord { models: window.models.clone(), remaining_ms }
+}
+
+/// Without a limit there is nothing to divide.
+fn use_word(local: &Local, turn: impl FnOnce() -> Told, heard: &[(ReplicaId, u64)]) -> UseWord {
+    let held = local.held;
+    if local.max == 0 {
+        return UseWord { held, ..UseWord::default() };
+    }
+    let told = turn();
+    let number = |id: ReplicaId| {
+        heard.iter().position(|(replica, _)| *replica == id).map_or(0, |position| position + 1)
+    };
+    let grants = told.grants.iter().map(|(id, granted)| (number(*id), *granted)).collect();
+    let (claim, by) = (told.claim, number(told.by));
+    UseWord { held, max: local.max, claim, want: local.want, by, grants }
+}

@@ -1,0 +1,182 @@
+//! This router as its replicas should see it, read off the load board, and what they have, written to it.
+
+use super::core::{Core, Elsewhere, Local, LocalRank, LocalWindow};
+use super::wire::WindowLeg;
+use crate::base::{NanosSinceStart, PoolIndex, RankIndex};
+use crate::control::pools;
+use crate::worker::{FleetSnapshot, LoadBoard, OpenedBy, QueueCell, WorkerState};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Models that a window is named by; own models before adapters.
+const WINDOW_MODELS_MAX: usize = 64;
+/// A busy rank is wanted by so much more than is held, as a divisor of its limit: what comes next should find room.
+const HEADROOM: u64 = 8;
+/// A window of others is shortened only if it ends so much earlier: each report says anew how long it lasts, by its own
+/// delay wrong.
+const SHORTER_MIN: Duration = Duration::from_millis(50);
+
+fn leg(pool: PoolIndex) -> WindowLeg {
+    if pools::is_prefill(pool) { WindowLeg::Prefill } else { WindowLeg::Answer }
+}
+
+/// The fleet with what is in flight.
+#[derive(Debug)]
+pub(super) struct LocalView {
+    board: Arc<LoadBoard>,
+    fleet: Arc<FleetSnapshot>,
+    /// Usable ranks that share a rank's queue.
+    sharing: Vec<u64>,
+    written: Vec<Elsewhere>,
+    windows: HashMap<PoolIndex, NanosSinceStart>,
+    is_draining: bool,
+}
+
+impl LocalView {
+    pub(super) fn new(board: Arc<LoadBoard>) -> Self {
+        Self {
+            board,
+            fleet: Arc::default(),
+            sharing: Vec::new(),
+            written: Vec::new(),
+            windows: HashMap::new(),
+            is_draining: false,
+        }
+    }
+
+    /// Takes a new fleet; its ranks are those of before, and further ones.
+    pub(super) fn set_fleet(
+        &mut self,
+        fleet: &Arc<FleetSnapshot>,
+        core: &mut Core,
+        now: NanosSinceStart,
+    ) {
+        self.fleet = Arc::clone(fleet);
+        for rank in fleet.ranks.iter().skip(core.rank_count()) {
+            let worker = fleet.workers.get(rank.worker.index());
+            let authority =
+                worker.map_or_else(Arc::default, |worker| Arc::clone(&worker.authority));
+            core.add_rank(&authority, rank.dp_rank.0, now);
+        }
+        let usable = |index: &&RankIndex| {
+            fleet.rank(**index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+        };
+        let sharing = fleet.ranks.iter().enumerate().map(|(index, rank)| {
+            let index = RankIndex::try_from_index(index);
+            let is_pool = index
+                .and_then(|index| fleet.queue_of(index))
+                .is_some_and(|queue| queue.0 == rank.pool.0);
+            let pool = fleet.pool(rank.pool).filter(|_| is_pool);
+            let count = pool.map_or(1, |pool| pool.ranks.iter().filter(usable).count());
+            u64::try_from(count).unwrap_or(u64::MAX).max(1)
+        });
+        self.sharing = sharing.collect();
+    }
+
+    /// No new requests come.
+    pub(super) const fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    pub(super) fn fleet(&self) -> &FleetSnapshot {
+        &self.fleet
+    }
+
+    /// What is in flight on all ranks, in their order.
+    pub(super) fn ranks(&self) -> Vec<LocalRank> {
+        let indices = (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index);
+        indices.map(|index| self.rank(index)).collect()
+    }
+
+    fn rank(&self, index: RankIndex) -> LocalRank {
+        let Some(load) = self.board.rank(index) else { return LocalRank::default() };
+        let room = self.fleet.room(index);
+        let queue = self.fleet.queue_of(index).and_then(|queue| self.board.queue(queue));
+        let sharing = self.sharing.get(index.index()).copied().unwrap_or(1);
+        let waiting = u64::from(queue.map_or(0, QueueCell::waiting));
+        let waiting_tokens = queue.map_or(0, QueueCell::waiting_tokens);
+        let held = u64::from(load.in_flight());
+        let is_active = held > 0 || waiting > 0;
+        // Somebody waits beside an empty rank: the request is larger than what this replica may use of it.
+        let is_starved = held == 0 && waiting > 0;
+        let local = |max: u64, held: u64, waiting: u64| {
+            let headroom = if is_active && !self.is_draining { (max / HEADROOM).max(1) } else { 0 };
+            let want = held.saturating_add(waiting).saturating_add(headroom).min(max);
+            Local { max, held, want: if is_starved { max.saturating_add(1) } else { want } }
+        };
+        LocalRank {
+            places: local(u64::from(room.places_max), held, waiting.div_ceil(sharing)),
+            // Any of the ranks may get the largest of those who wait, so each is asked for all of them.
+            kv: local(room.kv_tokens_max, load.kv_tokens(), waiting_tokens),
+            prefill: load.prefill_tokens(),
+        }
+    }
+
+    /// Windows that this router has open.
+    pub(super) fn open_windows(&self, now: NanosSinceStart) -> Vec<LocalWindow> {
+        let windows = self.board.windows();
+        let open = |(pool, _)| {
+            let until = windows.open_here_until(pool, now)?;
+            Some(LocalWindow { pool, leg: leg(pool), models: self.models(pool), until })
+        };
+        self.fleet.used_pools().filter_map(open).collect()
+    }
+
+    fn models(&self, pool: PoolIndex) -> Vec<String> {
+        let named = |is_adapter: bool| {
+            let models = pools::models(&self.fleet, pool);
+            models.filter(move |(_, model)| model.is_adapter == is_adapter)
+        };
+        let names = named(false).chain(named(true)).map(|(_, model)| model.name.to_string());
+        names.take(WINDOW_MODELS_MAX).collect()
+    }
+
+    /// Tells the shards how much of each rank is not theirs, and those who wait if it became less.
+    pub(super) fn write_elsewhere(&mut self, core: &Core, ranks: &[LocalRank]) {
+        self.written.resize(ranks.len().max(self.written.len()), Elsewhere::default());
+        for (position, (local, written)) in ranks.iter().zip(&mut self.written).enumerate() {
+            let elsewhere = core.elsewhere(position, local);
+            let Some(index) = RankIndex::try_from_index(position) else { continue };
+            let Some(load) = self.board.rank(index) else { continue };
+            let before = std::mem::replace(written, elsewhere);
+            if before != elsewhere {
+                let places = u32::try_from(elsewhere.places).unwrap_or(u32::MAX);
+                load.set_elsewhere(places, elsewhere.kv);
+                if elsewhere.places < before.places || elsewhere.kv < before.kv {
+                    self.board.room_made(index);
+                }
+            }
+        }
+    }
+
+    /// Opens and closes the windows of others.
+    pub(super) fn write_windows(&mut self, core: &Core, now: NanosSinceStart) {
+        let windows = self.board.windows();
+        for (pool, _) in self.fleet.used_pools() {
+            let models: Vec<&str> =
+                pools::models(&self.fleet, pool).map(|(_, model)| &*model.name).collect();
+            let until = core.window_until(leg(pool), &models).filter(|until| *until > now);
+            let before = self.windows.get(&pool).copied().filter(|before| *before > now);
+            let is_shorter = match (before, until) {
+                (Some(before), Some(until)) => until.plus(SHORTER_MIN) < before,
+                (Some(_), None) => true,
+                (None, _) => false,
+            };
+            if is_shorter {
+                windows.close(pool, OpenedBy::Elsewhere, now);
+                self.windows.remove(&pool);
+            }
+            if let Some(until) = until {
+                windows.open(pool, OpenedBy::Elsewhere, now, until);
+                let latest = self.windows.entry(pool).or_insert(until);
+                *latest = until.max(*latest);
+            }
+        }
+    }
+
+    /// Openings and closings of windows by this router so far.
+    pub(super) fn edges(&self) -> u64 {
+        self.board.windows().edges()
+    }
+}

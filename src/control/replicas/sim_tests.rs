@@ -1,0 +1,432 @@
+//! Several replicas over a network that is late, loses and parts, in simulated time: what they hold together, and that they
+//! agree again.
+
+use super::core::{Core, Local, LocalRank, LocalWindow, Outgoing};
+use super::wire::{ReplicaId, WindowLeg};
+use crate::base::{NanosSinceStart, PoolIndex};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const RANKS: usize = 3;
+const KV_MAX: u64 = 1_000;
+const STEP: Duration = Duration::from_millis(1);
+
+struct Network {
+    random: fastrand::Rng,
+    delay_ms_max: u64,
+    loss_percent: u32,
+    /// Later messages may be earlier. NATS never does that to those of one sender.
+    is_disorderly: bool,
+    /// When the last message from one to the other arrives.
+    last_at: BTreeMap<(usize, usize), u64>,
+    /// Which side of a partition each node is on.
+    side: Vec<u8>,
+    under_way: BTreeMap<(u64, u64), (usize, String, Vec<u8>)>,
+    sent: u64,
+}
+
+struct Node {
+    core: Core,
+    is_up: bool,
+    /// Tokens and end of what runs, by rank.
+    running: Vec<Vec<(u64, NanosSinceStart)>>,
+    elsewhere: Vec<super::core::Elsewhere>,
+    /// Requests that wait, for any rank.
+    waiting: u64,
+    /// How many wait always.
+    load: u64,
+    windows: Vec<LocalWindow>,
+    done: u64,
+}
+
+struct Sim {
+    nodes: Vec<Node>,
+    network: Network,
+    places_max: u64,
+    lasting_ms_max: u64,
+    tokens_min: u64,
+    tokens_max: u64,
+    now: NanosSinceStart,
+    /// Most that ran at once on a rank since the last look.
+    peak_places: u64,
+    peak_tokens: u64,
+}
+
+impl Sim {
+    fn new(seed: u64, places_max: u64) -> Self {
+        Self {
+            nodes: Vec::new(),
+            network: Network {
+                random: fastrand::Rng::with_seed(seed),
+                delay_ms_max: 3,
+                loss_percent: 0,
+                is_disorderly: false,
+                last_at: BTreeMap::new(),
+                side: Vec::new(),
+                under_way: BTreeMap::new(),
+                sent: 0,
+            },
+            places_max,
+            lasting_ms_max: 100,
+            tokens_min: 1,
+            tokens_max: 100,
+            now: NanosSinceStart(1),
+            peak_places: 0,
+            peak_tokens: 0,
+        }
+    }
+
+    fn join(&mut self) -> usize {
+        let number = self.nodes.len();
+        let id = ReplicaId(self.network.random.u64(1..));
+        let mut core = Core::new(id, format!("node-{number}"), self.now);
+        for rank in 0..RANKS {
+            core.add_rank(&Arc::from(format!("engine-{rank}:8000")), 0, self.now);
+        }
+        self.nodes.push(Node {
+            core,
+            is_up: true,
+            running: vec![Vec::new(); RANKS],
+            elsewhere: vec![super::core::Elsewhere::default(); RANKS],
+            waiting: 0,
+            load: 0,
+            windows: Vec::new(),
+            done: 0,
+        });
+        self.network.side.push(0);
+        let hello = self.nodes[number].core.connected(self.now);
+        self.send(number, hello);
+        self.turn(number);
+        number
+    }
+
+    fn send(&mut self, from: usize, message: Option<Outgoing>) {
+        let Some((kind, bytes)) = message else { return };
+        let network = &mut self.network;
+        for to in 0..self.nodes.len() {
+            let is_lost = network.random.u32(0..100) < network.loss_percent;
+            if to == from || is_lost || network.side[to] != network.side[from] {
+                continue;
+            }
+            let late = network.random.u64(0..=network.delay_ms_max * 1_000_000);
+            network.sent += 1;
+            let last_at = network.last_at.entry((from, to)).or_default();
+            let at = self.now.0 + late;
+            *last_at = if network.is_disorderly { at } else { at.max(*last_at) };
+            let key = (*last_at, network.sent);
+            network.under_way.insert(key, (to, kind.subject("test"), bytes.clone()));
+        }
+    }
+
+    fn turn(&mut self, number: usize) {
+        let (now, places_max) = (self.now, self.places_max);
+        let node = &mut self.nodes[number];
+        let local: Vec<LocalRank> = (0..RANKS).map(|rank| node.local(rank, places_max)).collect();
+        let windows: Vec<LocalWindow> =
+            node.windows.iter().filter(|window| window.until > now).cloned().collect();
+        let edge = node.core.windows(&windows, now);
+        let (_, load) = node.core.turn(&local, &windows, now);
+        for (rank, local) in local.iter().enumerate() {
+            node.elsewhere[rank] = node.core.elsewhere(rank, local);
+        }
+        self.send(number, edge);
+        self.send(number, load);
+    }
+
+    /// Runs so long, and looks after each step.
+    fn run(&mut self, time: Duration) {
+        let end = self.now.plus(time);
+        while self.now < end {
+            self.now = self.now.plus(STEP);
+            let later = self.network.under_way.split_off(&(self.now.0, u64::MAX));
+            for (_, (to, subject, bytes)) in std::mem::replace(&mut self.network.under_way, later) {
+                if self.nodes[to].is_up {
+                    self.nodes[to].core.hear(&subject, &bytes, self.now);
+                }
+            }
+            for number in 0..self.nodes.len() {
+                if self.nodes[number].is_up {
+                    self.serve(number);
+                    if self.nodes[number].core.turn_at() <= self.now {
+                        self.turn(number);
+                    }
+                }
+            }
+            self.look();
+        }
+    }
+
+    /// What the shards of a node do in a step.
+    fn serve(&mut self, number: usize) {
+        let now = self.now;
+        let node = &mut self.nodes[number];
+        for running in &mut node.running {
+            let before = running.len();
+            running.retain(|(_, end)| *end > now);
+            node.done += (before - running.len()) as u64;
+        }
+        node.waiting = node.load;
+        for rank in 0..RANKS {
+            while node.waiting > 0 {
+                let tokens = self.network.random.u64(self.tokens_min..=self.tokens_max);
+                let (places, held) = node.held(rank);
+                let elsewhere = node.elsewhere[rank];
+                let is_empty = places + elsewhere.places == 0;
+                let fits = is_empty || held + elsewhere.kv + tokens <= KV_MAX;
+                if places + elsewhere.places >= self.places_max || !fits {
+                    break;
+                }
+                let lasting = self.network.random.u64(1..=self.lasting_ms_max);
+                node.running[rank].push((tokens, now.plus(Duration::from_millis(lasting))));
+                node.waiting -= 1;
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        for rank in 0..RANKS {
+            let alive = self.nodes.iter().filter(|node| node.is_up).map(|node| node.held(rank));
+            let (places, tokens) = alive.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1));
+            self.peak_places = self.peak_places.max(places);
+            self.peak_tokens = self.peak_tokens.max(tokens);
+        }
+    }
+
+    fn forget_peaks(&mut self) {
+        (self.peak_places, self.peak_tokens) = (0, 0);
+    }
+
+    fn held(&self, node: usize) -> u64 {
+        (0..RANKS).map(|rank| self.nodes[node].held(rank).0).sum()
+    }
+
+    fn knows_window(&self, node: usize) -> bool {
+        let until = self.nodes[node].core.window_until(WindowLeg::Answer, &["m"]);
+        until.is_some_and(|until| until > self.now)
+    }
+
+    fn open_window(&mut self, node: usize, lasting: Duration) {
+        let until = self.now.plus(lasting);
+        let leg = WindowLeg::Answer;
+        let window = LocalWindow { pool: PoolIndex(0), leg, models: vec!["m".to_owned()], until };
+        self.nodes[node].windows = vec![window];
+        let open = self.nodes[node].windows.clone();
+        let edge = self.nodes[node].core.windows(&open, self.now);
+        self.send(node, edge);
+    }
+}
+
+impl Node {
+    fn held(&self, rank: usize) -> (u64, u64) {
+        let running = &self.running[rank];
+        (running.len() as u64, running.iter().map(|(tokens, _)| tokens).sum())
+    }
+
+    fn local(&self, rank: usize, places_max: u64) -> LocalRank {
+        let (places, tokens) = self.held(rank);
+        let is_active = places > 0 || self.waiting > 0;
+        let want = |max: u64, held: u64, waiting: u64| {
+            let headroom = if is_active { (max / 8).max(1) } else { 0 };
+            let is_starved = places == 0 && self.waiting > 0;
+            let want = (held + waiting + headroom).min(max);
+            Local { max, held, want: if is_starved { max + 1 } else { want } }
+        };
+        LocalRank {
+            places: want(places_max, places, self.waiting.div_ceil(RANKS as u64)),
+            kv: want(KV_MAX, tokens, self.waiting * 50),
+            prefill: 0,
+        }
+    }
+}
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// The bound: never more than the limit (or one each) while the same replicas are there, whatever is late, lost or
+    /// out of order, from idle to overload and back.
+    #[test]
+    fn the_limit_holds_in_sum(
+        seed in any::<u64>(),
+        count in 2_usize..6,
+        places_max in 1_u64..12,
+        delay_ms_max in 0_u64..60,
+        loss_percent in 0_u32..30,
+        is_disorderly in any::<bool>(),
+        loads in proptest::collection::vec(proptest::collection::vec(0_u64..40, 5), 6),
+    ) {
+        let mut sim = Sim::new(seed, places_max);
+        for _ in 0..count {
+            sim.join();
+        }
+        sim.run(ms(2_000));
+        sim.network.delay_ms_max = delay_ms_max;
+        sim.network.loss_percent = loss_percent;
+        sim.network.is_disorderly = is_disorderly;
+        for loads in loads {
+            for (node, load) in sim.nodes.iter_mut().zip(loads) {
+                node.load = load;
+            }
+            sim.run(ms(300));
+        }
+        prop_assert!(
+            sim.peak_places <= places_max.max(count as u64),
+            "{} places of {}", sim.peak_places, places_max
+        );
+        prop_assert!(sim.peak_tokens <= KV_MAX, "{} tokens", sim.peak_tokens);
+    }
+
+    /// While they come, one each may be too many; after that the limit holds again.
+    #[test]
+    fn joining_costs_one_place_each(
+        seed in any::<u64>(),
+        count in 2_usize..6,
+        places_max in 1_u64..12,
+        delay_ms_max in 0_u64..40,
+    ) {
+        let mut sim = Sim::new(seed, places_max);
+        sim.network.delay_ms_max = delay_ms_max;
+        for number in 0..count {
+            sim.join();
+            sim.nodes[number].load = 30;
+            let pause = sim.network.random.u64(0..700);
+            sim.run(ms(if number == 0 { 800 } else { pause }));
+        }
+        let most = places_max + count as u64 - 1;
+        prop_assert!(sim.peak_places <= most, "{} of {most}", sim.peak_places);
+        sim.run(ms(2_000));
+        sim.forget_peaks();
+        sim.run(ms(1_000));
+        prop_assert!(sim.peak_places <= places_max.max(count as u64));
+    }
+
+    /// Parted, each side goes on alone; together again they come back under the limit, and to agreement.
+    #[test]
+    fn a_partition_heals(seed in any::<u64>(), count in 2_usize..5, places_max in 1_u64..12) {
+        let mut sim = Sim::new(seed, places_max);
+        for number in 0..count {
+            sim.join();
+            sim.nodes[number].load = 30;
+        }
+        sim.run(ms(1_000));
+        sim.network.side[0] = 1;
+        sim.run(ms(4_000));
+        prop_assert_eq!(sim.nodes[0].core.peers().len(), 0);
+        prop_assert_eq!(sim.held(0), places_max * RANKS as u64, "alone it has all");
+        sim.network.side[0] = 0;
+        let hello = { let now = sim.now; sim.nodes[0].core.connected(now) };
+        sim.send(0, hello);
+        sim.run(ms(1_000));
+        sim.forget_peaks();
+        sim.run(ms(1_000));
+        let bound = places_max.max(count as u64);
+        prop_assert!(sim.peak_places <= bound, "{} of {bound}", sim.peak_places);
+        for node in &sim.nodes {
+            prop_assert_eq!(node.core.peers().len(), count - 1);
+        }
+    }
+}
+
+#[test]
+fn what_one_does_not_use_another_gets_and_gives_back() {
+    let mut sim = Sim::new(7, 8);
+    for _ in 0..4 {
+        sim.join();
+    }
+    sim.run(ms(1_000));
+    sim.nodes[0].load = 100;
+    sim.run(ms(500));
+    assert_eq!(sim.held(0), 8 * RANKS as u64, "all to the busy one");
+    for node in &mut sim.nodes {
+        node.load = 100;
+    }
+    sim.run(ms(500));
+    let held: Vec<u64> = (0..4).map(|node| sim.held(node)).collect();
+    assert_eq!(held, [2 * RANKS as u64; 4], "even shares under even load");
+    assert!(sim.peak_places <= 8, "{}", sim.peak_places);
+    // Little is lost to asking and giving back.
+    for node in &mut sim.nodes {
+        node.done = 0;
+    }
+    sim.run(ms(4_000));
+    let done: u64 = sim.nodes.iter().map(|node| node.done).sum();
+    let possible = 8 * RANKS as u64 * 4_000 / 51;
+    assert!(done * 100 >= possible * 90, "{done} of {possible}");
+}
+
+#[test]
+fn a_request_larger_than_the_whole_cache_gets_an_empty_rank() {
+    let mut sim = Sim::new(3, 100);
+    for _ in 0..3 {
+        sim.join();
+    }
+    sim.run(ms(1_000));
+    sim.nodes[0].load = 4;
+    sim.run(ms(500));
+    sim.nodes[0].load = 0;
+    sim.tokens_min = 2 * KV_MAX;
+    sim.tokens_max = 2 * KV_MAX;
+    sim.nodes[2].load = 1;
+    sim.run(ms(300));
+    assert!(sim.nodes[2].done > 0, "{:?}", sim.nodes[2].elsewhere);
+    assert!(sim.peak_tokens == 2 * KV_MAX, "one at a time");
+}
+
+#[test]
+fn the_dead_and_the_leaving_are_forgotten() {
+    let mut sim = Sim::new(5, 6);
+    for number in 0..3 {
+        sim.join();
+        sim.nodes[number].load = 30;
+    }
+    sim.run(ms(1_000));
+    sim.open_window(0, ms(60_000));
+    sim.run(ms(50));
+    assert!(sim.knows_window(1) && sim.knows_window(2));
+    sim.nodes[0].is_up = false;
+    sim.run(ms(2_000));
+    assert!(sim.knows_window(1), "silent is not dead");
+    sim.run(ms(1_500));
+    assert!(!sim.knows_window(1) && !sim.knows_window(2));
+    assert_eq!(sim.held(1) + sim.held(2), 6 * RANKS as u64, "its places are given to the others");
+    let bye = sim.nodes[1].core.leave();
+    sim.nodes[1].is_up = false;
+    sim.send(1, bye);
+    sim.run(ms(200));
+    assert_eq!(sim.held(2), 6 * RANKS as u64);
+    assert!(sim.nodes[2].core.peers().is_empty());
+}
+
+#[test]
+fn windows_are_told_at_once_to_late_joiners_and_after_a_loss() {
+    let mut sim = Sim::new(9, 4);
+    sim.join();
+    sim.join();
+    sim.run(ms(1_000));
+    sim.open_window(0, ms(900));
+    sim.run(ms(4));
+    assert!(sim.knows_window(1), "within the network's delay");
+    sim.join();
+    sim.run(ms(20));
+    assert!(sim.knows_window(2), "a late joiner");
+    sim.nodes[0].windows.clear();
+    let now = sim.now;
+    let edge = sim.nodes[0].core.windows(&[], now);
+    sim.send(0, edge);
+    sim.run(ms(4));
+    assert!(!sim.knows_window(1) && !sim.knows_window(2), "closed early");
+    sim.network.loss_percent = 100;
+    sim.open_window(0, ms(3_000));
+    sim.run(ms(4));
+    assert!(!sim.knows_window(1));
+    sim.network.loss_percent = 0;
+    sim.run(ms(1_100));
+    assert!(sim.knows_window(1), "the next full report");
+    sim.run(ms(2_000));
+    assert!(!sim.knows_window(1), "it ends by the clock");
+}

@@ -1,0 +1,73 @@
+//! What became of the messages, for `/metrics`.
+
+use super::wire::Kind;
+use std::collections::BTreeMap;
+
+/// What became of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Outcome {
+    /// Handed to the NATS client.
+    Sent,
+    /// Not connected, or the client is behind: not sent.
+    Dropped,
+    /// Too long to send.
+    TooLong,
+    /// Too long to read.
+    Oversized,
+    /// Heard.
+    Taken,
+    /// No message.
+    Malformed,
+    /// Of another version, or of an unknown kind.
+    Foreign,
+    /// This replica's own.
+    Own,
+    /// Older than what was heard.
+    Stale,
+    /// Of a replica too many.
+    TooMany,
+}
+
+/// Counts; few, whatever comes.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    counts: BTreeMap<(Option<Kind>, Outcome), u64>,
+    unknown_fields: u64,
+}
+
+impl Outcome {
+    /// Labels `direction` and `result` of metrics.
+    pub(super) const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Sent => ("out", "ok"),
+            Self::Dropped => ("out", "dropped"),
+            Self::TooLong => ("out", "oversized"),
+            Self::Oversized => ("in", "oversized"),
+            Self::Taken => ("in", "ok"),
+            Self::Malformed => ("in", "malformed"),
+            Self::Foreign => ("in", "foreign"),
+            Self::Own => ("in", "own"),
+            Self::Stale => ("in", "stale"),
+            Self::TooMany => ("in", "too_many"),
+        }
+    }
+}
+
+impl Tally {
+    /// Counts a message; `None` for one of no known kind.
+    pub(super) fn count(&mut self, kind: Option<Kind>, outcome: Outcome) {
+        *self.counts.entry((kind, outcome)).or_default() += 1;
+    }
+
+    pub(super) fn count_unknown_fields(&mut self, count: usize) {
+        self.unknown_fields += u64::try_from(count).unwrap_or(u64::MAX);
+    }
+
+    pub(super) const fn unknown_fields(&self) -> u64 {
+        self.unknown_fields
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Option<Kind>, Outcome, u64)> {
+        self.counts.iter().map(|((kind, outcome), count)| (*kind, *outcome, *count))
+    }
+}

@@ -1,0 +1,337 @@
+//! What replicas say to each other, and how it is written. Sans-IO.
+//!
+//! # Subjects
+//! | subject | when | what it says |
+//! |---|---|---|
+//! | `<prefix>.v1.window` | a rejection window opens or closes | `windows`: these and no others changed |
+//! | `<prefix>.v1.load` | every second (`full`), and within milliseconds of a change | `ranks`, in a full one all of them, and all open `windows` |
+//! | `<prefix>.v1.hello` | a replica came, or is connected again | nothing more; everybody answers with a full load |
+//! | `<prefix>.v1.bye` | a replica drains | nothing more; it is forgotten at once |
+//!
+//! The version is in the subject: replicas of another one do not disturb, they are counted. Within a version fields are only
+//! ever added; unknown ones are ignored and counted.
+//!
+//! # Messages
+//! JSON: an operator reads it with `nats sub 'forebay.>'`, any language writes it, and at a few hundred messages a second
+//! its cost is that of some requests. `replica` is a process (random, new with each start), `name` is for people, `seq` counts
+//! the messages of that process, whatever their subject. Times are relative: nobody compares clocks.
+//!
+//! A window opens, one closes early:
+//! ```json
+//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":17,"windows":[{"models":["llama","llama-lora"],"remaining_ms":1000}]}
+//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":18,"windows":[{"models":["llama","llama-lora"],"remaining_ms":0}]}
+//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":20,"prefill_windows":[{"models":["llama"],"remaining_ms":700}]}
+//! ```
+//! Windows of ranks that prefill for others stand in `prefill_windows` instead. A pool is named by its models, an engine's rank by the authority of its worker's URL and its `dp` number: replicas have
+//! to be configured with the same URLs. Load:
+//! ```json
+//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":19,"heard":[["00000000000000a7",230]],
+//!  "ranks":[{"worker":"10.0.0.5:8000","dp":0,"prefill":512,
+//!            "places":{"held":3,"max":4,"claim":4,"want":5,"grants":[[1,0]]},
+//!            "kv":{"held":9000,"max":64000,"claim":32000,"want":17000,"by":1}}]}
+//! ```
+//! - `heard`: of which replica everything up to which `seq` was heard and obeyed. In what follows 0 stands for the sender, 1 for
+//!   the first of `heard`, and so on.
+//! - `held`: requests (`places`) or tokens (`kv`) that this replica has there. `max`: what the rank may be given in all; 0 or
+//!   absent: no limit, and the next four mean nothing.
+//! - `claim`: the sender will not go above this before it says more. `want`: what it could use; more than `max`: it needs the
+//!   rank to itself.
+//! - `by`: whom the sender takes for the rank's steward. `grants`: the sender is it, and lets these have so much.
+//! - `prefill`: prompt tokens sent and not yet answered.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::fmt;
+use thiserror::Error;
+
+/// Longest message that is read or written.
+pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Longest name of a replica, worker or model.
+const NAME_BYTES_MAX: usize = 512;
+/// Part of every subject.
+const VERSION: &str = "v1";
+
+/// One process.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::control) struct ReplicaId(pub(super) u64);
+
+/// What a message is about: the last word of its subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Window,
+    Load,
+    Hello,
+    Bye,
+}
+
+/// Any message.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Message {
+    pub(super) replica: ReplicaId,
+    pub(super) name: String,
+    pub(super) seq: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) full: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) heard: Vec<(ReplicaId, u64)>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) ranks: Vec<RankWord>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) windows: Vec<WindowWord>,
+    /// Of the ranks that prefill for others. A field of its own: who does not know it must not take them for the models'.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) prefill_windows: Vec<WindowWord>,
+    /// Fields of a later time.
+    #[serde(flatten)]
+    pub(super) unknown: Map<String, Value>,
+}
+
+/// Which of a model's pools a window closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WindowLeg {
+    /// Ranks that answer clients.
+    Answer,
+    /// Ranks that prefill for them.
+    Prefill,
+}
+
+impl WindowLeg {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Answer => "answer",
+            Self::Prefill => "prefill",
+        }
+    }
+}
+
+/// A pool's window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WindowWord {
+    pub(super) models: Vec<String>,
+    pub(super) remaining_ms: u64,
+}
+
+/// What a replica has on a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RankWord {
+    pub(super) worker: String,
+    #[serde(default)]
+    pub(super) dp: u32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) prefill: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) places: UseWord,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) kv: UseWord,
+}
+
+/// Places or KV tokens of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct UseWord {
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) held: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) max: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) claim: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) want: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) by: usize,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) grants: Vec<(usize, u64)>,
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub(super) enum WireError {
+    #[error("longer than {MESSAGE_BYTES_MAX} bytes")]
+    Oversized,
+    #[error("{0}")]
+    Malformed(String),
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] = [Self::Window, Self::Load, Self::Hello, Self::Bye];
+
+    /// Last word of the subject, and the label of metrics.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Window => "window",
+            Self::Load => "load",
+            Self::Hello => "hello",
+            Self::Bye => "bye",
+        }
+    }
+
+    /// Where it is published.
+    pub(super) fn subject(self, prefix: &str) -> String {
+        format!("{prefix}.{VERSION}.{}", self.word())
+    }
+
+    /// The kind of a message of this version; `None` for all others.
+    pub(super) fn of_subject(subject: &str) -> Option<Self> {
+        let (rest, word) = subject.rsplit_once('.')?;
+        let is_ours = rest.rsplit_once('.').is_some_and(|(_, version)| version == VERSION);
+        Self::ALL.into_iter().find(|kind| is_ours && kind.word() == word)
+    }
+}
+
+/// What to subscribe to: all versions, so that foreign ones are seen.
+pub(super) fn all_subjects(prefix: &str) -> String {
+    format!("{prefix}.*.*")
+}
+
+impl Message {
+    /// # Errors
+    /// [`WireError`] for what is no message of this version.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(WireError::Oversized);
+        }
+        let message: Self = serde_json::from_slice(bytes)
+            .map_err(|error| WireError::Malformed(error.to_string()))?;
+        let windows = message.windows.iter().chain(&message.prefill_windows);
+        let models = windows.flat_map(|window| &window.models);
+        let workers = message.ranks.iter().map(|rank| &rank.worker);
+        let is_long =
+            models.chain(workers).chain([&message.name]).any(|name| name.len() > NAME_BYTES_MAX);
+        if is_long {
+            Err(WireError::Malformed("a name is too long".to_owned()))
+        } else {
+            Ok(message)
+        }
+    }
+
+    /// Windows that it tells of.
+    pub(super) fn windows(&self) -> impl Iterator<Item = (WindowLeg, &WindowWord)> {
+        let answer = self.windows.iter().map(|window| (WindowLeg::Answer, window));
+        answer.chain(self.prefill_windows.iter().map(|window| (WindowLeg::Prefill, window)))
+    }
+
+    pub(super) fn set_windows(&mut self, windows: Vec<(WindowLeg, WindowWord)>) {
+        let (prefill, answer): (Vec<_>, Vec<_>) =
+            windows.into_iter().partition(|(leg, _)| *leg == WindowLeg::Prefill);
+        self.windows = answer.into_iter().map(|(_, window)| window).collect();
+        self.prefill_windows = prefill.into_iter().map(|(_, window)| window).collect();
+    }
+
+    /// # Errors
+    /// [`WireError::Oversized`] when the others would not read it.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, WireError> {
+        let bytes =
+            serde_json::to_vec(self).map_err(|error| WireError::Malformed(error.to_string()))?;
+        if bytes.len() > MESSAGE_BYTES_MAX { Err(WireError::Oversized) } else { Ok(bytes) }
+    }
+
+    /// The replica that a number of this message stands for.
+    pub(super) fn replica_at(&self, number: usize) -> Option<ReplicaId> {
+        match number.checked_sub(1) {
+            None => Some(self.replica),
+            Some(position) => self.heard.get(position).map(|(replica, _)| *replica),
+        }
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for ReplicaId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ReplicaId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let number = (text.len() <= 16).then(|| u64::from_str_radix(&text, 16).ok()).flatten();
+        number.map(Self).ok_or_else(|| serde::de::Error::custom("a replica is 16 hex digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DOCUMENTED: [&str; 4] = [
+        r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":17,"windows":[{"models":["llama","llama-lora"],"remaining_ms":1000}]}"#,
+        r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":19,"heard":[["00000000000000a7",230]],"ranks":[{"worker":"10.0.0.5:8000","dp":0,"prefill":512,"places":{"held":3,"max":4,"claim":4,"want":5,"grants":[[1,0]]},"kv":{"held":9000,"max":64000,"claim":32000,"want":17000,"by":1}}]}"#,
+        r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":1}"#,
+        r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":20,"prefill_windows":[{"models":["llama"],"remaining_ms":700}]}"#,
+    ];
+
+    #[test]
+    fn the_documented_messages_are_what_is_written() {
+        for text in DOCUMENTED {
+            let message = Message::decode(text.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(message.encode().unwrap()).unwrap(), text);
+        }
+        let load = Message::decode(DOCUMENTED[1].as_bytes()).unwrap();
+        assert_eq!(load.replica_at(0), Some(ReplicaId(0x5be1_c0ff_ee15_600d)));
+        assert_eq!(load.replica_at(load.ranks[0].kv.by), Some(ReplicaId(0xa7)));
+        assert_eq!(load.replica_at(2), None);
+    }
+
+    #[test]
+    fn what_is_unknown_is_kept_apart() {
+        let text =
+            r#"{"replica":"1","name":"n","seq":1,"colour":"red","ranks":[{"worker":"w","x":1}]}"#;
+        let message = Message::decode(text.as_bytes()).unwrap();
+        assert_eq!(message.unknown.len(), 1);
+        assert_eq!(message.ranks[0].places, UseWord::default());
+    }
+
+    #[test]
+    fn subjects_tell_kind_and_version() {
+        assert_eq!(Kind::Load.subject("a.b"), "a.b.v1.load");
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of_subject(&kind.subject("forebay")), Some(kind));
+        }
+        for foreign in ["forebay.v2.load", "forebay.v1.other", "load", "", "v1.load.x"] {
+            assert_eq!(Kind::of_subject(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused() {
+        let long = vec![b' '; MESSAGE_BYTES_MAX + 1];
+        assert_eq!(Message::decode(&long), Err(WireError::Oversized));
+        let name = "n".repeat(NAME_BYTES_MAX + 1);
+        let text = format!(r#"{{"replica":"1","name":"{name}","seq":1}}"#);
+        assert!(matches!(Message::decode(text.as_bytes()), Err(WireError::Malformed(_))));
+        for text in [r#"{"replica":"x","name":"","seq":1}"#, r#"{"name":"","seq":1}"#, "[]", ""] {
+            assert!(Message::decode(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Message::decode(&bytes);
+        }
+
+        #[test]
+        fn damaged_messages_do_not_panic(at in 0_usize..280, with in any::<u8>()) {
+            let mut bytes = DOCUMENTED[1].as_bytes().to_vec();
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = with;
+            }
+            let _ = Message::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Whether the workers that are usable can serve anything between them, and what they are called: a prefill worker is nothing
+//! without one that decodes.
+
+use crate::base::{RankIndex, WorkerIndex};
+use crate::config::Fallback;
+use crate::worker::{FleetSnapshot, Handoff, Leg, Role, WorkerState};
+use serde_json::{Value, json};
+
+/// The word for a role.
+pub(super) const fn word(role: Role) -> &'static str {
+    match role {
+        Role::Both => "both",
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
+    }
+}
+
+/// Can any request be served now?
+pub(super) fn can_serve(fleet: &FleetSnapshot) -> bool {
+    fleet.models.iter().any(|model| {
+        let usable = |leg| {
+            let is_up = move |rank: &&RankIndex| {
+                let (rank, up) = (**rank, WorkerState::Up);
+                fleet.rank(rank).is_some_and(|(_, worker)| worker.state == up)
+                    && fleet.serves(rank, leg)
+            };
+            model.ranks.iter().filter(is_up)
+        };
+        let goes_whole = |rank: &RankIndex| {
+            let is_both = fleet.rank(*rank).is_some_and(|(rank, _)| rank.role == Role::Both);
+            is_both || fleet.flow.disaggregation.fallback != Fallback::Reject
+        };
+        let is_pair = |decode: &RankIndex| {
+            usable(Leg::Prefill).any(|prefill| fleet.are_near(*prefill, *decode))
+        };
+        usable(Leg::Whole).any(goes_whole) || usable(Leg::Decode).any(is_pair)
+    })
+}
+
+/// Why none can, in words for an operator.
+pub(super) fn why_not(fleet: &FleetSnapshot) -> String {
+    let all = fleet.workers.len();
+    let counts = census(fleet);
+    let up: usize = counts.iter().filter(|(_, state, _)| is_up(state)).map(|(_, _, n)| n).sum();
+    if up == 0 {
+        return format!("none of {all} workers is usable");
+    }
+    let of = |(role, state, count): &(&str, &str, usize)| format!("{count} {role} {state}");
+    let seen: Vec<String> = counts.iter().filter(|(_, _, count)| *count > 0).map(of).collect();
+    format!(
+        "the usable ones of {all} workers serve no request between them ({}): each prefill worker \
+         needs a decode worker of its model, and SGLang's the other way round",
+        seen.join(", ")
+    )
+}
+
+fn is_up(state: &str) -> bool {
+    state == "up" || state == "registering"
+}
+
+/// How many workers there are of each role in each state, for every pair of words.
+pub(super) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, usize)> {
+    let places: Vec<(&str, &str)> = (0..fleet.workers.len())
+        .filter_map(WorkerIndex::try_from_index)
+        .map(|worker| (role_of(fleet, worker), state_of(fleet, worker)))
+        .collect();
+    let mut counts = Vec::new();
+    for role in ["unknown", "both", "prefill", "decode"] {
+        for state in ["unknown", "up", "registering", "down"] {
+            let count = places.iter().filter(|place| **place == (role, state)).count();
+            counts.push((role, state, count));
+        }
+    }
+    counts
+}
+
+/// The worker's role, once it is described.
+pub(super) fn role_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
+    let first = fleet.present().find(|(_, rank, _)| rank.worker == worker);
+    first.map_or("unknown", |(_, rank, _)| word(rank.role))
+}
+
+/// `registering`: it answers, but some of its ranks cannot be reached by decode workers yet.
+fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
+    let waits = |(_, rank, _): (RankIndex, &crate::worker::Rank, &crate::worker::Worker)| {
+        rank.worker == worker && rank.role == Role::Prefill && rank.handoff.is_none()
+    };
+    match fleet.workers.get(worker.index()).map(|worker| worker.state) {
+        Some(WorkerState::Up) if fleet.present().any(waits) => "registering",
+        Some(WorkerState::Up) => "up",
+        Some(WorkerState::Down) => "down",
+        _ => "unknown",
+    }
+}
+
+/// A handoff as JSON: what decode workers are told.
+pub(super) fn handoff(handoff: Option<&Handoff>) -> Value {
+    match handoff {
+        None => Value::Null,
+        Some(Handoff::TwoPhase) => json!({ "kind": "two_phase" }),
+        Some(Handoff::Bootstrap(bootstrap)) => json!({
+            "kind": "bootstrap",
+            "bootstrap_host": &*bootstrap.host,
+            "bootstrap_port": bootstrap.port,
+            "dp_size": bootstrap.dp_size,
+            "follow_bootstrap_room": bootstrap.follows_room,
+        }),
+        Some(Handoff::Push(push)) => json!({
+            "kind": "push",
+            "engine_id": &*push.engine_id,
+            "host": &*push.host,
+            "port": push.port,
+            "tp_size": push.tp_size,
+            "pp_size": push.pp_size,
+        }),
+        Some(Handoff::Mooncake(source)) => json!({
+            "kind": "mooncake",
+            "bootstrap_addr": &*source.bootstrap_addr,
+            "engine_id": &*source.engine_id,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::two_pools;
+    use super::*;
+    use crate::config::{DisaggregationConfig, FlowConfig};
+    use crate::worker::Dialect;
+    use std::sync::Arc;
+
+    /// One worker with three ranks: 0 and 1 serve `base`, 2 serves `other`.
+    fn fleet(dialect: Dialect, roles: [Role; 3]) -> FleetSnapshot {
+        let mut fleet = two_pools();
+        fleet.workers[0].dialect = dialect;
+        for (rank, role) in fleet.ranks.iter_mut().zip(roles) {
+            rank.role = role;
+            rank.handoff = (role == Role::Prefill).then_some(Handoff::TwoPhase);
+        }
+        fleet
+    }
+
+    #[test]
+    fn a_leg_alone_serves_nothing() {
+        use Role::{Both, Decode, Prefill};
+        for (dialect, roles, wanted) in [
+            (Dialect::Vllm, [Both, Prefill, Prefill], true),
+            (Dialect::Vllm, [Prefill, Prefill, Prefill], false),
+            (Dialect::Vllm, [Prefill, Prefill, Decode], true),
+            (Dialect::Sglang, [Prefill, Prefill, Decode], false),
+            (Dialect::Sglang, [Prefill, Decode, Decode], true),
+            (Dialect::Sglang, [Decode, Decode, Prefill], false),
+        ] {
+            let fleet = fleet(dialect, roles);
+            assert_eq!(can_serve(&fleet), wanted, "{dialect:?} {roles:?}");
+        }
+        let mut pair = fleet(Dialect::Sglang, [Prefill, Decode, Decode]);
+        pair.ranks[0].topology = Some("a".into());
+        assert!(can_serve(&pair));
+        pair.ranks[1].topology = Some("b".into());
+        assert!(!can_serve(&pair), "too far apart");
+        pair.ranks[1].topology = Some("a".into());
+        pair.ranks[0].handoff = None;
+        assert!(!can_serve(&pair), "not registered");
+        assert!(why_not(&pair).contains("registering"), "{}", why_not(&pair));
+        pair.workers[0].state = WorkerState::Down;
+        assert!(!can_serve(&pair));
+        assert_eq!(why_not(&pair), "none of 1 workers is usable");
+        assert!(!can_serve(&FleetSnapshot::default()));
+    }
+
+    #[test]
+    fn decode_workers_alone_do_not_count_where_that_is_refused() {
+        let mut fleet = fleet(Dialect::Vllm, [Role::Decode, Role::Decode, Role::Decode]);
+        assert!(can_serve(&fleet));
+        let disaggregation =
+            DisaggregationConfig { fallback: Fallback::Reject, ..DisaggregationConfig::default() };
+        fleet.flow = Arc::new(FlowConfig { disaggregation, ..FlowConfig::default() });
+        assert!(!can_serve(&fleet));
+        fleet.ranks[0].role = Role::Both;
+        assert!(can_serve(&fleet));
+    }
+
+    #[test]
+    fn workers_are_counted_by_role_and_state() {
+        let counted = |fleet: &FleetSnapshot| {
+            let seen = census(fleet).into_iter().filter(|(_, _, count)| *count > 0);
+            seen.map(|(role, state, count)| format!("{count} {role} {state}")).collect::<Vec<_>>()
+        };
+        let mut prefill = fleet(Dialect::Vllm, [Role::Prefill; 3]);
+        assert_eq!(counted(&prefill), ["1 prefill up"]);
+        prefill.ranks[2].handoff = None;
+        assert_eq!(counted(&prefill), ["1 prefill registering"]);
+        prefill.ranks.clear();
+        assert_eq!(counted(&prefill), ["1 unknown up"]);
+    }
+}

@@ -1,0 +1,247 @@
+//! The part of `/metrics` about back pressure: rooms of ranks, queues, windows, drain rates. Called with the rest of it, see
+//! [`super::scrape`]. A pool has the name of its first model, and `leg="prefill"` if its ranks prefill for others; a queue of
+//! one rank also has that rank's labels.
+
+use super::metrics_text::MetricsText;
+use super::pools;
+use super::windows::OPENERS;
+use crate::account::REASONS_MAX;
+use crate::admit::DrainRates;
+use crate::base::{NanosSinceStart, PoolIndex, QueueIndex};
+use crate::config::QueueMode;
+use crate::parse::Reason;
+use crate::worker::{FleetSnapshot, LoadBoard, QueueCell, Rank, RankLoad, RoomLimits};
+
+/// Every reason of a refusal has a counter of its own.
+const _: () = assert!(Reason::ALL.len() < REASONS_MAX);
+
+/// Where the numbers are.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'a> {
+    pub(super) fleet: &'a FleetSnapshot,
+    pub(super) board: &'a LoadBoard,
+    pub(super) drain_rates: &'a DrainRates,
+    pub(super) now: NanosSinceStart,
+}
+
+/// All of it.
+pub(super) fn flow(sources: &Sources<'_>, text: &mut MetricsText) {
+    rooms(sources, text);
+    queues(sources, text);
+    windows(sources, text);
+    let help = "Requests of the pool that end per second; left out while unknown.";
+    let mut family = text.gauge("drain_rate", help);
+    for (pool, _) in sources.fleet.used_pools() {
+        if let Some(rate) = sources.drain_rates.per_second(pool, sources.now) {
+            family.fraction(&of_pool(sources.fleet, pool), rate);
+        }
+    }
+    let max = sources.fleet.flow.router_in_flight_max;
+    if max > 0 {
+        let help = "Requests in flight in all shards, as limits.router_in_flight_max counts them.";
+        text.gauge("router_in_flight", help).sample(&[], sources.board.in_flight().into());
+    }
+}
+
+/// Labels of a pool: its first model, and the leg where its ranks do not answer clients.
+fn of_pool(fleet: &FleetSnapshot, pool: PoolIndex) -> Vec<(&str, &str)> {
+    let model = pools::models(fleet, pool).next().map_or("", |(_, model)| &*model.name);
+    let leg = pools::is_prefill(pool).then_some(("leg", "prefill"));
+    [("model", model)].into_iter().chain(leg).collect()
+}
+
+fn rooms(sources: &Sources<'_>, text: &mut MetricsText) {
+    type Read = fn(&RankLoad, &RoomLimits, &Sources<'_>) -> u64;
+    let gauges: [(&str, &str, Read); 6] = [
+        (
+            "rank_places_max",
+            "Requests that a rank may have in flight; 0: no limit.",
+            |_, room, _| room.places_max.into(),
+        ),
+        (
+            "rank_kv_tokens",
+            "KV tokens that requests in flight are expected to add.",
+            |load, _, _| load.kv_tokens(),
+        ),
+        ("rank_kv_tokens_max", "KV tokens that they may add; 0: no limit.", |_, room, _| {
+            room.kv_tokens_max
+        }),
+        ("rank_prefill_tokens_max", "Prompt tokens to compute; 0: no limit.", |_, room, _| {
+            room.prefill_tokens_max
+        }),
+        (
+            "rank_places_elsewhere",
+            "Places of a rank that are not for this router: other replicas have them, or may.",
+            |load, _, _| load.places_elsewhere().into(),
+        ),
+        (
+            "rank_busy",
+            "1 while a rank gets nothing because its engine refused work.",
+            |load, _, sources| u64::from(load.busy_until() > sources.now),
+        ),
+    ];
+    for (name, help, read) in gauges {
+        let mut family = text.gauge(name, help);
+        each_rank(sources, |labels, rank, load| {
+            family.sample(labels, read(load, &rank.room, sources));
+        });
+    }
+    let mut family = text.counter("rank_ended_total", "Requests that ended, however, on a rank.");
+    each_rank(sources, |labels, _, load| family.sample(labels, load.ended()));
+}
+
+fn each_rank(sources: &Sources<'_>, mut sample: impl FnMut(&[(&str, &str)], &Rank, &RankLoad)) {
+    for (index, rank, worker) in sources.fleet.present() {
+        let Some(load) = sources.board.rank(index) else { continue };
+        let dp_rank = rank.dp_rank.0.to_string();
+        sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], rank, load);
+    }
+}
+
+fn queues(sources: &Sources<'_>, text: &mut MetricsText) {
+    type Read = fn(&QueueCell) -> u64;
+    let gauges: [(&str, &str, Read); 3] = [
+        ("queue_depth", "Requests that wait for a rank.", |queue| queue.waiting().into()),
+        ("queue_bytes", "Bytes of their bodies.", QueueCell::waiting_bytes),
+        ("queue_kv_tokens", "KV tokens that they want.", QueueCell::waiting_tokens),
+    ];
+    for (name, help, read) in gauges {
+        let mut family = text.gauge(name, help);
+        each_queue(sources, |labels, queue| family.sample(labels, read(queue)));
+    }
+}
+
+fn each_queue(sources: &Sources<'_>, mut sample: impl FnMut(&[(&str, &str)], &QueueCell)) {
+    let fleet = sources.fleet;
+    match fleet.flow.queue.mode {
+        QueueMode::Off => {}
+        QueueMode::Pool => {
+            for (pool, _) in fleet.used_pools() {
+                if let Some(queue) = sources.board.queue(QueueIndex(pool.0)) {
+                    sample(&of_pool(fleet, pool), queue);
+                }
+            }
+        }
+        QueueMode::Endpoint => {
+            for (index, rank, worker) in fleet.present() {
+                let Some(queue) = sources.board.queue(QueueIndex(index.0)) else { continue };
+                let dp_rank = rank.dp_rank.0.to_string();
+                let of_rank = [("worker", &*worker.name), ("dp_rank", &dp_rank)];
+                let labels = [&of_pool(fleet, rank.pool)[..], &of_rank].concat();
+                sample(&labels, queue);
+            }
+        }
+    }
+}
+
+fn windows(sources: &Sources<'_>, text: &mut MetricsText) {
+    let windows = sources.board.windows();
+    let help = "1 while the pool's rejection window is open, by whose word.";
+    let mut family = text.gauge("window_open", help);
+    for (pool, _) in sources.fleet.used_pools() {
+        for (by, label) in OPENERS {
+            let open = windows.open_by_until(pool, by, sources.now).is_some();
+            let labels = [&of_pool(sources.fleet, pool)[..], &[("by", label)]].concat();
+            family.sample(&labels, open.into());
+        }
+    }
+    let help = "Times that the pool's rejection window was opened, by whomever.";
+    let mut family = text.counter("window_openings_total", help);
+    for (pool, _) in sources.fleet.used_pools() {
+        family.sample(&of_pool(sources.fleet, pool), windows.openings(pool));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::two_pools;
+    use super::*;
+    use crate::base::RankIndex;
+    use crate::config::{FlowConfig, QueueConfig};
+    use crate::worker::{OpenedBy, QueueLimits, QueueWanted, Role, RoomWanted};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn with_mode(mode: QueueMode) -> FleetSnapshot {
+        let queue = QueueConfig { mode, ..QueueConfig::default() };
+        let flow = FlowConfig { queue, router_in_flight_max: 9, ..FlowConfig::default() };
+        FleetSnapshot { flow: Arc::new(flow), ..two_pools() }
+    }
+
+    fn scraped(fleet: &FleetSnapshot, board: &LoadBoard) -> String {
+        let mut text = MetricsText::default();
+        let (drain_rates, now) = (&DrainRates::default(), NanosSinceStart(0));
+        flow(&Sources { fleet, board, drain_rates, now }, &mut text);
+        text.finish()
+    }
+
+    #[test]
+    fn ranks_queues_and_windows_are_shown() {
+        let board = LoadBoard::new();
+        let load = board.rank(RankIndex(1)).unwrap();
+        let (limits, second) = (RoomLimits::default(), Duration::from_secs(1));
+        assert!(load.try_acquire(limits, RoomWanted { kv_tokens: 70, prefill_tokens: 0 }));
+        assert!(load.try_acquire(limits, RoomWanted { kv_tokens: 5, prefill_tokens: 0 }));
+        board.give_back(RankIndex(1), 5);
+        load.set_elsewhere(3, 100);
+        load.refused_until(NanosSinceStart(0).plus(second));
+        assert!(board.enter(9));
+        let most = QueueLimits { depth_max: 9, bytes_max: 999, tokens_max: 0 };
+        let queue = board.queue(QueueIndex(0)).unwrap();
+        queue.join(most, QueueWanted { bytes: 20, tokens: 30 }).unwrap();
+        let until = NanosSinceStart(0).plus(second);
+        board.windows().open(PoolIndex(2), OpenedBy::Elsewhere, NanosSinceStart(0), until);
+        let text = scraped(&with_mode(QueueMode::Pool), &board);
+        for line in [
+            r#"rank_places_max{worker="w",dp_rank="1"} 4"#,
+            r#"rank_kv_tokens{worker="w",dp_rank="1"} 70"#,
+            r#"rank_kv_tokens_max{worker="w",dp_rank="1"} 1520"#,
+            r#"rank_prefill_tokens_max{worker="w",dp_rank="1"} 0"#,
+            r#"rank_places_elsewhere{worker="w",dp_rank="1"} 3"#,
+            r#"rank_busy{worker="w",dp_rank="0"} 0"#,
+            r#"rank_busy{worker="w",dp_rank="1"} 1"#,
+            r#"rank_ended_total{worker="w",dp_rank="1"} 1"#,
+            r#"queue_depth{model="base"} 1"#,
+            r#"queue_bytes{model="base"} 20"#,
+            r#"queue_kv_tokens{model="base"} 30"#,
+            r#"queue_depth{model="other"} 0"#,
+            r#"window_open{model="base",by="elsewhere"} 0"#,
+            r#"window_open{model="other",by="here"} 0"#,
+            r#"window_open{model="other",by="elsewhere"} 1"#,
+            r#"window_openings_total{model="other"} 1"#,
+            "router_in_flight 1",
+        ] {
+            assert!(text.contains(&format!("\nforebay_{line}\n")), "{line}:\n{text}");
+        }
+        assert!(!text.contains("drain_rate"), "unknown");
+    }
+
+    #[test]
+    fn pools_of_prefill_ranks_are_told_apart_and_ranks_that_are_gone_are_not_shown() {
+        let mut fleet = with_mode(QueueMode::Pool);
+        fleet.ranks[1].role = Role::Prefill;
+        fleet.models[2].ranks.clear();
+        pools::assign(&mut fleet);
+        let board = LoadBoard::new();
+        let text = scraped(&fleet, &board);
+        for line in [
+            r#"queue_depth{model="base"} 0"#,
+            r#"queue_depth{model="base",leg="prefill"} 0"#,
+            r#"window_open{model="base",leg="prefill",by="here"} 0"#,
+            r#"window_openings_total{model="base",leg="prefill"} 0"#,
+            r#"rank_places_max{worker="w",dp_rank="1"} 4"#,
+        ] {
+            assert!(text.contains(&format!("\nforebay_{line}\n")), "{line}:\n{text}");
+        }
+        assert!(!text.contains(r#"dp_rank="2""#) && !text.contains(r#"model="other""#), "{text}");
+    }
+
+    #[test]
+    fn queues_of_ranks_have_their_labels_and_none_has_none() {
+        let text = scraped(&with_mode(QueueMode::Endpoint), &LoadBoard::new());
+        let line = r#"forebay_queue_depth{model="other",worker="w",dp_rank="2"} 0"#;
+        assert!(text.contains(line), "{text}");
+        let text = scraped(&with_mode(QueueMode::Off), &LoadBoard::new());
+        assert!(!text.contains("queue_depth"), "{text}");
+    }
+}

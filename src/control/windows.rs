@@ -1,0 +1,228 @@
+//! The rejection windows as JSON and by hand: `GET` and `POST /admin/window`. Called by the control plane's loop; a window
+//! that is opened here reaches the other replicas as any other does.
+
+use super::ANY_MODEL;
+use super::pools;
+use crate::base::{NanosSinceStart, PoolIndex};
+use crate::config::parse_duration;
+use crate::worker::{FleetSnapshot, OpenedBy, Pool, Windows};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Longest time that a window is opened for by hand: whoever forgets it finds the router serving again.
+const OPEN_MAX: Duration = Duration::from_secs(60 * 60);
+/// Longest model name that an answer repeats, in characters.
+const QUOTED_CHARS_MAX: usize = 128;
+
+/// Whose word a window is, and what it is called.
+pub(super) const OPENERS: [(OpenedBy, &str); 3] =
+    [(OpenedBy::Here, "here"), (OpenedBy::Hand, "hand"), (OpenedBy::Elsewhere, "elsewhere")];
+
+const HOW_TO_ASK: &str = "\
+the body is a JSON object: {\"open\": \"5s\"} refuses all requests for that long, up to \"1h\"; {\"close\": true} serves them again; \
+\"model\": NAME limits it to the workers that serve that model";
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// Absent: all.
+    model: Option<String>,
+    /// How long; absent: closed.
+    open: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    model: Option<String>,
+    open: Option<String>,
+    close: Option<bool>,
+}
+
+/// No worker serves that model; the text says so.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UnknownModel(pub(super) String);
+
+impl Asked {
+    /// From a body.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn from_body(body: &[u8]) -> Result<Self, String> {
+        let body: Body =
+            serde_json::from_slice(body).map_err(|error| format!("{error}; {HOW_TO_ASK}"))?;
+        let open = match (body.open, body.close) {
+            (Some(text), None) => Some(open_for(&text)?),
+            (None, Some(true)) => None,
+            _ => return Err(format!("give `open` or `\"close\": true`; {HOW_TO_ASK}")),
+        };
+        Ok(Self { model: body.model, open })
+    }
+
+    /// Opens or closes, whoever opened before.
+    pub(super) fn apply(
+        &self,
+        fleet: &FleetSnapshot,
+        windows: &Windows,
+        now: NanosSinceStart,
+    ) -> Result<(), UnknownModel> {
+        let of_model = self.model.as_deref().map(|name| pools_of(fleet, name)).transpose()?;
+        let chosen = |pool: &PoolIndex| of_model.is_none_or(|wanted| wanted.contains(&Some(*pool)));
+        for pool in fleet.used_pools().map(|(pool, _)| pool).filter(chosen) {
+            match self.open {
+                Some(time) => {
+                    windows.open(pool, OpenedBy::Hand, now, now.plus(time));
+                }
+                None => {
+                    for (by, _) in OPENERS {
+                        windows.close(pool, by, now);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_for(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|error| format!("`open`: {error}"))?;
+    if time.is_zero() || time > OPEN_MAX {
+        return Err("`open` is to be more than 0s and at most 1h".to_owned());
+    }
+    Ok(time)
+}
+
+/// The pools of those that answer and of those that prefill for them.
+fn pools_of(fleet: &FleetSnapshot, name: &str) -> Result<[Option<PoolIndex>; 2], UnknownModel> {
+    let model = fleet.model(name).or_else(|| fleet.model(ANY_MODEL));
+    let pools = model.map(|(_, model)| [Some(model.pool), model.prefill_pool]).unwrap_or_default();
+    let is_used = |pool: &Option<PoolIndex>| {
+        pool.and_then(|pool| fleet.pool(pool)).is_some_and(|pool| !pool.ranks.is_empty())
+    };
+    if pools.iter().any(is_used) {
+        return Ok(pools);
+    }
+    let quoted: String = name.chars().take(QUOTED_CHARS_MAX).collect();
+    Err(UnknownModel(format!("no worker serves the model {quoted:?}; GET /workers lists them")))
+}
+
+/// Every pool with its window.
+pub(super) fn list(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Value {
+    let shown = |(pool, ranks): (PoolIndex, &Pool)| {
+        let until = windows.open_until(pool, now);
+        let by: Vec<&str> = OPENERS
+            .into_iter()
+            .filter(|(by, _)| windows.open_by_until(pool, *by, now).is_some())
+            .map(|(_, word)| word)
+            .collect();
+        let models: Vec<&str> = pools::models(fleet, pool).map(|(_, model)| &*model.name).collect();
+        json!({
+            "pool": pool.0,
+            "leg": if pools::is_prefill(pool) { "prefill" } else { "answer" },
+            "models": models,
+            "ranks": ranks.ranks.len(),
+            "open": until.is_some(),
+            "open_ms": until.map_or(0, |until| milliseconds(until, now)),
+            "by": by,
+            "openings": windows.openings(pool),
+        })
+    };
+    json!({ "pools": fleet.used_pools().map(shown).collect::<Vec<_>>() })
+}
+
+/// Rounded up: an open window has at least one left.
+fn milliseconds(until: NanosSinceStart, now: NanosSinceStart) -> u64 {
+    until.since(now).div_ceil(1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::two_pools;
+    use super::*;
+    use crate::worker::Role;
+
+    const NOW: NanosSinceStart = NanosSinceStart(1_000);
+
+    fn asked(body: &str) -> Result<Asked, String> {
+        Asked::from_body(body.as_bytes())
+    }
+
+    fn open_ms(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Vec<u64> {
+        let list = list(fleet, windows, now);
+        let pools = list["pools"].as_array().unwrap();
+        pools.iter().map(|pool| pool["open_ms"].as_u64().unwrap()).collect()
+    }
+
+    #[test]
+    fn bodies_are_read_strictly() {
+        let open = |model: Option<&str>, s| Asked {
+            model: model.map(str::to_owned),
+            open: Some(Duration::from_secs(s)),
+        };
+        assert_eq!(asked(r#"{"open":"5s"}"#), Ok(open(None, 5)));
+        assert_eq!(asked(r#"{"model":"a","open":"1h"}"#), Ok(open(Some("a"), 3_600)));
+        assert_eq!(asked(r#"{"close":true}"#), Ok(Asked { model: None, open: None }));
+        for (body, wanted) in [
+            ("", "EOF"),
+            ("[]", "{\"open\": \"5s\"}"),
+            ("{}", "give `open`"),
+            (r#"{"open":"5s","close":true}"#, "give `open`"),
+            (r#"{"close":false}"#, "give `open`"),
+            (r#"{"open":5}"#, "expected a string"),
+            (r#"{"open":"soon"}"#, "`open`"),
+            (r#"{"open":"0s"}"#, "more than 0s"),
+            (r#"{"open":"61m"}"#, "at most 1h"),
+            (r#"{"open":"5s","modle":"a"}"#, "unknown field `modle`"),
+        ] {
+            let said = asked(body).unwrap_err();
+            assert!(said.contains(wanted), "{body}: {said}");
+        }
+    }
+
+    #[test]
+    fn opens_and_closes_one_pool_or_all() {
+        let (fleet, windows) = (two_pools(), Windows::new());
+        let apply = |body: &str| asked(body).unwrap().apply(&fleet, &windows, NOW);
+        apply(r#"{"model":"adapter","open":"2s"}"#).unwrap();
+        assert_eq!(open_ms(&fleet, &windows, NOW), [2_000, 0]);
+        assert_eq!(open_ms(&fleet, &windows, NOW.plus(Duration::from_secs(2))), [0, 0]);
+        apply(r#"{"open":"1s"}"#).unwrap();
+        assert_eq!(open_ms(&fleet, &windows, NOW), [2_000, 1_000], "never shorter");
+        windows.open(PoolIndex(2), OpenedBy::Elsewhere, NOW, NOW.plus(OPEN_MAX));
+        let second = list(&fleet, &windows, NOW)["pools"][1].clone();
+        assert_eq!(second["by"], json!(["hand", "elsewhere"]));
+        assert_eq!((&second["models"], &second["openings"]), (&json!(["other"]), &json!(2)));
+        apply(r#"{"model":"other","close":true}"#).unwrap();
+        assert_eq!(open_ms(&fleet, &windows, NOW), [2_000, 0], "whoever opened it");
+        apply(r#"{"close":true}"#).unwrap();
+        assert_eq!(open_ms(&fleet, &windows, NOW), [0, 0]);
+    }
+
+    #[test]
+    fn a_models_prefill_ranks_are_closed_with_it() {
+        let (mut fleet, windows) = (two_pools(), Windows::new());
+        fleet.ranks[1].role = Role::Prefill;
+        pools::assign(&mut fleet);
+        asked(r#"{"model":"base","open":"2s"}"#).unwrap().apply(&fleet, &windows, NOW).unwrap();
+        let list = list(&fleet, &windows, NOW);
+        let shown =
+            |pool: &Value| (pool["leg"].clone(), pool["models"][0].clone(), pool["open"].clone());
+        let shown: Vec<_> = list["pools"].as_array().unwrap().iter().map(shown).collect();
+        let wanted =
+            [("answer", "base", true), ("answer", "other", false), ("prefill", "base", true)];
+        assert_eq!(shown, wanted.map(|(leg, model, open)| (json!(leg), json!(model), json!(open))));
+    }
+
+    #[test]
+    fn a_model_that_nobody_serves_is_named() {
+        let (fleet, windows) = (two_pools(), Windows::new());
+        let long = "x".repeat(5_000);
+        for name in ["gone", "nobody", &long] {
+            let wanted = Asked { model: Some(name.to_owned()), open: Some(OPEN_MAX) };
+            let UnknownModel(text) = wanted.apply(&fleet, &windows, NOW).unwrap_err();
+            assert!(text.contains(&name[..4]) && text.len() < 300, "{text}");
+        }
+        assert!(!windows.may_be_open(NOW));
+    }
+}

@@ -1,0 +1,55 @@
+//! Counts of requests over all ranks, for `/metrics`: what is open, what ended otherwise than by its last token.
+
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// The counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) struct Counts {
+    /// Requests that are being served, also while they wait for their other half. Each answer of several counts.
+    pub(in crate::engine) open: usize,
+    /// Requests that were aborted by id, or because their client had left.
+    pub(in crate::engine) aborted: u64,
+    /// Requests that failed: no KV came, nobody took theirs, no room in the queue.
+    pub(in crate::engine) failed: u64,
+    /// Prefills whose KV nobody took in time.
+    pub(in crate::engine) expired: u64,
+}
+
+/// Counts. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(in crate::engine) struct Tally(Arc<watch::Sender<Counts>>);
+
+/// One open request; counted until it is dropped.
+#[derive(Debug)]
+pub(in crate::engine) struct Open(Tally);
+
+impl Tally {
+    /// One more is open.
+    pub(in crate::engine) fn item(&self) -> Open {
+        self.0.send_modify(|counts| counts.open += 1);
+        Open(self.clone())
+    }
+
+    pub(in crate::engine) fn aborted(&self) {
+        self.0.send_modify(|counts| counts.aborted += 1);
+    }
+
+    pub(in crate::engine) fn failed(&self) {
+        self.0.send_modify(|counts| counts.failed += 1);
+    }
+
+    pub(in crate::engine) fn expired(&self) {
+        self.0.send_modify(|counts| counts.expired += 1);
+    }
+
+    pub(in crate::engine) fn counts(&self) -> Counts {
+        *self.0.borrow()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|counts| counts.open = counts.open.saturating_sub(1));
+    }
+}

@@ -1,0 +1,88 @@
+//! A line for each request, for tools that look at how an engine's places are used: when its request was there, when
+//! its answer was, and what the other half of it is called.
+
+use crate::base::Clock;
+use crate::engine::config::EngineRole;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The file. Lines `received_ns ended_ns outcome first_ns role meeting`, in the order of the ends; times are those of
+/// Unix, but never jump. `first_ns` is the first byte of the answer's body, `meeting` the room or transfer; `-` for none.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct TimesLog {
+    file: Arc<File>,
+    clock: Clock,
+    started_unix_ns: u64,
+}
+
+/// One request; writes its line when dropped.
+#[derive(Debug)]
+pub(in crate::engine) struct Timed {
+    log: TimesLog,
+    received_ns: u64,
+    first_ns: Option<u64>,
+    ended: Option<(u64, &'static str)>,
+    role: EngineRole,
+    meeting: Option<String>,
+}
+
+impl TimesLog {
+    /// Starts the file anew.
+    pub(in crate::engine) fn create(path: &Path) -> io::Result<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started_unix_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Self { file: Arc::new(File::create(path)?), clock: Clock::start(), started_unix_ns })
+    }
+
+    /// A request is here.
+    pub(super) fn received(&self, role: EngineRole) -> Timed {
+        let (log, received_ns) = (self.clone(), self.now_ns());
+        Timed { log, received_ns, first_ns: None, ended: None, role, meeting: None }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started_unix_ns.saturating_add(self.clock.now().0)
+    }
+}
+
+impl Timed {
+    /// The first byte of the answer's body goes out.
+    pub(in crate::engine) fn first_byte(&mut self) {
+        if self.first_ns.is_none() {
+            self.first_ns = Some(self.log.now_ns());
+        }
+    }
+
+    /// Name of what this and the other half of the request meet by. Cut to what a line has room for.
+    pub(in crate::engine) fn meets_at(&mut self, name: impl AsRef<str>) {
+        let word = name.as_ref().split_whitespace().next().unwrap_or_default();
+        self.meeting = Some(word.chars().take(MEETING_CHARS_MAX).collect());
+    }
+
+    /// The last token is out, or the request was refused.
+    pub(in crate::engine) fn ended(&mut self, outcome: &'static str) {
+        self.ended.get_or_insert((self.log.now_ns(), outcome));
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        let (ended, outcome) = self.ended.unwrap_or_else(|| (self.log.now_ns(), "left"));
+        let role = match self.role {
+            EngineRole::Both => "both",
+            EngineRole::Prefill => "prefill",
+            EngineRole::Decode => "decode",
+        };
+        let first = self.first_ns.map_or("-".to_owned(), |ns| ns.to_string());
+        let meeting = self.meeting.as_deref().filter(|name| !name.is_empty()).unwrap_or("-");
+        let received = self.received_ns;
+        let line = format!("{received} {ended} {outcome} {first} {role} {meeting}\n");
+        // One write a line; a full disk costs the tool its figures, not the engine its requests.
+        let _disk_full = (&*self.log.file).write_all(line.as_bytes());
+    }
+}
+
+const MEETING_CHARS_MAX: usize = 128;

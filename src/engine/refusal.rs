@@ -1,0 +1,31 @@
+//! How an engine refuses what it has no room for. Plain words; what they look like on the wire is in `http::error`.
+
+use std::str::FromStr;
+
+/// Whose refusal it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refusal {
+    /// vLLM with `--max-num-queued-reqs`: 503 without Retry-After.
+    #[default]
+    Vllm,
+    /// SGLang with `--max-queued-requests`: 503, for streams an error event in an answer of status 200.
+    Sglang,
+    /// A hosted API's rate limit: 429 with Retry-After.
+    TooMany,
+    /// Anthropic's overload: 529.
+    Overloaded,
+}
+
+impl FromStr for Refusal {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "vllm" | "503" => Ok(Self::Vllm),
+            "sglang" => Ok(Self::Sglang),
+            "429" => Ok(Self::TooMany),
+            "529" => Ok(Self::Overloaded),
+            _ => Err("expected vllm (503), sglang, 429 or 529".into()),
+        }
+    }
+}

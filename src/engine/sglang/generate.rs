@@ -1,0 +1,90 @@
+//! `POST /generate`: SGLang's own route. Text or token ids, one prompt or several.
+
+use super::asked::{ANSWERS_MAX, Api, Asked, encode};
+use super::body::{Body, OneOrList};
+use super::error::{Failure, Shape};
+use super::flow;
+use super::rooms::Routing;
+use crate::engine::encode::Input;
+use crate::engine::http::EngineState;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+
+/// The part of the sampling parameters that counts here. Unknown ones are ignored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Sampling {
+    max_new_tokens: Option<usize>,
+    n: Option<usize>,
+}
+
+/// Answers one prompt or several.
+pub(super) async fn generate(
+    State(state): State<EngineState>,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Response {
+    let timed = state.times();
+    match read(&state, &headers, &bytes).await {
+        Ok(asked) => flow::answer(&state, asked, timed).await,
+        Err(failure) => failure.response(Shape::Native),
+    }
+}
+
+async fn read(state: &EngineState, headers: &HeaderMap, bytes: &[u8]) -> Result<Asked, Failure> {
+    let body = Body::read(bytes, Shape::Native)?;
+    let routing = Routing::read(&body, headers, state.config.ranks)?;
+    let sampling = match body.get::<OneOrList<Sampling>>("sampling_params")? {
+        None => Sampling::default(),
+        Some(OneOrList::One(one)) => one,
+        Some(OneOrList::List(list)) => list.into_iter().next().unwrap_or_default(),
+    };
+    let answers = sampling.n.unwrap_or(1);
+    if !(1..=ANSWERS_MAX).contains(&answers) {
+        return Err(Failure::bad_request(format!(
+            "validation failed: n must be 1 to 128, got {answers}"
+        )));
+    }
+    let (prompts, is_batch) = prompts(state, &body).await?;
+    Ok(Asked {
+        api: Api::Generate,
+        model: state.config.model_name().to_owned(),
+        stream: body.get("stream")?.unwrap_or(false),
+        include_usage: false,
+        prompts,
+        is_batch,
+        answers,
+        output_tokens: sampling.max_new_tokens,
+        salt: body.get("cache_salt")?.unwrap_or_default(),
+        routing,
+    })
+}
+
+async fn prompts(state: &EngineState, body: &Body<'_>) -> Result<(Vec<Vec<u32>>, bool), Failure> {
+    if let Some(ids) = body.get::<OneOrList<u32>>("input_ids").ok().flatten() {
+        return Ok(match ids {
+            OneOrList::One(id) => (vec![vec![id]], false),
+            OneOrList::List(ids) => (vec![ids], false),
+        });
+    }
+    if let Some(lists) = body.get::<Vec<Vec<u32>>>("input_ids")? {
+        return Ok((lists, true));
+    }
+    let text = |text| Input::Text { text, special: true };
+    match body.texts("text")? {
+        Some(OneOrList::One(one)) => Ok((vec![encode(state, text(one)).await?], false)),
+        Some(OneOrList::List(list)) => {
+            let mut prompts = Vec::with_capacity(list.len());
+            for one in list {
+                prompts.push(encode(state, text(one)).await?);
+            }
+            Ok((prompts, true))
+        }
+        None => Err(Failure::bad_request(
+            "validation failed: Either text, input_ids or input_embeds should be provided.",
+        )),
+    }
+}

@@ -1,0 +1,48 @@
+//! `GET /v1/loads`: what each rank does now.
+
+use crate::engine::http::EngineState;
+use crate::engine::schedule::RankStats;
+use axum::Json;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Debug, Deserialize)]
+pub(super) struct LoadsQuery {
+    dp_rank: Option<usize>,
+}
+
+/// Figures of every rank, or of one. Requests that wait for KV count among the waiting, as in SGLang; they are told of
+/// rank 0, since which rank will run them is not decided.
+pub(super) async fn loads(
+    State(state): State<EngineState>,
+    Query(asked): Query<LoadsQuery>,
+) -> Json<Value> {
+    let stats = state.ranks.stats();
+    let counts = state.desk.counts();
+    let loads =
+        stats.iter().enumerate().filter(|(rank, _)| asked.dp_rank.is_none_or(|only| only == *rank));
+    let loads: Vec<_> = loads
+        .map(|(rank, stats)| load(&state, rank, stats, if rank == 0 { counts.open } else { 0 }))
+        .collect();
+    Json(json!({
+        "timestamp": crate::engine::http::unix_time_s(), "version": super::SGLANG_VERSION,
+        "accelerator": "simulated", "num_accelerators": 1, "loads": loads,
+    }))
+}
+
+fn load(state: &EngineState, rank: usize, stats: &RankStats, rooms: usize) -> Value {
+    let block = state.config.block_size as usize;
+    let used = stats.used_blocks * block;
+    let computed = stats.queried_tokens.saturating_sub(stats.hit_tokens);
+    json!({
+        "dp_rank": rank, "num_running_reqs": stats.running, "num_waiting_reqs": stats.waiting + rooms,
+        "num_used_tokens": used, "num_total_tokens": used,
+        "max_total_num_tokens": stats.capacity_blocks * block,
+        "max_running_requests": state.config.concurrency,
+        "token_usage": stats.used_blocks as f64 / stats.capacity_blocks.max(1) as f64,
+        "gen_throughput": 0.0,
+        "cache_hit_rate": stats.hit_tokens as f64 / stats.queried_tokens.max(1) as f64,
+        "total_prefill_uncached_tokens": computed,
+    })
+}

@@ -1,0 +1,310 @@
+//! What a prefill engine offers and who waits for it: one task that owns the table, and handles to it. Offers and
+//! questions may come in either order, since a router sends both halves of a request at once.
+
+use ahash::AHashMap;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// What a decode gets of a prefill.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::engine) struct HandedKv {
+    /// First token of the answer.
+    pub(in crate::engine) token_id: u32,
+    /// Prompt tokens that the prefill found in its cache.
+    pub(in crate::engine) cached_tokens: usize,
+    /// Length of the prompt and a digest of it: KV of another prompt is of no use.
+    pub(in crate::engine) prompt_tokens: usize,
+    pub(in crate::engine) prompt_digest: u64,
+    /// Rank that computed it.
+    pub(in crate::engine) dp_rank: usize,
+}
+
+/// Answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Taken {
+    /// Here it is; the prefill engine holds it no more.
+    Kv(HandedKv),
+    /// The prefill failed.
+    Failed(String),
+}
+
+/// Figures of a desk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) struct DeskCounts {
+    /// Offers that nobody asked for yet, or that are not computed yet.
+    pub(in crate::engine) open: usize,
+    /// Offers that are computed and not taken.
+    pub(in crate::engine) ready: usize,
+    /// Questions for offers that do not exist (yet).
+    pub(in crate::engine) early: usize,
+    /// Offers refused because one of that name was there.
+    pub(in crate::engine) duplicates: u64,
+}
+
+type Reply = oneshot::Sender<Taken>;
+
+enum Note {
+    Open { key: String, offer: NewOffer, opened: oneshot::Sender<bool> },
+    Ready { key: String, id: u64, kv: HandedKv },
+    Closed { key: String, id: u64, why: String },
+    Take { key: String, reply: Reply },
+}
+
+struct NewOffer {
+    id: u64,
+    asked: oneshot::Sender<()>,
+    taken: oneshot::Sender<()>,
+}
+
+/// Talks to the table. Cheap to clone; the task ends with the last clone.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Desk {
+    /// Unbounded by type, because it is used while dropping; each request sends a few.
+    notes: mpsc::UnboundedSender<Note>,
+    counts: watch::Receiver<DeskCounts>,
+}
+
+/// An offer. Dropping it before it is taken fails it for whoever waits.
+#[derive(Debug)]
+pub(in crate::engine) struct Offer {
+    key: String,
+    id: u64,
+    notes: mpsc::UnboundedSender<Note>,
+    asked: oneshot::Receiver<()>,
+    taken: oneshot::Receiver<()>,
+    /// What those who wait are told when it is dropped.
+    why: String,
+}
+
+impl Desk {
+    /// Starts the task on the current runtime.
+    pub(in crate::engine) fn start() -> Self {
+        let (notes, mut inbox) = mpsc::unbounded_channel();
+        let (counts_out, counts) = watch::channel(DeskCounts::default());
+        tokio::spawn(async move {
+            let mut table = Table::default();
+            loop {
+                let forgets = tokio::time::sleep(FORGET_INTERVAL);
+                tokio::select! {
+                    note = inbox.recv() => match note {
+                        Some(note) => table.note(note),
+                        None => return,
+                    },
+                    () = forgets, if !table.early.is_empty() => {}
+                }
+                table.early.retain(|_, reply| !reply.is_closed());
+                counts_out.send_replace(table.counts());
+            }
+        });
+        Self { notes, counts }
+    }
+
+    /// Offers something under a name; `None` if there is such an offer already.
+    pub(in crate::engine) async fn offer(&self, key: String) -> Option<Offer> {
+        let id = fastrand::u64(..);
+        let (asked_out, asked) = oneshot::channel();
+        let (taken_out, taken) = oneshot::channel();
+        let (opened, answer) = oneshot::channel();
+        let new = NewOffer { id, asked: asked_out, taken: taken_out };
+        let why = "the prefill was aborted".to_owned();
+        let offer = Offer { key: key.clone(), id, notes: self.notes.clone(), asked, taken, why };
+        self.notes.send(Note::Open { key, offer: new, opened }).ok()?;
+        answer.await.ok()?.then_some(offer)
+    }
+
+    /// Asks for an offer, which may not be there yet. The answer never comes if a later question of the same name
+    /// takes its place.
+    pub(in crate::engine) fn take(&self, key: String) -> oneshot::Receiver<Taken> {
+        let (reply, answer) = oneshot::channel();
+        let _stopping = self.notes.send(Note::Take { key, reply });
+        answer
+    }
+
+    /// Figures now.
+    pub(in crate::engine) fn counts(&self) -> DeskCounts {
+        *self.counts.borrow()
+    }
+}
+
+impl Offer {
+    /// Somebody asked for it.
+    pub(in crate::engine) async fn asked(&mut self) {
+        if (&mut self.asked).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// It is computed: whoever asks gets it.
+    pub(in crate::engine) fn ready(&self, kv: HandedKv) {
+        let _stopping = self.notes.send(Note::Ready { key: self.key.clone(), id: self.id, kv });
+    }
+
+    /// Takes it back, and tells whoever waits for it.
+    pub(in crate::engine) fn withdraw(mut self, why: &str) {
+        self.why = why.to_owned();
+    }
+
+    /// It was taken.
+    pub(in crate::engine) async fn taken(&mut self) {
+        if (&mut self.taken).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let (key, why) = (std::mem::take(&mut self.key), std::mem::take(&mut self.why));
+        let _stopping = self.notes.send(Note::Closed { key, id: self.id, why });
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    offers: AHashMap<String, Entry>,
+    early: AHashMap<String, Reply>,
+    duplicates: u64,
+}
+
+struct Entry {
+    id: u64,
+    asked: Option<oneshot::Sender<()>>,
+    taken: Option<oneshot::Sender<()>>,
+    kv: Option<HandedKv>,
+    waiter: Option<Reply>,
+}
+
+impl Table {
+    fn note(&mut self, note: Note) {
+        match note {
+            Note::Open { key, offer, opened } => {
+                let is_new = !self.offers.contains_key(&key);
+                if is_new {
+                    self.open(key, offer);
+                } else {
+                    self.duplicates += 1;
+                }
+                let _client_left = opened.send(is_new);
+            }
+            Note::Ready { key, id, kv } => {
+                if let Some(entry) = self.offers.get_mut(&key).filter(|entry| entry.id == id) {
+                    entry.kv = Some(kv);
+                    self.hand_over(&key);
+                }
+            }
+            Note::Closed { key, id, why } => {
+                if self.offers.get(&key).is_some_and(|entry| entry.id == id) {
+                    let waiter = self.offers.remove(&key).and_then(|entry| entry.waiter);
+                    if let Some(reply) = waiter {
+                        let _decode_left = reply.send(Taken::Failed(why));
+                    }
+                }
+            }
+            Note::Take { key, reply } => match self.offers.get_mut(&key) {
+                Some(entry) => {
+                    entry.waiter = Some(reply);
+                    entry.asked.take().map(|asked| asked.send(()));
+                    self.hand_over(&key);
+                }
+                None => drop(self.early.insert(key, reply)),
+            },
+        }
+    }
+
+    fn open(&mut self, key: String, offer: NewOffer) {
+        let waiter = self.early.remove(&key).filter(|reply| !reply.is_closed());
+        let NewOffer { id, asked, taken } = offer;
+        let mut entry = Entry { id, asked: Some(asked), taken: Some(taken), kv: None, waiter };
+        if entry.waiter.is_some() {
+            entry.asked.take().map(|asked| asked.send(()));
+        }
+        self.offers.insert(key, entry);
+    }
+
+    fn hand_over(&mut self, key: &str) {
+        let Some(entry) = self.offers.get_mut(key) else { return };
+        let Some(kv) = entry.kv.clone() else { return };
+        let Some(waiter) = entry.waiter.take() else { return };
+        // A decode that left in this moment leaves the offer as it was.
+        if waiter.send(Taken::Kv(kv)).is_ok() {
+            entry.taken.take().map(|taken| taken.send(()));
+            self.offers.remove(key);
+        }
+    }
+
+    fn counts(&self) -> DeskCounts {
+        let ready = self.offers.values().filter(|entry| entry.kv.is_some()).count();
+        DeskCounts {
+            open: self.offers.len() - ready,
+            ready,
+            early: self.early.len(),
+            duplicates: self.duplicates,
+        }
+    }
+}
+
+/// Questions whose askers left are forgotten after that time at the latest.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kv() -> HandedKv {
+        HandedKv { token_id: 7, cached_tokens: 0, prompt_tokens: 3, prompt_digest: 9, dp_rank: 0 }
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("runtime").block_on(test);
+    }
+
+    #[test]
+    fn either_side_may_come_first() {
+        run(async {
+            let desk = Desk::start();
+            let mut first = desk.offer("a".into()).await.expect("new");
+            first.ready(kv());
+            assert_eq!(desk.take("a".into()).await, Ok(Taken::Kv(kv())));
+            first.taken().await;
+
+            let early = desk.take("b".into());
+            let mut second = desk.offer("b".into()).await.expect("new");
+            second.asked().await;
+            second.ready(kv());
+            assert_eq!(early.await, Ok(Taken::Kv(kv())));
+            second.taken().await;
+            assert_eq!(desk.counts(), DeskCounts::default());
+        });
+    }
+
+    #[test]
+    fn names_are_used_once_and_a_dropped_offer_fails_its_decode() {
+        run(async {
+            let desk = Desk::start();
+            let offer = desk.offer("a".into()).await.expect("new");
+            assert!(desk.offer("a".into()).await.is_none());
+            assert_eq!((desk.counts().open, desk.counts().duplicates), (1, 1));
+            let waits = desk.take("a".into());
+            drop(offer);
+            assert!(matches!(waits.await, Ok(Taken::Failed(_))));
+            assert!(desk.offer("a".into()).await.is_some(), "the name is free again");
+        });
+    }
+
+    #[test]
+    fn a_decode_that_left_takes_nothing() {
+        run(async {
+            let desk = Desk::start();
+            drop(desk.take("a".into()));
+            let mut offer = desk.offer("a".into()).await.expect("new");
+            offer.ready(kv());
+            let asked = tokio::time::timeout(Duration::from_millis(20), offer.asked()).await;
+            assert!(asked.is_err(), "its question does not count");
+            drop(desk.take("a".into()));
+            assert_eq!(desk.take("a".into()).await, Ok(Taken::Kv(kv())));
+            offer.taken().await;
+        });
+    }
+}

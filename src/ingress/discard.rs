@@ -1,0 +1,149 @@
+//! Throws away what a client sends and nobody wants: the rest of a refused body, or whatever comes before a
+//! connection is closed. Within bounds: a client that goes on for ever, or stalls, is cut.
+
+use super::{Conn, ReadEnd};
+use crate::base::NanosSinceStart;
+use crate::base::limits::READ_BYTES;
+use std::time::Duration;
+
+/// When to stop listening to a client.
+#[derive(Clone, Copy, Debug)]
+pub struct DiscardBounds {
+    /// Most bytes read. A read that began below it may pass it.
+    pub bytes_max: usize,
+    /// Longest wait for the next byte.
+    pub stall_max: Duration,
+    /// Longest time in all.
+    pub time_max: Duration,
+}
+
+/// One connection's input on its way to nowhere.
+#[derive(Debug)]
+pub struct Discarding<'a> {
+    /// Whose input it is.
+    pub conn: &'a mut Conn,
+    bounds: DiscardBounds,
+    read_bytes: usize,
+    last_read_bytes: usize,
+    give_up_at: Option<NanosSinceStart>,
+}
+
+impl<'a> Discarding<'a> {
+    pub(super) const fn new(conn: &'a mut Conn, bounds: DiscardBounds) -> Self {
+        Self { conn, bounds, read_bytes: 0, last_read_bytes: 0, give_up_at: None }
+    }
+
+    /// Drops up to `bytes` of what has come; returns how many that were.
+    pub fn consume(&mut self, bytes: usize) -> usize {
+        let step = bytes.min(self.conn.input.len());
+        self.conn.consume(step);
+        step
+    }
+
+    /// Waits for more. `expected_bytes`: how many are known to follow; 0 when unknown.
+    ///
+    /// # Errors
+    /// [`ReadEnd`] when none will come, or a bound is reached.
+    pub async fn more(&mut self, expected_bytes: usize) -> Result<(), ReadEnd> {
+        let now = self.conn.now();
+        let give_up_at = *self.give_up_at.get_or_insert(now.plus(self.bounds.time_max));
+        if self.read_bytes >= self.bounds.bytes_max || now >= give_up_at {
+            return Err(ReadEnd::TimedOut);
+        }
+        // The deadline ends a wait; a client that never makes us wait is ended by the check above.
+        self.conn.wait_until(give_up_at.min(now.plus(self.bounds.stall_max)));
+        // Nobody knows of a body without a length how much follows; if the last read was full, much does.
+        let much = expected_bytes.max(self.last_read_bytes) >= READ_BYTES;
+        self.conn.reader.expect_much(much);
+        let before = self.conn.input.len();
+        self.conn.fill().await?;
+        self.last_read_bytes = self.conn.input.len().saturating_sub(before);
+        self.read_bytes = self.read_bytes.saturating_add(self.last_read_bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Discarding<'_> {
+    fn drop(&mut self) {
+        self.conn.reader.expect_much(false);
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the clients of these tests are threads that sleep and look at the clock"
+)]
+mod tests {
+    use super::*;
+    use crate::base::Clock;
+    use crate::ingress::BufferPool;
+    use std::io::Write;
+    use std::rc::Rc;
+    use std::time::Instant;
+
+    /// Discards what `client` sends until a bound is reached; how long that took.
+    fn discarded(bounds: DiscardBounds, client: fn(std::net::TcpStream)) -> (ReadEnd, Duration) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let sending =
+            std::thread::spawn(move || client(std::net::TcpStream::connect(address).unwrap()));
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        let mut runtime =
+            monoio::RuntimeBuilder::<monoio::LegacyDriver>::new().enable_timer().build().unwrap();
+        let ended = runtime.block_on(async {
+            let stream = monoio::net::TcpStream::from_std(accepted).unwrap();
+            let mut conn = Conn::new(stream, Rc::new(BufferPool::default()), Clock::start());
+            let start = Instant::now();
+            let mut discarding = conn.discarding(bounds);
+            loop {
+                discarding.consume(usize::MAX);
+                if let Err(end) = discarding.more(0).await {
+                    return (end, start.elapsed());
+                }
+            }
+        });
+        drop(runtime);
+        sending.join().unwrap();
+        ended
+    }
+
+    const BOUNDS: DiscardBounds = DiscardBounds {
+        bytes_max: usize::MAX,
+        stall_max: Duration::from_secs(20),
+        time_max: Duration::from_secs(20),
+    };
+
+    #[test]
+    fn one_that_trickles_is_cut_after_the_time() {
+        let bounds = DiscardBounds { time_max: Duration::from_millis(200), ..BOUNDS };
+        let (end, took) = discarded(bounds, |mut stream| {
+            while stream.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        assert_eq!(end, ReadEnd::TimedOut);
+        assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(10), "{took:?}");
+    }
+
+    #[test]
+    fn one_that_pauses_for_too_long_is_cut() {
+        let bounds = DiscardBounds { stall_max: Duration::from_millis(200), ..BOUNDS };
+        let (end, took) = discarded(bounds, |mut stream| {
+            stream.write_all(b"x").unwrap();
+            while !matches!(std::io::Read::read(&mut stream, &mut [0]), Ok(0) | Err(_)) {}
+        });
+        assert_eq!(end, ReadEnd::TimedOut);
+        assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(10), "{took:?}");
+    }
+
+    #[test]
+    fn one_that_sends_too_much_is_cut() {
+        let bounds = DiscardBounds { bytes_max: 1 << 20, ..BOUNDS };
+        let (end, took) =
+            discarded(bounds, |mut stream| while stream.write_all(&[b'x'; 10_000]).is_ok() {});
+        assert_eq!(end, ReadEnd::TimedOut);
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    }
+}

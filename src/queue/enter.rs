@@ -1,0 +1,214 @@
+//! The way in: a request that came, or that has to choose again, is bound at once, sent to wait, or turned away.
+
+use super::bounds::bounds;
+use super::waiter::holdings;
+use crate::account::Lease;
+use crate::base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
+use crate::config::{Policy, QueueMode};
+use crate::mailbox::{Ticket, Waiter};
+use crate::select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
+use crate::worker::{Leg, Model, QueueFull, QueueWanted};
+use std::time::Duration;
+
+/// Who wants in.
+#[derive(Clone, Copy, Debug)]
+pub struct Applicant<'a> {
+    /// What it asks for.
+    pub model_index: ModelIndex,
+    /// The same.
+    pub model: &'a Model,
+    /// Its prompt, and what ranks hold of it; `ranks` is not looked at.
+    pub request: PickRequest<'a>,
+    /// Output tokens expected.
+    pub output_tokens: u32,
+    /// Bytes of its body: what the queue keeps in memory for it.
+    pub body_bytes: u64,
+    /// Class asked for, within what its tenant may.
+    pub class: u8,
+    /// Whose it is.
+    pub tenant: u64,
+    /// That tenant's share.
+    pub weight: u32,
+    /// When it came to the router.
+    pub arrived_at: NanosSinceStart,
+    /// It waits no longer than this.
+    pub deadline: NanosSinceStart,
+    /// The client gives up at this moment; refused at once if that is before its turn can come.
+    pub client_deadline: Option<NanosSinceStart>,
+    /// The rank that its other leg has already.
+    pub near: Option<RankIndex>,
+    /// The number that the rank which answers must have in its worker.
+    pub pin: Option<DpRank>,
+    /// Ranks that failed it, or refused it.
+    pub tried: &'a [RankIndex],
+    /// May it move to another queue later?
+    pub movable: bool,
+}
+
+impl Applicant<'_> {
+    const fn seeking(&self) -> Seeking<'_> {
+        Seeking { leg: self.request.leg, near: self.near, pin: self.pin, tried: self.tried }
+    }
+}
+
+/// What becomes of it.
+#[derive(Debug)]
+pub enum Entry {
+    /// It has its rank.
+    Bound(Lease),
+    /// It has been counted into its queue and has to be posted to that queue's home. Whoever ends the wait counts it out
+    /// with the same [`QueueWanted`].
+    Wait(Box<Waiter>, QueueWanted),
+    /// It is refused.
+    Turned(Turned),
+}
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// No worker that serves its model is usable.
+    NoWorker,
+    /// No rank has room, and there is no queue.
+    NoRoom,
+    /// No rank has room, and neither has the queue.
+    Full(QueueFull),
+    /// Its turn would come after the client has given up.
+    TooLate {
+        /// When its turn would come, from now.
+        projected: Duration,
+    },
+}
+
+/// Decides. `seat` makes the ticket of one that waits; `projected` says how long it takes until so many requests of the
+/// pool have ended, if that is known.
+pub fn enter(
+    binder: &mut Binder<'_>,
+    candidates: &mut Candidates,
+    applicant: &Applicant<'_>,
+    seat: impl FnOnce() -> Ticket,
+    projected: impl Fn(u64) -> Option<Duration>,
+) -> Entry {
+    let fleet = binder.fleet;
+    let (model, seeking) = (applicant.model, applicant.seeking());
+    if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
+        return Entry::Turned(Turned::NoWorker);
+    }
+    let mode = fleet.flow.queue.mode;
+    if mode != QueueMode::Off {
+        // Nobody overtakes: where others wait, newcomers line up.
+        candidates.retain(|rank| !binder.is_waited_for(rank));
+    }
+    if let Some(lease) = binder.bind(&applicant.request, applicant.output_tokens, candidates) {
+        return Entry::Bound(lease);
+    }
+    if mode == QueueMode::Off {
+        return Entry::Turned(Turned::NoRoom);
+    }
+    match line_up(binder, candidates, applicant, &projected) {
+        Ok((queue, wanted)) => {
+            Entry::Wait(Box::new(waiter(binder, applicant, queue, seat())), wanted)
+        }
+        Err(turned) => Entry::Turned(turned),
+    }
+}
+
+/// Finds a queue with room and counts the request into it.
+fn line_up(
+    binder: &mut Binder<'_>,
+    candidates: &mut Candidates,
+    applicant: &Applicant<'_>,
+    projected: &impl Fn(u64) -> Option<Duration>,
+) -> Result<(QueueIndex, QueueWanted), Turned> {
+    let fleet = binder.fleet;
+    let (model, seeking) = (applicant.model, applicant.seeking());
+    if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
+        return Err(Turned::NoWorker);
+    }
+    let pool = if applicant.request.leg == Leg::Prefill { model.prefill_pool } else { None };
+    let pool = pool.unwrap_or(model.pool);
+    binder.weigh(&applicant.request, applicant.output_tokens, candidates);
+    let mut full = QueueFull::Depth;
+    while let Some(rank) = shortest(binder, candidates, applicant) {
+        let Some(queue) = fleet.queue_of(rank) else { return Err(Turned::NoRoom) };
+        let Some(cell) = binder.board.queue(queue) else { return Err(Turned::NoRoom) };
+        if let Some(late) = too_late(binder, applicant, u64::from(cell.waiting()), projected) {
+            return Err(late);
+        }
+        let cost = lease_cost(&applicant.request, rank, applicant.output_tokens);
+        let wanted = QueueWanted { bytes: applicant.body_bytes, tokens: cost.kv_tokens };
+        match cell.join(bounds(binder, pool, queue), wanted) {
+            Ok(()) => return Ok((queue, wanted)),
+            Err(QueueFull::Demand) => return Err(Turned::Full(QueueFull::Demand)),
+            Err(which) => full = which,
+        }
+        if fleet.flow.queue.mode == QueueMode::Pool {
+            break;
+        }
+        candidates.remove(rank);
+    }
+    Err(Turned::Full(full))
+}
+
+/// The rank whose queue is joined. One queue for all: any rank leads to it. One per rank: the one where the request will
+/// have waited and computed least, counting those who wait there.
+fn shortest(
+    binder: &mut Binder<'_>,
+    candidates: &Candidates,
+    applicant: &Applicant<'_>,
+) -> Option<RankIndex> {
+    let ranks = candidates.ranks();
+    if binder.fleet.flow.queue.mode == QueueMode::Pool {
+        return ranks.first().copied();
+    }
+    let cell = |rank: RankIndex| binder.fleet.queue_of(rank).and_then(|q| binder.board.queue(q));
+    match binder.policy {
+        Policy::Kv => ranks.iter().copied().min_by_key(|&rank| {
+            let ahead = cell(rank).map_or(0, |cell| cell.waiting_tokens());
+            binder.weight(&applicant.request, candidates, rank).0.saturating_add(ahead)
+        }),
+        Policy::LeastLoaded | Policy::PowerOfTwo => {
+            ranks.iter().copied().min_by_key(|&rank| cell(rank).map_or(0, |cell| cell.waiting()))
+        }
+        Policy::RoundRobin | Policy::Random => binder.choose(&applicant.request, candidates),
+    }
+}
+
+/// Early rejection: the answer is certain enough now.
+fn too_late(
+    binder: &Binder<'_>,
+    applicant: &Applicant<'_>,
+    ahead: u64,
+    projected: &impl Fn(u64) -> Option<Duration>,
+) -> Option<Turned> {
+    let deadline = applicant.client_deadline?;
+    let projected = projected(ahead + 1)?;
+    (binder.now.plus(projected) > deadline).then_some(Turned::TooLate { projected })
+}
+
+fn waiter(
+    binder: &Binder<'_>,
+    applicant: &Applicant<'_>,
+    queue: QueueIndex,
+    ticket: Ticket,
+) -> Waiter {
+    Waiter {
+        ticket,
+        queue,
+        model: applicant.model_index,
+        leg: applicant.request.leg,
+        near: applicant.near,
+        pin: applicant.pin,
+        class: applicant.class,
+        tenant: applicant.tenant,
+        weight: applicant.weight,
+        arrived_at: applicant.arrived_at,
+        joined_at: binder.now,
+        deadline: applicant.deadline,
+        prompt_bytes: applicant.request.prompt_bytes,
+        bytes_per_token: applicant.request.bytes_per_token,
+        output_tokens: applicant.output_tokens,
+        movable: applicant.movable,
+        holdings: holdings(applicant.request.overlaps, applicant.request.on_the_way),
+        tried: applicant.tried.to_vec(),
+    }
+}

@@ -1,0 +1,317 @@
+//! The queues that one shard is home to. Requests join and leave by message; whenever a place may be free the home binds
+//! those at the front, takes their leases, and posts the verdicts.
+
+use super::bounds::bounds;
+use super::line::{Line, Placed, Rules};
+use crate::base::limits::{QUEUE_RECHECK, RANKS_MAX};
+use crate::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use crate::config::QueueMode;
+use crate::index::Overlaps;
+use crate::mailbox::{Ticket, Verdict, Waiter};
+use crate::select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
+use crate::worker::{Leg, LoadBoard, OpenedBy, QueueCell, RankLoad};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Less is computed in a few milliseconds.
+const DECLINED_TOKENS_MIN: u64 = 128;
+
+/// All queues of one home.
+#[derive(Debug)]
+pub struct Home {
+    /// In order, so that a turn is the same every time.
+    queues: BTreeMap<QueueIndex, Queue>,
+    scratch: Scratch,
+}
+
+/// Working memory of one look at a queue.
+#[derive(Debug)]
+struct Scratch {
+    candidates: Candidates,
+    overlaps: Overlaps,
+    on_the_way: Overlaps,
+    /// By rank: somebody waits for room there who comes before all that have not been looked at.
+    awaited: Vec<bool>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    line: Line,
+    /// [`QueueCell::look`](crate::worker::QueueCell::look) when it was looked at last.
+    seen: u32,
+    /// Somebody joined since, or the fleet changed.
+    fresh: bool,
+    /// When time alone may have made room.
+    recheck_at: NanosSinceStart,
+}
+
+/// What a home serves its queues with, and where it puts the verdicts.
+#[derive(Debug)]
+pub struct HomeTurn<'a, 'b> {
+    /// Binds requests to ranks.
+    pub binder: &'a mut Binder<'b>,
+    /// Verdicts and whom they are for, in order. The caller posts them.
+    pub verdicts: &'a mut Vec<(Ticket, Verdict)>,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            scratch: Scratch {
+                candidates: Candidates::default(),
+                overlaps: Overlaps::new(RANKS_MAX),
+                on_the_way: Overlaps::new(RANKS_MAX),
+                awaited: vec![false; RANKS_MAX],
+            },
+        }
+    }
+}
+
+impl Home {
+    /// Takes a request in. Call [`Self::serve`] before the shard sleeps.
+    pub fn join(&mut self, waiter: Box<Waiter>, promote_after: Duration) {
+        let queue = self.queues.entry(waiter.queue).or_insert_with(|| Queue {
+            line: Line::new(promote_after),
+            seen: 0,
+            fresh: true,
+            recheck_at: NanosSinceStart(u64::MAX),
+        });
+        queue.fresh = true;
+        queue.line.push(waiter);
+    }
+
+    /// A request does not wait any more. Unknown ones have had their verdict.
+    pub fn leave(&mut self, queue: QueueIndex, ticket: Ticket) {
+        if let Some(queue) = self.queues.get_mut(&queue)
+            && queue.line.remove(ticket).is_some()
+        {
+            // Who stood behind may fit where this one did not.
+            queue.fresh = true;
+        }
+    }
+
+    /// Everything may be different: workers, pools, limits.
+    pub fn fleet_changed(&mut self) {
+        for queue in self.queues.values_mut() {
+            queue.fresh = true;
+        }
+    }
+
+    /// True when nobody waits here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Has anything happened since the last look? To be asked after the shard has announced its sleep and before it
+    /// sleeps: room that is made while it is awake rings no bell.
+    #[must_use]
+    pub fn has_news(&self, board: &LoadBoard) -> bool {
+        let news = |(&index, queue): (&QueueIndex, &Queue)| queue.has_news(board.queue(index));
+        self.queues.iter().any(news)
+    }
+
+    /// When the home has to look again even if nothing is heard.
+    #[must_use]
+    pub fn look_again_at(&self) -> Option<NanosSinceStart> {
+        let at = |queue: &Queue| queue.recheck_at.min(queue.line.promote_at());
+        self.queues.values().map(at).min().filter(|at| at.0 != u64::MAX)
+    }
+
+    /// Binds all that can be bound now, in every queue for which there is news.
+    pub fn serve(&mut self, turn: &mut HomeTurn<'_, '_>) {
+        let Self { queues, scratch } = self;
+        queues.retain(|&index, queue| {
+            queue.serve(index, turn, scratch);
+            !queue.line.is_empty()
+        });
+    }
+}
+
+impl Queue {
+    fn has_news(&self, cell: Option<&QueueCell>) -> bool {
+        self.fresh || cell.is_some_and(|cell| cell.freed() != self.seen)
+    }
+
+    fn serve(&mut self, index: QueueIndex, turn: &mut HomeTurn<'_, '_>, scratch: &mut Scratch) {
+        let HomeTurn { binder, verdicts } = turn;
+        let now = binder.now;
+        let Some(cell) = binder.board.queue(index) else { return };
+        let due = now >= self.recheck_at || now >= self.line.promote_at();
+        if !self.has_news(Some(cell)) && !due {
+            return;
+        }
+        (self.seen, self.fresh) = (cell.look(), false);
+        self.recheck_at = NanosSinceStart(u64::MAX);
+        let flow = &binder.fleet.flow.queue;
+        let rules = Rules {
+            fleet: binder.fleet,
+            now,
+            promote_after: flow.promote_after,
+            overtaken_max: flow.overtaken_max,
+        };
+        let mut held_up = false;
+        scratch.awaited.fill(false);
+        self.line.serve(rules, |waiter, may_decline| {
+            let placed = place(waiter, may_decline, index, binder, scratch, verdicts);
+            held_up |= placed == Placed::NoRoom;
+            placed
+        });
+        self.turn_away_stale(binder, verdicts);
+        if held_up && is_held_by_time(binder, index) {
+            self.recheck_at = self.recheck_at.min(now.plus(QUEUE_RECHECK));
+        }
+        self.close_window(binder, index);
+    }
+
+    /// Mode `endpoint`: those who have waited long look for another rank.
+    fn turn_away_stale(&mut self, binder: &Binder<'_>, verdicts: &mut Vec<(Ticket, Verdict)>) {
+        let queue = &binder.fleet.flow.queue;
+        if queue.mode != QueueMode::Endpoint {
+            return;
+        }
+        let after = u64::try_from(queue.stale_after.as_nanos()).unwrap_or(u64::MAX);
+        let since = NanosSinceStart(binder.now.0.saturating_sub(after));
+        while let Some(ticket) = self.line.joined_until(since).filter(|_| binder.now.0 >= after) {
+            drop(self.line.remove(ticket));
+            verdicts.push((ticket, Verdict::Reroute));
+            // Who stood behind it has not been looked at, and may fit where it did not.
+            self.fresh = true;
+        }
+        if let Some(oldest) = self.line.oldest_movable() {
+            self.recheck_at = self.recheck_at.min(oldest.plus(queue.stale_after));
+        }
+    }
+
+    /// Enough have left the queue: new requests may come before the window's time is over. Who has its verdict under way
+    /// does not wait any more, though it is counted until its own shard has it.
+    fn close_window(&self, binder: &Binder<'_>, index: QueueIndex) {
+        let flow = &binder.fleet.flow;
+        let pool = match flow.queue.mode {
+            QueueMode::Pool => Some(PoolIndex(index.0)),
+            QueueMode::Endpoint => binder.fleet.ranks.get(index.index()).map(|rank| rank.pool),
+            QueueMode::Off => None,
+        };
+        let windows = binder.board.windows();
+        let open = |&pool: &PoolIndex| windows.open_here_until(pool, binder.now).is_some();
+        let Some(pool) = pool.filter(open) else { return };
+        if self.line.is_empty() || self.is_at_low_water(binder, pool, index) {
+            windows.close(pool, OpenedBy::Here, binder.now);
+        }
+    }
+
+    /// Is the queue filled to no more than the configured part of each of its bounds?
+    fn is_at_low_water(&self, binder: &Binder<'_>, pool: PoolIndex, index: QueueIndex) -> bool {
+        let Some(cell) = binder.board.queue(index) else { return false };
+        let percent = u64::from(binder.fleet.flow.rejection.low_water_percent);
+        let low = |held: u64, max: u64| {
+            max == 0 || held.saturating_mul(100) <= max.saturating_mul(percent)
+        };
+        let bounds = bounds(binder, pool, index);
+        let waiting = u64::try_from(self.line.len()).unwrap_or(u64::MAX);
+        // Those with a verdict under way are in the sums of bytes and tokens; while anybody waits there is a next look.
+        low(waiting, u64::from(bounds.depth_max).max(1))
+            && low(cell.waiting_bytes(), bounds.bytes_max.max(1))
+            && low(cell.waiting_tokens(), bounds.tokens_max)
+    }
+}
+
+/// Tries to bind one request.
+fn place(
+    waiter: &Waiter,
+    may_decline: bool,
+    index: QueueIndex,
+    binder: &mut Binder<'_>,
+    scratch: &mut Scratch,
+    verdicts: &mut Vec<(Ticket, Verdict)>,
+) -> Placed {
+    let fleet = binder.fleet;
+    let Some(model) = fleet.models.get(waiter.model.index()) else {
+        verdicts.push((waiter.ticket, Verdict::Reroute));
+        return Placed::Never;
+    };
+    let Scratch { candidates, overlaps, on_the_way, awaited } = scratch;
+    let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
+        let seeking =
+            Seeking { leg: waiter.leg, near: waiter.near, pin: waiter.pin, tried: &waiter.tried };
+        let found = candidates.collect(fleet, model, binder.board, seeking, binder.now);
+        candidates.retain(|rank| fleet.queue_of(rank) == Some(index));
+        found.is_ok() && !candidates.ranks().is_empty()
+    };
+    if !collect(candidates, binder) {
+        // Its workers are gone, or wait elsewhere now: its own shard knows what to do.
+        verdicts.push((waiter.ticket, Verdict::Reroute));
+        return Placed::Never;
+    }
+    waiter.lay_out(overlaps, on_the_way);
+    let request = PickRequest {
+        leg: waiter.leg,
+        ranks: &[],
+        board: binder.board,
+        reports: binder.reports,
+        now: binder.now,
+        overlaps,
+        on_the_way,
+        prompt_bytes: waiter.prompt_bytes,
+        bytes_per_token: waiter.bytes_per_token,
+    };
+    let least = least_uncached(candidates, &request);
+    candidates.retain(|rank| !is_awaited(awaited, rank));
+    // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is computed.
+    if may_decline && waiter.leg != Leg::Decode {
+        candidates.retain(|rank| {
+            binder.has_room(rank, &lease_cost(&request, rank, waiter.output_tokens))
+        });
+        let offered = least_uncached(candidates, &request);
+        if offered.saturating_sub(least) > declined_tokens(&request)
+            && !candidates.ranks().is_empty()
+        {
+            return Placed::Declined;
+        }
+    }
+    if let Some(lease) = binder.bind(&request, waiter.output_tokens, candidates) {
+        verdicts.push((waiter.ticket, Verdict::Granted(lease)));
+        return Placed::Yes;
+    }
+    // Nobody who comes after it takes room where it could go: a large prompt would never find enough.
+    collect(candidates, binder);
+    for &rank in candidates.ranks() {
+        if let Some(awaited) = awaited.get_mut(rank.index()) {
+            *awaited = true;
+        }
+    }
+    Placed::NoRoom
+}
+
+/// Prompt tokens that the rank with most of the prompt would have to compute.
+fn least_uncached(candidates: &Candidates, request: &PickRequest<'_>) -> u64 {
+    candidates.ranks().iter().map(|&rank| request.uncached_tokens(rank)).min().unwrap_or(0)
+}
+
+/// A request leaves a place to those behind it for the sake of more than this: a quarter of its prompt.
+fn declined_tokens(request: &PickRequest<'_>) -> u64 {
+    (request.prompt_tokens() / 4).max(DECLINED_TOKENS_MIN)
+}
+
+fn is_awaited(awaited: &[bool], rank: RankIndex) -> bool {
+    awaited.get(rank.index()).is_some_and(|&awaited| awaited)
+}
+
+/// Is any of the ranks closed for now by what no lease tells the end of: a refusal of the engine, a report, a breaker? For
+/// decode ranks also: is the breaker of a prefill rank open, so that they are no candidates for now?
+fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
+    let fleet = binder.fleet;
+    let ranks = || (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
+    let here = || ranks().filter(|&rank| fleet.queue_of(rank) == Some(index));
+    let is_open = |rank| binder.board.rank(rank).is_some_and(RankLoad::is_open);
+    let is_shut = |rank| {
+        let busy_until = binder.board.rank(rank).map(RankLoad::busy_until);
+        busy_until.is_some_and(|until| until > binder.now)
+            || is_open(rank)
+            || binder.is_reported_full(rank, fleet.room(rank))
+    };
+    here().any(is_shut)
+        || here().any(|rank| fleet.serves(rank, Leg::Decode))
+            && ranks().any(|rank| fleet.serves(rank, Leg::Prefill) && is_open(rank))
+}

@@ -1,0 +1,40 @@
+//! A waiting request as the selection sees it: its prompt without the text, what ranks hold of it.
+
+use crate::base::limits::HOLDINGS_MAX;
+use crate::index::{Overlap, Overlaps};
+use crate::mailbox::{Holding, Waiter};
+use crate::select::tokens;
+
+impl Waiter {
+    /// Tokens of its prompt.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u64 {
+        tokens(self.prompt_bytes, self.bytes_per_token)
+    }
+
+    /// Writes what ranks hold of its prompt, after clearing both.
+    pub(super) fn lay_out(&self, overlaps: &mut Overlaps, on_the_way: &mut Overlaps) {
+        overlaps.clear();
+        on_the_way.clear();
+        for holding in &self.holdings {
+            overlaps.record(holding.rank, Overlap { blocks: 0, bytes: holding.bytes });
+            if holding.on_the_way_bytes > 0 {
+                let part = Overlap { blocks: 0, bytes: holding.on_the_way_bytes };
+                on_the_way.record(holding.rank, part);
+            }
+        }
+    }
+}
+
+/// The ranks that hold most of a prompt.
+pub(super) fn holdings(overlaps: &Overlaps, on_the_way: &Overlaps) -> Vec<Holding> {
+    let holding = |(rank, overlap): (_, Overlap)| Holding {
+        rank,
+        bytes: overlap.bytes,
+        on_the_way_bytes: on_the_way.get(rank).bytes,
+    };
+    let mut all: Vec<Holding> = overlaps.iter_held().map(holding).collect();
+    all.sort_unstable_by_key(|holding| (std::cmp::Reverse(holding.bytes), holding.rank));
+    all.truncate(HOLDINGS_MAX);
+    all
+}

@@ -1,0 +1,278 @@
+//! What the router itself writes into a stream of events (WHATWG HTML section 9.2): where a request stands, as comments, which
+//! every client skips, and why there is no answer, as an event in the shape of the API. Sans-IO.
+
+use crate::http1::reason_phrase;
+use crate::parse::{ApiShape, Endpoint, Reason, Refusal};
+use serde_json::Value;
+
+/// So much of an engine's error is repeated that is not JSON, in characters.
+const QUOTED_CHARS_MAX: usize = 512;
+
+/// How streams of an API end with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamShape {
+    /// `data: {"error":…}`, then `data: [DONE]`.
+    OpenAi,
+    /// OpenAI's `/v1/responses`: a typed event, and nothing after it.
+    Responses,
+    /// Anthropic's: a typed event, and nothing after it.
+    Anthropic,
+}
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing<'a> {
+    /// It has joined a queue in which so many wait, itself included.
+    Queued {
+        /// Requests in the queue.
+        position: u32,
+    },
+    /// It still waits.
+    Waited {
+        /// Since it was first told.
+        seconds: u64,
+    },
+    /// It is being sent to a worker.
+    Prefill {
+        /// As in `x-forebay-worker`.
+        worker: &'a str,
+    },
+}
+
+impl StreamShape {
+    /// That of an endpoint; `None` for those that never answer with a stream.
+    #[must_use]
+    pub const fn of(endpoint: Endpoint) -> Option<Self> {
+        match endpoint {
+            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Generate => {
+                Some(Self::OpenAi)
+            }
+            Endpoint::Responses => Some(Self::Responses),
+            Endpoint::Messages => Some(Self::Anthropic),
+            Endpoint::Embeddings
+            | Endpoint::Rerank
+            | Endpoint::Score
+            | Endpoint::Tokenize
+            | Endpoint::Detokenize
+            | Endpoint::Models => None,
+        }
+    }
+
+    const fn api(self) -> ApiShape {
+        match self {
+            Self::OpenAi | Self::Responses => ApiShape::OpenAi,
+            Self::Anthropic => ApiShape::Anthropic,
+        }
+    }
+}
+
+/// Appends a comment that tells where the request stands.
+pub fn encode_standing(standing: Standing<'_>, out: &mut Vec<u8>) {
+    let line = match standing {
+        Standing::Queued { position } => format!(": queued position={position}\n\n"),
+        Standing::Waited { seconds } => format!(": queued waited={seconds}s\n\n"),
+        Standing::Prefill { worker } => format!(": prefill worker={worker}\n\n"),
+    };
+    out.extend_from_slice(line.as_bytes());
+}
+
+/// Appends the end of a stream that the router refuses after all. A comment holds what its head would have said.
+pub fn encode_refused(shape: StreamShape, refusal: &Refusal, out: &mut Vec<u8>) {
+    let (status, reason) = (refusal.status(), refusal.reason().as_str());
+    let after = refusal.retry_after_ms().map(|ms| format!(" retry-after-ms={ms}"));
+    let after = after.unwrap_or_default();
+    out.extend_from_slice(format!(": status={status} reason={reason}{after}\n\n").as_bytes());
+    let mut body = Vec::new();
+    refusal.encode_body(shape.api(), &mut body);
+    push_error(shape, &body, out);
+}
+
+/// Appends the end of a stream that an engine answered with something else: an error of any form.
+pub fn encode_engine_error(shape: StreamShape, status: u16, body: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(format!(": status={status}\n\n").as_bytes());
+    let body = match engine_error(body) {
+        Some(error) => {
+            let kind = if shape == StreamShape::Anthropic { r#""type":"error","# } else { "" };
+            format!("{{{kind}\"error\":{error}}}").into_bytes()
+        }
+        None => in_own_words(shape, status, body),
+    };
+    push_error(shape, &body, out);
+}
+
+/// The object that says what is wrong, on one line: `error` of the body, or all of it, as older engines have it. `None` without a
+/// message, which clients show.
+fn engine_error(body: &[u8]) -> Option<String> {
+    let Ok(Value::Object(mut members)) = serde_json::from_slice(body) else { return None };
+    let error = match members.remove("error") {
+        Some(error @ Value::Object(_)) => error,
+        Some(Value::String(message)) => serde_json::json!({ "message": message }),
+        _ => Value::Object(members),
+    };
+    error.get("message").is_some_and(Value::is_string).then(|| error.to_string())
+}
+
+fn in_own_words(shape: StreamShape, status: u16, body: &[u8]) -> Vec<u8> {
+    let start = body.get(..body.len().min(4 * QUOTED_CHARS_MAX)).unwrap_or_default();
+    let text: String = String::from_utf8_lossy(start).chars().take(QUOTED_CHARS_MAX).collect();
+    let message = format!(
+        "The worker answered {status} {} instead of a stream: {text}",
+        reason_phrase(status)
+    );
+    let mut out = Vec::new();
+    Refusal::new(Reason::UpstreamFailed).with_message(message).encode_body(shape.api(), &mut out);
+    out
+}
+
+/// `body`: one line, a JSON object that is not empty.
+fn push_error(shape: StreamShape, body: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(match shape {
+        StreamShape::OpenAi => b"data: ",
+        StreamShape::Responses => b"event: error\ndata: {\"type\":\"error\",\"sequence_number\":0,",
+        StreamShape::Anthropic => b"event: error\ndata: ",
+    });
+    out.extend_from_slice(match shape {
+        StreamShape::Responses => body.strip_prefix(b"{").unwrap_or(body),
+        _ => body,
+    });
+    out.extend_from_slice(match shape {
+        StreamShape::OpenAi => b"\n\ndata: [DONE]\n\n",
+        _ => b"\n\n",
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    const SHAPES: [StreamShape; 3] =
+        [StreamShape::OpenAi, StreamShape::Responses, StreamShape::Anthropic];
+
+    fn standing(standing: Standing<'_>) -> String {
+        let mut out = Vec::new();
+        encode_standing(standing, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn refused(shape: StreamShape, refusal: &Refusal) -> String {
+        let mut out = Vec::new();
+        encode_refused(shape, refusal, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn engine(shape: StreamShape, status: u16, body: &[u8]) -> String {
+        let mut out = Vec::new();
+        encode_engine_error(shape, status, body, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn comments_byte_for_byte() {
+        assert_eq!(standing(Standing::Queued { position: 3 }), ": queued position=3\n\n");
+        assert_eq!(standing(Standing::Waited { seconds: 4 }), ": queued waited=4s\n\n");
+        assert_eq!(standing(Standing::Prefill { worker: "b/1" }), ": prefill worker=b/1\n\n");
+    }
+
+    #[test]
+    fn refusals_byte_for_byte() {
+        let late =
+            Refusal::new(Reason::RejectedQueueWait).with_retry_after(Duration::from_millis(1_500));
+        assert_eq!(
+            refused(StreamShape::OpenAi, &late),
+            ": status=429 reason=rejected-queue-wait retry-after-ms=1500\n\n\
+             data: {\"error\":{\"message\":\"No worker of this model got free while the request waited. Try again \
+             later.\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}\n\n\
+             data: [DONE]\n\n"
+        );
+        let stopping = Refusal::new(Reason::Draining);
+        assert_eq!(
+            refused(StreamShape::Responses, &stopping),
+            ": status=503 reason=draining\n\n\
+             event: error\n\
+             data: {\"type\":\"error\",\"sequence_number\":0,\"error\":{\"message\":\"This router is shutting down. \
+             Send the request again, to another one.\",\"type\":\"service_unavailable_error\",\"param\":null,\
+             \"code\":null}}\n\n"
+        );
+        assert_eq!(
+            refused(StreamShape::Anthropic, &stopping),
+            ": status=503 reason=draining\n\n\
+             event: error\n\
+             data: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"This router is shutting \
+             down. Send the request again, to another one.\"}}\n\n"
+        );
+    }
+
+    #[test]
+    fn errors_of_engines_byte_for_byte() {
+        // vLLM's, here on several lines.
+        let body = b"{\"error\": {\n  \"message\": \"too\\nlong\", \"code\": 400},\r\n \"x\": 1}";
+        assert_eq!(
+            engine(StreamShape::OpenAi, 400, body),
+            ": status=400\n\ndata: {\"error\":{\"message\":\"too\\nlong\",\"code\":400}}\n\ndata: [DONE]\n\n"
+        );
+        assert_eq!(
+            engine(StreamShape::Responses, 400, body),
+            ": status=400\n\nevent: error\ndata: {\"type\":\"error\",\"sequence_number\":0,\
+             \"error\":{\"message\":\"too\\nlong\",\"code\":400}}\n\n"
+        );
+        // SGLang's, without `error`.
+        let body = b"{\"object\":\"error\",\"message\":\"no\"}";
+        assert_eq!(
+            engine(StreamShape::Anthropic, 400, body),
+            ": status=400\n\nevent: error\n\
+             data: {\"type\":\"error\",\"error\":{\"object\":\"error\",\"message\":\"no\"}}\n\n"
+        );
+        let text = engine(StreamShape::OpenAi, 500, b"<h1>\"No\"</h1>");
+        assert!(
+            text.contains("500 Internal Server Error instead of a stream: <h1>\\\"No\\\"</h1>")
+        );
+        let text = engine(StreamShape::Anthropic, 404, b"{\"detail\":\"Not Found\"}");
+        assert!(text.contains("\"message\":\"The worker answered 404 Not Found instead"), "{text}");
+        assert!(
+            engine(StreamShape::OpenAi, 500, b"{\"error\":\"no\"}")
+                .contains("{\"message\":\"no\"}")
+        );
+    }
+
+    #[test]
+    fn only_endpoints_that_stream_have_a_shape() {
+        for endpoint in Endpoint::ALL {
+            let shape = StreamShape::of(endpoint);
+            assert!(shape.is_none() || endpoint.is_inference());
+            assert_eq!(shape == Some(StreamShape::Anthropic), endpoint == Endpoint::Messages);
+        }
+        assert_eq!(StreamShape::of(Endpoint::Embeddings), None);
+    }
+
+    proptest! {
+        /// Whatever an engine sends, a client reads one event with an `error` and, where it waits for that, the end.
+        #[test]
+        fn any_answer_becomes_one_event(
+            body in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..3_000),
+                any::<String>().prop_map(|text| serde_json::json!({ "error": text }).to_string().into_bytes()),
+                any::<String>().prop_map(|text| format!("{{\"{text}\":[\r\n1]}}").into_bytes()),
+            ],
+            status in 100_u16..600,
+        ) {
+            for shape in SHAPES {
+                let text = engine(shape, status, &body);
+                prop_assert!(!text.contains('\r') && text.ends_with("\n\n") && text.len() < 16_384);
+                let data: Vec<&str> = text.split('\n').filter_map(|line| line.strip_prefix("data: ")).collect();
+                let ends = if shape == StreamShape::OpenAi { &["[DONE]"][..] } else { &[] };
+                prop_assert_eq!(&data[1..], ends);
+                let event: Value = serde_json::from_str(data[0]).unwrap();
+                prop_assert!(event["error"]["message"].is_string(), "{}", text);
+                let typed = shape != StreamShape::OpenAi;
+                prop_assert_eq!(typed, event["type"] == "error");
+                prop_assert_eq!(typed, text.contains("\nevent: error\n"));
+                let other = |line: &str| {
+                    !line.is_empty() && !line.starts_with([':', 'd', 'e'])
+                };
+                prop_assert!(!text.split('\n').any(other), "{}", text);
+            }
+        }
+    }
+}

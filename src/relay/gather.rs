@@ -1,0 +1,77 @@
+//! Takes a whole answer in instead of passing it on: what an engine says is wrong, for clients that have seen the head of a
+//! stream already; and what a prefill leg answers.
+
+use super::pump::next_chunk;
+use super::{AnswerBody, RelayError, Upstream, Watch};
+use crate::base::limits::ENGINE_ERROR_BYTES_MAX;
+use crate::http1::{ResponseHead, Version};
+use std::time::Duration;
+
+/// The body of one answer.
+#[derive(Debug)]
+pub struct Gathered {
+    /// Without framing; at most [`ENGINE_ERROR_BYTES_MAX`], and less than was sent if the worker broke off.
+    pub body: Vec<u8>,
+    /// May the worker's connection be used again?
+    pub upstream_reusable: bool,
+}
+
+/// Gathers the answer whose head is parsed from `upstream.input`. `idle_max`: longest silence of the worker.
+///
+/// # Errors
+/// What `watch` says; where the worker broke off, less than it sent is no error.
+pub async fn gather(
+    watch: &mut impl Watch,
+    upstream: &mut Upstream,
+    head: &ResponseHead,
+    idle_max: Duration,
+) -> Result<Gathered, RelayError> {
+    let mut body = Vec::new();
+    let drained = drain(watch, upstream, head, idle_max, |data| {
+        let room = ENGINE_ERROR_BYTES_MAX.saturating_sub(body.len());
+        body.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
+        if data.len() > room { Err(RelayError::BodyInvalid) } else { Ok(()) }
+    });
+    let upstream_reusable = match drained.await {
+        Ok(reusable) => reusable,
+        Err(error) if error.blames_worker() => false,
+        Err(error) => return Err(error),
+    };
+    Ok(Gathered { body, upstream_reusable })
+}
+
+/// Reads the answer whose head is parsed from `upstream.input` to its end. `observe` sees every piece of it as it comes, and
+/// may end it. True if the worker's connection may be used again.
+///
+/// # Errors
+/// What `watch` or `observe` says, or [`RelayError::ClosedMidStream`], [`RelayError::StreamIdle`], [`RelayError::BodyInvalid`].
+pub async fn drain(
+    watch: &mut impl Watch,
+    upstream: &mut Upstream,
+    head: &ResponseHead,
+    idle_max: Duration,
+    mut observe: impl FnMut(&[u8]) -> Result<(), RelayError>,
+) -> Result<bool, RelayError> {
+    // For HTTP/1.0 there is no framing.
+    let mut framed = AnswerBody::new(head.body, Version::Http10);
+    let mut chunk = std::mem::take(&mut upstream.input);
+    chunk.drain(..head.head_bytes.min(chunk.len()));
+    let (mut data, mut leftover) = (Vec::new(), false);
+    loop {
+        if !chunk.is_empty() {
+            let (_, consumed) = framed.feed(&mut chunk, &mut data)?;
+            leftover = consumed < chunk.len();
+            observe(&data)?;
+            data.clear();
+        }
+        if framed.is_done() {
+            return Ok(head.keep_alive && !leftover);
+        }
+        watch.wait_at_most(idle_max);
+        match next_chunk(watch, upstream).await? {
+            next if next.is_empty() && framed.ends_with_connection() => return Ok(false),
+            next if next.is_empty() => return Err(RelayError::ClosedMidStream),
+            next => upstream.reader.recycle(std::mem::replace(&mut chunk, next)),
+        }
+    }
+}

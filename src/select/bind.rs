@@ -1,0 +1,256 @@
+//! Binds a request to a rank: the best one that has room, and its lease. Shards run it when a request comes, homes of queues
+//! when one may leave; both by the same rules.
+
+use super::pick::pick_by;
+use super::sources::Sources;
+use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin};
+use crate::account::{Lease, LeaseCost};
+use crate::base::{NanosSinceStart, RankIndex};
+use crate::config::QueueMode;
+use crate::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, Role, RoomLimits};
+use std::sync::Arc;
+
+/// Output tokens expected of a request that does not say.
+const OUTPUT_TOKENS_DEFAULT: u32 = 256;
+/// Output tokens counted at most: limits like 128k are ceilings, not expectations.
+const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
+
+/// What a binding is made with.
+#[derive(Debug)]
+pub struct Binder<'a> {
+    /// The ranks.
+    pub fleet: &'a FleetSnapshot,
+    /// Their loads.
+    pub board: &'a Arc<LoadBoard>,
+    /// What engines report.
+    pub reports: &'a LoadReports,
+    /// How a rank is chosen.
+    pub policy: Policy,
+    /// The moment.
+    pub now: NanosSinceStart,
+    /// State of the policy.
+    pub turn: &'a mut RoundRobin,
+    /// For ties.
+    pub random: &'a mut fastrand::Rng,
+}
+
+/// Output tokens that a request is expected to make.
+#[must_use]
+pub fn output_tokens(max_tokens: Option<u32>) -> u32 {
+    max_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(OUTPUT_TOKENS_COUNTED_MAX)
+}
+
+/// What a request costs a rank.
+#[must_use]
+pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32) -> LeaseCost {
+    let uncached = request.uncached_tokens(rank);
+    // Who prefills for another rank makes one token and is done.
+    let output = if request.leg == Leg::Prefill { 1 } else { u64::from(output_tokens) };
+    LeaseCost {
+        prefill_tokens: if request.leg == Leg::Decode { 0 } else { uncached },
+        decode_tokens: request.prompt_tokens().saturating_add(output),
+        // Who only decodes is sent what it has not got.
+        kv_tokens: uncached.saturating_add(output),
+    }
+}
+
+impl Binder<'_> {
+    /// Takes a lease on the best of the candidates that has room; `None` when none has. `request.ranks` is not looked at.
+    /// The candidates are used up.
+    ///
+    /// A decode leg is weighed together with the prefill that it can be handed. In this order it gets a rank of a pair of
+    /// which both have room, a rank that serves the request whole, or a decode rank whose prefill will have to be waited
+    /// for; the last not where nobody may wait. [`FleetSnapshot::is_whole_only`] tells the second from the others.
+    #[must_use]
+    pub fn bind(
+        &mut self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &mut Candidates,
+    ) -> Option<Lease> {
+        self.place(request, output_tokens, candidates, Self::take)
+    }
+
+    /// The rank that [`Self::bind`] would take, for explanations.
+    #[must_use]
+    pub fn would_bind(
+        &mut self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &mut Candidates,
+    ) -> Option<RankIndex> {
+        let choose = |binder: &mut Self, request: &PickRequest<'_>, _, all: &mut Candidates| {
+            binder.choose(request, all)
+        };
+        self.place(request, output_tokens, candidates, choose)
+    }
+
+    fn place<T>(
+        &mut self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &mut Candidates,
+        take: impl Fn(&mut Self, &PickRequest<'_>, u32, &mut Candidates) -> Option<T>,
+    ) -> Option<T> {
+        candidates.retain(|rank| {
+            let wanted = lease_cost(request, rank, output_tokens);
+            self.has_room(rank, &wanted)
+        });
+        if request.leg == Leg::Decode {
+            return self.place_pair(request, output_tokens, candidates, take);
+        }
+        take(self, request, output_tokens, candidates)
+    }
+
+    fn place_pair<T>(
+        &mut self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &mut Candidates,
+        take: impl Fn(&mut Self, &PickRequest<'_>, u32, &mut Candidates) -> Option<T>,
+    ) -> Option<T> {
+        if candidates.ranks().is_empty() {
+            return None;
+        }
+        let fleet = self.fleet;
+        self.weigh(request, output_tokens, candidates);
+        candidates.put_aside();
+        let is_full =
+            |sources: &Sources, rank| sources.best_for(fleet, rank).map(|best| best.is_full);
+        candidates.take_up(|sources, rank| {
+            !fleet.is_whole_only(rank) && is_full(sources, rank) == Some(false)
+        });
+        if let Some(placed) = take(self, request, output_tokens, candidates) {
+            return Some(placed);
+        }
+        candidates.take_up(|_, rank| fleet.is_whole_only(rank));
+        let whole = PickRequest { leg: Leg::Whole, ..*request };
+        candidates.retain(|rank| self.has_room(rank, &lease_cost(&whole, rank, output_tokens)));
+        if let Some(placed) = take(self, &whole, output_tokens, candidates) {
+            return Some(placed);
+        }
+        if fleet.flow.queue.mode == QueueMode::Off {
+            return None;
+        }
+        candidates.take_up(|sources, rank| {
+            !fleet.is_whole_only(rank) && is_full(sources, rank) == Some(true)
+        });
+        take(self, request, output_tokens, candidates)
+    }
+
+    /// A lease on the best of the candidates that gives one.
+    fn take(
+        &mut self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &mut Candidates,
+    ) -> Option<Lease> {
+        loop {
+            let rank = self.choose(request, candidates)?;
+            let cost = lease_cost(request, rank, output_tokens);
+            let limits = self.fleet.room(rank);
+            if let Some(lease) = Lease::try_take(self.board, rank, cost, limits, self.now) {
+                return Some(lease);
+            }
+            candidates.remove(rank);
+        }
+    }
+
+    /// The candidate that the policy prefers, whether it has room or not.
+    #[must_use]
+    pub fn choose(
+        &mut self,
+        request: &PickRequest<'_>,
+        candidates: &Candidates,
+    ) -> Option<RankIndex> {
+        let request = PickRequest { ranks: candidates.ranks(), ..*request };
+        let (policy, fleet) = (self.policy, self.fleet);
+        pick_by(policy, &request, self.turn, self.random, |rank| {
+            weight(policy, fleet, &request, candidates, rank)
+        })
+    }
+
+    /// Looks at what the decode ranks among the candidates can be handed, if the request wants one; before
+    /// [`Self::weight`] and [`Self::choose`].
+    pub fn weigh(
+        &self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &mut Candidates,
+    ) {
+        if request.leg == Leg::Decode {
+            candidates.sources.weigh(self, request, output_tokens);
+        }
+    }
+
+    /// What the policy minimises: for a decode rank together with the prefill that it can be handed.
+    #[must_use]
+    pub fn weight(
+        &self,
+        request: &PickRequest<'_>,
+        candidates: &Candidates,
+        rank: RankIndex,
+    ) -> RankCost {
+        weight(self.policy, self.fleet, request, candidates, rank)
+    }
+
+    /// Does anybody wait for room on the rank? Who comes lines up behind.
+    #[must_use]
+    pub fn is_waited_for(&self, rank: RankIndex) -> bool {
+        let queue = self.fleet.queue_of(rank).and_then(|queue| self.board.queue(queue));
+        queue.is_some_and(|cell| cell.waiting() > 0)
+    }
+
+    /// May the rank take the request, as far as one can see? Taking the lease decides.
+    #[must_use]
+    pub fn has_room(&self, rank: RankIndex, cost: &LeaseCost) -> bool {
+        let Some(load) = self.board.rank(rank) else { return false };
+        let limits = self.fleet.room(rank);
+        load.busy_until() <= self.now
+            && load.has_room(limits, cost.room_wanted())
+            && !self.is_reported_full(rank, limits)
+    }
+
+    /// What of the cache may be used of a rank with that role.
+    fn kv_use_percent(&self, rank: RankIndex) -> u32 {
+        let flow = &self.fleet.flow;
+        let of_role = match self.fleet.ranks.get(rank.index()).map(|rank| rank.role) {
+            Some(Role::Prefill) => flow.disaggregation.prefill_kv_use_percent,
+            Some(Role::Decode) => flow.disaggregation.decode_kv_use_percent,
+            Some(Role::Both) | None => None,
+        };
+        of_role.unwrap_or(flow.queue.kv_use_percent)
+    }
+
+    /// Does the engine say that its cache is as full as it may be, and is part of that ours? A report alone never closes a
+    /// rank: it may be old, and what it tells of may be over.
+    #[must_use]
+    pub fn is_reported_full(&self, rank: RankIndex, limits: RoomLimits) -> bool {
+        let percent = u64::from(self.kv_use_percent(rank));
+        let ours = self.board.rank(rank).is_some_and(|load| load.in_flight() > 0);
+        if limits.kv_tokens_max == 0 || !ours {
+            return false;
+        }
+        let report = self.reports.counting(rank, self.now);
+        let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
+        u64::from(permille) >= percent.saturating_mul(10)
+    }
+}
+
+fn weight(
+    policy: Policy,
+    fleet: &FleetSnapshot,
+    request: &PickRequest<'_>,
+    candidates: &Candidates,
+    rank: RankIndex,
+) -> RankCost {
+    if request.leg != Leg::Decode {
+        return request.weight(policy, rank);
+    }
+    if fleet.is_whole_only(rank) {
+        return PickRequest { leg: Leg::Whole, ..*request }.weight(policy, rank);
+    }
+    let own = request.weight(policy, rank);
+    let source = candidates.sources.best_for(fleet, rank);
+    source.map_or(own, |source| RankCost(own.0.saturating_add(source.weight.0)))
+}

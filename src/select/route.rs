@@ -1,0 +1,221 @@
+//! Whole or in two: does one rank serve the request, or does one compute its prompt for another?
+//!
+//! * A prompt of which some rank that can serve it whole has all but `uncached_tokens_min` tokens stays whole: handing KV
+//!   over would cost more than it saves.
+//! * Otherwise a pair is preferred, also where the model has ranks that only serve whole requests (`role = "both"`). Those
+//!   take it when no pair has room, at arrival and while it waits ([`Binder::bind`](super::Binder::bind)); no request waits
+//!   for a pair beside a free one. Decode ranks that could compute prompts do so only in the cases below: it would hold up
+//!   everybody's tokens there.
+//! * What cannot be handed over (the engine's protocol has no way for it) stays whole. A model with prefill ranks of
+//!   several engines goes by the strictest.
+//! * Without a usable pair the request stays whole if the configured fallback lets decode ranks compute prompts; ranks that
+//!   only serve whole requests may always.
+
+use super::candidate::{has_number, is_usable};
+use super::{Candidates, PickRequest};
+use crate::base::{DpRank, RankIndex};
+use crate::config::{DisaggregationConfig, Fallback};
+use crate::worker::{FleetSnapshot, Handoff, Leg, Model};
+
+/// What is configured of it.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteRules {
+    /// Prompts with fewer tokens to compute stay whole; 0: none does for that.
+    pub uncached_tokens_min: u64,
+    /// Decode ranks compute prompts themselves when nobody can do it for them.
+    pub falls_back: bool,
+}
+
+impl RouteRules {
+    /// As configured.
+    #[must_use]
+    pub fn of(config: &DisaggregationConfig) -> Self {
+        Self {
+            uncached_tokens_min: u64::from(config.uncached_tokens_min),
+            falls_back: config.fallback != Fallback::Reject,
+        }
+    }
+}
+
+/// Who is to be routed.
+#[derive(Debug)]
+pub struct RouteRequest<'a> {
+    /// The ranks.
+    pub fleet: &'a FleetSnapshot,
+    /// What it asks for.
+    pub model: &'a Model,
+    /// Its prompt and what ranks hold of it; `leg` and `ranks` are not looked at.
+    pub request: PickRequest<'a>,
+    /// The number that the rank which answers must have in its worker.
+    pub pin: Option<DpRank>,
+    /// Ranks that failed it.
+    pub tried: &'a [RankIndex],
+    /// What is configured.
+    pub rules: RouteRules,
+}
+
+/// How a request is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// By one rank.
+    Whole(WholeBecause),
+    /// By two, or by one that only serves whole requests, whichever has room.
+    Pair,
+}
+
+/// Why one rank serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WholeBecause {
+    /// The model has no other ranks.
+    NoRoles,
+    /// Little of its prompt has to be computed.
+    FewUncached,
+    /// There is no pair for it.
+    NoPair(NoPair),
+}
+
+/// Why there is no pair for a request. As an error: nor is there a rank that may serve it whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPair {
+    /// No decode rank is usable.
+    NoDecode,
+    /// No prefill rank is usable.
+    NoPrefill,
+    /// None that are usable are near each other.
+    NotNear,
+    /// The request cannot be handed over.
+    CannotHandOff,
+}
+
+impl WholeBecause {
+    /// A word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoRoles => "no_roles",
+            Self::FewUncached => "few_uncached_tokens",
+            Self::NoPair(why) => why.as_str(),
+        }
+    }
+}
+
+impl NoPair {
+    /// A word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoDecode => "no_decode",
+            Self::NoPrefill => "no_prefill",
+            Self::NotNear => "not_near",
+            Self::CannotHandOff => "cannot_hand_off",
+        }
+    }
+
+    /// What a client is told who is refused for it, to be put after "No worker can take this request: ".
+    #[must_use]
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::NoDecode => "the decode workers that serve its model are down, or failed it",
+            Self::NoPrefill => {
+                "the prefill workers that serve its model are down, not registered yet, or failed it, and no other worker \
+                 may compute its prompt"
+            }
+            Self::NotNear => {
+                "no prefill worker that is up is in the same part of the network as a decode worker that is up"
+            }
+            Self::CannotHandOff => {
+                "all workers that serve its model and are up need a prefill worker and a decode worker for each request, \
+                 and this kind of request cannot be split"
+            }
+        }
+    }
+}
+
+/// Decides. `can_hand_off` is asked for each kind of handoff that the model's prefill ranks use, and only when it matters.
+///
+/// # Errors
+/// [`NoPair`] when no rank may take it: why there is no pair for it.
+pub fn route(
+    asked: &RouteRequest<'_>,
+    candidates: &mut Candidates,
+    can_hand_off: impl FnMut(&Handoff) -> bool,
+) -> Result<Route, NoPair> {
+    let (fleet, model) = (asked.fleet, asked.model);
+    if model.ranks.iter().all(|&rank| fleet.is_whole_only(rank)) {
+        return Ok(Route::Whole(WholeBecause::NoRoles));
+    }
+    let whole = Whole::of(asked);
+    if whole.uncached_least.is_some_and(|least| least < asked.rules.uncached_tokens_min) {
+        return Ok(Route::Whole(WholeBecause::FewUncached));
+    }
+    let Err(why) = pair(asked, candidates, can_hand_off) else { return Ok(Route::Pair) };
+    let by_fallback = matches!(why, NoPair::NoPrefill | NoPair::NotNear);
+    match whole.uncached_least {
+        None => Err(why),
+        Some(_) if !by_fallback || asked.rules.falls_back => {
+            Ok(Route::Whole(WholeBecause::NoPair(why)))
+        }
+        // Of those that would take the pair's place none is a decode rank.
+        Some(_) if whole.has_own_ranks => Ok(Route::Pair),
+        Some(_) => Err(why),
+    }
+}
+
+/// The usable ranks that can serve the request whole.
+struct Whole {
+    /// Tokens that the one with most of the prompt would have to compute; `None` without such a rank.
+    uncached_least: Option<u64>,
+    /// Some of them do nothing else.
+    has_own_ranks: bool,
+}
+
+impl Whole {
+    fn of(asked: &RouteRequest<'_>) -> Self {
+        let mut whole = Self { uncached_least: None, has_own_ranks: false };
+        for &rank in &asked.model.ranks {
+            if asked.fleet.serves(rank, Leg::Whole) && is_usable_for(asked, rank) {
+                let uncached = asked.request.uncached_tokens(rank);
+                let least = whole.uncached_least.map_or(uncached, |least| least.min(uncached));
+                whole.uncached_least = Some(least);
+                whole.has_own_ranks |= asked.fleet.is_whole_only(rank);
+            }
+        }
+        whole
+    }
+}
+
+/// Is there a pair for the request?
+fn pair(
+    asked: &RouteRequest<'_>,
+    candidates: &mut Candidates,
+    mut can_hand_off: impl FnMut(&Handoff) -> bool,
+) -> Result<(), NoPair> {
+    let (fleet, model, request) = (asked.fleet, asked.model, &asked.request);
+    let handoff = |rank: &RankIndex| fleet.ranks.get(rank.index())?.handoff.as_ref();
+    let mut known = None;
+    for handoff in model.ranks.iter().filter_map(handoff) {
+        let kind = std::mem::discriminant(handoff);
+        if known != Some(kind) && !can_hand_off(handoff) {
+            return Err(NoPair::CannotHandOff);
+        }
+        known = Some(kind);
+    }
+    let sources = &mut candidates.sources;
+    sources.collect(fleet, model, request.board, asked.tried, request.now);
+    let mut why = NoPair::NoDecode;
+    for &rank in &model.ranks {
+        if fleet.serves(rank, Leg::Decode) && is_usable_for(asked, rank) {
+            if sources.reach(fleet, rank) {
+                return Ok(());
+            }
+            why = if sources.is_empty() { NoPair::NoPrefill } else { NoPair::NotNear };
+        }
+    }
+    Err(why)
+}
+
+/// May the rank answer it?
+fn is_usable_for(asked: &RouteRequest<'_>, rank: RankIndex) -> bool {
+    has_number(asked.fleet, rank, asked.pin)
+        && is_usable(asked.fleet, asked.request.board, rank, asked.tried, asked.request.now)
+}

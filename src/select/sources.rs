@@ -1,0 +1,98 @@
+//! The prefill ranks that a decode rank can be handed KV from, gathered by part of the network, so that weighing them for
+//! every decode rank costs one look at each prefill rank and one at each part: one part in a fleet without labels.
+
+use super::{Binder, PickRequest, RankCost, candidate::is_usable, lease_cost};
+use crate::base::{NanosSinceStart, RankIndex};
+use crate::worker::{FleetSnapshot, Leg, LoadBoard, Model};
+
+/// Usable prefill ranks; reused, keeps its capacity.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    ranks: Vec<RankIndex>,
+    parts: Vec<Part>,
+}
+
+/// Prefill ranks with the same neighbours.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// One of them.
+    of: RankIndex,
+    best: Source,
+}
+
+/// The best prefill rank within reach of a decode rank. One that has room is better than any that has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Source {
+    pub(super) is_full: bool,
+    pub(super) weight: RankCost,
+}
+
+impl Source {
+    const UNKNOWN: Self = Self { is_full: true, weight: RankCost(u64::MAX) };
+}
+
+impl Sources {
+    pub(super) fn clear(&mut self) {
+        self.ranks.clear();
+        self.parts.clear();
+    }
+
+    /// Collects the prefill ranks of the model that may take a leg.
+    pub(super) fn collect(
+        &mut self,
+        fleet: &FleetSnapshot,
+        model: &Model,
+        board: &LoadBoard,
+        tried: &[RankIndex],
+        now: NanosSinceStart,
+    ) {
+        self.clear();
+        for &rank in &model.ranks {
+            if fleet.serves(rank, Leg::Prefill) && is_usable(fleet, board, rank, tried, now) {
+                self.ranks.push(rank);
+                if !self.parts.iter().any(|part| fleet.are_alike(part.of, rank)) {
+                    self.parts.push(Part { of: rank, best: Source::UNKNOWN });
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// Can the decode rank be handed anything?
+    pub(super) fn reach(&self, fleet: &FleetSnapshot, decode: RankIndex) -> bool {
+        self.parts.iter().any(|part| fleet.are_near(part.of, decode))
+    }
+
+    /// Finds the best of each part for the request.
+    pub(super) fn weigh(
+        &mut self,
+        binder: &Binder<'_>,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+    ) {
+        let request = PickRequest { leg: Leg::Prefill, ..*request };
+        for part in &mut self.parts {
+            part.best = Source::UNKNOWN;
+        }
+        for &rank in &self.ranks {
+            let wanted = lease_cost(&request, rank, output_tokens);
+            let source = Source {
+                is_full: binder.is_waited_for(rank) || !binder.has_room(rank, &wanted),
+                weight: request.weight(binder.policy, rank),
+            };
+            let alike = |part: &&mut Part| binder.fleet.are_alike(part.of, rank);
+            if let Some(part) = self.parts.iter_mut().find(alike) {
+                part.best = part.best.min(source);
+            }
+        }
+    }
+
+    /// The best for a decode rank, after [`Self::weigh`]; `None` if nothing is within its reach.
+    pub(super) fn best_for(&self, fleet: &FleetSnapshot, decode: RankIndex) -> Option<Source> {
+        let near = self.parts.iter().filter(|part| fleet.are_near(part.of, decode));
+        near.map(|part| part.best).min()
+    }
+}

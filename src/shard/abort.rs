@@ -1,0 +1,97 @@
+//! Tells an engine that a request of its own name is not wanted any more, beside the end of the connection: SGLang's Python
+//! server notices that only after seconds, and holds the KV cache of a prefill until then (SGLang 0.5.23).
+
+use super::state::Shard;
+use crate::account::Count;
+use crate::http1::{HeadLimits, Method, ResponseHead};
+use crate::ingress::Deadline;
+use crate::mailbox::AbortCall;
+use crate::relay::{Outbound, RelayError, Upstream, Watch, send};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Engines that are being told at once, per shard. Further ones are not told; their connection is closed all the same.
+const ABORTS_MAX: usize = 256;
+/// An engine that has not answered by then has not heard.
+const ABORT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Nobody else waits for the answer.
+struct Alone(Deadline);
+
+impl Watch for Alone {
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<RelayError> {
+        Poll::Pending
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll(cx)
+    }
+
+    fn wait_at_most(&mut self, after: Duration) {
+        self.0.set(after);
+    }
+}
+
+/// Tells it in a task of its own.
+pub(super) fn tell(shard: &Shard, call: AbortCall) {
+    let Some(shard) = shard.me.upgrade() else { return };
+    if shard.aborting.get() >= ABORTS_MAX {
+        shard.counters.add(Count::AbortsFailed, 1);
+        return;
+    }
+    shard.aborting.set(shard.aborting.get() + 1);
+    monoio::spawn(async move {
+        let told = post(&shard, &call).await;
+        let count = if told.is_ok() { Count::Aborts } else { Count::AbortsFailed };
+        shard.counters.add(count, 1);
+        shard.aborting.set(shard.aborting.get().saturating_sub(1));
+    });
+}
+
+/// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
+async fn post(shard: &Shard, call: &AbortCall) -> Result<(), RelayError> {
+    let mut upstream = Upstream::connect(call.address, ABORT_TIME_MAX, &shard.buffers).await?;
+    let limits: HeadLimits = shard.head_limits;
+    let mut response = ResponseHead::default();
+    let mut watch = Alone(Deadline::new(shard.clock));
+    watch.wait_at_most(ABORT_TIME_MAX);
+    let outbound =
+        Outbound { head: encode(call), body: &[], method: &Method::Post, limits: &limits };
+    send(&mut watch, &mut upstream, outbound, &mut response).await.map(drop)
+}
+
+fn encode(call: &AbortCall) -> Vec<u8> {
+    let AbortCall { authority, authorization, body, .. } = call;
+    let authorization = authorization
+        .as_ref()
+        .map_or_else(String::new, |value| format!("authorization: {value}\r\n"));
+    let mut request = format!(
+        "POST /abort_request HTTP/1.1\r\nhost: {authority}\r\n{authorization}content-type: application/json\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    request.extend_from_slice(body);
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_call_is_what_sglang_reads() {
+        let call = AbortCall {
+            address: ([127, 0, 0, 1], 1).into(),
+            authority: "p:30000".into(),
+            authorization: Some("Bearer k".into()),
+            body: b"{\"rid\":\"fb-0123456789abcdef\"}"[..].into(),
+        };
+        assert_eq!(
+            String::from_utf8(encode(&call)).unwrap(),
+            "POST /abort_request HTTP/1.1\r\nhost: p:30000\r\nauthorization: Bearer k\r\n\
+             content-type: application/json\r\ncontent-length: 29\r\nconnection: close\r\n\r\n\
+             {\"rid\":\"fb-0123456789abcdef\"}"
+        );
+    }
+}

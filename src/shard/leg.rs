@@ -1,0 +1,135 @@
+//! The prefill leg of a request, as seen by the shard that has the request: posted to its rank's home, waited for, cancelled
+//! when it is not wanted any more.
+
+use super::state::Shard;
+use crate::base::{NanosSinceStart, RankIndex, ShardIndex};
+use crate::ingress::Conn;
+use crate::mailbox::{MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket};
+use crate::queue::NoSeat;
+use crate::relay::{RelayError, Watch};
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// The home ends a leg that takes too long; this much later its request stops waiting for word of it.
+const NO_WORD_MAX: Duration = Duration::from_secs(1);
+
+impl From<NoSeat> for PrefillEnded {
+    fn from(_: NoSeat) -> Self {
+        Self::Failed(PrefillFault::Cancelled)
+    }
+}
+
+/// A leg under way. Dropped before it has ended it is cancelled, unless it was let go.
+pub(super) struct Leg<'a> {
+    shard: &'a Shard,
+    home: ShardIndex,
+    ticket: Ticket,
+    rank: RankIndex,
+    posted_at: NanosSinceStart,
+    timeout: Duration,
+    ended: Option<PrefillEnded>,
+    is_wanted: bool,
+}
+
+impl<'a> Leg<'a> {
+    /// Posts the leg that `make` makes for its ticket to the home of its rank.
+    pub(super) fn post(shard: &'a Shard, make: impl FnOnce(Ticket) -> Box<PrefillLeg>) -> Self {
+        let ticket = shard.legs.borrow_mut().open();
+        let leg = make(ticket);
+        let rank = leg.lease.rank();
+        let home = shard.home_of_rank(rank);
+        let (posted_at, timeout) = (leg.posted_at, leg.timeout);
+        shard.post(home, MeshMessage::Prefill(leg));
+        Self { shard, home, ticket, rank, posted_at, timeout, ended: None, is_wanted: true }
+    }
+
+    /// The prefill rank.
+    pub(super) const fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    /// When it was posted.
+    pub(super) const fn posted_at(&self) -> NanosSinceStart {
+        self.posted_at
+    }
+
+    /// Its request has what it wants; the leg may end by itself.
+    pub(super) const fn let_go(&mut self) {
+        self.is_wanted = false;
+    }
+
+    /// How it ended, as far as that is known.
+    pub(super) const fn ended(&self) -> Option<&PrefillEnded> {
+        self.ended.as_ref()
+    }
+
+    fn poll_ended(&mut self, cx: &Context<'_>) -> Poll<&PrefillEnded> {
+        if self.ended.is_none() {
+            match self.shard.legs.borrow_mut().poll(self.ticket, cx) {
+                Poll::Ready(ended) => self.ended = Some(ended),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        self.ended.as_ref().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Waits for the end of the leg, which the other leg cannot leave before.
+    ///
+    /// # Errors
+    /// [`RelayError::PrefillFailed`], with why in [`Self::ended`]; or the client left.
+    pub(super) async fn done(&mut self, conn: &mut Conn) -> Result<Vec<u8>, RelayError> {
+        conn.wait_at_most(self.timeout.saturating_add(NO_WORD_MAX));
+        poll_fn(|cx| {
+            if let Poll::Ready(ended) = self.poll_ended(cx) {
+                return Poll::Ready(match ended {
+                    PrefillEnded::Done(params) => Ok(params.clone().unwrap_or_default()),
+                    _ => Err(RelayError::PrefillFailed),
+                });
+            }
+            if conn.poll_gone(cx).is_ready() {
+                return Poll::Ready(Err(RelayError::ClientGone));
+            }
+            conn.poll_deadline(cx).map(|()| Err(RelayError::FirstByteTimedOut))
+        })
+        .await
+    }
+}
+
+impl Drop for Leg<'_> {
+    fn drop(&mut self) {
+        self.shard.legs.borrow_mut().close(self.ticket);
+        if self.ended.is_none() && self.is_wanted {
+            let ticket = self.ticket;
+            self.shard.post(self.home, MeshMessage::PrefillCancel { ticket });
+        }
+    }
+}
+
+/// Who waits for an answer: the client, and the prefill leg that the answer comes from, if there is one.
+pub(super) struct Waiting<'a, 'b> {
+    pub(super) conn: &'a mut Conn,
+    pub(super) leg: Option<&'a mut Leg<'b>>,
+}
+
+impl Watch for Waiting<'_, '_> {
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<RelayError> {
+        if self.conn.poll_gone(cx).is_ready() {
+            return Poll::Ready(RelayError::ClientGone);
+        }
+        match self.leg.as_mut().map(|leg| leg.poll_ended(cx)) {
+            Some(Poll::Ready(PrefillEnded::Refused(_) | PrefillEnded::Failed(_))) => {
+                Poll::Ready(RelayError::PrefillFailed)
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.conn.poll_deadline(cx)
+    }
+
+    fn wait_at_most(&mut self, after: Duration) {
+        self.conn.wait_at_most(after);
+    }
+}

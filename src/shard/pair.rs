@@ -1,0 +1,281 @@
+//! dispatch of a request that a pair of ranks serves: what both legs are sent, and the prefill leg's departure. The decode leg
+//! then goes the way of any request, see `attempt`.
+
+use super::abort;
+use super::attempt::has_no_room;
+use super::choose::{Predicted, Prefilling};
+use super::connection::Slot;
+use super::leg::{Leg, Waiting};
+use super::outcome::Failed;
+use super::state::Shard;
+use crate::base::RankIndex;
+use crate::dispatch::SendPlan;
+use crate::handoff::{
+    AnswerForm, HandoffError, HandoffId, LegBodies, PrefillAnswer, RankPin, Wanted, decode_body,
+    prefill_body,
+};
+use crate::http1::{ResponseHead, UpstreamHead, encode_request};
+use crate::ingress::Conn;
+use crate::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
+use crate::relay::{RelayError, Upstream, first_bytes};
+use crate::worker::{FleetSnapshot, Handoff};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A pair's request on its way.
+pub(super) struct Paired<'a> {
+    /// Its prefill leg.
+    pub(super) leg: Leg<'a>,
+    /// How the decode engine is told that it is not wanted any more.
+    pub(super) abort: Option<AbortCall>,
+    /// Name of the prefill rank, for the client.
+    pub(super) shown_as: Arc<str>,
+    /// What the prefill rank is expected to find in its cache.
+    pub(super) predicted: Option<Predicted>,
+    /// How the KV gets from one to the other.
+    handoff: Handoff,
+    /// Both legs leave at once.
+    pub(super) is_concurrent: bool,
+    /// The decode leg's body says which rank is meant.
+    pub(super) is_pinned_in_body: bool,
+    /// The decode engine wants nothing of the request.
+    pub(super) is_refused: bool,
+}
+
+/// Sends the prefill leg and leaves the decode leg's body in the slot.
+///
+/// # Errors
+/// [`Failed`], where the decode leg has to wait for the prefill leg's answer and that failed.
+pub(super) async fn begin<'a>(
+    shard: &'a Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    decode: &SendPlan,
+    prefill: Prefilling,
+) -> Result<Paired<'a>, Failed> {
+    let handoff = prefill.handoff.clone();
+    let Some(wanted) = slot.handoff.take() else {
+        // Only what can be handed off gets a pair.
+        return Err(Failed::of(prefill.plan.rank, RelayError::NoHandoff));
+    };
+    let id = HandoffId::new(shard.random.borrow_mut().u64(..));
+    let (prefill_pin, decode_pin) = (pin(&prefill.plan, &handoff), pin(decode, &handoff));
+    let rooms = {
+        let RankPin { dp_rank, .. } = prefill_pin;
+        let dp_size = match &handoff {
+            Handoff::Bootstrap(bootstrap) => bootstrap.dp_size,
+            _ => 1,
+        };
+        shard.rooms.borrow_mut().draw(dp_size, dp_rank, wanted.rooms())
+    };
+    let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
+    let request_id = std::mem::take(&mut slot.request_id);
+    let bodies = LegBodies {
+        body,
+        wanted: &wanted,
+        handoff: &handoff,
+        prefill: prefill_pin,
+        decode: decode_pin,
+        rooms,
+        id,
+        request_id: &request_id,
+    };
+    let abort = |plan: &SendPlan| abort_call(&handoff, &wanted, body, &id, plan);
+    let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
+    let request = prefill_request(slot, &prefill.plan, &request_id, &bodies);
+    let is_concurrent = !matches!(handoff, Handoff::TwoPhase);
+    let shown_as = Arc::clone(&prefill.plan.shown_as);
+    let leg = Leg::post(shard, |ticket| {
+        Box::new(PrefillLeg {
+            ticket,
+            lease: prefill.lease,
+            worker: prefill.plan.worker,
+            address: prefill.plan.address,
+            request,
+            handoff: handoff.clone(),
+            abort: abort_prefill,
+            posted_at: shard.now(),
+            timeout: timeout(shard),
+        })
+    });
+    let mut paired = Paired {
+        leg,
+        abort: abort_decode,
+        shown_as,
+        predicted: prefill.predicted,
+        handoff: handoff.clone(),
+        is_concurrent,
+        is_pinned_in_body: decode_pin.in_body,
+        is_refused: false,
+    };
+    let mut out = shard.buffers.take();
+    out.clear();
+    let handed = if is_concurrent { Ok(None) } else { paired.leg.done(conn).await.map(Some) };
+    let made = handed.map(|handed| decode_body(&bodies, handed.as_deref(), &mut out));
+    slot.request_id = request_id;
+    slot.handoff = Some(wanted);
+    shard.buffers.give(std::mem::replace(&mut slot.leg_body, out));
+    match made {
+        Ok(()) => Ok(paired),
+        Err(RelayError::PrefillFailed) => Err(blamed(&paired.leg)),
+        Err(error) => Err(Failed::of(paired.leg.rank(), error)),
+    }
+}
+
+fn timeout(shard: &Shard) -> Duration {
+    let flow = &shard.fleet.borrow().flow;
+    flow.disaggregation.prefill_timeout.unwrap_or(shard.config.timeouts.first_byte)
+}
+
+/// Looks at the beginning of the decode leg's answer while nothing of it has reached the client: from here on there is no
+/// other pair for the request.
+///
+/// # Errors
+/// [`RelayError`], all `before_head`.
+pub(super) async fn first(
+    shard: &Shard,
+    conn: &mut Conn,
+    response: &ResponseHead,
+    upstream: &mut Upstream,
+    paired: &mut Paired<'_>,
+) -> Result<(), RelayError> {
+    if response.status >= 500 {
+        return Err(RelayError::EngineFailed);
+    }
+    if !(200..300).contains(&response.status) {
+        paired.is_refused = true;
+        return Ok(());
+    }
+    let is_enough = |body: &[u8]| !response.event_stream || has_event(body);
+    let mut watch = Waiting { conn, leg: Some(&mut paired.leg) };
+    let longest = shard.config.timeouts.first_byte;
+    let body = first_bytes(&mut watch, upstream, response, longest, is_enough).await?;
+    if !response.event_stream {
+        return Ok(());
+    }
+    // SGLang says in the stream that the KV did not come.
+    match PrefillAnswer::new(&paired.handoff, AnswerForm::Events).feed(&body) {
+        Err(HandoffError::Engine { status, .. }) => match status {
+            Some(400..=428 | 430..=499) => {
+                paired.is_refused = true;
+                Ok(())
+            }
+            Some(status) if has_no_room(status) => Err(RelayError::EngineBusy),
+            _ => Err(RelayError::EngineFailed),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Is there a whole event?
+fn has_event(body: &[u8]) -> bool {
+    body.windows(2).any(|two| two == b"\n\n") || body.windows(4).any(|four| four == b"\r\n\r\n")
+}
+
+/// The decode leg ended with an error: both engines hear that they need not go on, and whoever asks hears which of them is
+/// to blame. `decode`: the decode rank, or the only one.
+pub(super) fn abandoned(
+    shard: &Shard,
+    paired: Option<Paired<'_>>,
+    decode: RankIndex,
+    error: RelayError,
+) -> Failed {
+    let Some(mut paired) = paired else { return Failed::of(decode, error) };
+    let may_run_on = !matches!(error, RelayError::ConnectFailed | RelayError::ConnectTimedOut);
+    if let Some(call) = paired.abort.take().filter(|_| may_run_on) {
+        abort::tell(shard, call);
+    }
+    if error == RelayError::PrefillFailed {
+        return blamed(&paired.leg);
+    }
+    if may_lack_kv(Some(&paired), error) {
+        // Elsewhere means: with the KV of another, or without. The same decode rank may be asked.
+        let why = "the decode worker that should use its KV answered that it failed";
+        return Failed { why: Some(why.into()), ..Failed::of(paired.leg.rank(), error) };
+    }
+    Failed::of(decode, error)
+}
+
+/// vLLM's decode rank says nothing but "Internal server error" when the prefill rank whose KV it was promised is gone, at
+/// once and for each such request. It computes prompts itself as before.
+pub(super) fn may_lack_kv(paired: Option<&Paired<'_>>, error: RelayError) -> bool {
+    error == RelayError::EngineFailed
+        && paired.is_some_and(|paired| !matches!(paired.handoff, Handoff::Bootstrap(_)))
+}
+
+/// The prefill leg ended the request.
+fn blamed(leg: &Leg<'_>) -> Failed {
+    let rank = leg.rank();
+    let failed =
+        |error, why: Option<&String>| Failed { why: why.cloned(), ..Failed::of(rank, error) };
+    match leg.ended() {
+        Some(PrefillEnded::Refused(answer)) => {
+            Failed { answer: Some(answer.clone()), ..failed(RelayError::PrefillFailed, None) }
+        }
+        Some(PrefillEnded::Failed(fault)) => match fault {
+            PrefillFault::Busy(_) => failed(RelayError::EngineBusy, None),
+            PrefillFault::TimedOut => failed(RelayError::FirstByteTimedOut, None),
+            PrefillFault::Broken(why) => failed(RelayError::PrefillFailed, Some(why)),
+            PrefillFault::NoHandoff(why) => failed(RelayError::NoHandoff, Some(why)),
+            PrefillFault::Cancelled => failed(RelayError::PrefillFailed, None),
+        },
+        _ => failed(RelayError::PrefillFailed, None),
+    }
+}
+
+/// How a leg says which of its worker's ranks is meant: SGLang's in the body, because its `/generate` reads no header.
+fn pin(plan: &SendPlan, handoff: &Handoff) -> RankPin {
+    RankPin {
+        dp_rank: plan.dp_rank,
+        dp_size: plan.dp_size,
+        in_body: plan.dp_rank_pin.is_some() && matches!(handoff, Handoff::Bootstrap(_)),
+    }
+}
+
+/// Only SGLang has to be told.
+fn abort_call(
+    handoff: &Handoff,
+    wanted: &Wanted,
+    body: &[u8],
+    id: &HandoffId,
+    plan: &SendPlan,
+) -> Option<AbortCall> {
+    let mut call = Vec::new();
+    let is_told =
+        matches!(handoff, Handoff::Bootstrap(_)) && wanted.push_abort(body, id, &mut call);
+    is_told.then(|| AbortCall {
+        address: plan.address,
+        authority: Arc::clone(&plan.authority),
+        authorization: plan.authorization.clone(),
+        body: call.into(),
+    })
+}
+
+fn prefill_request(
+    slot: &Slot,
+    plan: &SendPlan,
+    request_id: &[u8],
+    bodies: &LegBodies<'_>,
+) -> Vec<u8> {
+    let mut body = Vec::new();
+    prefill_body(bodies, &mut body);
+    let digits = plan.dp_rank_pin.filter(|_| !bodies.prefill.in_body).map(|rank| rank.to_string());
+    let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
+    let head = UpstreamHead {
+        authority: &plan.authority,
+        content_length: Some(u64::try_from(body.len()).unwrap_or(u64::MAX)),
+        request_id,
+        authorization: plan.authorization.as_deref(),
+        // Its answer is read here, and has to be readable.
+        extra: &[pinned.unwrap_or_default(), ("accept-encoding", b"identity")],
+    };
+    let mut request = Vec::with_capacity(body.len() + slot.head.head_bytes + 256);
+    encode_request(&slot.head, &slot.message, &head, &mut request);
+    request.extend_from_slice(&body);
+    request
+}
+
+/// What a rank of a pair is reached by, beside its plan.
+pub(super) fn handoff_of(fleet: &FleetSnapshot, rank: RankIndex) -> Option<Handoff> {
+    fleet.ranks.get(rank.index())?.handoff.clone()
+}

@@ -1,0 +1,219 @@
+//! The prefill legs that this shard sends, as home of their ranks, for requests of any shard: sent, read to the end, judged.
+//! What comes of one goes back to the shard that has the request.
+
+use super::abort;
+use super::attempt::{has_no_room, mark_failed, seconds};
+use super::signal::Signal;
+use super::state::Shard;
+use crate::account::{Count, Stage};
+use crate::handoff::{AnswerForm, Handed, HandoffError, PrefillAnswer};
+use crate::http1::{FieldKind, Method, ResponseHead};
+use crate::ingress::Deadline;
+use crate::mailbox::{EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket};
+use crate::relay::{Outbound, RelayError, Upstream, Watch, drain, gather, send};
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Ends with its request's cancellation or with its time.
+struct LegWatch<'a> {
+    cancelled: &'a Signal,
+    seat: super::signal::Seat<'a>,
+    deadline: Deadline,
+}
+
+impl Watch for LegWatch<'_> {
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<RelayError> {
+        self.seat.poll(cx).map(|()| RelayError::Cancelled)
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.deadline.poll(cx)
+    }
+
+    fn wait_at_most(&mut self, after: Duration) {
+        self.deadline.set(after);
+    }
+}
+
+/// Starts a leg that was posted here.
+pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
+    let is_own = leg.ticket.shard == shard.number;
+    shard.counters.add(if is_own { Count::PrefillLegsLocal } else { Count::PrefillLegsMesh }, 1);
+    if !is_own {
+        shard.time(Stage::PrefillHop, leg.posted_at);
+    }
+    let cancelled = Rc::new(Signal::default());
+    let ticket = leg.ticket;
+    shard.prefills.borrow_mut().insert(ticket, Rc::clone(&cancelled));
+    let shard = Rc::clone(shard);
+    monoio::spawn(async move {
+        let ran = AssertUnwindSafe(run(&shard, *leg, &cancelled)).catch_unwind().await;
+        let ended = ran.unwrap_or_else(|_| {
+            shard.counters.add(Count::TasksPanicked, 1);
+            tracing::error!("a prefill leg's task panicked; its request fails (this is a bug)");
+            PrefillEnded::Failed(PrefillFault::Broken("the router failed".into()))
+        });
+        shard.prefills.borrow_mut().remove(&ticket);
+        count(&shard, &ended);
+        shard.post(ticket.shard, MeshMessage::PrefillEnded { ticket, ended: Box::new(ended) });
+    });
+}
+
+/// Its request does not want it any more.
+pub(super) fn cancel(shard: &Shard, ticket: Ticket) {
+    let cancelled = shard.prefills.borrow().get(&ticket).map(Rc::clone);
+    if let Some(cancelled) = cancelled {
+        cancelled.set();
+    }
+}
+
+fn count(shard: &Shard, ended: &PrefillEnded) {
+    match ended {
+        PrefillEnded::Done(_) | PrefillEnded::Refused(_) => {}
+        PrefillEnded::Failed(PrefillFault::Cancelled) => {
+            shard.counters.add(Count::PrefillLegsCancelled, 1);
+        }
+        PrefillEnded::Failed(_) => shard.counters.add(Count::PrefillLegsFailed, 1),
+    }
+}
+
+/// Runs the leg; its lease goes back when this returns.
+async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> PrefillEnded {
+    let seat = cancelled.seat();
+    let mut watch = LegWatch { cancelled, seat, deadline: Deadline::new(shard.clock) };
+    let ended = match exchange(shard, &leg, &mut watch).await {
+        Ok(ended) => ended,
+        Err(error) => PrefillEnded::Failed(fault(error)),
+    };
+    judge(shard, &mut leg, &ended);
+    // SGLang's Python server does not see the end of a connection for seconds.
+    let is_given_up = matches!(ended, PrefillEnded::Failed(PrefillFault::TimedOut));
+    if (is_given_up || watch.cancelled.is_set())
+        && !matches!(ended, PrefillEnded::Done(_))
+        && let Some(call) = leg.abort.take()
+    {
+        abort::tell(shard, call);
+    }
+    let rank = leg.lease.rank();
+    drop(leg);
+    if let PrefillEnded::Failed(PrefillFault::Busy(after)) = &ended {
+        shard.engine_refused(rank, *after);
+    }
+    ended
+}
+
+fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
+    match ended {
+        PrefillEnded::Failed(PrefillFault::Broken(_) | PrefillFault::TimedOut) => {
+            mark_failed(shard, &mut leg.lease);
+            shard.worker_failed(leg.worker);
+        }
+        PrefillEnded::Failed(PrefillFault::Cancelled) => {}
+        _ => leg.lease.judge_success(),
+    }
+}
+
+/// A pooled connection that had died is replaced once.
+async fn exchange(
+    shard: &Shard,
+    leg: &PrefillLeg,
+    watch: &mut LegWatch<'_>,
+) -> Result<PrefillEnded, RelayError> {
+    let mut pooled = shard.upstreams.borrow_mut().take(leg.address, shard.now());
+    let mut response = ResponseHead::default();
+    loop {
+        let reused = pooled.is_some();
+        let mut upstream = match pooled.take() {
+            Some(upstream) => upstream,
+            None => {
+                shard.counters.add(Count::UpstreamConnects, 1);
+                let timeout = shard.config.timeouts.connect;
+                Upstream::connect_while(watch, leg.address, timeout, &shard.buffers).await?
+            }
+        };
+        let outbound = Outbound {
+            head: leg.request.clone(),
+            body: &[],
+            method: &Method::Post,
+            limits: &shard.head_limits,
+        };
+        watch.wait_at_most(leg.timeout);
+        match send(watch, &mut upstream, outbound, &mut response).await {
+            Ok(sent) => {
+                shard.counters.add(Count::UpstreamReused, u64::from(reused));
+                return answered(shard, leg, watch, (upstream, sent), &response).await;
+            }
+            Err(error) if reused && error.may_be_stale() => {
+                shard.counters.add(Count::Resends, 1);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads the answer whose head is here.
+async fn answered(
+    shard: &Shard,
+    leg: &PrefillLeg,
+    watch: &mut LegWatch<'_>,
+    (mut upstream, sent): (Upstream, bool),
+    response: &ResponseHead,
+) -> Result<PrefillEnded, RelayError> {
+    let status = response.status;
+    if !(200..300).contains(&status) {
+        let after = response.value_of(FieldKind::RetryAfter, &upstream.input).and_then(seconds);
+        let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;
+        if gathered.upstream_reusable && sent {
+            shard.upstreams.borrow_mut().put(leg.address, upstream, shard.now());
+        }
+        return Ok(match status {
+            status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy(after)),
+            400..=499 => PrefillEnded::Refused(EngineAnswer { status, body: gathered.body }),
+            _ => PrefillEnded::Failed(PrefillFault::Broken(format!("it answered {status}"))),
+        });
+    }
+    let form = if response.event_stream { AnswerForm::Events } else { AnswerForm::Json };
+    let mut answer = PrefillAnswer::new(&leg.handoff, form);
+    let mut wrong = None;
+    let drained = drain(watch, &mut upstream, response, leg.timeout, |data| {
+        answer.feed(data).map_err(|error| {
+            wrong = Some(error);
+            RelayError::EngineFailed
+        })
+    });
+    let drained = drained.await;
+    if let Some(wrong) = wrong {
+        return Ok(PrefillEnded::Failed(wrong_answer(&wrong)));
+    }
+    if drained? && sent {
+        shard.upstreams.borrow_mut().put(leg.address, upstream, shard.now());
+    }
+    Ok(match answer.finish() {
+        Ok(Handed::Nothing) => PrefillEnded::Done(None),
+        Ok(Handed::Params(params)) => PrefillEnded::Done(Some(params)),
+        Err(wrong) => PrefillEnded::Failed(wrong_answer(&wrong)),
+    })
+}
+
+fn wrong_answer(wrong: &HandoffError) -> PrefillFault {
+    match wrong {
+        HandoffError::Engine { status: Some(status), .. } if has_no_room(*status) => {
+            PrefillFault::Busy(None)
+        }
+        HandoffError::Engine { message, .. } => PrefillFault::Broken(message.clone()),
+        wrong => PrefillFault::NoHandoff(wrong.to_string()),
+    }
+}
+
+fn fault(error: RelayError) -> PrefillFault {
+    match error {
+        RelayError::Cancelled => PrefillFault::Cancelled,
+        RelayError::FirstByteTimedOut | RelayError::ConnectTimedOut | RelayError::StreamIdle => {
+            PrefillFault::TimedOut
+        }
+        error => PrefillFault::Broken(error.describe().into()),
+    }
+}

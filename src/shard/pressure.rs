@@ -1,0 +1,261 @@
+//! Back pressure as a client hears it: what is refused before its body is read, what a full queue answers, and when to come
+//! back.
+
+use super::choose::Target;
+use super::outcome::{self, Failed};
+use super::request::Stop;
+use super::state::Shard;
+use crate::account::Count;
+use crate::base::{NanosSinceStart, PoolIndex, RankIndex};
+use crate::config::QueueMode;
+use crate::parse::{Endpoint, Reason, Refusal};
+use crate::queue::Turned;
+use crate::worker::{FleetSnapshot, LoadBoard, Model, OpenedBy, Pool, QueueFull};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An engine that had no room is left alone so long, or until one of our requests there ends.
+const ENGINE_BUSY: Duration = Duration::from_millis(200);
+/// However long it asks for.
+const ENGINE_BUSY_MAX: Duration = Duration::from_secs(60);
+
+/// Smaller parts would open and close the window of a large fleet with every request.
+const FREE_PLACES_PART: u64 = 32;
+
+/// A request counted into `limits.router_in_flight_max`.
+#[derive(Debug)]
+pub(super) struct Entered(Option<Arc<LoadBoard>>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(board) = &self.0 {
+            board.exit();
+        }
+    }
+}
+
+/// Is this request among the share that an open window refuses? Drawn once a request, whatever windows it meets.
+#[derive(Debug, Default)]
+pub(super) struct Drawn(Option<bool>);
+
+impl Drawn {
+    fn is_refused(&mut self, shard: &Shard, fleet: &FleetSnapshot) -> bool {
+        let share = fleet.flow.rejection.share_percent;
+        *self.0.get_or_insert_with(|| share >= 100 || shard.random.borrow_mut().u32(..100) < share)
+    }
+}
+
+/// The rejection window and the router's own limit, on the head alone. The model is not known yet: only what closes all
+/// pools refuses here.
+pub(super) fn before_body(
+    shard: &Shard,
+    endpoint: Endpoint,
+    now: NanosSinceStart,
+    drawn: &mut Drawn,
+) -> Result<Entered, Refusal> {
+    let fleet = shard.fleet.borrow();
+    let windows = shard.board.windows();
+    if windows.may_be_open(now) && endpoint.is_inference() {
+        // Who only prefills answers nobody: a pool of such ranks closes no way in by itself.
+        let mut pools = fleet.answering_pools().peekable();
+        let first = pools.peek().map(|&(pool, _)| pool);
+        let all = pools.all(|(pool, _)| windows.open_until(pool, now).is_some());
+        if let Some(pool) = first.filter(|_| all)
+            && drawn.is_refused(shard, &fleet)
+        {
+            return Err(window(shard, &fleet, pool, now));
+        }
+    }
+    let max = fleet.flow.router_in_flight_max;
+    if !shard.board.enter(max) {
+        return Err(outcome::in_flight_full());
+    }
+    Ok(Entered((max > 0).then(|| Arc::clone(&shard.board))))
+}
+
+/// The window of the pool that the request asks for.
+pub(super) fn of_pool(
+    shard: &Shard,
+    fleet: &FleetSnapshot,
+    pool: PoolIndex,
+    drawn: &mut Drawn,
+) -> Result<(), Refusal> {
+    let now = shard.now();
+    let windows = shard.board.windows();
+    let open = windows.may_be_open(now) && windows.open_until(pool, now).is_some();
+    if open && drawn.is_refused(shard, fleet) {
+        Err(window(shard, fleet, pool, now))
+    } else {
+        Ok(())
+    }
+}
+
+/// Refused by an open window. It may close early, so the drain rate says when to come back, and the clock while that is
+/// unknown.
+fn window(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
+    let left = shard.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
+    let after = shard.retry_after(fleet, pool, now).max(engines_ask_for(shard, fleet, pool, now));
+    Refusal::new(Reason::RejectedWindow)
+        .with_retry_after(after.unwrap_or_else(|| Duration::from_nanos(left)))
+}
+
+/// What a request hears that finds neither a rank nor a queue; and the window that this opens.
+pub(super) fn turned(
+    shard: &Shard,
+    target: &Target<'_>,
+    pool: PoolIndex,
+    turned: Turned,
+    now: NanosSinceStart,
+) -> Refusal {
+    let fleet = target.fleet;
+    let reason = match turned {
+        Turned::NoWorker => {
+            return outcome::no_worker("all that serve its model are down, or failed it");
+        }
+        Turned::NoRoom => Reason::RejectedBusy,
+        Turned::Full(QueueFull::Depth | QueueFull::Bytes) => Reason::RejectedQueueFull,
+        Turned::Full(QueueFull::Demand) => Reason::RejectedDemand,
+        Turned::TooLate { .. } => Reason::RejectedDeadline,
+    };
+    let opens = matches!(turned, Turned::NoRoom | Turned::Full(_));
+    let length = fleet.flow.rejection_window;
+    // What one failed is excluded for it alone; others may find room there.
+    if opens && !length.is_zero() && target.journey.tried.is_empty() {
+        shard.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
+    }
+    come_back(shard, fleet, pool, Refusal::new(reason))
+}
+
+/// The same for a request that ends after it was let in: it waited too long, or engines had no room for it.
+pub(super) fn ended(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, stop: Stop) -> Stop {
+    match stop {
+        Stop::Refused(refusal)
+            if matches!(refusal.reason(), Reason::RejectedQueueWait | Reason::RejectedBusy)
+                && refusal.retry_after().is_none() =>
+        {
+            Stop::Refused(come_back(shard, fleet, pool, refusal))
+        }
+        stop => stop,
+    }
+}
+
+/// How a request ends after its last attempt failed.
+pub(super) fn failed(
+    shard: &Shard,
+    fleet: &FleetSnapshot,
+    pool: PoolIndex,
+    failed: Failed,
+) -> Stop {
+    ended(shard, fleet, pool, outcome::stop(fleet, failed))
+}
+
+/// Adds when to come back, as far as that is known: by the drain rate, and not before an engine asks for it.
+pub(super) fn come_back(
+    shard: &Shard,
+    fleet: &FleetSnapshot,
+    pool: PoolIndex,
+    refusal: Refusal,
+) -> Refusal {
+    let now = shard.now();
+    let after = shard.retry_after(fleet, pool, now).max(engines_ask_for(shard, fleet, pool, now));
+    match after {
+        Some(after) => refusal.with_retry_after(after),
+        None => refusal,
+    }
+}
+
+/// Time until the first of the engines that had no room is asked again, if all of them are left alone.
+fn engines_ask_for(
+    shard: &Shard,
+    fleet: &FleetSnapshot,
+    pool: PoolIndex,
+    now: NanosSinceStart,
+) -> Option<Duration> {
+    let left = |rank: &RankIndex| {
+        let until = shard.board.rank(*rank).map(|load| load.busy_until());
+        until.map_or(0, |until| until.since(now))
+    };
+    let soonest = fleet.pool(pool)?.ranks.iter().map(left).min().filter(|&nanos| nanos > 0);
+    soonest.map(Duration::from_nanos)
+}
+
+/// Without queues nobody sees room come back but who made it, and nobody uses it while the window is open: closes the
+/// window once one place in [`FREE_PLACES_PART`] is free.
+pub(super) fn relieve(shard: &Shard, fleet: &FleetSnapshot, model: &Model) {
+    relieve_pool(shard, fleet, model.pool);
+    if let Some(pool) = model.prefill_pool {
+        relieve_pool(shard, fleet, pool);
+    }
+}
+
+fn relieve_pool(shard: &Shard, fleet: &FleetSnapshot, index: PoolIndex) {
+    let now = shard.now();
+    let windows = shard.board.windows();
+    if fleet.flow.queue.mode != QueueMode::Off
+        || !windows.may_be_open(now)
+        || windows.open_here_until(index, now).is_none()
+    {
+        return;
+    }
+    let Some(pool) = fleet.pool(index) else { return };
+    let (mut taken, mut places) = (0_u64, 0_u64);
+    for &rank in &pool.ranks {
+        taken += shard.board.rank(rank).map_or(0, |load| u64::from(load.in_flight()));
+        places += u64::from(fleet.room(rank).places_max);
+    }
+    if places.saturating_sub(taken) * FREE_PLACES_PART >= places {
+        windows.close(index, OpenedBy::Here, now);
+    }
+}
+
+impl Shard {
+    /// The engine of a rank had no room. Called after the lease was given back: the end of any other of our requests there
+    /// ends this too.
+    pub(super) fn engine_refused(&self, rank: RankIndex, retry_after_s: Option<u64>) {
+        self.counters.add(Count::EngineRefusals, 1);
+        if let Some(load) = self.board.rank(rank) {
+            let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);
+            load.refused_until(self.now().plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX)));
+        }
+    }
+
+    /// Looks at how many requests of every pool have ended. Cheap when called often.
+    pub(super) fn observe_drain(&self, now: NanosSinceStart) {
+        self.drain_rates.borrow_mut().observe(&self.fleet(), &self.board, now);
+    }
+
+    /// Time until so many requests of a pool have ended; `None` while unknown.
+    pub(super) fn projected_wait(
+        &self,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+        ahead: u64,
+    ) -> Option<Duration> {
+        self.drain_rates.borrow().projected_wait(pool, now, ahead)
+    }
+
+    /// When a client of the pool may come back: after those who wait now, and one more, have ended.
+    fn retry_after(
+        &self,
+        fleet: &FleetSnapshot,
+        index: PoolIndex,
+        now: NanosSinceStart,
+    ) -> Option<Duration> {
+        let pool = fleet.pool(index)?;
+        let mut rates = self.drain_rates.borrow_mut();
+        rates.observe_pool(index, pool, &self.board, now);
+        let ahead = waiting(&self.board, fleet, index, pool) + 1;
+        rates.retry_after(index, now, ahead, &mut self.random.borrow_mut())
+    }
+}
+
+fn waiting(board: &LoadBoard, fleet: &FleetSnapshot, index: PoolIndex, pool: &Pool) -> u64 {
+    let of = |queue| board.queue(queue).map_or(0, |cell| u64::from(cell.waiting()));
+    match fleet.flow.queue.mode {
+        QueueMode::Off => 0,
+        QueueMode::Pool => of(crate::base::QueueIndex(index.0)),
+        QueueMode::Endpoint => {
+            pool.ranks.iter().filter_map(|&rank| fleet.queue_of(rank)).map(of).sum()
+        }
+    }
+}

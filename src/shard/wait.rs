@@ -1,0 +1,153 @@
+//! queue for one request: it waits for a verdict of its queue's home, for the end of its time, or for its client to leave,
+//! whichever comes first. However it ends, it is counted out of the queue and its seat is given back.
+
+use super::connection::Slot;
+use super::early;
+use super::outcome;
+use super::request::Stop;
+use super::state::Shard;
+use crate::account::{Count, Stage};
+use crate::base::{NanosSinceStart, QueueIndex, ShardIndex};
+use crate::ingress::Conn;
+use crate::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
+use crate::parse::{Reason, Refusal};
+use crate::worker::QueueWanted;
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A shard that drains answers those who still wait so long before it cuts all connections.
+const BEFORE_THE_CUT: Duration = Duration::from_millis(250);
+
+/// How a wait ends without a verdict.
+enum Ended {
+    Gone,
+    Late,
+    Draining,
+}
+
+/// Gives everything back, whatever happens to the request.
+struct Seat<'a> {
+    shard: &'a Shard,
+    ticket: Ticket,
+    queue: QueueIndex,
+    wanted: QueueWanted,
+    /// The home has let go of it.
+    settled: Cell<bool>,
+}
+
+impl Seat<'_> {
+    fn home(&self) -> ShardIndex {
+        ShardIndex::try_from_index(self.shard.board.home(self.queue)).unwrap_or(ShardIndex(0))
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.shard.desk.borrow_mut().close(self.ticket);
+        if let Some(cell) = self.shard.board.queue(self.queue) {
+            cell.leave(self.wanted);
+        }
+        if !self.settled.get() {
+            let (queue, ticket) = (self.queue, self.ticket);
+            self.shard.post(self.home(), MeshMessage::Leave { queue, ticket });
+        }
+    }
+}
+
+/// Waits in the queue that the request has been counted into. `gives_up_first`: its deadline is the client's own.
+pub(super) async fn for_verdict(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    waiter: Box<Waiter>,
+    wanted: QueueWanted,
+    gives_up_first: bool,
+) -> Result<Verdict, Stop> {
+    let (start, deadline) = (waiter.joined_at, waiter.deadline);
+    let seat = Seat {
+        shard,
+        ticket: waiter.ticket,
+        queue: waiter.queue,
+        wanted,
+        settled: Cell::new(false),
+    };
+    shard.post(seat.home(), MeshMessage::Join(waiter));
+    let ended = told(shard, conn, slot, &seat, deadline).await;
+    shard.time(Stage::Queue, start);
+    match ended {
+        Ok(verdict) => {
+            seat.settled.set(true);
+            Ok(verdict)
+        }
+        Err(Ended::Gone) => {
+            shard.counters.add(Count::QueueLeft, 1);
+            Err(Stop::ClientGone)
+        }
+        Err(Ended::Draining) => Err(Stop::Refused(Refusal::new(Reason::Draining))),
+        Err(Ended::Late) => {
+            shard.counters.add(Count::QueueExpired, 1);
+            Err(Stop::Refused(outcome::waited_too_long(gives_up_first)))
+        }
+    }
+}
+
+/// Waits until the deadline at the latest; a client that wants to know hears meanwhile where it stands.
+async fn told(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    seat: &Seat<'_>,
+    deadline: NanosSinceStart,
+) -> Result<Verdict, Ended> {
+    let waiting = shard.board.queue(seat.queue).map_or(1, |cell| cell.waiting());
+    early::queued(shard, conn, slot, waiting).await.map_err(|_| Ended::Gone)?;
+    loop {
+        let comment = slot.early.begun().map(|begun| begun.next_at());
+        let until = comment.map_or(deadline, |at| at.min(deadline));
+        if let Some(ended) = verdict(shard, conn, seat.ticket, until).await {
+            return ended;
+        }
+        if shard.now() >= deadline {
+            return Err(Ended::Late);
+        }
+        if shard.draining.is_set() && before_the_cut(shard).is_zero() {
+            return Err(Ended::Draining);
+        }
+        early::still_queued(shard, conn, slot).await.map_err(|_| Ended::Gone)?;
+    }
+}
+
+/// `None`: it is time to look what to do next.
+async fn verdict(
+    shard: &Shard,
+    conn: &mut Conn,
+    ticket: Ticket,
+    until: NanosSinceStart,
+) -> Option<Result<Verdict, Ended>> {
+    let draining = shard.draining.seat();
+    let mut drains = false;
+    conn.wait_at_most(Duration::from_nanos(until.since(shard.now())));
+    poll_fn(|cx| {
+        if let Poll::Ready(verdict) = shard.desk.borrow_mut().poll(ticket, cx) {
+            return Poll::Ready(Some(Ok(verdict)));
+        }
+        if conn.poll_gone(cx).is_ready() {
+            return Poll::Ready(Some(Err(Ended::Gone)));
+        }
+        if !drains && draining.poll(cx).is_ready() {
+            drains = true;
+            let left = Duration::from_nanos(until.since(shard.now()));
+            conn.wait_at_most(left.min(before_the_cut(shard)));
+        }
+        conn.poll_deadline(cx).map(|()| None)
+    })
+    .await
+}
+
+/// Until those who still wait are answered because the shard drains.
+fn before_the_cut(shard: &Shard) -> Duration {
+    let cut = shard.drain_until.get().map_or(0, |until| until.since(shard.now()));
+    Duration::from_nanos(cut).saturating_sub(BEFORE_THE_CUT)
+}

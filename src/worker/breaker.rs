@@ -1,0 +1,78 @@
+//! The passive breaker of one rank, as words of its cell of the load board. Closed: traffic flows. Open: none until
+//! `open_until`. Half open: one trial. Any shard writes it, whoever saw the outcome of a request.
+
+use super::RankLoad;
+use crate::base::NanosSinceStart;
+use crate::ring::sync::Ordering;
+use std::time::Duration;
+
+impl RankLoad {
+    /// May a request go there now? In half-open state exactly one caller gets `true`; its outcome decides.
+    #[must_use]
+    pub fn breaker_admits(&self, now: NanosSinceStart) -> bool {
+        // ordering: one word, monotone between successes; pairs with the store in `failed`.
+        let open_until = self.open_until_ns.load(Ordering::Relaxed);
+        open_until == 0 || (now.0 >= open_until && !self.trial_taken())
+    }
+
+    /// Claims the one trial of a half-open rank, called when such a rank was picked. False: somebody else has it.
+    #[must_use]
+    pub fn claim(&self, now: NanosSinceStart) -> bool {
+        // ordering: pairs with `failed`; a stale 0 sends one request more, which is retried elsewhere.
+        let open_until = self.open_until_ns.load(Ordering::Relaxed);
+        if open_until == 0 {
+            return true;
+        }
+        // ordering: the swap picks one winner; nothing else is published through it.
+        now.0 >= open_until && self.trial.swap(1, Ordering::Relaxed) == 0
+    }
+
+    /// The rank answered (any answer that is not its own failure): closed again.
+    pub fn succeeded(&self) {
+        if self.failures() != 0 || self.is_open() {
+            // ordering: independent words, each a hint; pairs with `breaker_admits`.
+            self.failures.store(0, Ordering::Relaxed);
+            // ordering: as above.
+            self.open_until_ns.store(0, Ordering::Relaxed);
+            // ordering: as above.
+            self.trial.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The rank failed: refused, reset, timed out or 5xx of its own. Opens after `failures_max` in a row.
+    pub fn failed(&self, now: NanosSinceStart, failures_max: u32, open: Duration) {
+        // ordering: a count; the read-modify-write makes it exact.
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if failures >= failures_max {
+            // ordering: pairs with `breaker_admits`; one word, a late reader sends one request more.
+            self.open_until_ns.store(now.plus(open).0.max(1), Ordering::Relaxed);
+            // ordering: as above.
+            self.trial.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A trial that ended without an outcome (client left): the next request may try.
+    pub fn trial_abandoned(&self) {
+        // ordering: pairs with the swap in `claim`.
+        self.trial.store(0, Ordering::Relaxed);
+    }
+
+    /// Failures in a row.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        // ordering: statistic; pairs with nothing.
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// True while the breaker is open or half open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        // ordering: statistic; pairs with nothing.
+        self.open_until_ns.load(Ordering::Relaxed) != 0
+    }
+
+    fn trial_taken(&self) -> bool {
+        // ordering: a hint; `claim` decides.
+        self.trial.load(Ordering::Relaxed) != 0
+    }
+}

@@ -1,0 +1,106 @@
+//! What the documentation must not forget: every key of the configuration, every flag of `serve`, every reason of a refusal.
+#![allow(clippy::unwrap_used, reason = "a test that fails must stop")]
+
+use forebay::config::{Config, FlowConfig, to_json};
+use forebay::parse::Reason;
+use serde_json::Value;
+use std::process::Command;
+
+const README: &str = include_str!("../README.md");
+
+/// Is it there as a word of its own?
+fn is_documented(word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    README.match_indices(word).any(|(at, _)| {
+        let before = README.get(..at).and_then(|text| text.chars().next_back());
+        let after = README.get(at + word.len()..).and_then(|text| text.chars().next());
+        !before.is_some_and(is_part) && !after.is_some_and(is_part)
+    })
+}
+
+fn keys(value: &Value, out: &mut Vec<String>) {
+    match value {
+        Value::Object(table) => {
+            for (key, value) in table {
+                out.push(key.clone());
+                keys(value, out);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| keys(item, out)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_of_the_configuration_is_in_the_readme() {
+    let text = "model_dir = \"tests\"\nrank_concurrency_max = 1\n[index]\nsnapshot = \"/tmp/s\"\n\
+        [nats]\nurl = \"nats://a:1\"\nname = \"n\"\n[[tenant]]\nname = \"t\"\nkey = \"k\"\n\
+        [[worker]]\nurl = \"http://a:1\"\nname = \"w\"\nmodel_dir = \"tests\"\nkv_events = [\"tcp://a:1\"]\n\
+        replay = [\"tcp://a:2\"]\nkv_topic = \"t\"\nengine = \"vllm\"\napi_key = \"k\"\nconcurrency_max = 1\n\
+        ranks = 1\nmodels = [\"m\"]\nblock_size = 16\nload_source = \"off\"\n\
+        port_per_rank = true\nrole = \"prefill\"\ntopology = \"t\"\nbootstrap_host = \"h\"\nbootstrap_port = 1\n\
+        kv_flow = \"push\"\nkv_engine_id = \"e\"\nkv_host = \"h\"\nkv_port = 1\nkv_tp_size = 1\nkv_pp_size = 1\n\
+        [disaggregation]\nprefill_timeout = \"1s\"\nprefill_concurrency_max = 1\ndecode_concurrency_max = 1\n\
+        prefill_tokens_max = 1\nprefill_kv_use_percent = 1\ndecode_kv_use_percent = 1\n";
+    let mut all = Vec::new();
+    keys(&to_json(&Config::from_toml(text).unwrap()), &mut all);
+    assert!(all.len() > 90, "{all:?}");
+    let missing: Vec<&String> = all.iter().filter(|key| !is_documented(key)).collect();
+    assert!(missing.is_empty(), "not in README.md: {missing:?}");
+}
+
+/// The files shown in the README, comments and all.
+fn shown_files() -> impl Iterator<Item = &'static str> {
+    README.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next())
+}
+
+#[test]
+fn what_the_readme_shows_of_back_pressure_is_the_default() {
+    let shown = shown_files().find(|file| file.contains("[queue]")).unwrap();
+    let text = format!("{shown}\n[[worker]]\nurl = \"http://a:1\"\n");
+    let shown = Config::from_toml(&text).unwrap().flow;
+    assert_eq!(shown.tenants.len(), 1);
+    let usual = FlowConfig::default();
+    let FlowConfig { rank_concurrency_max, tenants, .. } = shown.clone();
+    assert_eq!(shown, FlowConfig { rank_concurrency_max, tenants, ..usual });
+}
+
+#[test]
+fn files_that_the_readme_shows_can_be_used() {
+    for file in shown_files() {
+        let file = file.replace("/var/lib/models/Qwen3-8B", "tests");
+        let file = file.replace("/var/lib/forebay", "/tmp");
+        let worker =
+            if file.contains("[[worker]]") { "" } else { "[[worker]]\nurl = \"http://a:1\"\n" };
+        if let Err(findings) = Config::from_toml(&format!("{file}\n{worker}")) {
+            let said: Vec<String> = findings.iter().map(ToString::to_string).collect();
+            assert!(said.is_empty(), "{said:?} in:\n{file}");
+        }
+    }
+}
+
+#[test]
+fn every_refusal_for_lack_of_room_or_workers_is_in_the_readme() {
+    let shown = |reason: &Reason| {
+        let name = reason.as_str();
+        let of_pressure = name.starts_with("rejected-")
+            || ["request-deadline", "no-healthy-worker", "draining"].contains(&name);
+        !of_pressure || README.contains(&format!("`{name}`"))
+    };
+    let missing: Vec<_> = Reason::ALL.iter().filter(|reason| !shown(reason)).collect();
+    assert!(missing.is_empty(), "not in README.md: {missing:?}");
+}
+
+/// Flags are keys under the same words: what the one says in help the other says in the file.
+#[test]
+fn every_flag_of_serve_has_help() {
+    let binary = env!("CARGO_BIN_EXE_forebay");
+    let help = Command::new(binary).args(["serve", "--help"]).output().unwrap().stdout;
+    let help = String::from_utf8(help).unwrap();
+    let flags = help.lines().filter(|line| line.trim_start().starts_with('-'));
+    for line in flags.map(str::trim) {
+        let says_more = line.split("  ").filter(|part| !part.trim().is_empty()).count() > 1;
+        assert!(says_more, "no help: {line}");
+    }
+    assert!(help.contains("SIGHUP"), "how to reload");
+}

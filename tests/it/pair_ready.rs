@@ -1,0 +1,242 @@
+//! Pairs that cannot be: prefill workers that have not registered, none at all, and handoffs that are no handoffs.
+
+use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
+use crate::rig::stub::{Step, Stub, answer, reply_bytes};
+use crate::rig::stub_pages::Pages;
+use crate::rig::{Reply, router, until, usable};
+use forebay::config::Config;
+use std::time::Duration;
+
+const ASK: &str = r#"{"model":"m","prompt":"hi"}"#;
+const PREFILLS: &str = "role = \"prefill\"";
+const DECODES: &str = "role = \"decode\"";
+
+/// Workers are looked at often, so that a change is seen soon.
+fn watchful(mut config: Config) -> Config {
+    config.health.interval = Duration::from_millis(50);
+    config.timeouts.drain = Duration::from_secs(1);
+    config
+}
+
+fn is_refused(reply: &Reply) -> bool {
+    (reply.status, reason(reply)) == (503, "no-healthy-worker") && reply.complete
+}
+
+#[test]
+fn a_prefill_worker_takes_no_traffic_before_it_has_registered() {
+    let mut pages = Pages::sglang("prefill");
+    pages.registered = false;
+    let (prefill, decode) = (Stub::start(pages), Stub::start(Pages::sglang("decode")));
+    let workers = [(&prefill, ""), (&decode, "")];
+    let router = router(watchful(pair_config(&workers, "fallback = \"reject\"")));
+    until("decode is up", || usable(&router) >= 1);
+    let end = std::time::Instant::now() + Duration::from_millis(400);
+    while std::time::Instant::now() < end {
+        let reply = ask(&router, "/v1/completions", ASK).reply();
+        assert!(is_refused(&reply), "{}{}", reply.head, reply.text());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(prefill.arrivals().is_empty() && decode.arrivals().is_empty());
+    prefill.pages(|pages| pages.registered = true);
+    until("it has traffic", || ask(&router, "/v1/completions", ASK).reply().status == 200);
+    // Decode may have answered before prefill was reached.
+    prefill.arrival(0);
+    idle(&router);
+}
+
+#[test]
+fn the_engines_own_pages_say_what_its_registry_is() {
+    let (prefill, decode) =
+        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    // As decode reaches it, where that differs from how the router does.
+    let lines = "bootstrap_host = \"localhost\"";
+    let workers = [(&prefill, lines), (&decode, "")];
+    let router = ready(pair_config(&workers, ""), &workers);
+    assert_eq!(ask(&router, "/v1/completions", ASK).reply().status, 200);
+    let leg = decode.arrival(0).json();
+    assert_eq!(leg["bootstrap_host"], "localhost");
+    assert_eq!(leg["bootstrap_port"], prefill.address.port());
+    idle(&router);
+}
+
+#[test]
+fn without_prefill_workers_vllm_decodes_alone_unless_that_is_not_wanted() {
+    for (fallback, served) in [("decode_only", true), ("reject", false)] {
+        // It listens nowhere: never known.
+        let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+        prefill.vanish();
+        let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
+        let router = router(pair_config(&workers, &format!("fallback = \"{fallback}\"")));
+        until("decode is up", || usable(&router) == 1);
+        let reply = ask(&router, "/v1/completions", ASK).reply();
+        if served {
+            assert_eq!(reply.status, 200, "{}", reply.text());
+            assert_eq!(reply.field("x-forebay-prefill-worker"), None);
+            assert_eq!(decode.arrival(0).text(), ASK);
+        } else {
+            assert!(is_refused(&reply), "{fallback} {}{}", reply.head, reply.text());
+            assert!(decode.arrivals().is_empty());
+        }
+        idle(&router);
+    }
+}
+
+#[test]
+fn an_sglang_decode_worker_never_gets_a_request_without_a_room() {
+    for fallback in ["decode_only", "two_phase", "reject"] {
+        let decode = Stub::start(Pages::sglang("decode"));
+        let workers = [(&decode, "")];
+        let router = router(pair_config(&workers, &format!("fallback = \"{fallback}\"")));
+        until("decode is up", || usable(&router) == 1);
+        for (path, body) in [
+            ("/v1/completions", ASK),
+            ("/generate", r#"{"text":"hi"}"#),
+            ("/v1/embeddings", r#"{"model":"m","input":"hi"}"#),
+        ] {
+            let reply = ask(&router, path, body).reply();
+            assert!(is_refused(&reply), "{fallback} {path} {}{}", reply.head, reply.text());
+        }
+        assert!(decode.arrivals().is_empty());
+    }
+}
+
+#[test]
+fn what_has_no_legs_goes_to_who_serves_it_whole() {
+    let whole = Stub::start(Pages::sglang("null"));
+    let (prefill, decode) =
+        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    let workers = [(&prefill, ""), (&decode, "")];
+    let router_without = ready(pair_config(&workers, ""), &workers);
+    let embed = r#"{"model":"m","input":"hi"}"#;
+    let reply = ask(&router_without, "/v1/embeddings", embed).reply();
+    assert_eq!((reply.status, reason(&reply)), (400, "bad-request"), "{}", reply.text());
+    assert!(reply.text().contains("cannot be split"), "{}", reply.text());
+    drop(router_without);
+    let workers = [(&prefill, ""), (&decode, ""), (&whole, "")];
+    let router = router(pair_config(&workers, ""));
+    until("all are up", || usable(&router) == 3);
+    for _ in 0..4 {
+        let reply = ask(&router, "/v1/embeddings", embed).reply();
+        assert_eq!((reply.status, reply.field("x-forebay-prefill-worker")), (200, None));
+    }
+    assert_eq!(whole.arrivals().len(), 4);
+    assert!(prefill.arrivals().is_empty() && decode.arrivals().is_empty());
+}
+
+#[test]
+fn when_the_last_prefill_worker_dies_decode_goes_on_alone() {
+    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
+    let mut config = watchful(pair_config(&workers, "fallback = \"decode_only\""));
+    config.health.unhealthy_after = 2;
+    let router = ready(config, &workers);
+    prefill.vanish();
+    until("decode is alone", || {
+        let reply = ask(&router, "/v1/completions", ASK).reply();
+        // Until it is known to be gone, a request may find it so.
+        assert!(matches!(reply.status, 200 | 502), "{}{}", reply.head, reply.text());
+        reply.status == 200 && reply.field("x-forebay-prefill-worker").is_none()
+    });
+    until("its death is known", || usable(&router) == 1);
+    assert_eq!(ask(&router, "/v1/completions", ASK).reply().status, 200);
+    idle(&router);
+}
+
+/// Answers of prefill workers that hand nothing over.
+const NO_HANDOFFS: [&str; 10] = [
+    r#"{"kv_transfer_params":null}"#,
+    r#"{"id":"x","choices":[]}"#,
+    r#"{"kv_transfer_params":7}"#,
+    r#"{"kv_transfer_params":"text"}"#,
+    r#"{"kv_transfer_params":[{}]}"#,
+    r#"{"kv_transfer_params":{"a":}}"#,
+    r#"{"kv_transfer_params":{"a":1}"#,
+    r#"{"choices":[{"kv_transfer_params":{"a":1}}]}"#,
+    "no JSON",
+    "",
+];
+
+#[test]
+fn a_handoff_that_is_none_is_a_502_in_the_words_of_the_api() {
+    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
+    let router = ready(pair_config(&workers, "fallback = \"reject\""), &workers);
+    let huge = format!(r#"{{"kv_transfer_params":{{"a":"{}"}}}}"#, "x".repeat(64 << 20));
+    let deep = format!(
+        r#"{{"kv_transfer_params":{{"a":{}{}}}}}"#,
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
+    for bad in NO_HANDOFFS.iter().copied().chain([&*huge, &*deep]) {
+        prefill.always(answer(bad.as_bytes()));
+        decode.forget();
+        let shown = &bad[..bad.len().min(80)];
+        let reply = ask(&router, "/v1/chat/completions", r#"{"model":"m","messages":[]}"#).reply();
+        assert_eq!(
+            (reply.status, reason(&reply)),
+            (502, "upstream-failed"),
+            "{shown} {}",
+            reply.text()
+        );
+        let told: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+        assert!(told["error"]["message"].as_str().is_some_and(|text| text.len() > 20), "{told}");
+        assert!(decode.arrivals().is_empty(), "{shown}");
+        idle(&router);
+    }
+    // As Anthropic's clients read it.
+    prefill.always(answer(NO_HANDOFFS[0].as_bytes()));
+    let ask_anthropic =
+        r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}"#;
+    let reply = ask(&router, "/v1/messages", ask_anthropic).reply();
+    assert_eq!((reply.status, reason(&reply)), (502, "upstream-failed"), "{}", reply.text());
+    let told: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(
+        (&told["type"], told["error"]["type"].is_string()),
+        (&"error".into(), true),
+        "{told}"
+    );
+    // A stream where one answer was asked for, and a body that never ends as it said.
+    for bad in [
+        vec![Step::Send(crate::rig::stub::stream_of(&["data: {}\n\n"]))],
+        vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}".to_vec()), Step::Close],
+        vec![Step::Send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_vec())],
+        vec![Step::Send(reply_bytes(204, "", b""))],
+    ] {
+        prefill.always(bad.clone());
+        let reply = ask(&router, "/v1/completions", ASK).reply();
+        assert_eq!((reply.status, reason(&reply)), (502, "upstream-failed"), "{bad:?}");
+    }
+    assert!(decode.arrivals().is_empty());
+    idle(&router);
+}
+
+/// What can be served in one piece, but by nobody at the moment, is no fault of its client.
+#[test]
+fn what_cannot_be_split_is_refused_for_want_of_who_serves_it_whole() {
+    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
+    let mut config = pair_config(&workers, "");
+    config.breaker.failures = 1;
+    let router = ready(config, &workers);
+    decode.always(vec![Step::Send(reply_bytes(500, "", b"{}"))]);
+    let several = r#"{"model":"m","prompt":["a","b"]}"#;
+    assert_eq!(ask(&router, "/v1/completions", several).reply().status, 500);
+    let reply = ask(&router, "/v1/completions", several).reply();
+    assert!(is_refused(&reply), "{}{}", reply.head, reply.text());
+}
+
+/// Each leg has a copy of the body.
+#[test]
+fn bodies_of_requests_that_may_be_split_count_three_times() {
+    let (prefill, decode) =
+        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    let workers = [(&prefill, ""), (&decode, "")];
+    let mut config = pair_config(&workers, "");
+    config.limits.buffered_bytes_max = 4_096;
+    let router = ready(config, &workers);
+    let body = |bytes: usize| format!(r#"{{"model":"m","prompt":"{}"}}"#, "p".repeat(bytes));
+    assert_eq!(ask(&router, "/v1/completions", &body(1_000)).reply().status, 200);
+    let reply = ask(&router, "/v1/completions", &body(2_000)).reply();
+    assert_eq!((reply.status, reason(&reply)), (429, "rejected-in-flight"), "{}", reply.text());
+    idle(&router);
+}

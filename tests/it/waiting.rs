@@ -1,0 +1,252 @@
+//! Requests that wait for a rank: in what order they get one, who is taken out, and that nobody is forgotten.
+
+use crate::rig::gate::prompt;
+use crate::rig::{Client, Gate, Reply, Worker, config, metric, post, router, until};
+use forebay::config::{Config, QueueMode};
+use forebay::server::ServerHandle;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// One place on each worker, and long waits.
+fn narrow(workers: &[&Worker], mode: QueueMode) -> Config {
+    let mut config = config(workers);
+    config.flow.rank_concurrency_max = Some(1);
+    config.flow.queue.mode = mode;
+    config.flow.queue.wait_max = Duration::from_secs(60);
+    config.flow.queue.stale_after = Duration::from_secs(60);
+    config
+}
+
+fn ask(address: SocketAddr, prompt: &str) -> Client {
+    ask_with(address, prompt, "")
+}
+
+/// `fields`: further lines of the head.
+fn ask_with(address: SocketAddr, prompt: &str, fields: &str) -> Client {
+    let body = format!(r#"{{"model":"m","prompt":"{prompt}"}}"#);
+    let request = String::from_utf8(post("/v1/completions", body.as_bytes())).unwrap();
+    let request = request.replacen("host: router\r\n", &format!("host: router\r\n{fields}"), 1);
+    let mut client = Client::connect(address);
+    client.send(request.as_bytes());
+    client
+}
+
+fn waiting(handle: &ServerHandle, count: usize) {
+    until("so many wait", || metric(handle, "forebay_queue_depth") == count as f64);
+}
+
+fn ok(client: &mut Client) {
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.complete), (200, true), "{}", reply.text());
+}
+
+fn reason(reply: &Reply) -> &str {
+    reply.field("x-forebay-reason").unwrap_or("")
+}
+
+#[test]
+fn who_came_first_is_served_first_from_both_shards() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
+        let gate = Gate::start();
+        let mut config = narrow(&[&gate.worker], mode);
+        config.cores = vec![0, 1];
+        let handle = router(config);
+        let mut clients = vec![ask(handle.listen, "0")];
+        gate.holds(1);
+        for number in 1..8 {
+            clients.push(ask(handle.listen, &number.to_string()));
+            waiting(&handle, number);
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            assert_eq!(gate.prompt(), number.to_string(), "{mode:?}");
+            gate.open();
+            ok(client);
+        }
+        handle.stop();
+        handle.join();
+    }
+}
+
+#[test]
+fn a_better_class_is_served_first() {
+    let gate = Gate::start();
+    let handle = router(narrow(&[&gate.worker], QueueMode::Pool));
+    let mut clients = vec![ask(handle.listen, "first")];
+    gate.holds(1);
+    for (count, class) in [(1, "3"), (2, "1"), (3, "2")] {
+        let field = format!("x-forebay-priority: {class}\r\n");
+        clients.push(ask_with(handle.listen, class, &field));
+        waiting(&handle, count);
+    }
+    let order: Vec<String> = (0..4)
+        .map(|_| {
+            gate.open();
+            gate.prompt()
+        })
+        .collect();
+    assert_eq!(order, ["first", "1", "2", "3"]);
+    clients.iter_mut().for_each(ok);
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_costs_the_worker_nothing() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
+        let gate = Gate::start();
+        let handle = router(narrow(&[&gate.worker], mode));
+        let mut first = ask(handle.listen, "first");
+        gate.holds(1);
+        let gone = ask(handle.listen, "gone");
+        waiting(&handle, 1);
+        let mut last = ask(handle.listen, "last");
+        waiting(&handle, 2);
+        drop(gone);
+        waiting(&handle, 1);
+        let worker = gate.open_for_good();
+        ok(&mut first);
+        ok(&mut last);
+        assert_eq!([prompt(&worker), prompt(&worker)], ["first", "last"]);
+        assert!(worker.seen.try_recv().is_err(), "nothing of the other one, {mode:?}");
+        handle.stop();
+        handle.join();
+    }
+}
+
+/// A router whose worker holds one request while four wait, told to stop.
+fn stopped(gate: &Gate, mode: QueueMode, drain: Duration) -> (ServerHandle, Client, Vec<Client>) {
+    let mut config = narrow(&[&gate.worker], mode);
+    config.cores = vec![0, 1];
+    config.timeouts.drain = drain;
+    let handle = router(config);
+    let first = ask(handle.listen, "first");
+    gate.holds(1);
+    let mut waiters = Vec::new();
+    for number in 1..5 {
+        waiters.push(ask(handle.listen, &number.to_string()));
+        waiting(&handle, number);
+    }
+    handle.stop();
+    (handle, first, waiters)
+}
+
+#[test]
+fn whoever_still_waits_when_the_drain_ends_is_told_so() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
+        let gate = Gate::start();
+        let (handle, _first, mut waiters) = stopped(&gate, mode, Duration::from_secs(1));
+        for waiter in &mut waiters {
+            let reply = waiter.reply();
+            assert_eq!((reply.status, reason(&reply)), (503, "draining"), "{mode:?}");
+            assert!(reply.complete);
+        }
+        handle.join();
+    }
+}
+
+#[test]
+fn a_drain_serves_who_waits() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
+        let gate = Gate::start();
+        let (handle, mut first, mut waiters) = stopped(&gate, mode, Duration::from_secs(60));
+        let _worker = gate.open_for_good();
+        ok(&mut first);
+        waiters.iter_mut().for_each(ok);
+        handle.join();
+    }
+}
+
+#[test]
+fn who_waits_too_long_is_told_so() {
+    let gate = Gate::start();
+    let mut config = narrow(&[&gate.worker], QueueMode::Pool);
+    config.flow.queue.wait_max = Duration::from_millis(300);
+    let handle = router(config);
+    let mut first = ask(handle.listen, "first");
+    gate.holds(1);
+    let mut second = ask(handle.listen, "second");
+    let reply = second.reply();
+    assert_eq!((reply.status, reason(&reply)), (429, "rejected-queue-wait"));
+    let mut third = ask_with(handle.listen, "third", "x-forebay-timeout-ms: 100\r\n");
+    let reply = third.reply();
+    assert_eq!((reply.status, reason(&reply)), (408, "request-deadline"));
+    assert_eq!(reply.field("x-should-retry"), Some("false"));
+    gate.open();
+    ok(&mut first);
+    assert_eq!(gate.prompt(), "first");
+    assert!(gate.worker.seen.try_recv().is_err(), "nothing of the others");
+}
+
+#[test]
+fn a_full_queue_is_no_place_to_wait() {
+    let gate = Gate::start();
+    let mut config = narrow(&[&gate.worker], QueueMode::Pool);
+    config.flow.queue.depth_max = 2;
+    let handle = router(config);
+    let mut first = ask(handle.listen, "first");
+    gate.holds(1);
+    let mut waiters = Vec::new();
+    for number in 1..3 {
+        waiters.push(ask(handle.listen, &number.to_string()));
+        waiting(&handle, number);
+    }
+    let reply = ask(handle.listen, "no").reply();
+    assert_eq!((reply.status, reason(&reply)), (429, "rejected-queue-full"));
+    assert_eq!(reply.field("x-should-retry"), Some("true"));
+    // From now on, for a while, nobody asks whether there is room.
+    let reply = ask(handle.listen, "no").reply();
+    assert_eq!((reply.status, reason(&reply)), (429, "rejected-window"));
+    for _ in 0..3 {
+        gate.open();
+    }
+    ok(&mut first);
+    waiters.iter_mut().for_each(ok);
+    until("there is room again", || ask_and_open(&handle, &gate) == 200);
+}
+
+fn ask_and_open(handle: &ServerHandle, gate: &Gate) -> u16 {
+    let mut client = ask(handle.listen, "again");
+    gate.open();
+    client.reply().status
+}
+
+#[test]
+fn a_waiter_takes_whichever_place_is_free_first() {
+    let (one, two) = (Gate::start(), Gate::start());
+    let handle = router(narrow(&[&one.worker, &two.worker], QueueMode::Pool));
+    let mut busy = [ask(handle.listen, "a"), ask(handle.listen, "b")];
+    one.holds(1);
+    two.holds(1);
+    let mut waiter = ask(handle.listen, "c");
+    waiting(&handle, 1);
+    two.open();
+    two.open();
+    ok(&mut waiter);
+    assert_ne!(two.prompt(), "c");
+    assert_eq!(two.prompt(), "c");
+    one.open();
+    busy.iter_mut().for_each(ok);
+}
+
+#[test]
+fn who_waits_for_one_rank_too_long_finds_another() {
+    let (stuck, free) = (Gate::start(), Gate::start());
+    let mut config = narrow(&[&stuck.worker, &free.worker], QueueMode::Endpoint);
+    config.flow.queue.stale_after = Duration::from_millis(200);
+    let handle = router(config);
+    let mut busy = [ask(handle.listen, "a"), ask(handle.listen, "b")];
+    stuck.holds(1);
+    free.holds(1);
+    // By turns: one of them waits for the rank that never gets free.
+    let mut waiters = Vec::new();
+    for number in 1..5 {
+        waiters.push(ask(handle.listen, &number.to_string()));
+        waiting(&handle, number);
+    }
+    for _ in 0..5 {
+        free.open();
+    }
+    waiters.iter_mut().for_each(ok);
+    stuck.open();
+    busy.iter_mut().for_each(ok);
+    stuck.prompt();
+    assert!(stuck.worker.seen.try_recv().is_err(), "its first request was its only one");
+}

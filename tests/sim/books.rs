@@ -1,0 +1,111 @@
+//! What the simulator itself counts, to hold the production words against.
+
+use forebay::base::limits::RANKS_MAX;
+use forebay::base::{NanosSinceStart, QueueIndex, RankIndex};
+use forebay::mailbox::{MeshMessage, Ticket, Waiter};
+use forebay::worker::QueueWanted;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub(crate) struct Books {
+    /// Requests that have a lease there.
+    pub(crate) running: Vec<u32>,
+    /// Grants on their way, by rank and by ticket.
+    pub(crate) in_transit: Vec<u32>,
+    pub(crate) transit: BTreeMap<Ticket, RankIndex>,
+    /// Verdicts that lie at a seat and were not taken.
+    pub(crate) delivered: BTreeSet<Ticket>,
+    /// Requests counted into a queue, by queue.
+    pub(crate) waiting: BTreeMap<QueueIndex, Sum>,
+    pub(crate) tickets: BTreeMap<Ticket, usize>,
+    /// Who stands in a home's line, and whose.
+    pub(crate) at_home: BTreeMap<Ticket, (usize, Waiter)>,
+    /// Messages under way between two shards, in the order in which they were posted.
+    pub(crate) posted: BTreeMap<(usize, usize), VecDeque<(u8, Ticket)>>,
+    /// When a rank of the queue was last seen closed by what only time ends.
+    pub(crate) held_at: BTreeMap<QueueIndex, NanosSinceStart>,
+    /// Until when windows are open, by pool.
+    pub(crate) windows: BTreeMap<u16, NanosSinceStart>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sum {
+    pub(crate) requests: u32,
+    pub(crate) bytes: u64,
+    pub(crate) tokens: u64,
+}
+
+impl Books {
+    pub(crate) fn new(ranks: usize, models: usize) -> Self {
+        let queues = (0..ranks.max(models)).chain(RANKS_MAX..RANKS_MAX + models);
+        let none = |index| (QueueIndex::try_from_index(index).unwrap(), Sum::default());
+        Self {
+            running: vec![0; ranks],
+            in_transit: vec![0; ranks],
+            transit: BTreeMap::new(),
+            delivered: BTreeSet::new(),
+            waiting: queues.map(none).collect(),
+            tickets: BTreeMap::new(),
+            at_home: BTreeMap::new(),
+            posted: BTreeMap::new(),
+            held_at: BTreeMap::new(),
+            windows: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn join(&mut self, queue: QueueIndex, wanted: QueueWanted) {
+        let sum = self.waiting.get_mut(&queue).unwrap();
+        sum.requests += 1;
+        sum.bytes += wanted.bytes;
+        sum.tokens += wanted.tokens;
+    }
+
+    pub(crate) fn leave(&mut self, queue: QueueIndex, wanted: QueueWanted) {
+        let sum = self.waiting.get_mut(&queue).unwrap();
+        sum.requests -= 1;
+        sum.bytes -= wanted.bytes;
+        sum.tokens -= wanted.tokens;
+    }
+
+    /// A home has granted.
+    pub(crate) fn depart(&mut self, ticket: Ticket, rank: RankIndex) -> Result<(), String> {
+        self.in_transit[rank.index()] += 1;
+        match self.transit.insert(ticket, rank) {
+            None => Ok(()),
+            Some(_) => Err(format!("{ticket:?} has two grants")),
+        }
+    }
+
+    /// The grant is in somebody's hands, or was dropped.
+    pub(crate) fn arrive(&mut self, ticket: Ticket) -> Option<RankIndex> {
+        self.delivered.remove(&ticket);
+        let rank = self.transit.remove(&ticket)?;
+        self.in_transit[rank.index()] -= 1;
+        Some(rank)
+    }
+
+    pub(crate) fn post(&mut self, from: usize, to: usize, message: &MeshMessage) {
+        self.posted.entry((from, to)).or_default().extend(name(message));
+    }
+
+    /// Messages from one shard to another arrive in the order in which they were posted.
+    pub(crate) fn take(
+        &mut self,
+        from: usize,
+        to: usize,
+        message: &MeshMessage,
+    ) -> Result<(), String> {
+        let first = self.posted.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+        let taken = name(message);
+        if first == taken { Ok(()) } else { Err(format!("{taken:?} has passed {first:?}")) }
+    }
+}
+
+fn name(message: &MeshMessage) -> Option<(u8, Ticket)> {
+    match message {
+        MeshMessage::Join(waiter) => Some((0, waiter.ticket)),
+        MeshMessage::Leave { ticket, .. } => Some((1, *ticket)),
+        MeshMessage::Verdict { ticket, .. } => Some((2, *ticket)),
+        // Legs are sent from where their request is.
+        _ => None,
+    }
+}

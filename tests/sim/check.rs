@@ -1,0 +1,476 @@
+//! What must hold: after every step, at every verdict, whenever all is quiet, and at the end.
+
+use super::request::{PrefillLeg, Request, State};
+use super::world::{Checked, World};
+use forebay::account::Lease;
+use forebay::base::limits::{QUEUE_RECHECK, RANKS_MAX};
+use forebay::base::{DpRank, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay::config::{QUEUE_CLASSES, QueueMode};
+use forebay::mailbox::{Ticket, Verdict, Waiter};
+use forebay::worker::{Dialect, FleetSnapshot, Leg, Rank, RankLoad, Role, RoomWanted, WorkerState};
+
+impl World {
+    /// The production words are what the simulator has counted itself.
+    pub(crate) fn check_step(&self) -> Checked {
+        for index in 0..self.books.running.len() {
+            let rank = RankIndex::try_from_index(index).unwrap();
+            let load = self.board.rank(rank).unwrap();
+            let owned = self.books.running[index] + self.books.in_transit[index];
+            if load.in_flight() != owned {
+                return Err(format!("{rank:?}: {} leases, {owned} owners", load.in_flight()));
+            }
+        }
+        for (&queue, sum) in &self.books.waiting {
+            let cell = self.board.queue(queue).unwrap();
+            let found = (cell.waiting(), cell.waiting_bytes(), cell.waiting_tokens());
+            if found != (sum.requests, sum.bytes, sum.tokens) {
+                return Err(format!("{queue:?}: cell {found:?}, counted {sum:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Limits are exact at the moment that a lease is taken.
+    fn check_room(&self, fleet: &FleetSnapshot, rank: RankIndex) -> Checked {
+        let (limits, load) = (fleet.room(rank), self.board.rank(rank).unwrap());
+        let taken = load.in_flight() + load.places_elsewhere();
+        if limits.places_max > 0 && taken > limits.places_max {
+            return Err(format!("{rank:?}: {taken} in flight, limit {}", limits.places_max));
+        }
+        let tokens = load.kv_tokens();
+        if limits.kv_tokens_max > 0 && tokens > limits.kv_tokens_max && load.in_flight() > 1 {
+            return Err(format!("{rank:?}: {tokens} KV tokens, limit {}", limits.kv_tokens_max));
+        }
+        if load.busy_until() > self.now {
+            return Err(format!("{rank:?} had refused, and got a request"));
+        }
+        Ok(())
+    }
+
+    /// What was bound at once: a rank that serves that leg of the model, near the other leg's, of a worker that is up and
+    /// has not failed the request, and nobody waits for it.
+    pub(crate) fn check_bound(
+        &self,
+        id: usize,
+        fleet: &FleetSnapshot,
+        lease: &Lease,
+        (leg, near): (Leg, Option<RankIndex>),
+    ) -> Checked {
+        let (rank, request) = (lease.rank(), &self.requests[id]);
+        self.check_room(fleet, rank)?;
+        let Request { model, pin, tried, .. } = request;
+        let way = Way { model: model.index(), leg, near, pin: *pin, tried };
+        if !way.leads_to(fleet, rank, &|_| true) {
+            return Err(format!("request {id} ({way:?}) got {rank:?}"));
+        }
+        match fleet.queue_of(rank) {
+            Some(queue) if self.books.waiting[&queue].requests > 0 => Err(format!(
+                "request {id} was bound to {rank:?} before those who wait in {queue:?}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Who comes waits for a pair only if no rank that serves whole requests is free.
+    pub(crate) fn check_nobody_is_free(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Checked {
+        let at = waiter.ticket.shard.index();
+        let whole = Waiter { leg: Leg::Whole, near: None, ..waiter.clone() };
+        let is_waited_for = |queue: QueueIndex| {
+            // It counts itself already.
+            let own = u32::from(queue == waiter.queue);
+            self.board.queue(queue).unwrap().waiting() > own
+        };
+        let free = |&rank: &RankIndex| {
+            let waits = fleet.queue_of(rank).is_some_and(is_waited_for);
+            fleet.ranks[rank.index()].role == Role::Both
+                && !waits
+                && self.has_room(at, fleet, &whole, rank)
+        };
+        match self.ways_anywhere(fleet, &whole).iter().find(|rank| free(rank)) {
+            None => Ok(()),
+            Some(rank) => Err(format!("{waiter:?} waits for a pair beside {rank:?}")),
+        }
+    }
+
+    /// Who waits for a decode rank has no other: no two requests wait for each other.
+    pub(crate) fn check_holds_nothing(&self, id: usize) -> Checked {
+        let live = |leg: &&PrefillLeg| {
+            leg.request == id && leg.lease.is_some() && leg.cancelled_at.is_none()
+        };
+        match self.legs.iter().find(live) {
+            None => Ok(()),
+            Some(leg) => Err(format!("request {id} waits for decode and has {:?}", leg.rank)),
+        }
+    }
+
+    pub(crate) fn check_bounds(&self, fleet: &FleetSnapshot, queue: QueueIndex) -> Checked {
+        let (limits, cell) = (&fleet.flow.queue, self.board.queue(queue).unwrap());
+        let bytes_max = u64::try_from(limits.bytes_max).unwrap();
+        if cell.waiting() > limits.depth_max || cell.waiting_bytes() > bytes_max {
+            return Err(format!("{queue:?} holds {} of {}", cell.waiting(), limits.depth_max));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_verdicts(
+        &mut self,
+        home: usize,
+        fleet: &FleetSnapshot,
+        verdicts: &[(Ticket, Verdict)],
+    ) -> Checked {
+        let mut granted: Vec<(Waiter, RankIndex)> = Vec::new();
+        for (ticket, verdict) in verdicts {
+            let waiter = match self.books.at_home.remove(ticket) {
+                Some((at, waiter)) if at == home => waiter,
+                other => return Err(format!("{ticket:?} got a verdict, and is at {other:?}")),
+            };
+            match verdict {
+                Verdict::Granted(lease) => {
+                    let rank = lease.rank();
+                    self.stats.granted += 1;
+                    self.note(|| format!("home {home}: {ticket:?} gets {rank:?}"));
+                    self.books.depart(*ticket, rank)?;
+                    if waiter.deadline <= self.now {
+                        return Err(format!("{ticket:?} was granted after its deadline"));
+                    }
+                    if !Way::of(&waiter).leads_to(fleet, rank, &|_| true)
+                        || fleet.queue_of(rank) != Some(waiter.queue)
+                    {
+                        return Err(format!("{waiter:?} got {rank:?}"));
+                    }
+                    granted.push((waiter, rank));
+                }
+                Verdict::Reroute => {
+                    self.stats.rerouted += 1;
+                    self.note(|| format!("home {home}: {ticket:?} is sent on"));
+                    self.check_reroute(fleet, &waiter)?;
+                }
+            }
+        }
+        for (waiter, rank) in &granted {
+            self.check_room(fleet, *rank)?;
+            self.check_order(home, fleet, waiter, *rank)?;
+        }
+        self.check_windows(home);
+        Ok(())
+    }
+
+    /// Nobody is left behind who could have had the rank and comes first: of a better class by now, or, unless requests let
+    /// others go first, earlier of the same tenant, class and model.
+    fn check_order(
+        &self,
+        home: usize,
+        fleet: &FleetSnapshot,
+        waiter: &Waiter,
+        rank: RankIndex,
+    ) -> Checked {
+        let left = self.books.at_home.values().filter(|(at, left)| {
+            *at == home && left.queue == waiter.queue && left.deadline > self.now
+        });
+        if self.truth.promotes_otherwise {
+            return Ok(());
+        }
+        let admits = |rank: RankIndex| self.board.rank(rank).unwrap().breaker_admits(self.now);
+        let could_have_it = |left: &Waiter| Way::of(left).leads_to(fleet, rank, &admits);
+        for (_, left) in left.filter(|(_, left)| could_have_it(left)) {
+            let before = self.class_now(fleet, left) < self.class_now(fleet, waiter);
+            let same = |of: &Waiter| (of.tenant, of.model, of.class);
+            let strict = fleet.flow.queue.overtaken_max == 0;
+            let earlier =
+                strict && same(left) == same(waiter) && left.arrived_at < waiter.arrived_at;
+            if before || earlier {
+                return Err(format!("{waiter:?} got {rank:?} before {left:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn class_now(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> u64 {
+        let asked = u64::from(waiter.class.min(QUEUE_CLASSES - 1));
+        let after = u64::try_from(fleet.flow.queue.promote_after.as_nanos()).unwrap();
+        let risen = self.now.since(waiter.arrived_at).checked_div(after).unwrap_or(0);
+        asked.saturating_sub(risen)
+    }
+
+    fn check_reroute(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Checked {
+        let queue = &fleet.flow.queue;
+        let stale = queue.mode == QueueMode::Endpoint
+            && waiter.movable
+            && waiter.joined_at.plus(queue.stale_after) <= self.now;
+        let is_shut = |rank: RankIndex| self.board.rank(rank).unwrap().is_open();
+        let led = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).any(|rank| {
+            fleet.queue_of(rank) == Some(waiter.queue)
+                && Way::of(waiter).leads_to(fleet, rank, &|source| !is_shut(source))
+                && !is_shut(rank)
+        });
+        if led && !stale { Err(format!("{waiter:?} was sent on for nothing")) } else { Ok(()) }
+    }
+
+    /// Windows that the home has closed: what the simulator knows of them ends too.
+    fn check_windows(&mut self, home: usize) {
+        for pool in pools() {
+            let open = self.board.windows().open_here_until(pool, self.now).is_some();
+            let known = self.books.windows.entry(pool.0).or_default();
+            if !open && *known > self.now {
+                *known = NanosSinceStart(0);
+                self.stats.closed_early += 1;
+                self.note(|| format!("home {home} closes the window of {pool:?}"));
+            }
+        }
+    }
+
+    /// Before a home looks: which of its queues lead to ranks that are closed by what only time, or a report, ends?
+    pub(crate) fn look_for_holds(&mut self, at: usize) {
+        let shard = &self.shards[at];
+        let fleet = &shard.fleet;
+        for rank in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
+            let Some(queue) = fleet.queue_of(rank) else { continue };
+            let load = self.board.rank(rank).unwrap();
+            let report = shard.reports.counting(rank, self.now);
+            let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
+            let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
+            let is_shut = |rank| self.board.rank(rank).is_some_and(RankLoad::is_open);
+            // A decode rank is closed with the last prefill rank that it reaches.
+            let lacks_prefill = fleet.ranks[rank.index()].role == Role::Decode
+                && (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).any(|source| {
+                    fleet.ranks[source.index()].role == Role::Prefill && is_shut(source)
+                });
+            if self.board.home(queue) == at
+                && (load.busy_until() > self.now || is_shut(rank) || full || lacks_prefill)
+            {
+                self.books.held_at.insert(queue, self.now);
+            }
+        }
+    }
+
+    /// Nothing moves until time passes. Then nobody waits who could go: whoever stands in a line finds no room, or stands
+    /// behind one who finds none and wants the same ranks.
+    pub(crate) fn check_quiet(&mut self) -> Checked {
+        self.stats.quiet_checks += 1;
+        for (id, request) in self.requests.iter().enumerate() {
+            if let State::Waiting(wait) = &request.state
+                && wait.deadline <= self.now
+                && self.shards[request.shard].stalled_until <= self.now
+            {
+                return Err(format!("request {id} waits past its deadline"));
+            }
+        }
+        for at in 0..self.shards.len() {
+            if self.shards[at].has_work(&self.board) {
+                return Err(format!("shard {at} sleeps, and has work"));
+            }
+            let fleet = std::sync::Arc::clone(&self.shards[at].fleet);
+            // Who frees a place tells the queues of the newest fleet; the others hear when they get it.
+            if fleet.generation != self.truth.generation {
+                continue;
+            }
+            let mut queues: Vec<QueueIndex> =
+                self.books.at_home.values().map(|(_, w)| w.queue).collect();
+            queues.dedup();
+            for queue in queues.into_iter().filter(|&queue| self.board.home(queue) == at) {
+                let held = self.books.held_at.get(&queue);
+                if held.is_none_or(|held| self.now > held.plus(QUEUE_RECHECK)) {
+                    self.check_line(at, &fleet, queue)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_line(&self, at: usize, fleet: &FleetSnapshot, queue: QueueIndex) -> Checked {
+        let here = self
+            .books
+            .at_home
+            .values()
+            .filter(|(_, waiter)| waiter.queue == queue && waiter.deadline > self.now);
+        let mut left: Vec<Waiter> = here.map(|(_, waiter)| waiter.clone()).collect();
+        let mut awaited: Vec<RankIndex> = Vec::new();
+        loop {
+            let (stuck, free): (Vec<_>, Vec<_>) = left.into_iter().partition(|waiter| {
+                self.rooms(at, fleet, waiter).iter().all(|r| awaited.contains(r))
+            });
+            if stuck.is_empty() {
+                return match free.first() {
+                    None => Ok(()),
+                    Some(waiter) => {
+                        let rooms = self.rooms(at, fleet, waiter);
+                        Err(format!("lost wake-up: {waiter:?} waits beside {rooms:?}"))
+                    }
+                };
+            }
+            for waiter in &stuck {
+                awaited.extend(self.ways(fleet, waiter));
+            }
+            left = free;
+        }
+    }
+
+    /// Ranks that the queue leads the request to.
+    fn ways(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {
+        let mut ways = self.ways_anywhere(fleet, waiter);
+        ways.retain(|&rank| fleet.queue_of(rank) == Some(waiter.queue));
+        ways
+    }
+
+    fn ways_anywhere(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {
+        let admits = |rank: RankIndex| self.board.rank(rank).unwrap().breaker_admits(self.now);
+        let leads =
+            |&rank: &RankIndex| Way::of(waiter).leads_to(fleet, rank, &admits) && admits(rank);
+        (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).filter(leads).collect()
+    }
+
+    /// Those of them that have room for it now.
+    fn rooms(&self, at: usize, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {
+        let mut ways = self.ways(fleet, waiter);
+        ways.retain(|&rank| self.has_room(at, fleet, waiter, rank));
+        ways
+    }
+
+    fn has_room(&self, at: usize, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
+        let held = waiter.holdings.iter().find(|holding| holding.rank == rank);
+        let held = held.map_or(0, |holding| u64::from(holding.bytes));
+        let prefill = forebay::select::tokens(
+            waiter.prompt_bytes.saturating_sub(held),
+            waiter.bytes_per_token,
+        );
+        let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.output_tokens) };
+        let wanted = RoomWanted { kv_tokens: prefill + output, prefill_tokens: prefill };
+        let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
+        let report = self.shards[at].reports.counting(rank, self.now);
+        let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
+        let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
+        let full = full && limits.kv_tokens_max > 0 && load.in_flight() > 0;
+        load.has_room(limits, wanted) && load.busy_until() <= self.now && !full
+    }
+
+    /// Everybody was answered once, and nothing is left anywhere.
+    pub(crate) fn check_end(&mut self) -> Checked {
+        for id in 0..self.requests.len() {
+            if self.requests[id].answers.len() != 1 {
+                return Err(format!("request {id} is answered {:?}", self.requests[id].answers));
+            }
+            if !matches!(self.requests[id].state, State::Done) {
+                return Err(format!("request {id} is answered and goes on"));
+            }
+        }
+        self.check_step()?;
+        for shard in &self.shards {
+            if shard.desk.waiting() > 0 || !shard.home.is_empty() {
+                return Err(format!("{:?} keeps {} seats", shard.index, shard.desk.waiting()));
+            }
+        }
+        for index in 0..self.books.running.len() {
+            let rank = RankIndex::try_from_index(index).unwrap();
+            let load = self.board.rank(rank).unwrap();
+            let held = [
+                u64::from(load.in_flight()),
+                load.kv_tokens(),
+                load.prefill_tokens(),
+                load.decode_tokens(),
+            ];
+            if held.iter().any(|&amount| amount > 0) {
+                return Err(format!("{rank:?} is left with {held:?}"));
+            }
+        }
+        for &queue in self.books.waiting.keys() {
+            let cell = self.board.queue(queue).unwrap();
+            let left = (cell.waiting(), cell.waiting_bytes(), cell.waiting_tokens());
+            if left != (0, 0, 0) {
+                return Err(format!("{queue:?} is left with {left:?}"));
+            }
+        }
+        let edges = self.board.windows().edges();
+        if edges != self.stats.opened + self.stats.closed_early {
+            return Err(format!("{edges} edges of windows, {} seen", self.stats.opened));
+        }
+        let openings: u64 = pools().map(|pool| self.board.windows().openings(pool)).sum();
+        if openings != self.stats.opened {
+            return Err(format!("{openings} openings, {} seen", self.stats.opened));
+        }
+        Ok(())
+    }
+}
+
+/// All that a run may have.
+fn pools() -> impl Iterator<Item = PoolIndex> {
+    (0..3).chain(RANKS_MAX..RANKS_MAX + 3).filter_map(PoolIndex::try_from_index)
+}
+
+fn kv_use_percent(fleet: &FleetSnapshot, rank: RankIndex) -> u64 {
+    let pairs = &fleet.flow.disaggregation;
+    let of_role = match fleet.ranks[rank.index()].role {
+        Role::Both => None,
+        Role::Prefill => pairs.prefill_kv_use_percent,
+        Role::Decode => pairs.decode_kv_use_percent,
+    };
+    u64::from(of_role.unwrap_or(fleet.flow.queue.kv_use_percent))
+}
+
+/// What a request wants, and what is out of the question.
+#[derive(Debug)]
+struct Way<'a> {
+    model: usize,
+    leg: Leg,
+    near: Option<RankIndex>,
+    pin: Option<DpRank>,
+    tried: &'a [RankIndex],
+}
+
+impl<'a> Way<'a> {
+    fn of(waiter: &'a Waiter) -> Self {
+        let Waiter { leg, near, pin, tried, .. } = waiter;
+        Self { model: waiter.model.index(), leg: *leg, near: *near, pin: *pin, tried }
+    }
+
+    /// May the request have the rank, whatever room it has? `usable` says of prefill ranks whether they count.
+    fn leads_to(
+        &self,
+        fleet: &FleetSnapshot,
+        rank: RankIndex,
+        usable: &dyn Fn(RankIndex) -> bool,
+    ) -> bool {
+        let Some((found, worker)) = fleet.rank(rank) else { return false };
+        let of_model = fleet.models[self.model].ranks.contains(&rank);
+        let failed =
+            |tried: &RankIndex| fleet.rank(*tried).is_some_and(|(t, _)| t.worker == found.worker);
+        if worker.state != WorkerState::Up || !of_model || self.tried.iter().any(failed) {
+            return false;
+        }
+        if self.leg != Leg::Prefill && self.pin.is_some_and(|pin| found.dp_rank != pin) {
+            return false;
+        }
+        let is_sglang = worker.dialect == Dialect::Sglang;
+        match (self.leg, found.role) {
+            (Leg::Whole | Leg::Decode, Role::Both) => true,
+            (Leg::Whole, Role::Decode) => !is_sglang,
+            (Leg::Prefill, Role::Prefill) => {
+                let near = self.near.and_then(|near| Some((fleet.rank(near)?, near)));
+                let lives = near.is_some_and(|((near, worker), _)| {
+                    worker.state == WorkerState::Up && near.role == Role::Decode
+                });
+                found.handoff.is_some()
+                    && lives
+                    && near.is_some_and(|(_, near)| makes_a_pair(fleet, rank, near))
+            }
+            (Leg::Decode, Role::Decode) => {
+                (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).any(|source| {
+                    let prefill = Self { leg: Leg::Prefill, near: Some(rank), ..*self };
+                    fleet.ranks[source.index()].role == Role::Prefill
+                        && usable(source)
+                        && prefill.leads_to(fleet, source, usable)
+                })
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Of one kind of engine, and in one part of the network as far as anybody says.
+fn makes_a_pair(fleet: &FleetSnapshot, prefill: RankIndex, decode: RankIndex) -> bool {
+    let of = |rank| {
+        let (rank, worker): (&Rank, _) = fleet.rank(rank).unwrap();
+        (worker.dialect == Dialect::Sglang, rank.topology.as_deref())
+    };
+    let ((a, prefill), (b, decode)) = (of(prefill), of(decode));
+    a == b && (prefill.is_none() || decode.is_none() || prefill == decode)
+}

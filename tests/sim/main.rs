@@ -1,0 +1,131 @@
+//! The queues' production code under a simulated router: shards, mesh rings, bells, engines, clients and a control plane in
+//! virtual time, one step at a time, all drawn from one seed. `enter`, `Home`, `Desk`, `Outbox`, `Binder`, `LoadBoard`,
+//! `QueueCell`, `Windows`, `Lease`, the rings and the bells are what ships; the tasks and turns around them follow
+//! `shard/request.rs`, `shard/wait.rs`, `shard/inbox.rs` and `shard/queues.rs`.
+//!
+//! `cargo test --test sim` runs [`SEEDS`] seeds. `FOREBAY_SIM_SEED=n` runs one and prints its last steps if it fails;
+//! `FOREBAY_SIM_BASE=n` starts elsewhere and `FOREBAY_SIM_RUNS=n` runs so many, for a soak.
+//!
+//! What must hold is in `check.rs`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::unwrap_in_result,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    reason = "a test that fails must stop, and says what it did"
+)]
+#![cfg(not(feature = "loom"))]
+
+mod books;
+mod check;
+mod defects;
+mod fleets;
+mod pair_defects;
+mod pairs;
+mod plan;
+mod request;
+mod shard;
+mod stage;
+mod stats;
+mod tasks;
+mod world;
+
+use stats::Stats;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use world::World;
+
+/// Seeds of a run in CI.
+const SEEDS: u64 = 10_000;
+/// Steps shown of a run that failed.
+const STEPS_SHOWN: usize = 80;
+
+#[test]
+fn nothing_breaks_in_ten_thousand_worlds() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
+    if let Some(seed) = number("FOREBAY_SIM_SEED") {
+        match run(seed, true) {
+            Ok(stats) => println!("seed {seed}: {stats}"),
+            Err(fault) => panic!("{fault}"),
+        }
+        return;
+    }
+    let base = number("FOREBAY_SIM_BASE").unwrap_or(0);
+    let runs = number("FOREBAY_SIM_RUNS").unwrap_or(SEEDS);
+    let (stats, failed) = run_all(base, runs);
+    println!("{runs} seeds from {base}, {stats}");
+    if let Some(seed) = failed {
+        panic!(
+            "{}",
+            run(seed, true).err().unwrap_or_else(|| format!("seed {seed} fails now and then"))
+        );
+    }
+    assert!(runs < SEEDS || stats.least() >= 50, "something hardly ever happens: {stats}");
+}
+
+#[test]
+fn a_seed_is_always_the_same_run() {
+    for seed in [1, 77, 4_711] {
+        let trace = || {
+            let mut world = World::new(seed, true);
+            world.run().unwrap();
+            (world.trace.unwrap(), world.stats.steps)
+        };
+        assert_eq!(trace(), trace());
+    }
+}
+
+/// The sums of all runs, and the first seed that failed.
+fn run_all(base: u64, runs: u64) -> (Stats, Option<u64>) {
+    let threads = thread::available_parallelism().map_or(2, |count| count.get().min(8));
+    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let work = || {
+        let mut sum = Stats::default();
+        loop {
+            let offset = next.fetch_add(1, Ordering::Relaxed);
+            if offset >= runs || failed.load(Ordering::Relaxed) < offset {
+                return sum;
+            }
+            match run(base.wrapping_add(offset), false) {
+                Ok(stats) => sum.add(&stats),
+                Err(_) => {
+                    failed.fetch_min(offset, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    let mut sum = Stats::default();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            sum.add(&worker.join().unwrap());
+        }
+    });
+    let failed = failed.into_inner();
+    (sum, (failed != u64::MAX).then(|| base.wrapping_add(failed)))
+}
+
+/// One world from its beginning to its end.
+fn run(seed: u64, tracing: bool) -> Result<Stats, String> {
+    let mut world = World::new(seed, tracing);
+    let ran = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let fault = match ran {
+        Ok(Ok(())) => return Ok(world.stats),
+        Ok(Err(fault)) => fault,
+        Err(panic) => panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_else(|| "a panic".to_owned()),
+    };
+    let trace = world.trace.unwrap_or_default();
+    let last = trace[trace.len().saturating_sub(STEPS_SHOWN)..].join("\n");
+    Err(format!(
+        "{last}\nseed {seed}: {fault}\nat {} us; {:?}, {:?}\nFOREBAY_SIM_SEED={seed} cargo test --test sim",
+        world.now.0 / 1_000,
+        world.truth.mode,
+        world.plan
+    ))
+}

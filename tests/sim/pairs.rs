@@ -1,0 +1,225 @@
+//! Requests that two ranks serve: what `shard/pair.rs` and `shard/prefill.rs` do between two awaits.
+
+use super::plan::MS;
+use super::request::{Answer, Fate, Paired, PrefillLeg, State};
+use super::tasks::{BREAKER_FAILURES, BREAKER_OPEN, HOPS_MAX};
+use super::world::{Checked, Event, World};
+use forebay::account::Lease;
+use forebay::base::{NanosSinceStart, RankIndex};
+use forebay::queue::{PairEntry, Turned};
+use forebay::worker::{FleetSnapshot, Leg};
+
+/// `disaggregation.prefill_timeout`.
+const PREFILL_TIMEOUT_NS: u64 = 80 * MS;
+
+impl World {
+    /// `held`: the decode rank whose lease it came with.
+    pub(crate) fn entered_pair(
+        &mut self,
+        id: usize,
+        fleet: &FleetSnapshot,
+        entry: PairEntry,
+        held: Option<RankIndex>,
+    ) -> Checked {
+        match entry {
+            PairEntry::Pair { decode, prefill } => {
+                self.stats.bound += 1;
+                self.hold_decode(id, fleet, &decode, held)?;
+                let near = Some(decode.rank());
+                self.check_bound(id, fleet, &prefill, (Leg::Prefill, near))?;
+                self.take_up(&prefill);
+                self.start_pair(id, decode, prefill)
+            }
+            PairEntry::Whole(lease) => {
+                self.stats.instead_of_a_pair += 1;
+                if held.is_none() {
+                    self.check_bound(id, fleet, &lease, (Leg::Decode, None))?;
+                    self.take_up(&lease);
+                }
+                self.start(id, lease)
+            }
+            PairEntry::WaitDecode(waiter, wanted) => {
+                self.stats.waited_for_decode += 1;
+                self.check_holds_nothing(id)?;
+                self.check_nobody_is_free(fleet, &waiter)?;
+                self.begin_to_wait(id, fleet, waiter, wanted, None)
+            }
+            PairEntry::WaitPrefill { decode, waiter, wanted } => {
+                self.stats.waited_for_prefill += 1;
+                self.hold_decode(id, fleet, &decode, held)?;
+                if waiter.near != Some(decode.rank()) || waiter.leg != Leg::Prefill {
+                    return Err(format!("{waiter:?} has {:?}", decode.rank()));
+                }
+                if held.is_none() {
+                    self.check_nobody_is_free(fleet, &waiter)?;
+                }
+                self.begin_to_wait(id, fleet, waiter, wanted, Some(decode))
+            }
+            PairEntry::Turned(leg, turned) => self.turned_pair(id, fleet, leg, turned, held),
+        }
+    }
+
+    fn hold_decode(
+        &mut self,
+        id: usize,
+        fleet: &FleetSnapshot,
+        decode: &Lease,
+        held: Option<RankIndex>,
+    ) -> Checked {
+        match held {
+            Some(rank) if rank == decode.rank() => Ok(()),
+            Some(rank) => Err(format!("request {id} had {rank:?}, has {:?}", decode.rank())),
+            None => {
+                self.take_up(decode);
+                self.check_bound(id, fleet, decode, (Leg::Decode, None))
+            }
+        }
+    }
+
+    fn turned_pair(
+        &mut self,
+        id: usize,
+        fleet: &FleetSnapshot,
+        leg: Leg,
+        turned: Turned,
+        held: Option<RankIndex>,
+    ) -> Checked {
+        if let Some(rank) = held {
+            // Its lease was given back.
+            self.books.running[rank.index()] -= 1;
+        }
+        if turned == Turned::NoWorker && held.is_none() {
+            return Err(format!("request {id} was routed to a pair that is not there: {leg:?}"));
+        }
+        if turned == Turned::NoWorker && self.requests[id].hops < HOPS_MAX {
+            self.stats.lost_its_pair += 1;
+            self.requests[id].hops += 1;
+            return self.find_rank(id, None);
+        }
+        let model = &fleet.models[self.requests[id].model.index()];
+        let pool = if leg == Leg::Prefill { model.prefill_pool.unwrap() } else { model.pool };
+        self.turned(id, fleet, turned, pool)
+    }
+
+    pub(crate) fn start_pair(&mut self, id: usize, decode: Lease, prefill: Lease) -> Checked {
+        self.stats.pairs += 1;
+        let (d, p) = (decode.rank(), prefill.rank());
+        let (mut decode_fate, mut prefill_fate) = (self.fate(d), self.fate(p));
+        if decode_fate == Fate::Serves && self.random.u32(..100) < self.plan.failers {
+            decode_fate = Fate::Hangs;
+        }
+        if prefill_fate == Fate::Serves && self.random.u32(..100) < self.plan.failers {
+            prefill_fate = Fate::Hangs;
+        }
+        self.note(|| {
+            format!("request {id} runs on {p:?} ({prefill_fate:?}) and {d:?} ({decode_fate:?})")
+        });
+        let service = self.random.u64(1..=self.plan.service_ns);
+        let prefill_ns = if prefill_fate == Fate::Hangs { PREFILL_TIMEOUT_NS } else { service };
+        let ends_at = NanosSinceStart(self.now.0 + prefill_ns);
+        let leg = self.legs.len();
+        self.legs.push(PrefillLeg {
+            request: id,
+            rank: p,
+            lease: Some(prefill),
+            end_at: ends_at,
+            fate: prefill_fate,
+            cancelled_at: None,
+            told: None,
+        });
+        self.at(ends_at, Event::Leg(leg));
+        let is_eager = self.random.u32(..4) == 0;
+        let begins_ns = self.random.u64(1..=self.plan.service_ns);
+        let begins_at = NanosSinceStart(if is_eager { self.now.0 } else { ends_at.0 } + begins_ns);
+        // Who fails may do so at any time; who serves ends after the prompt is computed.
+        let end_at = match decode_fate {
+            Fate::Serves => {
+                NanosSinceStart(begins_at.0 + self.random.u64(1..=self.plan.service_ns))
+            }
+            Fate::Fails | Fate::Refuses => NanosSinceStart(self.now.0 + begins_ns),
+            Fate::Hangs => NanosSinceStart(self.now.0 + 2 * PREFILL_TIMEOUT_NS),
+        };
+        self.at(begins_at, Event::Task(id));
+        self.at(end_at, Event::Task(id));
+        let fate = decode_fate;
+        let paired = Paired { decode, leg, begins_at, end_at, fate, is_eager, has_begun: false };
+        self.requests[id].state = State::Paired(paired);
+        Ok(())
+    }
+
+    pub(crate) fn go_on_with_pair(&mut self, id: usize, mut paired: Paired) -> Checked {
+        let told = self.legs[paired.leg].told;
+        if self.now >= self.requests[id].leaves_at {
+            self.cancel(paired.leg);
+            self.let_go(Some(paired.decode));
+            return self.answer(id, Answer::Gone);
+        }
+        if !paired.has_begun
+            && let Some(fate) = told.filter(|fate| *fate != Fate::Serves)
+        {
+            self.stats.prefill_failed += 1;
+            self.note(|| format!("request {id}: its prefill {fate:?}"));
+            let rank = self.legs[paired.leg].rank;
+            self.let_go(Some(paired.decode));
+            return self.try_again(id, rank, fate);
+        }
+        let is_computed = paired.is_eager || told == Some(Fate::Serves);
+        let serves = matches!(paired.fate, Fate::Serves);
+        if !paired.has_begun && serves && is_computed && self.now >= paired.begins_at {
+            paired.has_begun = true;
+            paired.decode.prefill_done();
+        }
+        if self.now < paired.end_at || serves && !paired.has_begun {
+            self.requests[id].state = State::Paired(paired);
+            return Ok(());
+        }
+        let (rank, fate) = (paired.decode.rank(), paired.fate);
+        self.note(|| format!("request {id} ends on {rank:?}: {fate:?}"));
+        match fate {
+            // What is left of the prefill ends by itself.
+            Fate::Serves => paired.decode.judge_success(),
+            Fate::Refuses => {
+                self.cancel(paired.leg);
+                paired.decode.judge_success();
+            }
+            Fate::Fails | Fate::Hangs => {
+                self.cancel(paired.leg);
+                paired.decode.judge_failure(self.now, BREAKER_FAILURES, BREAKER_OPEN);
+            }
+        }
+        self.let_go(Some(paired.decode));
+        self.try_again(id, rank, fate)
+    }
+
+    /// Nobody wants the leg any more: its shard hears of it a moment later.
+    fn cancel(&mut self, leg: usize) {
+        if self.legs[leg].lease.is_some() {
+            self.stats.cancelled += 1;
+            let at = NanosSinceStart(self.now.0 + self.random.u64(..2 * MS));
+            self.legs[leg].cancelled_at = Some(at);
+            self.at(at, Event::Leg(leg));
+        }
+    }
+
+    /// The shard that runs the leg.
+    pub(crate) fn go_on_with_leg(&mut self, number: usize) {
+        let now = self.now;
+        let leg = &mut self.legs[number];
+        let (fate, id, end_at) = (leg.fate, leg.request, leg.end_at);
+        if leg.cancelled_at.is_some_and(|at| at <= now) {
+            let lease = leg.lease.take();
+            return self.let_go(lease);
+        }
+        let Some(mut lease) = leg.lease.take_if(|_| end_at <= now) else { return };
+        match fate {
+            Fate::Serves | Fate::Refuses => lease.judge_success(),
+            Fate::Fails | Fate::Hangs => lease.judge_failure(now, BREAKER_FAILURES, BREAKER_OPEN),
+        }
+        leg.told = Some(fate);
+        let rank = lease.rank();
+        self.note(|| format!("the prefill of request {id} on {rank:?}: {fate:?}"));
+        self.let_go(Some(lease));
+        let heard_at = NanosSinceStart(now.0 + self.random.u64(..MS));
+        self.at(heard_at, Event::Task(id));
+    }
+}

@@ -1,0 +1,281 @@
+//! One shard: the inbox's turn as `shard/inbox.rs` and `shard/queues.rs` run it, cut into steps that the steps of the other
+//! shards come between. Tasks of requests run between two turns only: a shard is one thread.
+
+use super::request::Request;
+use super::world::{Checked, Event, World};
+use fastrand::Rng;
+use forebay::base::{NanosSinceStart, ShardIndex};
+use forebay::index::Overlaps;
+use forebay::mailbox::{MeshMessage, Ticket, Verdict};
+use forebay::queue::{Desk, Home, HomeTurn, Outbox};
+use forebay::ring::{Bell, MeshPort, MeshReceiver, MeshSender};
+use forebay::select::{Binder, Candidates, RoundRobin};
+use forebay::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) struct SimShard {
+    pub(crate) index: ShardIndex,
+    pub(crate) home: Home,
+    pub(crate) desk: Desk,
+    pub(crate) candidates: Candidates,
+    pub(crate) overlaps: Overlaps,
+    pub(crate) on_the_way: Overlaps,
+    pub(crate) fleet: Arc<FleetSnapshot>,
+    /// A newer fleet that was not looked at.
+    pub(crate) slot: Option<Arc<FleetSnapshot>>,
+    pub(crate) reports: LoadReports,
+    pub(crate) reports_sent: Vec<LoadReport>,
+    pub(crate) alarm: Option<NanosSinceStart>,
+    pub(crate) draining: bool,
+    pub(crate) stalled_until: NanosSinceStart,
+    pub(crate) tasks: VecDeque<usize>,
+    /// A task that has decided to post this; the next step of the shard does.
+    pub(crate) posting: Option<(usize, ShardIndex, MeshMessage)>,
+    pub(crate) turn: RoundRobin,
+    pub(crate) random: Rng,
+    phase: Phase,
+    outbox: Outbox<MeshMessage>,
+    sender: MeshSender<MeshMessage>,
+    receiver: MeshReceiver<MeshMessage>,
+    verdicts: VecDeque<(Ticket, Verdict)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Asleep,
+    Start,
+    Drain,
+    Serve,
+    Post,
+    Flush,
+    Park,
+}
+
+impl SimShard {
+    pub(crate) fn new(
+        index: usize,
+        shards: usize,
+        port: MeshPort<MeshMessage>,
+        fleet: &Arc<FleetSnapshot>,
+        random: Rng,
+    ) -> Self {
+        let index = ShardIndex::try_from_index(index).unwrap();
+        Self {
+            index,
+            home: Home::default(),
+            desk: Desk::new(index),
+            candidates: Candidates::default(),
+            overlaps: Overlaps::new(32),
+            on_the_way: Overlaps::new(32),
+            fleet: Arc::clone(fleet),
+            slot: None,
+            reports: LoadReports::new(Duration::from_millis(300)),
+            reports_sent: Vec::new(),
+            alarm: None,
+            draining: false,
+            stalled_until: NanosSinceStart(0),
+            tasks: VecDeque::new(),
+            posting: None,
+            turn: RoundRobin::default(),
+            random,
+            phase: Phase::Start,
+            outbox: Outbox::new(shards),
+            sender: port.sender,
+            receiver: port.receiver,
+            verdicts: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn has_something_to_do(&self, bell: &Bell) -> bool {
+        self.phase != Phase::Asleep
+            || self.posting.is_some()
+            || !self.tasks.is_empty()
+            || is_rung(bell)
+    }
+
+    /// What the shell looks at once more before it sleeps.
+    pub(crate) fn has_work(&self, board: &LoadBoard) -> bool {
+        !self.receiver.is_empty()
+            || !self.outbox.is_empty()
+            || self.slot.is_some()
+            || self.home.has_news(board)
+    }
+
+    /// What is to be known before ranks are looked for.
+    pub(crate) fn look_around(&mut self, request: &Request) -> Arc<FleetSnapshot> {
+        self.receive_reports();
+        request.record(&mut self.overlaps);
+        Arc::clone(&self.fleet)
+    }
+
+    pub(crate) fn receive_reports(&mut self) {
+        for report in self.reports_sent.drain(..) {
+            self.reports.take(report);
+        }
+    }
+}
+
+/// Has anybody taken the announcement of its sleep back? Puts it back if not.
+fn is_rung(bell: &Bell) -> bool {
+    let silent = bell.unpark();
+    if silent {
+        bell.park();
+    }
+    !silent
+}
+
+impl World {
+    pub(crate) fn step_shard(&mut self, at: usize) -> Checked {
+        if let Some((id, to, message)) = self.shards[at].posting.take() {
+            self.post(at, to, message)?;
+            self.shards[at].tasks.push_back(id);
+            return Ok(());
+        }
+        let task_first = self.random.bool();
+        let shard = &mut self.shards[at];
+        match shard.phase {
+            Phase::Asleep if is_rung(&self.bells[at]) => shard.phase = Phase::Start,
+            Phase::Asleep => return self.run_task(at),
+            Phase::Start if task_first && !shard.tasks.is_empty() => return self.run_task(at),
+            Phase::Start => {
+                shard.phase = Phase::Drain;
+                if let Some(fleet) = shard.slot.take() {
+                    shard.fleet = Arc::clone(&fleet);
+                    shard.home.fleet_changed();
+                    self.note(|| format!("shard {at} has fleet {}", fleet.generation));
+                }
+            }
+            Phase::Drain => match shard.receiver.receive() {
+                Some((from, message)) => {
+                    self.books.take(from.index(), at, &message)?;
+                    return self.take(at, message);
+                }
+                None => shard.phase = Phase::Serve,
+            },
+            Phase::Serve => {
+                shard.phase = Phase::Post;
+                return self.serve_home(at);
+            }
+            Phase::Post => match shard.verdicts.pop_front() {
+                Some((ticket, verdict)) => {
+                    let message = MeshMessage::Verdict { ticket, verdict: Box::new(verdict) };
+                    return self.post(at, ticket.shard, message);
+                }
+                None => shard.phase = Phase::Flush,
+            },
+            Phase::Flush => {
+                let (sender, bells) = (&mut shard.sender, &self.bells);
+                shard
+                    .outbox
+                    .flush(|to, message| sender.send(to, message), |to| bells[to.index()].ring());
+                let more = !shard.receiver.is_empty() || !shard.outbox.is_empty();
+                shard.phase = if more { Phase::Start } else { Phase::Park };
+                self.set_alarm(at);
+                if !more {
+                    self.bells[at].park();
+                }
+            }
+            Phase::Park => {
+                shard.phase = if shard.has_work(&self.board) {
+                    self.bells[at].unpark();
+                    Phase::Start
+                } else {
+                    Phase::Asleep
+                };
+            }
+        }
+        Ok(())
+    }
+
+    fn run_task(&mut self, at: usize) -> Checked {
+        self.shards[at].tasks.pop_front().map_or(Ok(()), |id| self.task(id))
+    }
+
+    fn post(&mut self, at: usize, to: ShardIndex, message: MeshMessage) -> Checked {
+        if to.index() == at {
+            return self.take(at, message);
+        }
+        self.books.post(at, to.index(), &message);
+        let SimShard { outbox, sender, .. } = &mut self.shards[at];
+        let sent = outbox.post(to, message, |message| sender.send(to, message));
+        self.stats.kept += u64::from(!sent);
+        self.bells[if sent { to.index() } else { at }].ring();
+        Ok(())
+    }
+
+    fn take(&mut self, at: usize, message: MeshMessage) -> Checked {
+        match message {
+            MeshMessage::Join(waiter) => {
+                self.note(|| format!("home {at}: {:?} joins {:?}", waiter.ticket, waiter.queue));
+                self.books.at_home.insert(waiter.ticket, (at, (*waiter).clone()));
+                let shard = &mut self.shards[at];
+                shard.home.join(waiter, shard.fleet.flow.queue.promote_after);
+                self.bells[at].ring();
+            }
+            MeshMessage::Leave { queue, ticket } => {
+                self.note(|| format!("home {at}: {ticket:?} leaves {queue:?}"));
+                self.books.at_home.remove(&ticket);
+                self.shards[at].home.leave(queue, ticket);
+                self.bells[at].ring();
+            }
+            MeshMessage::Verdict { ticket, verdict } => self.deliver(at, ticket, *verdict),
+            // Legs are sent from where their request is.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, at: usize, ticket: Ticket, verdict: Verdict) {
+        let granted = matches!(verdict, Verdict::Granted(_));
+        let delivered = self.shards[at].desk.deliver(ticket, verdict);
+        self.note(|| format!("shard {at}: {ticket:?} hears {granted}, there {delivered}"));
+        if delivered {
+            self.books.delivered.insert(ticket);
+            let woken = |request: &Request| request.woken.take();
+            if let Some(&id) = self.books.tickets.get(&ticket)
+                && woken(&self.requests[id])
+            {
+                self.shards[at].tasks.push_back(id);
+            }
+        } else if granted {
+            self.stats.returned += 1;
+            self.books.arrive(ticket);
+        }
+    }
+
+    fn serve_home(&mut self, at: usize) -> Checked {
+        if self.shards[at].home.is_empty() {
+            return Ok(());
+        }
+        self.shards[at].receive_reports();
+        self.look_for_holds(at);
+        let shard = &mut self.shards[at];
+        let mut verdicts = Vec::new();
+        let fleet = Arc::clone(&shard.fleet);
+        let mut binder = Binder {
+            fleet: &fleet,
+            board: &self.board,
+            reports: &shard.reports,
+            policy: self.plan.policy,
+            now: self.now,
+            turn: &mut shard.turn,
+            random: &mut shard.random,
+        };
+        shard.home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
+        self.note(|| format!("home {at} looks, {} verdicts", verdicts.len()));
+        self.check_verdicts(at, &fleet, &verdicts)?;
+        self.shards[at].verdicts.extend(verdicts);
+        Ok(())
+    }
+
+    fn set_alarm(&mut self, shard: usize) {
+        let Some(at) = self.shards[shard].home.look_again_at() else { return };
+        if self.shards[shard].alarm.is_some_and(|set| set <= at) {
+            return;
+        }
+        self.shards[shard].alarm = Some(at);
+        self.at(at, Event::Alarm(shard));
+    }
+}

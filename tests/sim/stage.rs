@@ -1,0 +1,334 @@
+//! A small scene for single cases: one shard that is home to all queues, and time that stands still unless it is moved.
+
+use super::plan::MS;
+use forebay::account::Lease;
+use forebay::base::limits::RANKS_MAX;
+use forebay::base::{
+    DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex,
+};
+use forebay::block::KeySeed;
+use forebay::config::{FlowConfig, Policy, QueueMode};
+use forebay::index::Overlaps;
+use forebay::mailbox::{Ticket, Verdict, Waiter};
+use forebay::queue::{
+    Applicant, Desk, Entry, Home, HomeTurn, PairEntry, Turned, enter, enter_pair, enter_prefill,
+};
+use forebay::select::{Binder, Candidates, PickRequest, RoundRobin};
+use forebay::worker::{
+    Dialect, FleetSnapshot, GuessRoots, Handoff, Leg, LoadBoard, LoadReading, LoadReport,
+    LoadReports, Model, OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, TierRanks, Worker,
+    WorkerState,
+};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Of all models' prefill ranks.
+pub(crate) const PREFILL_POOL: PoolIndex = PoolIndex(1_024);
+
+pub(crate) struct Stage {
+    pub(crate) fleet: FleetSnapshot,
+    pub(crate) board: Arc<LoadBoard>,
+    pub(crate) home: Home,
+    pub(crate) desk: Desk,
+    pub(crate) reports: LoadReports,
+    pub(crate) now: NanosSinceStart,
+}
+
+/// What a request asks for.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    pub(crate) model: u16,
+    pub(crate) class: u8,
+    pub(crate) prompt_bytes: u64,
+    pub(crate) arrived_at: NanosSinceStart,
+    pub(crate) deadline: NanosSinceStart,
+    pub(crate) tried: Vec<RankIndex>,
+    pub(crate) movable: bool,
+    pub(crate) leg: Leg,
+    pub(crate) near: Option<RankIndex>,
+}
+
+/// One that waits.
+pub(crate) struct Waits {
+    pub(crate) ticket: Ticket,
+    pub(crate) waiter: Waiter,
+    pub(crate) wanted: QueueWanted,
+}
+
+impl Stage {
+    /// One worker per rank, with so many places each; the ranks of each model.
+    pub(crate) fn new(mode: QueueMode, places: &[u32], models: &[&[u16]]) -> Self {
+        let mut flow = FlowConfig::default();
+        flow.queue.mode = mode;
+        flow.queue.stale_after = Duration::from_millis(10);
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+        let worker = |_: &u32| Worker {
+            name: "worker".into(),
+            authority: "worker".into(),
+            address: nowhere,
+            dialect: Dialect::Vllm,
+            state: WorkerState::Up,
+            api_key: None,
+            cache_generation: 0,
+        };
+        let rank = |(number, &places_max): (u16, &u32)| Rank {
+            worker: WorkerIndex(number),
+            dp_rank: DpRank(0),
+            dp_size: 1,
+            address: nowhere,
+            block_size_tokens: 16,
+            kv_block_count: 0,
+            running_max: 0,
+            kv_feed_live: false,
+            role: Role::Both,
+            handoff: None,
+            topology: None,
+            room: RoomLimits { places_max, ..RoomLimits::default() },
+            pool: PoolIndex(0),
+            tiers: TierRanks::default(),
+        };
+        let model = |ranks: &&[u16]| Model {
+            name: "model".into(),
+            card_json: "".into(),
+            ranks: ranks.iter().copied().map(RankIndex).collect(),
+            pool: PoolIndex(0),
+            prefill_pool: None,
+            roots: Vec::new(),
+            guess_roots: GuessRoots::new(KeySeed(1), "model"),
+            text: None,
+            is_adapter: false,
+        };
+        let ranks: Vec<Rank> = (0..).zip(places).map(rank).collect();
+        let all = (0..ranks.len()).filter_map(RankIndex::try_from_index).collect();
+        let stage = Self {
+            fleet: FleetSnapshot {
+                generation: 1,
+                workers: places.iter().map(worker).collect(),
+                ranks,
+                models: models.iter().map(model).collect(),
+                pools: vec![Pool { ranks: all, kv_tokens: 0 }],
+                flow: Arc::new(flow),
+            },
+            board: Arc::new(LoadBoard::new()),
+            home: Home::default(),
+            desk: Desk::new(ShardIndex(0)),
+            reports: LoadReports::new(Duration::from_secs(5)),
+            now: NanosSinceStart(1_000 * MS),
+        };
+        for rank in (0..stage.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
+            stage.board.rank(rank).unwrap().set_queue(stage.fleet.queue_of(rank));
+        }
+        stage
+    }
+
+    pub(crate) fn flow(&mut self, change: impl FnOnce(&mut FlowConfig)) {
+        let mut flow = (*self.fleet.flow).clone();
+        change(&mut flow);
+        self.fleet.flow = Arc::new(flow);
+        self.home.fleet_changed();
+    }
+
+    pub(crate) fn any(&self) -> Ask {
+        Ask {
+            model: 0,
+            class: 1,
+            prompt_bytes: 400,
+            arrived_at: self.now,
+            deadline: NanosSinceStart(u64::MAX),
+            tried: Vec::new(),
+            movable: true,
+            leg: Leg::Whole,
+            near: None,
+        }
+    }
+
+    /// Gives the ranks roles, one word each: `p`refill, `d`ecode or `b`oth, in upper case of SGLang; then its label, if any.
+    pub(crate) fn roles(mut self, words: &str) -> Self {
+        for (number, word) in words.split(' ').enumerate() {
+            let (kind, label) = word.split_at(1);
+            let is_sglang = kind == kind.to_uppercase();
+            if is_sglang {
+                self.fleet.workers[number].dialect = Dialect::Sglang;
+            }
+            let rank = &mut self.fleet.ranks[number];
+            rank.topology = (!label.is_empty()).then(|| label.into());
+            rank.role = match kind.to_lowercase().as_str() {
+                "p" => Role::Prefill,
+                "d" => Role::Decode,
+                _ => Role::Both,
+            };
+            if rank.role == Role::Prefill {
+                rank.handoff = Some(Handoff::TwoPhase);
+                rank.pool = PREFILL_POOL;
+            }
+        }
+        for model in &mut self.fleet.models {
+            model.prefill_pool = Some(PREFILL_POOL);
+        }
+        self.fleet.pools.resize(RANKS_MAX + 1, Pool::default());
+        for rank in (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
+            self.board.rank(rank).unwrap().set_queue(self.fleet.queue_of(rank));
+        }
+        self
+    }
+
+    /// Sends it the way of a pair; with a lease that it got for its decode leg it goes on.
+    pub(crate) fn pair(&mut self, ask: &Ask, held: Option<Lease>) -> PairEntry {
+        self.with_applicant(ask, |binder, applicant, seat| {
+            let candidates = &mut Candidates::default();
+            match held {
+                Some(held) => enter_prefill(binder, candidates, applicant, held, seat, |_, _| None),
+                None => enter_pair(binder, candidates, applicant, seat, |_, _| None),
+            }
+        })
+    }
+
+    /// A pair's request waits for its first rank.
+    pub(crate) fn wait_for_decode(&mut self, ask: &Ask) -> Waits {
+        match self.pair(ask, None) {
+            PairEntry::WaitDecode(waiter, wanted) => self.join(waiter, wanted),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A pair's request waits for its second rank.
+    pub(crate) fn wait_for_prefill(&mut self, ask: &Ask, held: Option<Lease>) -> (Lease, Waits) {
+        match self.pair(ask, held) {
+            PairEntry::WaitPrefill { decode, waiter, wanted } => {
+                (decode, self.join(waiter, wanted))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Both ranks, the one that decodes first.
+    pub(crate) fn bind_pair(&mut self, ask: &Ask) -> (Lease, Lease) {
+        match self.pair(ask, None) {
+            PairEntry::Pair { decode, prefill } => (decode, prefill),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.now = NanosSinceStart(self.now.0 + ms * MS);
+    }
+
+    pub(crate) fn report(&mut self, rank: u16, kv_permille: u16) {
+        let reading = LoadReading { kv_permille: Some(kv_permille), ..LoadReading::default() };
+        self.reports.take(LoadReport::new(RankIndex(rank), self.now, &reading, OwnLoad::default()));
+    }
+
+    pub(crate) fn ask(&mut self, ask: &Ask) -> Entry {
+        self.with_applicant(ask, |binder, applicant, seat| {
+            enter(binder, &mut Candidates::default(), applicant, seat, |_| None)
+        })
+    }
+
+    fn with_applicant<T>(
+        &mut self,
+        ask: &Ask,
+        then: impl FnOnce(&mut Binder<'_>, &Applicant<'_>, &mut dyn FnMut() -> Ticket) -> T,
+    ) -> T {
+        let none = Overlaps::new(8);
+        let applicant = Applicant {
+            model_index: ModelIndex(ask.model),
+            model: &self.fleet.models[usize::from(ask.model)],
+            request: PickRequest {
+                leg: ask.leg,
+                ranks: &[],
+                board: &self.board,
+                reports: &self.reports,
+                now: self.now,
+                overlaps: &none,
+                on_the_way: &none,
+                prompt_bytes: ask.prompt_bytes,
+                bytes_per_token: 4.0,
+            },
+            output_tokens: 0,
+            body_bytes: 10,
+            class: ask.class,
+            tenant: 0,
+            weight: 1,
+            arrived_at: ask.arrived_at,
+            deadline: ask.deadline,
+            client_deadline: None,
+            near: ask.near,
+            pin: None,
+            tried: &ask.tried,
+            movable: ask.movable,
+        };
+        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+        let mut binder = Binder {
+            fleet: &self.fleet,
+            board: &self.board,
+            reports: &self.reports,
+            policy: Policy::Kv,
+            now: self.now,
+            turn: &mut turn,
+            random: &mut random,
+        };
+        then(&mut binder, &applicant, &mut || self.desk.open())
+    }
+
+    /// Binds it at once.
+    pub(crate) fn bind(&mut self, ask: &Ask) -> Lease {
+        match self.ask(ask) {
+            Entry::Bound(lease) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends it to wait, and its home hears of it.
+    pub(crate) fn wait(&mut self, ask: &Ask) -> Waits {
+        match self.ask(ask) {
+            Entry::Wait(waiter, wanted) => self.join(waiter, wanted),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn join(&mut self, waiter: Box<Waiter>, wanted: QueueWanted) -> Waits {
+        let waits = Waits { ticket: waiter.ticket, waiter: (*waiter).clone(), wanted };
+        self.home.join(waiter, self.fleet.flow.queue.promote_after);
+        waits
+    }
+
+    pub(crate) fn turned(&mut self, ask: &Ask) -> Turned {
+        match self.ask(ask) {
+            Entry::Turned(turned) => turned,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Its wait is over, whatever came of it.
+    pub(crate) fn settle(&mut self, waits: &Waits) {
+        self.desk.close(waits.ticket);
+        self.board.queue(waits.waiter.queue).unwrap().leave(waits.wanted);
+    }
+
+    /// The home looks once.
+    pub(crate) fn look(&mut self) -> Vec<(Ticket, Verdict)> {
+        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+        let mut binder = Binder {
+            fleet: &self.fleet,
+            board: &self.board,
+            reports: &self.reports,
+            policy: Policy::Kv,
+            now: self.now,
+            turn: &mut turn,
+            random: &mut random,
+        };
+        let mut verdicts = Vec::new();
+        self.home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
+        verdicts
+    }
+}
+
+/// The rank that each ticket was given; `None` for those that are sent on.
+pub(crate) fn ranks(verdicts: &[(Ticket, Verdict)]) -> Vec<(Ticket, Option<u16>)> {
+    let rank = |verdict: &Verdict| match verdict {
+        Verdict::Granted(lease) => Some(lease.rank().0),
+        Verdict::Reroute => None,
+    };
+    verdicts.iter().map(|(ticket, verdict)| (*ticket, rank(verdict))).collect()
+}
