@@ -242,7 +242,6 @@ impl<P: KvPort> Feed<P> {
             endpoint = %self.endpoint,
             "connected for KV events"
         );
-        self.audit = Audit::default();
         self.replays = Replays::default();
         let trees_before = self.trees();
         self.recover(Why::Joined).await;
@@ -255,6 +254,7 @@ impl<P: KvPort> Feed<P> {
             self.recover(Why::Joined).await;
         }
         self.settle(FeedState::Live).await;
+        self.audit = Audit::joined();
         info!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,

@@ -35,6 +35,9 @@ const DEBT_TRIES_MAX: u32 = 5;
 /// [`AUDIT_AFTER_MAX`] while nothing happens.
 const AUDIT_AFTER: Duration = Duration::from_secs(5);
 const AUDIT_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The same right after joining: publishers take note of a subscriber in their own time, and what they publish between the
+/// end of the replay and that moment is not sent to it.
+const AUDIT_JOINED: Duration = Duration::from_millis(500);
 /// Sequence number of the message that ends a replay.
 const REPLAY_END: [u8; 8] = [0xff; 8];
 
@@ -60,7 +63,18 @@ pub(super) struct Audit {
 
 impl Default for Audit {
     fn default() -> Self {
-        Self { due: Instant::now() + AUDIT_AFTER, after: AUDIT_AFTER, found: false }
+        Self::after(AUDIT_AFTER)
+    }
+}
+
+impl Audit {
+    fn after(after: Duration) -> Self {
+        Self { due: Instant::now() + after, after, found: false }
+    }
+
+    /// The connection is new.
+    pub(super) fn joined() -> Self {
+        Self::after(AUDIT_JOINED)
     }
 }
 
@@ -207,7 +221,7 @@ impl<P: KvPort> Feed<P> {
         self.audit.found = batches > 0;
         if batches == 0 {
             self.state.borrow_mut().rest();
-            self.audit.after = (self.audit.after * 2).min(AUDIT_AFTER_MAX);
+            self.audit.after = (self.audit.after * 2).clamp(AUDIT_AFTER, AUDIT_AFTER_MAX);
         }
         self.audit.due = Instant::now() + self.audit.after;
         Ok(())
