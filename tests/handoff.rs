@@ -279,11 +279,26 @@ fn aborts_name_one_request_and_no_other() {
     let ours = r#"{"rid":"fb-00000000000000ab"}"#;
     assert_eq!(abort("{}", Endpoint::Generate), ours);
     assert_eq!(abort(r#"{"rid":null}"#, Endpoint::ChatCompletions), ours);
-    let theirs = r#"{"rid":"0123456789abcdef0123456789abcdef"}"#;
-    assert_eq!(abort(theirs, Endpoint::Completions), theirs);
-    // SGLang ends all that begin with it: "f" would be everybody's.
-    assert_eq!(abort(r#"{"rid":"f"}"#, Endpoint::Completions), "");
-    assert_eq!(abort(r#"{"rid":["a","b"]}"#, Endpoint::Generate), "");
+    assert_eq!(
+        abort(r#"{"rid":"theirs","rid":null}"#, Endpoint::Generate),
+        ours,
+        "the last counts"
+    );
+    // SGLang ends all that begin with it: "f" would be everybody's, also in escapes, and one client's "..-1" is the beginning
+    // of its "..-12".
+    for rid in [
+        r#""f""#,
+        r#""\u0066\u0062\u002d\u0030\u0061""#,
+        r#""session-0123456789abcdef-00000-1""#,
+        r#"["a","b"]"#,
+        "7",
+    ] {
+        for endpoint in [Endpoint::Generate, Endpoint::ChatCompletions, Endpoint::Completions] {
+            assert_eq!(abort(&format!(r#"{{"rid":{rid}}}"#), endpoint), "");
+        }
+        let named = format!(r#"{{"input":"a","request_id":{rid}}}"#);
+        assert_eq!(abort(&named, Endpoint::Responses), "");
+    }
     assert_eq!(abort(r#"{"text":["a"]}"#, Endpoint::Generate), "", "batches have other names");
     assert_eq!(abort(r#"{"n":2}"#, Endpoint::ChatCompletions), "");
     assert_eq!(abort("{}", Endpoint::Messages), "");

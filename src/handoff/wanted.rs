@@ -1,6 +1,6 @@
 //! What a handoff knows of a request, and what keeps a request from being handed off.
 
-use super::ids::{HandoffId, RID_BYTES};
+use super::ids::HandoffId;
 use super::members::{Member, Named};
 use super::rooms::{RoomShape, RoomsWanted};
 use crate::base::limits::HANDOFF_ITEMS_MAX;
@@ -151,32 +151,20 @@ impl Wanted {
         RoomsWanted { count: prompts.saturating_mul(samples).min(HANDOFF_ITEMS_MAX), shape }
     }
 
-    /// Appends the body of SGLang's `POST /abort_request` that ends the request on both legs; false, and nothing appended,
-    /// where only closing the connection ends it: in batches the engine gives out names of its own, and a name that the
-    /// client chose may be the beginning of somebody else's.
+    /// Appends the body of SGLang's `POST /abort_request` that ends this attempt on both legs; false, and nothing appended,
+    /// where only closing the connection ends it. In batches the engine gives out names of its own. A name that the client
+    /// chose is never used, however long: other clients' may begin with it, and the next attempt has it too.
     pub fn push_abort(&self, body: &[u8], id: &HandoffId, out: &mut Vec<u8>) -> bool {
-        let Some(key) = rid_key(self.endpoint) else { return false };
-        if self.rooms().count > 1 || self.prompts.is_some() {
+        let is_ours = |key| !self.is_set(key, body);
+        let is_single = self.rooms().count == 1 && self.prompts.is_none();
+        if !is_single || !rid_key(self.endpoint).is_some_and(is_ours) {
             return false;
         }
-        let sent = self.last(key).map(|member| value_of(body, member));
-        match sent {
-            None | Some(b"null") => {
-                out.extend_from_slice(b"{\"rid\":\"");
-                out.extend_from_slice(rid_start(self.endpoint));
-                out.extend_from_slice(id.rid());
-                out.extend_from_slice(b"\"}");
-                true
-            }
-            // Longer than any of ours, quotes aside.
-            Some(own @ [b'"', .., b'"']) if own.len() > RID_BYTES_MAX + 2 => {
-                out.extend_from_slice(b"{\"rid\":");
-                out.extend_from_slice(own);
-                out.push(b'}');
-                true
-            }
-            Some(_) => false,
-        }
+        out.extend_from_slice(b"{\"rid\":\"");
+        out.extend_from_slice(rid_start(self.endpoint));
+        out.extend_from_slice(id.rid());
+        out.extend_from_slice(b"\"}");
+        true
     }
 
     /// The member of that name that counts.
@@ -190,8 +178,6 @@ impl Wanted {
     }
 }
 
-/// Longest name that we make up.
-const RID_BYTES_MAX: usize = RID_BYTES + RESPONSE_START.len();
 /// What the names of `/v1/responses` begin with, also in the answer.
 const RESPONSE_START: &[u8] = b"resp_";
 

@@ -636,6 +636,45 @@ fn an_engine_without_room_is_no_failure() {
     }
 }
 
+/// A name of the client's own goes to the next attempt as it is: an abort of the first would end the second, and those of
+/// other clients whose names begin with it.
+#[test]
+fn nothing_is_aborted_by_a_name_that_the_client_chose() {
+    let (broken, prefill) =
+        (Flow::Bootstrap.stub(Side::Prefill), Flow::Bootstrap.stub(Side::Prefill));
+    let decode = Flow::Bootstrap.stub(Side::Decode);
+    let workers = [(&broken, ""), (&prefill, ""), (&decode, "")];
+    let router = ready(pair_config(&workers, ""), &workers);
+    broken.always(vec![Step::Close]);
+    prefill.always(Flow::Bootstrap.done(false));
+    decode.always(decoded(false));
+    for rid in ["session-0123456789abcdef-0123456789abcdef-1", r"\u0066\u0062\u002d\u0030"] {
+        let body = format!(r#"{{"model":"m","prompt":"hi","rid":"{rid}"}}"#);
+        until("a request has met the broken worker and went on with the other", || {
+            decode.forget();
+            broken.forget();
+            prefill.forget();
+            // The decode leg of the first attempt waits, as for KV, until it is given up.
+            decode.once([vec![Step::Word], decoded(false)].concat());
+            let mut client = ask(&router, "/v1/completions", &body);
+            prefill.arrival(0);
+            let met = !broken.arrivals().is_empty();
+            if !met {
+                decode.let_go();
+            }
+            let reply = client.reply();
+            assert!(is_decoded(&reply, false), "{}{}", reply.head, reply.text());
+            idle(&router);
+            met
+        });
+        decode.closed(0);
+        std::thread::sleep(Duration::from_millis(50));
+        for stub in [&broken, &prefill, &decode] {
+            assert!(stub.aborts().is_empty(), "{:?}", stub.aborts());
+        }
+    }
+}
+
 /// vLLM's decode engine says no more than that it failed when the prefill engine has gone with the KV. That is no illness, and
 /// it can compute the prompt.
 #[test]
