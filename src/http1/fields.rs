@@ -7,9 +7,11 @@ use super::head::{Field, FieldKind, Version, bytes_of};
 /// Connection options read in one head; each costs a comparison with every field.
 const CONNECTION_OPTIONS_MAX: usize = 64;
 
-/// Fields that send an SGLang engine to another host or rank (0.5.23, `entrypoints/request_headers.py`), like the members that
-/// `parse::scan` refuses in bodies. Only the router may say this: what clients send of it goes no further.
-const FLEET_FIELDS: [&str; 5] = [
+/// Fields that send an SGLang engine to another host or rank, like the members that `parse::scan` refuses in bodies, or that
+/// change the name by which it is told to stop, which is the body's (0.5.23, `entrypoints/request_headers.py`). Only the
+/// router may say this: what clients send of it goes no further.
+const FLEET_FIELDS: [&str; 6] = [
+    "x-override-rid",
     "x-override-bootstrap-host",
     "x-override-bootstrap-port",
     "x-override-bootstrap-room",
@@ -40,7 +42,7 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
         19 if is("x-stainless-timeout") => FieldKind::Timeout,
         20 if is("x-forebay-timeout-ms") => FieldKind::TimeoutMs,
         24 if is("x-stainless-read-timeout") => FieldKind::ReadTimeout,
-        25.. if FLEET_FIELDS.iter().any(|known| is(known)) => FieldKind::HopByHop,
+        14.. if FLEET_FIELDS.iter().any(|known| is(known)) => FieldKind::HopByHop,
         7.. if name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"proxy-")) => {
             FieldKind::HopByHop
         }

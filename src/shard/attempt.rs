@@ -209,8 +209,9 @@ fn encode_head(slot: &Slot, plan: &SendPlan, paired: Option<&Paired<'_>>, out: &
     let pinned =
         plan.dp_rank_pin.filter(|_| !paired.is_some_and(|paired| paired.is_pinned_in_body));
     let pin = pinned.map(|rank| ("x-data-parallel-rank", decimal(rank, &mut digits)));
-    // The head that the client has promises a body as it is.
-    let plain = slot.early.begun().map(|_| ("accept-encoding", &b"identity"[..]));
+    // The head that the client has promises a body as it is. A pair's answer is read before the client has any of it.
+    let is_plain = paired.is_some() || slot.early.begun().is_some();
+    let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let head = UpstreamHead {
         authority: &plan.authority,
         content_length: match (slot.head.body, paired) {

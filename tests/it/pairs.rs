@@ -116,6 +116,32 @@ fn the_clients_own_rid_is_kept() {
     }
 }
 
+/// The header counts more than the body: an abort by the name in the body would end nothing.
+#[test]
+fn names_in_a_header_do_not_travel() {
+    let (prefill, decode) = sglang_pair();
+    let router = ready_pair(&prefill, &decode, |_| {});
+    let reply = ask_with(&router, CHAT, "X-Override-Rid: abc\r\n", BODY).reply();
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    for leg in [prefill.arrival(0), decode.arrival(0)] {
+        assert!(leg.fields("x-override-rid").is_empty(), "{}", leg.head);
+        assert!(text(leg.text(), "rid").is_some_and(|rid| rid.starts_with("fb-")));
+    }
+}
+
+/// Both answers are read here before the client has them, and what is compressed cannot be.
+#[test]
+fn both_legs_are_asked_for_plain_answers() {
+    let (prefill, decode) = sglang_pair();
+    let router = ready_pair(&prefill, &decode, |_| {});
+    let body = BODY.replace("\"unknown\"", "\"stream\":true,\"unknown\"");
+    let reply = ask_with(&router, CHAT, "accept-encoding: gzip, br\r\n", &body).reply();
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    for leg in [prefill.arrival(0), decode.arrival(0)] {
+        assert_eq!(leg.fields("accept-encoding"), ["identity"], "{}", leg.head);
+    }
+}
+
 #[test]
 fn every_request_has_a_room_of_its_own() {
     let (prefill, decode) = sglang_pair();
