@@ -73,7 +73,6 @@ fn legs(
         decode,
         rooms: rooms.draw(prefill.dp_size, prefill.dp_rank, wanted.rooms()),
         id: HandoffId::new(0xf00d),
-        request_id: b"req-1",
     };
     let (mut first, mut second) = (Vec::new(), Vec::new());
     prefill_body(&legs, &mut first);

@@ -107,7 +107,6 @@ fn bodies(
         decode: RankPin { dp_rank: 0, dp_size: 1, in_body: false },
         rooms: Rooms::new(ShardIndex(0), 5).draw(dp_size, dp_size - 1, wanted.rooms()),
         id: HandoffId::new(7),
-        request_id: b"r\\1",
     };
     let (mut prefill, mut decode) = (b"x".to_vec(), Vec::new());
     prefill_body(&legs, &mut prefill);
@@ -239,7 +238,7 @@ fn vllm(
         (Handoff::Push(_), false) => concat!(
             r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e\"1","#,
             r#""remote_host":"::1","remote_port":5600,"tp_size":2,"pp_size":1,"#,
-            r#""remote_request_id":"r\\1"}"#
+            r#""remote_request_id":"fb-0000000000000007"}"#
         )
         .to_owned(),
         (_, true) => concat!(

@@ -43,10 +43,15 @@ pub struct LegBodies<'a> {
     pub decode: RankPin,
     /// Rooms of the prefill rank ([`Wanted::rooms`]); used by [`Handoff::Bootstrap`] alone.
     pub rooms: RoomSet,
-    /// Names this handoff.
+    /// Names this attempt at both engines.
     pub id: HandoffId,
-    /// `X-Request-Id` of both legs; used by [`Handoff::Push`] alone.
-    pub request_id: &'a [u8],
+}
+
+/// `X-Request-Id` of both legs. vLLM pairs the legs of a push by it, so there it is of this attempt alone: two requests that
+/// clients call the same would get each other's KV.
+#[must_use]
+pub fn legs_request_id<'a>(handoff: &Handoff, id: &'a HandoffId, of_client: &'a [u8]) -> &'a [u8] {
+    if matches!(handoff, Handoff::Push(_)) { id.rid() } else { of_client }
 }
 
 /// Appends the body of the prefill leg.
@@ -113,8 +118,9 @@ impl LegBodies<'_> {
         out.extend_from_slice(br#","pp_size":"#);
         push_decimal(u64::from(source.pp_size), out);
         out.extend_from_slice(br#","remote_request_id":"#);
-        push_string(&String::from_utf8_lossy(self.request_id), out);
-        out.push(b'}');
+        out.push(b'"');
+        out.extend_from_slice(self.id.rid());
+        out.extend_from_slice(b"\"}");
     }
 
     fn push_mooncake(&self, source: &MooncakeSource, out: &mut Vec<u8>) {

@@ -1,4 +1,4 @@
-//! Names of one handoff: what SGLang's `rid` and Mooncake's transfer id are made of.
+//! Names of one handoff: what SGLang's `rid`, the `X-Request-Id` of a push and Mooncake's transfer id are made of.
 
 /// Characters of [`HandoffId::rid`].
 pub const RID_BYTES: usize = 19;

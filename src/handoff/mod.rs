@@ -7,7 +7,7 @@
 //! |---|---|---|---|---|
 //! | [`Handoff::Bootstrap`] | SGLang | together | `bootstrap_host`, `bootstrap_port`, `bootstrap_room`, `rid` | the same |
 //! | [`Handoff::TwoPhase`] | vLLM, NIXL | prefill first | one token, `do_remote_decode` | `kv_transfer_params` of prefill's answer |
-//! | [`Handoff::Push`] | vLLM, NIXL push | together | one token, `do_remote_decode` | where the KV will come from |
+//! | [`Handoff::Push`] | vLLM, NIXL push | together | one token, `do_remote_decode` | where the KV will come from, under one id ([`legs_request_id`]) |
 //! | [`Handoff::Mooncake`] | vLLM, Mooncake | together | the same with a transfer id | the same transfer id |
 //!
 //! # Endpoints
@@ -38,7 +38,7 @@ mod verdict;
 mod wanted;
 
 pub use answer::{AnswerForm, Handed, PrefillAnswer};
-pub use bodies::{LegBodies, RankPin, decode_body, prefill_body};
+pub use bodies::{LegBodies, RankPin, decode_body, legs_request_id, prefill_body};
 pub use error::HandoffError;
 pub use ids::{HandoffId, RID_BYTES};
 pub use inspect::inspect;

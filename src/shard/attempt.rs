@@ -219,7 +219,10 @@ fn encode_head(slot: &Slot, plan: &SendPlan, paired: Option<&Paired<'_>>, out: &
             (_, Some(_)) => u64::try_from(slot.leg_body.len()).ok(),
             _ => u64::try_from(slot.message.len().saturating_sub(slot.head.head_bytes)).ok(),
         },
-        request_id: &slot.request_id,
+        request_id: match paired {
+            Some(paired) => paired.request_id(&slot.request_id),
+            None => &slot.request_id,
+        },
         authorization: plan.authorization.as_deref(),
         extra: &[pin.unwrap_or_default(), plain.unwrap_or_default()],
     };

@@ -12,7 +12,7 @@ use crate::base::RankIndex;
 use crate::dispatch::SendPlan;
 use crate::handoff::{
     AnswerForm, HandoffError, HandoffId, LegBodies, PrefillAnswer, RankPin, Wanted, decode_body,
-    prefill_body,
+    legs_request_id, prefill_body,
 };
 use crate::http1::{ResponseHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
@@ -34,12 +34,21 @@ pub(super) struct Paired<'a> {
     pub(super) predicted: Option<Predicted>,
     /// How the KV gets from one to the other.
     handoff: Handoff,
+    /// Names this attempt at both engines.
+    id: HandoffId,
     /// Both legs leave at once.
     pub(super) is_concurrent: bool,
     /// The decode leg's body says which rank is meant.
     pub(super) is_pinned_in_body: bool,
     /// The decode engine wants nothing of the request.
     pub(super) is_refused: bool,
+}
+
+impl Paired<'_> {
+    /// `X-Request-Id` of both legs.
+    pub(super) fn request_id<'a>(&'a self, of_client: &'a [u8]) -> &'a [u8] {
+        legs_request_id(&self.handoff, &self.id, of_client)
+    }
 }
 
 /// Sends the prefill leg and leaves the decode leg's body in the slot.
@@ -69,7 +78,6 @@ pub(super) async fn begin<'a>(
         shard.rooms.borrow_mut().draw(dp_size, dp_rank, wanted.rooms())
     };
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-    let request_id = std::mem::take(&mut slot.request_id);
     let bodies = LegBodies {
         body,
         wanted: &wanted,
@@ -78,11 +86,10 @@ pub(super) async fn begin<'a>(
         decode: decode_pin,
         rooms,
         id,
-        request_id: &request_id,
     };
     let abort = |plan: &SendPlan| abort_call(&handoff, &wanted, body, &id, plan);
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
-    let request = prefill_request(slot, &prefill.plan, &request_id, &bodies);
+    let request = prefill_request(slot, &prefill.plan, &bodies);
     let is_concurrent = !matches!(handoff, Handoff::TwoPhase);
     let shown_as = Arc::clone(&prefill.plan.shown_as);
     let leg = Leg::post(shard, |ticket| {
@@ -104,6 +111,7 @@ pub(super) async fn begin<'a>(
         shown_as,
         predicted: prefill.predicted,
         handoff: handoff.clone(),
+        id,
         is_concurrent,
         is_pinned_in_body: decode_pin.in_body,
         is_refused: false,
@@ -112,7 +120,6 @@ pub(super) async fn begin<'a>(
     out.clear();
     let handed = if is_concurrent { Ok(None) } else { paired.leg.done(conn).await.map(Some) };
     let made = handed.map(|handed| decode_body(&bodies, handed.as_deref(), &mut out));
-    slot.request_id = request_id;
     slot.handoff = Some(wanted);
     shard.buffers.give(std::mem::replace(&mut slot.leg_body, out));
     match made {
@@ -251,12 +258,7 @@ fn abort_call(
     })
 }
 
-fn prefill_request(
-    slot: &Slot,
-    plan: &SendPlan,
-    request_id: &[u8],
-    bodies: &LegBodies<'_>,
-) -> Vec<u8> {
+fn prefill_request(slot: &Slot, plan: &SendPlan, bodies: &LegBodies<'_>) -> Vec<u8> {
     let mut body = Vec::new();
     prefill_body(bodies, &mut body);
     let digits = plan.dp_rank_pin.filter(|_| !bodies.prefill.in_body).map(|rank| rank.to_string());
@@ -264,7 +266,7 @@ fn prefill_request(
     let head = UpstreamHead {
         authority: &plan.authority,
         content_length: Some(u64::try_from(body.len()).unwrap_or(u64::MAX)),
-        request_id,
+        request_id: legs_request_id(bodies.handoff, &bodies.id, &slot.request_id),
         authorization: plan.authorization.as_deref(),
         // Its answer is read here, and has to be readable.
         extra: &[pinned.unwrap_or_default(), ("accept-encoding", b"identity")],

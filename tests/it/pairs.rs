@@ -308,11 +308,13 @@ fn pushed_kv_needs_no_answer_of_prefill() {
     let router = ready(pair_config(&workers, ""), &workers);
     prefill.always([vec![Step::Word], answer(b"{}")].concat());
     let body = r#"{"model":"m","prompt":"hi","max_tokens":70}"#;
-    let reply = ask(&router, "/v1/completions", body).reply();
+    let reply = ask_with(&router, "/v1/completions", "x-request-id: mine\r\n", body).reply();
     assert_eq!(reply.status, 200, "prefill has not answered, and need not: {}", reply.text());
+    assert_eq!(reply.field("x-request-id"), Some("mine"));
     let (first, second) = (prefill.arrival(0), decode.arrival(0));
     prefill.let_go();
     let id = first.fields("x-request-id")[0];
+    assert!(id.len() == 19 && id.starts_with("fb-"), "{id}");
     assert_eq!(second.fields("x-request-id"), [id]);
     assert_eq!(first.json()["max_tokens"], 1);
     assert_eq!(
@@ -327,6 +329,54 @@ fn pushed_kv_needs_no_answer_of_prefill() {
     assert_eq!(second.json()["kv_transfer_params"], params);
     assert_eq!(second.json()["max_tokens"], 70);
     idle(&router);
+}
+
+/// vLLM pairs the legs of a push by their id: two requests under one would get each other's KV, and a second attempt would
+/// meet what is left of the first.
+#[test]
+fn pushes_never_share_an_id_whatever_clients_call_them() {
+    let (prefill, decode) = vllm_pair();
+    let broken = Stub::start(Pages::vllm());
+    let push = "role = \"prefill\"\nkv_flow = \"push\"\nkv_engine_id = \"e-9\"";
+    let body = r#"{"model":"m","prompt":"hi","max_tokens":70}"#;
+    let same = "x-request-id: same\r\n";
+    let mut met = HashSet::new();
+    let mut meet = |prefills: Vec<Arrival>, decodes: Vec<Arrival>| {
+        let id = |leg: &Arrival| leg.fields("x-request-id").concat();
+        let ids: HashSet<String> = decodes.iter().map(id).collect();
+        for leg in &decodes {
+            assert_eq!(text(leg.text(), "remote_request_id"), Some(&*id(leg)), "{}", leg.text());
+        }
+        assert_eq!((ids.len(), decodes.len()), (2, 2), "{ids:?}");
+        assert_eq!(prefills.iter().map(id).collect::<HashSet<_>>(), ids);
+        ids.into_iter().for_each(|id| assert!(met.insert(id)));
+    };
+    // At the same time.
+    let workers = [(&prefill, push), (&decode, DECODES)];
+    let router = ready(pair_config(&workers, ""), &workers);
+    decode.always([vec![Step::Word], answer(b"{}")].concat());
+    let mut clients = [0, 1].map(|_| ask_with(&router, "/v1/completions", same, body));
+    until("all legs have come", || decode.arrivals().len() == 2 && prefill.arrivals().len() == 2);
+    for client in &mut clients {
+        decode.let_go();
+        decode.let_go();
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.field("x-request-id")), (200, Some("same")));
+    }
+    meet(prefill.arrivals(), decode.arrivals());
+    drop(router);
+    // One after the other, for the same request.
+    let workers = [(&prefill, push), (&decode, DECODES), (&broken, DECODES)];
+    let router = ready(pair_config(&workers, ""), &workers);
+    broken.always(vec![Step::Close]);
+    until("a request has been tried twice", || {
+        [&prefill, &decode, &broken].into_iter().for_each(Stub::forget);
+        let reply = ask_with(&router, "/v1/completions", same, body).reply();
+        assert_eq!((reply.status, reply.field("x-request-id")), (200, Some("same")));
+        idle(&router);
+        !broken.arrivals().is_empty()
+    });
+    meet(prefill.arrivals(), [decode.arrivals(), broken.arrivals()].concat());
 }
 
 #[test]
