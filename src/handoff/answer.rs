@@ -238,7 +238,11 @@ mod tests {
             engine_at("no KV", Some(500)),
             "one of a batch"
         );
-        assert_eq!(json(r#"{"choices":[{"finish_reason":"abort"}]}"#), engine("abort"));
+        assert_eq!(
+            json(r#"{"choices":[{"finish_reason":"abort"}]}"#),
+            engine_at("abort", Some(500)),
+            "an abort is a failure of the engine's, whatever it does not say"
+        );
         assert_eq!(
             json(r#"{"error":{"message":"out of \"memory\""}}"#),
             engine("out of \"memory\"")
@@ -260,6 +264,22 @@ mod tests {
             engine("c"),
             "CR alone"
         );
+    }
+
+    #[test]
+    fn a_request_that_is_at_fault_has_an_answer() {
+        let said = |body: &str| {
+            let failure = answered(&sglang(), AnswerForm::Json, body.as_bytes()).unwrap_err();
+            let (status, body) = failure.refusal()?;
+            Some((status, String::from_utf8(body).unwrap()))
+        };
+        let refused = r#"{"error":{"code":400,"message":"bad \"grammar\"","param":null,"type":"BadRequestError"}}"#;
+        let body = r#"{"error":{"message":"bad \"grammar\"","type":"x","code":400}}"#;
+        assert_eq!(said(body), Some((400, refused.to_owned())));
+        for code in ["429", "500", "503", "7", "null", "\"400\""] {
+            let body = format!(r#"{{"error":{{"message":"m","code":{code}}}}}"#);
+            assert_eq!(said(&body), None, "{code} is not the client's fault, or not said to be");
+        }
     }
 
     #[test]

@@ -14,6 +14,9 @@ use super::inspect::name_of;
 use crate::parse::{Cursor, ScanError};
 use std::ops::Range;
 
+/// Of an abort that comes without a status.
+const ABORT_STATUS: u16 = 500;
+
 /// What one value holds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
@@ -135,6 +138,9 @@ impl Verdict {
             };
             if aborted {
                 self.fail(cursor, start);
+                if let Some(HandoffError::Engine { status, .. }) = &mut self.failure {
+                    status.get_or_insert(ABORT_STATUS);
+                }
             }
         }
         Ok(())

@@ -163,12 +163,13 @@ pub(super) async fn first(
     // SGLang says in the stream that the KV did not come.
     match PrefillAnswer::new(&paired.handoff, AnswerForm::Events).feed(&body) {
         Err(HandoffError::Engine { status, .. }) => match status {
-            Some(400..=428 | 430..=499) => {
+            // SGLang's `/generate` gives no status for what is wrong with a request.
+            None | Some(400..=428 | 430..=499) => {
                 paired.is_refused = true;
                 Ok(())
             }
             Some(status) if has_no_room(status) => Err(RelayError::EngineBusy),
-            _ => Err(RelayError::EngineFailed),
+            Some(_) => Err(RelayError::EngineFailed),
         },
         _ => Ok(()),
     }

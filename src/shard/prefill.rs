@@ -186,7 +186,7 @@ async fn answered(
     });
     let drained = drained.await;
     if let Some(wrong) = wrong {
-        return Ok(PrefillEnded::Failed(wrong_answer(&wrong)));
+        return Ok(wrong_answer(&wrong));
     }
     if drained? && sent {
         shard.upstreams.borrow_mut().put(leg.address, upstream, shard.now());
@@ -194,18 +194,23 @@ async fn answered(
     Ok(match answer.finish() {
         Ok(Handed::Nothing) => PrefillEnded::Done(None),
         Ok(Handed::Params(params)) => PrefillEnded::Done(Some(params)),
-        Err(wrong) => PrefillEnded::Failed(wrong_answer(&wrong)),
+        Err(wrong) => wrong_answer(&wrong),
     })
 }
 
-fn wrong_answer(wrong: &HandoffError) -> PrefillFault {
-    match wrong {
+/// An engine that streams says 200 before it has looked at the request: a fault of the request is one in a stream as well.
+fn wrong_answer(wrong: &HandoffError) -> PrefillEnded {
+    if let Some((status, body)) = wrong.refusal() {
+        return PrefillEnded::Refused(EngineAnswer { status, body });
+    }
+    PrefillEnded::Failed(match wrong {
         HandoffError::Engine { status: Some(status), .. } if has_no_room(*status) => {
             PrefillFault::Busy(None)
         }
-        HandoffError::Engine { message, .. } => PrefillFault::Broken(message.clone()),
+        HandoffError::Engine { status: Some(_), message } => PrefillFault::Broken(message.clone()),
+        // SGLang's `/generate` gives no status for what is wrong with a request.
         wrong => PrefillFault::NoHandoff(wrong.to_string()),
-    }
+    })
 }
 
 fn fault(error: RelayError) -> PrefillFault {

@@ -24,6 +24,7 @@ mod http_rules;
 mod kv_routing;
 mod load_reports;
 mod overload;
+mod pair_blame;
 mod pair_faults;
 mod pair_queues;
 mod pair_ranks;
