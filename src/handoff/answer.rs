@@ -273,7 +273,7 @@ mod tests {
             let (status, body) = failure.refusal()?;
             Some((status, String::from_utf8(body).unwrap()))
         };
-        let refused = r#"{"error":{"code":400,"message":"bad \"grammar\"","param":null,"type":"BadRequestError"}}"#;
+        let refused = r#"{"error":{"message":"bad \"grammar\"","type":"BadRequestError","param":null,"code":400}}"#;
         let body = r#"{"error":{"message":"bad \"grammar\"","type":"x","code":400}}"#;
         assert_eq!(said(body), Some((400, refused.to_owned())));
         for code in ["429", "500", "503", "7", "null", "\"400\""] {
