@@ -11,7 +11,7 @@ use super::handover;
 use super::http::{AskError, Asker};
 use super::zmq::{Endpoint, EndpointError};
 use crate::base::limits::RANKS_MAX;
-use crate::config::{EngineKind, WorkerConfig, WorkerUrl};
+use crate::config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use crate::worker::{Dialect, Role};
 use std::net::IpAddr;
 use thiserror::Error;
@@ -28,6 +28,12 @@ pub(super) enum DiscoveryError {
     /// Something else than a model server listens there.
     #[error("its answer to GET /v1/models is no list of models: is this a model server?")]
     Models,
+    /// SGLang without a word of its part in disaggregation.
+    #[error(
+        "GET /server_info does not tell whether it prefills, decodes or does both (missing, refused or unreadable): \
+         set `role` of the worker"
+    )]
+    Role,
     /// The configured endpoints do not fit.
     #[error("`kv_events`: {0}")]
     Endpoint(#[from] EndpointError),
@@ -62,7 +68,14 @@ pub(super) async fn discover(
         Dialect::Vllm => plain(vllm_ranks(asker, subject).await?),
         Dialect::Sglang => {
             let body = sglang_info(asker).await?.unwrap_or_default();
-            read_sglang_info(&body, &subject.url.host).unwrap_or_else(|| plain(one()))
+            match read_sglang_info(&body, &subject.url.host) {
+                Some(info) => info,
+                // One that has a part serves nothing whole; some fail for good when they are asked to.
+                None if subject.config.role == WorkerRole::Auto => {
+                    return Err(DiscoveryError::Role);
+                }
+                None => plain(one()),
+            }
         }
         Dialect::Openai => plain(one()),
     };
@@ -294,11 +307,15 @@ async fn sglang_info(asker: &Asker) -> Result<Option<String>, DiscoveryError> {
     }
 }
 
-/// A route that may be missing; a dead server is still an error.
+/// A route that may be missing, or not for us. A dead server is still an error, and so is one that cannot tell just now:
+/// what it said before stays true.
 async fn optional(asker: &Asker, path: &str) -> Result<Option<String>, DiscoveryError> {
     match asker.get(path).await {
         Ok(body) => Ok(Some(body)),
-        Err(error) if error.status().is_some() => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => match error.status() {
+            Some(408 | 425 | 429) => Err(error.into()),
+            Some(400..=499 | 501) => Ok(None),
+            _ => Err(error.into()),
+        },
     }
 }

@@ -12,9 +12,9 @@ use super::{ControlSetup, run};
 use crate::account::{ShardPhase, Stage, StageHistograms};
 use crate::base::{Clock, RankIndex};
 use crate::block::KeySeed;
-use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
+use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerRole, WorkerUrl};
 use crate::mailbox::{KvOp, ShardCommand, ShardEnd, wire};
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, WorkerState};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, Role, WorkerState};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use std::cell::RefCell;
@@ -54,9 +54,17 @@ const PLAIN: Answers =
 
 /// A server that knows some answers and says 404 to the rest.
 async fn fake(answers: Answers) -> SocketAddr {
+    refusing(answers, &[]).await
+}
+
+/// One that answers some paths with another status.
+async fn refusing(answers: Answers, refused: &'static [(&'static str, u16)]) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let app = Router::new().fallback(move |uri: Uri| async move {
+        if let Some((_, status)) = refused.iter().find(|(path, _)| *path == uri.path()) {
+            return (StatusCode::from_u16(*status).unwrap(), "");
+        }
         let known = answers.iter().find(|(path, _)| *path == uri.path());
         known.map_or((StatusCode::NOT_FOUND, ""), |(_, body)| (StatusCode::OK, *body))
     });
@@ -70,7 +78,13 @@ fn asker(address: SocketAddr) -> Asker {
 }
 
 async fn described(answers: Answers, config: &WorkerConfig) -> Result<Description, DiscoveryError> {
-    let address = fake(answers).await;
+    described_at(fake(answers).await, config).await
+}
+
+async fn described_at(
+    address: SocketAddr,
+    config: &WorkerConfig,
+) -> Result<Description, DiscoveryError> {
     let url = WorkerUrl::parse("http://gpu1:8000").unwrap();
     let ip = address.ip();
     let subject = Subject { config, engine: EngineKind::Auto, url: &url, ip, taken_ports: &[] };
@@ -135,6 +149,57 @@ fn recorded_servers_are_recognised() {
         );
         let odd = described(&[("/v1/models", "<html>")], &none).await;
         assert!(matches!(odd, Err(DiscoveryError::Models)));
+    });
+}
+
+/// A worker that fails to answer for a moment is what it was, not one without a role or further ranks.
+#[test]
+fn a_page_that_fails_does_not_change_what_a_worker_is() {
+    const PREFILL: Answers = &[
+        ("/v1/models", r#"{"data":[{"id":"m","owned_by":"sglang"}]}"#),
+        (
+            "/server_info",
+            r#"{"model_path":"m","dp_size":2,"disaggregation_mode":"prefill","disaggregation_bootstrap_port":8998}"#,
+        ),
+    ];
+    const UNREADABLE: Answers = &[
+        ("/v1/models", r#"{"data":[{"id":"m","owned_by":"sglang"}]}"#),
+        ("/server_info", "<html>"),
+    ];
+    block_on_local(async {
+        let (auto, told) = (
+            WorkerConfig::default(),
+            WorkerConfig { role: WorkerRole::Prefill, ..WorkerConfig::default() },
+        );
+        let prefill = described(PREFILL, &auto).await.unwrap();
+        assert_eq!((prefill.role, prefill.ranks.len()), (Role::Prefill, 2));
+        for failed in [
+            &[("/server_info", 500)][..],
+            &[("/server_info", 503)],
+            &[("/server_info", 429)],
+            &[("/server_info", 404), ("/get_server_info", 502)],
+        ] {
+            for config in [&auto, &told] {
+                let found = described_at(refusing(PREFILL, failed).await, config).await;
+                assert!(matches!(found, Err(DiscoveryError::Ask(_))), "{failed:?} {found:?}");
+            }
+        }
+        // It never tells: what is configured counts, and nothing is assumed.
+        for missing in
+            [&[("/server_info", 404)][..], &[("/server_info", 401)], &[("/server_info", 403)]]
+        {
+            let found = described_at(refusing(PREFILL, missing).await, &auto).await;
+            assert!(matches!(found, Err(DiscoveryError::Role)), "{missing:?} {found:?}");
+            let found = described_at(refusing(PREFILL, missing).await, &told).await.unwrap();
+            assert_eq!((found.role, found.ranks.len()), (Role::Prefill, 1));
+        }
+        assert!(matches!(described(UNREADABLE, &auto).await, Err(DiscoveryError::Role)));
+        for failed in [&[("/metrics", 500)][..], &[("/kv_event_sources", 503)]] {
+            let found = described_at(refusing(VLLM, failed).await, &auto).await;
+            assert!(matches!(found, Err(DiscoveryError::Ask(_))), "{failed:?} {found:?}");
+        }
+        let closed = described_at(refusing(VLLM, &[("/metrics", 403)]).await, &auto).await.unwrap();
+        assert_eq!(closed.dialect, Dialect::Vllm, "a proxy in front of it keeps them to itself");
     });
 }
 
