@@ -1,4 +1,5 @@
-//! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no read-modify-write.
+//! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no read-modify-write. While
+//! they drain, shards look at each other's phase.
 
 use crate::base::ModelIndex;
 use crate::base::limits::MODELS_MAX;
@@ -137,7 +138,7 @@ impl Count {
 }
 
 /// Where a shard stands in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardPhase {
     /// Not listening yet.
     Starting,
@@ -145,6 +146,8 @@ pub enum ShardPhase {
     Listening,
     /// Accepts none; lets the open ones finish.
     Draining,
+    /// Has none left, and has told the other shards all that it had to; what they need of it goes on.
+    Idle,
     /// The thread is gone.
     Ended,
 }
@@ -275,8 +278,8 @@ impl ShardCounters {
 
     /// Moves the shard to its next phase.
     pub fn set_phase(&self, phase: ShardPhase) {
-        // ordering: Release; pairs with the Acquire load in `phase`, so that whoever sees `Listening` or `Ended`
-        // also sees what the shard did before.
+        // ordering: Release; pairs with the Acquire load in `phase`, so that whoever sees `Listening`, `Idle` or `Ended`
+        // also sees what the shard did before, and what it posted.
         self.phase.store(phase as u32, Ordering::Release);
     }
 
@@ -288,6 +291,7 @@ impl ShardCounters {
             0 => ShardPhase::Starting,
             1 => ShardPhase::Listening,
             2 => ShardPhase::Draining,
+            3 => ShardPhase::Idle,
             _ => ShardPhase::Ended,
         }
     }

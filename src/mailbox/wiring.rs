@@ -61,6 +61,8 @@ pub struct ShardEnd {
     pub bells: Vec<Arc<Bell>>,
     /// What it counts.
     pub counters: Arc<ShardCounters>,
+    /// What all shards count, by [`ShardIndex`]; its own among them.
+    pub shards: Vec<Arc<ShardCounters>>,
 }
 
 /// Builds every ring for the shards whose wake-up descriptors are given, in shard order.
@@ -70,14 +72,15 @@ pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
     let mut control = ControlEnd { shards: Vec::with_capacity(bells.len()) };
     let mut shards = Vec::with_capacity(bells.len());
     let ports = mesh(bells.len(), MESH_RING_MAX);
-    for ((number, bell), mesh) in bells.iter().enumerate().zip(ports) {
+    let all_counters: Vec<_> = bells.iter().map(|_| Arc::new(ShardCounters::new())).collect();
+    let parts = bells.iter().zip(&all_counters).zip(ports).enumerate();
+    for (number, ((bell, counters), mesh)) in parts {
         let Some(index) = ShardIndex::try_from_index(number) else { break };
         let (kv_in, kv) = spsc(KV_RING_BATCHES_MAX);
         let (fleet_in, fleet) = latest();
         let (reports_in, reports) = spsc(LOAD_RING_MAX);
         let (commands_in, commands) = spsc(COMMAND_RING_MAX);
         let (histograms, histograms_out) = spsc(HISTOGRAM_RING_MAX);
-        let counters = Arc::new(ShardCounters::new());
         control.shards.push(ShardPort {
             kv: kv_in,
             fleet: fleet_in,
@@ -85,9 +88,8 @@ pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
             commands: commands_in,
             histograms: histograms_out,
             bell: Arc::clone(bell),
-            counters: Arc::clone(&counters),
+            counters: Arc::clone(counters),
         });
-        let bells = bells.clone();
         shards.push(ShardEnd {
             index,
             kv,
@@ -96,8 +98,9 @@ pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
             commands,
             histograms,
             mesh,
-            bells,
-            counters,
+            bells: bells.clone(),
+            counters: Arc::clone(counters),
+            shards: all_counters.clone(),
         });
     }
     (control, shards)

@@ -77,10 +77,9 @@ pub(super) enum After {
     Drop,
 }
 
-/// Serves a connection to its end. A panic ends this connection only.
+/// Serves a connection, which has been counted, to its end. A panic ends this connection only.
 pub(super) async fn serve(shard: Rc<Shard>, stream: TcpStream) {
     let counters = Rc::clone(&shard);
-    shard.connections.set(shard.connections.get() + 1);
     let served = AssertUnwindSafe(requests(&shard, stream)).catch_unwind().await;
     if served.is_err() {
         counters.counters.add(Count::TasksPanicked, 1);

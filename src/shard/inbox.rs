@@ -116,6 +116,9 @@ impl Inbox {
                 }
             };
         }
+        if self.mesh.is_empty() {
+            shard.has_heard_all.set(true);
+        }
         shard.serve_home();
         shard.empty_outbox();
         let expiring_left = self.expire(shard);

@@ -9,6 +9,7 @@ mod attempt;
 mod choose;
 mod connection;
 mod discard;
+mod drain;
 mod early;
 mod inbox;
 mod leg;

@@ -23,10 +23,10 @@ impl Shard {
         self.ring(if sent { to } else { self.number });
     }
 
-    /// Sends what found no room before.
+    /// Sends what found no room before. What is for a shard that has ended is for nobody.
     pub(super) fn empty_outbox(&self) {
         let mut mesh = self.mesh.borrow_mut();
-        let send = |to, message| mesh.send(to, message);
+        let send = |to, message| if self.has_ended(to) { Ok(()) } else { mesh.send(to, message) };
         self.outbox.borrow_mut().flush(send, |to| self.ring(to));
     }
 
@@ -76,7 +76,7 @@ impl Shard {
         }
     }
 
-    fn ring(&self, shard: ShardIndex) {
+    pub(super) fn ring(&self, shard: ShardIndex) {
         if let Some(bell) = self.bells.get(shard.index()) {
             bell.ring();
         }

@@ -1,6 +1,7 @@
 //! One shard from its first to its last moment: runtime, listener, tasks, the tick, the end.
 
 use super::connection;
+use super::drain::Ending;
 use super::inbox::Inbox;
 use super::runtime::{self, Driver};
 use super::signal::Signal;
@@ -83,8 +84,8 @@ pub fn run(setup: ShardSetup) -> io::Result<()> {
 async fn main(setup: ShardSetup) -> io::Result<()> {
     let listener = listen(setup.listener)?;
     let sleeper = Sleeper::new(setup.wake)?;
-    let ShardEnd { index, kv, fleet, reports, commands, mut histograms, mesh, bells, counters } =
-        setup.end;
+    let ShardEnd { index, kv, fleet, reports, commands, mut histograms, mesh, .. } = setup.end;
+    let ShardEnd { bells, counters, shards, .. } = setup.end;
     let bell = bells.get(index.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = setup.config.limits;
     let expiring = Expiring::new(expiring_limits(&setup.config, bells.len()));
@@ -137,7 +138,9 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         aborting: Cell::new(0),
         rooms: RefCell::new(Rooms::new(index, fastrand::u64(..))),
         me: Weak::clone(me),
+        has_heard_all: Cell::new(false),
         bells,
+        shards,
         config: setup.config,
     });
     let slice = setup.slice;
@@ -169,7 +172,9 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
     let ready = shard.ready.seat();
     poll_fn(|cx| if seat.poll(cx).is_ready() { Poll::Ready(()) } else { ready.poll(cx) }).await;
     drop(ready);
-    shard.counters.set_phase(ShardPhase::Listening);
+    if !shard.draining.is_set() {
+        shard.counters.set_phase(ShardPhase::Listening);
+    }
     loop {
         let mut accepting = pin!(listener.accept());
         let accepted = poll_fn(|cx| match accepting.as_mut().poll(cx) {
@@ -177,11 +182,12 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
             Poll::Pending => seat.poll(cx).map(|()| None),
         });
         match accepted.await {
-            None => return,
+            None => return shard.counters.set_phase(ShardPhase::Draining),
             Some(Ok((stream, _)))
                 if shard.connections.get() < shard.config.limits.connections_max =>
             {
                 shard.counters.add(Count::ConnectionsAccepted, 1);
+                shard.connections.set(shard.connections.get() + 1);
                 monoio::spawn(connection::serve(Rc::clone(&shard), stream));
             }
             Some(Ok(_)) => shard.counters.add(Count::ConnectionsRefused, 1),
@@ -193,19 +199,15 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
 /// Housekeeping once per period; ends when the shard has drained or its deadline has passed.
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.now();
+    let mut ending = Ending::default();
     loop {
         let now = shard.now();
-        if let Some(deadline) = shard.drain_until.get() {
-            shard.counters.set_phase(ShardPhase::Draining);
-            // Others may wait in queues that are at home here, or for legs that are sent from here.
-            let is_done = shard.connections.get() == 0
-                && shard.home.borrow().is_empty()
-                && shard.prefills.borrow().is_empty();
-            if is_done || now >= deadline {
-                deliver(shard, histograms);
-                // Closed sockets whose last read is being cancelled need a turn of the ring to be closed for good.
-                return monoio::time::sleep(2 * DRAIN_TICK).await;
-            }
+        if let Some(deadline) = shard.drain_until.get()
+            && (ending.is_reached(shard) || now >= deadline)
+        {
+            deliver(shard, histograms);
+            // Closed sockets whose last read is being cancelled need a turn of the ring to be closed for good.
+            return monoio::time::sleep(2 * DRAIN_TICK).await;
         }
         if now >= next {
             next = now.plus(HISTOGRAM_PERIOD);

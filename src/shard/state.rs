@@ -55,6 +55,10 @@ pub(super) struct Shard {
     /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
     pub(super) routed: RefCell<VecDeque<Box<RoutedPrompt>>>,
     pub(super) bells: Vec<Arc<Bell>>,
+    /// What all shards count, by number: how far each is with a drain.
+    pub(super) shards: Vec<Arc<ShardCounters>>,
+    /// The inbox has read all that the other shards had sent at some moment since this was cleared.
+    pub(super) has_heard_all: Cell<bool>,
     /// The queues that this shard is home to.
     pub(super) home: RefCell<Home>,
     /// The seats of this shard's requests that wait.
@@ -144,12 +148,8 @@ impl Shard {
         }
     }
 
-    /// The shard that sends a rank's prefill legs. One that drains sends what it still has to send itself: the others may
-    /// have ended.
+    /// The shard that sends a rank's prefill legs.
     pub(super) fn home_of_rank(&self, rank: RankIndex) -> ShardIndex {
-        if self.draining.is_set() {
-            return self.number;
-        }
         ShardIndex::try_from_index(rank.index() % self.bells.len().max(1)).unwrap_or(self.number)
     }
 
