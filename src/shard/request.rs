@@ -1,22 +1,24 @@
 //! The path of one request, stage by stage. Each stage's module has the details.
 
 use super::attempt::{self, Attempt};
-use super::choose::{self, Chosen, Found, Journey, Queued, Target};
+use super::choose::{self, Target};
 use super::connection::{After, Slot};
 use super::early::Early;
+use super::journey::Journey;
 use super::outcome::{self, Failed};
+use super::place::{Placed, place};
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::state::Shard;
-use super::{models, pressure, record, wait};
-use crate::account::{Count, Lease, Stage};
+use super::{models, pressure, record};
+use crate::account::{Count, Stage};
 use crate::admit::Admitted;
 use crate::base::{NanosSinceStart, RankIndex};
 use crate::ingress::Conn;
-use crate::mailbox::{EngineAnswer, Verdict};
+use crate::mailbox::EngineAnswer;
 use crate::parse::{Endpoint, Refusal, route, scan};
 use crate::relay::RelayError;
-use crate::worker::{Leg, Model};
+use crate::worker::Model;
 
 /// Engines that have no room are asked so often in all for one request.
 const REFUSALS_MAX: u32 = 8;
@@ -206,50 +208,6 @@ fn scan_body(
         shard.time(Stage::Parse, read_at);
     }
     Ok(())
-}
-
-/// How far a request has come on its way to a rank.
-enum Placed {
-    /// There.
-    Chosen(Box<Chosen>),
-    /// Its decode rank has been waited for; the other half comes next.
-    Decode(Lease),
-    /// A queue sent it on: it chooses again, but for the decode rank that it has waited for already.
-    Moved(Option<Lease>),
-}
-
-/// A rank with room and its lease, or two of them, now or after a wait. At most one wait: who comes out of it goes on with
-/// the fleet of that moment. `decode`: it has this half of its pair.
-async fn place(
-    shard: &Shard,
-    conn: &mut Conn,
-    slot: &mut Slot,
-    target: &Target<'_>,
-    decode: Option<Lease>,
-) -> Result<Placed, Stop> {
-    let found = match decode {
-        None => choose::rank(shard, slot, target),
-        Some(decode) => choose::with_decode(shard, slot, target, decode),
-    };
-    let queued = match found.map_err(Stop::Refused)? {
-        Found::Rank(chosen) => return Ok(Placed::Chosen(chosen)),
-        Found::Again => return Ok(Placed::Moved(None)),
-        Found::Queue(queued) => *queued,
-    };
-    let Queued { waiter, wanted, decode } = queued;
-    let leg = waiter.leg;
-    let gives_up_first = target.journey.client_deadline == Some(waiter.deadline);
-    let waited = wait::for_verdict(shard, conn, slot, waiter, wanted, gives_up_first).await;
-    let verdict =
-        waited.map_err(|stop| pressure::ended(shard, target.fleet, target.pool(leg), stop))?;
-    match verdict {
-        Verdict::Granted(lease) if leg == Leg::Decode => Ok(Placed::Decode(lease)),
-        Verdict::Granted(lease) => {
-            let chosen = choose::granted(shard, slot, target, lease, decode);
-            chosen.map(Placed::Chosen).map_err(Stop::Refused)
-        }
-        Verdict::Reroute => Ok(Placed::Moved(decode)),
-    }
 }
 
 /// Another worker may be asked if nothing reached the client, attempts are left, and the retry budget allows it.

@@ -1,0 +1,82 @@
+//! What one request wishes, and what it has been through on its way to a worker.
+
+use super::connection::Slot;
+use super::state::Shard;
+use crate::base::{DpRank, NanosSinceStart, RankIndex};
+use crate::parse::{Reason, Refusal, rank_pin};
+use crate::worker::{FleetSnapshot, Leg, Model};
+
+/// What a request has been through, and what it wishes.
+#[derive(Debug)]
+pub(super) struct Journey {
+    /// When its head had come; deadlines count from here.
+    pub(super) arrived_at: NanosSinceStart,
+    /// It waits for a rank no longer than this.
+    pub(super) wait_until: NanosSinceStart,
+    /// Its client gives up at this moment, as far as it says.
+    pub(super) client_deadline: Option<NanosSinceStart>,
+    pub(super) class: u8,
+    pub(super) tenant: u64,
+    pub(super) weight: u32,
+    /// The data-parallel rank that it asks for.
+    pub(super) pin: Option<DpRank>,
+    /// Ranks that failed it.
+    pub(super) tried: Vec<RankIndex>,
+    /// How often engines had no room for it.
+    pub(super) refused_count: u32,
+    /// How often a queue sent it on.
+    pub(super) hop_count: u32,
+}
+
+impl Journey {
+    /// At the request's beginning.
+    ///
+    /// # Errors
+    /// A refusal when it asks for a rank that there is not.
+    pub(super) fn start(
+        shard: &Shard,
+        slot: &Slot,
+        fleet: &FleetSnapshot,
+        model: &Model,
+        now: NanosSinceStart,
+    ) -> Result<Self, Refusal> {
+        let pin = pin(slot, fleet, model)?;
+        let Slot { head, message, request, .. } = slot;
+        let wishes = shard.wish_rules.borrow().read(head, message, request.priority);
+        let client_deadline = wishes.deadline.map(|deadline| now.plus(deadline));
+        let wait_until = now.plus(fleet.flow.queue.wait_max);
+        Ok(Self {
+            arrived_at: now,
+            wait_until: client_deadline.map_or(wait_until, |deadline| deadline.min(wait_until)),
+            client_deadline,
+            class: wishes.class,
+            tenant: wishes.tenant,
+            weight: wishes.weight,
+            pin,
+            tried: Vec::new(),
+            refused_count: 0,
+            hop_count: 0,
+        })
+    }
+}
+
+/// The rank that a request asks for.
+///
+/// # Errors
+/// A refusal when no worker of its model has a rank of that number.
+fn pin(slot: &Slot, fleet: &FleetSnapshot, model: &Model) -> Result<Option<DpRank>, Refusal> {
+    let pin = rank_pin(&slot.head, &slot.message)?;
+    let Some(DpRank(number)) = pin else { return Ok(None) };
+    let ranks = model
+        .ranks
+        .iter()
+        .filter(|&&rank| fleet.serves(rank, Leg::Whole) || fleet.serves(rank, Leg::Decode));
+    let numbers = ranks.filter_map(|rank| Some(fleet.ranks.get(rank.index())?.dp_rank.0));
+    let highest = numbers.max().unwrap_or(0);
+    if number <= highest {
+        return Ok(pin);
+    }
+    Err(Refusal::new(Reason::BadRequest).with_message(format!(
+        "`X-Data-Parallel-Rank: {number}` is out of range: the workers of this model have ranks 0 to {highest}."
+    )))
+}
