@@ -21,7 +21,9 @@ use crate::select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, Matched, NoModel, PickRequest, Route,
     output_tokens,
 };
-use crate::worker::{FleetSnapshot, Handoff, Leg, LoadReports, Model, QueueWanted};
+use crate::worker::{
+    FleetSnapshot, Handoff, Leg, LoadReports, Model, QueueWanted, Worker, WorkerState,
+};
 use std::time::Duration;
 
 /// Weight of a new observation of bytes per token.
@@ -50,8 +52,9 @@ pub(super) enum Found {
     Rank(Box<Chosen>),
     /// It is counted into a queue.
     Queue(Box<Queued>),
-    /// Half of its pair has gone while it waited: to be routed again.
-    Again,
+    /// A rank that it has, or all that could compute its prompt for that, went while it waited: to be routed again, with the
+    /// decode rank that it still has.
+    Again(Option<Lease>),
 }
 
 /// A request on its way into a queue.
@@ -143,21 +146,35 @@ pub(super) fn with_decode(
 }
 
 /// A request that waited has its lease now, beside the one of its decode rank if it waited for a prefill rank. What it will
-/// find there is looked up anew: others have been served meanwhile.
+/// find there is looked up anew: others have been served meanwhile. The home that granted it may know another fleet than
+/// this shard, and either may be the newer: a rank that is not there, or not for this, is given back.
 pub(super) fn granted(
     shard: &Shard,
     slot: &Slot,
     target: &Target<'_>,
     lease: Lease,
     decode: Option<Lease>,
-) -> Result<Box<Chosen>, Refusal> {
+) -> Found {
     let mut scratch = shard.scratch.borrow_mut();
     let scratch = &mut *scratch;
+    let decode = decode.filter(|decode| is_there(target, decode.rank(), Leg::Decode));
+    let leg = if decode.is_some() { Leg::Prefill } else { Leg::Whole };
+    if !is_there(target, lease.rank(), leg) {
+        return Found::Again(decode);
+    }
     match_prompt(shard, slot, target, &[lease.rank()], scratch);
     match decode {
         None => whole(shard, slot, target, scratch, lease),
         Some(decode) => pair(shard, slot, target, scratch, decode, lease),
     }
+}
+
+fn is_there(target: &Target<'_>, rank: RankIndex, leg: Leg) -> bool {
+    let Target { fleet, model, .. } = *target;
+    let is_up = |worker: &Worker| worker.state == WorkerState::Up;
+    model.ranks.contains(&rank)
+        && fleet.serves(rank, leg)
+        && fleet.rank(rank).is_some_and(|(_, worker)| is_up(worker))
 }
 
 /// Runs a way in, with all that it looks at.
@@ -226,11 +243,11 @@ fn found(
     match entry {
         PairEntry::Whole(lease) => {
             shard.time(Stage::Select, start);
-            whole(shard, slot, target, scratch, lease).map(Found::Rank)
+            Ok(whole(shard, slot, target, scratch, lease))
         }
         PairEntry::Pair { decode, prefill } => {
             shard.time(Stage::Select, start);
-            pair(shard, slot, target, scratch, decode, prefill).map(Found::Rank)
+            Ok(pair(shard, slot, target, scratch, decode, prefill))
         }
         PairEntry::WaitDecode(waiter, wanted) => Ok(queued(waiter, wanted, None)),
         PairEntry::WaitPrefill { decode, waiter, wanted } => {
@@ -238,7 +255,7 @@ fn found(
         }
         // Its decode rank, or all that could have computed its prompt for it, went while it waited: the lease is back, and
         // the request is routed again.
-        PairEntry::Turned(Leg::Prefill, Turned::NoWorker) => Ok(Found::Again),
+        PairEntry::Turned(Leg::Prefill, Turned::NoWorker) => Ok(Found::Again(None)),
         PairEntry::Turned(leg, turned) => {
             Err(pressure::turned(shard, target, target.pool(leg), turned, start))
         }
@@ -294,9 +311,10 @@ fn whole(
     target: &Target<'_>,
     scratch: &mut Scratch,
     lease: Lease,
-) -> Result<Box<Chosen>, Refusal> {
-    let (plan, predicted) = account(shard, slot, target, scratch, lease.rank())?;
-    Ok(Box::new(Chosen { plan, lease, predicted, prefill: None }))
+) -> Found {
+    let Some(plan) = SendPlan::new(target.fleet, lease.rank()) else { return Found::Again(None) };
+    let predicted = account(shard, slot, target, scratch, lease.rank());
+    Found::Rank(Box::new(Chosen { plan, lease, predicted, prefill: None }))
 }
 
 /// One computes the prompt, the other answers.
@@ -307,13 +325,17 @@ fn pair(
     scratch: &mut Scratch,
     decode: Lease,
     prefill: Lease,
-) -> Result<Box<Chosen>, Refusal> {
-    let gone = || outcome::no_worker("the one that was chosen has just gone");
-    let handoff = pair::handoff_of(target.fleet, prefill.rank()).ok_or_else(gone)?;
-    let plan = SendPlan::new(target.fleet, decode.rank()).ok_or_else(gone)?;
-    let (prefill_plan, predicted) = account(shard, slot, target, scratch, prefill.rank())?;
+) -> Found {
+    let rank = prefill.rank();
+    let Some(plan) = SendPlan::new(target.fleet, decode.rank()) else { return Found::Again(None) };
+    let (Some(prefill_plan), Some(handoff)) =
+        (SendPlan::new(target.fleet, rank), pair::handoff_of(target.fleet, rank))
+    else {
+        return Found::Again(Some(decode));
+    };
+    let predicted = account(shard, slot, target, scratch, rank);
     let prefill = Prefilling { plan: prefill_plan, lease: prefill, handoff, predicted };
-    Ok(Box::new(Chosen { plan, lease: decode, predicted: None, prefill: Some(prefill) }))
+    Found::Rank(Box::new(Chosen { plan, lease: decode, predicted: None, prefill: Some(prefill) }))
 }
 
 /// What is counted and remembered of a request of which it is known who computes its prompt.
@@ -323,13 +345,10 @@ fn account(
     target: &Target<'_>,
     scratch: &mut Scratch,
     rank: RankIndex,
-) -> Result<(SendPlan, Option<Predicted>), Refusal> {
-    let Some(plan) = SendPlan::new(target.fleet, rank) else {
-        return Err(outcome::no_worker("the one that was chosen has just gone"));
-    };
+) -> Option<Predicted> {
     let predicted = account_overlap(shard, scratch, target, rank);
     matching::remember(shard, slot, target, &scratch.matched, rank);
-    Ok((plan, predicted))
+    predicted
 }
 
 /// Counts what was found, learns bytes per token from it, and says what the engine should report.

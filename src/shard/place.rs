@@ -10,32 +10,46 @@ use crate::ingress::Conn;
 use crate::mailbox::Verdict;
 use crate::worker::Leg;
 
+/// What a request has already when it looks for what it lacks.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Its decode rank.
+    decode: Option<Lease>,
+    /// The last rank that it has waited for: nothing is left to choose.
+    granted: Option<Lease>,
+}
+
 /// How far a request has come on its way to a rank.
 pub(super) enum Placed {
     /// There.
     Chosen(Box<Chosen>),
-    /// Its decode rank has been waited for; the other half comes next.
-    Decode(Lease),
-    /// A queue sent it on: it chooses again, but for the decode rank that it has waited for already.
-    Moved(Option<Lease>),
+    /// It has what it waited for.
+    Waited(Held),
+    /// A queue sent it on, or what it was granted has gone: it chooses again.
+    Moved(Held),
 }
 
 /// A rank with room and its lease, or two of them, now or after a wait. At most one wait: who comes out of it goes on with
-/// the fleet of that moment. `decode`: it has this half of its pair.
+/// the fleet of that moment, which may have ranks and addresses that were not there before.
 pub(super) async fn place(
     shard: &Shard,
     conn: &mut Conn,
     slot: &mut Slot,
     target: &Target<'_>,
-    decode: Option<Lease>,
+    held: Held,
 ) -> Result<Placed, Stop> {
-    let found = match decode {
-        None => choose::rank(shard, slot, target),
-        Some(decode) => choose::with_decode(shard, slot, target, decode),
+    let found = match held {
+        Held { granted: Some(lease), decode } => {
+            Ok(choose::granted(shard, slot, target, lease, decode))
+        }
+        Held { granted: None, decode: Some(decode) } => {
+            choose::with_decode(shard, slot, target, decode)
+        }
+        Held { granted: None, decode: None } => choose::rank(shard, slot, target),
     };
     let queued = match found.map_err(Stop::Refused)? {
         Found::Rank(chosen) => return Ok(Placed::Chosen(chosen)),
-        Found::Again => return Ok(Placed::Moved(None)),
+        Found::Again(decode) => return Ok(Placed::Moved(Held { decode, granted: None })),
         Found::Queue(queued) => *queued,
     };
     let Queued { waiter, wanted, decode } = queued;
@@ -44,12 +58,11 @@ pub(super) async fn place(
     let waited = wait::for_verdict(shard, conn, slot, waiter, wanted, gives_up_first).await;
     let verdict =
         waited.map_err(|stop| pressure::ended(shard, target.fleet, target.pool(leg), stop))?;
-    match verdict {
-        Verdict::Granted(lease) if leg == Leg::Decode => Ok(Placed::Decode(lease)),
-        Verdict::Granted(lease) => {
-            let chosen = choose::granted(shard, slot, target, lease, decode);
-            chosen.map(Placed::Chosen).map_err(Stop::Refused)
+    Ok(match verdict {
+        Verdict::Granted(lease) if leg == Leg::Decode => {
+            Placed::Waited(Held { decode: Some(lease), granted: None })
         }
-        Verdict::Reroute => Ok(Placed::Moved(decode)),
-    }
+        Verdict::Granted(lease) => Placed::Waited(Held { decode, granted: Some(lease) }),
+        Verdict::Reroute => Placed::Moved(Held { decode, granted: None }),
+    })
 }

@@ -6,7 +6,7 @@ use super::connection::{After, Slot};
 use super::early::Early;
 use super::journey::Journey;
 use super::outcome::{self, Failed};
-use super::place::{Placed, place};
+use super::place::{Held, Placed, place};
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::state::Shard;
@@ -108,7 +108,7 @@ async fn stages(
     shard.retry.borrow_mut().deposit();
     slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
     let mut journey = Journey::start(shard, slot, &fleet, model, started).map_err(Stop::Refused)?;
-    let (mut failed, mut decode) = (None, None);
+    let (mut failed, mut held) = (None, Held::default());
     loop {
         // The fleet of this moment: what waited may find that its worker has gone.
         let fleet = shard.fleet();
@@ -116,15 +116,15 @@ async fn stages(
             return Err(Stop::Refused(outcome::no_worker("its model has just gone")));
         };
         let target = Target { fleet: &fleet, model_index, model, endpoint, journey: &journey };
-        let chosen = match place(shard, conn, slot, &target, decode.take()).await {
+        let chosen = match place(shard, conn, slot, &target, std::mem::take(&mut held)).await {
             Ok(Placed::Chosen(chosen)) => chosen,
-            Ok(Placed::Decode(lease)) => {
-                decode = Some(lease);
+            Ok(Placed::Waited(has)) => {
+                held = has;
                 continue;
             }
-            Ok(Placed::Moved(kept)) if journey.hop_count < HOPS_MAX => {
+            Ok(Placed::Moved(keeps)) if journey.hop_count < HOPS_MAX => {
                 journey.hop_count += 1;
-                decode = kept;
+                held = keeps;
                 continue;
             }
             Ok(Placed::Moved(_)) => {

@@ -1,10 +1,14 @@
 //! Requests that wait for a rank: in what order they get one, who is taken out, and that nobody is forgotten.
 
 use crate::rig::gate::prompt;
-use crate::rig::{Client, Gate, Reply, Worker, config, metric, post, router, until};
-use forebay::config::{Config, QueueMode};
+use crate::rig::stub::{Step, Stub, answer};
+use crate::rig::stub_pages::Pages;
+use crate::rig::{
+    Client, Gate, Reply, Worker, config, metric, port_for_later, post, router, until, usable,
+};
+use forebay::config::{Config, QueueMode, WorkerConfig};
 use forebay::server::ServerHandle;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 /// One place on each worker, and long waits.
@@ -249,4 +253,29 @@ fn who_waits_for_one_rank_too_long_finds_another() {
     busy.iter_mut().for_each(ok);
     stuck.prompt();
     assert!(stuck.worker.seen.try_recv().is_err(), "its first request was its only one");
+}
+
+/// The request joined before its shard had heard of the rank that it gets.
+#[test]
+fn who_waits_is_served_by_a_worker_that_comes_later() {
+    let (busy, place) = (Stub::start(Pages::vllm()), port_for_later());
+    busy.always([vec![Step::Word], answer(b"{}")].concat());
+    let mut config = narrow(&[], QueueMode::Pool);
+    config.cores = vec![0, 1];
+    let urls = [busy.url(), format!("http://{place}")];
+    config.workers = urls.map(|url| WorkerConfig { url, ..WorkerConfig::default() }).into();
+    config.health.enabled = true;
+    config.health.interval = Duration::from_millis(100);
+    let handle = router(config);
+    until("the first worker is up", || usable(&handle) == 1);
+    let mut first = ask(handle.listen, "first");
+    busy.arrival(0);
+    let mut waiters: Vec<_> =
+        (0..6).map(|number| ask(handle.listen, &number.to_string())).collect();
+    waiting(&handle, 6);
+    let late = Stub::listening(TcpListener::bind(place).unwrap(), Pages::vllm());
+    waiters.iter_mut().for_each(ok);
+    assert_eq!((late.arrivals().len(), late.in_flight_peak()), (6, 1));
+    busy.let_go();
+    ok(&mut first);
 }
