@@ -136,7 +136,7 @@ fn line_up(
         }
         let cost = lease_cost(&applicant.request, rank, applicant.output_tokens);
         let wanted = QueueWanted { bytes: applicant.body_bytes, tokens: cost.kv_tokens };
-        match cell.join(bounds(binder, pool, queue), wanted) {
+        match cell.join(bounds(fleet, binder.board, pool, queue), wanted) {
             Ok(()) => return Ok((queue, wanted)),
             Err(QueueFull::Demand) => return Err(Turned::Full(QueueFull::Demand)),
             Err(which) => full = which,

@@ -1,7 +1,7 @@
 //! The queues that one shard is home to. Requests join and leave by message; whenever a place may be free the home binds
 //! those at the front, takes their leases, and posts the verdicts.
 
-use super::bounds::bounds;
+use super::bounds::is_at_low_water;
 use super::line::{Line, Placed, Rules};
 use crate::base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use crate::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
@@ -196,24 +196,11 @@ impl Queue {
         let windows = binder.board.windows();
         let open = |&pool: &PoolIndex| windows.open_here_until(pool, binder.now).is_some();
         let Some(pool) = pool.filter(open) else { return };
-        if self.line.is_empty() || self.is_at_low_water(binder, pool, index) {
+        // Those with a verdict under way are in the sums of bytes and tokens; while anybody waits there is a next look.
+        let waiting = u64::try_from(self.line.len()).unwrap_or(u64::MAX);
+        if waiting == 0 || is_at_low_water(binder.fleet, binder.board, pool, index, waiting) {
             windows.close(pool, OpenedBy::Here, binder.now);
         }
-    }
-
-    /// Is the queue filled to no more than the configured part of each of its bounds?
-    fn is_at_low_water(&self, binder: &Binder<'_>, pool: PoolIndex, index: QueueIndex) -> bool {
-        let Some(cell) = binder.board.queue(index) else { return false };
-        let percent = u64::from(binder.fleet.flow.rejection.low_water_percent);
-        let low = |held: u64, max: u64| {
-            max == 0 || held.saturating_mul(100) <= max.saturating_mul(percent)
-        };
-        let bounds = bounds(binder, pool, index);
-        let waiting = u64::try_from(self.line.len()).unwrap_or(u64::MAX);
-        // Those with a verdict under way are in the sums of bytes and tokens; while anybody waits there is a next look.
-        low(waiting, u64::from(bounds.depth_max).max(1))
-            && low(cell.waiting_bytes(), bounds.bytes_max.max(1))
-            && low(cell.waiting_tokens(), bounds.tokens_max)
     }
 }
 

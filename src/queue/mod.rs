@@ -4,6 +4,7 @@
 //! somebody joins, or at the moment that [`Home::look_again_at`] names.
 
 mod bounds;
+mod closed;
 mod desk;
 mod enter;
 mod flows;
@@ -13,6 +14,7 @@ mod outbox;
 mod pair;
 mod waiter;
 
+pub use closed::is_closed;
 pub use desk::{Desk, NoSeat};
 pub use enter::{Applicant, Entry, Turned, enter};
 pub use home::{Home, HomeTurn};

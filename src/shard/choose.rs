@@ -16,7 +16,9 @@ use crate::dispatch::SendPlan;
 use crate::index::Overlap;
 use crate::mailbox::{Ticket, Waiter};
 use crate::parse::{ApiRequest, Endpoint, Refusal};
-use crate::queue::{Applicant, Entry, PairEntry, Turned, enter, enter_pair, enter_prefill};
+use crate::queue::{
+    Applicant, Entry, PairEntry, Turned, enter, enter_pair, enter_prefill, is_closed,
+};
 use crate::select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, Matched, NoModel, PickRequest, Route,
     output_tokens,
@@ -193,7 +195,7 @@ fn seek(
     let mut scratch = shard.scratch.borrow_mut();
     let scratch = &mut *scratch;
     let start = shard.now();
-    let entry = {
+    let (entry, closed) = {
         let mut reported = shard.reported.borrow_mut();
         reported.receive();
         let ratio = scratch.bytes_per_token(target.model_index);
@@ -227,9 +229,22 @@ fn seek(
         };
         let seat = || shard.desk.borrow_mut().open();
         let projected = |leg, ahead| shard.projected_wait(target.pool(leg), start, ahead);
-        way(&mut binder, candidates, &applicant, &seat, &projected)
+        let entry = way(&mut binder, candidates, &applicant, &seat, &projected);
+        let closed = closed(&binder, target, &entry);
+        (entry, closed)
     };
+    if let Some(pool) = closed {
+        pressure::close(shard, target.fleet, pool, start);
+    }
     found(shard, slot, target, scratch, (entry, start))
+}
+
+/// The pool in which nobody finds room now, as the request did not.
+fn closed(binder: &Binder<'_>, target: &Target<'_>, entry: &PairEntry) -> Option<PoolIndex> {
+    let PairEntry::Turned(leg, Turned::NoRoom | Turned::Full(_)) = *entry else { return None };
+    // Without a queue a decode rank is not taken for want of a prefill rank.
+    let beside = target.model.prefill_pool.filter(|_| leg == Leg::Decode);
+    [Some(target.pool(leg)), beside].into_iter().flatten().find(|&pool| is_closed(binder, pool))
 }
 
 fn found(
@@ -257,7 +272,7 @@ fn found(
         // the request is routed again.
         PairEntry::Turned(Leg::Prefill, Turned::NoWorker) => Ok(Found::Again(None)),
         PairEntry::Turned(leg, turned) => {
-            Err(pressure::turned(shard, target, target.pool(leg), turned, start))
+            Err(pressure::turned(shard, target.fleet, target.pool(leg), turned))
         }
     }
 }

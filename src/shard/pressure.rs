@@ -1,7 +1,6 @@
 //! Back pressure as a client hears it: what is refused before its body is read, what a full queue answers, and when to come
 //! back.
 
-use super::choose::Target;
 use super::outcome::{self, Failed};
 use super::request::Stop;
 use super::state::Shard;
@@ -99,15 +98,21 @@ fn window(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSince
         .with_retry_after(after.unwrap_or_else(|| Duration::from_nanos(left)))
 }
 
-/// What a request hears that finds neither a rank nor a queue; and the window that this opens.
+/// Opens the rejection window of a pool that is closed to whoever comes.
+pub(super) fn close(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
+    let length = fleet.flow.rejection_window;
+    if !length.is_zero() {
+        shard.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
+    }
+}
+
+/// What a request hears that finds neither a rank nor a queue.
 pub(super) fn turned(
     shard: &Shard,
-    target: &Target<'_>,
+    fleet: &FleetSnapshot,
     pool: PoolIndex,
     turned: Turned,
-    now: NanosSinceStart,
 ) -> Refusal {
-    let fleet = target.fleet;
     let reason = match turned {
         Turned::NoWorker => {
             return outcome::no_worker("all that serve its model are down, or failed it");
@@ -117,12 +122,6 @@ pub(super) fn turned(
         Turned::Full(QueueFull::Demand) => Reason::RejectedDemand,
         Turned::TooLate { .. } => Reason::RejectedDeadline,
     };
-    let opens = matches!(turned, Turned::NoRoom | Turned::Full(_));
-    let length = fleet.flow.rejection_window;
-    // What one failed is excluded for it alone; others may find room there.
-    if opens && !length.is_zero() && target.journey.tried.is_empty() {
-        shard.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
-    }
     come_back(shard, fleet, pool, Refusal::new(reason))
 }
 

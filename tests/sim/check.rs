@@ -206,6 +206,26 @@ impl World {
         if led && !stale { Err(format!("{waiter:?} was sent on for nothing")) } else { Ok(()) }
     }
 
+    /// Nobody is refused beside a rank that has nothing to do, or a queue in which nobody waits.
+    pub(crate) fn check_closed(&self, fleet: &FleetSnapshot, pool: PoolIndex) -> Checked {
+        for &rank in &fleet.pool(pool).unwrap().ranks {
+            let load = self.board.rank(rank).unwrap();
+            let is_up = fleet.rank(rank).unwrap().1.state == WorkerState::Up;
+            if !is_up || !load.breaker_admits(self.now) || load.busy_until() > self.now {
+                continue;
+            }
+            let queue = fleet.queue_of(rank).map(|queue| self.board.queue(queue).unwrap());
+            let waiting = queue.map(|cell| cell.waiting());
+            if waiting == Some(0) {
+                return Err(format!("{pool:?} is closed, and nobody waits for {rank:?}"));
+            }
+            if waiting.is_none() && load.in_flight() + load.places_elsewhere() == 0 {
+                return Err(format!("{pool:?} is closed beside {rank:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Windows that the home has closed: what the simulator knows of them ends too.
     fn check_windows(&mut self, home: usize) {
         for pool in pools() {

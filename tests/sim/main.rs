@@ -29,6 +29,7 @@ mod shard;
 mod stage;
 mod stats;
 mod tasks;
+mod windows;
 mod world;
 
 use stats::Stats;

@@ -96,9 +96,7 @@ impl World {
             self.requests[id].hops += 1;
             return self.find_rank(id, None);
         }
-        let model = &fleet.models[self.requests[id].model.index()];
-        let pool = if leg == Leg::Prefill { model.prefill_pool.unwrap() } else { model.pool };
-        self.turned(id, fleet, turned, pool)
+        self.turned(id, fleet, turned)
     }
 
     pub(crate) fn start_pair(&mut self, id: usize, decode: Lease, prefill: Lease) -> Checked {

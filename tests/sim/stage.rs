@@ -12,6 +12,7 @@ use forebay::index::Overlaps;
 use forebay::mailbox::{Ticket, Verdict, Waiter};
 use forebay::queue::{
     Applicant, Desk, Entry, Home, HomeTurn, PairEntry, Turned, enter, enter_pair, enter_prefill,
+    is_closed,
 };
 use forebay::select::{Binder, Candidates, PickRequest, RoundRobin};
 use forebay::worker::{
@@ -47,6 +48,7 @@ pub(crate) struct Ask {
     pub(crate) movable: bool,
     pub(crate) leg: Leg,
     pub(crate) near: Option<RankIndex>,
+    pub(crate) pin: Option<DpRank>,
 }
 
 /// One that waits.
@@ -140,6 +142,7 @@ impl Stage {
             movable: true,
             leg: Leg::Whole,
             near: None,
+            pin: None,
         }
     }
 
@@ -254,7 +257,7 @@ impl Stage {
             deadline: ask.deadline,
             client_deadline: None,
             near: ask.near,
-            pin: None,
+            pin: ask.pin,
             tried: &ask.tried,
             movable: ask.movable,
         };
@@ -298,6 +301,21 @@ impl Stage {
             Entry::Turned(turned) => turned,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Is the only pool closed to whoever comes?
+    pub(crate) fn is_closed(&self) -> bool {
+        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+        let binder = Binder {
+            fleet: &self.fleet,
+            board: &self.board,
+            reports: &self.reports,
+            policy: Policy::Kv,
+            now: self.now,
+            turn: &mut turn,
+            random: &mut random,
+        };
+        is_closed(&binder, PoolIndex(0))
     }
 
     /// Its wait is over, whatever came of it.

@@ -17,6 +17,8 @@ pub(crate) struct Stats {
     pub(crate) quiet_checks: u64,
     pub(crate) opened: u64,
     pub(crate) closed_early: u64,
+    /// Refused by a full queue that was not full for others.
+    pub(crate) turned_alone: u64,
     /// Requests that were routed whole though their model has other ranks.
     pub(crate) stayed_whole: u64,
     /// Requests that no rank could take for want of a pair.
@@ -44,6 +46,7 @@ impl Stats {
         self.quiet_checks += other.quiet_checks;
         self.opened += other.opened;
         self.closed_early += other.closed_early;
+        self.turned_alone += other.turned_alone;
         self.stayed_whole += other.stayed_whole;
         self.no_pair += other.no_pair;
         self.pairs += other.pairs;
@@ -70,6 +73,7 @@ impl Stats {
             self.quiet_checks,
             self.opened,
             self.closed_early,
+            self.turned_alone,
             self.stayed_whole,
             self.no_pair,
             self.pairs,
@@ -102,7 +106,7 @@ impl std::fmt::Display for Stats {
         write!(
             f,
             "{} steps: {} bound at once, {} waited, {} granted, {} rerouted, {} grants returned, {} messages kept, \
-             {} quiet moments, windows {} opened, {} closed early; {} stayed whole, {} without a pair, {} pairs, {} whole \
+             {} quiet moments, windows {} opened, {} closed early, {} turned alone; {} stayed whole, {} without a pair, {} pairs, {} whole \
              instead, {} waited for decode, {} for prefill, {} lost a half, {} prefills failed, {} cancelled; answers {:?}",
             self.steps,
             self.bound,
@@ -114,6 +118,7 @@ impl std::fmt::Display for Stats {
             self.quiet_checks,
             self.opened,
             self.closed_early,
+            self.turned_alone,
             self.stayed_whole,
             self.no_pair,
             self.pairs,

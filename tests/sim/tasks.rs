@@ -5,11 +5,13 @@ use super::world::{Checked, Event, World};
 use forebay::account::Lease;
 use forebay::base::{NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
 use forebay::mailbox::{MeshMessage, Verdict, Waiter};
-use forebay::queue::{Applicant, Entry, Turned, enter, enter_pair, enter_prefill};
+use forebay::queue::{
+    Applicant, Entry, PairEntry, Turned, enter, enter_pair, enter_prefill, is_closed,
+};
 use forebay::select::{
     Binder, NoPair, PickRequest, Route, RouteRequest, RouteRules, WholeBecause, route,
 };
-use forebay::worker::{FleetSnapshot, Leg, OpenedBy, QueueWanted};
+use forebay::worker::{FleetSnapshot, Leg, Model, OpenedBy, QueueWanted};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -110,16 +112,22 @@ impl World {
         if let Some(decode) = held {
             let rank = decode.rank();
             let entry = enter_prefill(&mut binder, candidates, &applicant, decode, seat, of_leg);
+            self.closed = closed(&binder, applicant.model, &entry);
             return self.entered_pair(id, &fleet, entry, Some(rank));
         }
         match route(&asked, candidates, |_| request.splits) {
             Ok(Route::Whole(because)) => {
                 self.stats.stayed_whole += u64::from(because != WholeBecause::NoRoles);
                 let entry = enter(&mut binder, candidates, &applicant, seat, projected);
+                if let Entry::Turned(turned) = &entry {
+                    let entry = PairEntry::Turned(Leg::Whole, *turned);
+                    self.closed = closed(&binder, applicant.model, &entry);
+                }
                 self.entered(id, &fleet, entry)
             }
             Ok(Route::Pair) => {
                 let entry = enter_pair(&mut binder, candidates, &applicant, seat, of_leg);
+                self.closed = closed(&binder, applicant.model, &entry);
                 self.entered_pair(id, &fleet, entry, None)
             }
             Err(why) => self.no_pair(id, why),
@@ -141,10 +149,7 @@ impl World {
                 self.start(id, lease)
             }
             Entry::Wait(waiter, wanted) => self.begin_to_wait(id, fleet, waiter, wanted, None),
-            Entry::Turned(turned) => {
-                let pool = fleet.models[self.requests[id].model.index()].pool;
-                self.turned(id, fleet, turned, pool)
-            }
+            Entry::Turned(turned) => self.turned(id, fleet, turned),
         }
     }
 
@@ -169,34 +174,37 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn turned(
-        &mut self,
-        id: usize,
-        fleet: &FleetSnapshot,
-        turned: Turned,
-        pool: PoolIndex,
-    ) -> Checked {
-        let now = self.now;
-        let length = fleet.flow.rejection_window;
+    pub(crate) fn turned(&mut self, id: usize, fleet: &FleetSnapshot, turned: Turned) -> Checked {
         let answer = match turned {
             Turned::NoWorker => Answer::NoWorker,
             Turned::NoRoom => Answer::NoRoom,
             Turned::Full(_) => Answer::Full,
             Turned::TooLate { .. } => Answer::TooLate,
         };
-        let opens = matches!(turned, Turned::NoRoom | Turned::Full(_));
-        if opens && !length.is_zero() && self.requests[id].tried.is_empty() {
-            let until = now.plus(length);
-            let opened = self.board.windows().open(pool, OpenedBy::Here, now, until);
-            self.stats.opened += u64::from(opened);
-            let known = self.books.windows.entry(pool.0).or_default();
-            if opened != (*known <= now) {
-                return Err(format!("{pool:?}: opened {opened}, though open until {known:?}"));
-            }
-            *known = until.max(*known);
-        }
         self.note(|| format!("request {id}: {turned:?}"));
+        match self.closed.take() {
+            Some(pool) => self.close(fleet, pool)?,
+            None => self.stats.turned_alone += u64::from(answer == Answer::Full),
+        }
         self.answer(id, answer)
+    }
+
+    /// Opens the window of a pool that is closed to all.
+    fn close(&mut self, fleet: &FleetSnapshot, pool: PoolIndex) -> Checked {
+        let (now, length) = (self.now, fleet.flow.rejection_window);
+        self.check_closed(fleet, pool)?;
+        if length.is_zero() {
+            return Ok(());
+        }
+        let until = now.plus(length);
+        let opened = self.board.windows().open(pool, OpenedBy::Here, now, until);
+        self.stats.opened += u64::from(opened);
+        let known = self.books.windows.entry(pool.0).or_default();
+        if opened != (*known <= now) {
+            return Err(format!("{pool:?}: opened {opened}, though open until {known:?}"));
+        }
+        *known = until.max(*known);
+        Ok(())
     }
 
     fn wait(&mut self, id: usize, wait: Wait) -> Checked {
@@ -381,4 +389,15 @@ impl World {
             several => Err(format!("request {id} is answered {several:?}")),
         }
     }
+}
+
+/// As in `shard/choose.rs`.
+fn closed(binder: &Binder<'_>, model: &Model, entry: &PairEntry) -> Option<PoolIndex> {
+    let PairEntry::Turned(leg, Turned::NoRoom | Turned::Full(_)) = *entry else { return None };
+    let pools = match leg {
+        Leg::Whole => [Some(model.pool), None],
+        Leg::Decode => [Some(model.pool), model.prefill_pool],
+        Leg::Prefill => [model.prefill_pool, None],
+    };
+    pools.into_iter().flatten().find(|&pool| is_closed(binder, pool))
 }

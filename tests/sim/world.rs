@@ -7,7 +7,7 @@ use super::request::{Fate, PrefillLeg, Request, State};
 use super::shard::SimShard;
 use super::stats::Stats;
 use fastrand::Rng;
-use forebay::base::{NanosSinceStart, RankIndex};
+use forebay::base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay::mailbox::MeshMessage;
 use forebay::ring::{Bell, mesh};
 use forebay::worker::{FleetSnapshot, LoadBoard, LoadReading, LoadReport, OwnLoad};
@@ -33,6 +33,8 @@ pub(crate) struct World {
     pub(crate) requests: Vec<Request>,
     pub(crate) legs: Vec<PrefillLeg>,
     pub(crate) books: Books,
+    /// The pool that the request which is turned away found closed to all.
+    pub(crate) closed: Option<PoolIndex>,
     pub(crate) stats: Stats,
     pub(crate) trace: Option<Vec<String>>,
     events: BinaryHeap<Reverse<Timed>>,
@@ -77,6 +79,7 @@ impl World {
             (0..plan.requests).map(|_| Request::draw(&mut random, &plan, models, ranks)).collect();
         let mut world = Self {
             books: Books::new(ranks, models),
+            closed: None,
             plan,
             random,
             now: NanosSinceStart(0),

@@ -1,0 +1,78 @@
+//! When a rejection window opens, and when it closes: single cases.
+
+use super::stage::{Ask, Stage};
+use forebay::base::DpRank;
+use forebay::config::QueueMode;
+use forebay::queue::{Entry, Turned};
+use forebay::worker::{QueueFull, RoomLimits};
+
+#[test]
+fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint, QueueMode::Off] {
+        let mut stage = Stage::new(mode, &[1, 1], &[&[0, 1]]);
+        stage.flow(|flow| flow.queue.depth_max = 2);
+        let ask = stage.any();
+        let first = stage.bind(&ask);
+        assert!(!stage.is_closed(), "{mode:?}, a rank is free");
+        let _second = stage.bind(&ask);
+        let places = [(QueueMode::Pool, 2), (QueueMode::Endpoint, 4)];
+        let places = places.iter().find(|(queued, _)| *queued == mode).map_or(0, |at| at.1);
+        let waits: Vec<_> = (0..places)
+            .map(|_| {
+                assert!(!stage.is_closed(), "{mode:?}, the queue is not full");
+                stage.wait(&ask)
+            })
+            .collect();
+        assert!(matches!(stage.ask(&ask), Entry::Turned(_)));
+        assert!(stage.is_closed(), "{mode:?}");
+        // A place that comes free is for who waits.
+        drop(first);
+        assert_eq!(stage.is_closed(), mode != QueueMode::Off);
+        waits.iter().for_each(|waits| stage.settle(waits));
+        assert!(!stage.is_closed());
+    }
+}
+
+/// X wants more than anybody, and there is no room for that: others are served.
+#[test]
+fn a_request_of_its_own_size_closes_no_pool() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
+        let mut stage = Stage::new(mode, &[4], &[&[0]]);
+        let room = RoomLimits { kv_tokens_max: 95_000, ..stage.fleet.ranks[0].room };
+        stage.fleet.ranks[0].room = room;
+        stage.fleet.pools[0].kv_tokens = 100_000;
+        let ask = |tokens: u64, stage: &Stage| Ask { prompt_bytes: 4 * tokens, ..stage.any() };
+        let _running = stage.bind(&ask(22_000, &stage));
+        let large = ask(110_000, &stage);
+        assert_eq!(stage.turned(&large), Turned::Full(QueueFull::Demand));
+        assert!(!stage.is_closed(), "{mode:?}, nobody waits, and there are free places");
+        let _another = stage.bind(&ask(22_000, &stage));
+        // Behind those who wait it is the same.
+        let _waits = stage.wait(&ask(60_000, &stage));
+        assert_eq!(stage.turned(&large), Turned::Full(QueueFull::Demand));
+        stage.wait(&ask(100, &stage));
+        // The one body that no queue could hold.
+        stage.flow(|flow| flow.queue.bytes_max = 9);
+        assert_eq!(stage.turned(&ask(100, &stage)), Turned::Full(QueueFull::Bytes));
+    }
+}
+
+/// Two ranks, of which the request can have one: a data-parallel rank that it asks for, or the only one with its adapter.
+#[test]
+fn a_request_for_some_of_the_ranks_closes_no_pool() {
+    for mode in [QueueMode::Endpoint, QueueMode::Off] {
+        for is_pinned in [true, false] {
+            let what = format!("{mode:?}, pinned: {is_pinned}");
+            let mut stage = Stage::new(mode, &[1, 1], &[&[0, 1], &[1]]);
+            stage.fleet.ranks[1].dp_rank = DpRank(1);
+            stage.flow(|flow| flow.queue.depth_max = 1);
+            let pin = is_pinned.then_some(DpRank(1));
+            let picky = Ask { pin, model: u16::from(!is_pinned), ..stage.any() };
+            let _busy = stage.bind(&picky);
+            let _waits = (mode == QueueMode::Endpoint).then(|| stage.wait(&picky));
+            assert!(matches!(stage.ask(&picky), Entry::Turned(_)), "{what}");
+            assert!(!stage.is_closed(), "{what}");
+            let _free = stage.bind(&stage.any());
+        }
+    }
+}
