@@ -145,7 +145,7 @@ async fn answers_have_the_names_and_kinds_that_sglang_sends() {
 
 #[tokio::test]
 async fn errors_are_sglangs_word_for_word() {
-    let engine = start(config());
+    let engine = start(EngineConfig { header_overrides: true, ..config() });
     let generate = |room: &str| {
         let body = format!(
             r#"{{"input_ids":[5],"sampling_params":{{"max_new_tokens":1}},"bootstrap_room":{room}}}"#
@@ -209,6 +209,12 @@ async fn ranks_are_pinned_by_body_and_header() {
         assert_eq!(answer["meta_info"]["dp_rank"], rank);
     }
     assert_eq!(post(&engine, "/generate", &body(2)).await.status, 400);
+    // There no header is read.
+    let request = client().post(format!("{}/generate", engine.url())).json(&body(0));
+    let request = request.header("x-data-parallel-rank", "1");
+    let answer = answered(request.header("x-override-routed-dp-rank", "1")).await;
+    let answer: Value = serde_json::from_str(&answer.body).expect("JSON");
+    assert_eq!(answer["meta_info"]["dp_rank"], 0);
     let chat = json!({ "messages": [{ "role": "user", "content": "x" }], "max_tokens": 1 });
     for (rank, status) in [("1", 200), ("2", 400), ("x", 400)] {
         let request = client().post(format!("{}/v1/chat/completions", engine.url())).json(&chat);
@@ -216,5 +222,5 @@ async fn ranks_are_pinned_by_body_and_header() {
         assert_eq!(answer.status, status, "{rank}");
     }
     let finished: Vec<_> = engine.stats().iter().map(|rank| rank.finished_requests).collect();
-    assert_eq!(finished, [1, 3]);
+    assert_eq!(finished, [2, 3]);
 }

@@ -66,6 +66,9 @@ pub(super) struct EngineArgs {
     /// Tell --concurrency in /server_info, as vLLM does in development mode
     #[arg(long)]
     dev_mode: bool,
+    /// Believe x-override- fields, as SGLang with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1
+    #[arg(long)]
+    header_overrides: bool,
     /// Write a line for each request there: received_ns ended_ns outcome first_ns role meeting
     #[arg(long, value_name = "FILE")]
     log_times: Option<PathBuf>,
@@ -113,6 +116,7 @@ impl EngineArgs {
             queued_max: self.queued_max,
             refusal: self.refuse,
             dev_mode: self.dev_mode,
+            header_overrides: self.header_overrides,
             log_times: self.log_times,
             transfer: self.role.transfer(),
         }

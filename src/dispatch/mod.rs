@@ -5,4 +5,4 @@ mod retry;
 mod send_plan;
 
 pub use retry::RetryBudget;
-pub use send_plan::{SendPlan, request_id};
+pub use send_plan::{SendPlan, pin_in_body, request_id};

@@ -1,6 +1,8 @@
-//! What is sent to the chosen rank: its address and the fields that the router adds to the client's own.
+//! What is sent to the chosen rank: its address, and what the router adds to the client's own fields and body.
 
 use crate::base::{RankIndex, WorkerIndex};
+use crate::http1::push_decimal;
+use crate::parse::Endpoint;
 use crate::worker::{Dialect, FleetSnapshot};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,8 +29,10 @@ pub struct SendPlan {
     pub dp_rank: u32,
     /// Ranks behind the address.
     pub dp_size: u32,
-    /// Value of `X-data-parallel-rank`, when the worker has several ranks behind one address.
+    /// The rank's number again, when the worker has several ranks behind one address and has to be told.
     pub dp_rank_pin: Option<u32>,
+    /// What the worker speaks.
+    pub dialect: Dialect,
 }
 
 impl SendPlan {
@@ -37,7 +41,7 @@ impl SendPlan {
     pub fn new(fleet: &FleetSnapshot, index: RankIndex) -> Option<Self> {
         let (rank, worker) = fleet.rank(index)?;
         let several = rank.dp_size > 1;
-        // Both engines pin by the same header (vLLM since 0.11.1, SGLang since 0.5.10); others do not know it.
+        // vLLM since 0.11.1, SGLang since 0.5.10; others do not know of ranks.
         let pinned = several && worker.dialect != Dialect::Openai && rank.address == worker.address;
         Some(Self {
             rank: index,
@@ -53,8 +57,31 @@ impl SendPlan {
             dp_rank: rank.dp_rank.0,
             dp_size: rank.dp_size,
             dp_rank_pin: pinned.then_some(rank.dp_rank.0),
+            dialect: worker.dialect,
         })
     }
+
+    /// Whether a whole request to that endpoint tells the rank in its body. Both engines read the header
+    /// `X-Data-Parallel-Rank`, but not SGLang on its own `/generate` (0.5.23, `entrypoints/http_server.py`), where
+    /// `x-override-routed-dp-rank` counts only if overrides are switched on.
+    #[must_use]
+    pub fn pins_in_body(&self, endpoint: Endpoint) -> bool {
+        self.dp_rank_pin.is_some()
+            && self.dialect == Dialect::Sglang
+            && endpoint == Endpoint::Generate
+    }
+}
+
+/// Appends the beginning of a body whose first member is the rank, and returns what of the body goes behind it as it is. The
+/// body is an object without such a member: clients that send one are refused. Anything else stays whole.
+pub fn pin_in_body<'a>(body: &'a [u8], rank: u32, out: &mut Vec<u8>) -> &'a [u8] {
+    let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return body };
+    out.extend_from_slice(b"{\"routed_dp_rank\":");
+    push_decimal(u64::from(rank), out);
+    if rest.trim_ascii_start().first() != Some(&b'}') {
+        out.push(b',');
+    }
+    rest
 }
 
 /// The id of a request: the client's own if it is short and printable, else 16 hex digits.
@@ -78,6 +105,23 @@ pub fn request_id<'a>(sent: Option<&'a [u8]>, fresh: u64, buffer: &'a mut [u8; 1
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rank_is_the_first_member_of_the_body() {
+        for (body, expected) in [
+            (r#"{"text":"{"}"#, r#"{"routed_dp_rank":7,"text":"{"}"#),
+            ("\n { \"a\" : {} } ", "{\"routed_dp_rank\":7, \"a\" : {} } "),
+            ("{}", "{\"routed_dp_rank\":7}"),
+            ("{ \r\n} ", "{\"routed_dp_rank\":7 \r\n} "),
+            ("[]", "[]"),
+            ("", ""),
+        ] {
+            let mut out = Vec::new();
+            let rest = pin_in_body(body.as_bytes(), 7, &mut out);
+            out.extend_from_slice(rest);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
 
     #[test]
     fn ids_are_kept_when_sane_and_made_otherwise() {

@@ -92,6 +92,8 @@ pub struct EngineConfig {
     pub refusal: Refusal,
     /// Answer `/server_info`, as vLLM does in development mode only: there it tells its concurrency.
     pub dev_mode: bool,
+    /// Believe `x-override-` fields, as SGLang does with `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` only.
+    pub header_overrides: bool,
     /// Write a line for each request there: `received_ns ended_ns outcome first_ns role meeting`.
     pub log_times: Option<PathBuf>,
     /// How the engine meets its other half, where it has a role.
@@ -120,6 +122,7 @@ impl Default for EngineConfig {
             queued_max: None,
             refusal: Refusal::Vllm,
             dev_mode: false,
+            header_overrides: false,
             log_times: None,
             transfer: TransferSettings::default(),
         }

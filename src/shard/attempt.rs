@@ -9,8 +9,8 @@ use super::pair::{self, Paired};
 use super::state::Shard;
 use crate::account::{Count, Lease, Stage};
 use crate::base::NanosSinceStart;
-use crate::dispatch::SendPlan;
-use crate::http1::{BodyFraming, FieldKind, UpstreamHead, encode_request};
+use crate::dispatch::{SendPlan, pin_in_body};
+use crate::http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
 use crate::parse::Endpoint;
 use crate::relay::{Answer, Outbound, RelayError, Upstream, gather, relay, send};
@@ -38,7 +38,7 @@ pub(super) async fn run(
         Some(prefill) => Some(pair::begin(shard, conn, slot, &plan, prefill).await?),
         None => None,
     };
-    let result = exchange(shard, conn, slot, &plan, read_at, paired.as_mut()).await;
+    let result = exchange(shard, conn, slot, (&plan, endpoint), read_at, paired.as_mut()).await;
     let upstream = match result {
         Ok(upstream) => upstream,
         Err(error) => {
@@ -118,7 +118,7 @@ async fn exchange(
     shard: &Shard,
     conn: &mut Conn,
     slot: &mut Slot,
-    plan: &SendPlan,
+    (plan, endpoint): (&SendPlan, Endpoint),
     read_at: NanosSinceStart,
     mut paired: Option<&mut Paired<'_>>,
 ) -> Result<(Upstream, bool), RelayError> {
@@ -136,13 +136,14 @@ async fn exchange(
             }
         };
         let mut head = shard.buffers.take();
-        encode_head(slot, plan, paired.as_deref(), &mut head);
+        let begun_bytes = encode(slot, (plan, endpoint), paired.as_deref(), &mut head);
+        let body = match paired {
+            Some(_) => &slot.leg_body,
+            None => own_body(&slot.head, &slot.message),
+        };
         let outbound = Outbound {
             head,
-            body: match paired {
-                Some(_) => &slot.leg_body,
-                None => slot.message.get(slot.head.head_bytes..).unwrap_or_default(),
-            },
+            body: body.get(begun_bytes..).unwrap_or_default(),
             method: &slot.head.method,
             limits: &shard.head_limits,
         };
@@ -204,20 +205,41 @@ fn keep_if_whole(shard: &Shard, slot: &Slot, plan: &SendPlan, mut upstream: Upst
     }
 }
 
-fn encode_head(slot: &Slot, plan: &SendPlan, paired: Option<&Paired<'_>>, out: &mut Vec<u8>) {
+fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {
+    message.get(head.head_bytes..).unwrap_or_default()
+}
+
+/// Appends the head, and the beginning of the body where that is not the client's; returns how much of the body stands in it.
+fn encode(
+    slot: &Slot,
+    (plan, endpoint): (&SendPlan, Endpoint),
+    paired: Option<&Paired<'_>>,
+    out: &mut Vec<u8>,
+) -> usize {
+    let (mut in_header, mut start) = (plan.dp_rank_pin, Vec::new());
+    let (whole, rest) = match paired {
+        Some(paired) => {
+            in_header = in_header.filter(|_| !paired.is_pinned_in_body);
+            (&slot.leg_body[..], &slot.leg_body[..])
+        }
+        None => {
+            let body = own_body(&slot.head, &slot.message);
+            match in_header.take_if(|_| plan.pins_in_body(endpoint)) {
+                Some(rank) => (body, pin_in_body(body, rank, &mut start)),
+                None => (body, body),
+            }
+        }
+    };
     let mut digits = [0; 10];
-    let pinned =
-        plan.dp_rank_pin.filter(|_| !paired.is_some_and(|paired| paired.is_pinned_in_body));
-    let pin = pinned.map(|rank| ("x-data-parallel-rank", decimal(rank, &mut digits)));
+    let pin = in_header.map(|rank| ("x-data-parallel-rank", decimal(rank, &mut digits)));
     // The head that the client has promises a body as it is. A pair's answer is read before the client has any of it.
     let is_plain = paired.is_some() || slot.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let head = UpstreamHead {
         authority: &plan.authority,
-        content_length: match (slot.head.body, paired) {
-            (BodyFraming::None, _) => None,
-            (_, Some(_)) => u64::try_from(slot.leg_body.len()).ok(),
-            _ => u64::try_from(slot.message.len().saturating_sub(slot.head.head_bytes)).ok(),
+        content_length: match slot.head.body {
+            BodyFraming::None => None,
+            _ => u64::try_from(start.len().saturating_add(rest.len())).ok(),
         },
         request_id: match paired {
             Some(paired) => paired.request_id(&slot.request_id),
@@ -227,6 +249,8 @@ fn encode_head(slot: &Slot, plan: &SendPlan, paired: Option<&Paired<'_>>, out: &
         extra: &[pin.unwrap_or_default(), plain.unwrap_or_default()],
     };
     encode_request(&slot.head, &slot.message, &head, out);
+    out.extend_from_slice(&start);
+    whole.len().saturating_sub(rest.len())
 }
 
 /// What is accounted while the answer passes.

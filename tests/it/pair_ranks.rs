@@ -150,6 +150,36 @@ fn a_client_may_name_the_rank() {
     }
 }
 
+/// SGLang reads no header there (0.5.23), so the body says it, whoever chose.
+#[test]
+fn a_whole_generate_says_its_rank_in_the_body() {
+    let worker = Stub::start(Pages::sglang("null").ranks(3));
+    let workers = [(&worker, "")];
+    let router = ready(pair_config(&workers, ""), &workers);
+    let bodies = [
+        (r#"{"text":"hi","stream":false}"#, r#"{"routed_dp_rank":R,"text":"hi","stream":false}"#),
+        (" \n{ }\t", "{\"routed_dp_rank\":R }\t"),
+    ];
+    for (body, expected) in bodies {
+        for named in [Some(2), Some(0), None, None, None] {
+            worker.forget();
+            let field = named.map(|rank| format!("x-data-parallel-rank: {rank}\r\n"));
+            let reply =
+                ask_with(&router, "/generate", field.as_deref().unwrap_or(""), body).reply();
+            assert_eq!(reply.status, 200, "{}", reply.text());
+            let told = worker.arrival(0);
+            let rank = number(told.text(), "routed_dp_rank").expect("a rank");
+            assert_eq!(told.text(), expected.replace('R', &rank.to_string()));
+            assert_eq!(told.fields("content-length"), [told.body.len().to_string()]);
+            assert!(told.fields("x-data-parallel-rank").is_empty(), "{}", told.head);
+            assert!(named.is_none_or(|named| named == rank));
+            let shown = format!("{}/{rank}", worker.address);
+            assert_eq!(reply.field("x-forebay-worker"), Some(&*shown));
+        }
+    }
+    idle(&router);
+}
+
 #[test]
 fn the_rank_is_told_once_also_where_there_is_only_one() {
     let worker = Stub::start(Pages::vllm());

@@ -4,7 +4,7 @@ use super::asked::{ANSWERS_MAX, Api, Asked, encode};
 use super::body::{Body, OneOrList};
 use super::error::{Failure, Shape};
 use super::flow;
-use super::rooms::Routing;
+use super::rooms::{Heard, Routing};
 use crate::engine::encode::Input;
 use crate::engine::http::EngineState;
 use axum::body::Bytes;
@@ -36,7 +36,8 @@ pub(super) async fn generate(
 
 async fn read(state: &EngineState, headers: &HeaderMap, bytes: &[u8]) -> Result<Asked, Failure> {
     let body = Body::read(bytes, Shape::Native)?;
-    let routing = Routing::read(&body, headers, state.config.ranks)?;
+    let heard = Heard { overrides: state.config.header_overrides, rank: false };
+    let routing = Routing::read(&body, headers, heard, state.config.ranks)?;
     let sampling = match body.get::<OneOrList<Sampling>>("sampling_params")? {
         None => Sampling::default(),
         Some(OneOrList::One(one)) => one,

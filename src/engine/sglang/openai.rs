@@ -4,7 +4,7 @@ use super::asked::{ANSWERS_MAX, Api, Asked, encode};
 use super::body::Body;
 use super::error::{Failure, Shape};
 use super::flow;
-use super::rooms::Routing;
+use super::rooms::{Heard, Routing};
 use crate::engine::encode::Input;
 use crate::engine::http::{EngineState, Prompt};
 use axum::body::Bytes;
@@ -94,6 +94,7 @@ fn read(
     api: Api,
     (prompts, is_batch): (Vec<Vec<u32>>, bool),
 ) -> Result<Asked, Failure> {
+    let heard = Heard { overrides: state.config.header_overrides, rank: true };
     let options: StreamOptions = body.get("stream_options")?.unwrap_or_default();
     let answers = body.get("n")?.unwrap_or(1);
     if !(1..=ANSWERS_MAX).contains(&answers) {
@@ -118,7 +119,7 @@ fn read(
         answers,
         output_tokens,
         salt: body.get("cache_salt")?.unwrap_or_default(),
-        routing: Routing::read(body, headers, state.config.ranks)?,
+        routing: Routing::read(body, headers, heard, state.config.ranks)?,
     })
 }
 

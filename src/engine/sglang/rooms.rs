@@ -5,6 +5,8 @@ use super::error::Failure;
 use crate::engine::config::EngineRole;
 use axum::http::HeaderMap;
 
+const RANK_FIELD: &str = "x-data-parallel-rank";
+
 /// A meeting point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Room {
@@ -27,6 +29,15 @@ pub(super) struct Routing {
     pub(super) prefill_dp_rank: Option<i64>,
 }
 
+/// Which fields of the head count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    /// `x-override-`: only where they are switched on.
+    pub(super) overrides: bool,
+    /// `x-data-parallel-rank`: not on `/generate`.
+    pub(super) rank: bool,
+}
+
 /// How many prompts there are and how many answers to each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
@@ -41,9 +52,13 @@ impl Routing {
     pub(super) fn read(
         body: &Body<'_>,
         headers: &HeaderMap,
+        heard: Heard,
         rank_count: u32,
     ) -> Result<Self, Failure> {
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let header = |name: &str| {
+            let is_heard = if name == RANK_FIELD { heard.rank } else { heard.overrides };
+            headers.get(name).filter(|_| is_heard).and_then(|value| value.to_str().ok())
+        };
         let number = |name: &str| -> Result<Option<i64>, Failure> {
             let Some(text) = header(name) else { return Ok(None) };
             text.trim().parse().map(Some).map_err(|error| {
@@ -52,7 +67,7 @@ impl Routing {
         };
         let single = |value: Option<i64>| value.map(|value| OneOrList::One(Some(value)));
         let text = |name| header(name).map(|text| OneOrList::One(text.to_owned()));
-        let pinned = number("x-override-routed-dp-rank")?.or(number("x-data-parallel-rank")?);
+        let pinned = number("x-override-routed-dp-rank")?.or(number(RANK_FIELD)?);
         let pinned = match pinned {
             Some(rank) => Some(rank),
             None => match one(body.integers("routed_dp_rank")?) {
@@ -172,9 +187,11 @@ mod tests {
     use super::super::error::Shape;
     use super::*;
 
+    const ALL: Heard = Heard { overrides: true, rank: true };
+
     fn routing(text: &str) -> Routing {
         let body = Body::read(text.as_bytes(), Shape::Native).expect("JSON");
-        Routing::read(&body, &HeaderMap::new(), 2).expect("reads")
+        Routing::read(&body, &HeaderMap::new(), ALL, 2).expect("reads")
     }
 
     fn ids(routing: &Routing, count: usize) -> Vec<Option<i64>> {
@@ -204,11 +221,17 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-data-parallel-rank", "1".parse().expect("value"));
         headers.insert("x-override-rid", "b".parse().expect("value"));
-        let read = Routing::read(&body, &headers, 2).expect("reads");
         let single = Spread { prompts: 1, answers: 1, is_batch: false };
-        assert_eq!((read.dp_rank, read.rid(single, 0)), (Some(1), "b".into()));
-        assert!(Routing::read(&body, &headers, 1).is_err());
+        for (heard, rank, rid) in [
+            (ALL, 1, "b"),
+            (Heard { rank: false, ..ALL }, 0, "b"),
+            (Heard { overrides: false, ..ALL }, 1, "a"),
+        ] {
+            let read = Routing::read(&body, &headers, heard, 2).expect("reads");
+            assert_eq!((read.dp_rank, read.rid(single, 0)), (Some(rank), rid.into()), "{heard:?}");
+        }
+        assert!(Routing::read(&body, &headers, ALL, 1).is_err());
         headers.insert("x-data-parallel-rank", "x".parse().expect("value"));
-        assert!(Routing::read(&body, &headers, 2).is_err());
+        assert!(Routing::read(&body, &headers, ALL, 2).is_err());
     }
 }
