@@ -21,7 +21,8 @@ pub enum AnswerForm {
 /// What prefill has for decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handed {
-    /// Nothing: the two engines have found each other by themselves.
+    /// Nothing: the two engines have found each other by themselves, or the answer was over with its one token, where older
+    /// engines hand nothing over and decode can compute it all.
     Nothing,
     /// The object for decode's `kv_transfer_params`, as it came.
     Params(Vec<u8>),
@@ -48,6 +49,8 @@ pub struct PrefillAnswer {
     kept: Vec<u8>,
     /// The body or line is longer than what is kept.
     is_cut: bool,
+    /// It came to its own end.
+    is_over: bool,
     found: Option<Vec<u8>>,
     failure: Option<HandoffError>,
 }
@@ -61,6 +64,7 @@ impl PrefillAnswer {
             is_awaited: matches!(handoff, Handoff::TwoPhase),
             kept: Vec::new(),
             is_cut: false,
+            is_over: false,
             found: None,
             failure: None,
         }
@@ -93,7 +97,7 @@ impl PrefillAnswer {
         }
         match self.found {
             Some(params) if self.is_awaited => Ok(Handed::Params(params)),
-            None if self.is_awaited => Err(HandoffError::Missing),
+            None if self.is_awaited && !self.is_over => Err(HandoffError::Missing),
             _ => Ok(Handed::Nothing),
         }
     }
@@ -151,6 +155,7 @@ impl PrefillAnswer {
         if let Some(failure) = verdict.failure {
             return Err(failure);
         }
+        self.is_over |= verdict.is_over;
         match verdict.params {
             _ if !self.is_awaited => {}
             Params::Absent => {}
@@ -226,6 +231,33 @@ mod tests {
         }
         let deep = format!(r#"{{"kv_transfer_params":{}1{}}}"#, "[".repeat(200), "]".repeat(200));
         assert_eq!(two_phase(&deep), Err(HandoffError::NotJson));
+    }
+
+    /// Older vLLM hands over nothing where the one token ends the answer (NIXL before `pull_scheduler.py`; Mooncake).
+    #[test]
+    fn an_answer_that_is_over_has_nothing_to_hand_over() {
+        for body in [
+            r#"{"choices":[{"index":0,"finish_reason":"stop"}],"kv_transfer_params":null}"#,
+            r#"{"choices":[{"finish_reason":"tool_calls"}]}"#,
+            r#"{"type":"message","stop_reason":"end_turn","content":[]}"#,
+            r#"{"stop_reason":"stop_sequence"}"#,
+            r#"{"object":"response","status":"completed","error":null}"#,
+        ] {
+            assert_eq!(two_phase(body), Ok(Handed::Nothing), "{body}");
+            let params = body.replacen('{', r#"{"kv_transfer_params":{"a":1},"#, 1);
+            let params = params.replace(r#","kv_transfer_params":null"#, "");
+            assert_eq!(two_phase(&params), Ok(Handed::Params(br#"{"a":1}"#.to_vec())), "{params}");
+        }
+        for body in [
+            r#"{"choices":[{"finish_reason":"length"}]}"#,
+            r#"{"choices":[{"finish_reason":null,"text":"stop"}],"finish_reason":"stop"}"#,
+            r#"{"stop_reason":"max_tokens","content":[{"stop_reason":"end_turn"}]}"#,
+            r#"{"status":"incomplete","output":[{"status":"completed"}]}"#,
+        ] {
+            assert_eq!(two_phase(body), Err(HandoffError::Missing), "{body}");
+        }
+        let failed = r#"{"choices":[{"finish_reason":"stop"}],"error":"no"}"#;
+        assert_eq!(two_phase(failed), engine("no"));
     }
 
     #[test]
@@ -326,8 +358,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_answer_says_the_same_at_every_cut(pick in 0_usize..6, form in any::<bool>(), flow in any::<bool>()) {
+        fn an_answer_says_the_same_at_every_cut(pick in 0_usize..7, form in any::<bool>(), flow in any::<bool>()) {
             let body = [
+                r#"{"choices":[{"finish_reason":"stop"}],"status":"completed"}"#,
                 r#"{"id":"cmpl","kv_transfer_params":{"remote_host":"h","x":"é"},"usage":{}}"#,
                 "data: {\"choices\":[]}\n\ndata: {\"kv_transfer_params\":{\"a\":[1]}}\r\n\r\ndata: [DONE]\n\n",
                 "data: {\"error\":{\"message\":\"m\"}}\n\ndata: {\"error\":\"later\"}\n\n",

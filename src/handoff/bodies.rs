@@ -96,8 +96,10 @@ impl LegBodies<'_> {
         let change = |member: &Member| vllm_change(endpoint, leg, member.named);
         let mut splice = Splice::begin(self.body, self.wanted, change, ADDED_BYTES, out);
         let limit = limit_key(endpoint);
-        if leg == Leg::Prefill && self.wanted.last(limit).is_none() {
-            splice.member(limit.key()).push(b'1');
+        let lacks = |named: &Named| leg == Leg::Prefill && self.wanted.last(*named).is_none();
+        let least = has_least(endpoint).then_some(Named::MinTokens);
+        for named in [Some(limit), least].into_iter().flatten().filter(lacks) {
+            splice.member(named.key()).push(b'1');
         }
         params(splice.member(Named::KvTransferParams.key()));
         splice.finish();
@@ -223,7 +225,8 @@ fn sglang_change(named: Named, rid: Option<Named>) -> Change {
     }
 }
 
-/// Prefill is to answer with one token, in one piece.
+/// Prefill is to answer with one token, in one piece. At least one, so that it ends at the limit: after a token that ends the
+/// answer Mooncake, and NIXL in older vLLM, hand nothing over (`request_finished` of their schedulers).
 fn vllm_change(endpoint: Endpoint, leg: Leg, named: Named) -> Change {
     let is_responses = endpoint == Endpoint::Responses;
     match (leg, named) {
@@ -233,6 +236,7 @@ fn vllm_change(endpoint: Endpoint, leg: Leg, named: Named) -> Change {
         }
         (Leg::Prefill, Named::MaxOutputTokens) if is_responses => Change::Replace(b"1"),
         (Leg::Prefill, Named::Stream) => Change::Replace(b"false"),
+        (Leg::Prefill, Named::MinTokens) if has_least(endpoint) => Change::Replace(b"1"),
         (Leg::Prefill, Named::StreamOptions | Named::MinTokens) => Change::Cut,
         _ => Change::Keep,
     }
@@ -241,4 +245,9 @@ fn vllm_change(endpoint: Endpoint, leg: Leg, named: Named) -> Change {
 /// The member that limits the answer's length.
 fn limit_key(endpoint: Endpoint) -> Named {
     if endpoint == Endpoint::Responses { Named::MaxOutputTokens } else { Named::MaxTokens }
+}
+
+/// vLLM knows `min_tokens` there (0.33); not in messages and responses.
+fn has_least(endpoint: Endpoint) -> bool {
+    matches!(endpoint, Endpoint::ChatCompletions | Endpoint::Completions)
 }

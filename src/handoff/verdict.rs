@@ -8,6 +8,9 @@
 //! | SGLang `/generate` | `meta_info.finish_reason` with `"type":"abort"`; batches are lists of these |
 //! | SGLang chat and completions | a choice with `"finish_reason":"abort"` |
 //! | `/v1/responses` | `"error"` of the response, in streams inside `"response"` |
+//!
+//! An answer that is over after its one token says so by [`OVER`] in `finish_reason` of a choice, `stop_reason` (`/v1/messages`) or
+//! `status` (`/v1/responses`).
 
 use super::error::HandoffError;
 use super::inspect::name_of;
@@ -17,12 +20,24 @@ use std::ops::Range;
 /// Of an abort that comes without a status.
 const ABORT_STATUS: u16 = 500;
 
+/// What vLLM calls an end other than the limit (0.33).
+const OVER: [&str; 6] = [
+    "\"stop\"",
+    "\"tool_calls\"",
+    "\"end_turn\"",
+    "\"stop_sequence\"",
+    "\"tool_use\"",
+    "\"completed\"",
+];
+
 /// What one value holds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub failure: Option<HandoffError>,
     /// `kv_transfer_params`; null counts as absent.
     pub params: Params,
+    /// The answer came to its own end, not to the limit of its length.
+    pub is_over: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -75,6 +90,11 @@ impl Verdict {
                 }
                 "choices" if cursor.peek() == Some(b'[') => self.choices(cursor, depth + 1)?,
                 "kv_transfer_params" if depth == 0 => self.params = params(cursor)?,
+                "stop_reason" | "status" if depth == 0 => {
+                    let start = cursor.at();
+                    cursor.skip_value(1)?;
+                    self.is_over |= OVER.contains(&cursor.slice(&(start..cursor.at())));
+                }
                 _ => cursor.skip_value(depth + 1)?,
             }
         }
@@ -134,7 +154,9 @@ impl Verdict {
                 is_abort(cursor, depth + 1)?
             } else {
                 cursor.skip_value(depth + 1)?;
-                is_reason && cursor.slice(&(start..cursor.at())) == "\"abort\""
+                let value = cursor.slice(&(start..cursor.at()));
+                self.is_over |= is_reason && OVER.contains(&value);
+                is_reason && value == "\"abort\""
             };
             if aborted {
                 self.fail(cursor, start);

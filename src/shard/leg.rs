@@ -74,16 +74,16 @@ impl<'a> Leg<'a> {
         self.ended.as_ref().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits for the end of the leg, which the other leg cannot leave before.
+    /// Waits for the end of the leg, which the other leg cannot leave before; with what it is to be sent, if there is anything.
     ///
     /// # Errors
     /// [`RelayError::PrefillFailed`], with why in [`Self::ended`]; or the client left.
-    pub(super) async fn done(&mut self, conn: &mut Conn) -> Result<Vec<u8>, RelayError> {
+    pub(super) async fn done(&mut self, conn: &mut Conn) -> Result<Option<Vec<u8>>, RelayError> {
         conn.wait_at_most(self.timeout.saturating_add(NO_WORD_MAX));
         poll_fn(|cx| {
             if let Poll::Ready(ended) = self.poll_ended(cx) {
                 return Poll::Ready(match ended {
-                    PrefillEnded::Done(params) => Ok(params.clone().unwrap_or_default()),
+                    PrefillEnded::Done(params) => Ok(params.clone()),
                     _ => Err(RelayError::PrefillFailed),
                 });
             }

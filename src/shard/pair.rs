@@ -118,7 +118,7 @@ pub(super) async fn begin<'a>(
     };
     let mut out = shard.buffers.take();
     out.clear();
-    let handed = if is_concurrent { Ok(None) } else { paired.leg.done(conn).await.map(Some) };
+    let handed = if is_concurrent { Ok(None) } else { paired.leg.done(conn).await };
     let made = handed.map(|handed| decode_body(&bodies, handed.as_deref(), &mut out));
     slot.handoff = Some(wanted);
     shard.buffers.give(std::mem::replace(&mut slot.leg_body, out));

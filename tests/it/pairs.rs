@@ -270,7 +270,7 @@ fn vllm_decodes_with_what_prefill_has_answered() {
         // One token and no stream, with the rest as it was.
         assert_eq!(
             first.text(),
-            r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_tokens":1,"seed":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}}"#
+            r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"min_tokens":1,"max_tokens":1,"seed":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}}"#
         );
         assert_eq!(second.text(), spliced(&body, &format!(r#""kv_transfer_params":{HANDED}"#)));
         let ids = first.fields("x-request-id");
@@ -292,11 +292,45 @@ fn a_prefill_leg_that_asks_for_no_length_is_told_one_token() {
     let body = r#"{"model":"m","messages":[],"max_completion_tokens":9}"#;
     assert_eq!(ask(&router, CHAT, body).reply().status, 200);
     let asked = prefill.arrival(0).json();
-    assert_eq!((&asked["max_tokens"], &asked["max_completion_tokens"]), (&1.into(), &1.into()));
+    for limit in ["max_tokens", "max_completion_tokens", "min_tokens"] {
+        assert_eq!(asked[limit], 1, "{limit}");
+    }
     assert_eq!(
         decode.arrival(0).text(),
         spliced(body, &format!(r#""kv_transfer_params":{HANDED}"#))
     );
+}
+
+/// Older engines hand over nothing where the first token ends the answer. Such a prompt is answered all the same.
+#[test]
+fn an_answer_that_ends_with_its_first_token_is_computed_by_decode() {
+    let (prefill, decode) = vllm_pair();
+    let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
+    let router = ready(pair_config(&workers, ""), &workers);
+    let cases = [
+        (CHAT, r#"{"choices":[{"finish_reason":"stop"}],"kv_transfer_params":null}"#),
+        ("/v1/messages", r#"{"stop_reason":"end_turn","content":[]}"#),
+        ("/v1/responses", r#"{"status":"completed","output":[]}"#),
+    ];
+    for (path, ended) in cases {
+        prefill.forget();
+        decode.forget();
+        prefill.always(answer(ended.as_bytes()));
+        decode.always(answer(b"{\"decode\":1}"));
+        let body = match path {
+            "/v1/responses" => r#"{"model":"m","input":"hi","max_output_tokens":9}"#,
+            _ => r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":9}"#,
+        };
+        let reply = ask(&router, path, body).reply();
+        assert_eq!((reply.status, &*reply.text()), (200, "{\"decode\":1}"), "{path}");
+        assert_eq!(decode.arrival(0).text(), body, "{path}: whole, for nothing was handed over");
+        assert_eq!((prefill.arrivals().len(), decode.arrivals().len()), (1, 1), "{path}");
+        idle(&router);
+        // An answer that was cut off by the limit should have had something for decode.
+        prefill.always(answer(br#"{"choices":[{"finish_reason":"length"}]}"#));
+        assert_eq!(ask(&router, path, body).reply().status, 502, "{path}");
+        idle(&router);
+    }
 }
 
 #[test]
@@ -399,8 +433,11 @@ fn mooncake_legs_meet_under_a_transfer_id() {
         let transfer = text(first.text(), "transfer_id").expect("an id").to_owned();
         assert!(transfer.starts_with("xfer-"), "{transfer}");
         let expected = |params: &str| {
-            let limit = if params.starts_with("\"do_remote_decode\":true") { "1" } else { "70" };
-            let body = body.replace("70", limit);
+            let limits = match params.starts_with("\"do_remote_decode\":true") {
+                true => r#"1,"min_tokens":1"#,
+                false => "70",
+            };
+            let body = body.replace("70", limits);
             let params = format!(r#""kv_transfer_params":{{{params},"transfer_id":"{transfer}"}}"#);
             spliced(&body, &params)
         };
