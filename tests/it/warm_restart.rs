@@ -479,6 +479,7 @@ fn requests_are_served_while_much_is_restored() {
     let handle = router(config(&workers, &path));
     until("it listens", || std::net::TcpStream::connect(handle.listen).is_ok());
     reconnect(&mut regulars, &handle);
+    until("the worker has answered", || usable(&handle) == 1);
     regulars[0].ask("Do you serve?");
     until("it is ready", || admin(&handle, "/readyz").status == 200);
     assert!(restored(&handle) > 30_000.0);
