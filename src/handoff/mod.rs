@@ -36,6 +36,7 @@ mod shape;
 mod splice;
 mod verdict;
 mod wanted;
+mod words;
 
 pub use answer::{AnswerForm, Handed, PrefillAnswer};
 pub use bodies::{LegBodies, RankPin, decode_body, legs_request_id, prefill_body};
@@ -44,3 +45,4 @@ pub use ids::{HandoffId, RID_BYTES};
 pub use inspect::inspect;
 pub use rooms::{RoomSet, RoomShape, Rooms, RoomsWanted};
 pub use wanted::{Obstacle, Wanted};
+pub use words::{Accusation, message_of};

@@ -71,8 +71,14 @@ pub struct EngineAnswer {
 pub enum PrefillFault {
     /// The engine had no room (429, 503, 529); with its `Retry-After` in seconds.
     Busy(Option<u64>),
-    /// No answer in time.
+    /// The connection was not accepted in time.
+    ConnectTimedOut,
+    /// No answer in time. Where prefill waits for decode, either of them may be why.
     TimedOut,
+    /// The engine says that the decode leg never came: for people, in its words.
+    NoDecode(String),
+    /// The KV did not get from one to the other, by prefill's fault or not: for people, in its words.
+    Transfer(String),
     /// The connection, the answer or the engine is broken: for people, what happened.
     Broken(String),
     /// The answer lacks what the decode leg needs: a sentence for people. Another worker would hardly do better.

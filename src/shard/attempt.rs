@@ -3,6 +3,7 @@
 use super::choose::{Chosen, Predicted};
 use super::connection::{After, Slot};
 use super::early::{self, Begun};
+use super::judge;
 use super::leg::Waiting;
 use super::outcome::Failed;
 use super::pair::{self, Paired};
@@ -44,7 +45,7 @@ pub(super) async fn run(
         Err(error) => {
             // It may be prefill that is gone, with the KV. Who fails it again without that prefill is ill.
             if is_retry || !pair::may_lack_kv(paired.as_ref(), error) {
-                judge_failure(shard, &mut lease, &plan, error);
+                judge::failed(shard, &mut lease, &plan, paired.as_mut(), error);
             }
             drop(lease);
             if error == RelayError::EngineBusy {
@@ -59,7 +60,7 @@ pub(super) async fn run(
     shard.counters.answered(endpoint as usize, slot.response.status);
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no illness.
-        mark_failed(shard, &mut lease);
+        judge::mark_failed(shard, &mut lease);
     } else {
         lease.judge_success();
     }
@@ -75,41 +76,9 @@ pub(super) async fn run(
             Ok(after)
         }
         Err(error) => {
-            blame(shard, &plan, error);
+            judge::broke_off(shard, &plan, error);
             Err(pair::abandoned(shard, paired, plan.rank, error))
         }
-    }
-}
-
-/// The worker broke off in the middle of an answer.
-fn blame(shard: &Shard, plan: &SendPlan, error: RelayError) {
-    if !error.blames_worker() {
-        return;
-    }
-    if shard.config.health.enabled
-        && let Some(load) = shard.board.rank(plan.rank)
-    {
-        let breaker = &shard.config.breaker;
-        load.failed(shard.now(), breaker.failures, breaker.open);
-    }
-    shard.worker_failed(plan.worker);
-}
-
-fn judge_failure(shard: &Shard, lease: &mut Lease, plan: &SendPlan, error: RelayError) {
-    if error.blames_worker() {
-        mark_failed(shard, lease);
-        shard.worker_failed(plan.worker);
-    } else if error == RelayError::EngineBusy {
-        // It answers, so it is no illness.
-        lease.judge_success();
-    }
-}
-
-/// Tells the rank's breaker; without health checks nothing is ever marked.
-pub(super) fn mark_failed(shard: &Shard, lease: &mut Lease) {
-    if shard.config.health.enabled {
-        let breaker = &shard.config.breaker;
-        lease.judge_failure(shard.now(), breaker.failures, breaker.open);
     }
 }
 

@@ -22,6 +22,10 @@ pub(super) struct Journey {
     pub(super) pin: Option<DpRank>,
     /// Ranks that failed it.
     pub(super) tried: Vec<RankIndex>,
+    /// The last of them, if it may not be to blame: asked again when nobody else is left.
+    spared: Option<RankIndex>,
+    /// Attempts that failed.
+    pub(super) failed_count: u32,
     /// How often engines had no room for it.
     pub(super) refused_count: u32,
     /// How often a queue sent it on.
@@ -54,9 +58,26 @@ impl Journey {
             weight: wishes.weight,
             pin,
             tried: Vec::new(),
+            spared: None,
+            failed_count: 0,
             refused_count: 0,
             hop_count: 0,
         })
+    }
+
+    /// An attempt failed on that rank, and `with` another that may be well.
+    pub(super) fn failed_with(&mut self, rank: RankIndex, with: Option<RankIndex>) {
+        self.failed_count += 1;
+        self.tried.push(rank);
+        self.tried.extend(with);
+        self.spared = with;
+    }
+
+    /// Nobody is left to ask. True if there is one after all: it failed together with another.
+    pub(super) fn spare(&mut self) -> bool {
+        let Some(spared) = self.spared.take() else { return false };
+        self.tried.retain(|&tried| tried != spared);
+        true
     }
 }
 

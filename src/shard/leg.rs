@@ -8,7 +8,7 @@ use crate::mailbox::{MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket
 use crate::queue::NoSeat;
 use crate::relay::{RelayError, Watch};
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// The home ends a leg that takes too long; this much later its request stops waiting for word of it.
@@ -62,6 +62,12 @@ impl<'a> Leg<'a> {
     /// How it ended, as far as that is known.
     pub(super) const fn ended(&self) -> Option<&PrefillEnded> {
         self.ended.as_ref()
+    }
+
+    /// The same, and what has come since it was last looked at.
+    pub(super) fn look(&mut self) -> Option<&PrefillEnded> {
+        let _ = self.poll_ended(&Context::from_waker(Waker::noop()));
+        self.ended()
     }
 
     fn poll_ended(&mut self, cx: &Context<'_>) -> Poll<&PrefillEnded> {

@@ -13,6 +13,7 @@ mod drain;
 mod early;
 mod inbox;
 mod journey;
+mod judge;
 mod leg;
 mod matching;
 mod models;

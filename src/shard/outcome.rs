@@ -17,6 +17,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(super) struct Failed {
     /// Whose fault it is, as far as it is a worker's.
     pub(super) rank: RankIndex,
+    /// The other one of the pair, where the two failed together: the next attempt does without both, if it can.
+    pub(super) with: Option<RankIndex>,
     pub(super) error: RelayError,
     /// For people, where the error alone says too little.
     pub(super) why: Option<String>,
@@ -26,7 +28,7 @@ pub(super) struct Failed {
 
 impl Failed {
     pub(super) const fn of(rank: RankIndex, error: RelayError) -> Self {
-        Self { rank, error, why: None, answer: None }
+        Self { rank, with: None, error, why: None, answer: None }
     }
 }
 

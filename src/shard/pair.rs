@@ -5,22 +5,26 @@ use super::abort;
 use super::attempt::has_no_room;
 use super::choose::{Predicted, Prefilling};
 use super::connection::Slot;
+use super::judge::{Fault, Known, LegEnd};
 use super::leg::{Leg, Waiting};
 use super::outcome::Failed;
 use super::state::Shard;
-use crate::base::RankIndex;
+use crate::base::{RankIndex, WorkerIndex};
 use crate::dispatch::SendPlan;
 use crate::handoff::{
-    AnswerForm, HandoffError, HandoffId, LegBodies, PrefillAnswer, RankPin, Wanted, decode_body,
-    legs_request_id, prefill_body,
+    Accusation, AnswerForm, HandoffError, HandoffId, LegBodies, PrefillAnswer, RankPin, Wanted,
+    decode_body, legs_request_id, message_of, prefill_body,
 };
 use crate::http1::{ResponseHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
 use crate::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
-use crate::relay::{RelayError, Upstream, first_bytes};
+use crate::relay::{RelayError, Upstream, first_bytes, gather};
 use crate::worker::{FleetSnapshot, Handoff};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Longest wait for more of what an engine says when it fails.
+const WORDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A pair's request on its way.
 pub(super) struct Paired<'a> {
@@ -30,6 +34,8 @@ pub(super) struct Paired<'a> {
     pub(super) abort: Option<AbortCall>,
     /// Name of the prefill rank, for the client.
     pub(super) shown_as: Arc<str>,
+    /// The prefill rank's worker.
+    pub(super) worker: WorkerIndex,
     /// What the prefill rank is expected to find in its cache.
     pub(super) predicted: Option<Predicted>,
     /// How the KV gets from one to the other.
@@ -42,6 +48,21 @@ pub(super) struct Paired<'a> {
     pub(super) is_pinned_in_body: bool,
     /// The decode engine wants nothing of the request.
     pub(super) is_refused: bool,
+    /// What the decode engine said of the prefill leg when it failed, and its words.
+    accused: Option<(Accusation, String)>,
+}
+
+impl Paired<'_> {
+    /// What is known of it, now that the decode leg has ended so.
+    pub(super) fn known(&mut self, error: RelayError) -> Known<'_> {
+        Known {
+            error,
+            accusation: self.accused.as_ref().map(|(accusation, _)| *accusation),
+            leg: LegEnd::from(self.leg.look()),
+            is_concurrent: self.is_concurrent,
+            prefill_waits: self.handoff.prefill_waits_for_decode(),
+        }
+    }
 }
 
 impl Paired<'_> {
@@ -91,12 +112,12 @@ pub(super) async fn begin<'a>(
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
     let request = prefill_request(slot, &prefill.plan, &bodies);
     let is_concurrent = !matches!(handoff, Handoff::TwoPhase);
-    let shown_as = Arc::clone(&prefill.plan.shown_as);
+    let (shown_as, worker) = (Arc::clone(&prefill.plan.shown_as), prefill.plan.worker);
     let leg = Leg::post(shard, |ticket| {
         Box::new(PrefillLeg {
             ticket,
             lease: prefill.lease,
-            worker: prefill.plan.worker,
+            worker,
             address: prefill.plan.address,
             request,
             handoff: handoff.clone(),
@@ -109,12 +130,14 @@ pub(super) async fn begin<'a>(
         leg,
         abort: abort_decode,
         shown_as,
+        worker,
         predicted: prefill.predicted,
         handoff: handoff.clone(),
         id,
         is_concurrent,
         is_pinned_in_body: decode_pin.in_body,
         is_refused: false,
+        accused: None,
     };
     let mut out = shard.buffers.take();
     out.clear();
@@ -124,7 +147,7 @@ pub(super) async fn begin<'a>(
     shard.buffers.give(std::mem::replace(&mut slot.leg_body, out));
     match made {
         Ok(()) => Ok(paired),
-        Err(RelayError::PrefillFailed) => Err(blamed(&paired.leg)),
+        Err(RelayError::PrefillFailed) => Err(blamed(&paired.leg, decode.rank)),
         Err(error) => Err(Failed::of(paired.leg.rank(), error)),
     }
 }
@@ -147,6 +170,12 @@ pub(super) async fn first(
     paired: &mut Paired<'_>,
 ) -> Result<(), RelayError> {
     if response.status >= 500 {
+        if matches!(paired.handoff, Handoff::Bootstrap(_)) {
+            let mut watch = Waiting { conn, leg: Some(&mut paired.leg) };
+            let body = gather(&mut watch, upstream, response, WORDS_WAIT_MAX).await?.body;
+            let accusation = Accusation::in_words(&paired.handoff, &body);
+            paired.accused = accusation.map(|accusation| (accusation, message_of(&body)));
+        }
         return Err(RelayError::EngineFailed);
     }
     if !(200..300).contains(&response.status) {
@@ -162,14 +191,18 @@ pub(super) async fn first(
     }
     // SGLang says in the stream that the KV did not come.
     match PrefillAnswer::new(&paired.handoff, AnswerForm::Events).feed(&body) {
-        Err(HandoffError::Engine { status, .. }) => match status {
+        Err(HandoffError::Engine { status, message }) => match status {
             // SGLang's `/generate` gives no status for what is wrong with a request.
             None | Some(400..=428 | 430..=499) => {
                 paired.is_refused = true;
                 Ok(())
             }
             Some(status) if has_no_room(status) => Err(RelayError::EngineBusy),
-            Some(_) => Err(RelayError::EngineFailed),
+            Some(_) => {
+                let accusation = Accusation::in_words(&paired.handoff, message.as_bytes());
+                paired.accused = accusation.map(|accusation| (accusation, message));
+                Err(RelayError::EngineFailed)
+            }
         },
         _ => Ok(()),
     }
@@ -194,7 +227,18 @@ pub(super) fn abandoned(
         abort::tell(shard, call);
     }
     if error == RelayError::PrefillFailed {
-        return blamed(&paired.leg);
+        return blamed(&paired.leg, decode);
+    }
+    let by_prefill = paired.known(error).fault() == Fault::Prefill;
+    if let Some((_, words)) = paired.accused.take() {
+        let prefill = paired.leg.rank();
+        let (rank, with) = if by_prefill { (prefill, decode) } else { (decode, prefill) };
+        let why = if by_prefill {
+            format!("the decode worker that should use its KV has waited in vain: {words}")
+        } else {
+            words
+        };
+        return Failed { with: Some(with), why: Some(why), ..Failed::of(rank, error) };
     }
     if may_lack_kv(Some(&paired), error) {
         // Elsewhere means: with the KV of another, or without. The same decode rank may be asked.
@@ -212,7 +256,7 @@ pub(super) fn may_lack_kv(paired: Option<&Paired<'_>>, error: RelayError) -> boo
 }
 
 /// The prefill leg ended the request.
-fn blamed(leg: &Leg<'_>) -> Failed {
+fn blamed(leg: &Leg<'_>, decode: RankIndex) -> Failed {
     let rank = leg.rank();
     let failed =
         |error, why: Option<&String>| Failed { why: why.cloned(), ..Failed::of(rank, error) };
@@ -222,7 +266,17 @@ fn blamed(leg: &Leg<'_>) -> Failed {
         }
         Some(PrefillEnded::Failed(fault)) => match fault {
             PrefillFault::Busy(_) => failed(RelayError::EngineBusy, None),
+            PrefillFault::ConnectTimedOut => failed(RelayError::ConnectTimedOut, None),
             PrefillFault::TimedOut => failed(RelayError::FirstByteTimedOut, None),
+            PrefillFault::NoDecode(words) => {
+                let why = format!("it has not come for the KV of its prefill worker: {words}");
+                let failed = Failed::of(decode, RelayError::PrefillFailed);
+                Failed { with: Some(rank), why: Some(why), ..failed }
+            }
+            PrefillFault::Transfer(words) => {
+                let failed = failed(RelayError::PrefillFailed, Some(words));
+                Failed { with: Some(decode), ..failed }
+            }
             PrefillFault::Broken(why) => failed(RelayError::PrefillFailed, Some(why)),
             PrefillFault::NoHandoff(why) => failed(RelayError::NoHandoff, Some(why)),
             PrefillFault::Cancelled => failed(RelayError::PrefillFailed, None),

@@ -2,15 +2,17 @@
 //! What comes of one goes back to the shard that has the request.
 
 use super::abort;
-use super::attempt::{has_no_room, mark_failed, seconds};
+use super::attempt::{has_no_room, seconds};
+use super::judge::mark_failed;
 use super::signal::Signal;
 use super::state::Shard;
 use crate::account::{Count, Stage};
-use crate::handoff::{AnswerForm, Handed, HandoffError, PrefillAnswer};
+use crate::handoff::{Accusation, AnswerForm, Handed, HandoffError, PrefillAnswer, message_of};
 use crate::http1::{FieldKind, Method, ResponseHead};
 use crate::ingress::Deadline;
 use crate::mailbox::{EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket};
 use crate::relay::{Outbound, RelayError, Upstream, Watch, drain, gather, send};
+use crate::worker::Handoff;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -107,12 +109,21 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
 
 fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
     match ended {
-        PrefillEnded::Failed(PrefillFault::Broken(_) | PrefillFault::TimedOut) => {
+        // Who has the request judges: it knows of the other leg.
+        PrefillEnded::Failed(PrefillFault::TimedOut) if leg.handoff.prefill_waits_for_decode() => {}
+        PrefillEnded::Failed(
+            PrefillFault::NoDecode(_) | PrefillFault::Transfer(_) | PrefillFault::Cancelled,
+        ) => {}
+        PrefillEnded::Failed(
+            PrefillFault::Broken(_) | PrefillFault::ConnectTimedOut | PrefillFault::TimedOut,
+        ) => {
             mark_failed(shard, &mut leg.lease);
             shard.worker_failed(leg.worker);
         }
-        PrefillEnded::Failed(PrefillFault::Cancelled) => {}
-        _ => leg.lease.judge_success(),
+        PrefillEnded::Done(_) | PrefillEnded::Refused(_) => leg.lease.judge_success(),
+        PrefillEnded::Failed(PrefillFault::Busy(_) | PrefillFault::NoHandoff(_)) => {
+            leg.lease.judge_success();
+        }
     }
 }
 
@@ -172,7 +183,13 @@ async fn answered(
         return Ok(match status {
             status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy(after)),
             400..=499 => PrefillEnded::Refused(EngineAnswer { status, body: gathered.body }),
-            _ => PrefillEnded::Failed(PrefillFault::Broken(format!("it answered {status}"))),
+            _ => {
+                let words = Accusation::in_words(&leg.handoff, &gathered.body);
+                PrefillEnded::Failed(match words {
+                    Some(accusation) => accused(accusation, message_of(&gathered.body)),
+                    None => PrefillFault::Broken(format!("it answered {status}")),
+                })
+            }
         });
     }
     let form = if response.event_stream { AnswerForm::Events } else { AnswerForm::Json };
@@ -186,7 +203,7 @@ async fn answered(
     });
     let drained = drained.await;
     if let Some(wrong) = wrong {
-        return Ok(wrong_answer(&wrong));
+        return Ok(wrong_answer(&leg.handoff, &wrong));
     }
     if drained? && sent {
         shard.upstreams.borrow_mut().put(leg.address, upstream, shard.now());
@@ -194,12 +211,12 @@ async fn answered(
     Ok(match answer.finish() {
         Ok(Handed::Nothing) => PrefillEnded::Done(None),
         Ok(Handed::Params(params)) => PrefillEnded::Done(Some(params)),
-        Err(wrong) => wrong_answer(&wrong),
+        Err(wrong) => wrong_answer(&leg.handoff, &wrong),
     })
 }
 
 /// An engine that streams says 200 before it has looked at the request: a fault of the request is one in a stream as well.
-fn wrong_answer(wrong: &HandoffError) -> PrefillEnded {
+fn wrong_answer(handoff: &Handoff, wrong: &HandoffError) -> PrefillEnded {
     if let Some((status, body)) = wrong.refusal() {
         return PrefillEnded::Refused(EngineAnswer { status, body });
     }
@@ -207,18 +224,30 @@ fn wrong_answer(wrong: &HandoffError) -> PrefillEnded {
         HandoffError::Engine { status: Some(status), .. } if has_no_room(*status) => {
             PrefillFault::Busy(None)
         }
-        HandoffError::Engine { status: Some(_), message } => PrefillFault::Broken(message.clone()),
+        HandoffError::Engine { status: Some(_), message } => {
+            match Accusation::in_words(handoff, message.as_bytes()) {
+                Some(accusation) => accused(accusation, message.clone()),
+                None => PrefillFault::Broken(message.clone()),
+            }
+        }
         // SGLang's `/generate` gives no status for what is wrong with a request.
         wrong => PrefillFault::NoHandoff(wrong.to_string()),
     })
 }
 
+/// It failed for want of the other leg.
+fn accused(accusation: Accusation, words: String) -> PrefillFault {
+    match accusation {
+        Accusation::Missing => PrefillFault::NoDecode(words),
+        Accusation::Transfer => PrefillFault::Transfer(words),
+    }
+}
+
 fn fault(error: RelayError) -> PrefillFault {
     match error {
         RelayError::Cancelled => PrefillFault::Cancelled,
-        RelayError::FirstByteTimedOut | RelayError::ConnectTimedOut | RelayError::StreamIdle => {
-            PrefillFault::TimedOut
-        }
+        RelayError::ConnectTimedOut => PrefillFault::ConnectTimedOut,
+        RelayError::FirstByteTimedOut | RelayError::StreamIdle => PrefillFault::TimedOut,
         error => PrefillFault::Broken(error.describe().into()),
     }
 }

@@ -133,6 +133,9 @@ async fn stages(
             }
             // When no other worker is left, the client hears what the last one did.
             Err(Stop::Refused(refusal)) => {
+                if journey.spare() {
+                    continue;
+                }
                 return Err(failed.take().unwrap_or(Stop::Refused(refusal)));
             }
             Err(stop) => return Err(stop),
@@ -159,16 +162,16 @@ enum Next {
     /// The engine had no room: no failure; the rank is left alone for a moment.
     Refused,
     /// Another worker is asked. If there is none, this is how the request ends.
-    Retry(RankIndex, Stop),
+    Retry { rank: RankIndex, with: Option<RankIndex>, stop: Stop },
 }
 
 impl Next {
     fn note(self, journey: &mut Journey, failed: &mut Option<Stop>) {
         match self {
             Self::Refused => journey.refused_count += 1,
-            Self::Retry(rank, stop) => {
+            Self::Retry { rank, with, stop } => {
                 *failed = Some(stop);
-                journey.tried.push(rank);
+                journey.failed_with(rank, with);
             }
         }
     }
@@ -183,8 +186,9 @@ fn goes_on(shard: &Shard, target: &Target<'_>, failed: Failed) -> Result<Next, S
     if error == RelayError::EngineBusy && journey.refused_count < REFUSALS_MAX {
         return Ok(Next::Refused);
     }
-    if may_retry(shard, error, journey.tried.len()) {
-        return Ok(Next::Retry(rank, outcome::stop(fleet, failed)));
+    if may_retry(shard, error, journey.failed_count) {
+        let with = failed.with;
+        return Ok(Next::Retry { rank, with, stop: outcome::stop(fleet, failed) });
     }
     Err(pressure::failed(shard, fleet, model.pool, failed))
 }
@@ -211,8 +215,8 @@ fn scan_body(
 }
 
 /// Another worker may be asked if nothing reached the client, attempts are left, and the retry budget allows it.
-fn may_retry(shard: &Shard, error: RelayError, retries: usize) -> bool {
-    let attempts = u32::try_from(retries).unwrap_or(u32::MAX).saturating_add(1);
+fn may_retry(shard: &Shard, error: RelayError, retries: u32) -> bool {
+    let attempts = retries.saturating_add(1);
     let may = error.may_retry()
         && attempts < shard.config.retry.attempts_max
         && shard.retry.borrow_mut().withdraw();

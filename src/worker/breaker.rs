@@ -1,10 +1,25 @@
 //! The passive breaker of one rank, as words of its cell of the load board. Closed: traffic flows. Open: none until
 //! `open_until`. Half open: one trial. Any shard writes it, whoever saw the outcome of a request.
 
-use super::RankLoad;
-use crate::base::NanosSinceStart;
+use super::{LoadBoard, RankLoad};
+use crate::base::{NanosSinceStart, RankIndex};
 use crate::ring::sync::Ordering;
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::time::Duration;
+
+impl LoadBoard {
+    /// Two ranks failed together and neither could be seen to be the cause. Who is, is told by what they do with others: the one
+    /// that has failed so more often since it last answered. `None`: that cannot be told, or not yet.
+    #[must_use]
+    pub fn doubt(&self, first: RankIndex, second: RankIndex) -> Option<RankIndex> {
+        let doubted = |rank| self.rank(rank).map(RankLoad::doubted);
+        match doubted(first)?.cmp(&doubted(second)?) {
+            Less => Some(second),
+            Equal => None,
+            Greater => Some(first),
+        }
+    }
+}
 
 impl RankLoad {
     /// May a request go there now? In half-open state exactly one caller gets `true`; its outcome decides.
@@ -29,13 +44,16 @@ impl RankLoad {
 
     /// The rank answered (any answer that is not its own failure): closed again.
     pub fn succeeded(&self) {
-        if self.failures() != 0 || self.is_open() {
+        // ordering: a hint; pairs with `doubted`.
+        if self.failures() != 0 || self.is_open() || self.doubts.load(Ordering::Relaxed) != 0 {
             // ordering: independent words, each a hint; pairs with `breaker_admits`.
             self.failures.store(0, Ordering::Relaxed);
             // ordering: as above.
             self.open_until_ns.store(0, Ordering::Relaxed);
             // ordering: as above.
             self.trial.store(0, Ordering::Relaxed);
+            // ordering: as above.
+            self.doubts.store(0, Ordering::Relaxed);
         }
     }
 
@@ -71,8 +89,42 @@ impl RankLoad {
         self.open_until_ns.load(Ordering::Relaxed) != 0
     }
 
+    /// It failed together with another rank. How often that had happened in a row before.
+    fn doubted(&self) -> u32 {
+        // ordering: a count; pairs with the store in `succeeded`.
+        self.doubts.fetch_add(1, Ordering::Relaxed)
+    }
+
     fn trial_taken(&self) -> bool {
         // ordering: a hint; `claim` decides.
         self.trial.load(Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One rank hangs. Whom its partner works with besides, tells.
+    #[test]
+    fn of_two_that_fail_together_the_one_that_works_with_others_is_well() {
+        let board = LoadBoard::new();
+        let [ill, well, other] = [RankIndex(0), RankIndex(1), RankIndex(2)];
+        let answers = |rank| board.rank(rank).unwrap().succeeded();
+        assert_eq!(board.doubt(ill, well), None);
+        assert_eq!(board.doubt(well, ill), None, "they have nobody else");
+        answers(well);
+        assert_eq!(board.doubt(ill, well), Some(ill));
+        assert_eq!(board.doubt(well, ill), Some(ill));
+        answers(well);
+        assert_eq!(board.doubt(other, ill), Some(ill), "whoever it is with");
+        assert_eq!(board.doubt(other, well), Some(other), "it has not answered since");
+        answers(ill);
+        answers(other);
+        answers(well);
+        assert_eq!(board.doubt(ill, well), None, "all is forgotten");
+        assert_eq!(board.doubt(RankIndex(u16::MAX), well), None);
+        let cell = board.rank(ill).unwrap();
+        assert_eq!((cell.failures(), cell.is_open()), (0, false), "a doubt is no failure");
     }
 }

@@ -39,6 +39,14 @@ pub enum Handoff {
     Mooncake(MooncakeSource),
 }
 
+impl Handoff {
+    /// Prefill's answer comes when decode has the KV, so a decode rank that hangs makes both legs hang.
+    #[must_use]
+    pub const fn prefill_waits_for_decode(&self) -> bool {
+        matches!(self, Self::Bootstrap(_))
+    }
+}
+
 /// Registry of an SGLang prefill worker (SGLang 0.5.23, `disaggregation/common/conn.py`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bootstrap {

@@ -45,6 +45,8 @@ pub struct RankLoad {
     pub(super) failures: AtomicU32,
     pub(super) open_until_ns: AtomicU64,
     pub(super) trial: AtomicU32,
+    /// Failures of it and another rank in a row of which either may be the cause.
+    pub(super) doubts: AtomicU32,
 }
 
 /// How much a rank may be given. In all three 0 means no limit.
@@ -179,6 +181,7 @@ impl Default for RankLoad {
             failures: AtomicU32::new(0),
             open_until_ns: AtomicU64::new(0),
             trial: AtomicU32::new(0),
+            doubts: AtomicU32::new(0),
         }
     }
 }

@@ -2,13 +2,16 @@
 //! the first failure and stay open, so a rank that was blamed gets nothing any more.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
-use crate::rig::stub::{Step, Stub, answer, stream_of};
+use crate::rig::stub::{Step, Stub, answer, reply_bytes, stream_of};
 use crate::rig::stub_pages::Pages;
-use crate::rig::{Client, Reply};
+use crate::rig::{Client, Reply, until};
 use forebay::config::Config;
 use forebay::server::ServerHandle;
 use std::time::Duration;
 
+/// Until a silent leg is given up, in the cases where one is.
+const SILENCE: Duration = Duration::from_millis(700);
+const PREFILLED: &str = "data: {\"prefill\":1}\n\n";
 const TOKENS: [&str; 2] = ["data: {\"decode\":1}\n\n", "data: [DONE]\n\n"];
 
 /// SGLang's.
@@ -46,7 +49,7 @@ impl Fleet {
             stub.forget();
         }
         for stub in &self.prefill {
-            stub.always(vec![Step::Send(stream_of(&["data: {\"prefill\":1}\n\n"]))]);
+            stub.always(vec![Step::Send(stream_of(&[PREFILLED]))]);
         }
         for stub in &self.decode {
             stub.always(vec![Step::Send(stream_of(&TOKENS))]);
@@ -78,6 +81,174 @@ fn is_decoded(reply: &Reply) -> bool {
 
 fn event(error: &str) -> String {
     format!("data: {{\"error\":{error}}}\n\n")
+}
+
+/// What SGLang 0.5.23 says.
+fn words(of: &str, why: &str) -> String {
+    let room = "KVTransferError(bootstrap_room=7)";
+    let what =
+        format!("{of} failed for request rank=0 req.rid='fb-1' with exception {room}: {why}");
+    format!("{{\"message\":\"{what}\",\"type\":\"InternalServerError\",\"code\":500}}")
+}
+
+/// The two forms in which it comes.
+fn forms(error: &str) -> [Vec<Step>; 2] {
+    let body = format!("{{\"error\":{error}}}");
+    [
+        vec![Step::Send(reply_bytes(500, "", body.as_bytes()))],
+        vec![Step::Send(stream_of(&[&event(error), "data: [DONE]\n\n"]))],
+    ]
+}
+
+/// Number of the stub whose request the router has closed.
+fn given_up(stubs: &[Stub]) -> usize {
+    let closed = |stub: &Stub| stub.arrivals().iter().any(|one| one.closed.is_some());
+    until("the router gives up the silent leg", || stubs.iter().any(closed));
+    stubs.iter().position(closed).unwrap()
+}
+
+/// Whoever waits says after its 300 s that the other one never came. It is the other one that hangs.
+#[test]
+fn a_leg_that_says_that_the_other_never_came_is_well() {
+    let by_prefill =
+        words("Prefill bootstrap", "Request 7 timed out after 300.0s in KVPoll.Bootstrapping");
+    for said in forms(&by_prefill) {
+        let fleet = Fleet::start(1, 2, |_| {});
+        let prefill = &fleet.prefill[0];
+        prefill.once(said);
+        for decode in &fleet.decode {
+            decode.always(vec![Step::Word, Step::Send(stream_of(&TOKENS))]);
+        }
+        let mut client = fleet.ask();
+        let silent = given_up(&fleet.decode);
+        fleet.decode[1 - silent].let_go();
+        let reply = client.reply();
+        assert!(is_decoded(&reply), "{}{}", reply.head, reply.text());
+        // There is no other, and it answers.
+        assert_eq!(prefill.arrivals().len(), 2);
+        assert_eq!(fleet.decode[silent].arrivals().len(), 1);
+        let served = fleet.serve(4);
+        assert_eq!((served[0], served[1 + silent], served[2 - silent]), (4, 0, 4));
+    }
+    let by_decode =
+        words("Decode transfer", "Request 7 timed out after 300.0s in KVPoll.WaitingForInput");
+    for said in forms(&by_decode) {
+        let fleet = Fleet::start(2, 1, |_| {});
+        let decode = &fleet.decode[0];
+        decode.once(said);
+        for prefill in &fleet.prefill {
+            prefill.always(vec![Step::Word, Step::Send(stream_of(&[PREFILLED]))]);
+        }
+        let reply = fleet.ask().reply();
+        assert!(is_decoded(&reply), "{}{}", reply.head, reply.text());
+        let silent = given_up(&fleet.prefill);
+        assert_eq!(decode.arrivals().len(), 2);
+        assert_eq!(fleet.prefill[silent].arrivals().len(), 1);
+        fleet.prefill[1 - silent].let_go();
+        let served = fleet.serve(4);
+        assert_eq!((served[silent], served[1 - silent], served[2]), (0, 4, 4));
+    }
+}
+
+#[test]
+fn after_a_hang_both_workers_are_left_out() {
+    let fleet = Fleet::start(2, 2, |_| {});
+    let said =
+        words("Prefill bootstrap", "Request 7 timed out after 300.0s in KVPoll.Bootstrapping");
+    let [said, _] = forms(&said);
+    until("the prefill worker that waits in vain is asked", || {
+        fleet.be_well();
+        fleet.prefill[0].always(said.clone());
+        for decode in &fleet.decode {
+            decode.always(vec![Step::Word, Step::Send(stream_of(&TOKENS))]);
+        }
+        let mut client = fleet.ask();
+        let is_hit = || !fleet.prefill[0].arrivals().is_empty();
+        until("it is sent", || is_hit() || !fleet.prefill[1].arrivals().is_empty());
+        if is_hit() {
+            let silent = given_up(&fleet.decode);
+            fleet.decode[1 - silent].let_go();
+        } else {
+            fleet.decode.iter().for_each(Stub::let_go);
+        }
+        let reply = client.reply();
+        assert!(is_decoded(&reply), "{}{}", reply.head, reply.text());
+        idle(&fleet.router);
+        is_hit()
+    });
+    for stub in fleet.stubs() {
+        assert_eq!(stub.arrivals().len(), 1, "the second pair shares nobody with the first");
+    }
+}
+
+/// The KV did not get from one to the other. Each of the two lays it to the other one.
+#[test]
+fn a_transfer_that_fails_is_laid_to_nobody() {
+    let fleet = Fleet::start(1, 1, |_| {});
+    let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+    let dead =
+        words("Prefill transfer", "Decode instance could be dead, remote session is not alive");
+    let gone =
+        words("Decode transfer", "Failed to get kvcache from prefill instance, it might be dead");
+    for (stub, other, error) in [(prefill, decode, dead), (decode, prefill, gone)] {
+        for said in forms(&error) {
+            stub.once(said);
+            other.once(vec![Step::Word]);
+            let reply = fleet.ask().reply();
+            // The same pair once more: there is no other.
+            assert!(is_decoded(&reply) || reply.status == 502, "{}{}", reply.head, reply.text());
+            assert_eq!(fleet.serve(2), [2, 2], "{error}");
+        }
+    }
+}
+
+fn silent(fleet: &Fleet) {
+    for stub in fleet.stubs() {
+        stub.always(vec![Step::Word]);
+    }
+}
+
+/// Both legs of SGLang's wait for each other: who is late first says nothing.
+#[test]
+fn two_that_hang_together_are_not_blamed() {
+    let long = Duration::from_secs(20);
+    for (prefill, decode) in [(SILENCE, SILENCE), (SILENCE, long), (long, SILENCE)] {
+        let fleet = Fleet::start(1, 1, |config| {
+            config.flow.disaggregation.prefill_timeout = Some(prefill);
+            config.timeouts.first_byte = decode;
+        });
+        silent(&fleet);
+        let reply = fleet.ask().reply();
+        assert_eq!((reply.status, reason(&reply)), (504, "upstream-timeout"), "{}", reply.text());
+        assert_eq!(fleet.serve(2), [2, 2], "{prefill:?} {decode:?}");
+    }
+}
+
+/// Its partner answers others meanwhile.
+#[test]
+fn one_that_hangs_with_everybody_is_found_out() {
+    let fleet = Fleet::start(2, 1, |config| {
+        config.flow.disaggregation.prefill_timeout = Some(SILENCE);
+    });
+    let decode = &fleet.decode[0];
+    let mut late = 0;
+    until("the rank that hangs is left alone", || {
+        fleet.be_well();
+        fleet.prefill[0].always(vec![Step::Word]);
+        decode.always(vec![Step::Word, Step::Send(stream_of(&TOKENS))]);
+        let mut client = fleet.ask();
+        decode.arrival(0);
+        until("prefill is sent", || fleet.prefill.iter().any(|stub| !stub.arrivals().is_empty()));
+        if fleet.prefill[0].arrivals().is_empty() {
+            decode.let_go();
+        }
+        let reply = client.reply();
+        assert!(is_decoded(&reply) || reply.status == 504, "{}{}", reply.head, reply.text());
+        late += usize::from(reply.status == 504);
+        idle(&fleet.router);
+        late == 2
+    });
+    assert_eq!(fleet.serve(4), [0, 4, 4]);
 }
 
 /// Engines that stream have said 200 before they look at the request.

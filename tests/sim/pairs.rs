@@ -158,6 +158,9 @@ impl World {
             self.stats.prefill_failed += 1;
             self.note(|| format!("request {id}: its prefill {fate:?}"));
             let rank = self.legs[paired.leg].rank;
+            if fate == Fate::Hangs {
+                self.doubt(rank, paired.decode.rank());
+            }
             self.let_go(Some(paired.decode));
             return self.try_again(id, rank, fate);
         }
@@ -180,6 +183,10 @@ impl World {
                 self.cancel(paired.leg);
                 paired.decode.judge_success();
             }
+            Fate::Hangs if told.is_none() => {
+                self.cancel(paired.leg);
+                self.doubt(self.legs[paired.leg].rank, rank);
+            }
             Fate::Fails | Fate::Hangs => {
                 self.cancel(paired.leg);
                 paired.decode.judge_failure(self.now, BREAKER_FAILURES, BREAKER_OPEN);
@@ -187,6 +194,13 @@ impl World {
         }
         self.let_go(Some(paired.decode));
         self.try_again(id, rank, fate)
+    }
+
+    /// The two waited for each other in vain.
+    fn doubt(&self, prefill: RankIndex, decode: RankIndex) {
+        if let Some(rank) = self.board.doubt(prefill, decode) {
+            self.board.rank(rank).unwrap().failed(self.now, BREAKER_FAILURES, BREAKER_OPEN);
+        }
     }
 
     /// Nobody wants the leg any more: its shard hears of it a moment later.
@@ -211,7 +225,9 @@ impl World {
         let Some(mut lease) = leg.lease.take_if(|_| end_at <= now) else { return };
         match fate {
             Fate::Serves | Fate::Refuses => lease.judge_success(),
-            Fate::Fails | Fate::Hangs => lease.judge_failure(now, BREAKER_FAILURES, BREAKER_OPEN),
+            Fate::Fails => lease.judge_failure(now, BREAKER_FAILURES, BREAKER_OPEN),
+            // It may have waited for decode: the request's shard judges.
+            Fate::Hangs => {}
         }
         leg.told = Some(fate);
         let rank = lease.rank();
