@@ -88,7 +88,7 @@ pub enum Count {
     AbortsFailed,
     /// Requests of a model that has prefill ranks, sent whole.
     SentWhole,
-    /// Tasks that panicked; the connection was closed. Anything but 0 is a bug.
+    /// Tasks that panicked; the connection was closed, or the shard ended. Anything but 0 is a bug.
     TasksPanicked,
     /// Response body bytes relayed.
     ResponseBytes,

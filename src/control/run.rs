@@ -29,7 +29,7 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// How often histograms are fetched, commands repeated and the end of the shards looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -67,6 +67,8 @@ struct Control {
     /// When the shards get a fleet even if some workers have not been heard of.
     first_fleet_at: NanosSinceStart,
     drain: Option<Drain>,
+    /// Shards of which it was said that they have ended by themselves.
+    lost: usize,
 }
 
 /// The parts of the setup that stay as they are.
@@ -147,6 +149,7 @@ impl Control {
             unheard,
             first_fleet_at,
             drain: None,
+            lost: 0,
         };
         control.turn(&mut probed, &mut fed, &mut asked, stop).await;
         if let Some(replicas) = &control.replicas {
@@ -354,6 +357,10 @@ impl Control {
         if listening < phases.len() {
             reasons.push(format!("{listening} of {} shards listen", phases.len()));
         }
+        let ended = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
+        if ended > 0 && self.drain.is_none() {
+            reasons.push(format!("{ended} ended by a fault, and come back only with a restart"));
+        }
         reasons.extend(self.snapshots.restoring());
         if !roles::can_serve(&self.snapshot) {
             reasons.push(roles::why_not(&self.snapshot));
@@ -387,12 +394,22 @@ impl Control {
 
     /// True when all shards have ended, or should have.
     fn drained(&mut self) -> bool {
+        let phases = self.ports.phases();
+        let lost = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
+        let ended = lost == phases.len();
         let Some(drain) = self.drain else {
-            // Shards end on their own only if their runtime failed; without any there is nothing to control.
-            return self.ports.phases().iter().all(|phase| *phase == ShardPhase::Ended);
+            // Shards end on their own only by a fault; without any there is nothing to control.
+            if lost > std::mem::replace(&mut self.lost, lost) {
+                error!(
+                    lost,
+                    shards = phases.len(),
+                    "shards have ended by a fault: their clients are cut, and who has to wait in their queues waits in \
+                     vain; restart the router"
+                );
+            }
+            return ended;
         };
         self.ports.drain(drain.deadline);
-        let ended = self.ports.phases().iter().all(|phase| *phase == ShardPhase::Ended);
         let late = self.setup.clock.now() > drain.given_up;
         if late && !ended {
             warn!("shards did not end in time: leaving without them");

@@ -436,6 +436,10 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
         shard.counters.set_phase(ShardPhase::Listening);
     }
     assert_eq!(plane.get("/readyz").0, 200);
+    plane.shards[1].counters.set_phase(ShardPhase::Ended);
+    let (status, body) = plane.get("/readyz");
+    assert!(status == 503 && body.contains("1 ended by a fault"), "{body}");
+    plane.shards[1].counters.set_phase(ShardPhase::Listening);
 
     let mut measured = StageHistograms::new();
     measured.record(Stage::Dispatch, 30_000);

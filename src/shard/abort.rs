@@ -7,6 +7,8 @@ use crate::http1::{HeadLimits, Method, ResponseHead};
 use crate::ingress::Deadline;
 use crate::mailbox::AbortCall;
 use crate::relay::{Outbound, RelayError, Upstream, Watch, send};
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -41,8 +43,11 @@ pub(super) fn tell(shard: &Shard, call: AbortCall) {
     }
     shard.aborting.set(shard.aborting.get() + 1);
     monoio::spawn(async move {
-        let told = post(&shard, &call).await;
-        let count = if told.is_ok() { Count::Aborts } else { Count::AbortsFailed };
+        let told = AssertUnwindSafe(post(&shard, &call)).catch_unwind().await;
+        if told.is_err() {
+            shard.panicked("telling an engine to abort a request panicked");
+        }
+        let count = if matches!(told, Ok(Ok(()))) { Count::Aborts } else { Count::AbortsFailed };
         shard.counters.add(count, 1);
         shard.aborting.set(shard.aborting.get().saturating_sub(1));
     });

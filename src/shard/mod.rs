@@ -31,6 +31,7 @@ mod route;
 mod run;
 mod runtime;
 mod signal;
+mod slice;
 mod state;
 mod wait;
 mod wake;

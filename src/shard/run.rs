@@ -5,9 +5,10 @@ use super::drain::Ending;
 use super::inbox::Inbox;
 use super::runtime::{self, Driver};
 use super::signal::Signal;
+use super::slice::OwnSlice;
 use super::state::{Reported, Scratch, Shard};
 use super::wake::{Sleeper, WakeSource};
-use crate::account::{Count, ShardPhase, StageHistograms};
+use crate::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
 use crate::base::Clock;
 use crate::base::limits::{HISTOGRAM_PERIOD, RANKS_MAX};
@@ -75,10 +76,18 @@ pub fn run(setup: ShardSetup) -> io::Result<()> {
     if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.core }) {
         tracing::warn!(core = setup.core, "could not pin a shard to its core; it runs unpinned");
     }
-    let counters = Arc::clone(&setup.end.counters);
-    let result = runtime::block_on(setup.driver, main(setup));
-    counters.set_phase(ShardPhase::Ended);
-    result?
+    let _end = End(Arc::clone(&setup.end.counters));
+    runtime::block_on(setup.driver, main(setup))?
+}
+
+/// Says that the shard has ended, even if a panic ends it.
+struct End(Arc<ShardCounters>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.add(Count::TasksPanicked, u64::from(std::thread::panicking()));
+        self.0.set_phase(ShardPhase::Ended);
+    }
 }
 
 async fn main(setup: ShardSetup) -> io::Result<()> {
@@ -143,8 +152,8 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         shards,
         config: setup.config,
     });
-    let slice = setup.slice;
-    let inbox = Inbox { kv, fleet, commands, mesh: mesh.receiver, bell, slice, expiring };
+    let slice = OwnSlice::new(setup.slice, expiring);
+    let inbox = Inbox { kv, fleet, commands, mesh: mesh.receiver, bell, slice };
     monoio::spawn(inbox.run(Rc::clone(&shard), sleeper));
     monoio::spawn(accept(Rc::clone(&shard), listener));
     tick(&shard, &mut histograms).await;
@@ -247,5 +256,89 @@ fn deliver(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
         && let Err(kept) = histograms.push(std::mem::take(&mut *current))
     {
         *current = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::{Lease, LeaseCost};
+    use crate::base::{NanosSinceStart, RankIndex, ShardIndex};
+    use crate::block::KeySeed;
+    use crate::index;
+    use crate::ingress;
+    use crate::mailbox::{MeshMessage, ShardCommand, Ticket, Verdict, wire};
+    use crate::shard::wake_pair;
+    use crate::worker::RoomLimits;
+    use std::time::Instant;
+
+    fn until(what: &str, mut condition: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !condition() {
+            assert!(start.elapsed() < Duration::from_secs(30), "gave up waiting: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn an_end_by_panic_is_an_end() {
+        let counters = Arc::new(ShardCounters::new());
+        let end = End(Arc::clone(&counters));
+        let panicked = std::thread::spawn(move || {
+            let _end = end;
+            panic!("as a shard that a fault ends");
+        });
+        assert!(panicked.join().is_err());
+        let count = counters.value(Count::TasksPanicked);
+        assert_eq!((counters.phase(), count), (ShardPhase::Ended, 1));
+    }
+
+    /// A lease that comes back twice stops debug builds: here in the inbox of a shard, which has to go on.
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_shard_outlives_a_panic_of_its_inbox() {
+        let driver = Driver::detect();
+        let (wakes, mut sources): (Vec<_>, Vec<_>) =
+            (0..2).map(|_| wake_pair(driver).unwrap()).unzip();
+        let (mut control, mut ends) = wire(wakes);
+        let (mut other, end) = (ends.pop().unwrap(), ends.pop().unwrap());
+        let listener = ingress::bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let (reader, mut slices) = index::index(2, KeySeed(1), 1 << 20);
+        let bells = other.bells.clone();
+        let board = Arc::new(LoadBoard::with_bells(bells.clone()));
+        let setup = ShardSetup {
+            config: Arc::new(Config::default()),
+            clock: Clock::start(),
+            core: 0,
+            driver,
+            listener,
+            end,
+            wake: sources.remove(0),
+            board: Arc::clone(&board),
+            index: reader,
+            tenant_seed: 1,
+            slice: slices.remove(0),
+        };
+        let counters = Arc::clone(&setup.end.counters);
+        let thread = std::thread::spawn(move || run(setup));
+        for panics in 1..3 {
+            let (rank, now) = (RankIndex(panics), NanosSinceStart(1));
+            let (cost, limits) = (LeaseCost::default(), RoomLimits::default());
+            let lease = Lease::try_take(&board, rank, cost, limits, now).unwrap();
+            board.rank(rank).unwrap().release(0);
+            let ticket = Ticket { shard: ShardIndex(0), seat: 9, life: 9 };
+            let verdict = Box::new(Verdict::Granted(lease));
+            let message = MeshMessage::Verdict { ticket, verdict };
+            assert!(other.mesh.sender.send(ShardIndex(0), message).is_ok());
+            bells[0].ring();
+            let count = || counters.value(Count::TasksPanicked);
+            until("it is counted", || count() == u64::from(panics));
+        }
+        other.counters.set_phase(ShardPhase::Ended);
+        let deadline = NanosSinceStart(u64::MAX);
+        control.shards[0].commands.push(ShardCommand::Drain { deadline }).unwrap();
+        bells[0].ring();
+        thread.join().unwrap().unwrap();
+        assert_eq!(counters.phase(), ShardPhase::Ended);
     }
 }

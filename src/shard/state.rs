@@ -127,6 +127,12 @@ impl Shard {
         self.clock.now()
     }
 
+    /// Counts a panic that was caught, and says what became of it.
+    pub(super) fn panicked(&self, what: &str) {
+        self.counters.add(Count::TasksPanicked, 1);
+        tracing::error!(shard = self.number.0, "{what} (this is a bug)");
+    }
+
     /// Records the time since `start` and returns the present.
     pub(super) fn time(&self, stage: Stage, start: NanosSinceStart) -> NanosSinceStart {
         let now = self.now();
@@ -148,9 +154,10 @@ impl Shard {
         }
     }
 
-    /// The shard that sends a rank's prefill legs.
+    /// The shard that sends a rank's prefill legs; this one if that one is dead.
     pub(super) fn home_of_rank(&self, rank: RankIndex) -> ShardIndex {
-        ShardIndex::try_from_index(rank.index() % self.bells.len().max(1)).unwrap_or(self.number)
+        let home = ShardIndex::try_from_index(rank.index() % self.bells.len().max(1));
+        home.filter(|&home| !self.has_ended(home)).unwrap_or(self.number)
     }
 
     /// Drops idle connections to every address of a worker.
