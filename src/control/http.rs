@@ -50,6 +50,11 @@ impl Asker {
         Self { client, base: base.trim_end_matches('/').to_owned(), api_key, timeout }
     }
 
+    /// How long it waits for each answer.
+    pub(super) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// `GET path`: the body of a 200.
     pub(super) async fn get(&self, path: &str) -> Result<String, AskError> {
         let failed = |error: reqwest::Error| AskError::Failed {

@@ -26,6 +26,7 @@ mod handover;
 mod http;
 pub mod kv_events;
 pub mod load;
+mod lookup;
 mod metrics_text;
 mod model_text;
 mod pools;

@@ -5,21 +5,20 @@ use super::described::Description;
 use super::discovery::{Subject, assume, check_health, discover};
 use super::handover::{KvSource, Registration, Registry};
 use super::http::Asker;
+use super::lookup::Lookup;
 use super::model_text::{FoundText, ModelTexts};
 use super::registry::Registrar;
 use crate::base::WorkerIndex;
 use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use crate::worker::{Dialect, WorkerState};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::join;
-use tokio::net::lookup_host;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{debug, info, warn};
 
 /// Pause after a failed description; grows by half up to [`RETRY_MAX`].
@@ -55,6 +54,8 @@ pub(super) struct Probe {
     pub(super) config: WorkerConfig,
     pub(super) engine: EngineKind,
     pub(super) url: WorkerUrl,
+    /// Where it is.
+    pub(super) name: Lookup,
     /// Ports of the same host at which other configured workers are.
     pub(super) taken_ports: Vec<u16>,
     pub(super) model_dir: Option<PathBuf>,
@@ -87,6 +88,7 @@ impl Probe {
                 config: (*worker).clone(),
                 engine: worker.engine.unwrap_or(config.engine),
                 url: url.clone(),
+                name: Lookup::new(&url.host, url.port),
                 taken_ports: beside(url),
                 model_dir: worker.model_dir.clone().or_else(|| config.model_dir.clone()),
                 health: config.health,
@@ -139,15 +141,17 @@ impl Probe {
         let asker = self.asker(self.health.timeout);
         let mut age = Duration::ZERO;
         loop {
-            // What a worker can do is known before it is said to be up.
-            let (health, ()) = join!(check_health(&asker, dialect), self.register(registrar));
-            match health {
-                Ok(()) => {
-                    if reached.good(&self.health) {
-                        self.up(reached, registrar).await;
-                    }
+            let health = async {
+                let health = check_health(&asker, dialect).await;
+                if let Err(error) = &health {
+                    self.failed(reached, &error.to_string()).await;
                 }
-                Err(error) => self.failed(reached, &error.to_string()).await,
+                health.is_ok()
+            };
+            // What a worker can do is known before it is said to be up. That it is down waits for nothing.
+            let (is_well, ()) = join!(health, self.register(registrar));
+            if is_well && reached.good(&self.health) {
+                self.up(reached, registrar).await;
             }
             self.pause(registrar).await;
             age = age.saturating_add(self.health.interval);
@@ -161,20 +165,27 @@ impl Probe {
         }
     }
 
-    /// Until the next check; a registry that is not ready is asked again sooner.
+    /// Until the next check; a registry that is not ready is asked again sooner, and never makes the pause longer.
     async fn pause(&self, registrar: &mut Option<Registrar>) {
-        let mut left = self.health.interval;
-        while registrar.as_ref().is_some_and(Registrar::waits) && left > REGISTRY_PAUSE {
+        let end = Instant::now() + self.health.interval;
+        while let Some(registrar) = registrar.as_mut().filter(|registrar| registrar.waits())
+            && Instant::now() + REGISTRY_PAUSE < end
+        {
             sleep(REGISTRY_PAUSE).await;
-            left -= REGISTRY_PAUSE;
-            self.register(registrar).await;
+            let Ok(answer) = timeout_at(end, registrar.ask()).await else { return };
+            self.registered(answer).await;
         }
-        sleep(left).await;
+        sleep_until(end).await;
     }
 
     async fn register(&self, registrar: &mut Option<Registrar>) {
         let Some(registrar) = registrar else { return };
-        if let Some(registration) = registrar.ask().await {
+        let answer = registrar.ask().await;
+        self.registered(answer).await;
+    }
+
+    async fn registered(&self, answer: Option<Registration>) {
+        if let Some(registration) = answer {
             let notice = ProbeNotice::Registered { worker: self.worker, registration };
             let _ = self.notices.send(notice).await;
         }
@@ -201,8 +212,8 @@ impl Probe {
     }
 
     async fn describe(&self, registrar: &mut Option<Registrar>) -> Result<Dialect, String> {
-        let address =
-            self.resolve().await.map_err(|error| format!("{}: {error}", self.url.host))?;
+        let address = self.name.address(self.health.timeout).await;
+        let address = address.map_err(|error| format!("{}: {error}", self.url.host))?;
         let subject = Subject {
             config: &self.config,
             engine: self.engine,
@@ -240,11 +251,6 @@ impl Probe {
         let asker = Asker::new(self.client.clone(), &base, None, self.health.timeout);
         let misses_max = self.health.unhealthy_after;
         Registrar::new(registry, asker, self.config.url.clone(), misses_max)
-    }
-
-    async fn resolve(&self) -> io::Result<SocketAddr> {
-        let mut found = lookup_host((self.url.host.as_str(), self.url.port)).await?;
-        found.next().ok_or_else(|| io::Error::other("the name has no address"))
     }
 
     fn asker(&self, timeout: Duration) -> Asker {
@@ -323,6 +329,82 @@ impl Reached {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Clock;
+    use crate::control::test_support::block_on_local;
+    use axum::Router;
+    use axum::http::{StatusCode, Uri};
+    use serde_json::json;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    /// A prefill worker that is well the first time it is asked, and then never again. The registry at its port says twice that
+    /// it is not complete, and nothing any more.
+    async fn worker_that_falls_ill() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked: [Arc<AtomicUsize>; 2] = Default::default();
+        let models = json!({ "data": [{ "id": "m", "owned_by": "sglang" }] }).to_string();
+        let info = json!({
+            "model_path": "m", "disaggregation_mode": "prefill",
+            "disaggregation_bootstrap_port": address.port(),
+        });
+        let app = Router::new().fallback(move |uri: Uri| {
+            let count = |which: usize| asked[which].fetch_add(1, Ordering::Relaxed);
+            let (status, body, silent) = match uri.path() {
+                "/v1/models" => (StatusCode::OK, models.clone(), false),
+                "/server_info" => (StatusCode::OK, info.to_string(), false),
+                "/model_info" if count(0) == 0 => (StatusCode::OK, String::new(), false),
+                "/model_info" => (StatusCode::INTERNAL_SERVER_ERROR, String::new(), false),
+                "/route" => (StatusCode::SERVICE_UNAVAILABLE, String::new(), count(1) >= 2),
+                _ => (StatusCode::NOT_FOUND, String::new(), false),
+            };
+            async move {
+                if silent {
+                    std::future::pending::<()>().await;
+                }
+                (status, body)
+            }
+        });
+        tokio::task::spawn_local(async move { axum::serve(listener, app).await });
+        address
+    }
+
+    #[test]
+    fn a_silent_registry_does_not_keep_the_health_checks_waiting() {
+        block_on_local(async {
+            let address = worker_that_falls_ill().await;
+            let worker =
+                WorkerConfig { url: format!("http://{address}"), ..WorkerConfig::default() };
+            let mut config = Config { workers: vec![worker], ..Config::default() };
+            let patience = Duration::from_secs(60);
+            config.health = HealthConfig {
+                interval: Duration::from_millis(600),
+                timeout: patience,
+                unhealthy_after: 1,
+                healthy_after: 1,
+                ..HealthConfig::default()
+            };
+            let client = reqwest::Client::builder().no_proxy().build().unwrap();
+            let (notices, mut told) = mpsc::channel(64);
+            let texts = ModelTexts::new(Clock::start());
+            for probe in Probe::all(&config, &client, &texts, &notices) {
+                tokio::task::spawn_local(probe.run());
+            }
+            let seen = async {
+                let mut states = Vec::new();
+                while !states.contains(&WorkerState::Down) {
+                    if let ProbeNotice::State { state, .. } = told.recv().await.unwrap() {
+                        states.push(state);
+                    }
+                }
+                states
+            };
+            // The registry's silence lasts four times as long.
+            let states = timeout(patience / 4, seen).await.expect("in time");
+            assert_eq!(states, [WorkerState::Up, WorkerState::Down]);
+        });
+    }
 
     #[test]
     fn thresholds_count_in_a_row() {

@@ -3,8 +3,8 @@
 
 use super::handover::{Registration, Registry};
 use super::http::Asker;
+use super::lookup::Lookup;
 use std::net::IpAddr;
-use tokio::net::lookup_host;
 use tracing::{info, warn};
 
 /// What is known of one registry, and what was said of it.
@@ -12,6 +12,8 @@ use tracing::{info, warn};
 pub(super) struct Registrar {
     registry: Registry,
     asker: Asker,
+    /// The configured name that decode workers are told.
+    name: Option<Lookup>,
     worker: String,
     /// Failed questions in a row that take a registered worker out.
     misses_max: u32,
@@ -31,7 +33,10 @@ enum Answer {
 
 impl Registrar {
     pub(super) fn new(registry: Registry, asker: Asker, worker: String, misses_max: u32) -> Self {
-        Self { registry, asker, worker, misses_max, told: None, misses: 0 }
+        let (host, port) = (&*registry.told.0, registry.told.1);
+        let is_name = registry.host_is_configured && host.parse::<IpAddr>().is_err();
+        let name = is_name.then(|| Lookup::new(host, port));
+        Self { registry, asker, name, worker, misses_max, told: None, misses: 0 }
     }
 
     /// True for the registry that this is about.
@@ -44,25 +49,18 @@ impl Registrar {
         self.told.as_ref().is_none_or(|told| told.lacks.is_some())
     }
 
-    /// Asks; what has changed since the last time, if anything.
+    /// Asks; what has changed since the last time, if anything. It may be given up: nothing is lost then.
     pub(super) async fn ask(&mut self) -> Option<Registration> {
         let answer = self.answer().await;
         self.take(answer)
     }
 
     async fn answer(&self) -> Answer {
-        let host = &*self.registry.told.0;
-        let is_name = host.parse::<IpAddr>().is_err();
-        if self.registry.host_is_configured && is_name {
-            let found = lookup_host((host, self.registry.told.1)).await;
-            let address = found.map(|mut addresses| addresses.next());
-            match address {
-                Ok(Some(_)) => {}
-                Ok(None) => return Answer::NotReady(format!("the name {host} has no address")),
-                Err(error) => {
-                    return Answer::NotReady(format!("the name {host} is not found: {error}"));
-                }
-            }
+        if let Some(name) = &self.name
+            && let Err(error) = name.address(self.asker.timeout()).await
+        {
+            let host = &*self.registry.told.0;
+            return Answer::NotReady(format!("the name {host} is not found: {error}"));
         }
         match self.asker.get(self.registry.question()).await {
             Ok(body) => Answer::Read(self.registry.read(&body)),

@@ -44,7 +44,10 @@ const AFTER_DRAIN_MAX: Duration = Duration::from_secs(5);
 /// [`ControlError`] when the runtime, a signal or the admin socket cannot be had.
 pub fn run(setup: ControlSetup) -> Result<(), ControlError> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, Control::start_and_run(setup))
+    let ran = LocalSet::new().block_on(&runtime, Control::start_and_run(setup));
+    // A resolver that does not answer must not hold up the end of the process.
+    runtime.shutdown_background();
+    ran
 }
 
 struct Control {

@@ -1,0 +1,96 @@
+//! Looks one name up, in bounded time. The system's resolver cannot be stopped: a look-up that takes longer goes on by
+//! itself, and the next question waits for that one instead of starting another.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::ready;
+use std::time::Duration;
+use tokio::net::lookup_host;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::timeout;
+
+/// One name, and the look-up under way.
+#[derive(Debug)]
+pub(super) struct Lookup {
+    host: String,
+    port: u16,
+    pending: RefCell<Option<JoinHandle<io::Result<SocketAddr>>>>,
+}
+
+impl Lookup {
+    /// `host`: a name or an address, IPv6 without brackets.
+    pub(super) fn new(host: &str, port: u16) -> Self {
+        Self { host: host.to_owned(), port, pending: RefCell::default() }
+    }
+
+    /// Its first address.
+    pub(super) async fn address(&self, within: Duration) -> io::Result<SocketAddr> {
+        self.answer_of(within, first_of).await
+    }
+
+    /// Dropping it leaves the look-up to the next call.
+    async fn answer_of<F>(
+        &self,
+        within: Duration,
+        ask: impl Fn(String, u16) -> F,
+    ) -> io::Result<SocketAddr>
+    where
+        F: Future<Output = io::Result<SocketAddr>> + 'static,
+    {
+        let answered = poll_fn(|cx| {
+            let mut pending = self.pending.borrow_mut();
+            let asked =
+                pending.get_or_insert_with(|| spawn_local(ask(self.host.clone(), self.port)));
+            let answer = ready!(Pin::new(asked).poll(cx));
+            *pending = None;
+            answer.map_err(io::Error::other).flatten().into()
+        });
+        let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "the resolver does not answer"));
+        timeout(within, answered).await.unwrap_or_else(late)
+    }
+}
+
+async fn first_of(host: String, port: u16) -> io::Result<SocketAddr> {
+    let mut found = lookup_host((host, port)).await?;
+    found.next().ok_or_else(|| io::Error::other("the name has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::test_support::block_on_local;
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use tokio::sync::Notify;
+
+    #[test]
+    fn a_resolver_that_is_silent_is_asked_once_and_waited_for_in_parts() {
+        block_on_local(async {
+            let (asked, answers) = (Rc::new(Cell::new(0)), Rc::new(Notify::new()));
+            let ask = |_, port| {
+                asked.set(asked.get() + 1);
+                let answers = Rc::clone(&answers);
+                async move {
+                    answers.notified().await;
+                    Ok(SocketAddr::from(([127, 0, 0, 1], port)))
+                }
+            };
+            let lookup = Lookup::new("name", 7);
+            for _ in 0..3 {
+                let late = lookup.answer_of(Duration::from_millis(5), ask).await;
+                assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            }
+            answers.notify_one();
+            let found = lookup.answer_of(Duration::from_secs(30), ask).await.unwrap();
+            assert_eq!((found.port(), asked.get()), (7, 1));
+            answers.notify_one();
+            lookup.answer_of(Duration::from_secs(30), ask).await.unwrap();
+            assert_eq!(asked.get(), 2, "names move: the next question is a new one");
+            let own = Lookup::new("::1", 9).address(Duration::from_secs(30)).await.unwrap();
+            assert!(own.is_ipv6());
+        });
+    }
+}
