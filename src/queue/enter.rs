@@ -108,8 +108,24 @@ pub fn enter(
         Ok((queue, wanted)) => {
             Entry::Wait(Box::new(waiter(binder, applicant, queue, seat())), wanted)
         }
+        Err(turned @ Turned::Full(_)) => {
+            bind_beside(binder, candidates, applicant).map_or(Entry::Turned(turned), Entry::Bound)
+        }
         Err(turned) => Entry::Turned(turned),
     }
+}
+
+/// No place to wait is left. That may be for those who can only go elsewhere: a rank for which none of them waits is free
+/// for who comes.
+fn bind_beside(
+    binder: &mut Binder<'_>,
+    candidates: &mut Candidates,
+    applicant: &Applicant<'_>,
+) -> Option<Lease> {
+    let (fleet, board, now) = (binder.fleet, binder.board, binder.now);
+    candidates.collect(fleet, applicant.model, board, applicant.seeking(), now).ok()?;
+    candidates.retain(|rank| !binder.is_awaited(rank));
+    binder.bind(&applicant.request, applicant.output_tokens, candidates)
 }
 
 /// Finds a queue with room and counts the request into it.

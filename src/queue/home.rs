@@ -159,6 +159,7 @@ impl Queue {
             placed
         });
         self.turn_away_stale(binder, verdicts);
+        self.tell_spare(binder, index, &scratch.awaited);
         if held_up && is_held_by_time(binder, index) {
             self.recheck_at = self.recheck_at.min(now.plus(QUEUE_RECHECK));
         }
@@ -181,6 +182,19 @@ impl Queue {
         }
         if let Some(oldest) = self.line.oldest_movable() {
             self.recheck_at = self.recheck_at.min(oldest.plus(queue.stale_after));
+        }
+    }
+
+    /// Who comes and finds the queue full may have what nobody here can use.
+    fn tell_spare(&self, binder: &Binder<'_>, index: QueueIndex, awaited: &[bool]) {
+        let mode = binder.fleet.flow.queue.mode;
+        let pool = binder.fleet.pool(PoolIndex(index.0)).filter(|_| mode == QueueMode::Pool);
+        let own = (mode == QueueMode::Endpoint).then_some(RankIndex(index.0));
+        let ranks = pool.map_or(&[][..], |pool| &pool.ranks).iter().copied().chain(own);
+        for rank in ranks {
+            if let Some(load) = binder.board.rank(rank) {
+                load.set_spare(self.line.is_empty() || !is_awaited(awaited, rank));
+            }
         }
     }
 

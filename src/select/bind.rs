@@ -7,7 +7,7 @@ use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin};
 use crate::account::{Lease, LeaseCost};
 use crate::base::{NanosSinceStart, RankIndex};
 use crate::config::QueueMode;
-use crate::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, Role, RoomLimits};
+use crate::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, RankLoad, Role, RoomLimits};
 use std::sync::Arc;
 
 /// Output tokens expected of a request that does not say.
@@ -199,6 +199,14 @@ impl Binder<'_> {
     pub fn is_waited_for(&self, rank: RankIndex) -> bool {
         let queue = self.fleet.queue_of(rank).and_then(|queue| self.board.queue(queue));
         queue.is_some_and(|cell| cell.waiting() > 0)
+    }
+
+    /// Does anybody wait who could use room on the rank? One queue leads to all ranks of a pool, also where those who wait
+    /// can only go to some of them.
+    #[must_use]
+    pub fn is_awaited(&self, rank: RankIndex) -> bool {
+        let is_spare = self.board.rank(rank).is_some_and(RankLoad::is_spare);
+        !is_spare && self.is_waited_for(rank)
     }
 
     /// May the rank take the request, as far as one can see? Taking the lease decides.

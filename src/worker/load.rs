@@ -6,7 +6,7 @@ use super::{QueueCell, Windows};
 use crate::base::limits::{POOLS_MAX, RANKS_MAX};
 use crate::base::{NanosSinceStart, QueueIndex, RankIndex};
 use crate::ring::Bell;
-use crate::ring::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 
@@ -42,6 +42,8 @@ pub struct RankLoad {
     busy_until_ns: AtomicU64,
     /// Whose waiters are told when there is room. Written by the control plane.
     queue: AtomicU32,
+    /// Nobody in that queue has a use for room here. Written by the queue's home.
+    spare: AtomicBool,
     pub(super) failures: AtomicU32,
     pub(super) open_until_ns: AtomicU64,
     pub(super) trial: AtomicU32,
@@ -178,6 +180,7 @@ impl Default for RankLoad {
             elsewhere: AtomicU64::new(0),
             busy_until_ns: AtomicU64::new(0),
             queue: AtomicU32::new(NO_QUEUE),
+            spare: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             open_until_ns: AtomicU64::new(0),
             trial: AtomicU32::new(0),
@@ -307,6 +310,22 @@ impl RankLoad {
     fn queue(&self) -> Option<QueueIndex> {
         // ordering: Acquire; pairs with the Release in `set_queue`.
         u16::try_from(self.queue.load(Ordering::Acquire)).ok().map(QueueIndex)
+    }
+
+    /// Is what room there is of no use to anybody in the rank's queue, as its home saw it at its last look? A queue leads to
+    /// several ranks, and some of those who wait can use only some of them.
+    #[must_use]
+    pub fn is_spare(&self) -> bool {
+        // ordering: a hint, as old as the home's last look; pairs with nothing.
+        self.spare.load(Ordering::Relaxed)
+    }
+
+    /// Says so. Only the home of its queue calls it.
+    pub fn set_spare(&self, spare: bool) {
+        if self.is_spare() != spare {
+            // ordering: as in `is_spare`.
+            self.spare.store(spare, Ordering::Relaxed);
+        }
     }
 
     /// Requests in flight on the rank from this process.

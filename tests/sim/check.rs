@@ -63,8 +63,9 @@ impl World {
         if !way.leads_to(fleet, rank, &|_| true) {
             return Err(format!("request {id} ({way:?}) got {rank:?}"));
         }
+        let is_awaited = !self.board.rank(rank).unwrap().is_spare();
         match fleet.queue_of(rank) {
-            Some(queue) if self.books.waiting[&queue].requests > 0 => Err(format!(
+            Some(queue) if self.books.waiting[&queue].requests > 0 && is_awaited => Err(format!(
                 "request {id} was bound to {rank:?} before those who wait in {queue:?}"
             )),
             _ => Ok(()),
@@ -221,6 +222,28 @@ impl World {
             }
             if waiting.is_none() && load.in_flight() + load.places_elsewhere() == 0 {
                 return Err(format!("{pool:?} is closed beside {rank:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Room is left only where nobody who waits has a use for it: there others take it when the queue is full.
+    pub(crate) fn check_spare(&self, at: usize, fleet: &FleetSnapshot) -> Checked {
+        for (_, waiter) in self.books.at_home.values().filter(|(home, _)| *home == at) {
+            // What only time opens again is seen at the next look.
+            let held = self.books.held_at.get(&waiter.queue);
+            if waiter.deadline <= self.now
+                || held.is_some_and(|held| self.now <= held.plus(QUEUE_RECHECK))
+            {
+                continue;
+            }
+            for rank in self.ways(fleet, waiter) {
+                let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
+                let is_short = load.has_room(limits, RoomWanted::default())
+                    && !self.has_room(at, fleet, waiter, rank);
+                if load.is_spare() && !is_short {
+                    return Err(format!("{waiter:?} waits, and {rank:?} is free for others"));
+                }
             }
         }
         Ok(())

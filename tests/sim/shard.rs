@@ -266,6 +266,7 @@ impl World {
         shard.home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
         self.note(|| format!("home {at} looks, {} verdicts", verdicts.len()));
         self.check_verdicts(at, &fleet, &verdicts)?;
+        self.check_spare(at, &fleet)?;
         self.shards[at].verdicts.extend(verdicts);
         Ok(())
     }

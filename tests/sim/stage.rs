@@ -299,7 +299,8 @@ impl Stage {
     pub(crate) fn turned(&mut self, ask: &Ask) -> Turned {
         match self.ask(ask) {
             Entry::Turned(turned) => turned,
-            other => panic!("{other:?}"),
+            Entry::Bound(lease) => panic!("bound to {:?}", lease.rank()),
+            Entry::Wait(waiter, _) => panic!("{waiter:?}"),
         }
     }
 

@@ -26,7 +26,9 @@ fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {
         assert!(matches!(stage.ask(&ask), Entry::Turned(_)));
         assert!(stage.is_closed(), "{mode:?}");
         // A place that comes free is for who waits.
+        assert!(stage.look().is_empty());
         drop(first);
+        assert_eq!(matches!(stage.ask(&ask), Entry::Turned(_)), mode != QueueMode::Off);
         assert_eq!(stage.is_closed(), mode != QueueMode::Off);
         waits.iter().for_each(|waits| stage.settle(waits));
         assert!(!stage.is_closed());
@@ -51,6 +53,7 @@ fn a_request_of_its_own_size_closes_no_pool() {
         let _waits = stage.wait(&ask(60_000, &stage));
         assert_eq!(stage.turned(&large), Turned::Full(QueueFull::Demand));
         stage.wait(&ask(100, &stage));
+        assert!(stage.look().is_empty());
         // The one body that no queue could hold.
         stage.flow(|flow| flow.queue.bytes_max = 9);
         assert_eq!(stage.turned(&ask(100, &stage)), Turned::Full(QueueFull::Bytes));
@@ -60,7 +63,7 @@ fn a_request_of_its_own_size_closes_no_pool() {
 /// Two ranks, of which the request can have one: a data-parallel rank that it asks for, or the only one with its adapter.
 #[test]
 fn a_request_for_some_of_the_ranks_closes_no_pool() {
-    for mode in [QueueMode::Endpoint, QueueMode::Off] {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint, QueueMode::Off] {
         for is_pinned in [true, false] {
             let what = format!("{mode:?}, pinned: {is_pinned}");
             let mut stage = Stage::new(mode, &[1, 1], &[&[0, 1], &[1]]);
@@ -69,10 +72,15 @@ fn a_request_for_some_of_the_ranks_closes_no_pool() {
             let pin = is_pinned.then_some(DpRank(1));
             let picky = Ask { pin, model: u16::from(!is_pinned), ..stage.any() };
             let _busy = stage.bind(&picky);
-            let _waits = (mode == QueueMode::Endpoint).then(|| stage.wait(&picky));
+            let _waits = (mode != QueueMode::Off).then(|| stage.wait(&picky));
+            stage.look();
             assert!(matches!(stage.ask(&picky), Entry::Turned(_)), "{what}");
             assert!(!stage.is_closed(), "{what}");
+            // One queue for both ranks is full of those for the other one.
             let _free = stage.bind(&stage.any());
+            assert!(
+                matches!(stage.ask(&stage.any()), Entry::Turned(_)) || mode == QueueMode::Endpoint
+            );
         }
     }
 }
