@@ -201,15 +201,9 @@ impl Queue {
     /// Enough have left the queue: new requests may come before the window's time is over. Who has its verdict under way
     /// does not wait any more, though it is counted until its own shard has it.
     fn close_window(&self, binder: &Binder<'_>, index: QueueIndex) {
-        let flow = &binder.fleet.flow;
-        let pool = match flow.queue.mode {
-            QueueMode::Pool => Some(PoolIndex(index.0)),
-            QueueMode::Endpoint => binder.fleet.ranks.get(index.index()).map(|rank| rank.pool),
-            QueueMode::Off => None,
-        };
         let windows = binder.board.windows();
         let open = |&pool: &PoolIndex| windows.open_here_until(pool, binder.now).is_some();
-        let Some(pool) = pool.filter(open) else { return };
+        let Some(pool) = binder.fleet.pool_of(index).filter(open) else { return };
         // Those with a verdict under way are in the sums of bytes and tokens; while anybody waits there is a next look.
         let waiting = u64::try_from(self.line.len()).unwrap_or(u64::MAX);
         if waiting == 0 || is_at_low_water(binder.fleet, binder.board, pool, index, waiting) {

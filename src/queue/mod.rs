@@ -14,7 +14,7 @@ mod outbox;
 mod pair;
 mod waiter;
 
-pub use closed::is_closed;
+pub use closed::{is_closed, is_relieved};
 pub use desk::{Desk, NoSeat};
 pub use enter::{Applicant, Entry, Turned, enter};
 pub use home::{Home, HomeTurn};

@@ -1,6 +1,7 @@
 //! What other threads have for this shard: KV operations for its slice, fleets, commands, hints. One task; it
 //! yields after a bounded amount of work, so that requests go on under any flood of events. A panic ends one turn of it.
 
+use super::pressure;
 use super::queues::set_alarm;
 use super::slice::OwnSlice;
 use super::state::Shard;
@@ -89,6 +90,7 @@ impl Inbox {
             }
             *shard.fleet.borrow_mut() = fleet;
             shard.home.borrow_mut().fleet_changed();
+            pressure::relieve_all(shard, &shard.fleet());
             if !shard.ready.is_set() {
                 shard.ready.set();
             }

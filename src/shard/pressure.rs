@@ -5,10 +5,11 @@ use super::outcome::{self, Failed};
 use super::request::Stop;
 use super::state::Shard;
 use crate::account::Count;
-use crate::base::{NanosSinceStart, PoolIndex, RankIndex};
+use crate::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use crate::config::QueueMode;
 use crate::parse::{Endpoint, Reason, Refusal};
-use crate::queue::Turned;
+use crate::queue::{Turned, is_relieved};
+use crate::select::Binder;
 use crate::worker::{FleetSnapshot, LoadBoard, Model, OpenedBy, Pool, QueueFull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +18,6 @@ use std::time::Duration;
 const ENGINE_BUSY: Duration = Duration::from_millis(200);
 /// However long it asks for.
 const ENGINE_BUSY_MAX: Duration = Duration::from_secs(60);
-
-/// Smaller parts would open and close the window of a large fleet with every request.
-const FREE_PLACES_PART: u64 = 32;
 
 /// A request counted into `limits.router_in_flight_max`.
 #[derive(Debug)]
@@ -103,6 +101,8 @@ pub(super) fn close(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: 
     let length = fleet.flow.rejection_window;
     if !length.is_zero() {
         shard.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
+        // Those who left meanwhile found it closed and had nothing to do.
+        relieve_pool(shard, fleet, pool);
     }
 }
 
@@ -178,32 +178,49 @@ fn engines_ask_for(
     soonest.map(Duration::from_nanos)
 }
 
-/// Without queues nobody sees room come back but who made it, and nobody uses it while the window is open: closes the
-/// window once one place in [`FREE_PLACES_PART`] is free.
-pub(super) fn relieve(shard: &Shard, fleet: &FleetSnapshot, model: &Model) {
+/// Called by who has made room in a pool, or in its queues: the window ends with what it was opened for. The home of a queue
+/// sees only those who stand in it, and nothing once it is empty.
+pub(super) fn relieve(shard: &Shard, model: &Model) {
+    let fleet = &*shard.fleet();
     relieve_pool(shard, fleet, model.pool);
     if let Some(pool) = model.prefill_pool {
         relieve_pool(shard, fleet, pool);
     }
 }
 
-fn relieve_pool(shard: &Shard, fleet: &FleetSnapshot, index: PoolIndex) {
+/// The same for all pools: their workers or their limits are others now.
+pub(super) fn relieve_all(shard: &Shard, fleet: &FleetSnapshot) {
+    for (pool, _) in fleet.used_pools() {
+        relieve_pool(shard, fleet, pool);
+    }
+}
+
+/// The same for the pool of a queue that somebody has left.
+pub(super) fn relieve_queue(shard: &Shard, fleet: &FleetSnapshot, queue: QueueIndex) {
+    if let Some(pool) = fleet.pool_of(queue) {
+        relieve_pool(shard, fleet, pool);
+    }
+}
+
+fn relieve_pool(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex) {
     let now = shard.now();
     let windows = shard.board.windows();
-    if fleet.flow.queue.mode != QueueMode::Off
-        || !windows.may_be_open(now)
-        || windows.open_here_until(index, now).is_none()
-    {
+    if !windows.may_be_open(now) || windows.open_by_until(pool, OpenedBy::Here, now).is_none() {
         return;
     }
-    let Some(pool) = fleet.pool(index) else { return };
-    let (mut taken, mut places) = (0_u64, 0_u64);
-    for &rank in &pool.ranks {
-        taken += shard.board.rank(rank).map_or(0, |load| u64::from(load.in_flight()));
-        places += u64::from(fleet.room(rank).places_max);
-    }
-    if places.saturating_sub(taken) * FREE_PLACES_PART >= places {
-        windows.close(index, OpenedBy::Here, now);
+    let mut reported = shard.reported.borrow_mut();
+    reported.receive();
+    let binder = Binder {
+        fleet,
+        board: &shard.board,
+        reports: &reported.reports,
+        policy: shard.config.policy,
+        now,
+        turn: &mut shard.turn.borrow_mut(),
+        random: &mut shard.random.borrow_mut(),
+    };
+    if is_relieved(&binder, pool) {
+        windows.close(pool, OpenedBy::Here, now);
     }
 }
 
@@ -252,7 +269,7 @@ fn waiting(board: &LoadBoard, fleet: &FleetSnapshot, index: PoolIndex, pool: &Po
     let of = |queue| board.queue(queue).map_or(0, |cell| u64::from(cell.waiting()));
     match fleet.flow.queue.mode {
         QueueMode::Off => 0,
-        QueueMode::Pool => of(crate::base::QueueIndex(index.0)),
+        QueueMode::Pool => of(QueueIndex(index.0)),
         QueueMode::Endpoint => {
             pool.ranks.iter().filter_map(|&rank| fleet.queue_of(rank)).map(of).sum()
         }

@@ -143,7 +143,7 @@ async fn stages(
         labels.rank = Some(chosen.lease.rank());
         let attempt = Attempt { endpoint, chosen, read_at, is_retry: failed.is_some() };
         let ran = attempt::run(shard, conn, slot, attempt).await;
-        pressure::relieve(shard, &fleet, model);
+        pressure::relieve(shard, model);
         match ran {
             Ok(after) => {
                 labels.status = slot.response.status;

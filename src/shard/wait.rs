@@ -4,6 +4,7 @@
 use super::connection::Slot;
 use super::early;
 use super::outcome;
+use super::pressure;
 use super::request::Stop;
 use super::state::Shard;
 use crate::account::{Count, Stage};
@@ -48,6 +49,7 @@ impl Drop for Seat<'_> {
         self.shard.desk.borrow_mut().close(self.ticket);
         if let Some(cell) = self.shard.board.queue(self.queue) {
             cell.leave(self.wanted);
+            pressure::relieve_queue(self.shard, &self.shard.fleet(), self.queue);
         }
         if !self.settled.get() {
             let (queue, ticket) = (self.queue, self.ticket);

@@ -283,6 +283,16 @@ impl FleetSnapshot {
         }
     }
 
+    /// The pool whose requests wait in a queue.
+    #[must_use]
+    pub fn pool_of(&self, queue: QueueIndex) -> Option<PoolIndex> {
+        match self.flow.queue.mode {
+            QueueMode::Pool => Some(PoolIndex(queue.0)),
+            QueueMode::Endpoint => self.ranks.get(queue.index()).map(|rank| rank.pool),
+            QueueMode::Off => None,
+        }
+    }
+
     /// A pool; an empty one for a number that none has.
     #[must_use]
     pub fn pool(&self, index: PoolIndex) -> Option<&Pool> {

@@ -102,6 +102,8 @@ impl QueueCell {
         // ordering: as above.
         self.waiting_tokens.fetch_sub(wanted.tokens, Ordering::Relaxed);
         self.one_less();
+        // ordering: the SeqCst fence pairs with the one in `Windows::open`.
+        fence(Ordering::SeqCst);
     }
 
     fn one_less(&self) {

@@ -5,7 +5,7 @@
 use crate::base::limits::POOLS_MAX;
 use crate::base::{NanosSinceStart, PoolIndex};
 use crate::ring::Bell;
-use crate::ring::sync::{AtomicU64, Ordering};
+use crate::ring::sync::{AtomicU64, Ordering, fence};
 use crossbeam_utils::CachePadded;
 use std::sync::{Arc, OnceLock};
 
@@ -123,6 +123,9 @@ impl Windows {
             words.openings.fetch_add(1, Ordering::Relaxed);
             self.edge(by);
         }
+        // ordering: the SeqCst fence pairs with the one in `QueueCell::leave`: who opens a window looks at the queue after it,
+        // who leaves the queue looks at the window after it, and one of the two closes it.
+        fence(Ordering::SeqCst);
         opened
     }
 

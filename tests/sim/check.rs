@@ -7,7 +7,9 @@ use forebay::base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay::base::{DpRank, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay::config::{QUEUE_CLASSES, QueueMode};
 use forebay::mailbox::{Ticket, Verdict, Waiter};
-use forebay::worker::{Dialect, FleetSnapshot, Leg, Rank, RankLoad, Role, RoomWanted, WorkerState};
+use forebay::worker::{
+    Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomWanted, WorkerState,
+};
 
 impl World {
     /// The production words are what the simulator has counted itself.
@@ -152,7 +154,7 @@ impl World {
             self.check_room(fleet, *rank)?;
             self.check_order(home, fleet, waiter, *rank)?;
         }
-        self.check_windows(home);
+        self.check_windows();
         Ok(())
     }
 
@@ -249,15 +251,15 @@ impl World {
         Ok(())
     }
 
-    /// Windows that the home has closed: what the simulator knows of them ends too.
-    fn check_windows(&mut self, home: usize) {
+    /// Windows that were closed before their time: what the simulator knows of them ends too.
+    pub(crate) fn check_windows(&mut self) {
         for pool in pools() {
             let open = self.board.windows().open_here_until(pool, self.now).is_some();
             let known = self.books.windows.entry(pool.0).or_default();
             if !open && *known > self.now {
                 *known = NanosSinceStart(0);
                 self.stats.closed_early += 1;
-                self.note(|| format!("home {home} closes the window of {pool:?}"));
+                self.note(|| format!("the window of {pool:?} is closed"));
             }
         }
     }
@@ -307,6 +309,7 @@ impl World {
             if fleet.generation != self.truth.generation {
                 continue;
             }
+            self.check_open_windows(&fleet)?;
             let mut queues: Vec<QueueIndex> =
                 self.books.at_home.values().map(|(_, w)| w.queue).collect();
             queues.dedup();
@@ -314,6 +317,41 @@ impl World {
                 let held = self.books.held_at.get(&queue);
                 if held.is_none_or(|held| self.now > held.plus(QUEUE_RECHECK)) {
                     self.check_line(at, &fleet, queue)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A window is open no longer than there is a reason: all is quiet, so nobody has a verdict under way.
+    fn check_open_windows(&self, fleet: &FleetSnapshot) -> Checked {
+        let is_open = |&pool: &PoolIndex| {
+            self.board.windows().open_by_until(pool, OpenedBy::Here, self.now).is_some()
+        };
+        // Who goes by older limits closes it when it hears of these.
+        let is_known = self.shards.iter().all(|shard| shard.fleet.generation == fleet.generation);
+        if fleet.flow.queue.mode == QueueMode::Off || !is_known {
+            return Ok(());
+        }
+        let flow = &fleet.flow;
+        let percent = u64::from(flow.rejection.low_water_percent);
+        let low = |held: u64, max: u64| held * 100 <= max * percent;
+        for pool in pools().filter(is_open) {
+            let Some(of_pool) = fleet.pool(pool) else { continue };
+            for &rank in &of_pool.ranks {
+                let is_up = fleet.rank(rank).unwrap().1.state == WorkerState::Up;
+                let Some(queue) = fleet.queue_of(rank) else { continue };
+                // Of a breaker that time closes nobody hears.
+                if !is_up || self.board.rank(rank).unwrap().is_open() {
+                    continue;
+                }
+                let sum = self.books.waiting[&queue];
+                let tokens_bounded = of_pool.kv_tokens > 0 && flow.kv_demand_percent > 0;
+                let is_low = low(u64::from(sum.requests), u64::from(flow.queue.depth_max))
+                    && low(sum.bytes, u64::try_from(flow.queue.bytes_max).unwrap())
+                    && !tokens_bounded;
+                if sum.requests == 0 || is_low {
+                    return Err(format!("the window of {pool:?} is open, and {sum:?} wait"));
                 }
             }
         }

@@ -144,6 +144,9 @@ impl World {
                 if let Some(fleet) = shard.slot.take() {
                     shard.fleet = Arc::clone(&fleet);
                     shard.home.fleet_changed();
+                    for (pool, _) in fleet.used_pools() {
+                        self.relieve(at, Some(pool));
+                    }
                     self.note(|| format!("shard {at} has fleet {}", fleet.generation));
                 }
             }

@@ -6,7 +6,7 @@ use forebay::account::Lease;
 use forebay::base::{NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
 use forebay::mailbox::{MeshMessage, Verdict, Waiter};
 use forebay::queue::{
-    Applicant, Entry, PairEntry, Turned, enter, enter_pair, enter_prefill, is_closed,
+    Applicant, Entry, PairEntry, Turned, enter, enter_pair, enter_prefill, is_closed, is_relieved,
 };
 use forebay::select::{
     Binder, NoPair, PickRequest, Route, RouteRequest, RouteRules, WholeBecause, route,
@@ -183,14 +183,14 @@ impl World {
         };
         self.note(|| format!("request {id}: {turned:?}"));
         match self.closed.take() {
-            Some(pool) => self.close(fleet, pool)?,
+            Some(pool) => self.close(id, fleet, pool)?,
             None => self.stats.turned_alone += u64::from(answer == Answer::Full),
         }
         self.answer(id, answer)
     }
 
     /// Opens the window of a pool that is closed to all.
-    fn close(&mut self, fleet: &FleetSnapshot, pool: PoolIndex) -> Checked {
+    fn close(&mut self, id: usize, fleet: &FleetSnapshot, pool: PoolIndex) -> Checked {
         let (now, length) = (self.now, fleet.flow.rejection_window);
         self.check_closed(fleet, pool)?;
         if length.is_zero() {
@@ -204,7 +204,32 @@ impl World {
             return Err(format!("{pool:?}: opened {opened}, though open until {known:?}"));
         }
         *known = until.max(*known);
+        self.relieve(self.requests[id].shard, Some(pool));
         Ok(())
+    }
+
+    /// As in `shard/pressure.rs`: closes the window of a pool that has room again.
+    pub(crate) fn relieve(&mut self, at: usize, pool: Option<PoolIndex>) {
+        let shard = &mut self.shards[at];
+        let fleet = Arc::clone(&shard.fleet);
+        let binder = Binder {
+            fleet: &fleet,
+            board: &self.board,
+            reports: &shard.reports,
+            policy: self.plan.policy,
+            now: self.now,
+            turn: &mut shard.turn,
+            random: &mut shard.random,
+        };
+        let windows = self.board.windows();
+        let is_open =
+            |pool: &PoolIndex| windows.open_by_until(*pool, OpenedBy::Here, self.now).is_some();
+        for pool in pool.into_iter().filter(is_open) {
+            if is_relieved(&binder, pool) {
+                windows.close(pool, OpenedBy::Here, self.now);
+            }
+        }
+        self.check_windows();
     }
 
     fn wait(&mut self, id: usize, wait: Wait) -> Checked {
@@ -283,6 +308,10 @@ impl World {
             let rank = lease.rank();
             drop(lease);
             self.books.running[rank.index()] -= 1;
+            let newest = (0..self.shards.len()).max_by_key(|&at| self.shards[at].fleet.generation);
+            let at = newest.unwrap();
+            let pool = self.shards[at].fleet.ranks[rank.index()].pool;
+            self.relieve(at, Some(pool));
         }
     }
 
@@ -295,6 +324,9 @@ impl World {
         }
         self.board.queue(wait.queue).unwrap().leave(wait.wanted);
         self.books.leave(wait.queue, wait.wanted);
+        let at = self.requests[id].shard;
+        let pool = self.shards[at].fleet.pool_of(wait.queue);
+        self.relieve(at, pool);
     }
 
     fn post_later(&mut self, id: usize, message: MeshMessage) {
