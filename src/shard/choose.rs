@@ -119,6 +119,9 @@ pub(super) fn rank(shard: &Shard, slot: &mut Slot, target: &Target<'_>) -> Resul
         route(shard, slot, target, scratch)?
     };
     let is_pair = route == Route::Pair;
+    if is_pair {
+        pressure::of_pair(shard, target)?;
+    }
     if !is_pair && target.model.prefill_pool.is_some() {
         shard.counters.add(Count::SentWhole, 1);
     }

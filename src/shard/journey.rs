@@ -1,6 +1,7 @@
 //! What one request wishes, and what it has been through on its way to a worker.
 
 use super::connection::Slot;
+use super::pressure::Drawn;
 use super::state::Shard;
 use crate::base::{DpRank, NanosSinceStart, RankIndex};
 use crate::parse::{Reason, Refusal, rank_pin};
@@ -30,6 +31,8 @@ pub(super) struct Journey {
     pub(super) refused_count: u32,
     /// How often a queue sent it on.
     pub(super) hop_count: u32,
+    /// Open windows refuse it.
+    pub(super) drawn: Drawn,
 }
 
 impl Journey {
@@ -42,7 +45,7 @@ impl Journey {
         slot: &Slot,
         fleet: &FleetSnapshot,
         model: &Model,
-        now: NanosSinceStart,
+        (now, drawn): (NanosSinceStart, Drawn),
     ) -> Result<Self, Refusal> {
         let pin = pin(slot, fleet, model)?;
         let Slot { head, message, request, .. } = slot;
@@ -62,6 +65,7 @@ impl Journey {
             failed_count: 0,
             refused_count: 0,
             hop_count: 0,
+            drawn,
         })
     }
 
@@ -78,6 +82,11 @@ impl Journey {
         let Some(spared) = self.spared.take() else { return false };
         self.tried.retain(|&tried| tried != spared);
         true
+    }
+
+    /// It has not been anywhere.
+    pub(super) const fn is_new(&self) -> bool {
+        self.tried.is_empty() && self.refused_count == 0 && self.hop_count == 0
     }
 }
 

@@ -1,6 +1,7 @@
 //! Back pressure as a client hears it: what is refused before its body is read, what a full queue answers, and when to come
 //! back.
 
+use super::choose::Target;
 use super::outcome::{self, Failed};
 use super::request::Stop;
 use super::state::Shard;
@@ -10,7 +11,8 @@ use crate::config::QueueMode;
 use crate::parse::{Endpoint, Reason, Refusal};
 use crate::queue::{Turned, is_relieved};
 use crate::select::Binder;
-use crate::worker::{FleetSnapshot, LoadBoard, Model, OpenedBy, Pool, QueueFull};
+use crate::worker::{FleetSnapshot, LoadBoard, Model, OpenedBy, Pool, QueueFull, WorkerState};
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,12 +35,12 @@ impl Drop for Entered {
 
 /// Is this request among the share that an open window refuses? Drawn once a request, whatever windows it meets.
 #[derive(Debug, Default)]
-pub(super) struct Drawn(Option<bool>);
+pub(super) struct Drawn(OnceCell<bool>);
 
 impl Drawn {
-    fn is_refused(&mut self, shard: &Shard, fleet: &FleetSnapshot) -> bool {
+    fn is_refused(&self, shard: &Shard, fleet: &FleetSnapshot) -> bool {
         let share = fleet.flow.rejection.share_percent;
-        *self.0.get_or_insert_with(|| share >= 100 || shard.random.borrow_mut().u32(..100) < share)
+        *self.0.get_or_init(|| share >= 100 || shard.random.borrow_mut().u32(..100) < share)
     }
 }
 
@@ -48,7 +50,7 @@ pub(super) fn before_body(
     shard: &Shard,
     endpoint: Endpoint,
     now: NanosSinceStart,
-    drawn: &mut Drawn,
+    drawn: &Drawn,
 ) -> Result<Entered, Refusal> {
     let fleet = shard.fleet.borrow();
     let windows = shard.board.windows();
@@ -75,7 +77,7 @@ pub(super) fn of_pool(
     shard: &Shard,
     fleet: &FleetSnapshot,
     pool: PoolIndex,
-    drawn: &mut Drawn,
+    drawn: &Drawn,
 ) -> Result<(), Refusal> {
     let now = shard.now();
     let windows = shard.board.windows();
@@ -85,6 +87,20 @@ pub(super) fn of_pool(
     } else {
         Ok(())
     }
+}
+
+/// The window of the ranks that would compute its prompt, for a request that only a pair can serve. Before its decode rank is
+/// taken: it would be given back at once. Who was let in before is not asked again.
+pub(super) fn of_pair(shard: &Shard, target: &Target<'_>) -> Result<(), Refusal> {
+    let Target { fleet, model, journey, .. } = *target;
+    let Some(pool) = model.prefill_pool.filter(|_| journey.is_new()) else { return Ok(()) };
+    let is_up = |rank: RankIndex| {
+        fleet.rank(rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+    };
+    if model.ranks.iter().any(|&rank| fleet.is_whole_only(rank) && is_up(rank)) {
+        return Ok(());
+    }
+    of_pool(shard, fleet, pool, &journey.drawn)
 }
 
 /// Refused by an open window. It may close early, so the drain rate says when to come back, and the clock while that is

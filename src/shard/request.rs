@@ -81,8 +81,8 @@ async fn stages(
     let endpoint =
         route(&slot.head.method, slot.head.path(&conn.input)).map_err(Stop::BeforeBody)?;
     labels.endpoint = Some(endpoint);
-    let mut drawn = pressure::Drawn::default();
-    let entered = pressure::before_body(shard, endpoint, started, &mut drawn);
+    let drawn = pressure::Drawn::default();
+    let entered = pressure::before_body(shard, endpoint, started, &drawn);
     let _entered = entered.map_err(Stop::BeforeBody)?;
     let full = |_| Stop::BeforeBody(outcome::in_flight_full());
     let mut admitted = shard.in_flight.admit().map_err(full)?;
@@ -101,13 +101,14 @@ async fn stages(
     let (model_index, model) =
         choose::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
-    pressure::of_pool(shard, &fleet, model.pool, &mut drawn).map_err(Stop::Refused)?;
+    pressure::of_pool(shard, &fleet, model.pool, &drawn).map_err(Stop::Refused)?;
     hold_legs(&mut admitted, model, body_bytes).map_err(Stop::Refused)?;
 
     // render, index, select, queue, dispatch, relay: again with another worker while no byte has reached the client.
     shard.retry.borrow_mut().deposit();
     slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
-    let mut journey = Journey::start(shard, slot, &fleet, model, started).map_err(Stop::Refused)?;
+    let mut journey =
+        Journey::start(shard, slot, &fleet, model, (started, drawn)).map_err(Stop::Refused)?;
     let (mut failed, mut held) = (None, Held::default());
     loop {
         // The fleet of this moment: what waited may find that its worker has gone.

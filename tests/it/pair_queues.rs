@@ -124,6 +124,33 @@ fn a_full_queue_of_either_leg_is_a_429() {
     }
 }
 
+/// Requests for whose prompts nobody has time are refused before they take a decode rank.
+#[test]
+fn the_window_of_the_prefill_ranks_refuses_pairs_until_they_have_room() {
+    let prefill = Stub::start(Pages::sglang("prefill"));
+    let decode = Stub::start(Pages::sglang("decode"));
+    let workers = [(&prefill, "concurrency_max = 1"), (&decode, "concurrency_max = 8")];
+    let mut config = narrow(pair_config(&workers, ""), QueueMode::Pool, 8, 1);
+    config.flow.rejection_window = Duration::from_secs(60);
+    let router = ready(config, &workers);
+    prefill.always([vec![Step::Word], answer(b"{}")].concat());
+    let mut first = ask(&router, "/v1/completions", ASK);
+    prefill.arrival(0);
+    decode.arrival(0);
+    let mut waiter = ask(&router, "/v1/completions", ASK);
+    until("it waits", || metric(&router, "forebay_queue_depth") == 1.0);
+    for wanted in ["rejected-queue-full", "rejected-window", "rejected-window"] {
+        let reply = ask(&router, "/v1/completions", ASK).reply();
+        assert_eq!((reply.status, reason(&reply)), (429, wanted));
+    }
+    prefill.let_go();
+    prefill.let_go();
+    assert_eq!((first.reply().status, waiter.reply().status), (200, 200));
+    prefill.always(answer(b"{}"));
+    assert_eq!(ask(&router, "/v1/completions", ASK).reply().status, 200, "nobody waits");
+    idle(&router);
+}
+
 #[test]
 fn who_leaves_while_a_leg_waits_leaves_nothing_behind() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint] {

@@ -206,6 +206,29 @@ fn a_full_queue_is_no_place_to_wait() {
     until("there is room again", || ask_and_open(&handle, &gate) == 200);
 }
 
+#[test]
+fn a_body_that_no_queue_holds_keeps_nobody_else_away() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
+        let gate = Gate::start();
+        let mut config = narrow(&[&gate.worker], mode);
+        config.flow.queue.bytes_max = 64 << 10;
+        config.flow.rejection_window = Duration::from_secs(60);
+        let handle = router(config);
+        let mut first = ask(handle.listen, "first");
+        gate.holds(1);
+        let reply = ask(handle.listen, &"x".repeat(80_000)).reply();
+        assert_eq!((reply.status, reason(&reply)), (429, "rejected-queue-full"), "{mode:?}");
+        let mut next = ask(handle.listen, "next");
+        waiting(&handle, 1);
+        gate.open();
+        gate.open();
+        ok(&mut first);
+        ok(&mut next);
+        handle.stop();
+        handle.join();
+    }
+}
+
 fn ask_and_open(handle: &ServerHandle, gate: &Gate) -> u16 {
     let mut client = ask(handle.listen, "again");
     gate.open();
