@@ -147,6 +147,7 @@ impl Check<'_> {
                 self.error(&format!("{path}.{name}"), format!("`{name}` is 0"), "it is at least 1");
             }
         }
+        self.kv_port(path, worker);
         let only_push = [
             ("kv_host", handoff.kv_host.is_some()),
             ("kv_port", handoff.kv_port.is_some()),
@@ -156,6 +157,18 @@ impl Check<'_> {
         for (name, _) in only_push.into_iter().filter(|(_, given)| *given && !is_push) {
             let what = format!("`{name}` is not used without kv_flow = \"push\"");
             self.warning(&format!("{path}.{name}"), what, "");
+        }
+    }
+
+    /// Each rank has the port behind that of the rank before.
+    fn kv_port(&mut self, path: &str, worker: &WorkerConfig) {
+        let Some(first) = worker.handoff.kv_port else { return };
+        let last = u32::from(first).saturating_add(worker.ranks.unwrap_or(1).saturating_sub(1));
+        if first == 0 {
+            self.error(&format!("{path}.kv_port"), "`kv_port` is 0", "");
+        } else if last > u32::from(u16::MAX) {
+            let what = format!("the last rank's port, counted up from `kv_port`, would be {last}");
+            self.error(&format!("{path}.kv_port"), what, "ports end at 65535");
         }
     }
 

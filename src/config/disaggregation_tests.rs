@@ -53,6 +53,18 @@ fn keys_that_do_not_fit_are_found() {
         let fits = found.iter().any(|finding| finding.starts_with(expected));
         assert!(fits, "{engine}, {keys}: {found:?}");
     }
+    let push = "kv_flow = \"push\"\nkv_engine_id = \"e\"";
+    for (keys, expected) in [
+        ("kv_port = 0", "f:10:11: error: `kv_port` is 0"),
+        (
+            "kv_port = 65534\nranks = 3",
+            "f:10:11: error: the last rank's port, counted up from `kv_port`, would be 65536",
+        ),
+    ] {
+        let found = of_prefill("vllm", &format!("{push}\n{keys}"));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{keys}: {found:?}");
+    }
+    assert_eq!(of_prefill("vllm", &format!("{push}\nkv_port = 65534\nranks = 2")), [""; 0]);
     let zero = of_prefill("vllm", "kv_flow = \"push\"\nkv_engine_id = \"\"\nkv_tp_size = 0");
     assert!(zero[0].starts_with("f:9:16: error: `kv_engine_id` has to be"), "{zero:?}");
     assert!(zero[1].starts_with("f:10:14: error: `kv_tp_size` is 0"), "{zero:?}");

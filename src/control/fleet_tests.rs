@@ -255,7 +255,12 @@ fn prefill_ranks_take_traffic_once_registered() {
 #[test]
 fn an_unknown_push_source_is_used_in_two_phases_where_that_is_the_fallback() {
     let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
-    fleet.describe(WorkerIndex(0), ADDRESS, prefill(1, KvSource::PushUnknown), BTreeMap::new());
+    fleet.describe(
+        WorkerIndex(0),
+        ADDRESS,
+        prefill(1, KvSource::PushUnknown("`kv_engine_id`")),
+        BTreeMap::new(),
+    );
     assert_eq!(fleet.snapshot().ranks[0].handoff, None);
     let mut flow = FlowConfig::default();
     flow.disaggregation.fallback = Fallback::TwoPhase;

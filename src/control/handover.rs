@@ -17,13 +17,15 @@ const DP_SIZE_MAX: u64 = 1 << 16;
 /// Longest engine id that a registry may name, in bytes.
 const ENGINE_ID_BYTES_MAX: usize = 256;
 
+const NO_PORTS: &str = "a `kv_port` that leaves a port to each of its ranks";
+
 /// Where a prefill worker's KV comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KvSource {
     /// Known from the start: of each rank, by position.
     Known(Vec<Handoff>),
-    /// A push source of which something is not configured.
-    PushUnknown,
+    /// A push source of which this is not known, in words.
+    PushUnknown(&'static str),
     /// Known once all ranks stand in a registry.
     Registry(Registry),
 }
@@ -101,8 +103,9 @@ pub(super) fn source(
         }
         (_, KvFlow::TwoPhase) => KvSource::Known(vec![Handoff::TwoPhase; ranks.len()]),
         (_, KvFlow::Push) => match &handoff.kv_engine_id {
-            Some(id) => KvSource::Known(push(handoff, id, url, ranks)),
-            None => KvSource::PushUnknown,
+            Some(id) => push(handoff, id, url, ranks)
+                .map_or(KvSource::PushUnknown(NO_PORTS), KvSource::Known),
+            None => KvSource::PushUnknown("`kv_engine_id` of its push connector"),
         },
         (_, KvFlow::Mooncake) => {
             let port = handoff.bootstrap_port.unwrap_or(MOONCAKE_PORT);
@@ -146,18 +149,18 @@ fn base(host: &str, port: u16) -> String {
 }
 
 /// vLLM with several ranks adds the rank to the engine id and to the port (vLLM 0.32, `v1/engine/core.py` and
-/// `nixl/base_scheduler.py`).
-fn push(handoff: &HandoffConfig, id: &str, url: &WorkerUrl, ranks: &[u32]) -> Vec<Handoff> {
+/// `nixl/base_scheduler.py`). `None`: there are not that many ports behind the first.
+fn push(handoff: &HandoffConfig, id: &str, url: &WorkerUrl, ranks: &[u32]) -> Option<Vec<Handoff>> {
     let first = handoff.kv_port.unwrap_or(SIDE_CHANNEL_PORT);
     let of_rank = |rank: &u32| {
-        let offset = if ranks.len() > 1 { u16::try_from(*rank).unwrap_or(u16::MAX) } else { 0 };
-        Handoff::Push(PushSource {
+        let offset = if ranks.len() > 1 { u16::try_from(*rank).ok()? } else { 0 };
+        Some(Handoff::Push(PushSource {
             engine_id: id_of(id, *rank, ranks).into(),
             host: host(handoff.kv_host.as_ref(), url),
-            port: first.saturating_add(offset),
+            port: first.checked_add(offset)?,
             tp_size: handoff.kv_tp_size.unwrap_or(1),
             pp_size: handoff.kv_pp_size.unwrap_or(1),
-        })
+        }))
     };
     ranks.iter().map(of_rank).collect()
 }
@@ -179,7 +182,7 @@ impl KvSource {
                 let ranks = handoffs.iter().cloned().map(Some).collect();
                 Registration { ranks, lacks: None }
             }
-            Self::PushUnknown => Registration::lacking("`kv_engine_id` of its push connector"),
+            Self::PushUnknown(what) => Registration::lacking(what),
             Self::Registry(registry) => {
                 Registration::lacking(&format!("the registry at {}", registry.base))
             }
@@ -387,8 +390,17 @@ mod tests {
         assert_eq!(of(&[3]), ["e p:5600 2x1"], "alone behind its URL: as configured");
         assert_eq!(of(&[0, 1]), ["e_dp0 p:5600 2x1", "e_dp1 p:5601 2x1"]);
         let unknown = found(flow(None), Dialect::Vllm, "http://p:1", None, &[0]);
-        assert_eq!(unknown, KvSource::PushUnknown);
-        assert!(unknown.at_start().lacks.is_some());
+        assert!(unknown.at_start().lacks.is_some_and(|lacks| lacks.contains("kv_engine_id")));
+        let high = |ranks: &[u32]| {
+            let handoff = HandoffConfig { kv_port: Some(65_534), ..flow(Some("e")) };
+            found(handoff, Dialect::Vllm, "http://p:1", None, ranks)
+        };
+        assert_eq!(shown(high(&[0, 1])), ["e_dp0 p:65534 2x1", "e_dp1 p:65535 2x1"]);
+        assert_eq!(shown(high(&[2])), ["e p:65534 2x1"]);
+        for beyond in [&[0, 1, 2][..], &[1, 2], &[0, 65_536]] {
+            let lacks = high(beyond).at_start().lacks;
+            assert!(lacks.is_some_and(|lacks| lacks.contains("kv_port")), "{beyond:?}");
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Fleet {
     }
 
     fn handoff(&self, place: &Place<'_>) -> Option<Handoff> {
-        let is_unknown = place.description.source == Some(KvSource::PushUnknown);
+        let is_unknown = matches!(place.description.source, Some(KvSource::PushUnknown(_)));
         if is_unknown && self.flow.disaggregation.fallback == Fallback::TwoPhase {
             // What a push connector answers can be handed on like a pull connector's (vLLM 0.32, `push_scheduler.py`).
             return Some(Handoff::TwoPhase);
