@@ -191,7 +191,8 @@ pub struct TimeoutsConfig {
     pub idle: Duration,
     /// `timeouts.connect`: to a worker.
     pub connect: Duration,
-    /// `timeouts.first_byte`: from the request sent to the first byte of the answer.
+    /// `timeouts.first_byte`: from the request sent to the first byte of the answer; of a pair's stream, to its first event with
+    /// a part of the answer.
     pub first_byte: Duration,
     /// `timeouts.stream_idle`: between two reads of an answer.
     pub stream_idle: Duration,

@@ -26,6 +26,7 @@
 //! [`Handoff::Mooncake`]: crate::worker::Handoff::Mooncake
 
 mod answer;
+mod beginning;
 mod bodies;
 mod error;
 mod ids;
@@ -39,6 +40,7 @@ mod wanted;
 mod words;
 
 pub use answer::{AnswerForm, Handed, PrefillAnswer};
+pub use beginning::has_begun;
 pub use bodies::{LegBodies, RankPin, decode_body, legs_request_id, prefill_body};
 pub use error::HandoffError;
 pub use ids::{HandoffId, RID_BYTES};

@@ -4,13 +4,14 @@
 use super::pump::next_chunk;
 use super::{RelayError, Upstream, Watch};
 use crate::http1::{BodyFraming, BodyLimits, ChunkedDecoder, ResponseHead};
-use std::time::Duration;
 
-/// Bytes of an answer that are looked at before it is passed on.
-const FIRST_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of an answer that are looked at before it is passed on: `/v1/responses` repeats the request's instructions and tools
+/// in its first events.
+const FIRST_BYTES_MAX: usize = 256 * 1024;
 
 /// Waits for the first bytes of the body whose head is parsed from `upstream.input`; they stay there. `is_enough` is asked
-/// about the body as far as it is here, without its framing.
+/// about the body as far as it is here, without its framing. The deadline is that of `watch`, set when the request was sent: an
+/// engine that sends nothing but comments does not move it.
 ///
 /// # Errors
 /// As [`super::send`]; and [`RelayError::ClosedBeforeBody`] when the connection ends first.
@@ -18,7 +19,6 @@ pub async fn first_bytes(
     watch: &mut impl Watch,
     upstream: &mut Upstream,
     head: &ResponseHead,
-    idle_max: Duration,
     is_enough: impl Fn(&[u8]) -> bool,
 ) -> Result<Vec<u8>, RelayError> {
     loop {
@@ -27,7 +27,6 @@ pub async fn first_bytes(
         if is_done || (!body.is_empty() && is_enough(&body)) || raw.len() > FIRST_BYTES_MAX {
             return Ok(body);
         }
-        watch.wait_at_most(idle_max);
         let chunk = next_chunk(watch, upstream).await.map_err(before_body)?;
         if chunk.is_empty() {
             // A body that its connection delimits may be as short as this.

@@ -136,7 +136,7 @@ async fn exchange(
                     return Err(RelayError::EngineBusy);
                 }
                 if let Some(paired) = paired {
-                    pair::first(shard, conn, &slot.response, &mut upstream, paired).await?;
+                    pair::first(conn, &slot.response, &mut upstream, paired).await?;
                 }
                 return Ok((upstream, sent));
             }

@@ -13,7 +13,7 @@ use crate::base::{RankIndex, WorkerIndex};
 use crate::dispatch::SendPlan;
 use crate::handoff::{
     Accusation, AnswerForm, HandoffError, HandoffId, LegBodies, PrefillAnswer, RankPin, Wanted,
-    decode_body, legs_request_id, message_of, prefill_body,
+    decode_body, has_begun, legs_request_id, message_of, prefill_body,
 };
 use crate::http1::{ResponseHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
@@ -157,13 +157,12 @@ fn timeout(shard: &Shard) -> Duration {
     flow.disaggregation.prefill_timeout.unwrap_or(shard.config.timeouts.first_byte)
 }
 
-/// Looks at the beginning of the decode leg's answer while nothing of it has reached the client: from here on there is no
-/// other pair for the request.
+/// Looks at the beginning of the decode leg's answer while nothing of it has reached the client: once it has begun there is no
+/// other pair for the request, and nobody looks at its prefill leg any more.
 ///
 /// # Errors
 /// [`RelayError`], all `before_head`.
 pub(super) async fn first(
-    shard: &Shard,
     conn: &mut Conn,
     response: &ResponseHead,
     upstream: &mut Upstream,
@@ -182,10 +181,9 @@ pub(super) async fn first(
         paired.is_refused = true;
         return Ok(());
     }
-    let is_enough = |body: &[u8]| !response.event_stream || has_event(body);
+    let is_enough = |body: &[u8]| !response.event_stream || has_begun(body);
     let mut watch = Waiting { conn, leg: Some(&mut paired.leg) };
-    let longest = shard.config.timeouts.first_byte;
-    let body = first_bytes(&mut watch, upstream, response, longest, is_enough).await?;
+    let body = first_bytes(&mut watch, upstream, response, is_enough).await?;
     if !response.event_stream {
         return Ok(());
     }
@@ -206,11 +204,6 @@ pub(super) async fn first(
         },
         _ => Ok(()),
     }
-}
-
-/// Is there a whole event?
-fn has_event(body: &[u8]) -> bool {
-    body.windows(2).any(|two| two == b"\n\n") || body.windows(4).any(|four| four == b"\r\n\r\n")
 }
 
 /// The decode leg ended with an error: both engines hear that they need not go on, and whoever asks hears which of them is

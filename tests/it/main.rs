@@ -31,6 +31,7 @@ mod pair_ranks;
 mod pair_ready;
 mod pair_shards;
 mod pair_storm;
+mod pair_streams;
 mod pairs;
 mod queue_comments;
 mod recording;
