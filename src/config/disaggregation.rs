@@ -12,7 +12,7 @@ pub struct DisaggregationConfig {
     /// `disaggregation.uncached_tokens_min`: prompts of which a worker that also computes prompts itself would have to
     /// compute fewer tokens than this go there whole; 0: no prompt does.
     pub uncached_tokens_min: u32,
-    /// `disaggregation.prefill_timeout`: for a prefill leg, from its request sent to the end of its answer; absent:
+    /// `disaggregation.prefill_timeout`: for a prefill leg, from its departure to the end of its answer; absent:
     /// `timeouts.first_byte`.
     pub prefill_timeout: Option<Duration>,
     /// `disaggregation.prefill_concurrency_max`: instead of `rank_concurrency_max` for ranks that prefill for others.

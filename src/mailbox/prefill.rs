@@ -28,7 +28,7 @@ pub struct PrefillLeg {
     pub abort: Option<AbortCall>,
     /// When it was posted.
     pub posted_at: NanosSinceStart,
-    /// Longest wait for its answer, and longest silence in it.
+    /// Its answer has to have come to its end so long after that.
     pub timeout: Duration,
 }
 

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Ends with its request's cancellation or with its time.
+/// Ends with its request's cancellation or with its time, which counts from when the leg was posted.
 struct LegWatch<'a> {
     cancelled: &'a Signal,
     seat: super::signal::Seat<'a>,
@@ -35,9 +35,8 @@ impl Watch for LegWatch<'_> {
         self.deadline.poll(cx)
     }
 
-    fn wait_at_most(&mut self, after: Duration) {
-        self.deadline.set(after);
-    }
+    /// The leg has one deadline for everything: an engine that keeps sending without coming to an end is late as well.
+    fn wait_at_most(&mut self, _: Duration) {}
 }
 
 /// Starts a leg that was posted here.
@@ -85,7 +84,9 @@ fn count(shard: &Shard, ended: &PrefillEnded) {
 /// Runs the leg; its lease goes back when this returns.
 async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> PrefillEnded {
     let seat = cancelled.seat();
-    let mut watch = LegWatch { cancelled, seat, deadline: Deadline::new(shard.clock) };
+    let mut deadline = Deadline::new(shard.clock);
+    deadline.set_at(leg.posted_at.plus(leg.timeout));
+    let mut watch = LegWatch { cancelled, seat, deadline };
     let ended = match exchange(shard, &leg, &mut watch).await {
         Ok(ended) => ended,
         Err(error) => PrefillEnded::Failed(fault(error)),
@@ -141,7 +142,8 @@ async fn exchange(
             Some(upstream) => upstream,
             None => {
                 shard.counters.add(Count::UpstreamConnects, 1);
-                let timeout = shard.config.timeouts.connect;
+                let left = leg.posted_at.plus(leg.timeout).since(shard.now());
+                let timeout = shard.config.timeouts.connect.min(Duration::from_nanos(left));
                 Upstream::connect_while(watch, leg.address, timeout, &shard.buffers).await?
             }
         };
@@ -151,7 +153,6 @@ async fn exchange(
             method: &Method::Post,
             limits: &shard.head_limits,
         };
-        watch.wait_at_most(leg.timeout);
         match send(watch, &mut upstream, outbound, &mut response).await {
             Ok(sent) => {
                 shard.counters.add(Count::UpstreamReused, u64::from(reused));

@@ -2,7 +2,7 @@
 //! the first failure and stay open, so a rank that was blamed gets nothing any more.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
-use crate::rig::stub::{Step, Stub, answer, reply_bytes, stream_of};
+use crate::rig::stub::{STREAM_HEAD, Step, Stub, answer, chunk, reply_bytes, stream_of};
 use crate::rig::stub_pages::Pages;
 use crate::rig::{Client, Reply, until};
 use forebay::config::Config;
@@ -222,6 +222,43 @@ fn two_that_hang_together_are_not_blamed() {
         assert_eq!((reply.status, reason(&reply)), (504, "upstream-timeout"), "{}", reply.text());
         assert_eq!(fleet.serve(2), [2, 2], "{prefill:?} {decode:?}");
     }
+}
+
+/// A leg has one deadline, whatever its engine sends meanwhile.
+#[test]
+fn a_prefill_leg_that_comes_to_no_end_is_late() {
+    let trickle = |head: &[u8], piece: &[u8]| {
+        let mut steps = vec![Step::Send(head.to_vec())];
+        for _ in 0..200 {
+            steps.extend([Step::Pause(Duration::from_millis(100)), Step::Send(chunk(piece))]);
+        }
+        steps
+    };
+    let fleet = Fleet::start(1, 1, |config| {
+        config.flow.disaggregation.prefill_timeout = Some(SILENCE);
+    });
+    fleet.prefill[0].always(trickle(STREAM_HEAD, b": ping\n\n"));
+    fleet.decode[0].always(vec![Step::Word]);
+    let reply = fleet.ask().reply();
+    assert_eq!((reply.status, reason(&reply)), (504, "upstream-timeout"), "{}", reply.text());
+    fleet.decode[0].closed(0);
+    // With vLLM's two phases it waits for nobody: its breaker hears of it.
+    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let workers = [(&prefill, "role = \"prefill\""), (&decode, "role = \"decode\"")];
+    let mut config = pair_config(&workers, "fallback = \"reject\"");
+    config.flow.disaggregation.prefill_timeout = Some(SILENCE);
+    config.breaker.failures = 1;
+    config.breaker.open = Duration::from_secs(600);
+    let router = ready(config, &workers);
+    let head =
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    prefill.always(trickle(head, b" "));
+    let asked = || ask(&router, "/v1/completions", r#"{"model":"m","prompt":"hi"}"#).reply();
+    let reply = asked();
+    assert_eq!((reply.status, reason(&reply)), (504, "upstream-timeout"), "{}", reply.text());
+    prefill.closed(0);
+    let reply = asked();
+    assert_eq!((reply.status, reason(&reply)), (503, "no-healthy-worker"), "{}", reply.text());
 }
 
 /// Its partner answers others meanwhile.
