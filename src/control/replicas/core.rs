@@ -73,6 +73,8 @@ pub(super) struct Core {
     seq: u64,
     full_at: NanosSinceStart,
     turn_at: NanosSinceStart,
+    /// Whatever others ask for, the next turn is not before this.
+    rested_at: NanosSinceStart,
     busy_until: NanosSinceStart,
     /// When all who are there should have answered.
     alone_at: NanosSinceStart,
@@ -106,6 +108,7 @@ impl Core {
             seq: 0,
             full_at: now,
             turn_at: now,
+            rested_at: now,
             busy_until: now,
             alone_at: now.plus(JOIN_TIME_MAX),
             knows_all: true,
@@ -206,7 +209,7 @@ impl Core {
         self.tally.count(Some(kind), heard.outcome);
         if heard.wants_all {
             self.full_at = now;
-            self.turn_at = now;
+            self.turn_at = now.max(self.rested_at);
         }
         heard.windows
     }
@@ -303,6 +306,7 @@ impl Core {
             () => TURN_MIN,
         };
         let words = u32::try_from(words).unwrap_or(u32::MAX);
+        self.rested_at = now.plus(TURN_MIN);
         self.turn_at = now.plus(pause.max(TURN_PER_RANK.saturating_mul(words)));
         if self.peers.is_empty() && self.alone_at > now {
             self.turn_at = self.turn_at.min(self.alone_at);

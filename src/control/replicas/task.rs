@@ -12,7 +12,7 @@ use crate::config::NatsConfig;
 use crate::worker::{FleetSnapshot, LoadBoard};
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, Message, ServerAddr, Subscriber};
-use futures_util::{FutureExt, StreamExt};
+use futures_util::{FutureExt, Stream, StreamExt};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,6 +53,16 @@ impl Replicas {
         board: &Arc<LoadBoard>,
     ) -> std::io::Result<Option<Rc<Self>>> {
         let Some(urls) = config.url.clone() else { return Ok(None) };
+        let (replicas, bell) = Self::new(config, clock, board)?;
+        tokio::task::spawn_local(Rc::clone(&replicas).run(urls, bell));
+        Ok(Some(replicas))
+    }
+
+    fn new(
+        config: &NatsConfig,
+        clock: Clock,
+        board: &Arc<LoadBoard>,
+    ) -> std::io::Result<(Rc<Self>, EdgeBell)> {
         let id = ReplicaId(fastrand::u64(1..));
         let name = config.name.clone().unwrap_or_else(|| format!("forebay-{id}"));
         let bell = EdgeBell::new()?;
@@ -67,8 +77,7 @@ impl Replicas {
             complained: Cell::new(false),
             changed: Notify::new(),
         });
-        tokio::task::spawn_local(Rc::clone(&replicas).run(urls, bell));
-        Ok(Some(replicas))
+        Ok((replicas, bell))
     }
 
     /// The fleet has changed.
@@ -98,24 +107,36 @@ impl Replicas {
         self.connected.get()
     }
 
-    async fn run(self: Rc<Self>, urls: String, mut bell: EdgeBell) {
-        let (notices, mut events) = mpsc::channel(EVENTS_MAX);
-        let mut heard = match self.connect(&urls, notices).await {
-            Ok(heard) => heard,
+    async fn run(self: Rc<Self>, urls: String, bell: EdgeBell) {
+        let (notices, events) = mpsc::channel(EVENTS_MAX);
+        match self.connect(&urls, notices).await {
+            Ok(heard) => self.follow(events, bell, heard).await,
             Err(reason) => {
                 error!(%reason, "no connection to NATS will be tried: this router is alone");
-                return;
             }
-        };
+        }
+    }
+
+    /// Does whatever is to be done, for ever. A turn that is due comes first: it must not wait until the others are silent.
+    async fn follow(
+        &self,
+        mut events: mpsc::Receiver<Event>,
+        mut bell: EdgeBell,
+        mut heard: impl Stream<Item = Message> + Unpin,
+    ) {
         loop {
-            let pause = self.core.borrow().turn_at().since(self.clock.now());
+            let now = self.clock.now();
+            if self.core.borrow().turn_at() <= now {
+                self.turn();
+            }
+            let pause = self.core.borrow().turn_at().since(now);
             tokio::select! {
                 biased;
                 Some(event) = events.recv() => self.on_event(&event),
                 () = bell.rung(|| self.local.borrow().edges()) => self.tell_windows(),
                 Some(message) = heard.next() => self.hear(&message),
                 () = self.changed.notified() => {}
-                () = tokio::time::sleep(Duration::from_nanos(pause)) => self.turn(),
+                () = tokio::time::sleep(Duration::from_nanos(pause)) => {}
             }
         }
     }
@@ -258,6 +279,52 @@ fn percent_decoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::test_support::block_on_local;
+    use futures_util::stream;
+    use std::task::Poll;
+
+    #[test]
+    fn a_flood_of_messages_keeps_no_turn_waiting() {
+        block_on_local(async {
+            let clock = Clock::start();
+            let (config, board) = (NatsConfig::default(), Arc::new(LoadBoard::new()));
+            let (replicas, bell) = Replicas::new(&config, clock, &board).unwrap();
+            let (_notices, events) = mpsc::channel(EVENTS_MAX);
+            let mut polls = 0;
+            let flood = stream::poll_fn(move |cx| {
+                polls += 1;
+                if polls % 64 == 0 {
+                    // Others of the thread have their turn; then there is more.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(Message {
+                    subject: "forebay.v1.load".into(),
+                    reply: None,
+                    payload: Vec::new().into(),
+                    headers: None,
+                    status: None,
+                    description: None,
+                    length: 0,
+                }))
+            });
+            let following = Rc::clone(&replicas);
+            let flooded =
+                tokio::task::spawn_local(
+                    async move { following.follow(events, bell, flood).await },
+                );
+            let turned = async {
+                for _ in 0..3 {
+                    let before = replicas.core.borrow().turn_at();
+                    while replicas.core.borrow().turn_at() == before {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), turned).await.expect("turns go on");
+            flooded.abort();
+        });
+    }
 
     #[test]
     fn passwords_are_decoded() {
