@@ -2,16 +2,20 @@
 //! yields after a bounded amount of work, so that requests go on under any flood of events. A panic ends one turn of it.
 
 use super::pressure;
-use super::queues::set_alarm;
 use super::slice::OwnSlice;
 use super::state::Shard;
 use super::wake::Sleeper;
+use crate::base::NanosSinceStart;
 use crate::base::limits::APPLY_OPS_PER_TURN;
+use crate::ingress::Deadline;
 use crate::mailbox::{KvBatch, MeshMessage, ShardCommand};
 use crate::parse::WishRules;
 use crate::ring::{Bell, Consumer, LatestReader, MeshReceiver, Wake};
 use crate::worker::FleetSnapshot;
+use std::future::{Future, poll_fn};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +31,8 @@ pub(super) struct Inbox {
     pub(super) mesh: MeshReceiver<MeshMessage>,
     pub(super) bell: Arc<Bell>,
     pub(super) slice: OwnSlice,
+    /// One timer for the home, moved from one moment to the next.
+    pub(super) alarm: Deadline,
 }
 
 impl Inbox {
@@ -35,7 +41,6 @@ impl Inbox {
         let mut buffer = Vec::with_capacity(64);
         loop {
             let more = self.turn_or_panic(&shard).await;
-            set_alarm(&shard);
             if more {
                 // Ring our own bell: the read below then completes in the next turn of the loop, after the I/O
                 // that is ready. A task that only woke itself would be run again before it.
@@ -48,7 +53,7 @@ impl Inbox {
                 }
             }
             buffer.clear();
-            let (result, returned) = sleeper.sleep(buffer).await;
+            let (result, returned) = self.sleep(&shard, &mut sleeper, buffer).await;
             self.bell.unpark();
             buffer = returned;
             if result.is_err() {
@@ -56,6 +61,27 @@ impl Inbox {
                 monoio::time::sleep(Duration::from_millis(1)).await;
             }
         }
+    }
+
+    /// Sleeps until the bell rings: because others ring it, or because the home has to look again even if nothing is heard.
+    async fn sleep(
+        &mut self,
+        shard: &Shard,
+        sleeper: &mut Sleeper,
+        buffer: Vec<u8>,
+    ) -> (io::Result<usize>, Vec<u8>) {
+        let at = shard.home.borrow().look_again_at();
+        self.alarm.set_at(at.unwrap_or(NanosSinceStart(u64::MAX)));
+        let mut is_set = at.is_some();
+        let mut sleeping = pin!(sleeper.sleep(buffer));
+        poll_fn(|cx| {
+            if is_set && self.alarm.poll(cx).is_ready() {
+                is_set = false;
+                self.bell.ring();
+            }
+            sleeping.as_mut().poll(cx)
+        })
+        .await
     }
 
     /// A turn. After a panic the shard goes on: all that it owns is whole, except that some request may have lost its place

@@ -1,5 +1,4 @@
-//! The shard's part in the queues: messages to and from the other shards, the turn of its own home, and the alarm for
-//! what only time changes.
+//! The shard's part in the queues: messages to and from the other shards, and the turn of its own home.
 
 use super::prefill;
 use super::state::Shard;
@@ -8,8 +7,6 @@ use crate::base::ShardIndex;
 use crate::mailbox::{MeshMessage, PrefillLeg, Ticket, Verdict, Waiter};
 use crate::queue::HomeTurn;
 use crate::select::Binder;
-use std::rc::Rc;
-use std::time::Duration;
 
 impl Shard {
     /// Sends a message that must not be lost. A full ring keeps it here; the inbox tries again.
@@ -115,23 +112,4 @@ impl Shard {
             self.post(ticket.shard, MeshMessage::Verdict { ticket, verdict: Box::new(verdict) });
         }
     }
-}
-
-/// Wakes the shard when its home has to look again. One sleeper at a time; an earlier moment starts another, and the
-/// later one then wakes for nothing.
-pub(super) fn set_alarm(shard: &Rc<Shard>) {
-    let Some(at) = shard.home.borrow().look_again_at() else { return };
-    if shard.alarm.get().is_some_and(|set| set <= at) {
-        return;
-    }
-    shard.alarm.set(Some(at));
-    let shard = Rc::clone(shard);
-    monoio::spawn(async move {
-        let wait = at.since(shard.now());
-        monoio::time::sleep(Duration::from_nanos(wait)).await;
-        if shard.alarm.get() == Some(at) {
-            shard.alarm.set(None);
-        }
-        shard.ring(shard.number);
-    });
 }

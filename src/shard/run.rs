@@ -17,7 +17,7 @@ use crate::dispatch::RetryBudget;
 use crate::handoff::Rooms;
 use crate::http1::HeadLimits;
 use crate::index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
-use crate::ingress::{BufferPool, listen};
+use crate::ingress::{BufferPool, Deadline, listen};
 use crate::mailbox::ShardEnd;
 use crate::parse::WishRules;
 use crate::queue::{Desk, Outbox};
@@ -134,7 +134,6 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         home: RefCell::default(),
         desk: RefCell::new(Desk::new(index)),
         outbox: RefCell::new(Outbox::new(bells.len())),
-        alarm: Cell::new(None),
         tenant_seed: setup.tenant_seed,
         wish_rules: RefCell::new(WishRules::new(
             Arc::new(setup.config.flow.clone()),
@@ -153,7 +152,15 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         config: setup.config,
     });
     let slice = OwnSlice::new(setup.slice, expiring);
-    let inbox = Inbox { kv, fleet, commands, mesh: mesh.receiver, bell, slice };
+    let inbox = Inbox {
+        kv,
+        fleet,
+        commands,
+        mesh: mesh.receiver,
+        bell,
+        slice,
+        alarm: Deadline::new(setup.clock),
+    };
     monoio::spawn(inbox.run(Rc::clone(&shard), sleeper));
     monoio::spawn(accept(Rc::clone(&shard), listener));
     tick(&shard, &mut histograms).await;

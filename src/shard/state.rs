@@ -65,8 +65,6 @@ pub(super) struct Shard {
     pub(super) desk: RefCell<Desk>,
     /// Messages that found their ring full, by receiving shard.
     pub(super) outbox: RefCell<Outbox<MeshMessage>>,
-    /// When the home looks again at its queues, as far as somebody is set to wake it.
-    pub(super) alarm: Cell<Option<NanosSinceStart>>,
     /// How requests say what they wish.
     pub(super) wish_rules: RefCell<WishRules>,
     /// How fast requests of each pool end, by [`PoolIndex`](crate::base::PoolIndex).
