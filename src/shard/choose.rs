@@ -351,6 +351,10 @@ fn pair(
     else {
         return Found::Again(Some(decode));
     };
+    // Routed as a pair while there was no prefill rank to ask what it can hand over. Now there is, and it cannot hand this over.
+    if !slot.handoff.as_ref().is_some_and(|wanted| wanted.can_hand_off(&handoff)) {
+        return Found::Again(None);
+    }
     let predicted = account(shard, slot, target, scratch, rank);
     let prefill = Prefilling { plan: prefill_plan, lease: prefill, handoff, predicted };
     Found::Rank(Box::new(Chosen { plan, lease: decode, predicted: None, prefill: Some(prefill) }))

@@ -3,7 +3,7 @@
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
 use crate::rig::stub::{Step, Stub, answer, reply_bytes};
 use crate::rig::stub_pages::Pages;
-use crate::rig::{Reply, router, until, usable};
+use crate::rig::{Reply, metric, router, until, usable};
 use forebay::config::Config;
 use std::time::Duration;
 
@@ -79,6 +79,41 @@ fn without_prefill_workers_vllm_decodes_alone_unless_that_is_not_wanted() {
         }
         idle(&router);
     }
+}
+
+/// Who waits for a worker that serves it whole, beside a pair that is not one yet, is not split when it becomes one.
+#[test]
+fn what_cannot_be_split_is_not_split_by_a_prefill_worker_that_comes_later() {
+    let mut pages = Pages::sglang("prefill");
+    pages.registered = false;
+    let (prefill, decode) = (Stub::start(pages), Stub::start(Pages::sglang("decode")));
+    let whole = Stub::start(Pages::sglang("null"));
+    let workers = [(&prefill, ""), (&decode, ""), (&whole, "")];
+    let mut config = watchful(pair_config(&workers, "fallback = \"reject\""));
+    config.flow.rank_concurrency_max = Some(1);
+    config.flow.queue.wait_max = Duration::from_secs(60);
+    let router = router(config);
+    until("two are up", || usable(&router) == 2);
+    whole.always([vec![Step::Word], answer(b"{}")].concat());
+    let mut first = ask(&router, "/v1/completions", ASK);
+    whole.arrival(0);
+    let mut samples = ask(&router, "/v1/completions", r#"{"model":"m","prompt":"hi","n":2}"#);
+    until("it waits", || metric(&router, "forebay_queue_depth") == 1.0);
+    prefill.pages(|pages| pages.registered = true);
+    until("there is a pair", || usable(&router) == 3);
+    let mut pair = ask(&router, "/v1/completions", ASK);
+    assert_eq!(pair.reply().status, 200);
+    std::thread::sleep(Duration::from_millis(100));
+    for stub in [&prefill, &decode] {
+        assert_eq!(stub.arrivals().len(), 1, "of the one that can be split");
+    }
+    whole.let_go();
+    whole.let_go();
+    assert_eq!(first.reply().status, 200);
+    let reply = samples.reply();
+    assert_eq!((reply.status, reply.field("x-forebay-prefill-worker")), (200, None));
+    assert!(whole.arrival(1).text().contains("\"n\":2"));
+    idle(&router);
 }
 
 #[test]
