@@ -58,6 +58,7 @@ pub(super) async fn run(
     shard.buffers.give(std::mem::take(&mut slot.message));
     shard.buffers.give(std::mem::take(&mut slot.leg_body));
     shard.counters.answered(endpoint as usize, slot.response.status);
+    slot.answered = Some(slot.response.status);
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no illness.
         judge::mark_failed(shard, &mut lease);

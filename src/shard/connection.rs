@@ -36,6 +36,8 @@ pub(super) struct Slot {
     pub(super) retry_after_s: Option<u64>,
     /// What its client has before there is an answer.
     pub(super) early: Early,
+    /// Status of the answer that was counted: of the worker's, once its head is passed on.
+    pub(super) answered: Option<u16>,
     /// Its id: the client's own, or a fresh one.
     pub(super) request_id: Vec<u8>,
 }

@@ -1,7 +1,7 @@
 //! One log record per request, only where `log.requests` asks for it: it costs the shard a write to standard error.
 
 use super::connection::{After, Slot};
-use super::refuse::Labels;
+use super::refuse::{CLIENT_GONE, Labels};
 use super::request::Stop;
 use super::state::Shard;
 use crate::base::NanosSinceStart;
@@ -20,7 +20,7 @@ pub(super) fn write(
             (refusal.status(), refusal.reason().as_str())
         }
         Err(Stop::Engine(answer)) => (answer.status, "engine-refused"),
-        Err(Stop::ClientGone) => (0, "client-gone"),
+        Err(Stop::ClientGone) => (slot.answered.unwrap_or(CLIENT_GONE), "client-gone"),
         Err(Stop::Cut(error)) => (slot.response.status, error.describe()),
     };
     let fleet = shard.fleet();

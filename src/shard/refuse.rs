@@ -12,6 +12,8 @@ use crate::parse::{ApiShape, Endpoint, Refusal};
 
 /// Counters' endpoint index of requests that reached no endpoint.
 pub(super) const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
+/// Status of a request whose client left before its answer began: nobody is told.
+pub(super) const CLIENT_GONE: u16 = 499;
 
 /// What is known of a request for counters and its record.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,6 +112,12 @@ pub(super) async fn by_engine(
 struct Wire {
     keep_alive: bool,
     head_only: bool,
+}
+
+/// Counts a request that nobody waits for any more.
+pub(super) fn count_gone(shard: &Shard, labels: &Labels) {
+    let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    shard.counters.answered(endpoint, CLIENT_GONE);
 }
 
 fn count(shard: &Shard, refusal: &Refusal, labels: &Labels) {

@@ -46,6 +46,7 @@ pub(super) enum Stop {
 pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> After {
     let started = shard.now();
     let mut labels = Labels::default();
+    slot.answered = None;
     let served = stages(shard, conn, slot, &mut labels, started).await;
     shard.time(Stage::Total, started);
     if shard.config.log.requests {
@@ -61,6 +62,9 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
         Err(Stop::Engine(answer)) => refuse::by_engine(shard, conn, slot, &answer, &labels).await,
         Err(Stop::ClientGone | Stop::Cut(RelayError::ClientGone | RelayError::ClientStalled)) => {
             shard.counters.add(Count::ClientGone, 1);
+            if slot.answered.is_none() {
+                refuse::count_gone(shard, &labels);
+            }
             After::Drop
         }
         Err(Stop::Cut(_)) => {

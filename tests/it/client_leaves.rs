@@ -1,6 +1,6 @@
 //! A client that leaves takes its request with it, at once.
 
-use crate::rig::{ASK, Client, PATIENCE, Worker, config, post, router};
+use crate::rig::{ASK, Client, PATIENCE, Worker, config, metric, post, router, until};
 use std::io::{Read, Write};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -36,6 +36,15 @@ fn leaves(first: &'static [u8]) {
     drop(client);
     let seen = closed.recv_timeout(PATIENCE).expect("the worker sees the close");
     assert!(seen - left < SOON, "took {:?}", seen - left);
+    let counted = |code: u16| {
+        let name = format!("forebay_requests_total{{endpoint=\"completions\",code=\"{code}\"");
+        metric(&router, &name)
+    };
+    // Whose answer had begun was told 200.
+    let (code, other) = if first.is_empty() { (499, 200) } else { (200, 499) };
+    until("it has left", || metric(&router, "forebay_client_gone_total") == 1.0);
+    until("it is counted", || counted(code) == 1.0);
+    assert_eq!(counted(other), 0.0);
 }
 
 #[test]
