@@ -280,7 +280,7 @@ mod room_models {
             let holders = Arc::new(AtomicU32::new(0));
             let taking = |load: Arc<RankLoad>, holders: Arc<AtomicU32>| {
                 move || {
-                    let taken = load.try_acquire(limits, WANTED);
+                    let taken = load.try_acquire(limits, WANTED).is_some();
                     if taken {
                         assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0, "both have it");
                         holders.fetch_sub(1, Ordering::Relaxed);
@@ -315,12 +315,12 @@ mod room_models {
             let load = Arc::new(RankLoad::default());
             let theirs = Arc::clone(&load);
             let other = thread::spawn(move || {
-                assert!(theirs.try_acquire(RoomLimits::default(), WANTED));
+                assert!(theirs.try_acquire(RoomLimits::default(), WANTED).is_some());
                 theirs.release(WANTED.kv_tokens);
             });
             // An empty rank takes any size; one that holds 60 tokens has no room for 60 more under 100.
             let limits = RoomLimits { kv_tokens_max: 100, ..RoomLimits::default() };
-            if load.try_acquire(limits, WANTED) {
+            if load.try_acquire(limits, WANTED).is_some() {
                 load.release(WANTED.kv_tokens);
             }
             other.join().unwrap();

@@ -46,9 +46,8 @@ impl Lease {
         now: NanosSinceStart,
     ) -> Option<Self> {
         let cell = board.rank(rank)?;
-        if !cell.try_acquire(limits, cost.room_wanted()) {
-            return None;
-        }
+        let kv_tokens = cell.try_acquire(limits, cost.room_wanted())?;
+        let cost = LeaseCost { kv_tokens, ..cost };
         if !cell.claim(now) {
             board.give_back(rank, cost.kv_tokens);
             return None;

@@ -88,7 +88,7 @@ mod tests {
         let end = |rank: u16, count: usize| {
             for _ in 0..count {
                 let load = board.rank(RankIndex(rank)).unwrap();
-                assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()));
+                assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
                 board.give_back(RankIndex(rank), 0);
             }
         };

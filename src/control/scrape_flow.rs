@@ -180,8 +180,10 @@ mod tests {
         let board = LoadBoard::new();
         let load = board.rank(RankIndex(1)).unwrap();
         let (limits, second) = (RoomLimits::default(), Duration::from_secs(1));
-        assert!(load.try_acquire(limits, RoomWanted { kv_tokens: 70, prefill_tokens: 0 }));
-        assert!(load.try_acquire(limits, RoomWanted { kv_tokens: 5, prefill_tokens: 0 }));
+        assert!(
+            load.try_acquire(limits, RoomWanted { kv_tokens: 70, prefill_tokens: 0 }).is_some()
+        );
+        assert!(load.try_acquire(limits, RoomWanted { kv_tokens: 5, prefill_tokens: 0 }).is_some());
         board.give_back(RankIndex(1), 5);
         load.set_elsewhere(3, 100);
         load.refused_until(NanosSinceStart(0).plus(second));

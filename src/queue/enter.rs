@@ -93,6 +93,7 @@ pub fn enter(
     if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
         return Entry::Turned(Turned::NoWorker);
     }
+    let _ = binder.keep_able(&applicant.request, applicant.output_tokens, candidates);
     let mode = fleet.flow.queue.mode;
     if mode != QueueMode::Off {
         // Nobody overtakes: where others wait, newcomers line up.
@@ -124,6 +125,7 @@ fn bind_beside(
 ) -> Option<Lease> {
     let (fleet, board, now) = (binder.fleet, binder.board, binder.now);
     candidates.collect(fleet, applicant.model, board, applicant.seeking(), now).ok()?;
+    let _ = binder.keep_able(&applicant.request, applicant.output_tokens, candidates);
     candidates.retain(|rank| !binder.is_awaited(rank));
     binder.bind(&applicant.request, applicant.output_tokens, candidates)
 }
@@ -142,6 +144,7 @@ fn line_up(
     }
     let pool = if applicant.request.leg == Leg::Prefill { model.prefill_pool } else { None };
     let pool = pool.unwrap_or(model.pool);
+    let _ = binder.keep_able(&applicant.request, applicant.output_tokens, candidates);
     binder.weigh(&applicant.request, applicant.output_tokens, candidates);
     let mut full = QueueFull::Depth;
     while let Some(rank) = shortest(binder, candidates, applicant) {
@@ -151,7 +154,9 @@ fn line_up(
             return Err(late);
         }
         let cost = lease_cost(&applicant.request, rank, applicant.output_tokens);
-        let wanted = QueueWanted { bytes: applicant.body_bytes, tokens: cost.kv_tokens };
+        let most = fleet.room(rank).kv_tokens_max;
+        let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
+        let wanted = QueueWanted { bytes: applicant.body_bytes, tokens };
         match cell.join(bounds(fleet, binder.board, pool, queue), wanted) {
             Ok(()) => return Ok((queue, wanted)),
             Err(QueueFull::Demand) => return Err(Turned::Full(QueueFull::Demand)),

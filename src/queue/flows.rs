@@ -124,6 +124,11 @@ impl Flows {
         })
     }
 
+    /// The request that stands there.
+    pub(super) fn get(&self, key: FlowKey, order: Order) -> Option<&Waiting> {
+        self.rows.get(&key)?.waiting.get(&order)
+    }
+
     /// Takes a request out because it is served: its row has had its turn.
     pub(super) fn serve(&mut self, key: FlowKey, order: Order) -> Option<Waiting> {
         let row = self.rows.get_mut(&key)?;

@@ -2,7 +2,8 @@
 //! those at the front, takes their leases, and posts the verdicts.
 
 use super::bounds::is_at_low_water;
-use super::line::{Line, Placed, Rules};
+use super::line::{Line, Offer, Placed, Rules};
+use crate::account::LeaseCost;
 use crate::base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use crate::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use crate::config::QueueMode;
@@ -104,6 +105,12 @@ impl Home {
         self.queues.is_empty()
     }
 
+    /// Who in a queue was short of room in every cache, and the rank that is kept for it.
+    #[must_use]
+    pub fn kept(&self, queue: QueueIndex) -> &[(Ticket, RankIndex)] {
+        self.queues.get(&queue).map_or(&[], |queue| queue.line.kept())
+    }
+
     /// Has anything happened since the last look? To be asked after the shard has announced its sleep and before it
     /// sleeps: room that is made while it is awake rings no bell.
     #[must_use]
@@ -153,11 +160,17 @@ impl Queue {
         };
         let mut held_up = false;
         scratch.awaited.fill(false);
-        self.line.serve(rules, |waiter, may_decline| {
-            let placed = place(waiter, may_decline, index, binder, scratch, verdicts);
-            held_up |= placed == Placed::NoRoom;
+        self.line.serve(rules, |waiter, offer| {
+            let placed = place(waiter, offer, index, binder, scratch, verdicts);
+            held_up |= !matches!(placed, Placed::Yes | Placed::Declined | Placed::Never);
             placed
         });
+        // What is kept for one is no more free for others than what all wait for.
+        for (_, rank) in self.line.kept() {
+            if let Some(awaited) = scratch.awaited.get_mut(rank.index()) {
+                *awaited = true;
+            }
+        }
         self.turn_away_stale(binder, verdicts);
         self.tell_spare(binder, index, &scratch.awaited);
         if held_up && is_held_by_time(binder, index) {
@@ -215,7 +228,7 @@ impl Queue {
 /// Tries to bind one request.
 fn place(
     waiter: &Waiter,
-    may_decline: bool,
+    offer: Offer,
     index: QueueIndex,
     binder: &mut Binder<'_>,
     scratch: &mut Scratch,
@@ -227,18 +240,6 @@ fn place(
         return Placed::Never;
     };
     let Scratch { candidates, overlaps, on_the_way, awaited } = scratch;
-    let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
-        let seeking =
-            Seeking { leg: waiter.leg, near: waiter.near, pin: waiter.pin, tried: &waiter.tried };
-        let found = candidates.collect(fleet, model, binder.board, seeking, binder.now);
-        candidates.retain(|rank| fleet.queue_of(rank) == Some(index));
-        found.is_ok() && !candidates.ranks().is_empty()
-    };
-    if !collect(candidates, binder) {
-        // Its workers are gone, or wait elsewhere now: its own shard knows what to do.
-        verdicts.push((waiter.ticket, Verdict::Reroute));
-        return Placed::Never;
-    }
     waiter.lay_out(overlaps, on_the_way);
     let request = PickRequest {
         leg: waiter.leg,
@@ -251,10 +252,23 @@ fn place(
         prompt_bytes: waiter.prompt_bytes,
         bytes_per_token: waiter.bytes_per_token,
     };
+    let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
+        let seeking =
+            Seeking { leg: waiter.leg, near: waiter.near, pin: waiter.pin, tried: &waiter.tried };
+        let found = candidates.collect(fleet, model, binder.board, seeking, binder.now);
+        candidates.retain(|rank| fleet.queue_of(rank) == Some(index));
+        let is_large = binder.keep_able(&request, waiter.output_tokens, candidates);
+        (found.is_ok() && !candidates.ranks().is_empty()).then_some(is_large)
+    };
+    let Some(is_large) = collect(candidates, binder) else {
+        // Its workers are gone, or wait elsewhere now: its own shard knows what to do.
+        verdicts.push((waiter.ticket, Verdict::Reroute));
+        return Placed::Never;
+    };
     let least = least_uncached(candidates, &request);
-    candidates.retain(|rank| !is_awaited(awaited, rank));
+    candidates.retain(|rank| !is_awaited(awaited, rank) && !offer.is_kept(rank));
     // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is computed.
-    if may_decline && waiter.leg != Leg::Decode {
+    if offer.may_decline && waiter.leg != Leg::Decode {
         candidates.retain(|rank| {
             binder.has_room(rank, &lease_cost(&request, rank, waiter.output_tokens))
         });
@@ -269,14 +283,26 @@ fn place(
         verdicts.push((waiter.ticket, Verdict::Granted(lease)));
         return Placed::Yes;
     }
-    // Nobody who comes after it takes room where it could go: a large prompt would never find enough.
     collect(candidates, binder);
-    for &rank in candidates.ranks() {
-        if let Some(awaited) = awaited.get_mut(rank.index()) {
-            *awaited = true;
+    if offer.own.is_some() || offer.may_keep {
+        let is_free = |rank| !is_awaited(awaited, rank) && !offer.is_kept(rank);
+        if let Some(rank) = binder.to_keep(&request, offer.own, candidates, is_free) {
+            // It waits for a place on those that have none as everybody does.
+            candidates.retain(|rank| !binder.has_room(rank, &LeaseCost::default()));
+            await_all(awaited, candidates);
+            return Placed::Short(rank);
         }
     }
-    Placed::NoRoom
+    // Nobody who comes after it takes room where it could go.
+    await_all(awaited, candidates);
+    if !is_large {
+        return Placed::NoRoom;
+    }
+    let capacity = |&rank: &RankIndex| match fleet.room(rank).kv_tokens_max {
+        0 => u64::MAX,
+        most => most,
+    };
+    Placed::NoRoomForLarge(candidates.ranks().iter().map(capacity).max().unwrap_or(0))
 }
 
 /// Prompt tokens that the rank with most of the prompt would have to compute.
@@ -287,6 +313,14 @@ fn least_uncached(candidates: &Candidates, request: &PickRequest<'_>) -> u64 {
 /// A request leaves a place to those behind it for the sake of more than this: a quarter of its prompt.
 fn declined_tokens(request: &PickRequest<'_>) -> u64 {
     (request.prompt_tokens() / 4).max(DECLINED_TOKENS_MIN)
+}
+
+fn await_all(awaited: &mut [bool], candidates: &Candidates) {
+    for rank in candidates.ranks() {
+        if let Some(awaited) = awaited.get_mut(rank.index()) {
+            *awaited = true;
+        }
+    }
 }
 
 fn is_awaited(awaited: &[bool], rank: RankIndex) -> bool {

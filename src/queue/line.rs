@@ -8,6 +8,7 @@ use crate::mailbox::{Ticket, Waiter};
 use crate::worker::{FleetSnapshot, Leg};
 use ahash::AHashMap;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// One request in a queue.
@@ -42,6 +43,12 @@ pub(super) enum Placed {
     /// No rank has room for it; neither for those behind it that could only go where it can: same model, same leg, no
     /// nearer to anything, and they have tried the same ranks, or more.
     NoRoom,
+    /// The same, but some ranks were left out because their caches could never hold it. Smaller ones can go there, and so
+    /// can what is larger than this, the largest cache that was not left out: nothing could hold it anyway.
+    NoRoomForLarge(u64),
+    /// There are places, but no cache has room for it. This rank is kept for it from now on, and gets no other request of its
+    /// class or a worse one until it fits; those behind it go on with the rest.
+    Short(RankIndex),
     /// There is room, but where little of its prompt is held: it leaves that to those behind it, if one of them wants it.
     Declined,
     /// Nothing here can ever take it.
@@ -50,6 +57,30 @@ pub(super) enum Placed {
 
 /// Requests that may leave the same place to those behind them.
 const LOOK_AHEAD_MAX: usize = 32;
+
+/// Ranks of one queue that are kept for requests at the same time. Each is one more look at all ranks in each turn; whoever is
+/// short beyond them bars those behind it, and nobody passes a large request of which there are many.
+pub const KEPT_MAX: usize = 8;
+
+/// How a request is offered what there is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    /// It may leave a place to those behind it.
+    pub(super) may_decline: bool,
+    /// The rank that is kept for it.
+    pub(super) own: Option<RankIndex>,
+    /// One may be kept for it.
+    pub(super) may_keep: bool,
+    /// Ranks that are kept for others.
+    kept: [Option<RankIndex>; KEPT_MAX],
+}
+
+impl Offer {
+    /// Is the rank kept for somebody else?
+    pub(super) fn is_kept(&self, rank: RankIndex) -> bool {
+        self.kept.contains(&Some(rank))
+    }
+}
 
 /// By what a turn is served.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +128,8 @@ pub(super) struct Line {
     ripening: BTreeSet<(NanosSinceStart, Ticket)>,
     promote_after: Duration,
     next_number: u64,
+    /// Who was short, and the rank that is kept for it; the oldest first, at most [`KEPT_MAX`].
+    kept: Vec<(Ticket, RankIndex)>,
 }
 
 impl Line {
@@ -109,6 +142,7 @@ impl Line {
             ripening: BTreeSet::new(),
             promote_after,
             next_number: 0,
+            kept: Vec::new(),
         }
     }
 
@@ -150,6 +184,7 @@ impl Line {
 
     fn forget(&mut self, ticket: Ticket) -> Option<Standing> {
         let standing = self.standing.remove(&ticket)?;
+        self.kept.retain(|(short, _)| *short != ticket);
         self.movable.remove(&(standing.joined_at, ticket));
         if let Some(at) = standing.ripe_at(self.promote_after) {
             self.ripening.remove(&(at, ticket));
@@ -157,19 +192,87 @@ impl Line {
         Some(standing)
     }
 
-    /// Places as many as there is room for, in order. A request that finds none keeps its place and bars those behind it
-    /// that could only go where it could: nobody overtakes, and nobody starves. `place` is told whether the request may
+    /// Places as many as there is room for, in order. A request that finds no place keeps its own and bars those behind it
+    /// that could only go where it could: nobody overtakes. One that finds places and no cache with room for it has one rank
+    /// kept for it: it is overtaken by those who need less, and does not starve. `place` is told whether the request may
     /// decline; what all have declined the first of them takes, so that no room is left unused.
     pub(super) fn serve(
         &mut self,
         rules: Rules<'_>,
-        mut place: impl FnMut(&Waiter, bool) -> Placed,
+        mut place: impl FnMut(&Waiter, Offer) -> Placed,
     ) {
         self.promote(rules.now, rules.promote_after);
-        let mut bars = Bars { fleet: rules.fleet, full: Vec::new(), declined: Vec::new() };
+        let mut bars =
+            Bars { fleet: rules.fleet, full: Vec::new(), declined: Vec::new(), short: Vec::new() };
         for class in 0..self.classes.len() {
+            self.serve_short(class, rules, &mut bars, &mut place);
             self.serve_class(class, rules, &mut bars, &mut place);
         }
+    }
+
+    /// Those first for whom ranks are kept: they were first in line when they were looked at, and did not fit.
+    fn serve_short(
+        &mut self,
+        class: usize,
+        rules: Rules<'_>,
+        bars: &mut Bars<'_>,
+        place: &mut impl FnMut(&Waiter, Offer) -> Placed,
+    ) {
+        let of_class = |(ticket, rank): &(Ticket, RankIndex)| {
+            let standing = self.standing.get(ticket).filter(|standing| standing.class == class)?;
+            Some((*ticket, *rank, standing.flow, standing.order))
+        };
+        let short: Vec<_> = self.kept.iter().filter_map(of_class).collect();
+        for (ticket, rank, flow, order) in short {
+            let Some(waiter) = self.classes.get(class).and_then(|flows| flows.get(flow, order))
+            else {
+                continue;
+            };
+            let offer = Offer { own: Some(rank), ..self.offer(ticket, class, false) };
+            let is_late = waiter.0.deadline <= rules.now;
+            match if is_late { Placed::Never } else { place(&waiter.0, offer) } {
+                Placed::Yes => self.served(class, flow, order, ticket),
+                Placed::Short(rank) => self.keep(ticket, rank, bars),
+                // Its rank is gone, and it stands in line as before.
+                Placed::NoRoom | Placed::NoRoomForLarge(_) | Placed::Declined => {
+                    self.kept.retain(|(short, _)| *short != ticket);
+                }
+                Placed::Never => drop(self.remove(ticket)),
+            }
+        }
+    }
+
+    /// The rank is not given to those behind it.
+    fn keep(&mut self, ticket: Ticket, rank: RankIndex, bars: &mut Bars<'_>) {
+        match self.kept.iter_mut().find(|(short, _)| *short == ticket) {
+            Some((_, kept)) => *kept = rank,
+            None => self.kept.push((ticket, rank)),
+        }
+        bars.short.push(ticket);
+        debug_assert!(self.kept.len() <= KEPT_MAX, "more kept than may be");
+    }
+
+    /// What one of that class is offered. What is kept for worse classes is there for it, and, if it is short itself, what is
+    /// kept for those of its class who were short later.
+    fn offer(&self, ticket: Ticket, class: usize, may_decline: bool) -> Offer {
+        let mut kept = [None; KEPT_MAX];
+        let mut is_older = true;
+        for (place, (short, rank)) in kept.iter_mut().zip(&self.kept) {
+            if *short == ticket {
+                is_older = false;
+                continue;
+            }
+            let comes_before = |standing: &&Standing| {
+                standing.class < class || standing.class == class && is_older
+            };
+            *place = self.standing.get(short).filter(comes_before).map(|_| *rank);
+        }
+        Offer { may_decline, own: None, may_keep: self.kept.len() < KEPT_MAX, kept }
+    }
+
+    /// Who was short, and the rank that is kept for it.
+    pub(super) fn kept(&self) -> &[(Ticket, RankIndex)] {
+        &self.kept
     }
 
     fn serve_class(
@@ -177,7 +280,7 @@ impl Line {
         class: usize,
         rules: Rules<'_>,
         bars: &mut Bars<'_>,
-        place: &mut impl FnMut(&Waiter, bool) -> Placed,
+        place: &mut impl FnMut(&Waiter, Offer) -> Placed,
     ) {
         let mut cursor = Cursor::START;
         let mut insists = false;
@@ -198,7 +301,8 @@ impl Line {
             let may_decline = !insists && self.overtaken(ticket) < rules.overtaken_max;
             // After its deadline its origin has answered it, or will in a moment.
             let is_late = waiter.deadline <= rules.now;
-            match if is_late { Placed::Never } else { place(waiter, may_decline) } {
+            let offer = self.offer(ticket, class, may_decline);
+            match if is_late { Placed::Never } else { place(waiter, offer) } {
                 Placed::Yes => {
                     self.served(class, at.key, order, ticket);
                     insists = false;
@@ -209,7 +313,9 @@ impl Line {
                     }
                 }
                 Placed::Declined => bars.declined.push(ticket),
-                Placed::NoRoom => bars.add(waiter),
+                Placed::NoRoom => bars.add(waiter, None),
+                Placed::NoRoomForLarge(most) => bars.add(waiter, Some(waiter.held_tokens()..=most)),
+                Placed::Short(rank) => self.keep(ticket, rank, bars),
                 Placed::Never => drop(self.remove(ticket)),
             }
         }
@@ -305,6 +411,8 @@ struct Bars<'a> {
     full: Vec<Way>,
     /// Who has declined what there is.
     declined: Vec<Ticket>,
+    /// Who has a rank kept for it.
+    short: Vec<Ticket>,
 }
 
 /// What a request asked for, and the ranks that were out of the question.
@@ -315,11 +423,25 @@ struct Way {
     near: Option<RankIndex>,
     pin: Option<DpRank>,
     tried: Vec<RankIndex>,
+    /// Ranks were left out whose caches could never hold it; those left are all there is for whoever holds so many tokens.
+    large: Option<RangeInclusive<u64>>,
+}
+
+impl Way {
+    /// Who needs less may have more ranks, and so may who has others to choose from: if none of his could hold it, any will do.
+    fn is_all_for(&self, waiter: &Waiter) -> bool {
+        self.large.as_ref().is_none_or(|large| {
+            large.contains(&waiter.held_tokens())
+                && (self.near, self.pin) == (waiter.near, waiter.pin)
+                && self.tried == waiter.tried
+        })
+    }
 }
 
 impl Bars<'_> {
-    fn add(&mut self, waiter: &Waiter) {
+    fn add(&mut self, waiter: &Waiter, large: Option<RangeInclusive<u64>>) {
         self.full.push(Way {
+            large,
             model: waiter.model,
             leg: waiter.leg,
             near: waiter.near,
@@ -328,14 +450,16 @@ impl Bars<'_> {
         });
     }
 
-    /// Has it declined, or could it only go where somebody before it found no room?
+    /// Has it declined, is a rank kept for it, or could it only go where somebody before it found no room?
     fn bar(&self, waiter: &Waiter) -> bool {
         self.declined.contains(&waiter.ticket)
+            || self.short.contains(&waiter.ticket)
             || self.full.iter().any(|way| {
                 way.model == waiter.model
                     && way.leg == waiter.leg
                     && way.tried.iter().all(|rank| waiter.tried.contains(rank))
                     && way.pin.is_none_or(|pin| waiter.pin == Some(pin))
+                    && way.is_all_for(waiter)
                     && self.leads_as_far(way.near, waiter.near)
             })
     }
@@ -358,6 +482,7 @@ impl Bars<'_> {
                     && way.near.is_none()
                     && way.pin.is_none()
                     && way.tried.is_empty()
+                    && way.large.is_none()
             };
             self.full.iter().any(any)
         };

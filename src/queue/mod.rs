@@ -18,6 +18,7 @@ pub use closed::{is_closed, is_relieved};
 pub use desk::{Desk, NoSeat};
 pub use enter::{Applicant, Entry, Turned, enter};
 pub use home::{Home, HomeTurn};
+pub use line::KEPT_MAX;
 use line::Waiting;
 pub use outbox::Outbox;
 pub use pair::{PairEntry, enter_pair, enter_prefill};

@@ -595,11 +595,11 @@ fn serve_wishes(overtaken_max: u32, wishes: &[usize], free: &[usize]) -> Vec<u32
     let mut served = Vec::new();
     for &rank in free {
         let mut left = 1;
-        line.serve(Rules { overtaken_max, ..rules(50, Duration::ZERO) }, |waiter, may_decline| {
+        line.serve(Rules { overtaken_max, ..rules(50, Duration::ZERO) }, |waiter, offer| {
             if left == 0 {
                 return Placed::NoRoom;
             }
-            if may_decline && wishes[waiter.ticket.seat as usize] != rank {
+            if offer.may_decline && wishes[waiter.ticket.seat as usize] != rank {
                 return Placed::Declined;
             }
             left -= 1;

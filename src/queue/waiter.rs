@@ -4,12 +4,19 @@ use crate::base::limits::HOLDINGS_MAX;
 use crate::index::{Overlap, Overlaps};
 use crate::mailbox::{Holding, Waiter};
 use crate::select::tokens;
+use crate::worker::Leg;
 
 impl Waiter {
     /// Tokens of its prompt.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         tokens(self.prompt_bytes, self.bytes_per_token)
+    }
+
+    /// Tokens whose KV it will hold.
+    pub(super) fn held_tokens(&self) -> u64 {
+        let output = if self.leg == Leg::Prefill { 1 } else { u64::from(self.output_tokens) };
+        self.prompt_tokens().saturating_add(output)
     }
 
     /// Writes what ranks hold of its prompt, after clearing both.

@@ -194,6 +194,56 @@ impl Binder<'_> {
         weight(self.policy, self.fleet, request, candidates, rank)
     }
 
+    /// Leaves out the ranks whose caches could never hold the request, if one is left whose cache could; true if it did. A
+    /// request that none could hold keeps all: it needs a place and no room in a cache, and hears from the engine what becomes
+    /// of it.
+    pub fn keep_able(
+        &self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &mut Candidates,
+    ) -> bool {
+        let is_able = |rank| {
+            let most = self.fleet.room(rank).kv_tokens_max;
+            most == 0 || lease_cost(request, rank, output_tokens).decode_tokens <= most
+        };
+        let before = candidates.ranks().len();
+        if candidates.ranks().iter().any(|&rank| is_able(rank)) {
+            candidates.retain(is_able);
+        }
+        candidates.ranks().len() < before
+    }
+
+    /// The rank to be kept for a request that no rank has room for: the one that is kept already, or, if there are places and
+    /// no cache with room, the one with a place that lacks fewest tokens. `None`: it waits for a place.
+    #[must_use]
+    pub fn to_keep(
+        &self,
+        request: &PickRequest<'_>,
+        own: Option<RankIndex>,
+        candidates: &Candidates,
+        is_free: impl Fn(RankIndex) -> bool,
+    ) -> Option<RankIndex> {
+        if own.is_some_and(|own| candidates.ranks().contains(&own)) {
+            return own;
+        }
+        let lacks = |&rank: &RankIndex| {
+            let held = self.board.rank(rank).map_or(0, RankLoad::kv_tokens);
+            request
+                .uncached_tokens(rank)
+                .saturating_add(held)
+                .saturating_sub(self.fleet.room(rank).kv_tokens_max)
+        };
+        let has_place =
+            |&rank: &RankIndex| is_free(rank) && self.has_room(rank, &LeaseCost::default());
+        candidates
+            .ranks()
+            .iter()
+            .filter(|rank| has_place(rank))
+            .min_by_key(|rank| lacks(rank))
+            .copied()
+    }
+
     /// Does anybody wait for room on the rank? Who comes lines up behind.
     #[must_use]
     pub fn is_waited_for(&self, rank: RankIndex) -> bool {

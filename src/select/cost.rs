@@ -131,7 +131,7 @@ mod tests {
         let load = RankLoad::default();
         load.add_prefill(500);
         load.add_decode(6_400);
-        assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()));
+        assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
         let report = report(LoadReading { running: 1, ..LoadReading::default() });
         let parts = predicted_work(&load, 70, 200, Some((&report, ReportWeight::FULL)));
         let expected = CostParts {

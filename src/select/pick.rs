@@ -272,6 +272,7 @@ mod tests {
                     .rank(RankIndex(rank))
                     .unwrap()
                     .try_acquire(RoomLimits::default(), RoomWanted::default())
+                    .is_some()
             );
         }
         let none = Overlaps::new(8);
@@ -311,7 +312,11 @@ mod tests {
             };
             let rank = pick(policy, &request, &mut turn, &mut random).unwrap();
             assert!(
-                board.rank(rank).unwrap().try_acquire(RoomLimits::default(), RoomWanted::default())
+                board
+                    .rank(rank)
+                    .unwrap()
+                    .try_acquire(RoomLimits::default(), RoomWanted::default())
+                    .is_some()
             );
         }
         all.iter().map(|&rank| board.rank(rank).unwrap().in_flight()).collect()

@@ -56,7 +56,7 @@ pub struct RankLoad {
 pub struct RoomLimits {
     /// Requests in flight.
     pub places_max: u32,
-    /// Tokens that they add to the KV cache. A rank that is empty takes a request of any size.
+    /// Tokens that they add to the KV cache. A request that wants more than this in all takes what is left of it.
     pub kv_tokens_max: u64,
     /// Prompt tokens yet to be computed; reached, no further request comes.
     pub prefill_tokens_max: u64,
@@ -190,25 +190,29 @@ impl Default for RankLoad {
 }
 
 impl RankLoad {
-    /// Takes one place and the tokens, unless a limit would be exceeded. Exact under any interleaving, for places and
-    /// tokens together: one word decides. The prefill limit is checked before: it bounds what is begun, not what is taken.
+    /// Takes one place and tokens, unless a limit would be exceeded: the number of tokens, which is to be given back. They are
+    /// those wanted; where that is more than the rank may ever hold, those that are left. Exact under any interleaving, for
+    /// places and tokens together: one word decides. The prefill limit is checked before: it bounds what is begun, not what
+    /// is taken.
     #[must_use]
-    pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomWanted) -> bool {
+    pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomWanted) -> Option<u64> {
         if limits.prefill_tokens_max > 0 && self.prefill_tokens() >= limits.prefill_tokens_max {
-            return false;
+            return None;
         }
         // ordering: written by one thread, read as a limit; pairs with the store in `set_elsewhere`.
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
-        let tokens = wanted.kv_tokens.min(TOKENS_MASK);
+        let wanted = wanted.kv_tokens.min(TOKENS_MASK);
+        let mut taken = 0;
         let take = |held: u64| {
-            fits(held.saturating_add(elsewhere), limits, tokens).then(|| {
-                (held & !TOKENS_MASK).saturating_add(ONE_PLACE)
-                    | (held & TOKENS_MASK).saturating_add(tokens).min(TOKENS_MASK)
-            })
+            // What is counted fits the word, whatever is wanted: the same number is taken off again.
+            taken = share(held.saturating_add(elsewhere), limits, wanted)?
+                .min(TOKENS_MASK - (held & TOKENS_MASK));
+            Some(held.saturating_add(ONE_PLACE | taken))
         };
         // ordering: a count nothing is published through; the read-modify-write decides, so two shards cannot take the
         // last place both. That waiters hear of room is the affair of `QueueCell`.
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        let took = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        took.is_ok().then_some(taken)
     }
 
     /// Would [`Self::try_acquire`] succeed now? A hint: only taking decides.
@@ -221,7 +225,7 @@ impl RankLoad {
         let tokens = wanted.kv_tokens.min(TOKENS_MASK);
         let prefill_fits =
             limits.prefill_tokens_max == 0 || self.prefill_tokens() < limits.prefill_tokens_max;
-        prefill_fits && fits(held.saturating_add(elsewhere), limits, tokens)
+        prefill_fits && share(held.saturating_add(elsewhere), limits, tokens).is_some()
     }
 
     /// Gives a place and its tokens back, and tells nobody: leases go through [`LoadBoard::give_back`], which tells those
@@ -368,15 +372,19 @@ fn places(word: u64) -> u32 {
     u32::try_from(word >> PLACE_BIT).unwrap_or(u32::MAX)
 }
 
-/// May one more request with so many tokens join what is held?
-fn fits(held: u64, limits: RoomLimits, tokens: u64) -> bool {
-    let taken = places(held);
-    let place = limits.places_max == 0 || taken < limits.places_max;
-    let tokens_held = held & TOKENS_MASK;
-    let room = limits.kv_tokens_max == 0
-        || taken == 0
-        || tokens_held.saturating_add(tokens) <= limits.kv_tokens_max;
-    place && room
+/// The tokens that one more request takes which wants so many; `None`: there is no room for it. One that wants more than the
+/// rank may ever hold needs a place, and takes what is left: to wait for an empty rank would not help it.
+fn share(held: u64, limits: RoomLimits, wanted: u64) -> Option<u64> {
+    let (taken, most) = (places(held), limits.kv_tokens_max);
+    if limits.places_max > 0 && taken >= limits.places_max {
+        return None;
+    }
+    if most == 0 || taken == 0 && wanted <= most {
+        return Some(wanted);
+    }
+    // A limit that was lowered may be below what is held.
+    let left = most.checked_sub(held & TOKENS_MASK)?;
+    if wanted > most { Some(left) } else { (wanted <= left).then_some(wanted) }
 }
 
 #[cfg(test)]
@@ -395,25 +403,34 @@ mod tests {
         let board = LoadBoard::new();
         let load = board.rank(RANK).unwrap();
         let limits = RoomLimits { places_max: 3, kv_tokens_max: 100, prefill_tokens_max: 50 };
-        assert!(load.try_acquire(limits, wanted(60)));
-        assert!(!load.try_acquire(limits, wanted(41)), "tokens");
-        assert!(load.try_acquire(limits, wanted(40)));
-        assert!(load.try_acquire(limits, wanted(0)));
-        assert!(!load.try_acquire(limits, wanted(0)), "places");
+        assert_eq!(load.try_acquire(limits, wanted(60)), Some(60));
+        assert_eq!(load.try_acquire(limits, wanted(41)), None, "tokens");
+        assert_eq!(load.try_acquire(limits, wanted(40)), Some(40));
+        assert_eq!(load.try_acquire(limits, wanted(0)), Some(0));
+        assert_eq!(load.try_acquire(limits, wanted(0)), None, "places");
         for tokens in [60, 40, 0] {
             board.give_back(RANK, tokens);
         }
         assert_eq!((load.in_flight(), load.kv_tokens(), load.ended()), (0, 0, 3));
         load.add_prefill(50);
-        assert!(!load.try_acquire(limits, wanted(0)), "prefill");
+        assert_eq!(load.try_acquire(limits, wanted(0)), None, "prefill");
     }
 
     #[test]
-    fn an_empty_rank_takes_what_fits_nowhere() {
+    fn what_no_cache_could_hold_needs_a_place_and_takes_what_is_left() {
         let load = RankLoad::default();
-        let limits = RoomLimits { kv_tokens_max: 100, ..RoomLimits::default() };
-        assert!(load.try_acquire(limits, wanted(5_000)));
+        let limits = RoomLimits { places_max: 3, kv_tokens_max: 100, ..RoomLimits::default() };
+        assert_eq!(load.try_acquire(limits, wanted(30)), Some(30));
+        assert_eq!(load.try_acquire(limits, wanted(100)), None, "it may fit later");
+        assert_eq!(load.try_acquire(limits, wanted(5_000)), Some(70));
         assert!(!load.has_room(limits, wanted(1)));
+        assert_eq!(load.try_acquire(limits, wanted(u64::MAX)), Some(0));
+        assert_eq!(load.try_acquire(limits, wanted(5_000)), None, "places");
+        for tokens in [30, 70, 0] {
+            load.release(tokens);
+        }
+        assert_eq!((load.in_flight(), load.kv_tokens()), (0, 0));
+        assert_eq!(load.try_acquire(limits, wanted(100)), Some(100), "all of an empty one");
     }
 
     #[test]
@@ -421,11 +438,11 @@ mod tests {
         let load = RankLoad::default();
         let limits = RoomLimits { places_max: 4, ..RoomLimits::default() };
         load.set_elsewhere(3, 77);
-        assert!(load.try_acquire(limits, wanted(0)));
-        assert!(!load.try_acquire(limits, wanted(0)));
+        assert!(load.try_acquire(limits, wanted(0)).is_some());
+        assert!(load.try_acquire(limits, wanted(0)).is_none());
         assert_eq!((load.in_flight(), load.places_elsewhere()), (1, 3));
         load.set_elsewhere(0, 0);
-        assert!(load.try_acquire(limits, wanted(0)));
+        assert!(load.try_acquire(limits, wanted(0)).is_some());
     }
 
     #[test]

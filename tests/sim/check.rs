@@ -7,9 +7,13 @@ use forebay::base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay::base::{DpRank, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay::config::{QUEUE_CLASSES, QueueMode};
 use forebay::mailbox::{Ticket, Verdict, Waiter};
+use forebay::queue::KEPT_MAX;
 use forebay::worker::{
     Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomWanted, WorkerState,
 };
+
+/// A rank that is kept for a request of a queue.
+pub(crate) type Kept = (QueueIndex, Ticket, RankIndex);
 
 impl World {
     /// The production words are what the simulator has counted itself.
@@ -89,7 +93,9 @@ impl World {
                 && !waits
                 && self.has_room(at, fleet, &whole, rank)
         };
-        match self.ways_anywhere(fleet, &whole).iter().find(|rank| free(rank)) {
+        let mut ways = self.ways_anywhere(fleet, waiter);
+        keep_able(fleet, waiter, &mut ways);
+        match ways.iter().find(|rank| free(rank)) {
             None => Ok(()),
             Some(rank) => Err(format!("{waiter:?} waits for a pair beside {rank:?}")),
         }
@@ -120,6 +126,7 @@ impl World {
         home: usize,
         fleet: &FleetSnapshot,
         verdicts: &[(Ticket, Verdict)],
+        kept: &[Kept],
     ) -> Checked {
         let mut granted: Vec<(Waiter, RankIndex)> = Vec::new();
         for (ticket, verdict) in verdicts {
@@ -152,10 +159,49 @@ impl World {
         }
         for (waiter, rank) in &granted {
             self.check_room(fleet, *rank)?;
-            self.check_order(home, fleet, waiter, *rank)?;
+            let was_short = kept.iter().any(|(_, ticket, _)| *ticket == waiter.ticket);
+            self.check_order(home, fleet, (waiter, was_short), *rank)?;
+            self.check_kept(fleet, waiter, *rank, kept)?;
         }
         self.check_windows();
         Ok(())
+    }
+
+    /// What was kept for somebody before the home looked went to him, or to one of a better class, or to one who was short
+    /// before him: whoever is short is served in the end. `kept` is in the order in which they became so.
+    fn check_kept(
+        &self,
+        fleet: &FleetSnapshot,
+        waiter: &Waiter,
+        rank: RankIndex,
+        kept: &[Kept],
+    ) -> Checked {
+        for (queue, ticket, of) in kept {
+            if *ticket == waiter.ticket {
+                return Ok(());
+            }
+            // Who was served, or sent on, has no claim any more; nor who cannot use the rank any more.
+            let Some((_, short)) = self.books.at_home.get(ticket) else { continue };
+            let has_claim = *queue == waiter.queue
+                && *of == rank
+                && short.deadline > self.now
+                && self.class_now(fleet, short) <= self.class_now(fleet, waiter)
+                && self.ways(fleet, short).contains(&rank);
+            if has_claim && !self.truth.promotes_otherwise {
+                return Err(format!("{waiter:?} got {rank:?}, which is kept for {short:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranks that this home keeps for those who are short.
+    pub(crate) fn kept(&self, at: usize) -> Vec<Kept> {
+        let home = &self.shards[at].home;
+        let queues = self.books.waiting.keys();
+        let of = |&queue: &QueueIndex| {
+            home.kept(queue).iter().map(move |&(ticket, rank)| (queue, ticket, rank))
+        };
+        queues.flat_map(of).collect()
     }
 
     /// Nobody is left behind who could have had the rank and comes first: of a better class by now, or, unless requests let
@@ -164,7 +210,7 @@ impl World {
         &self,
         home: usize,
         fleet: &FleetSnapshot,
-        waiter: &Waiter,
+        (waiter, was_short): (&Waiter, bool),
         rank: RankIndex,
     ) -> Checked {
         let left = self.books.at_home.values().filter(|(at, left)| {
@@ -173,12 +219,18 @@ impl World {
         if self.truth.promotes_otherwise {
             return Ok(());
         }
-        let admits = |rank: RankIndex| self.board.rank(rank).unwrap().breaker_admits(self.now);
-        let could_have_it = |left: &Waiter| Way::of(left).leads_to(fleet, rank, &admits);
+        // Who is short has another rank kept for it, and those behind it go on with the rest.
+        let is_short = |left: &Waiter| {
+            let kept = self.shards[home].home.kept(left.queue);
+            kept.iter().any(|(ticket, kept)| *ticket == left.ticket && *kept != rank)
+        };
+        let could_have_it =
+            |left: &Waiter| !is_short(left) && self.ways(fleet, left).contains(&rank);
         for (_, left) in left.filter(|(_, left)| could_have_it(left)) {
             let before = self.class_now(fleet, left) < self.class_now(fleet, waiter);
             let same = |of: &Waiter| (of.tenant, of.model, of.class);
-            let strict = fleet.flow.queue.overtaken_max == 0;
+            // Who was short goes before those of its class who came to this queue since.
+            let strict = fleet.flow.queue.overtaken_max == 0 && !was_short;
             let earlier =
                 strict && same(left) == same(waiter) && left.arrived_at < waiter.arrived_at;
             if before || earlier {
@@ -358,6 +410,8 @@ impl World {
         Ok(())
     }
 
+    /// No rank but those that are kept for somebody has room for one who waits. With as many kept as may be, who is short
+    /// beyond them bars the ranks that it could go to.
     fn check_line(&self, at: usize, fleet: &FleetSnapshot, queue: QueueIndex) -> Checked {
         let here = self
             .books
@@ -365,17 +419,29 @@ impl World {
             .values()
             .filter(|(_, waiter)| waiter.queue == queue && waiter.deadline > self.now);
         let mut left: Vec<Waiter> = here.map(|(_, waiter)| waiter.clone()).collect();
-        let mut awaited: Vec<RankIndex> = Vec::new();
+        let kept = self.shards[at].home.kept(queue);
+        let mut awaited: Vec<RankIndex> = kept.iter().map(|(_, rank)| *rank).collect();
+        for (ticket, rank) in kept {
+            if let Some((_, short)) = self.books.at_home.get(ticket)
+                && self.rooms(at, fleet, short).contains(rank)
+                && kept.len() < KEPT_MAX
+                && !kept.iter().any(|(other, of)| other != ticket && of == rank)
+            {
+                return Err(format!("{short:?} waits beside {rank:?}, which is kept for it"));
+            }
+        }
         loop {
             let (stuck, free): (Vec<_>, Vec<_>) = left.into_iter().partition(|waiter| {
                 self.rooms(at, fleet, waiter).iter().all(|r| awaited.contains(r))
             });
-            if stuck.is_empty() {
+            if stuck.is_empty() || kept.len() < KEPT_MAX {
                 return match free.first() {
                     None => Ok(()),
                     Some(waiter) => {
                         let rooms = self.rooms(at, fleet, waiter);
-                        Err(format!("lost wake-up: {waiter:?} waits beside {rooms:?}"))
+                        Err(format!(
+                            "lost wake-up: {waiter:?} waits beside {rooms:?}, kept {kept:?}"
+                        ))
                     }
                 };
             }
@@ -390,6 +456,7 @@ impl World {
     fn ways(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {
         let mut ways = self.ways_anywhere(fleet, waiter);
         ways.retain(|&rank| fleet.queue_of(rank) == Some(waiter.queue));
+        keep_able(fleet, waiter, &mut ways);
         ways
     }
 
@@ -408,20 +475,12 @@ impl World {
     }
 
     fn has_room(&self, at: usize, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
-        let held = waiter.holdings.iter().find(|holding| holding.rank == rank);
-        let held = held.map_or(0, |holding| u64::from(holding.bytes));
-        let prefill = forebay::select::tokens(
-            waiter.prompt_bytes.saturating_sub(held),
-            waiter.bytes_per_token,
-        );
-        let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.output_tokens) };
-        let wanted = RoomWanted { kv_tokens: prefill + output, prefill_tokens: prefill };
         let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
         let report = self.shards[at].reports.counting(rank, self.now);
         let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
         let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
         let full = full && limits.kv_tokens_max > 0 && load.in_flight() > 0;
-        load.has_room(limits, wanted) && load.busy_until() <= self.now && !full
+        load.has_room(limits, wanted(waiter, rank)) && load.busy_until() <= self.now && !full
     }
 
     /// Everybody was answered once, and nothing is left anywhere.
@@ -470,6 +529,28 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Leaves out those whose caches could never hold it, if another could.
+fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) {
+    let is_able = |rank: RankIndex| {
+        let most = fleet.room(rank).kv_tokens_max;
+        let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.output_tokens) };
+        most == 0 || waiter.prompt_tokens() + output <= most
+    };
+    if ways.iter().any(|&rank| is_able(rank)) {
+        ways.retain(|&rank| is_able(rank));
+    }
+}
+
+/// What it would take of a rank.
+fn wanted(waiter: &Waiter, rank: RankIndex) -> RoomWanted {
+    let held = waiter.holdings.iter().find(|holding| holding.rank == rank);
+    let held = held.map_or(0, |holding| u64::from(holding.bytes));
+    let prefill =
+        forebay::select::tokens(waiter.prompt_bytes.saturating_sub(held), waiter.bytes_per_token);
+    let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.output_tokens) };
+    RoomWanted { kv_tokens: prefill + output, prefill_tokens: prefill }
 }
 
 /// All that a run may have.

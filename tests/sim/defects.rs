@@ -3,11 +3,13 @@
 //! the others alone, and that an answer keeps its content type, is seen on sockets: `tests/it`.)
 
 use super::stage::{Ask, Stage, ranks};
+use forebay::account::Lease;
 use forebay::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay::config::QueueMode;
 use forebay::mailbox::Verdict;
 use forebay::queue::{Entry, Turned};
 use forebay::worker::{OpenedBy, QueueFull, Role, RoomLimits, WorkerState};
+use std::collections::VecDeque;
 
 const RANK: RankIndex = RankIndex(0);
 
@@ -389,4 +391,89 @@ fn room_made_while_the_home_is_awake_is_news() {
     drop(lease);
     assert!(stage.home.has_news(&stage.board));
     assert_eq!(stage.look().len(), 1);
+}
+
+/// Ranks whose caches hold 1,000 tokens, and on each two requests of 400.
+fn filled(ranks: usize) -> (Stage, Vec<Lease>) {
+    let all: Vec<u16> = (0..).take(ranks).collect();
+    let mut stage = Stage::new(QueueMode::Pool, &vec![16; ranks], &[&all, &all]);
+    for rank in &mut stage.fleet.ranks {
+        rank.room.kv_tokens_max = 1_000;
+    }
+    let ask = Ask { prompt_bytes: 1_600, ..stage.any() };
+    let leases = (0..2 * ranks).map(|_| stage.bind(&ask)).collect();
+    (stage, leases)
+}
+
+#[test]
+fn one_that_needs_much_room_keeps_one_rank_and_the_others_serve() {
+    let (mut stage, mut leases) = filled(8);
+    let large = stage.wait(&Ask { prompt_bytes: 3_600, ..stage.any() });
+    assert!(stage.look().is_empty());
+    let kept = stage.home.kept(QueueIndex(0)).to_vec();
+    assert!(matches!(kept[..], [(ticket, _)] if ticket == large.ticket), "{kept:?}");
+    let kept = kept[0].1;
+    // Of its own model and of another: two fit on each of the other ranks.
+    let small: Vec<_> =
+        (0..20).map(|number| stage.wait(&Ask { model: number % 2, ..stage.any() })).collect();
+    let granted = ranks(&stage.look());
+    assert_eq!(granted.len(), 14, "{granted:?}");
+    assert!(granted.iter().all(|(_, rank)| *rank != Some(kept.0)), "{granted:?}");
+    for (waits, (ticket, _)) in small.iter().zip(&granted) {
+        assert_eq!(waits.ticket, *ticket, "in order");
+    }
+    // What ends on its rank is for nobody else.
+    let mut on_kept = leases.extract_if(.., |lease| lease.rank() == kept);
+    drop(on_kept.next());
+    assert!(stage.look().iter().all(|(ticket, _)| *ticket != large.ticket));
+    drop(on_kept);
+    leases.retain(|lease| lease.rank() != kept);
+    let granted = stage.look();
+    assert_eq!(ranks(&granted)[0], (large.ticket, Some(kept.0)));
+    assert!(stage.home.kept(QueueIndex(0)).is_empty());
+}
+
+#[test]
+fn who_is_short_does_not_starve_under_those_who_go_on() {
+    let (mut stage, leases) = filled(3);
+    let mut running: VecDeque<Lease> = leases.into();
+    let large = stage.wait(&Ask { prompt_bytes: 3_600, ..stage.any() });
+    for end in 0..12 {
+        // There is always one more than can be served, in either class that its own does not come before.
+        stage.wait(&Ask { prompt_bytes: 1_600, class: 1 + end % 2, ..stage.any() });
+        drop(running.pop_front());
+        for (ticket, verdict) in stage.look() {
+            if ticket == large.ticket {
+                return;
+            }
+            if let Verdict::Granted(lease) = verdict {
+                running.push_back(lease);
+            }
+        }
+    }
+    panic!("each of the ranks was empty by now, had nobody come");
+}
+
+#[test]
+fn what_no_cache_could_hold_goes_on_to_its_engine() {
+    let (mut stage, leases) = filled(2);
+    let far_too_large = Ask { prompt_bytes: 1 << 20, ..stage.any() };
+    let passed_on = stage.bind(&far_too_large);
+    let load = stage.board.rank(passed_on.rank()).unwrap();
+    assert_eq!((load.in_flight(), load.kv_tokens()), (3, 1_000), "what was left, and no more");
+    let small = stage.bind(&stage.any());
+    assert_ne!(small.rank(), passed_on.rank());
+    drop((passed_on, small, leases));
+    for rank in 0..2 {
+        assert_eq!(stage.board.rank(RankIndex(rank)).unwrap().kv_tokens(), 0);
+    }
+    // Where one rank has a cache for it, it waits for that one.
+    stage.fleet.ranks[1].room.kv_tokens_max = 1 << 20;
+    let twice = Ask { prompt_bytes: 3 << 20, ..far_too_large };
+    let on_large = stage.bind(&twice);
+    assert_eq!(on_large.rank(), RankIndex(1));
+    let waits = stage.wait(&twice);
+    assert!(stage.look().is_empty(), "the other rank is empty, and no use to it");
+    drop(on_large);
+    assert_eq!(ranks(&stage.look()), [(waits.ticket, Some(1))]);
 }

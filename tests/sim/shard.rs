@@ -254,6 +254,7 @@ impl World {
         }
         self.shards[at].receive_reports();
         self.look_for_holds(at);
+        let kept = self.kept(at);
         let shard = &mut self.shards[at];
         let mut verdicts = Vec::new();
         let fleet = Arc::clone(&shard.fleet);
@@ -268,8 +269,9 @@ impl World {
         };
         shard.home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
         self.note(|| format!("home {at} looks, {} verdicts", verdicts.len()));
-        self.check_verdicts(at, &fleet, &verdicts)?;
+        self.check_verdicts(at, &fleet, &verdicts, &kept)?;
         self.check_spare(at, &fleet)?;
+        self.stats.kept_ranks += u64::from(!self.kept(at).is_empty());
         self.shards[at].verdicts.extend(verdicts);
         Ok(())
     }

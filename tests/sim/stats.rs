@@ -14,6 +14,8 @@ pub(crate) struct Stats {
     pub(crate) returned: u64,
     /// Messages that a full ring refused.
     pub(crate) kept: u64,
+    /// Turns of a home after which a rank is kept for one who is short.
+    pub(crate) kept_ranks: u64,
     pub(crate) quiet_checks: u64,
     pub(crate) opened: u64,
     pub(crate) closed_early: u64,
@@ -43,6 +45,7 @@ impl Stats {
         self.rerouted += other.rerouted;
         self.returned += other.returned;
         self.kept += other.kept;
+        self.kept_ranks += other.kept_ranks;
         self.quiet_checks += other.quiet_checks;
         self.opened += other.opened;
         self.closed_early += other.closed_early;
@@ -70,6 +73,7 @@ impl Stats {
             self.rerouted,
             self.returned,
             self.kept,
+            self.kept_ranks,
             self.quiet_checks,
             self.opened,
             self.closed_early,
@@ -106,7 +110,7 @@ impl std::fmt::Display for Stats {
         write!(
             f,
             "{} steps: {} bound at once, {} waited, {} granted, {} rerouted, {} grants returned, {} messages kept, \
-             {} quiet moments, windows {} opened, {} closed early, {} turned alone; {} stayed whole, {} without a pair, {} pairs, {} whole \
+             {} turns with kept ranks, {} quiet moments, windows {} opened, {} closed early, {} turned alone; {} stayed whole, {} without a pair, {} pairs, {} whole \
              instead, {} waited for decode, {} for prefill, {} lost a half, {} prefills failed, {} cancelled; answers {:?}",
             self.steps,
             self.bound,
@@ -115,6 +119,7 @@ impl std::fmt::Display for Stats {
             self.rerouted,
             self.returned,
             self.kept,
+            self.kept_ranks,
             self.quiet_checks,
             self.opened,
             self.closed_early,

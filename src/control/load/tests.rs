@@ -314,6 +314,7 @@ fn a_worker_is_asked_in_the_form_it_knows_and_what_is_ours_is_taken_off() {
                     .rank(RankIndex(4))
                     .unwrap()
                     .try_acquire(RoomLimits::default(), RoomWanted::default())
+                    .is_some()
             );
         }
         bench.tasks.adjust(vec![plan(&address.to_string(), Source::Loads, None)]);
