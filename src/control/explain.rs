@@ -98,7 +98,7 @@ impl Explainer {
         let ratio = learnt.unwrap_or(BYTES_PER_TOKEN_DEFAULT);
         let rendered = self.match_prompt(&asked.body, model, ratio, sources);
         let prompt_bytes = match self.matched.prompt_bytes() {
-            0 => u64::try_from(asked.body.len()).unwrap_or(u64::MAX),
+            0 => self.request.text_bytes(u64::try_from(asked.body.len()).unwrap_or(u64::MAX)),
             matched => matched,
         };
         let mut case =

@@ -1,5 +1,6 @@
 //! A cursor over JSON text: strict (RFC 8259), no tree, no recursion. Strings are skipped eight bytes at a time.
 
+use super::request::NOT_TEXT_BYTES;
 use crate::base::limits::JSON_DEPTH_MAX;
 use std::ops::Range;
 use thiserror::Error;
@@ -79,7 +80,23 @@ pub fn check_json(body: &[u8]) -> Result<(), ScanError> {
 pub(crate) struct Cursor<'a> {
     text: &'a str,
     at: usize,
+    /// The key read last.
+    key: Range<usize>,
+    /// All long strings are data now, whatever they look like.
+    pub(super) all_is_data: bool,
+    /// Long strings skipped that are images, sound or files, not text; see [`Cursor::note_data`].
+    pub(super) data: Data,
 }
+
+/// How many strings, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Data {
+    pub(super) count: u64,
+    pub(super) bytes: u64,
+}
+
+/// The word that makes a `data:` URL one of encoded bytes stands within so many of its first.
+const DATA_HEAD_BYTES: usize = 256;
 
 impl<'a> Cursor<'a> {
     pub(crate) fn new(body: &'a [u8]) -> Result<Self, ScanError> {
@@ -88,7 +105,7 @@ impl<'a> Cursor<'a> {
         }
         let text = std::str::from_utf8(body)
             .map_err(|error| ScanError::Encoding { at: error.valid_up_to() })?;
-        Ok(Self { text, at: 0 })
+        Ok(Self { text, at: 0, key: 0..0, all_is_data: false, data: Data::default() })
     }
 
     pub(crate) fn at(&self) -> usize {
@@ -163,6 +180,7 @@ impl<'a> Cursor<'a> {
     /// A key, its colon and the blanks around it.
     fn key(&mut self) -> Result<Text, ScanError> {
         let key = self.string()?;
+        self.key = key.span.clone();
         self.blanks();
         self.expect(b':')?;
         self.blanks();
@@ -310,7 +328,7 @@ impl<'a> Cursor<'a> {
         loop {
             self.blanks();
             let container = match self.peek() {
-                Some(b'"') => self.string().map(|_| None)?,
+                Some(b'"') => self.string().map(|text| self.note_data(&text.span))?,
                 Some(b'-' | b'0'..=b'9') => self.number().map(|_| None)?,
                 Some(b't') => self.literal("true").map(|()| None)?,
                 Some(b'f') => self.literal("false").map(|()| None)?,
@@ -341,6 +359,23 @@ impl<'a> Cursor<'a> {
                 (open, level) = (open >> 1, level - 1);
             }
         }
+    }
+
+    /// Counts a string that was skipped if it is no text: a `data:` URL of encoded bytes, or the `data` of an image or a sound.
+    /// Short ones are left: what they stand for weighs more. Looks at the first bytes of long strings only.
+    fn note_data(&mut self, span: &Range<usize>) -> Option<u128> {
+        let bytes = u64::try_from(span.len()).unwrap_or(u64::MAX);
+        if bytes <= NOT_TEXT_BYTES {
+            return None;
+        }
+        let string = self.text.as_bytes().get(span.clone()).unwrap_or_default();
+        let head = string.get(..DATA_HEAD_BYTES).unwrap_or_default();
+        let is_url = head.starts_with(b"data:") && head.windows(8).any(|word| word == b";base64,");
+        if is_url || self.all_is_data || self.slice(&self.key) == "data" {
+            self.data.count += 1;
+            self.data.bytes += bytes;
+        }
+        None
     }
 
     /// Next value of an array (0) or object (1), key skipped; false when it is closed.

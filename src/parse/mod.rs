@@ -22,7 +22,7 @@ pub use json::{ScanError, check_json};
 pub use pin::rank_pin;
 pub use reason::Reason;
 pub use refuse::Refusal;
-pub use request::{ApiRequest, ApiShape, Endpoint, PromptSource};
+pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
 pub use route::route;
 pub use scan::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, scan};
 pub use wishes::{ANY_TENANT, WishRules, Wishes};

@@ -3,6 +3,10 @@
 use crate::chat::MessageSpan;
 use std::ops::Range;
 
+/// What an image, a sound or a file weighs in a prompt: the tokens of one image under the common vision models, as bytes of
+/// text.
+pub const NOT_TEXT_BYTES: u64 = 4_096;
+
 /// The API surface, one variant per route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
@@ -146,9 +150,20 @@ pub struct ApiRequest {
     /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it, or a list names several
     /// namespaces.
     pub has_more_than_text: bool,
+    /// Images, sounds and files that stand in the body itself, as long strings.
+    pub data_count: u64,
+    /// Bytes of those strings.
+    pub data_bytes: u64,
 }
 
 impl ApiRequest {
+    /// What so many bytes of the body, its data among them, weigh as text.
+    #[must_use]
+    pub fn text_bytes(&self, bytes: u64) -> u64 {
+        let data = self.data_count.saturating_mul(NOT_TEXT_BYTES);
+        bytes.saturating_sub(self.data_bytes).saturating_add(data)
+    }
+
     /// Empties it; vectors and strings keep their capacity.
     pub fn clear(&mut self) {
         self.model.clear();
@@ -164,6 +179,8 @@ impl ApiRequest {
         self.priority = None;
         self.lora.clear();
         self.has_more_than_text = false;
+        self.data_count = 0;
+        self.data_bytes = 0;
     }
 }
 

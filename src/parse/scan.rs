@@ -86,6 +86,7 @@ pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result
     }
     request.closing_brace = u32::try_from(cursor.at().saturating_sub(1)).unwrap_or(u32::MAX);
     cursor.end()?;
+    (request.data_count, request.data_bytes) = (cursor.data.count, cursor.data.bytes);
     found.finish(endpoint, &cursor, request)
 }
 
@@ -206,10 +207,12 @@ impl Found {
             .chain(more_than_text)
             .chain(own_template.map(|((_, key), flag)| (*key, flag)))
             .chain(continuing);
+        cursor.all_is_data = MORE_THAN_TEXT_KEYS.contains(&name);
         match known.find(|(key, _)| *key == name) {
             Some((_, flag)) => *flag = present(cursor)?,
             None => cursor.skip_value(1)?,
         }
+        cursor.all_is_data = false;
         Ok(())
     }
 

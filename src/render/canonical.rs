@@ -8,16 +8,16 @@ use crate::parse::{ApiRequest, PromptSource};
 /// Bytes that are copied at most; what follows is counted only.
 pub const CANONICAL_BYTES_MAX: usize = 1024 * 1024;
 
-/// Writes the prompt to `out`, contents as they were sent (still JSON-escaped), and returns its whole length in bytes;
-/// 0 when the body has no prompt. Messages that are more than role and text are taken with all that stands around them
+/// Writes the prompt to `out`, contents as they were sent (still JSON-escaped), and returns its whole length in bytes, images
+/// and other data that stand in it by what they weigh as text; 0 when the body has no prompt. Messages that are more than role and text are taken with all that stands around them
 /// in the body: conversations continue behind what was sent before, and clients write the rest the same way each time.
 pub fn canonical(request: &ApiRequest, body: &[u8], out: &mut Vec<u8>) -> u64 {
     match &request.prompt {
         PromptSource::None => 0,
         // The same text beside another image is another prompt.
-        _ if request.has_more_than_text => append(body, out),
+        _ if request.has_more_than_text => request.text_bytes(append(body, out)),
         PromptSource::PlainMessages => messages(&request.messages, body, out),
-        PromptSource::Messages => append(body, out),
+        PromptSource::Messages => request.text_bytes(append(body, out)),
         PromptSource::Text(span) | PromptSource::TokenIds(span) | PromptSource::Batch(span) => {
             append(slice(body, span), out)
         }
@@ -45,7 +45,7 @@ fn append(part: &[u8], out: &mut Vec<u8>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse::{Endpoint, scan};
+    use crate::parse::{Endpoint, NOT_TEXT_BYTES, scan};
 
     fn text(endpoint: Endpoint, body: &str) -> (String, u64) {
         let mut request = ApiRequest::default();
@@ -82,6 +82,39 @@ mod tests {
         assert_eq!(of("[1,2,3]"), "[1,2,3]");
         assert_eq!(of(r#"["one","two"]"#), r#""one""#);
         assert_eq!(text(Endpoint::Completions, r#"{"model":"m"}"#), (String::new(), 0));
+    }
+
+    #[test]
+    fn images_weigh_what_they_are_and_not_their_bytes() {
+        let image = "iVBORw0KGgo".repeat(200_000);
+        let part = |part: &str| {
+            let text = r#"{"type":"text","text":"What is this?"}"#;
+            format!(r#"{{"messages":[{{"role":"user","content":[{text},{part}]}}]}}"#)
+        };
+        let url = format!(
+            r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{image}"}}}}"#
+        );
+        let source = format!(r#"{{"type":"image","source":{{"type":"base64","data":"{image}"}}}}"#);
+        let sound = format!(
+            r#"{{"type":"input_audio","input_audio":{{"format":"wav","data":"{image}"}}}}"#
+        );
+        for (endpoint, body, count) in [
+            (Endpoint::ChatCompletions, part(&url), 1),
+            (Endpoint::ChatCompletions, part(&format!("{url},{sound},{url}")), 3),
+            (Endpoint::Messages, part(&source), 1),
+            (Endpoint::Generate, format!(r#"{{"text":"a","image_data":["{image}"]}}"#), 1),
+        ] {
+            let total = text(endpoint, &body).1;
+            let images = count * NOT_TEXT_BYTES;
+            assert!((images..images + 1_000).contains(&total), "{total}: {}", &body[..200]);
+        }
+        // Text is text, however long it is and whatever it begins with; so is what is said of an image.
+        let words = "data: all of it; ".repeat(1_000);
+        let body = part(&format!(r#"{{"type":"text","text":"{words}"}}"#));
+        assert_eq!(text(Endpoint::ChatCompletions, &body).1, body.len() as u64);
+        let short =
+            part(r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo"}}"#);
+        assert_eq!(text(Endpoint::ChatCompletions, &short).1, short.len() as u64);
     }
 
     #[test]

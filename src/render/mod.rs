@@ -13,7 +13,7 @@ mod token_ids;
 pub use canonical::{CANONICAL_BYTES_MAX, canonical};
 
 use crate::chat::EngineRules;
-use crate::parse::{ApiRequest, PromptSource};
+use crate::parse::{ApiRequest, NOT_TEXT_BYTES, PromptSource};
 use crate::worker::ModelText;
 
 /// Which way a prompt took to its text.
@@ -28,10 +28,6 @@ pub enum Rendered {
     /// Text or token ids, no template.
     Raw,
 }
-
-/// What a prompt that goes on behind its text weighs beyond it: the tokens of one image under the common vision models, as
-/// bytes of text.
-const NOT_TEXT_BYTES: u64 = 4_096;
 
 impl Rendered {
     /// Length of the whole prompt whose rendered text has that length.

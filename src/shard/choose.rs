@@ -296,9 +296,9 @@ pub(super) fn pick_request<'a>(
         now,
         overlaps: matched.overlaps(),
         on_the_way: matched.on_the_way(),
-        // A prompt that was not matched weighs what its body does: mostly text, a little JSON.
+        // A prompt that was not matched weighs what its body does: mostly text, a little JSON; not the bytes of images.
         prompt_bytes: match matched.prompt_bytes() {
-            0 => body_bytes(slot),
+            0 => slot.request.text_bytes(body_bytes(slot)),
             matched => matched,
         },
         bytes_per_token,
