@@ -1,7 +1,7 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
 use crate::base::{NanosSinceStart, RankIndex};
-use crate::worker::{LoadBoard, RoomLimits, RoomWanted};
+use crate::worker::{Claim, LoadBoard, RoomLimits, RoomWanted};
 use std::sync::Arc;
 
 /// What a request is expected to cost its rank, in tokens.
@@ -33,6 +33,10 @@ pub struct Lease {
     /// The end of a prefill makes room, not only the end of the request.
     prefill_is_bounded: bool,
     judged: bool,
+    /// It is the trial of a breaker that is half open.
+    is_trial: bool,
+    /// The engine took the request.
+    served: bool,
 }
 
 impl Lease {
@@ -46,12 +50,12 @@ impl Lease {
         now: NanosSinceStart,
     ) -> Option<Self> {
         let cell = board.rank(rank)?;
-        let kv_tokens = cell.try_acquire(limits, cost.room_wanted())?;
+        let kv_tokens = cell.try_acquire(cell.room_at(limits, now), cost.room_wanted())?;
         let cost = LeaseCost { kv_tokens, ..cost };
-        if !cell.claim(now) {
-            board.give_back(rank, cost.kv_tokens);
+        let Some(claim) = cell.claim(now) else {
+            board.give_back(rank, cost.kv_tokens, false);
             return None;
-        }
+        };
         cell.add_prefill(cost.prefill_tokens);
         cell.add_decode(cost.decode_tokens);
         Some(Self {
@@ -61,6 +65,8 @@ impl Lease {
             prefilling: true,
             prefill_is_bounded: limits.prefill_tokens_max > 0,
             judged: false,
+            is_trial: claim == Claim::Trial,
+            served: false,
         })
     }
 
@@ -83,8 +89,14 @@ impl Lease {
         }
     }
 
-    /// The rank answered; its breaker closes.
+    /// The rank took the request and answered; its breaker closes, and what ends with this lease is work done.
     pub fn judge_success(&mut self) {
+        self.served = true;
+        self.judge_refusal();
+    }
+
+    /// The rank answered that it has no room; its breaker closes.
+    pub fn judge_refusal(&mut self) {
         self.judged = true;
         if let Some(cell) = self.board.rank(self.rank) {
             cell.succeeded();
@@ -110,10 +122,10 @@ impl Drop for Lease {
         self.prefill_done();
         if let Some(cell) = self.board.rank(self.rank) {
             cell.sub_decode(self.cost.decode_tokens);
-            if !self.judged {
+            if self.is_trial && !self.judged {
                 cell.trial_abandoned();
             }
-            self.board.give_back(self.rank, self.cost.kv_tokens);
+            self.board.give_back(self.rank, self.cost.kv_tokens, self.served);
         }
     }
 }
@@ -190,5 +202,43 @@ mod tests {
         let mut trial = take(2_000_000_000).unwrap();
         trial.judge_success();
         assert!(take(2_000_000_001).is_some(), "closed again");
+    }
+
+    #[test]
+    fn a_trial_is_given_up_only_by_the_request_that_has_it() {
+        let board = Arc::new(LoadBoard::new());
+        let second = std::time::Duration::from_secs(1);
+        let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
+        let (older, mut fails) = (take(0).unwrap(), take(0).unwrap());
+        fails.judge_failure(NanosSinceStart(0), 1, second);
+        drop(fails);
+        let trial = take(2_000_000_000).unwrap();
+        drop(older);
+        assert!(take(2_000_000_000).is_none(), "the client of another request has left");
+        drop(trial);
+        assert!(take(2_000_000_000).is_some());
+    }
+
+    #[test]
+    fn only_what_the_engine_took_is_an_end() {
+        let board = Arc::new(LoadBoard::new());
+        let load = board.rank(RankIndex(0)).unwrap();
+        let take =
+            || Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();
+        let asked = NanosSinceStart(30_000_000_000);
+        load.refused(NanosSinceStart(0), asked);
+        drop(take());
+        let mut refused = take();
+        refused.judge_refusal();
+        drop(refused);
+        assert_eq!(
+            (load.ended(), load.busy_until()),
+            (0, asked),
+            "the engine is left alone as it asked"
+        );
+        let mut served = take();
+        served.judge_success();
+        drop(served);
+        assert_eq!((load.ended(), load.busy_until()), (1, NanosSinceStart(0)));
     }
 }

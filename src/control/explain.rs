@@ -360,7 +360,10 @@ enum Unmatched {
 
 fn has_room(rank: RankIndex, sources: &Sources<'_>) -> bool {
     let limits = sources.fleet.room(rank);
-    sources.board.rank(rank).is_some_and(|load| load.has_room(limits, RoomWanted::default()))
+    sources
+        .board
+        .rank(rank)
+        .is_some_and(|load| load.has_room(load.room_at(limits, sources.now), RoomWanted::default()))
 }
 
 fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) -> bool {

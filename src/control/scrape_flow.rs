@@ -184,9 +184,9 @@ mod tests {
             load.try_acquire(limits, RoomWanted { kv_tokens: 70, prefill_tokens: 0 }).is_some()
         );
         assert!(load.try_acquire(limits, RoomWanted { kv_tokens: 5, prefill_tokens: 0 }).is_some());
-        board.give_back(RankIndex(1), 5);
+        board.give_back(RankIndex(1), 5, true);
         load.set_elsewhere(3, 100);
-        load.refused_until(NanosSinceStart(0).plus(second));
+        load.refused(NanosSinceStart(0), NanosSinceStart(0).plus(second));
         assert!(board.enter(9));
         let most = QueueLimits { depth_max: 9, bytes_max: 999, tokens_max: 0 };
         let queue = board.queue(QueueIndex(0)).unwrap();

@@ -335,10 +335,12 @@ fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
     let here = || ranks().filter(|&rank| fleet.queue_of(rank) == Some(index));
     let is_open = |rank| binder.board.rank(rank).is_some_and(RankLoad::is_open);
     let is_shut = |rank| {
-        let busy_until = binder.board.rank(rank).map(RankLoad::busy_until);
-        busy_until.is_some_and(|until| until > binder.now)
-            || is_open(rank)
-            || binder.is_reported_full(rank, fleet.room(rank))
+        let limits = fleet.room(rank);
+        binder.board.rank(rank).is_some_and(|load| {
+            load.busy_until() > binder.now
+                || load.places_now(binder.now).is_some()
+                || load.is_open()
+        }) || binder.is_reported_full(rank, limits)
     };
     here().any(is_shut)
         || here().any(|rank| fleet.serves(rank, Leg::Decode))

@@ -265,7 +265,7 @@ impl Binder<'_> {
         let Some(load) = self.board.rank(rank) else { return false };
         let limits = self.fleet.room(rank);
         load.busy_until() <= self.now
-            && load.has_room(limits, cost.room_wanted())
+            && load.has_room(load.room_at(limits, self.now), cost.room_wanted())
             && !self.is_reported_full(rank, limits)
     }
 

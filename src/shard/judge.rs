@@ -120,7 +120,7 @@ fn decode_failed(shard: &Shard, lease: &mut Lease, plan: &SendPlan, error: Relay
         worker_failed(shard, lease, plan);
     } else if error == RelayError::EngineBusy {
         // It answers, so it is no illness.
-        lease.judge_success();
+        lease.judge_refusal();
     }
 }
 

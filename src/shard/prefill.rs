@@ -121,10 +121,10 @@ fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
             mark_failed(shard, &mut leg.lease);
             shard.worker_failed(leg.worker);
         }
-        PrefillEnded::Done(_) | PrefillEnded::Refused(_) => leg.lease.judge_success(),
-        PrefillEnded::Failed(PrefillFault::Busy(_) | PrefillFault::NoHandoff(_)) => {
-            leg.lease.judge_success();
-        }
+        PrefillEnded::Failed(PrefillFault::Busy(_)) => leg.lease.judge_refusal(),
+        PrefillEnded::Done(_)
+        | PrefillEnded::Refused(_)
+        | PrefillEnded::Failed(PrefillFault::NoHandoff(_)) => leg.lease.judge_success(),
     }
 }
 

@@ -247,7 +247,8 @@ impl Shard {
         self.counters.add(Count::EngineRefusals, 1);
         if let Some(load) = self.board.rank(rank) {
             let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);
-            load.refused_until(self.now().plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX)));
+            let now = self.now();
+            load.refused(now, now.plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX)));
         }
     }
 

@@ -21,6 +21,15 @@ impl LoadBoard {
     }
 }
 
+/// On what terms a request has its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The breaker is closed.
+    Free,
+    /// It is half open, and this is its trial.
+    Trial,
+}
+
 impl RankLoad {
     /// May a request go there now? In half-open state exactly one caller gets `true`; its outcome decides.
     #[must_use]
@@ -30,16 +39,17 @@ impl RankLoad {
         open_until == 0 || (now.0 >= open_until && !self.trial_taken())
     }
 
-    /// Claims the one trial of a half-open rank, called when such a rank was picked. False: somebody else has it.
+    /// Claims the one trial of a half-open rank, called when such a rank was picked. `None`: somebody else has it.
     #[must_use]
-    pub fn claim(&self, now: NanosSinceStart) -> bool {
+    pub fn claim(&self, now: NanosSinceStart) -> Option<Claim> {
         // ordering: pairs with `failed`; a stale 0 sends one request more, which is retried elsewhere.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         if open_until == 0 {
-            return true;
+            return Some(Claim::Free);
         }
         // ordering: the swap picks one winner; nothing else is published through it.
-        now.0 >= open_until && self.trial.swap(1, Ordering::Relaxed) == 0
+        let won = now.0 >= open_until && self.trial.swap(1, Ordering::Relaxed) == 0;
+        won.then_some(Claim::Trial)
     }
 
     /// The rank answered (any answer that is not its own failure): closed again.
@@ -69,7 +79,7 @@ impl RankLoad {
         }
     }
 
-    /// A trial that ended without an outcome (client left): the next request may try.
+    /// The trial ended without an outcome (client left): the next request may try. Only for who has claimed it.
     pub fn trial_abandoned(&self) {
         // ordering: pairs with the swap in `claim`.
         self.trial.store(0, Ordering::Relaxed);

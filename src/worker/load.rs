@@ -16,6 +16,10 @@ const ONE_PLACE: u64 = 1 << PLACE_BIT;
 const TOKENS_MASK: u64 = ONE_PLACE - 1;
 /// `queue` of a rank that nobody waits for.
 const NO_QUEUE: u32 = u32::MAX;
+/// So long after an engine has refused, one request more than it had then may try; each such time after it twice as many more.
+const REFUSAL_STEP_MS: u64 = 200;
+/// After so many steps more may try than a rank can have places: the refusal is forgotten.
+const REFUSAL_STEPS: u64 = 24;
 
 /// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. About 260 KiB.
 #[derive(Debug)]
@@ -34,12 +38,14 @@ pub struct RankLoad {
     held: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
-    /// Requests that have ended, ever: the drain rate is read off it.
+    /// Requests that the engine had taken and that have ended, ever: the drain rate is read off it.
     ended: AtomicU64,
     /// The same of other replicas, in the form of `held`. Written by the control plane.
     elsewhere: AtomicU64,
     /// The engine refused work; until then it gets none. Written by who was refused.
     busy_until_ns: AtomicU64,
+    /// When it refused last, in milliseconds below [`PLACE_BIT`], and how many requests it had then above it; 0: never.
+    refused: AtomicU64,
     /// Whose waiters are told when there is room. Written by the control plane.
     queue: AtomicU32,
     /// Nobody in that queue has a use for room here. Written by the queue's home.
@@ -132,11 +138,14 @@ impl LoadBoard {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Gives a place and its tokens back, and tells whoever waits for one.
-    pub fn give_back(&self, rank: RankIndex, kv_tokens: u64) {
+    /// Gives a place and its tokens back, and tells whoever waits for one. `served`: the engine had taken the request, so it
+    /// has room now that it had not before; that of one which it refused, or never saw, says nothing.
+    pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: bool) {
         if let Some(cell) = self.rank(rank) {
             cell.release(kv_tokens);
-            cell.make_idle_again();
+            if served {
+                cell.has_ended();
+            }
             self.room_made(rank);
         }
     }
@@ -179,6 +188,7 @@ impl Default for RankLoad {
             ended: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
             busy_until_ns: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             queue: AtomicU32::new(NO_QUEUE),
             spare: AtomicBool::new(false),
             failures: AtomicU32::new(0),
@@ -239,8 +249,6 @@ impl RankLoad {
             before >= ONE_PLACE && before & TOKENS_MASK >= tokens,
             "lease returned twice"
         );
-        // ordering: statistic; pairs with nothing.
-        self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Adds uncached prompt tokens that the rank has yet to prefill.
@@ -267,15 +275,48 @@ impl RankLoad {
         self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
     }
 
-    /// The engine refused work for lack of room: it gets none until then.
-    pub fn refused_until(&self, until: NanosSinceStart) {
+    /// The engine refused work for lack of room: it gets none until then, or until one of our requests there ends; and from
+    /// now on no more at once than it has, see [`Self::places_now`]. Called after the refused request has given its place back.
+    pub fn refused(&self, now: NanosSinceStart, until: NanosSinceStart) {
         // ordering: a hint; whoever reads an old value is refused once more.
         self.busy_until_ns.fetch_max(until.0, Ordering::Relaxed);
+        let note = |word: u64| {
+            // ordering: read after the refused request's own place is back, which the same thread gave; others that will be
+            // refused too may still be in it, and lower it in their turn. Pairs with nothing else.
+            let held = self.held.load(Ordering::Relaxed);
+            // ordering: as in `try_acquire`.
+            let had = held.saturating_add(self.elsewhere.load(Ordering::Relaxed));
+            let least = places(had).min(places_after(word, now).unwrap_or(u32::MAX));
+            Some(u64::from(least) << PLACE_BIT | millis(now).max(1))
+        };
+        // ordering: one word of its own, read as a limit in `places_now`; the read-modify-write keeps the least of several.
+        // Model: tests/loom.rs, `after_a_refusal_one_end_lets_one_through`.
+        let _ = self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }
 
-    /// One of our requests there has ended, so there is room again.
-    fn make_idle_again(&self) {
-        // ordering: hints; pair with `refused_until`.
+    /// How many requests the rank may have now, as far as its engine has refused lately; `None`: no limit of this kind. What
+    /// it had when it refused, so that each end lets one through and not all who wait; after a while without a refusal one
+    /// more, then 3, 7, 15 and so on: what it had may be less than it can take, and nothing else would tell.
+    #[must_use]
+    pub fn places_now(&self, now: NanosSinceStart) -> Option<u32> {
+        // ordering: one word, read as a limit; whoever reads an old value may be refused once more.
+        places_after(self.refused.load(Ordering::Relaxed), now)
+    }
+
+    /// Limits with what the engine's refusals make of them at this moment.
+    #[must_use]
+    pub fn room_at(&self, limits: RoomLimits, now: NanosSinceStart) -> RoomLimits {
+        let Some(places) = self.places_now(now) else { return limits };
+        // 0 would be no limit.
+        let most = if limits.places_max == 0 { u32::MAX } else { limits.places_max };
+        RoomLimits { places_max: places.min(most).max(1), ..limits }
+    }
+
+    /// A request that the engine had taken has ended, so there is room again.
+    fn has_ended(&self) {
+        // ordering: statistic; pairs with nothing.
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        // ordering: hints; pair with `refused`.
         if self.busy_until_ns.load(Ordering::Relaxed) != 0 {
             // ordering: as above.
             self.busy_until_ns.store(0, Ordering::Relaxed);
@@ -285,7 +326,7 @@ impl RankLoad {
     /// Until when the engine is left alone; in the past: not at all.
     #[must_use]
     pub fn busy_until(&self) -> NanosSinceStart {
-        // ordering: a hint; pairs with `refused_until`.
+        // ordering: a hint; pairs with `refused`.
         NanosSinceStart(self.busy_until_ns.load(Ordering::Relaxed))
     }
 
@@ -346,7 +387,7 @@ impl RankLoad {
         self.held.load(Ordering::Relaxed) & TOKENS_MASK
     }
 
-    /// Requests that have ended since the start.
+    /// Requests that an engine had taken and that have ended since the start.
     #[must_use]
     pub fn ended(&self) -> u64 {
         // ordering: statistic; pairs with nothing.
@@ -366,6 +407,19 @@ impl RankLoad {
         // ordering: statistic; pairs with nothing.
         self.decode_tokens.load(Ordering::Relaxed)
     }
+}
+
+/// See [`RankLoad::places_now`].
+fn places_after(refused: u64, now: NanosSinceStart) -> Option<u32> {
+    let steps = millis(now).saturating_sub(refused & TOKENS_MASK) / REFUSAL_STEP_MS;
+    if refused == 0 || steps >= REFUSAL_STEPS {
+        return None;
+    }
+    Some(places(refused).saturating_add((1 << steps) - 1))
+}
+
+fn millis(at: NanosSinceStart) -> u64 {
+    at.0 / 1_000_000
 }
 
 fn places(word: u64) -> u32 {
@@ -409,7 +463,7 @@ mod tests {
         assert_eq!(load.try_acquire(limits, wanted(0)), Some(0));
         assert_eq!(load.try_acquire(limits, wanted(0)), None, "places");
         for tokens in [60, 40, 0] {
-            board.give_back(RANK, tokens);
+            board.give_back(RANK, tokens, true);
         }
         assert_eq!((load.in_flight(), load.kv_tokens(), load.ended()), (0, 0, 3));
         load.add_prefill(50);
@@ -431,6 +485,50 @@ mod tests {
         }
         assert_eq!((load.in_flight(), load.kv_tokens()), (0, 0));
         assert_eq!(load.try_acquire(limits, wanted(100)), Some(100), "all of an empty one");
+    }
+
+    #[test]
+    fn after_a_refusal_an_end_lets_one_through_and_time_lets_more_try() {
+        let board = LoadBoard::new();
+        let load = board.rank(RANK).unwrap();
+        let limits = RoomLimits { places_max: 64, ..RoomLimits::default() };
+        let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
+        let take = |ms, most: usize| {
+            let one =
+                |_: &usize| load.try_acquire(load.room_at(limits, at(ms)), wanted(0)).is_some();
+            (0..most).take_while(one).count()
+        };
+        assert_eq!(take(10, 100), 64);
+        // The engine takes four and refuses the rest, all at about the same time.
+        for _ in 0..60 {
+            board.give_back(RANK, 0, false);
+            load.refused(at(10), at(210));
+        }
+        assert_eq!(
+            (load.places_now(at(10)), load.busy_until(), take(11, 9)),
+            (Some(4), at(210), 0)
+        );
+        board.give_back(RANK, 0, true);
+        assert_eq!((load.busy_until(), take(30, 9)), (NanosSinceStart(0), 1), "one end, one more");
+        assert_eq!((take(209, 9), take(210, 9)), (0, 1), "one tries");
+        board.give_back(RANK, 0, false);
+        load.refused(at(215), at(415));
+        assert_eq!((take(414, 9), load.places_now(at(415))), (0, Some(5)), "and is refused");
+        // It has become larger: 1, 2, 4 ... more each time, until nothing is left of it.
+        let more = [415, 615, 815, 1_015].map(|ms| take(ms, 99));
+        assert_eq!(more, [1, 2, 4, 8]);
+        assert_eq!((load.places_now(at(60_000)), take(60_000, 99)), (None, 64 - 19));
+        assert_eq!(load.ended(), 1, "what was refused is no end");
+    }
+
+    #[test]
+    fn an_engine_that_refuses_with_nothing_to_do_is_tried_with_one() {
+        let load = RankLoad::default();
+        load.refused(NanosSinceStart(5), NanosSinceStart(6));
+        let room = |ms: u64| {
+            load.room_at(RoomLimits::default(), NanosSinceStart(ms * 1_000_000)).places_max
+        };
+        assert_eq!([room(0), room(201), room(401)], [1, 1, 3]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod report;
 pub(crate) mod test_support;
 mod window;
 
+pub use breaker::Claim;
 pub use fleet::{
     BlockRoot, Dialect, FleetSnapshot, GuessRoots, Model, ModelText, Pool, Rank, TierRanks, Worker,
     WorkerState,

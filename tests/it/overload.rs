@@ -124,6 +124,21 @@ fn an_engines_refusal_is_never_passed_on() {
 }
 
 #[test]
+fn a_place_that_an_engine_has_again_lets_one_through_and_not_the_whole_queue() {
+    // It takes four and keeps nobody waiting; the router may give it 64.
+    let engines = [engine(4, Some(0), Refusal::Vllm)];
+    let handle = start(config(&engines, QueueMode::Pool, 64), engines.len());
+    let replies = burst(handle.listen, 40, false);
+    assert_eq!(count(&replies, 200), 40, "everybody's turn came");
+    let refused = engines[0].stats()[0].refused_requests;
+    assert!((1..80).contains(&refused), "{refused} refused");
+    until("all places are given back", || metric(&handle, "forebay_in_flight") == 0.0);
+    assert!(metric(&handle, "forebay_rank_ended_total") == 40.0, "what was refused is no end");
+    handle.stop();
+    handle.join();
+}
+
+#[test]
 fn what_one_engine_refuses_another_serves() {
     // The first takes one at a time and refuses the rest; the second takes all.
     let engines = [engine(1, Some(0), Refusal::Vllm), engine(64, None, Refusal::Vllm)];

@@ -49,6 +49,23 @@ fn reason(reply: &Reply) -> &str {
 }
 
 #[test]
+fn an_image_in_a_body_takes_no_more_room_than_an_image() {
+    let gate = Gate::start();
+    let handle = router(narrow(&[&gate.worker], QueueMode::Pool));
+    let url = format!("data:image/png;base64,{}", "iVBORw0KGgo".repeat(200_000));
+    let body = format!(
+        r#"{{"model":"m","messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}]}}"#
+    );
+    let mut client = Client::connect(handle.listen);
+    client.send(&post("/v1/chat/completions", body.as_bytes()));
+    gate.holds(1);
+    let tokens = metric(&handle, "forebay_rank_kv_tokens");
+    assert!((1_000.0..3_000.0).contains(&tokens), "{tokens} tokens of {} bytes", body.len());
+    gate.open();
+    ok(&mut client);
+}
+
+#[test]
 fn who_came_first_is_served_first_from_both_shards() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint] {
         let gate = Gate::start();

@@ -43,6 +43,11 @@ impl World {
         if limits.places_max > 0 && taken > limits.places_max {
             return Err(format!("{rank:?}: {taken} in flight, limit {}", limits.places_max));
         }
+        if let Some(most) = load.places_now(self.now)
+            && taken > most.max(1)
+        {
+            return Err(format!("{rank:?}: {taken} in flight, its engine refused beyond {most}"));
+        }
         let tokens = load.kv_tokens();
         if limits.kv_tokens_max > 0 && tokens > limits.kv_tokens_max && load.in_flight() > 1 {
             return Err(format!("{rank:?}: {tokens} KV tokens, limit {}", limits.kv_tokens_max));
@@ -333,7 +338,11 @@ impl World {
                     fleet.ranks[source.index()].role == Role::Prefill && is_shut(source)
                 });
             if self.board.home(queue) == at
-                && (load.busy_until() > self.now || is_shut(rank) || full || lacks_prefill)
+                && (load.busy_until() > self.now
+                    || load.places_now(self.now).is_some()
+                    || is_shut(rank)
+                    || full
+                    || lacks_prefill)
             {
                 self.books.held_at.insert(queue, self.now);
             }
@@ -480,7 +489,9 @@ impl World {
         let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
         let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
         let full = full && limits.kv_tokens_max > 0 && load.in_flight() > 0;
-        load.has_room(limits, wanted(waiter, rank)) && load.busy_until() <= self.now && !full
+        load.has_room(load.room_at(limits, self.now), wanted(waiter, rank))
+            && load.busy_until() <= self.now
+            && !full
     }
 
     /// Everybody was answered once, and nothing is left anywhere.

@@ -181,7 +181,7 @@ impl World {
             Fate::Serves => paired.decode.judge_success(),
             Fate::Refuses => {
                 self.cancel(paired.leg);
-                paired.decode.judge_success();
+                paired.decode.judge_refusal();
             }
             Fate::Hangs if told.is_none() => {
                 self.cancel(paired.leg);
@@ -224,7 +224,8 @@ impl World {
         }
         let Some(mut lease) = leg.lease.take_if(|_| end_at <= now) else { return };
         match fate {
-            Fate::Serves | Fate::Refuses => lease.judge_success(),
+            Fate::Serves => lease.judge_success(),
+            Fate::Refuses => lease.judge_refusal(),
             Fate::Fails => lease.judge_failure(now, BREAKER_FAILURES, BREAKER_OPEN),
             // It may have waited for decode: the request's shard judges.
             Fate::Hangs => {}

@@ -378,7 +378,8 @@ impl World {
         let fate = running.fate;
         if !gone {
             match fate {
-                Fate::Serves | Fate::Refuses => running.lease.judge_success(),
+                Fate::Serves => running.lease.judge_success(),
+                Fate::Refuses => running.lease.judge_refusal(),
                 Fate::Fails | Fate::Hangs => {
                     running.lease.judge_failure(self.now, BREAKER_FAILURES, BREAKER_OPEN);
                 }
@@ -397,7 +398,7 @@ impl World {
         match fate {
             Fate::Serves => self.answer(id, Answer::Served),
             Fate::Refuses => {
-                self.board.rank(rank).unwrap().refused_until(self.now.plus(ENGINE_BUSY));
+                self.board.rank(rank).unwrap().refused(self.now, self.now.plus(ENGINE_BUSY));
                 if self.requests[id].refusals >= REFUSALS_MAX {
                     return self.answer(id, Answer::Failed);
                 }
