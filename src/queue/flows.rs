@@ -1,5 +1,4 @@
-//! One class of a queue: the requests of each tenant and model in a row, and the rows served in proportion to their
-//! weights. Fair queueing by start tags (Goyal, Vin and Cheng, 1996): a row's tag counts the tokens that it was given,
+//! One class of a queue: the requests of each tenant in a row, and the rows served in proportion to their weights. Fair queueing by start tags (Goyal, Vin and Cheng, 1996): a row's tag counts the tokens that it was given,
 //! divided by its weight; the row with the least tag is next. It serves as deficit round robin with an endlessly small
 //! quantum does, without rounds to go through for a prompt of 100,000 tokens.
 
@@ -7,6 +6,7 @@ use super::Waiting;
 use crate::base::ModelIndex;
 use crate::base::NanosSinceStart;
 use crate::base::limits::IDLE_FLOWS_MAX;
+use crate::mailbox::Waiter;
 use crate::worker::Leg;
 use ahash::AHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +14,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A token of a tenant of weight 1, in units of tags.
 const TAGS_PER_TOKEN: u64 = 1_000;
 
-/// Whose requests stand in one row.
+/// Where in the rows a request stands: its tenant's row, and in it among those that want the same model. A tenant's share does
+/// not depend on how many models it uses; they are apart so that those of a model for which there is no room are not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FlowKey {
     pub(super) tenant: u64,
     pub(super) model: ModelIndex,
+}
+
+impl FlowKey {
+    pub(super) const fn of(waiter: &Waiter) -> Self {
+        Self { tenant: waiter.tenant, model: waiter.model }
+    }
 }
 
 /// Place in a row: by arrival at the router, then by the order of joining.
@@ -32,19 +39,19 @@ pub(super) struct Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cursor {
     tag: u64,
-    pub(super) key: FlowKey,
+    tenant: u64,
 }
 
 impl Cursor {
     /// Before all rows.
-    pub(super) const START: Self =
-        Self { tag: 0, key: FlowKey { tenant: 0, model: ModelIndex(0) } };
+    pub(super) const START: Self = Self { tag: 0, tenant: 0 };
 }
 
 /// One class.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    rows: AHashMap<FlowKey, Row>,
+    /// By tenant.
+    rows: AHashMap<u64, Row>,
     /// Rows that are not empty, by tag.
     ready: BTreeSet<Cursor>,
     /// Tag of the row served last: rows that come back start here.
@@ -53,9 +60,15 @@ pub(super) struct Flows {
 
 #[derive(Debug, Default)]
 struct Row {
+    /// None of them is empty.
+    models: BTreeMap<ModelIndex, OfModel>,
+    tag: u64,
+}
+
+#[derive(Debug, Default)]
+struct OfModel {
     waiting: BTreeMap<Order, Waiting>,
     legs: Legs,
-    tag: u64,
 }
 
 /// How many wait for each leg.
@@ -84,11 +97,32 @@ impl Legs {
 }
 
 impl Row {
-    fn take(&mut self, order: Order) -> Option<Waiting> {
-        let taken = self.waiting.remove(&order)?;
-        let count = self.legs.of(taken.leg());
+    fn put(&mut self, model: ModelIndex, order: Order, waiting: Waiting) {
+        let of_model = self.models.entry(model).or_default();
+        *of_model.legs.of(waiting.leg()) += 1;
+        of_model.waiting.insert(order, waiting);
+    }
+
+    fn take(&mut self, model: ModelIndex, order: Order) -> Option<Waiting> {
+        let of_model = self.models.get_mut(&model)?;
+        let taken = of_model.waiting.remove(&order)?;
+        let count = of_model.legs.of(taken.leg());
         *count = count.saturating_sub(1);
+        if of_model.waiting.is_empty() {
+            self.models.remove(&model);
+        }
         Some(taken)
+    }
+
+    /// The first that is not barred.
+    fn first(
+        &self,
+        model_barred: impl Fn(ModelIndex, Legs) -> bool,
+        barred: impl Fn(&Waiting) -> bool,
+    ) -> Option<(Order, &Waiting)> {
+        let models = self.models.iter().filter(|(model, of)| !model_barred(**model, of.legs));
+        let firsts = models.filter_map(|(_, of)| of.waiting.iter().find(|(_, one)| !barred(one)));
+        firsts.min_by_key(|(order, _)| **order).map(|(order, waiting)| (*order, waiting))
     }
 }
 
@@ -96,62 +130,60 @@ impl Flows {
     /// Puts a request into its row.
     pub(super) fn push(&mut self, key: FlowKey, order: Order, waiting: Waiting) {
         if self.rows.len() - self.ready.len() >= IDLE_FLOWS_MAX {
-            self.rows.retain(|_, row| !row.waiting.is_empty());
+            self.rows.retain(|_, row| !row.models.is_empty());
         }
         let clock = self.clock;
-        let row = self.rows.entry(key).or_default();
-        if row.waiting.is_empty() {
+        let row = self.rows.entry(key.tenant).or_default();
+        if row.models.is_empty() {
             row.tag = row.tag.max(clock);
-            self.ready.insert(Cursor { tag: row.tag, key });
+            self.ready.insert(Cursor { tag: row.tag, tenant: key.tenant });
         }
-        *row.legs.of(waiting.leg()) += 1;
-        row.waiting.insert(order, waiting);
+        row.put(key.model, order, waiting);
     }
 
-    /// The request that is served next, from `from` on, of those that are not barred. `row_barred` bars whole rows, so that
-    /// nobody in them is looked at.
+    /// The request that is served next, from `from` on, of those that are not barred. `model_barred` bars all of a tenant that
+    /// want one model, so that none of them is looked at.
     pub(super) fn next(
         &self,
         from: Cursor,
-        row_barred: impl Fn(FlowKey, Legs) -> bool,
+        model_barred: impl Fn(ModelIndex, Legs) -> bool,
         barred: impl Fn(&Waiting) -> bool,
     ) -> Option<(Cursor, Order, &Waiting)> {
-        let rows = self.ready.range(from..);
-        let rows = rows.filter_map(|place| Some((*place, self.rows.get(&place.key)?)));
-        rows.filter(|(place, row)| !row_barred(place.key, row.legs)).find_map(|(place, row)| {
-            let (order, waiting) = row.waiting.iter().find(|(_, waiting)| !barred(waiting))?;
-            Some((place, *order, waiting))
+        self.ready.range(from..).find_map(|place| {
+            let row = self.rows.get(&place.tenant)?;
+            let (order, waiting) = row.first(&model_barred, &barred)?;
+            Some((*place, order, waiting))
         })
     }
 
     /// The request that stands there.
     pub(super) fn get(&self, key: FlowKey, order: Order) -> Option<&Waiting> {
-        self.rows.get(&key)?.waiting.get(&order)
+        self.rows.get(&key.tenant)?.models.get(&key.model)?.waiting.get(&order)
     }
 
     /// Takes a request out because it is served: its row has had its turn.
     pub(super) fn serve(&mut self, key: FlowKey, order: Order) -> Option<Waiting> {
-        let row = self.rows.get_mut(&key)?;
-        let served = row.take(order)?;
+        let row = self.rows.get_mut(&key.tenant)?;
+        let served = row.take(key.model, order)?;
         let before = row.tag;
         self.clock = self.clock.max(before);
         let cost = served.cost_tokens().saturating_mul(TAGS_PER_TOKEN);
         row.tag = before.saturating_add(cost / u64::from(served.weight().max(1)));
-        self.ready.remove(&Cursor { tag: before, key });
-        if !row.waiting.is_empty() {
-            self.ready.insert(Cursor { tag: row.tag, key });
+        self.ready.remove(&Cursor { tag: before, tenant: key.tenant });
+        if !row.models.is_empty() {
+            self.ready.insert(Cursor { tag: row.tag, tenant: key.tenant });
         }
-        self.forget_if_behind(key);
+        self.forget_if_behind(key.tenant);
         Some(served)
     }
 
     /// Takes a request out that is not served: it left, waited too long, or moves up.
     pub(super) fn remove(&mut self, key: FlowKey, order: Order) -> Option<Waiting> {
-        let row = self.rows.get_mut(&key)?;
-        let removed = row.take(order)?;
-        if row.waiting.is_empty() {
-            self.ready.remove(&Cursor { tag: row.tag, key });
-            self.forget_if_behind(key);
+        let row = self.rows.get_mut(&key.tenant)?;
+        let removed = row.take(key.model, order)?;
+        if row.models.is_empty() {
+            self.ready.remove(&Cursor { tag: row.tag, tenant: key.tenant });
+            self.forget_if_behind(key.tenant);
         }
         Some(removed)
     }
@@ -163,10 +195,10 @@ impl Flows {
     }
 
     /// An empty row whose tag the others have passed would start at the clock anyway.
-    fn forget_if_behind(&mut self, key: FlowKey) {
-        let behind = |row: &Row| row.waiting.is_empty() && row.tag <= self.clock;
-        if self.rows.get(&key).is_some_and(behind) {
-            self.rows.remove(&key);
+    fn forget_if_behind(&mut self, tenant: u64) {
+        let behind = |row: &Row| row.models.is_empty() && row.tag <= self.clock;
+        if self.rows.get(&tenant).is_some_and(behind) {
+            self.rows.remove(&tenant);
         }
     }
 }

@@ -157,7 +157,7 @@ impl Line {
     pub(super) fn push(&mut self, waiter: Box<Waiter>) {
         let order = Order { arrived_at: waiter.arrived_at, number: self.next_number };
         self.next_number += 1;
-        let flow = FlowKey { tenant: waiter.tenant, model: waiter.model };
+        let flow = FlowKey::of(&waiter);
         let class = usize::from(waiter.class.min(QUEUE_CLASSES - 1));
         let (ticket, joined_at) = (waiter.ticket, waiter.joined_at);
         let standing = Standing { asked: class, class, flow, order, joined_at, overtaken: 0 };
@@ -297,14 +297,14 @@ impl Line {
                 continue;
             };
             cursor = at;
-            let ticket = waiter.ticket;
+            let (ticket, flow) = (waiter.ticket, FlowKey::of(waiter));
             let may_decline = !insists && self.overtaken(ticket) < rules.overtaken_max;
             // After its deadline its origin has answered it, or will in a moment.
             let is_late = waiter.deadline <= rules.now;
             let offer = self.offer(ticket, class, may_decline);
             match if is_late { Placed::Never } else { place(waiter, offer) } {
                 Placed::Yes => {
-                    self.served(class, at.key, order, ticket);
+                    self.served(class, flow, order, ticket);
                     insists = false;
                     // Those who declined are asked again, first, for what else is free.
                     if !bars.declined.is_empty() {
@@ -341,8 +341,8 @@ impl Line {
     ) -> Option<(Cursor, Order, &Waiter)> {
         let flows = self.classes.get(class)?;
         let barred = |waiting: &Waiting| bars.bar(&waiting.0);
-        let row_barred = |key: FlowKey, legs: Legs| bars.bar_all(key.model, legs);
-        let (at, order, waiting) = flows.next(from, row_barred, barred)?;
+        let model_barred = |model: ModelIndex, legs: Legs| bars.bar_all(model, legs);
+        let (at, order, waiting) = flows.next(from, model_barred, barred)?;
         Some((at, order, &waiting.0))
     }
 
@@ -473,7 +473,7 @@ impl Bars<'_> {
         }
     }
 
-    /// Is everybody barred who wants the model? Who has to be near somebody is looked at one by one.
+    /// Is everybody in a row barred who wants the model? Who has to be near somebody is looked at one by one.
     fn bar_all(&self, model: ModelIndex, legs: Legs) -> bool {
         let found_none = |leg: Leg| {
             let any = |way: &Way| {

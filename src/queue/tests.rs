@@ -77,7 +77,8 @@ fn serve_some(line: &mut Line, now: u64, count: usize) -> Vec<u32> {
 #[derive(Default)]
 struct Naive {
     standing: Vec<Naively>,
-    tags: BTreeMap<(usize, FlowKey), u64>,
+    /// By class and tenant.
+    tags: BTreeMap<(usize, u64), u64>,
     clocks: [u64; QUEUE_CLASSES as usize],
     next_number: u64,
 }
@@ -88,23 +89,19 @@ struct Naively {
     class: usize,
 }
 
-fn flow(waiter: &Waiter) -> FlowKey {
-    FlowKey { tenant: waiter.tenant, model: waiter.model }
-}
-
 impl Naive {
     fn push(&mut self, waiter: Waiter) {
         let class = usize::from(waiter.class.min(QUEUE_CLASSES - 1));
-        self.enter(class, flow(&waiter));
+        self.enter(class, waiter.tenant);
         self.standing.push(Naively { waiter, number: self.next_number, class });
         self.next_number += 1;
     }
 
     /// A row that was empty starts at the clock.
-    fn enter(&mut self, class: usize, flow: FlowKey) {
-        let of = |one: &Naively| one.class == class && self::flow(&one.waiter) == flow;
+    fn enter(&mut self, class: usize, tenant: u64) {
+        let of = |one: &Naively| one.class == class && one.waiter.tenant == tenant;
         if !self.standing.iter().any(of) {
-            let tag = self.tags.entry((class, flow)).or_default();
+            let tag = self.tags.entry((class, tenant)).or_default();
             *tag = self.clocks[class].max(*tag);
         }
     }
@@ -131,8 +128,8 @@ impl Naive {
             };
             let index = self.standing.iter().position(|one| one.waiter.ticket == ticket).unwrap();
             let class = self.standing[index].class - 1;
-            let flow = flow(&self.standing[index].waiter);
-            self.enter(class, flow);
+            let tenant = self.standing[index].waiter.tenant;
+            self.enter(class, tenant);
             self.standing[index].class = class;
         }
     }
@@ -151,15 +148,15 @@ impl Naive {
                     one.class == class && !barred
                 };
                 let place = |one: &&Naively| {
-                    let flow = flow(&one.waiter);
-                    (self.tags[&(class, flow)], flow, one.waiter.arrived_at, one.number)
+                    let tenant = one.waiter.tenant;
+                    (self.tags[&(class, tenant)], tenant, one.waiter.arrived_at, one.number)
                 };
                 let next = self.standing.iter().filter(free).min_by_key(place);
                 let Some(waiter) = next.map(|one| one.waiter.clone()) else { break };
                 if waiter.deadline.0 <= now {
                     self.remove(waiter.ticket.seat);
                 } else if room(&waiter) {
-                    let tag = self.tags.get_mut(&(class, flow(&waiter))).unwrap();
+                    let tag = self.tags.get_mut(&(class, waiter.tenant)).unwrap();
                     self.clocks[class] = self.clocks[class].max(*tag);
                     *tag += cost(&waiter) * 1_000 / u64::from(waiter.weight.max(1));
                     served.push(waiter.ticket.seat);
@@ -330,9 +327,11 @@ proptest! {
         let mut line = Line::new(AFTER);
         let mut cost_of = BTreeMap::new();
         let mut seat = 0;
-        for (left, right) in &sizes {
+        for (turn, (left, right)) in sizes.iter().enumerate() {
             for (tenant, bytes, weight) in [(0, *left, weights.0), (1, *right, weights.1)] {
-                let waiter = Waiter { tenant, weight, prompt_bytes: bytes, ..waiter(seat) };
+                // The first asks for three models in turn, which makes no difference.
+                let model = ModelIndex(if tenant == 0 { u16::try_from(turn % 3).unwrap() } else { 0 });
+                let waiter = Waiter { tenant, weight, model, prompt_bytes: bytes, ..waiter(seat) };
                 cost_of.insert(seat, (tenant, cost(&waiter)));
                 line.push(Box::new(waiter));
                 seat += 1;
@@ -578,7 +577,7 @@ fn the_cursor_finds_a_row_that_did_not_move() {
         line.push(Box::new(free));
     }
     let (at, first, _) = flows.next(Cursor::START, |_, _| false, |_| false).unwrap();
-    assert!(flows.serve(at.key, first).is_some());
+    assert!(flows.serve(key, first).is_some());
     assert!(flows.next(at, |_, _| false, |_| false).is_some());
     assert_eq!(serve_some(&mut line, 0, 9), [0, 1, 2]);
 }
