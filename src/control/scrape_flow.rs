@@ -190,7 +190,7 @@ mod tests {
         assert!(board.enter(9));
         let most = QueueLimits { depth_max: 9, bytes_max: 999, tokens_max: 0 };
         let queue = board.queue(QueueIndex(0)).unwrap();
-        queue.join(most, QueueWanted { bytes: 20, tokens: 30 }).unwrap();
+        queue.join(most, QueueWanted { bytes: 20, tokens: 30, ..QueueWanted::default() }).unwrap();
         let until = NanosSinceStart(0).plus(second);
         board.windows().open(PoolIndex(2), OpenedBy::Elsewhere, NanosSinceStart(0), until);
         let text = scraped(&with_mode(QueueMode::Pool), &board);

@@ -3,11 +3,11 @@
 use super::bounds::bounds;
 use super::waiter::holdings;
 use crate::account::Lease;
-use crate::base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
+use crate::base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use crate::config::{Policy, QueueMode};
 use crate::mailbox::{Ticket, Waiter};
 use crate::select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
-use crate::worker::{Leg, Model, QueueFull, QueueWanted};
+use crate::worker::{FleetSnapshot, Leg, Model, QueueCell, QueueFull, QueueWanted, WorkerState};
 use std::time::Duration;
 
 /// Who wants in.
@@ -150,13 +150,14 @@ fn line_up(
     while let Some(rank) = shortest(binder, candidates, applicant) {
         let Some(queue) = fleet.queue_of(rank) else { return Err(Turned::NoRoom) };
         let Some(cell) = binder.board.queue(queue) else { return Err(Turned::NoRoom) };
-        if let Some(late) = too_late(binder, applicant, u64::from(cell.waiting()), projected) {
+        if let Some(late) = too_late(binder, applicant, (cell, pool), projected) {
             return Err(late);
         }
         let cost = lease_cost(&applicant.request, rank, applicant.output_tokens);
         let most = fleet.room(rank).kv_tokens_max;
         let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
-        let wanted = QueueWanted { bytes: applicant.body_bytes, tokens };
+        let Applicant { body_bytes: bytes, class, tenant, .. } = *applicant;
+        let wanted = QueueWanted { bytes, tokens, class, tenant };
         match cell.join(bounds(fleet, binder.board, pool, queue), wanted) {
             Ok(()) => return Ok((queue, wanted)),
             Err(QueueFull::Demand) => return Err(Turned::Full(QueueFull::Demand)),
@@ -198,12 +199,25 @@ fn shortest(
 fn too_late(
     binder: &Binder<'_>,
     applicant: &Applicant<'_>,
-    ahead: u64,
+    (cell, pool): (&QueueCell, PoolIndex),
     projected: &impl Fn(u64) -> Option<Duration>,
 ) -> Option<Turned> {
     let deadline = applicant.client_deadline?;
-    let projected = projected(ahead + 1)?;
+    let ahead = cell.ahead(applicant.class, applicant.tenant, applicant.weight);
+    let projected = projected((ahead + 1).saturating_mul(lines(binder.fleet, pool)))?;
     (binder.now.plus(projected) > deadline).then_some(Turned::TooLate { projected })
+}
+
+/// Lines that the ends of a pool are divided among: what is known is how many requests of all of it end.
+fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
+    if fleet.flow.queue.mode != QueueMode::Endpoint {
+        return 1;
+    }
+    let is_up = |rank: &&RankIndex| {
+        fleet.rank(**rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+    };
+    let up = fleet.pool(pool).map_or(0, |pool| pool.ranks.iter().filter(is_up).count());
+    u64::try_from(up).unwrap_or(u64::MAX).max(1)
 }
 
 fn waiter(

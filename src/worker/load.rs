@@ -21,7 +21,7 @@ const REFUSAL_STEP_MS: u64 = 200;
 /// After so many steps more may try than a rank can have places: the refusal is forgotten.
 const REFUSAL_STEPS: u64 = 24;
 
-/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. About 260 KiB.
+/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less than 1 MiB.
 #[derive(Debug)]
 pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,

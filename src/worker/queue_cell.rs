@@ -10,7 +10,11 @@
 //! With both fences either the home finds the place, or who gave it back sees the waiter and rings. Model: tests/loom.rs,
 //! `nobody_waits_beside_a_free_place`.
 
+use crate::config::QUEUE_CLASSES;
 use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Tenants are counted in so many slots, by hash. Two that share one count as one.
+const TENANT_SLOTS: usize = 32;
 
 /// One queue's words. All shards write them.
 #[derive(Debug)]
@@ -19,6 +23,9 @@ pub struct QueueCell {
     waiting_bytes: AtomicU64,
     waiting_tokens: AtomicU64,
     freed: AtomicU32,
+    /// Those who wait, by the class that they asked for, and by their tenant's slot.
+    of_class: [AtomicU32; QUEUE_CLASSES as usize],
+    of_tenants: [AtomicU32; TENANT_SLOTS],
 }
 
 /// What a queue may hold. In the last 0 means no limit.
@@ -39,6 +46,10 @@ pub struct QueueWanted {
     pub bytes: u64,
     /// KV tokens.
     pub tokens: u64,
+    /// The class it asks for.
+    pub class: u8,
+    /// Whose it is.
+    pub tenant: u64,
 }
 
 /// Which bound of a queue refuses.
@@ -59,6 +70,8 @@ impl Default for QueueCell {
             waiting_bytes: AtomicU64::new(0),
             waiting_tokens: AtomicU64::new(0),
             freed: AtomicU32::new(0),
+            of_class: std::array::from_fn(|_| AtomicU32::new(0)),
+            of_tenants: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 }
@@ -92,11 +105,19 @@ impl QueueCell {
             self.one_less();
             return Err(QueueFull::Demand);
         }
+        for count in self.counts_of(wanted) {
+            // ordering: statistics, read in `ahead`; pair with nothing.
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 
     /// Counts a waiter out, whatever became of it. Once for each [`Self::join`].
     pub fn leave(&self, wanted: QueueWanted) {
+        for count in self.counts_of(wanted) {
+            // ordering: as in `join`.
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
         // ordering: sums of their own; pair with nothing.
         self.waiting_bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
         // ordering: as above.
@@ -104,6 +125,30 @@ impl QueueCell {
         self.one_less();
         // ordering: the SeqCst fence pairs with the one in `Windows::open`.
         fence(Ordering::SeqCst);
+    }
+
+    fn counts_of(&self, wanted: QueueWanted) -> impl Iterator<Item = &AtomicU32> {
+        let class = usize::from(wanted.class.min(QUEUE_CLASSES - 1));
+        self.of_class.get(class).into_iter().chain(self.of_tenants.get(tenant_slot(wanted.tenant)))
+    }
+
+    /// How many are served before one who comes now, as far as one can tell: all of better classes, and of its own class
+    /// either all or, where that is less, those of its tenant and as many turns of each other tenant as that takes it. Who has
+    /// risen from a worse class is not seen: it is rather too few than too many.
+    #[must_use]
+    pub fn ahead(&self, class: u8, tenant: u64, weight: u32) -> u64 {
+        // ordering: statistics; pair with nothing.
+        let count = |count: &AtomicU32| u64::from(count.load(Ordering::Relaxed));
+        let class = usize::from(class.min(QUEUE_CLASSES - 1));
+        let better: u64 = self.of_class.iter().take(class).map(count).sum();
+        let same = self.of_class.get(class).map_or(0, count);
+        let own_slot = tenant_slot(tenant);
+        let own = self.of_tenants.get(own_slot).map_or(0, count);
+        let is_other = |(slot, held): &(usize, &AtomicU32)| *slot != own_slot && count(held) > 0;
+        let others = self.of_tenants.iter().enumerate().filter(is_other).count();
+        let turns = (own + 1).div_ceil(u64::from(weight.max(1)));
+        let by_turns = own + turns.saturating_mul(u64::try_from(others).unwrap_or(u64::MAX));
+        better + same.min(by_turns)
     }
 
     fn one_less(&self) {
@@ -166,6 +211,11 @@ impl QueueCell {
     }
 }
 
+/// Tenants are numbered by a hash already.
+fn tenant_slot(tenant: u64) -> usize {
+    usize::try_from(tenant % (TENANT_SLOTS as u64)).unwrap_or(0)
+}
+
 #[cfg(test)]
 #[cfg(not(feature = "loom"))]
 mod tests {
@@ -176,7 +226,7 @@ mod tests {
     #[test]
     fn all_bounds_are_exact_and_a_refusal_counts_nothing() {
         let cell = QueueCell::default();
-        let wanted = |bytes, tokens| QueueWanted { bytes, tokens };
+        let wanted = |bytes, tokens| QueueWanted { bytes, tokens, ..QueueWanted::default() };
         assert_eq!(cell.join(LIMITS, wanted(60, 30)), Ok(()));
         assert_eq!(cell.join(LIMITS, wanted(41, 1)), Err(QueueFull::Bytes));
         assert_eq!(cell.join(LIMITS, wanted(40, 21)), Err(QueueFull::Demand));
@@ -185,6 +235,36 @@ mod tests {
         cell.leave(wanted(60, 30));
         cell.leave(wanted(40, 20));
         assert_eq!((cell.waiting(), cell.waiting_bytes(), cell.waiting_tokens()), (0, 0, 0));
+    }
+
+    #[test]
+    fn who_is_ahead_depends_on_class_and_tenant() {
+        let cell = QueueCell::default();
+        let most = QueueLimits { depth_max: 1_000, bytes_max: 0, tokens_max: 0 };
+        let wants = |class, tenant| QueueWanted { class, tenant, ..QueueWanted::default() };
+        let ahead = |class, tenant| cell.ahead(class, tenant, 1);
+        for _ in 0..100 {
+            cell.join(most, wants(2, 7)).unwrap();
+        }
+        assert_eq!(
+            (ahead(2, 7), ahead(3, 7), ahead(9, 7)),
+            (100, 100, 100),
+            "behind all of its own"
+        );
+        assert_eq!(
+            (ahead(2, 8), ahead(1, 7), ahead(0, 8)),
+            (1, 0, 0),
+            "its tenant's turn, a better class"
+        );
+        for tenant in 8..12 {
+            cell.join(most, wants(1, tenant)).unwrap();
+        }
+        assert_eq!(ahead(2, 13), 4 + 5, "all of the better class, and one of each");
+        assert_eq!(ahead(2, 7), 104);
+        assert_eq!(ahead(1, 8), 4, "no more than there are");
+        assert_eq!((cell.ahead(2, 11, 1), cell.ahead(2, 11, 4)), (4 + 1 + 2 * 4, 4 + 1 + 4));
+        cell.leave(wants(2, 7));
+        assert_eq!(ahead(2, 7), 103);
     }
 
     #[test]

@@ -477,3 +477,33 @@ fn what_no_cache_could_hold_goes_on_to_its_engine() {
     drop(on_large);
     assert_eq!(ranks(&stage.look()), [(waits.ticket, Some(1))]);
 }
+
+#[test]
+fn who_is_too_late_depends_on_class_tenant_and_line() {
+    let is_late = |stage: &mut Stage, class: u8, tenant: u64| {
+        let ask = Ask { class, ..stage.any() };
+        matches!(
+            stage.ask_in_time(&ask, tenant, (2_000, 100)),
+            Entry::Turned(Turned::TooLate { .. })
+        )
+    };
+    let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
+    let ask = stage.any();
+    let lease = stage.bind(&ask);
+    for _ in 0..50 {
+        stage.wait(&Ask { class: 2, ..ask.clone() });
+    }
+    assert!(is_late(&mut stage, 2, 0), "behind 50 of its own, 10 a second");
+    assert!(is_late(&mut stage, 3, 9));
+    assert!(!is_late(&mut stage, 1, 0), "a better class is next");
+    assert!(!is_late(&mut stage, 2, 9), "so is another tenant");
+    drop(lease);
+    // Four lines of ten, which share those ends.
+    let mut stage = Stage::new(QueueMode::Endpoint, &[1, 1, 1, 1], &[&[0, 1, 2, 3]]);
+    let leases: Vec<_> = (0..4).map(|_| stage.bind(&ask)).collect();
+    for _ in 0..40 {
+        stage.wait(&ask);
+    }
+    assert!(is_late(&mut stage, 1, 0), "4.4 s, and not 1.1 s");
+    drop(leases);
+}

@@ -228,6 +228,21 @@ impl Stage {
         })
     }
 
+    /// Asks for a tenant whose client gives up after so long, where all of the pool ends one request in each `end_ms`.
+    pub(crate) fn ask_in_time(
+        &mut self,
+        ask: &Ask,
+        tenant: u64,
+        (left_ms, end_ms): (u64, u64),
+    ) -> Entry {
+        let client_deadline = Some(NanosSinceStart(self.now.0 + left_ms * MS));
+        self.with_applicant(ask, |binder, applicant, seat| {
+            let applicant = Applicant { tenant, client_deadline, ..*applicant };
+            let projected = |ahead| Some(Duration::from_millis(end_ms * ahead));
+            enter(binder, &mut Candidates::default(), &applicant, seat, projected)
+        })
+    }
+
     fn with_applicant<T>(
         &mut self,
         ask: &Ask,
