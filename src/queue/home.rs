@@ -336,10 +336,13 @@ fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
     let is_open = |rank| binder.board.rank(rank).is_some_and(RankLoad::is_open);
     let is_shut = |rank| {
         let limits = fleet.room(rank);
+        let most = limits.prefill_tokens_max;
         binder.board.rank(rank).is_some_and(|load| {
             load.busy_until() > binder.now
                 || load.places_now(binder.now).is_some()
                 || load.is_open()
+                // What began before there was this limit tells nobody of its first byte.
+                || most > 0 && load.prefill_tokens() >= most
         }) || binder.is_reported_full(rank, limits)
     };
     here().any(is_shut)

@@ -21,15 +21,13 @@ const ENGINE_BUSY: Duration = Duration::from_millis(200);
 /// However long it asks for.
 const ENGINE_BUSY_MAX: Duration = Duration::from_secs(60);
 
-/// A request counted into `limits.router_in_flight_max`.
+/// A request counted among those in flight in all shards (`limits.router_in_flight_max`).
 #[derive(Debug)]
-pub(super) struct Entered(Option<Arc<LoadBoard>>);
+pub(super) struct Entered(Arc<LoadBoard>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        if let Some(board) = &self.0 {
-            board.exit();
-        }
+        self.0.exit();
     }
 }
 
@@ -65,11 +63,10 @@ pub(super) fn before_body(
             return Err(window(shard, &fleet, pool, now));
         }
     }
-    let max = fleet.flow.router_in_flight_max;
-    if !shard.board.enter(max) {
+    if !shard.board.enter(fleet.flow.router_in_flight_max) {
         return Err(outcome::in_flight_full());
     }
-    Ok(Entered((max > 0).then(|| Arc::clone(&shard.board))))
+    Ok(Entered(Arc::clone(&shard.board)))
 }
 
 /// The window of the pool that the request asks for.

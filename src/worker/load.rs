@@ -114,24 +114,22 @@ impl LoadBoard {
         &self.windows
     }
 
-    /// Counts one request of the whole router in unless `max` (0 = no limit) are. Exact under any interleaving.
+    /// Counts one request of the whole router in unless `max` (0 = no limit) are. Exact under any interleaving, and counted
+    /// without a limit too: one that is loaded later counts those that are there.
     #[must_use]
     pub fn enter(&self, max: u32) -> bool {
-        if max == 0 {
-            return true;
-        }
-        let one_more = |taken: u32| (taken < max).then(|| taken.saturating_add(1));
+        let one_more = |taken: u32| (max == 0 || taken < max).then(|| taken.saturating_add(1));
         // ordering: a count nothing is published through; atomicity alone makes the limit exact.
         self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// Counts it out again. Only after an [`Self::enter`] with a limit.
+    /// Counts it out again.
     pub fn exit(&self) {
         // ordering: as in `enter`; pairs with it on the same word only.
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Requests in flight in all shards, as far as they are counted: only while there is a limit.
+    /// Requests in flight in all shards.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         // ordering: statistic; pairs with nothing.
@@ -549,5 +547,10 @@ mod tests {
         assert!(board.enter(1) && !board.enter(1));
         board.exit();
         assert!(board.enter(1));
+        // Without a limit they are counted all the same: a new one holds for who comes next.
+        assert!(board.enter(0) && board.enter(0));
+        assert!(!board.enter(3));
+        board.exit();
+        assert!(board.enter(3) && !board.enter(3));
     }
 }

@@ -507,3 +507,18 @@ fn who_is_too_late_depends_on_class_tenant_and_line() {
     assert!(is_late(&mut stage, 1, 0), "4.4 s, and not 1.1 s");
     drop(leases);
 }
+
+#[test]
+fn a_limit_of_prompt_tokens_that_comes_later_holds_nobody_for_good() {
+    let mut stage = Stage::new(QueueMode::Pool, &[8], &[&[0]]);
+    let mut older = stage.bind(&Ask { prompt_bytes: 4_000, ..stage.any() });
+    stage.fleet.ranks[0].room.prefill_tokens_max = 500;
+    let ask = stage.any();
+    let waits = stage.wait(&ask);
+    assert!(stage.look().is_empty());
+    // The first byte of one that began without the limit tells nobody; the home looks by itself.
+    older.prefill_done();
+    let again = stage.home.look_again_at().expect("it looks again");
+    stage.now = again;
+    assert_eq!(ranks(&stage.look()), [(waits.ticket, Some(0))]);
+}
