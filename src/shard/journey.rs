@@ -10,11 +10,12 @@ use crate::worker::{FleetSnapshot, Leg, Model};
 /// What a request has been through, and what it wishes.
 #[derive(Debug)]
 pub(super) struct Journey {
-    /// When its head had come; deadlines count from here.
+    /// When it had been read: its place among others, and how long it waits, count from here. How long a client takes to send
+    /// a body is neither.
     pub(super) arrived_at: NanosSinceStart,
     /// It waits for a rank no longer than this.
     pub(super) wait_until: NanosSinceStart,
-    /// Its client gives up at this moment, as far as it says.
+    /// Its client gives up at this moment, as far as it says; it counts from when it sent the head.
     pub(super) client_deadline: Option<NanosSinceStart>,
     pub(super) class: u8,
     pub(super) tenant: u64,
@@ -45,15 +46,15 @@ impl Journey {
         slot: &Slot,
         fleet: &FleetSnapshot,
         model: &Model,
-        (now, drawn): (NanosSinceStart, Drawn),
+        (head_at, read_at, drawn): (NanosSinceStart, NanosSinceStart, Drawn),
     ) -> Result<Self, Refusal> {
         let pin = pin(slot, fleet, model)?;
         let Slot { head, message, request, .. } = slot;
         let wishes = shard.wish_rules.borrow().read(head, message, request.priority);
-        let client_deadline = wishes.deadline.map(|deadline| now.plus(deadline));
-        let wait_until = now.plus(fleet.flow.queue.wait_max);
+        let client_deadline = wishes.deadline.map(|deadline| head_at.plus(deadline));
+        let wait_until = read_at.plus(fleet.flow.queue.wait_max);
         Ok(Self {
-            arrived_at: now,
+            arrived_at: read_at,
             wait_until: client_deadline.map_or(wait_until, |deadline| deadline.min(wait_until)),
             client_deadline,
             class: wishes.class,

@@ -111,8 +111,8 @@ async fn stages(
     // render, index, select, queue, dispatch, relay: again with another worker while no byte has reached the client.
     shard.retry.borrow_mut().deposit();
     slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
-    let mut journey =
-        Journey::start(shard, slot, &fleet, model, (started, drawn)).map_err(Stop::Refused)?;
+    let mut journey = Journey::start(shard, slot, &fleet, model, (started, read_at, drawn))
+        .map_err(Stop::Refused)?;
     let (mut failed, mut held) = (None, Held::default());
     loop {
         // The fleet of this moment: what waited may find that its worker has gone.

@@ -295,6 +295,32 @@ fn who_waits_for_one_rank_too_long_finds_another() {
     assert!(stuck.worker.seen.try_recv().is_err(), "its first request was its only one");
 }
 
+/// What a client takes to send its body is no wait, and gives it no place.
+#[test]
+fn a_wait_begins_when_the_request_has_come() {
+    let wait_max = Duration::from_secs(3);
+    let gate = Gate::start();
+    let mut config = narrow(&[&gate.worker], QueueMode::Pool);
+    config.flow.queue.wait_max = wait_max;
+    let handle = router(config);
+    let mut first = ask(handle.listen, "first");
+    gate.holds(1);
+    let request = post("/v1/completions", br#"{"model":"m","prompt":"slow"}"#);
+    let (most, last) = request.split_at(request.len() - 1);
+    let mut slow = Client::connect(handle.listen);
+    slow.send(most);
+    std::thread::sleep(wait_max + Duration::from_millis(200));
+    let mut quick = ask(handle.listen, "quick");
+    waiting(&handle, 1);
+    slow.send(last);
+    waiting(&handle, 2);
+    (0..3).for_each(|_| gate.open());
+    for client in [&mut first, &mut quick, &mut slow] {
+        ok(client);
+    }
+    assert_eq!([gate.prompt(), gate.prompt(), gate.prompt()], ["first", "quick", "slow"]);
+}
+
 /// The request joined before its shard had heard of the rank that it gets.
 #[test]
 fn who_waits_is_served_by_a_worker_that_comes_later() {
