@@ -7,7 +7,9 @@ use crate::base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, Ra
 use crate::config::{Policy, QueueMode};
 use crate::mailbox::{Ticket, Waiter};
 use crate::select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
-use crate::worker::{FleetSnapshot, Leg, Model, QueueCell, QueueFull, QueueWanted, WorkerState};
+use crate::worker::{
+    FleetSnapshot, Leg, Model, QueueCell, QueueFull, QueueLimits, QueueWanted, WorkerState,
+};
 use std::time::Duration;
 
 /// Who wants in.
@@ -43,11 +45,33 @@ pub struct Applicant<'a> {
     pub tried: &'a [RankIndex],
     /// May it move to another queue later?
     pub movable: bool,
+    /// Where it stands while it chooses again: a queue has sent it on.
+    pub seated: Option<Seated>,
+}
+
+/// A place in a queue that is counted until its request has another one, so that nobody takes it who comes later.
+#[derive(Clone, Copy, Debug)]
+pub struct Seated {
+    /// The queue.
+    pub queue: QueueIndex,
+    /// What was counted into it.
+    pub wanted: QueueWanted,
 }
 
 impl Applicant<'_> {
     const fn seeking(&self) -> Seeking<'_> {
         Seeking { leg: self.request.leg, near: self.near, pin: self.pin, tried: self.tried }
+    }
+
+    /// What it itself has counted into a queue.
+    fn own(&self, queue: QueueIndex) -> Option<QueueWanted> {
+        self.seated.filter(|seated| seated.queue == queue).map(|seated| seated.wanted)
+    }
+
+    /// How many others wait in a queue.
+    fn others(&self, binder: &Binder<'_>, queue: QueueIndex) -> u32 {
+        let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting);
+        waiting.saturating_sub(u32::from(self.own(queue).is_some()))
     }
 }
 
@@ -97,7 +121,8 @@ pub fn enter(
     let mode = fleet.flow.queue.mode;
     if mode != QueueMode::Off {
         // Nobody overtakes: where others wait, newcomers line up.
-        candidates.retain(|rank| !binder.is_waited_for(rank));
+        let others = |rank| fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue));
+        candidates.retain(|rank| others(rank) == 0);
     }
     if let Some(lease) = binder.bind(&applicant.request, applicant.output_tokens, candidates) {
         return Entry::Bound(lease);
@@ -130,7 +155,8 @@ fn bind_beside(
     binder.bind(&applicant.request, applicant.output_tokens, candidates)
 }
 
-/// Finds a queue with room and counts the request into it.
+/// Finds a queue with room and counts the request into it. One that has been let in before is not refused: if all queues
+/// are full it joins the one that it would have chosen, and those who wait are no more than they were.
 fn line_up(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
@@ -146,11 +172,11 @@ fn line_up(
     let pool = pool.unwrap_or(model.pool);
     let _ = binder.keep_able(&applicant.request, applicant.output_tokens, candidates);
     binder.weigh(&applicant.request, applicant.output_tokens, candidates);
-    let mut full = QueueFull::Depth;
+    let (mut full, mut first) = (QueueFull::Depth, None);
     while let Some(rank) = shortest(binder, candidates, applicant) {
         let Some(queue) = fleet.queue_of(rank) else { return Err(Turned::NoRoom) };
         let Some(cell) = binder.board.queue(queue) else { return Err(Turned::NoRoom) };
-        if let Some(late) = too_late(binder, applicant, (cell, pool), projected) {
+        if let Some(late) = too_late(binder, applicant, (cell, queue, pool), projected) {
             return Err(late);
         }
         let cost = lease_cost(&applicant.request, rank, applicant.output_tokens);
@@ -158,17 +184,21 @@ fn line_up(
         let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
         let Applicant { body_bytes: bytes, class, tenant, .. } = *applicant;
         let wanted = QueueWanted { bytes, tokens, class, tenant };
-        match cell.join(bounds(fleet, binder.board, pool, queue), wanted) {
+        let bounds = bounds(fleet, binder.board, pool, queue);
+        match cell.join(bounds.beside(applicant.own(queue)), wanted) {
             Ok(()) => return Ok((queue, wanted)),
-            Err(QueueFull::Demand) => return Err(Turned::Full(QueueFull::Demand)),
             Err(which) => full = which,
         }
-        if fleet.flow.queue.mode == QueueMode::Pool {
+        first.get_or_insert((cell, queue, wanted));
+        if full == QueueFull::Demand || fleet.flow.queue.mode == QueueMode::Pool {
             break;
         }
         candidates.remove(rank);
     }
-    Err(Turned::Full(full))
+    let (cell, queue, wanted) =
+        first.filter(|_| applicant.seated.is_some()).ok_or(Turned::Full(full))?;
+    cell.join(QueueLimits::NONE, wanted).map_err(Turned::Full)?;
+    Ok((queue, wanted))
 }
 
 /// The rank whose queue is joined. One queue for all: any rank leads to it. One per rank: the one where the request will
@@ -179,18 +209,22 @@ fn shortest(
     applicant: &Applicant<'_>,
 ) -> Option<RankIndex> {
     let ranks = candidates.ranks();
-    if binder.fleet.flow.queue.mode == QueueMode::Pool {
+    let fleet = binder.fleet;
+    if fleet.flow.queue.mode == QueueMode::Pool {
         return ranks.first().copied();
     }
-    let cell = |rank: RankIndex| binder.fleet.queue_of(rank).and_then(|q| binder.board.queue(q));
     match binder.policy {
         Policy::Kv => ranks.iter().copied().min_by_key(|&rank| {
-            let ahead = cell(rank).map_or(0, |cell| cell.waiting_tokens());
+            let tokens = |queue| {
+                let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting_tokens);
+                waiting.saturating_sub(applicant.own(queue).map_or(0, |own| own.tokens))
+            };
+            let ahead = fleet.queue_of(rank).map_or(0, tokens);
             binder.weight(&applicant.request, candidates, rank).0.saturating_add(ahead)
         }),
-        Policy::LeastLoaded | Policy::PowerOfTwo => {
-            ranks.iter().copied().min_by_key(|&rank| cell(rank).map_or(0, |cell| cell.waiting()))
-        }
+        Policy::LeastLoaded | Policy::PowerOfTwo => ranks.iter().copied().min_by_key(|&rank| {
+            fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue))
+        }),
         Policy::RoundRobin | Policy::Random => binder.choose(&applicant.request, candidates),
     }
 }
@@ -199,11 +233,12 @@ fn shortest(
 fn too_late(
     binder: &Binder<'_>,
     applicant: &Applicant<'_>,
-    (cell, pool): (&QueueCell, PoolIndex),
+    (cell, queue, pool): (&QueueCell, QueueIndex, PoolIndex),
     projected: &impl Fn(u64) -> Option<Duration>,
 ) -> Option<Turned> {
     let deadline = applicant.client_deadline?;
     let ahead = cell.ahead(applicant.class, applicant.tenant, applicant.weight);
+    let ahead = ahead.saturating_sub(u64::from(applicant.own(queue).is_some()));
     let projected = projected((ahead + 1).saturating_mul(lines(binder.fleet, pool)))?;
     (binder.now.plus(projected) > deadline).then_some(Turned::TooLate { projected })
 }

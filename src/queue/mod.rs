@@ -16,7 +16,7 @@ mod waiter;
 
 pub use closed::{is_closed, is_relieved};
 pub use desk::{Desk, NoSeat};
-pub use enter::{Applicant, Entry, Turned, enter};
+pub use enter::{Applicant, Entry, Seated, Turned, enter};
 pub use home::{Home, HomeTurn};
 pub use line::KEPT_MAX;
 use line::Waiting;

@@ -17,7 +17,7 @@ use crate::index::Overlap;
 use crate::mailbox::{Ticket, Waiter};
 use crate::parse::{ApiRequest, Endpoint, Refusal};
 use crate::queue::{
-    Applicant, Entry, PairEntry, Turned, enter, enter_pair, enter_prefill, is_closed,
+    Applicant, Entry, PairEntry, Seated, Turned, enter, enter_pair, enter_prefill, is_closed,
 };
 use crate::select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, Matched, NoModel, PickRequest, Route,
@@ -111,7 +111,13 @@ pub(super) fn model<'a>(
 }
 
 /// Chooses a rank, or a pair of ranks, that has room and takes the leases; else finds a queue for the request.
-pub(super) fn rank(shard: &Shard, slot: &mut Slot, target: &Target<'_>) -> Result<Found, Refusal> {
+/// `seated`: where it stands meanwhile.
+pub(super) fn rank(
+    shard: &Shard,
+    slot: &mut Slot,
+    target: &Target<'_>,
+    seated: Option<Seated>,
+) -> Result<Found, Refusal> {
     let route = {
         let mut scratch = shard.scratch.borrow_mut();
         let scratch = &mut *scratch;
@@ -125,7 +131,7 @@ pub(super) fn rank(shard: &Shard, slot: &mut Slot, target: &Target<'_>) -> Resul
     if !is_pair && target.model.prefill_pool.is_some() {
         shard.counters.add(Count::SentWhole, 1);
     }
-    seek(shard, slot, target, |binder, candidates, applicant, seat, projected| {
+    seek(shard, slot, target, seated, |binder, candidates, applicant, seat, projected| {
         if is_pair {
             return enter_pair(binder, candidates, applicant, seat, projected);
         }
@@ -142,10 +148,11 @@ pub(super) fn with_decode(
     shard: &Shard,
     slot: &Slot,
     target: &Target<'_>,
+    seated: Option<Seated>,
     decode: Lease,
 ) -> Result<Found, Refusal> {
     match_prompt(shard, slot, target, &target.model.ranks, &mut shard.scratch.borrow_mut());
-    seek(shard, slot, target, |binder, candidates, applicant, seat, projected| {
+    seek(shard, slot, target, seated, |binder, candidates, applicant, seat, projected| {
         enter_prefill(binder, candidates, applicant, decode, seat, projected)
     })
 }
@@ -187,6 +194,7 @@ fn seek(
     shard: &Shard,
     slot: &Slot,
     target: &Target<'_>,
+    seated: Option<Seated>,
     way: impl FnOnce(
         &mut Binder<'_>,
         &mut Candidates,
@@ -220,6 +228,7 @@ fn seek(
             pin: journey.pin,
             tried: &journey.tried,
             movable: journey.hop_count < target.fleet.flow.queue.hops_max,
+            seated,
         };
         let mut binder = Binder {
             fleet: target.fleet,

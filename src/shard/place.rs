@@ -2,67 +2,72 @@
 
 use super::choose::{self, Chosen, Found, Queued, Target};
 use super::connection::Slot;
+use super::pressure;
 use super::request::Stop;
 use super::state::Shard;
-use super::{pressure, wait};
+use super::wait::{self, Seat};
 use crate::account::Lease;
 use crate::ingress::Conn;
 use crate::mailbox::Verdict;
 use crate::worker::Leg;
 
 /// What a request has already when it looks for what it lacks.
-#[derive(Debug, Default)]
-pub(super) struct Held {
+#[derive(Default)]
+pub(super) struct Held<'a> {
     /// Its decode rank.
     decode: Option<Lease>,
     /// The last rank that it has waited for: nothing is left to choose.
     granted: Option<Lease>,
+    /// Its place in the queue that it comes from.
+    seat: Option<Seat<'a>>,
 }
 
 /// How far a request has come on its way to a rank.
-pub(super) enum Placed {
+pub(super) enum Placed<'a> {
     /// There.
     Chosen(Box<Chosen>),
     /// It has what it waited for.
-    Waited(Held),
+    Waited(Held<'a>),
     /// A queue sent it on, or what it was granted has gone: it chooses again.
-    Moved(Held),
+    Moved(Held<'a>),
 }
 
 /// A rank with room and its lease, or two of them, now or after a wait. At most one wait: who comes out of it goes on with
 /// the fleet of that moment, which may have ranks and addresses that were not there before.
-pub(super) async fn place(
-    shard: &Shard,
+pub(super) async fn place<'a>(
+    shard: &'a Shard,
     conn: &mut Conn,
     slot: &mut Slot,
     target: &Target<'_>,
-    held: Held,
-) -> Result<Placed, Stop> {
-    let found = match held {
-        Held { granted: Some(lease), decode } => {
-            Ok(choose::granted(shard, slot, target, lease, decode))
-        }
-        Held { granted: None, decode: Some(decode) } => {
-            choose::with_decode(shard, slot, target, decode)
-        }
-        Held { granted: None, decode: None } => choose::rank(shard, slot, target),
+    held: Held<'a>,
+) -> Result<Placed<'a>, Stop> {
+    let Held { decode, granted, seat } = held;
+    let seated = seat.as_ref().map(Seat::seated);
+    let found = match (granted, decode) {
+        (Some(lease), decode) => Ok(choose::granted(shard, slot, target, lease, decode)),
+        (None, Some(decode)) => choose::with_decode(shard, slot, target, seated, decode),
+        (None, None) => choose::rank(shard, slot, target, seated),
     };
     let queued = match found.map_err(Stop::Refused)? {
         Found::Rank(chosen) => return Ok(Placed::Chosen(chosen)),
-        Found::Again(decode) => return Ok(Placed::Moved(Held { decode, granted: None })),
+        Found::Again(decode) => return Ok(Placed::Moved(Held { decode, granted: None, seat })),
         Found::Queue(queued) => *queued,
     };
+    // It has another one.
+    drop(seat);
     let Queued { waiter, wanted, decode } = queued;
     let leg = waiter.leg;
     let gives_up_first = target.journey.client_deadline == Some(waiter.deadline);
     let waited = wait::for_verdict(shard, conn, slot, waiter, wanted, gives_up_first).await;
-    let verdict =
+    let (verdict, seat) =
         waited.map_err(|stop| pressure::ended(shard, target.fleet, target.pool(leg), stop))?;
     Ok(match verdict {
         Verdict::Granted(lease) if leg == Leg::Decode => {
-            Placed::Waited(Held { decode: Some(lease), granted: None })
+            Placed::Waited(Held { decode: Some(lease), ..Held::default() })
         }
-        Verdict::Granted(lease) => Placed::Waited(Held { decode, granted: Some(lease) }),
-        Verdict::Reroute => Placed::Moved(Held { decode, granted: None }),
+        Verdict::Granted(lease) => {
+            Placed::Waited(Held { decode, granted: Some(lease), seat: Some(seat) })
+        }
+        Verdict::Reroute => Placed::Moved(Held { decode, granted: None, seat: Some(seat) }),
     })
 }

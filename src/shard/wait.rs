@@ -12,6 +12,7 @@ use crate::base::{NanosSinceStart, QueueIndex, ShardIndex};
 use crate::ingress::Conn;
 use crate::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
 use crate::parse::{Reason, Refusal};
+use crate::queue::Seated;
 use crate::worker::QueueWanted;
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -28,8 +29,8 @@ enum Ended {
     Draining,
 }
 
-/// Gives everything back, whatever happens to the request.
-struct Seat<'a> {
+/// A place in a queue. Gives everything back, whatever happens to the request.
+pub(super) struct Seat<'a> {
     shard: &'a Shard,
     ticket: Ticket,
     queue: QueueIndex,
@@ -39,6 +40,11 @@ struct Seat<'a> {
 }
 
 impl Seat<'_> {
+    /// As those see it who look for another place.
+    pub(super) const fn seated(&self) -> Seated {
+        Seated { queue: self.queue, wanted: self.wanted }
+    }
+
     fn home(&self) -> ShardIndex {
         ShardIndex::try_from_index(self.shard.board.home(self.queue)).unwrap_or(ShardIndex(0))
     }
@@ -58,15 +64,16 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// Waits in the queue that the request has been counted into. `gives_up_first`: its deadline is the client's own.
-pub(super) async fn for_verdict(
-    shard: &Shard,
+/// Waits in the queue that the request has been counted into; the verdict, and the place, which is counted until it is dropped.
+/// `gives_up_first`: its deadline is the client's own.
+pub(super) async fn for_verdict<'a>(
+    shard: &'a Shard,
     conn: &mut Conn,
     slot: &mut Slot,
     waiter: Box<Waiter>,
     wanted: QueueWanted,
     gives_up_first: bool,
-) -> Result<Verdict, Stop> {
+) -> Result<(Verdict, Seat<'a>), Stop> {
     let (start, deadline) = (waiter.joined_at, waiter.deadline);
     let seat = Seat {
         shard,
@@ -81,7 +88,7 @@ pub(super) async fn for_verdict(
     match ended {
         Ok(verdict) => {
             seat.settled.set(true);
-            Ok(verdict)
+            Ok((verdict, seat))
         }
         Err(Ended::Gone) => {
             shard.counters.add(Count::QueueLeft, 1);

@@ -39,6 +39,25 @@ pub struct QueueLimits {
     pub tokens_max: u64,
 }
 
+impl QueueLimits {
+    /// No bounds at all.
+    pub const NONE: Self = Self { depth_max: u32::MAX, bytes_max: u64::MAX, tokens_max: 0 };
+
+    /// For one who is counted already, and takes the other place for this one.
+    #[must_use]
+    pub const fn beside(self, own: Option<QueueWanted>) -> Self {
+        let Some(own) = own else { return self };
+        Self {
+            depth_max: self.depth_max.saturating_add(1),
+            bytes_max: self.bytes_max.saturating_add(own.bytes),
+            tokens_max: match self.tokens_max {
+                0 => 0,
+                tokens_max => tokens_max.saturating_add(own.tokens),
+            },
+        }
+    }
+}
+
 /// What a request takes of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueWanted {

@@ -96,6 +96,7 @@ impl World {
             self.requests[id].hops += 1;
             return self.find_rank(id, None);
         }
+        self.leave_seat(id);
         self.turned(id, fleet, turned)
     }
 

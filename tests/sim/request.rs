@@ -32,6 +32,8 @@ pub(crate) struct Request {
     pub(crate) leaves_at: NanosSinceStart,
     pub(crate) tried: Vec<RankIndex>,
     pub(crate) hops: u32,
+    /// Its place in the queue that has sent it on.
+    pub(crate) seat: Option<Wait>,
     pub(crate) refusals: u32,
     pub(crate) state: State,
     pub(crate) answers: Vec<Answer>,
@@ -176,6 +178,7 @@ impl Request {
             leaves_at: later(random, plan.leavers, 150 * MS).unwrap_or(NanosSinceStart(u64::MAX)),
             tried: Vec::new(),
             hops: 0,
+            seat: None,
             refusals: 0,
             state: State::Coming,
             answers: Vec::new(),

@@ -11,8 +11,8 @@ use forebay::config::{FlowConfig, Policy, QueueMode};
 use forebay::index::Overlaps;
 use forebay::mailbox::{Ticket, Verdict, Waiter};
 use forebay::queue::{
-    Applicant, Desk, Entry, Home, HomeTurn, PairEntry, Turned, enter, enter_pair, enter_prefill,
-    is_closed,
+    Applicant, Desk, Entry, Home, HomeTurn, PairEntry, Seated, Turned, enter, enter_pair,
+    enter_prefill, is_closed,
 };
 use forebay::select::{Binder, Candidates, PickRequest, RoundRobin};
 use forebay::worker::{
@@ -49,6 +49,15 @@ pub(crate) struct Ask {
     pub(crate) leg: Leg,
     pub(crate) near: Option<RankIndex>,
     pub(crate) pin: Option<DpRank>,
+    /// Where it stands meanwhile.
+    pub(crate) seated: Option<Seated>,
+}
+
+impl Waits {
+    /// Its place, when it has been sent on.
+    pub(crate) fn seated(&self) -> Option<Seated> {
+        Some(Seated { queue: self.waiter.queue, wanted: self.wanted })
+    }
 }
 
 /// One that waits.
@@ -143,6 +152,7 @@ impl Stage {
             leg: Leg::Whole,
             near: None,
             pin: None,
+            seated: None,
         }
     }
 
@@ -275,6 +285,7 @@ impl Stage {
             pin: ask.pin,
             tried: &ask.tried,
             movable: ask.movable,
+            seated: ask.seated,
         };
         let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
         let mut binder = Binder {

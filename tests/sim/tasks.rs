@@ -6,7 +6,8 @@ use forebay::account::Lease;
 use forebay::base::{NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
 use forebay::mailbox::{MeshMessage, Verdict, Waiter};
 use forebay::queue::{
-    Applicant, Entry, PairEntry, Turned, enter, enter_pair, enter_prefill, is_closed, is_relieved,
+    Applicant, Entry, PairEntry, Seated, Turned, enter, enter_pair, enter_prefill, is_closed,
+    is_relieved,
 };
 use forebay::select::{
     Binder, NoPair, PickRequest, Route, RouteRequest, RouteRules, WholeBecause, route,
@@ -87,6 +88,7 @@ impl World {
             pin: request.pin,
             tried: &request.tried,
             movable: request.hops < fleet.flow.queue.hops_max,
+            seated: request.seat.as_ref().map(|at| Seated { queue: at.queue, wanted: at.wanted }),
         };
         let mut binder = Binder {
             fleet: &fleet,
@@ -113,6 +115,7 @@ impl World {
             let rank = decode.rank();
             let entry = enter_prefill(&mut binder, candidates, &applicant, decode, seat, of_leg);
             self.closed = closed(&binder, applicant.model, &entry);
+            self.has_chosen(id, &entry);
             return self.entered_pair(id, &fleet, entry, Some(rank));
         }
         match route(&asked, candidates, |_| request.splits) {
@@ -123,14 +126,34 @@ impl World {
                     let entry = PairEntry::Turned(Leg::Whole, *turned);
                     self.closed = closed(&binder, applicant.model, &entry);
                 }
+                self.leave_seat(id);
                 self.entered(id, &fleet, entry)
             }
             Ok(Route::Pair) => {
                 let entry = enter_pair(&mut binder, candidates, &applicant, seat, of_leg);
                 self.closed = closed(&binder, applicant.model, &entry);
+                self.has_chosen(id, &entry);
                 self.entered_pair(id, &fleet, entry, None)
             }
-            Err(why) => self.no_pair(id, why),
+            Err(why) => {
+                self.leave_seat(id);
+                self.no_pair(id, why)
+            }
+        }
+    }
+
+    /// It has another place now, or a rank, or is refused; half a pair that is gone is no choice.
+    fn has_chosen(&mut self, id: usize, entry: &PairEntry) {
+        if !matches!(entry, PairEntry::Turned(Leg::Prefill, Turned::NoWorker)) {
+            self.leave_seat(id);
+        }
+    }
+
+    pub(crate) fn leave_seat(&mut self, id: usize) {
+        let seat = self.requests[id].seat.take();
+        self.moved = seat.is_some();
+        if let Some(seat) = seat {
+            self.give_up_seat(id, &seat);
         }
     }
 
@@ -166,7 +189,9 @@ impl World {
         self.note(|| format!("request {id} waits in {queue:?} as {ticket:?}, {leg:?}"));
         self.books.join(queue, wanted);
         self.books.tickets.insert(ticket, id);
-        self.check_bounds(fleet, queue)?;
+        if !self.moved {
+            self.check_bounds(fleet, queue)?;
+        }
         let wait = Wait { ticket, queue, wanted, deadline: waiter.deadline, leg, held };
         self.at(wait.deadline, Event::Task(id));
         self.requests[id].state = State::Waiting(wait);
@@ -182,6 +207,9 @@ impl World {
             Turned::TooLate { .. } => Answer::TooLate,
         };
         self.note(|| format!("request {id}: {turned:?}"));
+        if self.moved && matches!(turned, Turned::Full(_)) {
+            return Err(format!("request {id} had a place in a queue, and hears {turned:?}"));
+        }
         match self.closed.take() {
             Some(pool) => self.close(id, fleet, pool)?,
             None => self.stats.turned_alone += u64::from(answer == Answer::Full),
@@ -243,7 +271,6 @@ impl World {
         let polled = self.shards[at].desk.poll(wait.ticket, &Context::from_waker(&waker));
         if let Poll::Ready(verdict) = polled {
             self.books.delivered.remove(&wait.ticket);
-            self.give_up_seat(id, &wait);
             return self.decided(id, wait, verdict);
         }
         if gone {
@@ -262,7 +289,9 @@ impl World {
     fn decided(&mut self, id: usize, wait: Wait, verdict: Verdict) -> Checked {
         match verdict {
             Verdict::Granted(lease) => {
-                match self.books.arrive(wait.ticket) {
+                let granted = self.books.arrive(wait.ticket);
+                self.give_up_seat(id, &wait);
+                match granted {
                     Some(rank) if rank == lease.rank() => {}
                     other => {
                         let rank = lease.rank();
@@ -278,12 +307,16 @@ impl World {
                 }
             }
             Verdict::Reroute if self.requests[id].hops >= HOPS_MAX => {
+                self.give_up_seat(id, &wait);
                 self.let_go(wait.held);
                 self.answer(id, Answer::NoWorker)
             }
             Verdict::Reroute => {
                 self.requests[id].hops += 1;
-                self.find_rank(id, wait.held)
+                let (mut wait, held) = (wait, None);
+                let held = std::mem::replace(&mut wait.held, held);
+                self.requests[id].seat = Some(wait);
+                self.find_rank(id, held)
             }
         }
     }

@@ -4,7 +4,7 @@ use super::stage::{Ask, Stage};
 use forebay::base::DpRank;
 use forebay::config::QueueMode;
 use forebay::queue::{Entry, Turned};
-use forebay::worker::{QueueFull, RoomLimits};
+use forebay::worker::{QueueFull, RoomLimits, WorkerState};
 
 #[test]
 fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {
@@ -83,4 +83,39 @@ fn a_request_for_some_of_the_ranks_closes_no_pool() {
             );
         }
     }
+}
+
+/// Both have waited so long that they look for another rank, and there is none.
+#[test]
+fn who_is_sent_on_keeps_its_place_until_it_has_another() {
+    let mut stage = Stage::new(QueueMode::Endpoint, &[1, 1], &[&[0, 1]]);
+    stage.flow(|flow| flow.queue.depth_max = 1);
+    let ask = stage.any();
+    let _leases = [stage.bind(&ask), stage.bind(&ask)];
+    let old = [stage.wait(&ask), stage.wait(&ask)];
+    stage.pass(11);
+    assert_eq!(stage.look().len(), 2);
+    for waits in &old {
+        assert_eq!(stage.turned(&ask), Turned::Full(QueueFull::Depth), "who comes now");
+        let moved = stage.wait(&Ask { seated: waits.seated(), ..ask.clone() });
+        stage.settle(waits);
+        assert_eq!(stage.board.queue(moved.waiter.queue).unwrap().waiting(), 1);
+    }
+    assert_eq!(stage.turned(&ask), Turned::Full(QueueFull::Depth));
+}
+
+/// Its rank is gone, and the other queue is full: it was let in before those who come now.
+#[test]
+fn who_is_sent_on_is_not_refused() {
+    let mut stage = Stage::new(QueueMode::Endpoint, &[1, 1], &[&[0, 1]]);
+    stage.flow(|flow| flow.queue.depth_max = 1);
+    let ask = stage.any();
+    let _leases = [stage.bind(&ask), stage.bind(&ask)];
+    let waits = [stage.wait(&ask), stage.wait(&ask)];
+    let lost = &waits[0];
+    stage.fleet.workers[lost.waiter.queue.index()].state = WorkerState::Down;
+    let moved = stage.wait(&Ask { seated: lost.seated(), ..ask });
+    assert_eq!(moved.waiter.queue, waits[1].waiter.queue);
+    stage.settle(lost);
+    assert_eq!(stage.board.queue(moved.waiter.queue).unwrap().waiting(), 2);
 }

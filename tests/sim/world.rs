@@ -35,6 +35,8 @@ pub(crate) struct World {
     pub(crate) books: Books,
     /// The pool that the request which is turned away found closed to all.
     pub(crate) closed: Option<PoolIndex>,
+    /// The request that chooses comes from a queue.
+    pub(crate) moved: bool,
     pub(crate) stats: Stats,
     pub(crate) trace: Option<Vec<String>>,
     events: BinaryHeap<Reverse<Timed>>,
@@ -80,6 +82,7 @@ impl World {
         let mut world = Self {
             books: Books::new(ranks, models),
             closed: None,
+            moved: false,
             plan,
             random,
             now: NanosSinceStart(0),
