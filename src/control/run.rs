@@ -127,8 +127,7 @@ impl Control {
         let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers, &snapshots);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
-        let desk = Desk::new(clock, Arc::clone(&board), config.load.age_max, post);
-        let desk = Rc::new(desk);
+        let desk = Rc::new(Desk::new(clock, Arc::clone(&board), config.load.age_max, post));
         let (load, timeout) = (config.load, config.health.timeout);
         let loads = LoadTasks::new(Rc::clone(&desk), clock, client, load, timeout);
         let replicas = Replicas::start(&config.nats, clock, &board)?;

@@ -11,7 +11,7 @@ use super::wake::{Sleeper, WakeSource};
 use crate::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
 use crate::base::Clock;
-use crate::base::limits::{HISTOGRAM_PERIOD, RANKS_MAX};
+use crate::base::limits::HISTOGRAM_PERIOD;
 use crate::config::{Config, Policy};
 use crate::dispatch::RetryBudget;
 use crate::handoff::Rooms;
@@ -23,8 +23,8 @@ use crate::parse::WishRules;
 use crate::queue::{Desk, Outbox};
 use crate::relay::{CachedTokens, UpstreamPool};
 use crate::ring::Producer;
-use crate::select::{Candidates, Matched, RoundRobin};
-use crate::worker::{LoadBoard, LoadReports};
+use crate::select::RoundRobin;
+use crate::worker::LoadBoard;
 use monoio::net::TcpListener;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -106,10 +106,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         },
         clock: setup.clock,
         board: setup.board,
-        reported: RefCell::new(Reported {
-            ring: reports,
-            reports: LoadReports::new(setup.config.load.age_max),
-        }),
+        reported: RefCell::new(Reported::new(reports, setup.config.load.age_max)),
         index: setup.index,
         counters: Arc::clone(&counters),
         fleet: RefCell::default(),
@@ -119,11 +116,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         retry: RefCell::new(RetryBudget::new(setup.config.retry.budget_percent)),
         random: RefCell::new(fastrand::Rng::new()),
         turn: RefCell::new(RoundRobin::default()),
-        scratch: RefCell::new(Scratch {
-            matched: Matched::new(RANKS_MAX),
-            candidates: Candidates::default(),
-            bytes_per_token: Vec::new(),
-        }),
+        scratch: RefCell::new(Scratch::new()),
         histograms: RefCell::new(Box::default()),
         cached_tokens: CachedTokens::new(),
         ready: Signal::default(),
@@ -277,12 +270,13 @@ mod tests {
     use crate::mailbox::{MeshMessage, ShardCommand, Ticket, Verdict, wire};
     use crate::shard::wake_pair;
     use crate::worker::RoomLimits;
-    use std::time::Instant;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
 
     fn until(what: &str, mut condition: impl FnMut() -> bool) {
-        let start = Instant::now();
+        let (clock, patience) = (Clock::start(), NanosSinceStart::default().plus(PATIENCE));
         while !condition() {
-            assert!(start.elapsed() < Duration::from_secs(30), "gave up waiting: {what}");
+            assert!(clock.now() < patience, "gave up waiting: {what}");
             std::thread::yield_now();
         }
     }

@@ -3,7 +3,7 @@
 use super::signal::Signal;
 use crate::account::{Count, ShardCounters, Stage, StageHistograms};
 use crate::admit::{DrainRates, InFlight};
-use crate::base::limits::{LOAD_RING_MAX, ROUTED_OWN_MAX};
+use crate::base::limits::{LOAD_RING_MAX, RANKS_MAX, ROUTED_OWN_MAX};
 use crate::base::{Clock, ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use crate::config::Config;
 use crate::dispatch::RetryBudget;
@@ -23,6 +23,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One shard's state. Cells are never borrowed across an await.
 pub(super) struct Shard {
@@ -91,6 +92,10 @@ pub(super) struct Reported {
 }
 
 impl Reported {
+    pub(super) fn new(ring: Consumer<LoadReport>, age_max: Duration) -> Self {
+        Self { ring, reports: LoadReports::new(age_max) }
+    }
+
     /// Takes in what has come; bounded by the ring. One load of a shared line when there is nothing.
     pub(super) fn receive(&mut self) {
         for _ in 0..LOAD_RING_MAX {
@@ -110,6 +115,14 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    pub(super) fn new() -> Self {
+        Self {
+            matched: Matched::new(RANKS_MAX),
+            candidates: Candidates::default(),
+            bytes_per_token: Vec::new(),
+        }
+    }
+
     /// Bytes per token of a model, as far as known.
     pub(super) fn bytes_per_token(&self, model: ModelIndex) -> f32 {
         self.bytes_per_token.get(model.index()).copied().unwrap_or(BYTES_PER_TOKEN_DEFAULT)
