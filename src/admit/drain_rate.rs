@@ -125,8 +125,15 @@ impl DrainRate {
         let wait = self.projected_wait(now, ahead)?;
         // Cut before the chance comes in: clients told the longest wait must not come back together either.
         let cut = wait.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX.div_f64(1.0 + JITTER));
-        Some(cut.mul_f64(1.0 + JITTER * random.f64()).min(RETRY_AFTER_MAX))
+        Some(later_by_chance(cut, random))
     }
+}
+
+/// A time to come back after: not before `after`, up to half later, and no later than a minute unless `after` is. Who was
+/// refused together does not come back together.
+pub fn later_by_chance(after: Duration, random: &mut fastrand::Rng) -> Duration {
+    let latest = after.mul_f64(1.0 + JITTER).min(RETRY_AFTER_MAX);
+    after + latest.saturating_sub(after).mul_f64(random.f64())
 }
 
 impl Memory {

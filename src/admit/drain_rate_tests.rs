@@ -223,3 +223,16 @@ proptest! {
         prop_assert!((seen - wanted).abs() <= 0.15 * wanted + 0.5, "{seen} of {wanted}");
     }
 }
+
+#[test]
+fn who_is_refused_together_does_not_come_back_together() {
+    let mut random = fastrand::Rng::with_seed(5);
+    for (after_s, latest_s) in [(1, 1.5), (30, 45.0), (50, 60.0), (60, 60.0), (80, 80.0)] {
+        let after = Duration::from_secs(after_s);
+        let drawn: Vec<_> = (0..100).map(|_| later_by_chance(after, &mut random)).collect();
+        let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
+        assert!(*least >= after && most.as_secs_f64() <= latest_s, "{least:?} to {most:?}");
+        let spread = most.saturating_sub(*least).as_secs_f64();
+        assert!(spread >= 0.8 * (latest_s - after.as_secs_f64()), "{after_s}: {spread}");
+    }
+}

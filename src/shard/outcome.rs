@@ -7,10 +7,6 @@ use crate::mailbox::EngineAnswer;
 use crate::parse::{Reason, Refusal};
 use crate::relay::RelayError;
 use crate::worker::FleetSnapshot;
-use std::time::Duration;
-
-/// Told to clients of a full router until the drain rate is measured: short, because a place may free any moment.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// An attempt that ended without an answer.
 #[derive(Debug)]
@@ -30,11 +26,6 @@ impl Failed {
     pub(super) const fn of(rank: RankIndex, error: RelayError) -> Self {
         Self { rank, with: None, error, why: None, answer: None }
     }
-}
-
-/// `limits.in_flight_max` or `limits.buffered_bytes_max` of this shard is reached.
-pub(super) fn in_flight_full() -> Refusal {
-    Refusal::new(Reason::RejectedInFlight).with_retry_after(RETRY_AFTER)
 }
 
 /// Engines had no room for the request, again and again.
@@ -95,4 +86,44 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
         _ => format!("The worker {name} failed: {why}. Try again."),
     };
     Stop::Refused(Refusal::new(reason).with_message(message))
+}
+
+/// How the request ends that found no other worker after one had failed it. When none is left, the client hears what the last
+/// one did; when one is left that has no room, or that has not been reached in time, it hears that.
+pub(super) fn after(failed: Option<Stop>, stop: Stop) -> Stop {
+    let none_left = |stop: &Stop| matches!(stop, Stop::Refused(refusal) if refusal.reason() == Reason::NoHealthyWorker);
+    failed.filter(|_| none_left(&stop)).unwrap_or(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(reason: Reason) -> Stop {
+        Stop::Refused(Refusal::new(reason))
+    }
+
+    fn reason(stop: &Stop) -> Reason {
+        match stop {
+            Stop::Refused(refusal) => refusal.reason(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_where_no_other_worker_is_left() {
+        let failed = || Some(refused(Reason::UpstreamFailed));
+        for told in [
+            Reason::RejectedQueueFull,
+            Reason::RejectedQueueWait,
+            Reason::RejectedBusy,
+            Reason::RequestDeadline,
+            Reason::Draining,
+        ] {
+            assert_eq!(reason(&after(failed(), refused(told))), told);
+        }
+        let none = || refused(Reason::NoHealthyWorker);
+        assert_eq!(reason(&after(failed(), none())), Reason::UpstreamFailed);
+        assert_eq!(reason(&after(None, none())), Reason::NoHealthyWorker);
+    }
 }

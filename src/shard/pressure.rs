@@ -6,6 +6,7 @@ use super::outcome::{self, Failed};
 use super::request::Stop;
 use super::state::Shard;
 use crate::account::Count;
+use crate::admit::later_by_chance;
 use crate::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use crate::config::QueueMode;
 use crate::parse::{Endpoint, Reason, Refusal};
@@ -20,6 +21,9 @@ use std::time::Duration;
 const ENGINE_BUSY: Duration = Duration::from_millis(200);
 /// However long it asks for.
 const ENGINE_BUSY_MAX: Duration = Duration::from_secs(60);
+
+/// Told to clients of a full router, for which no drain rate is measured: short, because a place may free any moment.
+const IN_FLIGHT_FULL: Duration = Duration::from_secs(1);
 
 /// A request counted among those in flight in all shards (`limits.router_in_flight_max`).
 #[derive(Debug)]
@@ -64,7 +68,7 @@ pub(super) fn before_body(
         }
     }
     if !shard.board.enter(fleet.flow.router_in_flight_max) {
-        return Err(outcome::in_flight_full());
+        return Err(in_flight_full(shard));
     }
     Ok(Entered(Arc::clone(&shard.board)))
 }
@@ -104,9 +108,16 @@ pub(super) fn of_pair(shard: &Shard, target: &Target<'_>) -> Result<(), Refusal>
 /// unknown.
 fn window(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
     let left = shard.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
-    let after = shard.retry_after(fleet, pool, now).max(engines_ask_for(shard, fleet, pool, now));
-    Refusal::new(Reason::RejectedWindow)
-        .with_retry_after(after.unwrap_or_else(|| Duration::from_nanos(left)))
+    let after = back_after(shard, fleet, pool, now);
+    Refusal::new(Reason::RejectedWindow).with_retry_after(
+        after.unwrap_or_else(|| shard.later_by_chance(Duration::from_nanos(left))),
+    )
+}
+
+/// `limits.in_flight_max` or `limits.buffered_bytes_max` of this shard is reached, or `limits.router_in_flight_max`.
+pub(super) fn in_flight_full(shard: &Shard) -> Refusal {
+    let after = shard.later_by_chance(IN_FLIGHT_FULL);
+    Refusal::new(Reason::RejectedInFlight).with_retry_after(after)
 }
 
 /// Opens the rejection window of a pool that is closed to whoever comes.
@@ -168,12 +179,22 @@ pub(super) fn come_back(
     pool: PoolIndex,
     refusal: Refusal,
 ) -> Refusal {
-    let now = shard.now();
-    let after = shard.retry_after(fleet, pool, now).max(engines_ask_for(shard, fleet, pool, now));
-    match after {
+    match back_after(shard, fleet, pool, shard.now()) {
         Some(after) => refusal.with_retry_after(after),
         None => refusal,
     }
+}
+
+/// By the drain rate, and not before the engines ask for it; `None` if neither is known.
+fn back_after(
+    shard: &Shard,
+    fleet: &FleetSnapshot,
+    pool: PoolIndex,
+    now: NanosSinceStart,
+) -> Option<Duration> {
+    let asked = engines_ask_for(shard, fleet, pool, now);
+    let asked = asked.map(|asked| shard.later_by_chance(asked));
+    shard.retry_after(fleet, pool, now).max(asked)
 }
 
 /// Time until the first of the engines that had no room is asked again, if all of them are left alone.
@@ -247,6 +268,10 @@ impl Shard {
             let now = self.now();
             load.refused(now, now.plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX)));
         }
+    }
+
+    fn later_by_chance(&self, after: Duration) -> Duration {
+        later_by_chance(after, &mut self.random.borrow_mut())
     }
 
     /// Looks at how many requests of every pool have ended. Cheap when called often.

@@ -2,6 +2,7 @@
 
 use super::connection::Slot;
 use super::outcome;
+use super::pressure;
 use super::state::Shard;
 use crate::admit::Admitted;
 use crate::http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, Progress, parse_request};
@@ -142,7 +143,7 @@ impl BodyReading<'_> {
     fn hold(&mut self, body_bytes: usize) -> Result<(), NoRequest> {
         self.admitted
             .hold_body(body_bytes)
-            .map_err(|_| NoRequest::Refused(outcome::in_flight_full()))
+            .map_err(|_| NoRequest::Refused(pressure::in_flight_full(self.shard)))
     }
 
     fn too_large(&self) -> NoRequest {

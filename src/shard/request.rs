@@ -88,7 +88,7 @@ async fn stages(
     let drawn = pressure::Drawn::default();
     let entered = pressure::before_body(shard, endpoint, started, &drawn);
     let _entered = entered.map_err(Stop::BeforeBody)?;
-    let full = |_| Stop::BeforeBody(outcome::in_flight_full());
+    let full = |_| Stop::BeforeBody(pressure::in_flight_full(shard));
     let mut admitted = shard.in_flight.admit().map_err(full)?;
 
     // ingress: the whole body. parse: one scan of it.
@@ -106,7 +106,7 @@ async fn stages(
         choose::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
     pressure::of_pool(shard, &fleet, model.pool, &drawn).map_err(Stop::Refused)?;
-    hold_legs(&mut admitted, model, body_bytes).map_err(Stop::Refused)?;
+    hold_legs(shard, &mut admitted, model, body_bytes).map_err(Stop::Refused)?;
 
     // render, index, select, queue, dispatch, relay: again with another worker while no byte has reached the client.
     shard.retry.borrow_mut().deposit();
@@ -134,16 +134,11 @@ async fn stages(
             }
             Ok(Placed::Moved(_)) => {
                 let why = "its workers come and go, and no queue leads to one of them";
-                return Err(failed.take().unwrap_or(Stop::Refused(outcome::no_worker(why))));
+                return Err(outcome::after(failed.take(), Stop::Refused(outcome::no_worker(why))));
             }
+            Err(Stop::Refused(_)) if journey.spare() => continue,
             // When no other worker is left, the client hears what the last one did.
-            Err(Stop::Refused(refusal)) => {
-                if journey.spare() {
-                    continue;
-                }
-                return Err(failed.take().unwrap_or(Stop::Refused(refusal)));
-            }
-            Err(stop) => return Err(stop),
+            Err(stop) => return Err(outcome::after(failed.take(), stop)),
         };
         labels.rank = Some(chosen.lease.rank());
         let attempt = Attempt { endpoint, chosen, read_at, is_retry: failed.is_some() };
@@ -193,15 +188,26 @@ fn goes_on(shard: &Shard, target: &Target<'_>, failed: Failed) -> Result<Next, S
     }
     if may_retry(shard, error, journey.failed_count) {
         let with = failed.with;
-        return Ok(Next::Retry { rank, with, stop: outcome::stop(fleet, failed) });
+        return Ok(Next::Retry {
+            rank,
+            with,
+            stop: pressure::failed(shard, fleet, model.pool, failed),
+        });
     }
     Err(pressure::failed(shard, fleet, model.pool, failed))
 }
 
 /// A request that may be split is in memory three times: as it came, and once for each leg.
-fn hold_legs(admitted: &mut Admitted, model: &Model, body_bytes: usize) -> Result<(), Refusal> {
+fn hold_legs(
+    shard: &Shard,
+    admitted: &mut Admitted,
+    model: &Model,
+    body_bytes: usize,
+) -> Result<(), Refusal> {
     let copies = if model.prefill_pool.is_some() { 3 } else { 1 };
-    admitted.hold_body(body_bytes.saturating_mul(copies)).map_err(|_| outcome::in_flight_full())
+    admitted
+        .hold_body(body_bytes.saturating_mul(copies))
+        .map_err(|_| pressure::in_flight_full(shard))
 }
 
 fn scan_body(
@@ -219,12 +225,13 @@ fn scan_body(
     Ok(())
 }
 
-/// Another worker may be asked if nothing reached the client, attempts are left, and the retry budget allows it.
+/// Another worker may be asked if nothing reached the client, attempts are left, and the retry budget allows it. An engine
+/// that is full has not failed: that is not what the budget is for.
 fn may_retry(shard: &Shard, error: RelayError, retries: u32) -> bool {
     let attempts = retries.saturating_add(1);
     let may = error.may_retry()
         && attempts < shard.config.retry.attempts_max
-        && shard.retry.borrow_mut().withdraw();
+        && (error == RelayError::EngineBusy || shard.retry.borrow_mut().withdraw());
     if may {
         shard.counters.add(Count::Retries, 1);
     }
