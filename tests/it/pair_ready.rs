@@ -3,7 +3,7 @@
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
 use crate::rig::stub::{Step, Stub, answer, reply_bytes};
 use crate::rig::stub_pages::Pages;
-use crate::rig::{Reply, metric, router, until, usable};
+use crate::rig::{Reply, admin, metric, router, until, usable};
 use forebay::config::Config;
 use std::time::Duration;
 
@@ -93,14 +93,15 @@ fn what_cannot_be_split_is_not_split_by_a_prefill_worker_that_comes_later() {
     config.flow.rank_concurrency_max = Some(1);
     config.flow.queue.wait_max = Duration::from_secs(60);
     let router = router(config);
-    until("two are up", || usable(&router) == 2);
+    until("all answer", || usable(&router) == 3);
     whole.always([vec![Step::Word], answer(b"{}")].concat());
     let mut first = ask(&router, "/v1/completions", ASK);
     whole.arrival(0);
     let mut samples = ask(&router, "/v1/completions", r#"{"model":"m","prompt":"hi","n":2}"#);
     until("it waits", || metric(&router, "forebay_queue_depth") == 1.0);
     prefill.pages(|pages| pages.registered = true);
-    until("there is a pair", || usable(&router) == 3);
+    let waits = || admin(&router, "/workers").text().contains("/route?");
+    until("there is a pair", || !waits());
     let mut pair = ask(&router, "/v1/completions", ASK);
     assert_eq!(pair.reply().status, 200);
     std::thread::sleep(Duration::from_millis(100));
@@ -272,6 +273,13 @@ fn bodies_of_requests_that_may_be_split_count_three_times() {
     let body = |bytes: usize| format!(r#"{{"model":"m","prompt":"{}"}}"#, "p".repeat(bytes));
     assert_eq!(ask(&router, "/v1/completions", &body(1_000)).reply().status, 200);
     let reply = ask(&router, "/v1/completions", &body(2_000)).reply();
+    assert_eq!((reply.status, reason(&reply)), (429, "rejected-in-flight"), "{}", reply.text());
+    // Each prompt of a list gets a room, a host and a port of its own in both bodies.
+    let list = |prompts: usize| {
+        format!(r#"{{"model":"m","prompt":["a"{}]}}"#, r#","a""#.repeat(prompts - 1))
+    };
+    assert_eq!(ask(&router, "/v1/completions", &list(5)).reply().status, 200);
+    let reply = ask(&router, "/v1/completions", &list(50)).reply();
     assert_eq!((reply.status, reason(&reply)), (429, "rejected-in-flight"), "{}", reply.text());
     idle(&router);
 }
