@@ -11,8 +11,8 @@ use crate::worker::{Bootstrap, Handoff, Leg, MooncakeSource, PushSource};
 
 /// Bytes that a leg's body is longer than the client's, for one prompt; only to reserve memory.
 const ADDED_BYTES: usize = 512;
-/// The same for each further prompt of a list.
-const ADDED_BYTES_PER_ROOM: usize = 64;
+/// The same for each further prompt of a list; about that.
+pub const ADDED_BYTES_PER_ROOM: usize = 64;
 
 /// What a vLLM prefill is told: compute, and keep the KV for somebody.
 const REMOTE_DECODE: &[u8] = br#"{"do_remote_decode":true,"do_remote_prefill":false"#;

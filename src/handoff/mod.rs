@@ -41,7 +41,9 @@ mod words;
 
 pub use answer::{AnswerForm, Handed, PrefillAnswer};
 pub use beginning::has_begun;
-pub use bodies::{LegBodies, RankPin, decode_body, legs_request_id, prefill_body};
+pub use bodies::{
+    ADDED_BYTES_PER_ROOM, LegBodies, RankPin, decode_body, legs_request_id, prefill_body,
+};
 pub use error::HandoffError;
 pub use ids::{HandoffId, RID_BYTES};
 pub use inspect::inspect;

@@ -20,8 +20,10 @@ pub struct PrefillLeg {
     pub worker: WorkerIndex,
     /// Where the rank is reached.
     pub address: SocketAddr,
-    /// Head and body, as they are sent.
-    pub request: Vec<u8>,
+    /// Its head, as it is sent.
+    pub head: Vec<u8>,
+    /// Its body.
+    pub body: Vec<u8>,
     /// How its KV is handed over, and with it what its answer has to hold.
     pub handoff: Handoff,
     /// How the engine is told that the leg is not wanted any more, beside the end of its connection.

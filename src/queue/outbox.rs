@@ -4,7 +4,9 @@
 use crate::base::ShardIndex;
 use std::collections::VecDeque;
 
-/// What found no room yet, by receiving shard. Bounded by the requests of the shard: each has at most one wait to tell of.
+/// What found no room yet, by receiving shard. Bounded by the requests in flight: each has at most one wait to tell of, and for
+/// each attempt one prefill leg, its cancellation and its end. A leg holds its whole body, which `limits.buffered_bytes_max`
+/// counts; its end holds at most `PREFILL_ANSWER_BYTES_MAX` or an engine's error.
 #[derive(Debug)]
 pub struct Outbox<M> {
     unsent: Vec<VecDeque<M>>,

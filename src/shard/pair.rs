@@ -110,7 +110,7 @@ pub(super) async fn begin<'a>(
     };
     let abort = |plan: &SendPlan| abort_call(&handoff, &wanted, body, &id, plan);
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
-    let request = prefill_request(slot, &prefill.plan, &bodies);
+    let (head, leg_body) = prefill_request(slot, &prefill.plan, &bodies);
     let is_concurrent = !matches!(handoff, Handoff::TwoPhase);
     let (shown_as, worker) = (Arc::clone(&prefill.plan.shown_as), prefill.plan.worker);
     let leg = Leg::post(shard, |ticket| {
@@ -119,7 +119,8 @@ pub(super) async fn begin<'a>(
             lease: prefill.lease,
             worker,
             address: prefill.plan.address,
-            request,
+            head,
+            body: leg_body,
             handoff: handoff.clone(),
             abort: abort_prefill,
             posted_at: shard.now(),
@@ -306,7 +307,8 @@ fn abort_call(
     })
 }
 
-fn prefill_request(slot: &Slot, plan: &SendPlan, bodies: &LegBodies<'_>) -> Vec<u8> {
+/// Head and body of the prefill leg.
+fn prefill_request(slot: &Slot, plan: &SendPlan, bodies: &LegBodies<'_>) -> (Vec<u8>, Vec<u8>) {
     let mut body = Vec::new();
     prefill_body(bodies, &mut body);
     let digits = plan.dp_rank_pin.filter(|_| !bodies.prefill.in_body).map(|rank| rank.to_string());
@@ -319,10 +321,9 @@ fn prefill_request(slot: &Slot, plan: &SendPlan, bodies: &LegBodies<'_>) -> Vec<
         // Its answer is read here, and has to be readable.
         extra: &[pinned.unwrap_or_default(), ("accept-encoding", b"identity")],
     };
-    let mut request = Vec::with_capacity(body.len() + slot.head.head_bytes + 256);
-    encode_request(&slot.head, &slot.message, &head, &mut request);
-    request.extend_from_slice(&body);
-    request
+    let mut out = Vec::with_capacity(slot.head.head_bytes + 256);
+    encode_request(&slot.head, &slot.message, &head, &mut out);
+    (out, body)
 }
 
 /// What a rank of a pair is reached by, beside its plan.

@@ -8,7 +8,7 @@ use super::signal::Signal;
 use super::state::Shard;
 use crate::account::{Count, Stage};
 use crate::handoff::{Accusation, AnswerForm, Handed, HandoffError, PrefillAnswer, message_of};
-use crate::http1::{FieldKind, Method, ResponseHead};
+use crate::http1::{FieldKind, HeadLimits, Method, ResponseHead};
 use crate::ingress::Deadline;
 use crate::mailbox::{EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket};
 use crate::relay::{Outbound, RelayError, Upstream, Watch, drain, gather, send};
@@ -147,13 +147,7 @@ async fn exchange(
                 Upstream::connect_while(watch, leg.address, timeout, &shard.buffers).await?
             }
         };
-        let outbound = Outbound {
-            head: leg.request.clone(),
-            body: &[],
-            method: &Method::Post,
-            limits: &shard.head_limits,
-        };
-        match send(watch, &mut upstream, outbound, &mut response).await {
+        match send(watch, &mut upstream, outbound(leg, &shard.head_limits), &mut response).await {
             Ok(sent) => {
                 shard.counters.add(Count::UpstreamReused, u64::from(reused));
                 return answered(shard, leg, watch, (upstream, sent), &response).await;
@@ -164,6 +158,11 @@ async fn exchange(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// What is sent, perhaps twice: the body, which may be long, is not copied for it.
+fn outbound<'a>(leg: &'a PrefillLeg, limits: &'a HeadLimits) -> Outbound<'a> {
+    Outbound { head: leg.head.clone(), body: &leg.body, method: &Method::Post, limits }
 }
 
 /// Reads the answer whose head is here.
@@ -250,5 +249,38 @@ fn fault(error: RelayError) -> PrefillFault {
         RelayError::ConnectTimedOut => PrefillFault::ConnectTimedOut,
         RelayError::FirstByteTimedOut | RelayError::StreamIdle => PrefillFault::TimedOut,
         error => PrefillFault::Broken(error.describe().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::{Lease, LeaseCost};
+    use crate::base::{NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
+    use crate::worker::{LoadBoard, RoomLimits};
+    use std::sync::Arc;
+
+    /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
+    #[test]
+    fn the_body_of_a_leg_is_sent_from_where_it_is() {
+        let (board, now) = (Arc::new(LoadBoard::new()), NanosSinceStart(0));
+        let cost = LeaseCost::default();
+        let lease = Lease::try_take(&board, RankIndex(0), cost, RoomLimits::default(), now);
+        let leg = PrefillLeg {
+            ticket: Ticket { shard: ShardIndex::try_from_index(0).unwrap(), seat: 0, life: 0 },
+            lease: lease.unwrap(),
+            worker: WorkerIndex(0),
+            address: "127.0.0.1:1".parse().unwrap(),
+            head: b"POST / HTTP/1.1\r\n\r\n".to_vec(),
+            body: vec![b' '; 1 << 20],
+            handoff: Handoff::TwoPhase,
+            abort: None,
+            posted_at: now,
+            timeout: Duration::ZERO,
+        };
+        let limits = HeadLimits::default();
+        let sent = outbound(&leg, &limits);
+        assert_eq!(sent.head, leg.head);
+        assert!(std::ptr::eq(sent.body, leg.body.as_slice()));
     }
 }

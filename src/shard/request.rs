@@ -13,10 +13,12 @@ use super::state::Shard;
 use super::{models, pressure, record};
 use crate::account::{Count, Stage};
 use crate::admit::Admitted;
+use crate::base::limits::HANDOFF_ITEMS_MAX;
 use crate::base::{NanosSinceStart, RankIndex};
+use crate::handoff::ADDED_BYTES_PER_ROOM;
 use crate::ingress::Conn;
 use crate::mailbox::EngineAnswer;
-use crate::parse::{Endpoint, Refusal, route, scan};
+use crate::parse::{ApiRequest, Endpoint, PromptSource, Refusal, route, scan};
 use crate::relay::RelayError;
 use crate::worker::Model;
 
@@ -106,7 +108,7 @@ async fn stages(
         choose::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
     pressure::of_pool(shard, &fleet, model.pool, &drawn).map_err(Stop::Refused)?;
-    hold_legs(shard, &mut admitted, model, body_bytes).map_err(Stop::Refused)?;
+    hold_legs(shard, &mut admitted, model, (&slot.request, body_bytes)).map_err(Stop::Refused)?;
 
     // render, index, select, queue, dispatch, relay: again with another worker while no byte has reached the client.
     shard.retry.borrow_mut().deposit();
@@ -197,17 +199,24 @@ fn goes_on(shard: &Shard, target: &Target<'_>, failed: Failed) -> Result<Next, S
     Err(pressure::failed(shard, fleet, model.pool, failed))
 }
 
-/// A request that may be split is in memory three times: as it came, and once for each leg.
+/// A request that may be split is in memory three times: as it came, and once for each leg, there with a room for each prompt.
 fn hold_legs(
     shard: &Shard,
     admitted: &mut Admitted,
     model: &Model,
-    body_bytes: usize,
+    (request, body_bytes): (&ApiRequest, usize),
 ) -> Result<(), Refusal> {
-    let copies = if model.prefill_pool.is_some() { 3 } else { 1 };
-    admitted
-        .hold_body(body_bytes.saturating_mul(copies))
-        .map_err(|_| pressure::in_flight_full(shard))
+    let held = match request.prompt {
+        _ if model.prefill_pool.is_none() => body_bytes,
+        PromptSource::Batch(_) => {
+            // None is shorter than `"",`.
+            let prompts_max = (body_bytes / 3).min(HANDOFF_ITEMS_MAX as usize);
+            let rooms_bytes = prompts_max.saturating_mul(ADDED_BYTES_PER_ROOM);
+            body_bytes.saturating_mul(3).saturating_add(rooms_bytes.saturating_mul(2))
+        }
+        _ => body_bytes.saturating_mul(3),
+    };
+    admitted.hold_body(held).map_err(|_| pressure::in_flight_full(shard))
 }
 
 fn scan_body(
