@@ -6,7 +6,9 @@ use forebay::account::Lease;
 use forebay::base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
 use forebay::index::{Overlap, Overlaps};
 use forebay::mailbox::Ticket;
-use forebay::worker::{Leg, QueueWanted};
+use forebay::queue::{Applicant, Seated};
+use forebay::select::PickRequest;
+use forebay::worker::{FleetSnapshot, Leg, QueueWanted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
@@ -138,6 +140,32 @@ impl Request {
         overlaps.clear();
         for &(rank, bytes) in &self.holds {
             overlaps.record(rank, Overlap { blocks: 0, bytes });
+        }
+    }
+
+    pub(crate) fn applicant<'a>(
+        &'a self,
+        fleet: &'a FleetSnapshot,
+        asks: PickRequest<'a>,
+    ) -> Applicant<'a> {
+        let own = self.client_deadline.unwrap_or(NanosSinceStart(u64::MAX));
+        Applicant {
+            model_index: self.model,
+            model: &fleet.models[self.model.index()],
+            request: asks,
+            output_tokens: self.output_tokens,
+            body_bytes: self.body_bytes,
+            class: self.class,
+            tenant: self.tenant,
+            weight: self.weight,
+            arrived_at: self.arrives,
+            deadline: self.wait_until.min(own),
+            client_deadline: self.client_deadline,
+            near: None,
+            pin: self.pin,
+            tried: &self.tried,
+            movable: self.hops < fleet.flow.queue.hops_max,
+            seated: self.seat.as_ref().map(|at| Seated { queue: at.queue, wanted: at.wanted }),
         }
     }
 

@@ -6,8 +6,7 @@ use forebay::account::Lease;
 use forebay::base::{NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
 use forebay::mailbox::{MeshMessage, Verdict, Waiter};
 use forebay::queue::{
-    Applicant, Entry, PairEntry, Seated, Turned, enter, enter_pair, enter_prefill, is_closed,
-    is_relieved,
+    Entry, PairEntry, Turned, enter, enter_pair, enter_prefill, is_closed, is_relieved,
 };
 use forebay::select::{
     Binder, NoPair, PickRequest, Route, RouteRequest, RouteRules, WholeBecause, route,
@@ -24,6 +23,13 @@ const ATTEMPTS_MAX: usize = 3;
 const ENGINE_BUSY: Duration = Duration::from_millis(20);
 pub(crate) const BREAKER_FAILURES: u32 = 2;
 pub(crate) const BREAKER_OPEN: Duration = Duration::from_millis(30);
+
+/// What became of a request that looked for ranks.
+enum Found {
+    Whole(WholeBecause, Entry),
+    Pair(PairEntry),
+    NoPair(NoPair),
+}
 
 impl World {
     pub(crate) fn task(&mut self, id: usize) -> Checked {
@@ -58,38 +64,45 @@ impl World {
 
     /// Looks for ranks: from the beginning, or with the lease of a decode rank for a prefill rank near it.
     pub(crate) fn find_rank(&mut self, id: usize, held: Option<Lease>) -> Checked {
+        self.moved = false;
+        let decode = held.as_ref().map(Lease::rank);
+        let (fleet, found) = self.choose(id, held);
+        match found {
+            Found::Whole(because, entry) => {
+                self.stats.stayed_whole += u64::from(because != WholeBecause::NoRoles);
+                self.leave_seat(id);
+                self.entered(id, &fleet, entry)
+            }
+            Found::Pair(entry) => {
+                // Half a pair that is gone is no choice.
+                if !matches!(entry, PairEntry::Turned(Leg::Prefill, Turned::NoWorker)) {
+                    self.leave_seat(id);
+                }
+                self.entered_pair(id, &fleet, entry, decode)
+            }
+            Found::NoPair(why) => {
+                self.leave_seat(id);
+                self.no_pair(id, why)
+            }
+        }
+    }
+
+    fn choose(&mut self, id: usize, held: Option<Lease>) -> (Arc<FleetSnapshot>, Found) {
         let request = &self.requests[id];
         let shard = &mut self.shards[request.shard];
         let fleet = shard.look_around(request);
-        let own = request.client_deadline.unwrap_or(NanosSinceStart(u64::MAX));
-        let applicant = Applicant {
-            model_index: request.model,
-            model: &fleet.models[request.model.index()],
-            request: PickRequest {
-                leg: Leg::Whole,
-                ranks: &[],
-                board: &self.board,
-                reports: &shard.reports,
-                now: self.now,
-                overlaps: &shard.overlaps,
-                on_the_way: &shard.on_the_way,
-                prompt_bytes: request.prompt_bytes,
-                bytes_per_token: 4.0,
-            },
-            output_tokens: request.output_tokens,
-            body_bytes: request.body_bytes,
-            class: request.class,
-            tenant: request.tenant,
-            weight: request.weight,
-            arrived_at: request.arrives,
-            deadline: request.wait_until.min(own),
-            client_deadline: request.client_deadline,
-            near: None,
-            pin: request.pin,
-            tried: &request.tried,
-            movable: request.hops < fleet.flow.queue.hops_max,
-            seated: request.seat.as_ref().map(|at| Seated { queue: at.queue, wanted: at.wanted }),
+        let asks = PickRequest {
+            leg: Leg::Whole,
+            ranks: &[],
+            board: &self.board,
+            reports: &shard.reports,
+            now: self.now,
+            overlaps: &shard.overlaps,
+            on_the_way: &shard.on_the_way,
+            prompt_bytes: request.prompt_bytes,
+            bytes_per_token: 4.0,
         };
+        let applicant = request.applicant(&fleet, asks);
         let mut binder = Binder {
             fleet: &fleet,
             board: &self.board,
@@ -111,42 +124,23 @@ impl World {
             tried: applicant.tried,
             rules: RouteRules::of(&fleet.flow.disaggregation),
         };
-        if let Some(decode) = held {
-            let rank = decode.rank();
+        let found = if let Some(decode) = held {
             let entry = enter_prefill(&mut binder, candidates, &applicant, decode, seat, of_leg);
-            self.closed = closed(&binder, applicant.model, &entry);
-            self.has_chosen(id, &entry);
-            return self.entered_pair(id, &fleet, entry, Some(rank));
-        }
-        match route(&asked, candidates, |_| request.splits) {
-            Ok(Route::Whole(because)) => {
-                self.stats.stayed_whole += u64::from(because != WholeBecause::NoRoles);
-                let entry = enter(&mut binder, candidates, &applicant, seat, projected);
-                if let Entry::Turned(turned) = &entry {
-                    let entry = PairEntry::Turned(Leg::Whole, *turned);
-                    self.closed = closed(&binder, applicant.model, &entry);
+            Found::Pair(entry)
+        } else {
+            match route(&asked, candidates, |_| request.splits) {
+                Ok(Route::Whole(because)) => {
+                    let entry = enter(&mut binder, candidates, &applicant, seat, projected);
+                    Found::Whole(because, entry)
                 }
-                self.leave_seat(id);
-                self.entered(id, &fleet, entry)
+                Ok(Route::Pair) => {
+                    Found::Pair(enter_pair(&mut binder, candidates, &applicant, seat, of_leg))
+                }
+                Err(why) => Found::NoPair(why),
             }
-            Ok(Route::Pair) => {
-                let entry = enter_pair(&mut binder, candidates, &applicant, seat, of_leg);
-                self.closed = closed(&binder, applicant.model, &entry);
-                self.has_chosen(id, &entry);
-                self.entered_pair(id, &fleet, entry, None)
-            }
-            Err(why) => {
-                self.leave_seat(id);
-                self.no_pair(id, why)
-            }
-        }
-    }
-
-    /// It has another place now, or a rank, or is refused; half a pair that is gone is no choice.
-    fn has_chosen(&mut self, id: usize, entry: &PairEntry) {
-        if !matches!(entry, PairEntry::Turned(Leg::Prefill, Turned::NoWorker)) {
-            self.leave_seat(id);
-        }
+        };
+        self.closed = closed(&binder, applicant.model, &found);
+        (fleet, found)
     }
 
     pub(crate) fn leave_seat(&mut self, id: usize) {
@@ -458,8 +452,15 @@ impl World {
 }
 
 /// As in `shard/choose.rs`.
-fn closed(binder: &Binder<'_>, model: &Model, entry: &PairEntry) -> Option<PoolIndex> {
-    let PairEntry::Turned(leg, Turned::NoRoom | Turned::Full(_)) = *entry else { return None };
+fn closed(binder: &Binder<'_>, model: &Model, found: &Found) -> Option<PoolIndex> {
+    let (leg, turned) = match found {
+        Found::Whole(_, Entry::Turned(turned)) => (Leg::Whole, *turned),
+        Found::Pair(PairEntry::Turned(leg, turned)) => (*leg, *turned),
+        _ => return None,
+    };
+    if !matches!(turned, Turned::NoRoom | Turned::Full(_)) {
+        return None;
+    }
     let pools = match leg {
         Leg::Whole => [Some(model.pool), None],
         Leg::Decode => [Some(model.pool), model.prefill_pool],
