@@ -215,6 +215,10 @@ fn engines_ask_for(
 /// Called by who has made room in a pool, or in its queues: the window ends with what it was opened for. The home of a queue
 /// sees only those who stand in it, and nothing once it is empty.
 pub(super) fn relieve(shard: &Shard, model: &Model) {
+    // One load of a line that is hardly ever written: this is on the way of every request.
+    if !shard.board.windows().may_be_open(shard.now()) {
+        return;
+    }
     let fleet = &*shard.fleet();
     relieve_pool(shard, fleet, model.pool);
     if let Some(pool) = model.prefill_pool {
@@ -230,7 +234,11 @@ pub(super) fn relieve_all(shard: &Shard, fleet: &FleetSnapshot) {
 }
 
 /// The same for the pool of a queue that somebody has left.
-pub(super) fn relieve_queue(shard: &Shard, fleet: &FleetSnapshot, queue: QueueIndex) {
+pub(super) fn relieve_queue(shard: &Shard, queue: QueueIndex) {
+    if !shard.board.windows().may_be_open(shard.now()) {
+        return;
+    }
+    let fleet = &*shard.fleet();
     if let Some(pool) = fleet.pool_of(queue) {
         relieve_pool(shard, fleet, pool);
     }

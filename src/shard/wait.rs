@@ -55,7 +55,7 @@ impl Drop for Seat<'_> {
         self.shard.desk.borrow_mut().close(self.ticket);
         if let Some(cell) = self.shard.board.queue(self.queue) {
             cell.leave(self.wanted);
-            pressure::relieve_queue(self.shard, &self.shard.fleet(), self.queue);
+            pressure::relieve_queue(self.shard, self.queue);
         }
         if !self.settled.get() {
             let (queue, ticket) = (self.queue, self.ticket);
