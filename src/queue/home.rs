@@ -206,7 +206,10 @@ impl Queue {
         let ranks = pool.map_or(&[][..], |pool| &pool.ranks).iter().copied().chain(own);
         for rank in ranks {
             if let Some(load) = binder.board.rank(rank) {
-                load.set_spare(self.line.is_empty() || !is_awaited(awaited, rank));
+                // Of a place that comes free later those who wait hear first.
+                let is_left =
+                    || !is_awaited(awaited, rank) && binder.has_room(rank, &LeaseCost::default());
+                load.set_spare(self.line.is_empty() || is_left());
             }
         }
     }
@@ -287,14 +290,15 @@ fn place(
     if offer.own.is_some() || offer.may_keep {
         let is_free = |rank| !is_awaited(awaited, rank) && !offer.is_kept(rank);
         if let Some(rank) = binder.to_keep(&request, offer.own, candidates, is_free) {
-            // It waits for a place on those that have none as everybody does.
-            candidates.retain(|rank| !binder.has_room(rank, &LeaseCost::default()));
-            await_all(awaited, candidates);
             return Placed::Short(rank);
         }
     }
     // Nobody who comes after it takes room where it could go.
-    await_all(awaited, candidates);
+    for &rank in candidates.ranks() {
+        if let Some(awaited) = awaited.get_mut(rank.index()) {
+            *awaited = true;
+        }
+    }
     if !is_large {
         return Placed::NoRoom;
     }
@@ -313,14 +317,6 @@ fn least_uncached(candidates: &Candidates, request: &PickRequest<'_>) -> u64 {
 /// A request leaves a place to those behind it for the sake of more than this: a quarter of its prompt.
 fn declined_tokens(request: &PickRequest<'_>) -> u64 {
     (request.prompt_tokens() / 4).max(DECLINED_TOKENS_MIN)
-}
-
-fn await_all(awaited: &mut [bool], candidates: &Candidates) {
-    for rank in candidates.ranks() {
-        if let Some(awaited) = awaited.get_mut(rank.index()) {
-            *awaited = true;
-        }
-    }
 }
 
 fn is_awaited(awaited: &[bool], rank: RankIndex) -> bool {

@@ -44,13 +44,13 @@ fn a_request_of_its_own_size_closes_no_pool() {
         stage.fleet.ranks[0].room = room;
         stage.fleet.pools[0].kv_tokens = 100_000;
         let ask = |tokens: u64, stage: &Stage| Ask { prompt_bytes: 4 * tokens, ..stage.any() };
-        let _running = stage.bind(&ask(22_000, &stage));
-        let large = ask(110_000, &stage);
+        let _running = [22_000, 22_000].map(|tokens| stage.bind(&ask(tokens, &stage)));
+        let large = ask(94_000, &stage);
         assert_eq!(stage.turned(&large), Turned::Full(QueueFull::Demand));
         assert!(!stage.is_closed(), "{mode:?}, nobody waits, and there are free places");
         let _another = stage.bind(&ask(22_000, &stage));
         // Behind those who wait it is the same.
-        let _waits = stage.wait(&ask(60_000, &stage));
+        let _waits = stage.wait(&ask(40_000, &stage));
         assert_eq!(stage.turned(&large), Turned::Full(QueueFull::Demand));
         stage.wait(&ask(100, &stage));
         assert!(stage.look().is_empty());
