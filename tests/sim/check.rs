@@ -298,8 +298,13 @@ impl World {
             }
             for rank in self.ways(fleet, waiter) {
                 let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
-                let is_short = load.has_room(limits, RoomWanted::default())
-                    && !self.has_room(at, fleet, waiter, rank);
+                // Who is short has another rank kept for it, and others may have had the last place here since.
+                let kept = self.shards[at].home.kept(waiter.queue);
+                let has_other =
+                    kept.iter().any(|(ticket, of)| *ticket == waiter.ticket && *of != rank);
+                let is_short = has_other
+                    || load.has_room(limits, RoomWanted::default())
+                        && !self.has_room(at, fleet, waiter, rank);
                 if load.is_spare() && !is_short {
                     return Err(format!("{waiter:?} waits, and {rank:?} is free for others"));
                 }
