@@ -328,8 +328,9 @@ mod room_models {
             other.join().unwrap();
             assert_eq!(load.places_now(NOW), Some(1));
             load.release(WANTED.kv_tokens);
-            let take =
-                |load: &RankLoad| load.try_acquire(load.room_at(limits, NOW), WANTED).is_some();
+            let take = move |load: &RankLoad| {
+                load.try_acquire(load.room_at(limits, NOW), WANTED).is_some()
+            };
             let theirs = Arc::clone(&load);
             let other = thread::spawn(move || take(&theirs));
             let here = take(&load);
