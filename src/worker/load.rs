@@ -118,7 +118,12 @@ impl LoadBoard {
     /// without a limit too: one that is loaded later counts those that are there.
     #[must_use]
     pub fn enter(&self, max: u32) -> bool {
-        let one_more = |taken: u32| (max == 0 || taken < max).then(|| taken.saturating_add(1));
+        if max == 0 {
+            // ordering: as below. One instruction, and no retries between the shards.
+            self.in_flight.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let one_more = |taken: u32| (taken < max).then(|| taken.saturating_add(1));
         // ordering: a count nothing is published through; atomicity alone makes the limit exact.
         self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
