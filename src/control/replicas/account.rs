@@ -6,11 +6,17 @@
 //!   above it have ended, one turn after the shards were told.
 //! - The steward counts the larger of grant and claim of each replica, and forgets a larger grant of before only when
 //!   the replica has *heard* of the smaller one and claims less.
+//! - The two belong together: a message names only the claims that changed, so that one has heard counts only from
+//!   messages before which none is missing, or from full ones (`peers`).
 //! - It gives only what is left then, and only while everybody who knows the rank takes it for the steward, and
 //!   nobody hears a replica that it does not.
 //!
 //! So with stable membership claims are never more than the limit together, whatever is late or lost; what is lost costs use, not the
-//! limit. When replicas come, go or find each other again it may be exceeded by what they had already, until that has ended.
+//! limit. Who may use a place at any time: what a replica may have is at most the larger of the last grant it heard and of what
+//! still runs. Every grant that it may yet hear, late or never, is one since the last that it is known to have heard, and the steward
+//! counts the largest of these (`owed`). What still runs beyond them was its claim when it said that it had heard, since a
+//! claim covers the allowance until one turn after; it is known here, as nothing before it is missing, and only falls until a larger
+//! grant comes, which is counted from when it is given. What is given is what is left of the limit beside all that. When replicas come, go or find each other again it may be exceeded by what they had already, until that has ended.
 
 use super::divide::{Wish, divide};
 use super::wire::ReplicaId;

@@ -30,7 +30,7 @@ pub(super) struct Peer {
     pub(super) seq: u64,
     /// All up to this one was heard.
     pub(super) whole_seq: u64,
-    /// Our last message up to which it heard all.
+    /// Our last message up to which it had heard all when it last was whole here: its claims are not older.
     pub(super) obeys_seq: u64,
     /// Whom it hears.
     hears: Vec<ReplicaId>,
@@ -193,14 +193,19 @@ impl Peer {
         self.name.clone_from(&message.name);
         self.heard_at = now;
         // After a gap the message is taken, but what was lost may matter: only the next full one makes the picture whole.
-        let is_whole = self.whole_seq == self.seq && message.seq == self.seq.saturating_add(1);
-        if message.full || is_whole && self.seq > 0 {
+        let is_next = self.seq > 0 && self.whole_seq == self.seq;
+        let is_whole = message.full || is_next && message.seq == self.seq.saturating_add(1);
+        if is_whole {
             self.whole_seq = message.seq;
         }
         self.seq = message.seq;
         if kind == Kind::Load {
-            let ours = message.heard.iter().find(|(id, _)| *id == me);
-            self.obeys_seq = ours.map_or(0, |(_, seq)| *seq);
+            // What it obeys counts together with its claims, and of those a message names only what changed: after a gap
+            // the claim known here may be one of before a larger grant, not what it has left of it.
+            if is_whole {
+                let ours = message.heard.iter().find(|(id, _)| *id == me);
+                self.obeys_seq = ours.map_or(0, |(_, seq)| *seq);
+            }
             self.hears = message.heard.iter().map(|(id, _)| *id).take(REPLICAS_MAX).collect();
         }
         if message.full {
@@ -266,5 +271,24 @@ mod tests {
         };
         assert_eq!(heard(&words("windows")), (Some(1_000_000), None));
         assert_eq!(heard(&words("prefill_windows")), (None, Some(1_000_000)));
+    }
+
+    #[test]
+    fn what_it_obeys_counts_only_while_nothing_of_it_is_missing() {
+        let mut peers = Peers::default();
+        let mut obeys = |seq: u64, full: bool, heard: u64| {
+            let text = format!(
+                r#"{{"replica":"2","name":"n","seq":{seq},"full":{full},"heard":[["1",{heard}]]}}"#
+            );
+            let message = Message::decode(text.as_bytes()).unwrap();
+            peers.hear(Kind::Load, &message, ReplicaId(1), NanosSinceStart(5), |_, _| None);
+            peers.iter().next().map(|(_, peer)| peer.obeys_seq).unwrap()
+        };
+        assert_eq!(obeys(1, true, 3), 3);
+        assert_eq!(obeys(2, false, 4), 4);
+        assert_eq!(obeys(4, false, 6), 4, "the third is missing");
+        assert_eq!(obeys(3, false, 5), 4, "and too late");
+        assert_eq!(obeys(5, false, 7), 4, "still");
+        assert_eq!(obeys(6, true, 8), 8, "this one says all");
     }
 }

@@ -30,7 +30,8 @@
 //!            "places":{"held":3,"max":4,"claim":4,"want":5,"grants":[[1,0]]},
 //!            "kv":{"held":9000,"max":64000,"claim":32000,"want":17000,"by":1}}]}
 //! ```
-//! - `heard`: of which replica everything up to which `seq` was heard and obeyed. In what follows 0 stands for the sender, 1 for
+//! - `heard`: of which replica everything up to which `seq` was heard and obeyed; to be believed only of a sender of whom no
+//!   message is missing since its last full one, as it tells which grants the sender's last claims are an answer to. In what follows 0 stands for the sender, 1 for
 //!   the first of `heard`, and so on.
 //! - `held`: requests (`places`) or tokens (`kv`) that this replica has there. `max`: what the rank may be given in all; 0 or
 //!   absent: no limit, and the next four mean nothing.
