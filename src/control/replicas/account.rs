@@ -16,7 +16,9 @@
 //! still runs. Every grant that it may yet hear, late or never, is one since the last that it is known to have heard, and the steward
 //! counts the largest of these (`owed`). What still runs beyond them was its claim when it said that it had heard, since a
 //! claim covers the allowance until one turn after; it is known here, as nothing before it is missing, and only falls until a larger
-//! grant comes, which is counted from when it is given. What is given is what is left of the limit beside all that. When replicas come, go or find each other again it may be exceeded by what they had already, until that has ended.
+//! grant comes, which is counted from when it is given. What is given is what is left of the limit beside all that.
+//!
+//! When replicas come, go or find each other again it may be exceeded by what they had already, until that has ended.
 
 use super::divide::{Wish, divide};
 use super::wire::ReplicaId;

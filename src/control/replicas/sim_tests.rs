@@ -319,6 +319,7 @@ proptest! {
         let limits = (places_max, if has_kv { KV_MAX } else { 0 });
         let (places, tokens) = peaks(seed, count, limits, lasting_ms_max, network, &loads);
         prop_assert!(places <= places_max.max(count as u64), "{places} places of {places_max}");
+        // Else each may take a rank for empty, which has room for a request of any size.
         let is_shared = has_kv && places_max >= count as u64;
         prop_assert!(!is_shared || tokens <= KV_MAX, "{tokens} tokens");
     }
