@@ -8,6 +8,9 @@
 //!   the replica has *heard* of the smaller one and claims less.
 //! - The two belong together: a message names only the claims that changed, so that one has heard counts only from
 //!   messages before which none is missing, or from full ones (`peers`).
+//! - What runs somewhere above its grant, as an empty rank takes a request of any size, is taken off what others have been granted
+//!   and do not use. They hear of it before or together with the place that they would use it with, which is given only
+//!   after the first one said that it has given that place up, and what it holds.
 //! - It gives only what is left then, and only while everybody who knows the rank takes it for the steward, and
 //!   nobody hears a replica that it does not.
 //!
@@ -175,7 +178,7 @@ impl Account {
             .map(|(other, share)| (other.id, *share))
             .collect();
         let count = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(1);
-        self.give(own, claim_before, own_share, &targets, own.max.max(count));
+        self.give(own, others, claim_before, own_share, &targets, own.max.max(count));
     }
 
     /// Takes in what a replica claims.
@@ -198,6 +201,7 @@ impl Account {
     fn give(
         &mut self,
         own: &Own,
+        others: &[Other],
         claim_before: u64,
         own_share: u64,
         targets: &[(ReplicaId, u64)],
@@ -206,22 +210,43 @@ impl Account {
         let target = |replica: ReplicaId| {
             targets.iter().find(|(id, _)| *id == replica).map(|(_, share)| *share)
         };
-        let mut used = claim_before;
+        let held = |replica: ReplicaId| {
+            others.iter().find(|other| other.id == replica).map_or(0, |other| other.held)
+        };
+        let own_kept = own_share.min(claim_before);
+        let (mut used, mut kept) = (claim_before, own_kept.max(own.held));
         for seat in &mut self.seats {
             if let Some(share) = target(seat.replica).filter(|share| *share < seat.granted) {
                 seat.granted = share;
                 seat.changed_seq = own.next_seq;
             }
             used = used.saturating_add(seat.owed);
+            kept = kept.saturating_add(seat.granted.max(held(seat.replica)));
         }
         let mut free = capacity.saturating_sub(used);
+        // What runs above a grant (an empty rank takes a request of any size) is taken off what others do not use of theirs.
+        let mut over = kept.saturating_sub(capacity);
+        let own_cut = over.min(own_kept.saturating_sub(own.held));
+        over -= own_cut;
         // What this replica claims it may use again; more only of what is free.
-        self.allowed = own_share.min(claim_before.saturating_add(free));
-        free -= self.allowed.saturating_sub(claim_before);
+        self.allowed = own_share.min(claim_before.saturating_add(free)).saturating_sub(own_cut);
+        let more = self.allowed.saturating_sub(claim_before);
+        free -= more;
+        for seat in &mut self.seats {
+            let cut = over.min(seat.granted.saturating_sub(held(seat.replica)));
+            if cut > 0 && target(seat.replica).is_some() {
+                over -= cut;
+                seat.granted -= cut;
+                seat.changed_seq = own.next_seq;
+            }
+        }
+        let mut spare = capacity.saturating_sub(kept).saturating_sub(more);
         for seat in &mut self.seats {
             let Some(share) = target(seat.replica) else { continue };
-            let granted = share.min(seat.owed.saturating_add(free));
+            let kept = seat.granted.max(held(seat.replica));
+            let granted = share.min(seat.owed.saturating_add(free)).min(kept.saturating_add(spare));
             if granted > seat.granted {
+                spare -= granted.saturating_sub(kept);
                 free -= granted.saturating_sub(seat.owed);
                 seat.owed = seat.owed.max(granted);
                 seat.granted = granted;
@@ -304,6 +329,33 @@ mod tests {
         assert_eq!((account.allowed(), told.claim), (1, 3), "what runs is claimed until it ends");
         let told = account.turn(&own(1, 4, 4), hash, &[says(Some(1))]);
         assert_eq!(told.claim, 1);
+    }
+
+    #[test]
+    fn what_runs_above_a_grant_is_taken_off_what_others_do_not_use() {
+        let hash = hash_of(ME);
+        let mut account = Account::default();
+        let own = |held, seq| Own { max: 1_000, ..own(held, 500, seq) };
+        let says = |held, claim, obeys_seq| Other { held, obeys_seq, ..other(claim, 500, ME) };
+        for seq in 1..3 {
+            account.turn(&own(0, seq), hash, &[says(0, 0, 0)]);
+        }
+        let told = account.turn(&own(0, 3), hash, &[says(0, 0, 2)]);
+        assert_eq!((account.allowed(), told.grants), (500, vec![(IT, 500)]));
+        // Its rank was empty: it took a request of 800.
+        for seq in 4..6 {
+            account.turn(&own(0, seq), hash, &[says(800, 800, 3)]);
+            assert_eq!(account.allowed(), 200);
+        }
+        account.turn(&own(0, 6), hash, &[says(0, 500, 3)]);
+        assert_eq!(account.allowed(), 500, "it has ended");
+        // The other way round.
+        for seq in 7..9 {
+            let told = account.turn(&own(800, seq), hash, &[says(0, 500, 6)]);
+            assert_eq!(told.grants, [(IT, 200)]);
+        }
+        let told = account.turn(&own(0, 9), hash, &[says(0, 200, 8)]);
+        assert_eq!((account.allowed(), told.grants), (500, vec![(IT, 500)]));
     }
 
     #[test]

@@ -274,13 +274,14 @@ fn peaks(
     seed: u64,
     count: usize,
     (places_max, kv_max): (u64, u64),
-    lasting_ms_max: u64,
+    (lasting_ms_max, tokens_max): (u64, u64),
     (delay_ms_max, loss_percent, is_disorderly): (u64, u32, bool),
     loads: &[Vec<u64>],
 ) -> (u64, u64) {
     let mut sim = Sim::new(seed, places_max);
     sim.kv_max = kv_max;
     sim.lasting_ms_max = lasting_ms_max;
+    sim.tokens_max = tokens_max;
     for _ in 0..count {
         sim.join();
     }
@@ -313,11 +314,15 @@ proptest! {
         is_disorderly in any::<bool>(),
         has_kv in any::<bool>(),
         lasting_ms_max in prop_oneof![Just(100), Just(1_000)],
-        loads in proptest::collection::vec(proptest::collection::vec(0_u64..40, 5), 6),
+        tokens_max in prop_oneof![Just(100), Just(950)],
+        loads in proptest::collection::vec(
+            proptest::collection::vec(prop_oneof![0_u64..40, 0_u64..4], 5), 6,
+        ),
     ) {
         let network = (delay_ms_max, loss_percent, is_disorderly);
         let limits = (places_max, if has_kv { KV_MAX } else { 0 });
-        let (places, tokens) = peaks(seed, count, limits, lasting_ms_max, network, &loads);
+        let requests = (lasting_ms_max, tokens_max);
+        let (places, tokens) = peaks(seed, count, limits, requests, network, &loads);
         prop_assert!(places <= places_max.max(count as u64), "{places} places of {places_max}");
         // Else each may take a rank for empty, which has room for a request of any size.
         let is_shared = has_kv && places_max >= count as u64;
@@ -388,7 +393,7 @@ fn an_acknowledgement_that_overtakes_a_claim_frees_nothing() {
         vec![10, 26, 6, 4, 20],
     ];
     let network = (18, 17, true);
-    let (places, _) = peaks(1_882_440_598_734_874_804, 5, (8, KV_MAX), 100, network, &loads);
+    let (places, _) = peaks(1_882_440_598_734_874_804, 5, (8, KV_MAX), (100, 100), network, &loads);
     assert!(places <= 8, "{places} places of 8");
 }
 
