@@ -172,13 +172,10 @@ impl Account {
         wishes.extend(inside.iter().map(|other| Wish { want: other.want, held: other.held }));
         let shares = divide(own.max.saturating_sub(outside), &wishes);
         let own_share = shares.first().copied().unwrap_or(0).min(own.max);
-        let targets: Vec<(ReplicaId, u64)> = inside
-            .iter()
-            .zip(shares.iter().skip(1))
-            .map(|(other, share)| (other.id, *share))
-            .collect();
+        let targets: Vec<(&Other, u64)> =
+            inside.into_iter().zip(shares.iter().skip(1).copied()).collect();
         let count = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(1);
-        self.give(own, others, claim_before, own_share, &targets, own.max.max(count));
+        self.give(own, claim_before, own_share, &targets, own.max.max(count));
     }
 
     /// Takes in what a replica claims.
@@ -201,18 +198,14 @@ impl Account {
     fn give(
         &mut self,
         own: &Own,
-        others: &[Other],
         claim_before: u64,
         own_share: u64,
-        targets: &[(ReplicaId, u64)],
+        targets: &[(&Other, u64)],
         capacity: u64,
     ) {
-        let target = |replica: ReplicaId| {
-            targets.iter().find(|(id, _)| *id == replica).map(|(_, share)| *share)
-        };
-        let held = |replica: ReplicaId| {
-            others.iter().find(|other| other.id == replica).map_or(0, |other| other.held)
-        };
+        let of = |replica: ReplicaId| targets.iter().find(|(other, _)| other.id == replica);
+        let target = |replica: ReplicaId| of(replica).map(|(_, share)| *share);
+        let held = |replica: ReplicaId| of(replica).map_or(0, |(other, _)| other.held);
         let own_kept = own_share.min(claim_before);
         let (mut used, mut kept) = (claim_before, own_kept.max(own.held));
         for seat in &mut self.seats {
