@@ -118,23 +118,9 @@ pub(super) fn models(
 mod tests {
     use super::*;
     use crate::base::{DpRank, WorkerIndex};
-    use crate::block::KeySeed;
-    use crate::worker::{GuessRoots, Rank, Role, RoomLimits, TierRanks};
+    use crate::worker::test_support::model;
+    use crate::worker::{Rank, Role, RoomLimits, TierRanks};
     use std::net::SocketAddr;
-
-    fn model(name: &str, ranks: &[u16]) -> Model {
-        Model {
-            name: name.into(),
-            card_json: "".into(),
-            ranks: ranks.iter().copied().map(RankIndex).collect(),
-            pool: PoolIndex(0),
-            prefill_pool: None,
-            roots: Vec::new(),
-            guess_roots: GuessRoots::new(KeySeed(1), name),
-            text: None,
-            is_adapter: false,
-        }
-    }
 
     fn rank(worker: u16) -> Rank {
         Rank {

@@ -8,10 +8,9 @@ use crate::base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use crate::block::KeySeed;
 use std::net::SocketAddr;
 
-/// Three ranks of one worker: two serve `base` with its `adapter`, one serves `other`. Nobody serves `nobody`.
-pub(crate) fn three_ranks() -> FleetSnapshot {
-    let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let model = |name: &str, ranks: &[u16]| Model {
+/// A model of the first pool, on these ranks.
+pub(crate) fn model(name: &str, ranks: &[u16]) -> Model {
+    Model {
         name: name.into(),
         card_json: "".into(),
         ranks: ranks.iter().copied().map(RankIndex).collect(),
@@ -21,7 +20,12 @@ pub(crate) fn three_ranks() -> FleetSnapshot {
         guess_roots: GuessRoots::new(KeySeed(1), name),
         text: None,
         is_adapter: false,
-    };
+    }
+}
+
+/// Three ranks of one worker: two serve `base` with its `adapter`, one serves `other`. Nobody serves `nobody`.
+pub(crate) fn three_ranks() -> FleetSnapshot {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let rank = |dp_rank| Rank {
         worker: WorkerIndex(0),
         dp_rank: DpRank(dp_rank),
