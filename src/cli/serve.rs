@@ -58,7 +58,7 @@ pub(super) struct ServeArgs {
     /// kv, least_loaded, power_of_two, round_robin, random [default: kv]
     #[arg(long, value_name = "POLICY", help_heading = "Routing")]
     policy: Option<String>,
-    /// Most requests in flight on one rank; 0 for no limit [default: what the engine declares, else 256]
+    /// Most requests in flight on one rank; 0 for no limit [default: what the engine declares, else none]
     #[arg(long, value_name = "N", help_heading = "Back pressure")]
     rank_concurrency_max: Option<u32>,
     /// pool: one queue, the rank chosen last; endpoint: one per rank; off [default: pool]
@@ -67,7 +67,7 @@ pub(super) struct ServeArgs {
     /// Requests that one queue holds [default: 1024]
     #[arg(long, value_name = "N", help_heading = "Back pressure")]
     queue_depth_max: Option<u32>,
-    /// Longest wait in a queue [default: 10s]
+    /// Longest wait in a queue [default: the client's own time-out, else timeouts.first_byte]
     #[arg(long, value_name = "DURATION", help_heading = "Back pressure")]
     queue_wait_max: Option<String>,
     /// How long all are refused once the queue is full; 0s for never [default: 1s]

@@ -130,11 +130,10 @@ fn disaggregation_to_json(split: &DisaggregationConfig) -> Value {
 }
 
 fn queue_to_json(queue: &QueueConfig) -> Value {
-    json!({
+    let mut table = json!({
         "mode": queue.mode.word(),
         "depth_max": queue.depth_max,
         "bytes_max": format_size(queue.bytes_max),
-        "wait_max": format_duration(queue.wait_max),
         "stale_after": format_duration(queue.stale_after),
         "hops_max": queue.hops_max,
         "promote_after": format_duration(queue.promote_after),
@@ -144,7 +143,11 @@ fn queue_to_json(queue: &QueueConfig) -> Value {
         "kv_use_percent": queue.kv_use_percent,
         "prefill_tokens_max": queue.prefill_tokens_max,
         "sse_comments": queue.sse_comments,
-    })
+    });
+    if let (Some(wait), Some(table)) = (queue.wait_max, table.as_object_mut()) {
+        table.insert("wait_max".to_owned(), json!(format_duration(wait)));
+    }
+    table
 }
 
 /// The URL may hold a password.

@@ -5,6 +5,7 @@ use super::reader::{
     Reader, Section, count, duration, size, some_count, some_text, switch, text, word,
 };
 use super::schema::Config;
+use std::time::Duration;
 use toml_edit::Item;
 
 pub(super) fn read_flow(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
@@ -31,7 +32,7 @@ fn read_queue(reader: &mut Reader<'_>, root: &Section<'_>, flow: &mut FlowConfig
     section.read(reader, "mode", &mut queue.mode, word);
     section.read(reader, "depth_max", &mut queue.depth_max, count);
     section.read(reader, "bytes_max", &mut queue.bytes_max, size);
-    section.read(reader, "wait_max", &mut queue.wait_max, duration);
+    section.read(reader, "wait_max", &mut queue.wait_max, some_duration);
     section.read(reader, "stale_after", &mut queue.stale_after, duration);
     section.read(reader, "hops_max", &mut queue.hops_max, count);
     section.read(reader, "promote_after", &mut queue.promote_after, duration);
@@ -49,7 +50,6 @@ fn read_disaggregation(reader: &mut Reader<'_>, root: &Section<'_>, flow: &mut F
     let split = &mut flow.disaggregation;
     section.read(reader, "fallback", &mut split.fallback, word);
     section.read(reader, "uncached_tokens_min", &mut split.uncached_tokens_min, count);
-    let some_duration = |item: &Item| duration(item).map(Some);
     section.read(reader, "prefill_timeout", &mut split.prefill_timeout, some_duration);
     section.read(reader, "prefill_concurrency_max", &mut split.prefill_concurrency_max, some_count);
     section.read(reader, "decode_concurrency_max", &mut split.decode_concurrency_max, some_count);
@@ -57,6 +57,10 @@ fn read_disaggregation(reader: &mut Reader<'_>, root: &Section<'_>, flow: &mut F
     section.read(reader, "prefill_kv_use_percent", &mut split.prefill_kv_use_percent, some_count);
     section.read(reader, "decode_kv_use_percent", &mut split.decode_kv_use_percent, some_count);
     section.finish(reader);
+}
+
+fn some_duration(item: &Item) -> Result<Option<Duration>, String> {
+    duration(item).map(Some)
 }
 
 fn read_tenant(reader: &mut Reader<'_>, section: &Section<'_>) -> TenantConfig {

@@ -95,7 +95,7 @@ impl Merge<'_> {
         });
         let wait = flags.queue_wait_max.as_deref();
         self.set(wait, "queue.wait_max", "--queue-wait-max", |config, text| {
-            parse_duration(text).map(|wait| config.flow.queue.wait_max = wait)
+            parse_duration(text).map(|wait| config.flow.queue.wait_max = Some(wait))
         });
         let window = flags.rejection_window.as_deref();
         self.set(window, "rejection_window", "--rejection-window", |config, text| {

@@ -5,9 +5,6 @@ use super::disaggregation::DisaggregationConfig;
 use super::schema::Word;
 use std::time::Duration;
 
-/// Requests that a rank is given at once while nothing tells how many it runs: vLLM's long-standing default of
-/// `max_num_seqs`. Fewer would leave GPUs idle, more wait in the engine instead of here.
-pub const RANK_CONCURRENCY_UNKNOWN: u32 = 256;
 /// Classes of a queue; 0 is served first.
 pub const QUEUE_CLASSES: u8 = 4;
 
@@ -16,8 +13,8 @@ pub const QUEUE_CLASSES: u8 = 4;
 pub struct FlowConfig {
     /// `rejection_window`: how long all are refused once nothing has room and the queue is full; 0 never.
     pub rejection_window: Duration,
-    /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit. Absent: what the engine declares, or
-    /// [`RANK_CONCURRENCY_UNKNOWN`].
+    /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit. Absent: what the engine
+    /// declares. An engine that declares nothing has no limit of requests, only that of its KV tokens.
     pub rank_concurrency_max: Option<u32>,
     /// `[queue]`.
     pub queue: QueueConfig,
@@ -55,8 +52,9 @@ pub struct QueueConfig {
     pub depth_max: u32,
     /// `queue.bytes_max`: bodies of the requests that one queue holds.
     pub bytes_max: usize,
-    /// `queue.wait_max`: a request waits at most so long.
-    pub wait_max: Duration,
+    /// `queue.wait_max`: a request waits at most so long. Absent: the client's own time-out, else
+    /// `timeouts.first_byte`.
+    pub wait_max: Option<Duration>,
     /// `queue.stale_after`: mode `endpoint`: who has waited so long looks for another rank.
     pub stale_after: Duration,
     /// `queue.hops_max`: mode `endpoint`: how often it may.
@@ -123,7 +121,8 @@ impl Default for FlowConfig {
             disaggregation: DisaggregationConfig::default(),
             tenants: Vec::new(),
             router_in_flight_max: 0,
-            kv_demand_percent: 125,
+            // A batch of prompts that waits for hours in an engine's own queue is no fault: `queue.depth_max` bounds it.
+            kv_demand_percent: 0,
         }
     }
 }
@@ -134,7 +133,7 @@ impl Default for QueueConfig {
             mode: QueueMode::Pool,
             depth_max: 1_024,
             bytes_max: 256 << 20,
-            wait_max: Duration::from_secs(10),
+            wait_max: None,
             stale_after: Duration::from_secs(2),
             hops_max: 3,
             promote_after: Duration::from_secs(2),

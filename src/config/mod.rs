@@ -30,8 +30,7 @@ pub use effective::{to_json, to_toml};
 pub use finding::{Finding, Origin, Origins, Severity};
 pub use flags::Flags;
 pub use flow::{
-    FlowConfig, NatsConfig, QUEUE_CLASSES, QueueConfig, QueueMode, RANK_CONCURRENCY_UNKNOWN,
-    RejectionConfig, TenantConfig,
+    FlowConfig, NatsConfig, QUEUE_CLASSES, QueueConfig, QueueMode, RejectionConfig, TenantConfig,
 };
 pub use quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use reload::{Changes, ConfigSource, ReloadError, Reloader};

@@ -276,7 +276,8 @@ impl Default for HealthConfig {
         Self {
             enabled: true,
             interval: Duration::from_secs(2),
-            timeout: Duration::from_secs(2),
+            // A busy engine answers late: SGLang's event loop may stand still for seconds while it compiles.
+            timeout: Duration::from_secs(5),
             unhealthy_after: 3,
             healthy_after: 1,
         }

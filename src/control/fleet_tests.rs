@@ -150,7 +150,7 @@ fn a_rank_may_have_what_is_configured_else_what_it_declares() {
         fleet.describe(WorkerIndex(0), ADDRESS, description, BTreeMap::new());
         fleet.snapshot().ranks[0].room.places_max
     };
-    assert_eq!(places(None, None, None), crate::config::RANK_CONCURRENCY_UNKNOWN);
+    assert_eq!(places(None, None, None), 0, "an engine that tells nothing has no limit");
     assert_eq!(places(None, None, Some(48)), 48, "its own word");
     assert_eq!(places(Some(8), None, Some(48)), 8);
     assert_eq!(places(Some(8), Some(3), Some(48)), 3);

@@ -52,10 +52,15 @@ impl Journey {
         let Slot { head, message, request, .. } = slot;
         let wishes = shard.wish_rules.borrow().read(head, message, request.priority);
         let client_deadline = wishes.deadline.map(|deadline| head_at.plus(deadline));
-        let wait_until = read_at.plus(fleet.flow.queue.wait_max);
+        let configured = fleet.flow.queue.wait_max.map(|wait| read_at.plus(wait));
+        let wait_until = match (configured, client_deadline) {
+            (Some(configured), Some(deadline)) => configured.min(deadline),
+            (Some(end), None) | (None, Some(end)) => end,
+            (None, None) => read_at.plus(shard.config.timeouts.first_byte),
+        };
         Ok(Self {
             arrived_at: read_at,
-            wait_until: client_deadline.map_or(wait_until, |deadline| deadline.min(wait_until)),
+            wait_until,
             client_deadline,
             class: wishes.class,
             tenant: wishes.tenant,

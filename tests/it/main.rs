@@ -13,6 +13,7 @@
 
 mod approximate_routing;
 mod client_leaves;
+mod defaults;
 mod drain;
 mod feed_loss;
 mod feed_replay;

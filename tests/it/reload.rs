@@ -159,7 +159,8 @@ fn sighup_reads_the_file_again() {
     let live = port_for_later();
     let process = RouterProcess::start(&live, None);
     let places = |process: &RouterProcess| truth::metric(process.admin, "forebay_rank_places_max");
-    until("the fleet is there", || places(&process) > 0.0);
+    let workers = || truth::get(process.admin, "/workers").text();
+    until("the fleet is there", || workers().contains("\"up\""));
     process.edit(|text| format!("rank_concurrency_max = 7\n{text}"));
     process.signal(Signal::HUP);
     until("the limit is seven", || places(&process).to_bits() == 7_f64.to_bits());

@@ -53,7 +53,8 @@ impl World {
             return self.answer(id, Answer::Draining);
         }
         let fleet = Arc::clone(&shard.fleet);
-        self.requests[id].wait_until = self.requests[id].arrives.plus(fleet.flow.queue.wait_max);
+        self.requests[id].wait_until =
+            self.requests[id].arrives.plus(fleet.flow.queue.wait_max.unwrap());
         let pool = fleet.models[model.index()].pool;
         let open = self.board.windows().open_until(pool, now).is_some();
         if open && self.random.u32(..100) < fleet.flow.rejection.share_percent {

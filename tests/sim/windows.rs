@@ -43,6 +43,7 @@ fn a_request_of_its_own_size_closes_no_pool() {
         let room = RoomLimits { kv_tokens_max: 95_000, ..stage.fleet.ranks[0].room };
         stage.fleet.ranks[0].room = room;
         stage.fleet.pools[0].kv_tokens = 100_000;
+        stage.flow(|flow| flow.kv_demand_percent = 125);
         let ask = |tokens: u64, stage: &Stage| Ask { prompt_bytes: 4 * tokens, ..stage.any() };
         let _running = [22_000, 22_000].map(|tokens| stage.bind(&ask(tokens, &stage)));
         let large = ask(94_000, &stage);

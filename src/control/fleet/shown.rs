@@ -3,7 +3,7 @@
 use super::{ANY_MODEL, Fleet, KnownRank, KnownWorker};
 use crate::base::{DpRank, PoolIndex, RankIndex};
 use crate::block::{BlockKey, RootName};
-use crate::config::{Fallback, RANK_CONCURRENCY_UNKNOWN};
+use crate::config::Fallback;
 use crate::control::described::{DescribedRank, Description, ServedModel};
 use crate::control::handover::KvSource;
 use crate::control::pools;
@@ -113,7 +113,7 @@ impl Fleet {
     }
 
     /// How much a rank may be given: what is configured for the worker, for its role, for all; then what its engine
-    /// declares.
+    /// declares. An engine that declares nothing queues by itself, as it does without a router.
     fn room(
         &self,
         role: Role,
@@ -136,8 +136,7 @@ impl Fleet {
             places_max: configured
                 .or(places)
                 .or(self.flow.rank_concurrency_max)
-                .or(Some(declared).filter(|max| *max > 0))
-                .unwrap_or(RANK_CONCURRENCY_UNKNOWN),
+                .unwrap_or(declared),
             kv_tokens_max: kv_tokens.saturating_mul(percent) / 100,
             prefill_tokens_max: u64::from(prefill_tokens.unwrap_or(queue.prefill_tokens_max)),
         }
