@@ -39,8 +39,14 @@ pub enum ScanError {
         at: usize,
     },
     /// Key that only the router may set.
-    #[error("the key {key} is set by the router and may not be sent")]
+    #[error("only the router may set {key}")]
     Owned {
+        /// The key.
+        key: &'static str,
+    },
+    /// Key whose value has to be an object.
+    #[error("{key} is no object")]
+    MemberNotObject {
         /// The key.
         key: &'static str,
     },

@@ -223,6 +223,12 @@ impl From<ScanError> for Refusal {
                 .with_param("model")
                 .with_message("The model name is too long."),
             ScanError::TooLong => Self::new(Reason::BodyTooLarge),
+            ScanError::Owned { key } => Self::new(Reason::BadRequest)
+                .with_param(key)
+                .with_message(format!("Only the router may set `{key}`. Leave it out.")),
+            ScanError::MemberNotObject { key } => Self::new(Reason::BadRequest)
+                .with_param(key)
+                .with_message(format!("`{key}` must be an object.")),
             _ => Self::new(Reason::BadJson)
                 .with_message(format!("The body must be a JSON object: {error}.")),
         }

@@ -17,17 +17,51 @@ pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
 /// Most messages that are matched; longer conversations are routed without a prompt.
 pub const MESSAGES_MAX: usize = 8_192;
 
-/// Keys by which a router sends an SGLang engine to another one. A client that could set them would reach hosts inside
-/// the fleet. vLLM's `kv_transfer_params` are not among them as a whole, see [`super::transfer`]: clients use them too, for
-/// ready token ids for one.
-const OWNED: [&str; 6] = [
+/// Keys by which a router sends an engine to another one. A client that could set them would reach hosts inside
+/// the fleet. vLLM's other objects of this kind are read by [`super::transfer`]: clients use parts of them.
+const OWNED: [&str; 7] = [
     "bootstrap_host",
     "bootstrap_port",
     "bootstrap_room",
     "routed_dp_rank",
     "data_parallel_rank",
     "disagg_prefill_dp_rank",
+    "ec_transfer_params",
 ];
+
+/// Keys of requests that find nothing in a cache, or whose prompt is another than the one in the body. vLLM 0.32 reads
+/// no cache for the log probabilities of a prompt, which `echo` in chats implies, and neither does SGLang behind
+/// `logprob_start_len`. Any value but `null` counts, 0 too, and `false` for `echo` does not.
+const UNMATCHED_KEYS: [&str; 5] =
+    ["echo", "logprob_start_len", "prompt_logprobs", "suffix", "truncate_prompt_tokens"];
+
+/// Lengths of all keys that [`Found::other`] compares with, one bit each. A key of another length, as most of the keys
+/// of plain requests have, is compared with none.
+const OTHER_LENGTHS: u64 = lengths_of(&OWNED)
+    | lengths_of(&TEMPLATE_KEYS)
+    | lengths_of(&UNMATCHED_KEYS)
+    | lengths_of(&MORE_THAN_TEXT_KEYS)
+    | lengths_of(&CONTINUING_KEYS)
+    | lengths_of(&transfer::KEYS)
+    | own_lengths_of(&OWN_TEMPLATE_KEYS);
+
+const fn lengths_of(mut keys: &[&str]) -> u64 {
+    let mut bits = 0;
+    while let [key, rest @ ..] = keys {
+        bits |= 1 << key.len();
+        keys = rest;
+    }
+    bits
+}
+
+const fn own_lengths_of(mut keys: &[(Endpoint, &str)]) -> u64 {
+    let mut bits = 0;
+    while let [(_, key), rest @ ..] = keys {
+        bits |= 1 << key.len();
+        keys = rest;
+    }
+    bits
+}
 
 /// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
 const TEMPLATE_KEYS: [&str; 7] = [
@@ -130,8 +164,10 @@ struct Found {
     continuing_keys: [bool; CONTINUING_KEYS.len()],
     /// One flag for each of [`MORE_THAN_TEXT_KEYS`].
     more_than_text: [bool; MORE_THAN_TEXT_KEYS.len()],
-    /// What only the router may say of a transfer.
-    owned_transfer: Option<&'static str>,
+    /// What clients said in the objects that [`transfer`] reads, of any key of that name.
+    told: transfer::Told,
+    /// One flag for each of [`UNMATCHED_KEYS`].
+    unmatched: [bool; UNMATCHED_KEYS.len()],
     /// One flag for each of [`OWNED`].
     owned: [bool; OWNED.len()],
 }
@@ -154,10 +190,6 @@ impl Found {
             ("priority", _) => request.priority = whole(cursor)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
             ("add_special_tokens", _) => request.add_special_tokens = switch(cursor)?,
-            ("kv_transfer_params", _) => {
-                let owned = transfer::owned(cursor)?;
-                self.owned_transfer = self.owned_transfer.or(owned);
-            }
             ("max_tokens", _) => self.max_tokens = count(cursor)?,
             ("max_completion_tokens", _) | ("max_output_tokens", Endpoint::Responses) => {
                 self.max_completion_tokens = count(cursor)?;
@@ -195,6 +227,20 @@ impl Found {
         endpoint: Endpoint,
         cursor: &mut Cursor<'_>,
     ) -> Result<(), ScanError> {
+        if name.len() >= 64 || OTHER_LENGTHS & 1 << name.len() == 0 {
+            return cursor.skip_value(1);
+        }
+        if transfer::KEYS.contains(&name) {
+            return self.told.read(name, cursor);
+        }
+        if let Some((key, flag)) =
+            UNMATCHED_KEYS.iter().zip(&mut self.unmatched).find(|(key, _)| **key == name)
+        {
+            let absent =
+                cursor.peek() == Some(b'n') || *key == "echo" && cursor.peek() == Some(b'f');
+            *flag = !absent;
+            return cursor.skip_value(1);
+        }
         let template = TEMPLATE_KEYS.iter().copied().zip(&mut self.template_keys);
         let owned = OWNED.iter().copied().zip(&mut self.owned);
         let own_template = OWN_TEMPLATE_KEYS.iter().zip(&mut self.own_template_keys);
@@ -241,8 +287,8 @@ impl Found {
         if let Some((key, _)) = OWNED.iter().zip(self.owned).find(|(_, sent)| *sent) {
             return Err(ScanError::Owned { key });
         }
-        if let Some(key) = self.owned_transfer {
-            return Err(ScanError::Owned { key });
+        if let Some(error) = self.told.error {
+            return Err(error);
         }
         if let Optional::Text(model) = &self.model {
             if model.span.len() > MODEL_BYTES_MAX {
@@ -257,6 +303,7 @@ impl Found {
         if request.prompt != PromptSource::PlainMessages {
             request.messages.clear();
         }
+        request.reads_no_cache = self.told.other_prompt || self.unmatched.contains(&true);
         Ok(())
     }
 

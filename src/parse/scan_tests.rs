@@ -273,6 +273,29 @@ fn fleet_keys_are_refused() {
 }
 
 #[test]
+fn where_no_cache_is_read_nothing_is_matched() {
+    for (key, values) in [
+        ("prompt_logprobs", &["0", "5", "-1", "false"][..]),
+        ("echo", &["true"]),
+        ("truncate_prompt_tokens", &["64", "-1"]),
+        ("suffix", &["\"x\""]),
+        ("logprob_start_len", &["0"]),
+        ("prompt\\u005flogprobs", &["1"]),
+    ] {
+        for value in values {
+            let body = format!(r#"{{"model":"m","prompt":"hi","{key}":{value}}}"#);
+            assert!(scanned(&body, Endpoint::Completions).reads_no_cache, "{key} {value}");
+        }
+        let body = format!(r#"{{"{key}":1,"model":"m","prompt":"hi","{key}":null}}"#);
+        assert!(!scanned(&body, Endpoint::Completions).reads_no_cache, "{key}: the last counts");
+    }
+    assert!(!chat(r#"{"echo":false,"logprobs":true,"user":"prompt_logprobs"}"#).reads_no_cache);
+    let mut reused = chat(r#"{"echo":true}"#);
+    scan(b"{}", Endpoint::ChatCompletions, &mut reused).unwrap();
+    assert!(!reused.reads_no_cache);
+}
+
+#[test]
 fn what_clients_tell_engines_about_transfers_passes() {
     let request = chat(
         r#"{"model":"m","kv_transfer_params":{"prompt_token_ids":[1,2]},"messages":[{"role":"user","content":"hi"}]}"#,

@@ -1,12 +1,17 @@
-//! `kv_transfer_params` of a client. Engines read two kinds of things there: ready token ids, which clients may send, and where
-//! the KV of a prompt is to be had, which only the router may say: a vLLM 0.32 decode engine that is sent the blocks of another
-//! prompt ends itself on an assertion.
+//! Objects of vLLM in which clients may say some things, and only the router others: a vLLM 0.32 decode engine that is sent
+//! the blocks of another prompt ends itself on an assertion, and one that is told to announce its cache hits announces
+//! blocks that it never removes. `vllm_xargs` goes where the other two go (`SamplingParams.extra_args`), so what may not
+//! be said there may not be said here either.
 
 use super::json::{Cursor, ScanError};
 use super::scan::unescaped;
 
+/// Keys that [`Told::read`] reads.
+pub(super) const KEYS: [&str; 2] = ["kv_transfer_params", "vllm_xargs"];
+
 /// Members by which engines find each other's KV (vLLM 0.33: NIXL, NIXL push, Mooncake), as they are told to the client.
-const OWNED: [(&str, &str); 10] = [
+/// `null` and `false` count as absent.
+const OWNED_OF_TRANSFER: [(&str, &str); 10] = [
     ("do_remote_decode", "kv_transfer_params.do_remote_decode"),
     ("do_remote_prefill", "kv_transfer_params.do_remote_prefill"),
     ("remote_block_ids", "kv_transfer_params.remote_block_ids"),
@@ -19,34 +24,86 @@ const OWNED: [(&str, &str); 10] = [
     ("transfer_id", "kv_transfer_params.transfer_id"),
 ];
 
-/// The member that only the router may set, if there is one; the cursor stands on the value and leaves it. `null` and `false`
-/// count as absent.
-pub(super) fn owned(cursor: &mut Cursor<'_>) -> Result<Option<&'static str>, ScanError> {
-    if cursor.peek() != Some(b'{') {
-        cursor.skip_value(1)?;
-        return Ok(None);
+/// Members that engines take for keys of their own, with any value.
+const OWNED_OF_XARGS: [(&str, &str); 3] = [
+    ("ec_transfer_params", "vllm_xargs.ec_transfer_params"),
+    ("kv_cache_report_mode", "vllm_xargs.kv_cache_report_mode"),
+    ("kv_transfer_params", "vllm_xargs.kv_transfer_params"),
+];
+
+/// Ready ids of the prompt, which vLLM computes in place of the messages.
+const READY_IDS: &str = "prompt_token_ids";
+
+/// What clients said so far. An earlier key of the same name counts too: no parser need agree with this one about it.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// The first thing that may not be said.
+    pub(super) error: Option<ScanError>,
+    /// The prompt is another than the one in the body.
+    pub(super) other_prompt: bool,
+}
+
+impl Told {
+    /// Reads the value of one of [`KEYS`]; the cursor stands on it and leaves it.
+    pub(super) fn read(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+        let is_transfer = name == "kv_transfer_params";
+        match cursor.peek() {
+            Some(b'{') if is_transfer => self.members(cursor, &OWNED_OF_TRANSFER, true),
+            Some(b'{') => self.members(cursor, &OWNED_OF_XARGS, false),
+            Some(b'n') => cursor.skip_value(1),
+            _ => {
+                let key = if is_transfer { "kv_transfer_params" } else { "vllm_xargs" };
+                self.error = self.error.or(Some(ScanError::MemberNotObject { key }));
+                cursor.skip_value(1)
+            }
+        }
     }
-    cursor.open();
-    let (mut first, mut found) = (true, None);
-    while let Some(key) = cursor.next_key(&mut first)? {
-        let raw = cursor.slice(&key.span);
-        let known = |name: &str| OWNED.iter().find(|(owned, _)| *owned == name);
-        let member = if key.escaped { known(&unescaped(raw)) } else { known(raw) };
-        let start = cursor.at();
-        cursor.skip_value(2)?;
-        let is_absent = matches!(cursor.slice(&(start..cursor.at())), "null" | "false");
-        found = found.or(member.filter(|_| !is_absent).map(|(_, shown)| *shown));
+
+    fn members(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        owned: &[(&str, &'static str)],
+        may_be_absent: bool,
+    ) -> Result<(), ScanError> {
+        cursor.open();
+        let mut first = true;
+        while let Some(key) = cursor.next_key(&mut first)? {
+            let raw = cursor.slice(&key.span);
+            let decoded = key.escaped.then(|| unescaped(raw));
+            let name = decoded.as_deref().unwrap_or(raw);
+            let start = cursor.at();
+            cursor.skip_value(2)?;
+            let is_absent =
+                may_be_absent && matches!(cursor.slice(&(start..cursor.at())), "null" | "false");
+            if is_absent {
+                continue;
+            }
+            self.other_prompt |= name == READY_IDS;
+            let found = owned.iter().find(|(member, _)| *member == name);
+            let found = found.map(|(_, key)| ScanError::Owned { key });
+            self.error = self.error.or(found);
+        }
+        Ok(())
     }
-    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use crate::parse::{ApiRequest, Endpoint, ScanError, scan};
 
-    fn scanned(params: &str) -> Result<(), ScanError> {
-        let body = format!(r#"{{"kv_transfer_params":{params},"model":"m","prompt":"p"}}"#);
-        scan(body.as_bytes(), Endpoint::Completions, &mut ApiRequest::default())
+    fn scanned(members: &str) -> Result<bool, ScanError> {
+        let body = format!(r#"{{{members},"model":"m","prompt":"p"}}"#);
+        let mut request = ApiRequest::default();
+        for endpoint in Endpoint::ALL {
+            let before = scan(body.as_bytes(), Endpoint::Completions, &mut request);
+            assert_eq!(scan(body.as_bytes(), endpoint, &mut request), before, "{endpoint:?}");
+        }
+        scan(body.as_bytes(), Endpoint::Completions, &mut request)?;
+        Ok(request.reads_no_cache)
+    }
+
+    fn of_transfer(params: &str) -> Result<bool, ScanError> {
+        scanned(&format!(r#""kv_transfer_params":{params}"#))
     }
 
     #[test]
@@ -57,16 +114,53 @@ mod tests {
             r#"{"prompt_token_ids":[1],"do_remote\u005fprefill" : true}"#,
             r#"{"do_remote_prefill":true},"kv_transfer_params":{}"#,
         ] {
-            assert_eq!(scanned(params), Err(ScanError::Owned { key }), "{params}");
+            assert_eq!(of_transfer(params), Err(ScanError::Owned { key }), "{params}");
         }
         for params in [
-            r#"{"prompt_token_ids":[1,2]}"#,
             r#"{"do_remote_prefill":false,"remote_host":null}"#,
             r#"{"own":{"remote_host":"x"}}"#,
             "null",
-            "[{}]",
         ] {
-            assert_eq!(scanned(params), Ok(()), "{params}");
+            assert_eq!(of_transfer(params), Ok(false), "{params}");
+        }
+        let ready = r#"{"prompt_token_ids":[1,2]}"#;
+        assert_eq!(of_transfer(ready), Ok(true), "another prompt than the body's");
+    }
+
+    #[test]
+    fn what_engines_would_take_for_an_object_is_one() {
+        let key = "kv_transfer_params";
+        for params in ["[{}]", "\"{}\"", "1", "false", "\"x\",\"kv_transfer_params\":null"] {
+            assert_eq!(of_transfer(params), Err(ScanError::MemberNotObject { key }), "{params}");
+        }
+        let key = "vllm_xargs";
+        let list = r#""vllm_xargs":[["kv_cache_report_mode","full"]]"#;
+        assert_eq!(scanned(list), Err(ScanError::MemberNotObject { key }));
+        let key = "ec_transfer_params";
+        for other in ["{}", "\"x\"", "[]"] {
+            let body = format!(r#""ec\u005ftransfer_params":{other}"#);
+            assert_eq!(scanned(&body), Err(ScanError::Owned { key }), "{other}");
+        }
+    }
+
+    #[test]
+    fn extra_arguments_are_no_side_door() {
+        for (body, key) in [
+            (r#"{"kv_cache_report_mode":"full"}"#, "kv_cache_report_mode"),
+            (r#"{"kv_cache\u005freport_mode":null}"#, "kv_cache_report_mode"),
+            (r#"{"kv_transfer_params":"x"}"#, "kv_transfer_params"),
+            (r#"{"ec_transfer_params":["x"]}"#, "ec_transfer_params"),
+            (r#"{"kv_cache_report_mode":"full"},"vllm_xargs":{}"#, "kv_cache_report_mode"),
+            (r#"{},"vllm_xargs":{"a":{},"kv_transfer_params":1}"#, "kv_transfer_params"),
+        ] {
+            for name in ["vllm_xargs", "vllm\\u005fxargs"] {
+                let scanned = scanned(&format!(r#""{name}":{body}"#));
+                let Err(ScanError::Owned { key: told }) = scanned else { panic!("{body}") };
+                assert_eq!(told, format!("vllm_xargs.{key}"), "{body}");
+            }
+        }
+        for body in ["null", "{}", r#"{"session_id":"s","own":{"kv_cache_report_mode":1}}"#] {
+            assert_eq!(scanned(&format!(r#""vllm_xargs":{body}"#)), Ok(false), "{body}");
         }
     }
 }

@@ -130,8 +130,11 @@ impl Matched {
     }
 
     /// Writes the prompt's text: as the engine will see it, else some text of it. `None` if the model has no tokenizer
-    /// here. Without a prompt in the body [`Matched::prompt_bytes`] stays 0.
+    /// here. Without a prompt in the body, and where no cache is read for it, [`Matched::prompt_bytes`] stays 0.
     pub fn write_text(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
+        if ask.request.reads_no_cache {
+            return None;
+        }
         let text = ask.model.text.as_ref();
         let rendered = text.map(|text| render(ask.request, ask.body, text, &mut self.text));
         let way = rendered.as_ref().and_then(|rendered| rendered.as_ref().ok());

@@ -164,6 +164,40 @@ fn conversations_stay_where_their_prefix_is_and_the_prediction_is_exact() {
     assert!(metric(&handle, "forebay_overlap_error_blocks_count") >= 32.0);
 }
 
+/// Clients' review, section 5: all nine predictions that were too high were of such requests.
+#[test]
+fn nothing_is_predicted_where_the_engine_reads_no_cache_or_another_prompt() {
+    let engine = engine(any_port(), 1);
+    let handle = kv_router(&[&engine], vec![0]);
+    let lost = follow(&handle, &[&engine]);
+    let mut client = Client::connect(handle.listen);
+    let mut ask = |more: Value| {
+        let prompt = "The same long prompt, again and again and again. ".repeat(20);
+        let mut body = json!({ "model": "sim", "prompt": prompt, "max_tokens": 2 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.send(&post("/v1/completions", body.to_string().as_bytes()));
+        let reply = client.reply();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        settle(&handle, &[&engine], lost);
+        reply.field("x-forebay-overlap-tokens").map(str::to_owned)
+    };
+    ask(json!({}));
+    assert_ne!(ask(json!({})).as_deref(), Some("0"), "a plain request finds its prompt");
+    let compared = || metric(&handle, "forebay_overlap_error_blocks_count");
+    let before = compared();
+    for more in [
+        json!({ "prompt_logprobs": 0 }),
+        json!({ "echo": true }),
+        json!({ "truncate_prompt_tokens": 64 }),
+        json!({ "suffix": "end" }),
+        json!({ "kv_transfer_params": { "prompt_token_ids": [1, 2] } }),
+    ] {
+        assert_eq!(ask(more.clone()), None, "{more}");
+    }
+    assert!((compared() - before).abs() < 0.5, "no error is counted either");
+    assert!(ask(json!({ "echo": false, "prompt_logprobs": null })).is_some());
+}
+
 #[test]
 fn data_parallel_ranks_are_told_apart_and_pinned() {
     let engine = engine(any_port(), 2);

@@ -42,6 +42,7 @@ mod reload;
 mod replicas;
 mod rig;
 mod roles;
+mod side_doors;
 mod starvation;
 mod tiers_and_adapters;
 mod waiting;
