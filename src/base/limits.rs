@@ -50,6 +50,10 @@ pub const DISCARD_READS_MAX: usize = 256;
 pub const POOLED_BUFFERS_MAX: usize = 4_096;
 /// Idle upstream connections a shard keeps per address; further ones are closed.
 pub const UPSTREAM_IDLE_MAX: usize = 1_024;
+/// A pooled connection that ends within this time of a request was closed while it was idle. The request is
+/// then written once more, on a fresh connection to the same worker. Later than this, the worker may have
+/// read the request.
+pub const STALE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(1);
 /// Depth of JSON that the scanner follows; deeper bodies are refused with 400.
 pub const JSON_DEPTH_MAX: usize = 128;
 /// Child lengths tried per matched block and per prompt; past it the walk stops where it is.

@@ -55,6 +55,7 @@ pub fn to_json(config: &Config) -> Value {
         "limits": limits_to_json(config),
         "timeouts": timeouts_to_json(&config.timeouts),
         "retry": {
+            "after_send": config.retry.after_send,
             "attempts_max": config.retry.attempts_max,
             "budget_percent": config.retry.budget_percent,
         },

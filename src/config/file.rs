@@ -147,6 +147,7 @@ fn read_timeouts(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Confi
 
 fn read_small(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     let retry = root.section(reader, "retry");
+    retry.read(reader, "after_send", &mut config.retry.after_send, switch);
     retry.read(reader, "attempts_max", &mut config.retry.attempts_max, count);
     retry.read(reader, "budget_percent", &mut config.retry.budget_percent, count);
     retry.finish(reader);

@@ -207,9 +207,12 @@ pub struct TimeoutsConfig {
 /// Second tries of requests whose first byte has not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryConfig {
-    /// `retry.attempts_max`: sends in all, the first included.
+    /// `retry.after_send`: send a request to another worker though the first may have read it.
+    pub after_send: bool,
+    /// `retry.attempts_max`: workers, or pairs of workers, that a request is sent to. Refused connections and an
+    /// engine's 429, 503 or 529 do not count.
     pub attempts_max: u32,
-    /// `retry.budget_percent`: retries per hundred requests.
+    /// `retry.budget_percent`: such retries per hundred requests.
     pub budget_percent: u32,
 }
 
@@ -252,7 +255,7 @@ impl Default for Config {
             load: LoadConfig::default(),
             limits: LimitsConfig::default(),
             timeouts: TimeoutsConfig::default(),
-            retry: RetryConfig { attempts_max: 2, budget_percent: 20 },
+            retry: RetryConfig { after_send: false, attempts_max: 2, budget_percent: 20 },
             breaker: BreakerConfig { failures: 3, open: Duration::from_secs(2) },
             log: LogConfig::default(),
         }

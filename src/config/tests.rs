@@ -101,6 +101,7 @@ write = "7s"
 upstream_idle = "3s"
 drain = "0s"
 [retry]
+after_send = true
 attempts_max = 3
 budget_percent = 10
 [breaker]

@@ -73,7 +73,9 @@ pub struct EngineAnswer {
 pub enum PrefillFault {
     /// The engine had no room (429, 503, 529); with its `Retry-After` in seconds.
     Busy(Option<u64>),
-    /// The connection was not accepted in time.
+    /// The connection was refused, or the host is unreachable. Nothing was sent.
+    ConnectFailed,
+    /// The connection was not accepted in time. Nothing was sent.
     ConnectTimedOut,
     /// No answer in time. Where prefill waits for decode, either of them may be why.
     TimedOut,

@@ -64,6 +64,18 @@ impl RelayError {
         )
     }
 
+    /// True if no byte of the request has left: any other rank may be asked.
+    #[must_use]
+    pub const fn is_unsent(self) -> bool {
+        matches!(self, Self::ConnectFailed | Self::ConnectTimedOut)
+    }
+
+    /// The same failure of a request that had been written to an earlier connection.
+    #[must_use]
+    pub const fn once_sent(self) -> Self {
+        if self.is_unsent() { Self::ClosedBeforeHead } else { self }
+    }
+
     /// True if asking another rank may help: not after a time-out of minutes, whose request may well be running.
     #[must_use]
     pub const fn may_retry(self) -> bool {

@@ -22,7 +22,7 @@ pub(super) struct Attempt {
     pub(super) chosen: Box<Chosen>,
     /// When the request had been read completely.
     pub(super) read_at: NanosSinceStart,
-    /// Other ranks have failed it before.
+    /// Another rank that had been sent it has failed it before.
     pub(super) is_retry: bool,
 }
 
@@ -94,6 +94,7 @@ async fn exchange(
 ) -> Result<(Upstream, bool), RelayError> {
     early::dispatched(shard, conn, slot, &plan.shown_as).await?;
     let mut pooled = shard.upstreams.borrow_mut().take(plan.address, shard.now());
+    let mut is_resent = false;
     loop {
         let reused = pooled.is_some();
         let mut upstream = match pooled.take() {
@@ -102,7 +103,10 @@ async fn exchange(
                 shard.counters.add(Count::UpstreamConnects, 1);
                 let timeout = shard.config.timeouts.connect;
                 let mut watch = waiting(conn, &mut paired);
-                Upstream::connect_while(&mut watch, plan.address, timeout, &shard.buffers).await?
+                let connecting =
+                    Upstream::connect_while(&mut watch, plan.address, timeout, &shard.buffers);
+                let sent = |error: RelayError| if is_resent { error.once_sent() } else { error };
+                connecting.await.map_err(sent)?
             }
         };
         let mut head = shard.buffers.take();
@@ -141,8 +145,9 @@ async fn exchange(
                 }
                 return Ok((upstream, sent));
             }
-            Err(error) if reused && error.may_be_stale() => {
+            Err(error) if reused && shard.was_stale(error, dispatched) => {
                 shard.counters.add(Count::Resends, 1);
+                is_resent = true;
             }
             Err(error) => return Err(error),
         }

@@ -6,6 +6,7 @@ use super::state::Shard;
 use crate::base::{DpRank, NanosSinceStart, RankIndex};
 use crate::parse::{Reason, Refusal, rank_pin};
 use crate::worker::{FleetSnapshot, Leg, Model};
+use std::time::Duration;
 
 /// What a request has been through, and what it wishes.
 #[derive(Debug)]
@@ -22,11 +23,11 @@ pub(super) struct Journey {
     pub(super) weight: u32,
     /// The data-parallel rank that it asks for.
     pub(super) pin: Option<DpRank>,
-    /// Ranks that failed it.
+    /// Ranks that failed it, or could not be connected to.
     pub(super) tried: Vec<RankIndex>,
     /// The last of them, if it may not be to blame: asked again when nobody else is left.
     spared: Option<RankIndex>,
-    /// Attempts that failed.
+    /// Attempts that failed after the request was sent.
     pub(super) failed_count: u32,
     /// How often engines had no room for it.
     pub(super) refused_count: u32,
@@ -73,6 +74,11 @@ impl Journey {
             hop_count: 0,
             drawn,
         })
+    }
+
+    /// Whatever it waits for, it is not sent after this moment.
+    pub(super) fn gives_up_at(&self, first_byte: Duration) -> NanosSinceStart {
+        self.client_deadline.unwrap_or_else(|| self.arrived_at.plus(first_byte))
     }
 
     /// An attempt failed on that rank, and `with` another that may be well.

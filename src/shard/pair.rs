@@ -260,6 +260,7 @@ fn blamed(leg: &Leg<'_>, decode: RankIndex) -> Failed {
         }
         Some(PrefillEnded::Failed(fault)) => match fault {
             PrefillFault::Busy(_) => failed(RelayError::EngineBusy, None),
+            PrefillFault::ConnectFailed => failed(RelayError::ConnectFailed, None),
             PrefillFault::ConnectTimedOut => failed(RelayError::ConnectTimedOut, None),
             PrefillFault::TimedOut => failed(RelayError::FirstByteTimedOut, None),
             PrefillFault::NoDecode(words) => {

@@ -116,7 +116,10 @@ fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
             PrefillFault::NoDecode(_) | PrefillFault::Transfer(_) | PrefillFault::Cancelled,
         ) => {}
         PrefillEnded::Failed(
-            PrefillFault::Broken(_) | PrefillFault::ConnectTimedOut | PrefillFault::TimedOut,
+            PrefillFault::Broken(_)
+            | PrefillFault::ConnectFailed
+            | PrefillFault::ConnectTimedOut
+            | PrefillFault::TimedOut,
         ) => {
             mark_failed(shard, &mut leg.lease);
             shard.worker_failed(leg.worker);
@@ -136,6 +139,7 @@ async fn exchange(
 ) -> Result<PrefillEnded, RelayError> {
     let mut pooled = shard.upstreams.borrow_mut().take(leg.address, shard.now());
     let mut response = ResponseHead::default();
+    let mut is_resent = false;
     loop {
         let reused = pooled.is_some();
         let mut upstream = match pooled.take() {
@@ -144,16 +148,20 @@ async fn exchange(
                 shard.counters.add(Count::UpstreamConnects, 1);
                 let left = leg.posted_at.plus(leg.timeout).since(shard.now());
                 let timeout = shard.config.timeouts.connect.min(Duration::from_nanos(left));
-                Upstream::connect_while(watch, leg.address, timeout, &shard.buffers).await?
+                let connected =
+                    Upstream::connect_while(watch, leg.address, timeout, &shard.buffers).await;
+                connected.map_err(|error| if is_resent { error.once_sent() } else { error })?
             }
         };
+        let sent_at = shard.now();
         match send(watch, &mut upstream, outbound(leg, &shard.head_limits), &mut response).await {
             Ok(sent) => {
                 shard.counters.add(Count::UpstreamReused, u64::from(reused));
                 return answered(shard, leg, watch, (upstream, sent), &response).await;
             }
-            Err(error) if reused && error.may_be_stale() => {
+            Err(error) if reused && shard.was_stale(error, sent_at) => {
                 shard.counters.add(Count::Resends, 1);
+                is_resent = true;
             }
             Err(error) => return Err(error),
         }
@@ -246,6 +254,7 @@ fn accused(accusation: Accusation, words: String) -> PrefillFault {
 fn fault(error: RelayError) -> PrefillFault {
     match error {
         RelayError::Cancelled => PrefillFault::Cancelled,
+        RelayError::ConnectFailed => PrefillFault::ConnectFailed,
         RelayError::ConnectTimedOut => PrefillFault::ConnectTimedOut,
         RelayError::FirstByteTimedOut | RelayError::StreamIdle => PrefillFault::TimedOut,
         error => PrefillFault::Broken(error.describe().into()),

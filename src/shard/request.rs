@@ -20,7 +20,7 @@ use crate::ingress::Conn;
 use crate::mailbox::EngineAnswer;
 use crate::parse::{ApiRequest, Endpoint, PromptSource, Refusal, route, scan};
 use crate::relay::RelayError;
-use crate::worker::Model;
+use crate::worker::{FleetSnapshot, Model};
 
 /// Engines that have no room are asked so often in all for one request.
 const REFUSALS_MAX: u32 = 8;
@@ -143,7 +143,8 @@ async fn stages(
             Err(stop) => return Err(outcome::after(failed.take(), stop)),
         };
         labels.rank = Some(chosen.lease.rank());
-        let attempt = Attempt { endpoint, chosen, read_at, is_retry: failed.is_some() };
+        let is_pair = chosen.prefill.is_some();
+        let attempt = Attempt { endpoint, chosen, read_at, is_retry: journey.failed_count > 0 };
         let ran = attempt::run(shard, conn, slot, attempt).await;
         pressure::relieve(shard, model);
         match ran {
@@ -152,7 +153,7 @@ async fn stages(
                 return Ok(after);
             }
             Err(failure) => {
-                let next = goes_on(shard, &target, failure)?;
+                let next = goes_on(shard, &target, failure, is_pair)?;
                 next.note(&mut journey, &mut failed);
             }
         }
@@ -163,6 +164,9 @@ async fn stages(
 enum Next {
     /// The engine had no room: no failure; the rank is left alone for a moment.
     Refused,
+    /// These ranks cannot be connected to. Another one is asked, and this is no attempt. If there is none, this is
+    /// how the request ends.
+    Unsent { ranks: Vec<RankIndex>, stop: Stop },
     /// Another worker is asked. If there is none, this is how the request ends.
     Retry { rank: RankIndex, with: Option<RankIndex>, stop: Stop },
 }
@@ -171,6 +175,10 @@ impl Next {
     fn note(self, journey: &mut Journey, failed: &mut Option<Stop>) {
         match self {
             Self::Refused => journey.refused_count += 1,
+            Self::Unsent { ranks, stop } => {
+                *failed = Some(stop);
+                journey.tried.extend(ranks);
+            }
             Self::Retry { rank, with, stop } => {
                 *failed = Some(stop);
                 journey.failed_with(rank, with);
@@ -179,7 +187,13 @@ impl Next {
     }
 }
 
-fn goes_on(shard: &Shard, target: &Target<'_>, failed: Failed) -> Result<Next, Stop> {
+/// `is_pair`: the attempt was that of a pair of ranks.
+fn goes_on(
+    shard: &Shard,
+    target: &Target<'_>,
+    failed: Failed,
+    is_pair: bool,
+) -> Result<Next, Stop> {
     let Target { fleet, model, journey, .. } = *target;
     let (rank, error) = (failed.rank, failed.error);
     if failed.answer.is_some() {
@@ -188,7 +202,15 @@ fn goes_on(shard: &Shard, target: &Target<'_>, failed: Failed) -> Result<Next, S
     if error == RelayError::EngineBusy && journey.refused_count < REFUSALS_MAX {
         return Ok(Next::Refused);
     }
-    if may_retry(shard, error, journey.failed_count) {
+    if error.is_unsent() && shard.now() < journey.gives_up_at(shard.config.timeouts.first_byte) {
+        shard.counters.add(Count::Retries, 1);
+        let ranks = reached_like(fleet, rank);
+        return Ok(Next::Unsent {
+            ranks,
+            stop: pressure::failed(shard, fleet, model.pool, failed),
+        });
+    }
+    if may_retry(shard, error, is_pair, journey.failed_count) {
         let with = failed.with;
         return Ok(Next::Retry {
             rank,
@@ -234,11 +256,23 @@ fn scan_body(
     Ok(())
 }
 
+/// The rank and all others at its address.
+fn reached_like(fleet: &FleetSnapshot, rank: RankIndex) -> Vec<RankIndex> {
+    let Some(address) = fleet.ranks.get(rank.index()).map(|rank| rank.address) else {
+        return vec![rank];
+    };
+    let ranks = fleet.ranks.iter().enumerate().filter(|(_, rank)| rank.address == address);
+    ranks.filter_map(|(index, _)| RankIndex::try_from_index(index)).collect()
+}
+
 /// Another worker may be asked if nothing reached the client, attempts are left, and the retry budget allows it. An engine
-/// that is full has not failed: that is not what the budget is for.
-fn may_retry(shard: &Shard, error: RelayError, retries: u32) -> bool {
+/// that is full has not failed: that is not what the budget is for. What a worker may have read goes to another one only if
+/// that is configured; the legs of a pair make no answer of their own.
+fn may_retry(shard: &Shard, error: RelayError, is_pair: bool, retries: u32) -> bool {
     let attempts = retries.saturating_add(1);
+    let may_send = error == RelayError::EngineBusy || is_pair || shard.config.retry.after_send;
     let may = error.may_retry()
+        && may_send
         && attempts < shard.config.retry.attempts_max
         && (error == RelayError::EngineBusy || shard.retry.borrow_mut().withdraw());
     if may {

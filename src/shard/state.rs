@@ -3,7 +3,7 @@
 use super::signal::Signal;
 use crate::account::{Count, ShardCounters, Stage, StageHistograms};
 use crate::admit::{DrainRates, InFlight};
-use crate::base::limits::{LOAD_RING_MAX, RANKS_MAX, ROUTED_OWN_MAX};
+use crate::base::limits::{LOAD_RING_MAX, RANKS_MAX, ROUTED_OWN_MAX, STALE_CONNECTION_TIME_MAX};
 use crate::base::{Clock, ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use crate::config::Config;
 use crate::dispatch::RetryBudget;
@@ -14,7 +14,7 @@ use crate::ingress::BufferPool;
 use crate::mailbox::{MeshMessage, PrefillEnded, RoutedPrompt, Ticket};
 use crate::parse::WishRules;
 use crate::queue::{Desk, Home, Outbox};
-use crate::relay::{CachedTokens, UpstreamPool};
+use crate::relay::{CachedTokens, RelayError, UpstreamPool};
 use crate::ring::{Bell, Consumer, MeshSender};
 use crate::select::{BYTES_PER_TOKEN_DEFAULT, Candidates, Matched, RoundRobin};
 use crate::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports};
@@ -149,6 +149,12 @@ impl Shard {
         let now = self.now();
         self.histograms.borrow_mut().record(stage, now.since(start));
         now
+    }
+
+    /// Had the pooled connection been closed before the request was written to it at `sent_at`?
+    pub(super) fn was_stale(&self, error: RelayError, sent_at: NanosSinceStart) -> bool {
+        let until = sent_at.plus(STALE_CONNECTION_TIME_MAX);
+        error.may_be_stale() && self.now() < until
     }
 
     /// A worker failed under a request: its idle connections are dropped, here and on the other shards.

@@ -41,6 +41,7 @@ mod relay_bytes;
 mod reload;
 mod replicas;
 mod rig;
+mod retries;
 mod roles;
 mod side_doors;
 mod starvation;

@@ -44,18 +44,6 @@ fn with_no_other_worker_the_answer_is_a_502_that_says_so() {
 }
 
 #[test]
-fn a_worker_that_dies_before_the_head_is_retried() {
-    let bad = Worker::start(|_, _| false);
-    let good = Worker::json("{}");
-    let router = router(config(&[&bad, &good]));
-    let mut client = Client::connect(router.listen);
-    for _ in 0..4 {
-        client.send(&post("/v1/completions", ASK));
-        assert_eq!(client.reply().status, 200);
-    }
-}
-
-#[test]
 fn a_pooled_connection_that_died_is_replaced_unseen() {
     // Answers once per connection, then closes without saying so, like a server whose idle time is over.
     let answers = AtomicUsize::new(0);

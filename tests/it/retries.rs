@@ -1,0 +1,151 @@
+//! F7: what is sent to a second worker. Refused connections cost nothing. A request that a worker may have read
+//! reaches no second one.
+
+use crate::rig::pairs::{ask, pair_config, ready};
+use crate::rig::stub::{Stub, answer};
+use crate::rig::stub_pages::Pages;
+use crate::rig::{ASK, Client, Worker, config, metric, post, router};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+
+/// An address that nobody listens on.
+fn nowhere() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn dead() -> Worker {
+    let mut worker = Worker::json("{}");
+    worker.address = nowhere();
+    worker
+}
+
+/// Answers all prompts but `DIE`, at which it closes.
+fn mortal() -> Worker {
+    Worker::start(|seen, stream| {
+        let lives = !String::from_utf8_lossy(&seen.body).contains("DIE");
+        lives && stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").is_ok()
+    })
+}
+
+const DIE: &[u8] = br#"{"model":"m","prompt":"DIE"}"#;
+
+fn status(client: &mut Client, body: &[u8]) -> u16 {
+    client.send(&post("/v1/completions", body));
+    client.reply().status
+}
+
+fn came(worker: &Worker) -> usize {
+    worker.seen.try_iter().count()
+}
+
+/// S9: 7 of 640 requests were a 502 beside a healthy engine.
+#[test]
+fn refused_connections_are_no_attempts() {
+    let (bad, good) = ([dead(), dead(), dead(), dead()], Worker::json("{}"));
+    let mut config = config(&[&bad[0], &bad[1], &bad[2], &bad[3], &good]);
+    (config.retry.attempts_max, config.retry.budget_percent) = (1, 0);
+    let router = router(config);
+    let mut client = Client::connect(router.listen);
+    for _ in 0..40 {
+        assert_eq!(status(&mut client, ASK), 200);
+    }
+}
+
+#[test]
+fn an_address_that_refuses_is_left_out_with_all_its_ranks() {
+    let (bad, good) = (dead(), Worker::json("{}"));
+    let mut config = config(&[&bad, &good]);
+    config.workers[0].ranks = Some(8);
+    (config.retry.attempts_max, config.retry.budget_percent) = (1, 0);
+    let router = router(config);
+    for _ in 0..9 {
+        let before = metric(&router, "forebay_upstream_connects_total");
+        assert_eq!(status(&mut Client::connect(router.listen), ASK), 200);
+        assert!(metric(&router, "forebay_upstream_connects_total") - before <= 2.0);
+    }
+}
+
+#[test]
+fn refused_legs_are_no_attempts() {
+    for (side, engine) in [(0, Pages::vllm as fn() -> Pages), (1, Pages::vllm)] {
+        let stubs: Vec<Stub> = (0..6).map(|_| Stub::start(engine())).collect();
+        let role = |index| ["role = \"prefill\"", "role = \"decode\""][index % 2];
+        let workers: Vec<_> =
+            stubs.iter().enumerate().map(|(index, stub)| (stub, role(index))).collect();
+        let mut config = pair_config(&workers, "");
+        (config.retry.attempts_max, config.retry.budget_percent) = (1, 0);
+        let router = ready(config, &workers);
+        for (index, stub) in stubs.iter().enumerate() {
+            stub.always(answer(br#"{"kv_transfer_params":{"do_remote_prefill":true}}"#));
+            if index % 2 == side && index < 4 {
+                stub.vanish();
+            }
+        }
+        for _ in 0..6 {
+            let reply = ask(&router, "/v1/completions", r#"{"model":"m","prompt":"hi"}"#).reply();
+            assert_eq!(reply.status, 200, "side {side}: {}", reply.text());
+        }
+    }
+}
+
+/// S9: one POST arrived 4 times at 2 workers.
+#[test]
+fn what_a_worker_has_read_reaches_no_other() {
+    let workers = [mortal(), mortal(), mortal()];
+    let router = router(config(&[&workers[0], &workers[1], &workers[2]]));
+    let mut client = Client::connect(router.listen);
+    assert_eq!(status(&mut client, DIE), 502, "on a fresh connection");
+    assert_eq!(workers.iter().map(came).collect::<Vec<_>>(), [1, 0, 0]);
+    for _ in 0..6 {
+        assert_eq!(status(&mut client, ASK), 200);
+    }
+    workers.iter().map(came).for_each(drop);
+    assert_eq!(status(&mut client, DIE), 502, "on a pooled connection");
+    let mut counts: Vec<_> = workers.iter().map(came).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [0, 0, 2], "the second time on a fresh connection to the same worker");
+}
+
+#[test]
+fn a_key_sends_it_to_another_all_the_same() {
+    let (bad, good) = (Worker::start(|_, _| false), Worker::json("{}"));
+    let mut config = config(&[&bad, &good]);
+    config.retry.after_send = true;
+    let router = router(config);
+    let mut client = Client::connect(router.listen);
+    for _ in 0..4 {
+        assert_eq!(status(&mut client, ASK), 200);
+    }
+    assert!(came(&bad) > 0);
+}
+
+/// The worker read the request and died of it. That its port refuses afterwards does not make the request unsent.
+#[test]
+fn a_request_that_ends_its_worker_is_not_sent_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut bad, good) = (Worker::json("{}"), Worker::json("{}"));
+    bad.address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for _ in 0..2 {
+            let mut input = Vec::new();
+            while !input.ends_with(b"}") {
+                let mut buffer = [0; 4_096];
+                let count = std::io::Read::read(&mut stream, &mut buffer).unwrap();
+                input.extend_from_slice(&buffer[..count]);
+            }
+            if input.windows(3).all(|part| part != b"DIE") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap();
+            }
+        }
+        drop(listener);
+    });
+    let router = router(config(&[&bad, &good]));
+    let mut client = Client::connect(router.listen);
+    for body in [ASK, ASK] {
+        assert_eq!(status(&mut client, body), 200);
+    }
+    assert_eq!(came(&good), 1);
+    assert_eq!(status(&mut client, DIE), 502);
+    assert_eq!(came(&good), 0);
+}
