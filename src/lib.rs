@@ -16,6 +16,7 @@
 
 // Things.
 pub mod base;
+pub mod log;
 pub mod framing;
 pub mod ring;
 pub mod config;

@@ -103,6 +103,13 @@ pub const REPLICAS_MAX: usize = 32;
 /// the next full report, a second later, makes up for it.
 pub const REPLICA_MESSAGES_MAX: usize = 1_024;
 
+/// Lines of the log that wait to be written. Full: the line is dropped and counted.
+pub const LOG_LINES_MAX: usize = 8_192;
+/// The same in bytes.
+pub const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Longest wait for the last lines of the log at the end of the process.
+pub const LOG_FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// What a snapshot told of a rank and the engine has not confirmed so long after the start is forgotten, or was never claimed.
 pub const RESTORE_TIME_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for the last snapshot of a process that ends.

@@ -81,9 +81,10 @@ enum WireArg {
 }
 
 pub(super) fn run(args: EngineArgs) -> ExitCode {
-    if let Err(reason) = logging::start(&LogConfig::default()) {
-        return failed(reason);
-    }
+    let _logging = match logging::start(&LogConfig::default()) {
+        Ok(logging) => logging,
+        Err(reason) => return failed(reason),
+    };
     let config = args.config();
     let model = config.model_name().to_owned();
     let ready = |address| tracing::info!(%address, model, "engine listens");

@@ -1,22 +1,59 @@
 //! Structured events on standard error: text for people, or one JSON object per line.
 
 use crate::config::LogConfig;
+use crate::log::LogQueue;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
 
+/// Writes the last lines when it is dropped.
+#[must_use]
+#[derive(Debug)]
+pub(super) struct Logging(LogQueue);
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.0.flush_all();
+    }
+}
+
 /// Starts logging. Once per process; a second call changes nothing.
-pub(super) fn start(log: &LogConfig) -> Result<(), String> {
+pub(super) fn start(log: &LogConfig) -> Result<Logging, String> {
     // The NATS client has words of its own for what is said once here; a level for `async_nats` brings them back.
     let filter = EnvFilter::try_new(format!("async_nats=error,{}", log.level))
         .map_err(|error| format!("`log.level` {:?}: {error}; write for example info", log.level))?;
+    let queue = LogQueue::start(io::stderr())
+        .map_err(|error| format!("cannot start the thread that writes the log: {error}"))?;
+    let to_queue = queue.clone();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(move || to_queue.clone())
+        // They would go to standard error by a macro that panics where it is broken.
+        .log_internal_errors(false)
         .with_target(false)
         .with_ansi(io::stderr().is_terminal());
     let started =
         if log.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
     // Only a test that runs two commands in one process comes here twice.
-    drop(started);
-    Ok(())
+    if started.is_ok() && !cfg!(test) {
+        log_panics();
+    }
+    Ok(Logging(queue))
+}
+
+/// The standard hook writes to standard error by itself: a thread that panics would wait for who reads it.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let backtrace = Backtrace::capture();
+        let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
+        tracing::error!(
+            thread = thread.name().unwrap_or_default(),
+            place,
+            backtrace = backtrace.map(tracing::field::display),
+            "panic (this is a bug): {}",
+            panic.payload_as_str().unwrap_or_default()
+        );
+    }));
 }

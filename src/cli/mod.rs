@@ -15,6 +15,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
+use crate::base::limits::LOG_FLUSH_TIME_MAX;
 use clap::{Parser, Subcommand};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -90,9 +91,17 @@ async fn signalled() {
     }
 }
 
-/// Says on standard error why nothing happened.
+/// Says on standard error why nothing happened. Who does not read that must not keep the process from ending.
 fn failed(reason: impl Display) -> ExitCode {
-    // Nobody is left to tell if standard error is closed.
-    let _ = writeln!(io::stderr(), "forebay: {reason}");
+    let text = format!("forebay: {reason}\n");
+    let (done, written) = std::sync::mpsc::sync_channel(1);
+    let writing = std::thread::Builder::new().spawn(move || {
+        // Nobody is left to tell if standard error is closed.
+        let _ = io::stderr().write_all(text.as_bytes());
+        let _ = done.send(());
+    });
+    if writing.is_ok() {
+        let _ = written.recv_timeout(LOG_FLUSH_TIME_MAX);
+    }
     ExitCode::FAILURE
 }

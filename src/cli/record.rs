@@ -47,7 +47,7 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
         Ok(RecordSource { endpoint, topic: args.topic.clone() })
     };
     let sources: Vec<RecordSource> = args.from.iter().map(source).collect::<Result<_, String>>()?;
-    logging::start(&LogConfig::default())?;
+    let _logging = logging::start(&LogConfig::default())?;
     let stop = async {
         match args.seconds {
             Some(seconds) => tokio::select! {

@@ -73,7 +73,7 @@ pub(super) fn replayed(args: &ReplayArgs, out: &mut impl Write) -> Result<(), St
     said(describe(&args.file, &summary, out))?;
     match &args.publish {
         Some(base) => {
-            logging::start(&LogConfig::default())?;
+            let _logging = logging::start(&LogConfig::default())?;
             let base = Endpoint::parse(base, "127.0.0.1").map_err(|error| error.to_string())?;
             let published = run_local(publish(args, &base, &summary))??;
             let Published { sent, unheard } = published;

@@ -98,14 +98,14 @@ pub(super) fn run(args: &ServeArgs) -> ExitCode {
 /// The effective configuration, or why there is none; findings go to standard error.
 fn configure(source: &ConfigSource) -> Result<Config, String> {
     let loaded = source.load()?;
-    findings::write(&loaded.findings, &mut io::stderr().lock())
-        .map_err(|error| format!("cannot write to standard error: {error}"))?;
+    // A warning that nobody reads keeps no router from starting.
+    let _ = findings::write(&loaded.findings, &mut io::stderr().lock());
     let summary = findings::summary(&loaded.findings);
     loaded.usable().map_err(|_| format!("not started: {summary} in the configuration"))
 }
 
 fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
-    logging::start(&config.log)?;
+    let _logging = logging::start(&config.log)?;
     let reloader = Reloader::new(source, config.clone());
     let cores: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();

@@ -20,6 +20,7 @@ use crate::admit::DrainRates;
 use crate::base::limits::MODELS_MAX;
 use crate::base::{NanosSinceStart, RankIndex, broken_invariant_count};
 use crate::index::IndexReader;
+use crate::log::dropped_lines_count;
 use crate::parse::{Endpoint, Reason};
 use crate::worker::{FleetSnapshot, LoadBoard, WorkerState};
 use std::sync::Arc;
@@ -105,6 +106,8 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     if let Some(saving) = sources.saving {
         snapshots(saving, sources, &mut text);
     }
+    let help = "Lines of the log that were dropped: standard error was full, slow or closed.";
+    text.counter("log_dropped_total", help).sample(&[], dropped_lines_count());
     let help = "Anything but 0 is a bug: please report.";
     text.counter("broken_invariants_total", help).sample(&[], broken_invariant_count());
     text.finish()

@@ -1,4 +1,5 @@
-//! One log record per request, only where `log.requests` asks for it: it costs the shard a write to standard error.
+//! One log record per request, only where `log.requests` asks for it: the shard formats it
+//! and hands it to the thread that writes the log.
 
 use super::connection::{After, Slot};
 use super::refuse::{CLIENT_GONE, Labels};

@@ -24,6 +24,7 @@ mod feed_start;
 mod http_rules;
 mod kv_routing;
 mod load_reports;
+mod logging;
 mod overload;
 mod pair_blame;
 mod pair_faults;

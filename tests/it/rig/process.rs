@@ -3,11 +3,12 @@
 use super::{port_for_later, until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// It ends with the value.
 pub(crate) struct RouterProcess {
     child: Child,
+    pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     folder: tempfile::TempDir,
 }
@@ -15,27 +16,52 @@ pub(crate) struct RouterProcess {
 impl RouterProcess {
     /// Follows one rank.
     pub(crate) fn start(live: &SocketAddr, replay: Option<&SocketAddr>) -> Self {
-        let [listen, admin] = [0, 1].map(|_| port_for_later());
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("forebay.toml");
         let replay = replay.map(|place| format!("replay = [\"tcp://{place}\"]\n"));
         let replay = replay.unwrap_or_default();
-        let text = format!(
-            "listen = \"{listen}\"\nadmin = \"{admin}\"\npolicy = \"kv\"\nmodel_dir = \"tests/data/tokenizer\"\n\
+        Self::configured(&format!(
+            "policy = \"kv\"\nmodel_dir = \"tests/data/tokenizer\"\n\
              [health]\nenabled = false\n[[worker]]\nurl = \"http://127.0.0.1:1\"\nmodels = [\"m\"]\n\
              kv_events = [\"tcp://{live}\"]\n{replay}",
-        );
+        ))
+    }
+
+    /// With this configuration beside its addresses.
+    pub(crate) fn configured(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        Self::spawn(text, log.into(), folder)
+    }
+
+    /// The same, with another standard error.
+    pub(crate) fn with_stderr(text: &str, stderr: impl Into<Stdio>) -> Self {
+        Self::spawn(text, stderr.into(), tempfile::tempdir().unwrap())
+    }
+
+    fn spawn(text: &str, stderr: Stdio, folder: tempfile::TempDir) -> Self {
+        let [listen, admin] = [0, 1].map(|_| port_for_later());
+        let file = folder.path().join("forebay.toml");
+        let text = format!("listen = \"{listen}\"\nadmin = \"{admin}\"\n{text}");
         std::fs::write(&file, text).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_forebay"))
             .args(["serve", "--config"])
             .arg(&file)
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(folder.path().join("log")).unwrap())
+            .stderr(stderr)
             .spawn()
             .unwrap();
-        let router = Self { child, admin, folder };
+        let router = Self { child, listen, admin, folder };
         until("the router answers", || TcpStream::connect(admin).is_ok());
         router
+    }
+
+    /// How it ends.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the process ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
     }
 
     /// Changes its configuration file, which it does not notice by itself.
@@ -59,7 +85,8 @@ impl RouterProcess {
 
 impl Drop for RouterProcess {
     fn drop(&mut self) {
-        self.child.kill().unwrap();
+        // It may have ended.
+        let _ = self.child.kill();
         self.child.wait().unwrap();
     }
 }

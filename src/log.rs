@@ -1,0 +1,248 @@
+//! Lines of the log on their way to standard error: a bounded queue and one thread that writes.
+//!
+//! Any thread hands lines in; none ever waits, locks or fails for it. A line that finds the queue full, and one that
+//! standard error does not take, is dropped and counted. Limits: [`LOG_LINES_MAX`], [`LOG_BYTES_MAX`].
+
+use crate::base::Clock;
+use crate::base::limits::{LOG_BYTES_MAX, LOG_FLUSH_TIME_MAX, LOG_LINES_MAX};
+use std::io::{self, ErrorKind, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// Lines are written together up to this size.
+const BATCH_BYTES: usize = 64 * 1024;
+/// Before another try where standard error is non-blocking and full.
+const FULL_PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks at whether all is written.
+const FLUSH_PAUSE: Duration = Duration::from_millis(2);
+
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Lines dropped since start; exported as `forebay_log_dropped_total`.
+#[must_use]
+pub fn dropped_lines_count() -> u64 {
+    // ordering: statistic; pairs with nothing.
+    DROPPED.load(Ordering::Relaxed)
+}
+
+fn count_dropped(lines: usize) {
+    // ordering: statistic; pairs with nothing.
+    DROPPED.fetch_add(lines as u64, Ordering::Relaxed);
+}
+
+/// Takes lines; each call of [`Write::write`] is one whole line, and never fails.
+#[derive(Clone, Debug)]
+pub struct LogQueue {
+    // The writer never sleeps in the channel, so that no sender ever finds somebody to wake there, which would lock.
+    lines: SyncSender<Vec<u8>>,
+    /// Bytes handed in and neither written nor lost yet.
+    pending_bytes: Arc<AtomicUsize>,
+    writer: Thread,
+}
+
+impl LogQueue {
+    /// Starts the thread that writes to `out`, which may block and fail as it likes.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (lines, handed_in) = sync_channel(LOG_LINES_MAX);
+        let pending_bytes = Arc::new(AtomicUsize::new(0));
+        let pending = Arc::clone(&pending_bytes);
+        let writer = Writer { out, is_torn: false, told: dropped_lines_count() };
+        let thread = thread::Builder::new().name("log".into());
+        let thread = thread.spawn(move || writer.run(&handed_in, &pending))?;
+        Ok(Self { lines, pending_bytes, writer: thread.thread().clone() })
+    }
+
+    fn hand_in(&self, line: &[u8]) {
+        // ordering: Relaxed; only a bound. Pairs with `fetch_sub` of the writer and of the way out below.
+        let pending = self.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
+        let has_room = pending.saturating_add(line.len()) <= LOG_BYTES_MAX;
+        if has_room && self.lines.try_send(line.to_vec()).is_ok() {
+            self.writer.unpark();
+        } else {
+            // ordering: as above.
+            self.pending_bytes.fetch_sub(line.len(), Ordering::Relaxed);
+            count_dropped(1);
+        }
+    }
+
+    /// Waits until all lines are written or lost, but no longer than [`LOG_FLUSH_TIME_MAX`].
+    pub fn flush_all(&self) {
+        let clock = Clock::start();
+        let deadline = clock.now().plus(LOG_FLUSH_TIME_MAX);
+        // ordering: Acquire; pairs with the Release of the writer: what it says is written has left the process.
+        while self.pending_bytes.load(Ordering::Acquire) > 0 && clock.now() < deadline {
+            thread::park_timeout(FLUSH_PAUSE);
+        }
+    }
+}
+
+impl Write for LogQueue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.hand_in(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The thread's side.
+struct Writer<W> {
+    out: W,
+    /// The last line that went out lacks its end.
+    is_torn: bool,
+    /// Dropped lines that the log speaks of.
+    told: u64,
+}
+
+impl<W: Write> Writer<W> {
+    fn run(mut self, lines: &Receiver<Vec<u8>>, pending_bytes: &AtomicUsize) {
+        let mut batch = Vec::new();
+        loop {
+            let mut taken_bytes = 0;
+            batch.clear();
+            if self.is_torn {
+                batch.push(b'\n');
+            }
+            let has_ended = loop {
+                match lines.try_recv() {
+                    Ok(line) => {
+                        taken_bytes += line.len();
+                        batch.extend_from_slice(&line);
+                    }
+                    Err(end) => break end == TryRecvError::Disconnected,
+                }
+                if batch.len() >= BATCH_BYTES {
+                    break false;
+                }
+            };
+            if taken_bytes > 0 {
+                self.write(&batch);
+                // ordering: Release; pairs with the Acquire of `flush_all`.
+                pending_bytes.fetch_sub(taken_bytes, Ordering::Release);
+            } else if has_ended {
+                return;
+            } else {
+                // Who hands in a line wakes this thread after it: a line that came meanwhile ends the wait at once.
+                thread::park();
+            }
+        }
+    }
+
+    fn write(&mut self, batch: &[u8]) {
+        let mut rest = batch;
+        while !rest.is_empty() {
+            match self.out.write(rest) {
+                Ok(0) => break,
+                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    thread::park_timeout(FULL_PAUSE);
+                }
+                Err(_) => break,
+            }
+        }
+        if rest.len() < batch.len() {
+            let written = batch.len() - rest.len();
+            self.is_torn = batch.get(written - 1) != Some(&b'\n');
+        }
+        count_dropped(memchr::memchr_iter(b'\n', rest).count());
+        let dropped = dropped_lines_count();
+        if rest.is_empty() && dropped > self.told {
+            let lines = dropped - self.told;
+            self.told = dropped;
+            tracing::warn!(
+                lines,
+                "lines of the log were dropped: standard error did not take them in time"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::NanosSinceStart;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Fails or blocks by what it is told, a call at a time.
+    struct Script {
+        steps: Receiver<io::Result<usize>>,
+        seen: Sender<Vec<u8>>,
+    }
+
+    impl Write for Script {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = self.steps.recv().unwrap_or(Ok(usize::MAX))?.min(bytes.len());
+            let _ = self.seen.send(bytes[..taken].to_vec());
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn scripted() -> (LogQueue, Sender<io::Result<usize>>, Receiver<Vec<u8>>) {
+        let (step, steps) = channel();
+        let (seen, written) = channel();
+        (LogQueue::start(Script { steps, seen }).unwrap(), step, written)
+    }
+
+    /// The count is the process's: tests of this file look at it, so they run one after the other.
+    #[test]
+    fn a_line_is_written_or_counted_and_nobody_waits() {
+        let (mut log, step, written) = scripted();
+        log.write_all(b"one\n").unwrap();
+        step.send(Ok(2)).unwrap();
+        step.send(Err(ErrorKind::Interrupted.into())).unwrap();
+        step.send(Err(ErrorKind::WouldBlock.into())).unwrap();
+        step.send(Ok(9)).unwrap();
+        assert_eq!(
+            (written.recv().unwrap(), written.recv().unwrap()),
+            (b"on".into(), b"e\n".into())
+        );
+        log.flush_all();
+
+        let before = dropped_lines_count();
+        log.write_all(b"torn\n").unwrap();
+        step.send(Ok(2)).unwrap();
+        step.send(Err(ErrorKind::BrokenPipe.into())).unwrap();
+        assert_eq!(written.recv().unwrap(), b"to");
+        log.flush_all();
+        assert_eq!(dropped_lines_count() - before, 1);
+        log.write_all(b"next\n").unwrap();
+        step.send(Ok(9)).unwrap();
+        assert_eq!(written.recv().unwrap(), b"\nnext\n");
+        log.flush_all();
+
+        // Nothing is taken from here on: the queue fills to its bound in lines, and then in bytes.
+        let before = dropped_lines_count();
+        for _ in 0..LOG_LINES_MAX + BATCH_BYTES + 7 {
+            log.write_all(b"\n").unwrap();
+        }
+        let dropped = dropped_lines_count() - before;
+        assert!((7..=BATCH_BYTES as u64 + 7).contains(&dropped), "{dropped}");
+        drop(step);
+        log.flush_all();
+        let (mut log, step, _written) = scripted();
+        let before = dropped_lines_count();
+        let line = vec![b'x'; LOG_BYTES_MAX / 4];
+        for _ in 0..9 {
+            log.write_all(&line).unwrap();
+        }
+        assert_eq!(dropped_lines_count() - before, 5);
+        let clock = Clock::start();
+        log.flush_all();
+        let waited = Duration::from_nanos(clock.now().since(NanosSinceStart(0)));
+        assert!(waited >= LOG_FLUSH_TIME_MAX);
+        drop(step);
+    }
+}

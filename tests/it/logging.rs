@@ -1,0 +1,83 @@
+//! Standard error that is closed, full or not read costs lines of the log and nothing else.
+
+use crate::rig::truth::{get, metric};
+use crate::rig::{Client, RouterProcess, Worker, post, until};
+use rustix::process::Signal;
+use std::fs::File;
+use std::io::{Write, pipe};
+use std::process::Stdio;
+
+/// A worker with health checks, and one record for each request.
+fn settings(worker: &Worker) -> String {
+    format!(
+        "cores = [0]\npolicy = \"round_robin\"\n[log]\nrequests = true\n\
+         [health]\ninterval = \"100ms\"\nunhealthy_after = 1\n\
+         [[worker]]\nurl = \"{}\"\nengine = \"openai\"\nmodels = [\"m\"]\n",
+        worker.url()
+    )
+}
+
+/// A worker whose health checks fail from the moment that `sick` is sent on.
+fn worker() -> (Worker, std::sync::mpsc::Sender<()>) {
+    let (sick, is_sick) = std::sync::mpsc::channel();
+    let is_sick = std::sync::Mutex::new((is_sick, false));
+    let worker = Worker::start(move |seen, stream| {
+        let mut state = is_sick.lock().unwrap();
+        state.1 |= state.0.try_recv().is_ok();
+        if state.1 && seen.head.starts_with("GET") {
+            return false;
+        }
+        let body = r#"{"data":[{"id":"m"}]}"#;
+        let reply = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(reply.as_bytes()).is_ok()
+    });
+    (worker, sick)
+}
+
+/// Serves, logs `requests` records into nothing, sees its worker die, and ends when it is told to.
+fn lives_without_stderr(
+    stderr: impl Into<Stdio>,
+    requests: usize,
+    broken: impl FnOnce(&RouterProcess),
+) {
+    let (worker, sick) = worker();
+    let mut router = RouterProcess::with_stderr(&settings(&worker), stderr);
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    broken(&router);
+    let mut client = Client::connect(router.listen);
+    let model = "m".repeat(1_000);
+    let ask = format!(r#"{{"model":"{model}","prompt":"hi"}}"#);
+    for _ in 0..requests {
+        client.send(&post("/v1/completions", ask.as_bytes()));
+        assert_eq!(client.reply().status, 404);
+    }
+    client.send(&post("/v1/completions", crate::rig::ASK));
+    assert_eq!(client.reply().status, 200);
+    until("lines are dropped", || metric(router.admin, "forebay_log_dropped_total") > 0.5);
+    assert_eq!(get(router.admin, "/readyz").status, 200);
+    sick.send(()).unwrap();
+    until("its worker is down", || get(router.admin, "/workers").text().contains("\"down\""));
+    router.signal(Signal::TERM);
+    assert_eq!(router.ended().code(), Some(0));
+}
+
+#[test]
+fn a_router_outlives_who_reads_its_log() {
+    let (reader, writer) = pipe().unwrap();
+    lives_without_stderr(writer, 10, |_| drop(reader));
+}
+
+#[test]
+fn a_router_outlives_the_disk_of_its_log() {
+    lives_without_stderr(File::options().write(true).open("/dev/full").unwrap(), 10, |_| {});
+}
+
+#[test]
+fn a_reader_of_the_log_that_stalls_stalls_nothing() {
+    let (reader, writer) = pipe().unwrap();
+    lives_without_stderr(writer, 5_000, |_| {});
+    drop(reader);
+}
