@@ -10,6 +10,7 @@
 
 mod body;
 mod chars;
+mod due;
 mod encode;
 mod error;
 mod fields;
@@ -21,6 +22,7 @@ mod request;
 mod response;
 
 pub use body::{BodyError, BodyLimits, ChunkedDecoder, Decoded};
+pub use due::HeadDue;
 pub use encode::{
     DownstreamHead, UpstreamHead, encode_chunk_header, encode_request, encode_response,
 };

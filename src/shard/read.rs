@@ -5,7 +5,9 @@ use super::outcome;
 use super::pressure;
 use super::state::Shard;
 use crate::admit::Admitted;
-use crate::http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, Progress, parse_request};
+use crate::http1::{
+    BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, HeadDue, Progress, parse_request,
+};
 use crate::ingress::{Conn, ReadEnd};
 use crate::parse::{Reason, Refusal};
 use std::future::{Future, poll_fn};
@@ -39,11 +41,14 @@ pub(super) async fn head(
     }
     conn.wait_at_most(timeouts.head);
     conn.expect_little(false);
+    let mut due = HeadDue::default();
     loop {
-        match parse_request(&conn.input, &shard.head_limits, &mut slot.head) {
-            Ok(Progress::Complete) => return Ok(()),
-            Ok(Progress::Partial) => {}
-            Err(error) => return Err(NoRequest::Refused(error.into())),
+        if due.is_due(&conn.input, &shard.head_limits) {
+            match parse_request(&conn.input, &shard.head_limits, &mut slot.head) {
+                Ok(Progress::Complete) => return Ok(()),
+                Ok(Progress::Partial) => {}
+                Err(error) => return Err(NoRequest::Refused(error.into())),
+            }
         }
         match conn.fill().await {
             Ok(()) => {}
