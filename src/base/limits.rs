@@ -50,6 +50,8 @@ pub const DISCARD_READS_MAX: usize = 256;
 pub const POOLED_BUFFERS_MAX: usize = 4_096;
 /// Idle upstream connections a shard keeps per address; further ones are closed.
 pub const UPSTREAM_IDLE_MAX: usize = 1_024;
+/// Interim heads (1xx) of one answer. Past it the exchange has failed: 502.
+pub const INTERIM_HEADS_MAX: usize = 8;
 /// A pooled connection that ends within this time of a request was closed while it was idle. The request is
 /// then written once more, on a fresh connection to the same worker. Later than this, the worker may have
 /// read the request.

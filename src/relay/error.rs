@@ -15,6 +15,8 @@ pub enum RelayError {
     ClosedInHead,
     /// The worker sent something that is not an HTTP/1.1 answer.
     HeadInvalid,
+    /// The worker sent interim answers (1xx) and no end of them.
+    InterimEndless,
     /// No answer came in time.
     FirstByteTimedOut,
     /// The connection ended after the head of an answer and before its body.
@@ -54,6 +56,7 @@ impl RelayError {
                 | Self::ClosedBeforeHead
                 | Self::ClosedInHead
                 | Self::HeadInvalid
+                | Self::InterimEndless
                 | Self::FirstByteTimedOut
                 | Self::ClosedBeforeBody
                 | Self::BodyInvalidAtOnce
@@ -110,6 +113,7 @@ impl RelayError {
             Self::ClosedBeforeHead => "the connection was closed before an answer came",
             Self::ClosedInHead => "the connection was closed in the middle of the answer's head",
             Self::HeadInvalid => "the answer was not valid HTTP/1.1",
+            Self::InterimEndless => "it sent interim answers without end",
             Self::FirstByteTimedOut => "no answer came in time",
             Self::ClosedBeforeBody => "the connection was closed after the answer's head",
             Self::BodyInvalidAtOnce => "the answer's chunked framing was broken",

@@ -1,8 +1,8 @@
 //! Sends a request and waits for the head of its answer, watching all the while whether anybody still wants it.
 
 use super::{RelayError, Upstream, Watch};
-use crate::base::limits::READ_BYTES;
-use crate::http1::{HeadLimits, Method, Progress, ResponseHead, parse_response};
+use crate::base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
+use crate::http1::{HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response};
 use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf};
 use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};
@@ -43,6 +43,7 @@ pub async fn send(
     let Upstream { reader, writer, input, .. } = upstream;
     let mut writing = pin!(write_pieces(writer, head, body));
     let mut sent = false;
+    let mut heads = Heads::default();
     poll_fn(|cx| {
         if !sent && let Poll::Ready(result) = writing.as_mut().poll(cx) {
             // A worker may refuse early and stop reading; its answer is on the way then, so go on reading.
@@ -56,7 +57,7 @@ pub async fn send(
                     } else {
                         input.extend_from_slice(&chunk);
                     }
-                    match final_head(input, method, limits, response) {
+                    match heads.last(input, method, limits, response) {
                         Ok(Progress::Complete) => return Poll::Ready(Ok(sent)),
                         Ok(Progress::Partial) => {}
                         Err(error) => return Poll::Ready(Err(error)),
@@ -77,26 +78,42 @@ pub async fn send(
     .await
 }
 
-/// Parses heads until a final one; interim ones (100, 103) end here, as the client asked us, not the worker.
-fn final_head(
-    input: &mut Vec<u8>,
-    method: &Method,
-    limits: &HeadLimits,
-    response: &mut ResponseHead,
-) -> Result<Progress, RelayError> {
-    loop {
-        match parse_response(input, method, limits, response) {
-            Err(_) => return Err(RelayError::HeadInvalid),
-            Ok(Progress::Partial) => return Ok(Progress::Partial),
-            // We never ask to switch protocols.
-            Ok(Progress::Complete) if response.status == 101 => {
-                return Err(RelayError::HeadInvalid);
-            }
-            Ok(Progress::Complete) if response.status >= 200 => return Ok(Progress::Complete),
-            Ok(Progress::Complete) => {
-                input.drain(..response.head_bytes.min(input.len()));
+/// How far the heads of one answer have come.
+#[derive(Default)]
+struct Heads {
+    due: HeadDue,
+    interim_count: usize,
+}
+
+impl Heads {
+    /// Parses heads until the final one. Interim ones (100, 103) end here: the router asked, not the client.
+    fn last(
+        &mut self,
+        input: &mut Vec<u8>,
+        method: &Method,
+        limits: &HeadLimits,
+        response: &mut ResponseHead,
+    ) -> Result<Progress, RelayError> {
+        while self.due.is_due(input, limits) {
+            match parse_response(input, method, limits, response) {
+                Err(_) => return Err(RelayError::HeadInvalid),
+                Ok(Progress::Partial) => return Ok(Progress::Partial),
+                // The router never asks to switch protocols.
+                Ok(Progress::Complete) if response.status == 101 => {
+                    return Err(RelayError::HeadInvalid);
+                }
+                Ok(Progress::Complete) if response.status >= 200 => return Ok(Progress::Complete),
+                Ok(Progress::Complete) if self.interim_count == INTERIM_HEADS_MAX => {
+                    return Err(RelayError::InterimEndless);
+                }
+                Ok(Progress::Complete) => {
+                    self.interim_count += 1;
+                    self.due = HeadDue::default();
+                    input.drain(..response.head_bytes.min(input.len()));
+                }
             }
         }
+        Ok(Progress::Partial)
     }
 }
 
