@@ -103,6 +103,7 @@ pub fn encode_response(
     for field in &head.fields {
         match field.kind {
             FieldKind::ContentLength | FieldKind::TransferEncoding | FieldKind::HopByHop => {}
+            _ if is_of_router(bytes_of(buffer, &field.name)) => {}
             _ => push_unless_replaced(field, buffer, downstream.extra, out),
         }
     }
@@ -124,6 +125,12 @@ pub fn encode_response(
         out,
     );
     finish(content_length, downstream.extra, out);
+}
+
+/// Only the router says such fields. In a worker's answer they would pass for its word.
+fn is_of_router(name: &[u8]) -> bool {
+    const START: &[u8] = b"x-forebay-";
+    name.get(..START.len()).is_some_and(|start| start.eq_ignore_ascii_case(START))
 }
 
 fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
@@ -282,6 +289,16 @@ mod tests {
         assert_eq!(
             passed_on(response, Method::Get, BodyFraming::Length(4), Version::Http10, true),
             "HTTP/1.1 200 OK\r\nX-B: 2\r\nconnection: keep-alive\r\nserver: f\r\ncontent-length: 4\r\n\r\n"
+        );
+    }
+
+    /// F10: a worker's field reached the client as the router's.
+    #[test]
+    fn a_worker_does_not_speak_for_the_router() {
+        let response = b"HTTP/1.1 200 OK\r\nX-Forebay-Reason: a\r\nx-forebay-worker: b\r\nX-FOREBAY-: c\r\nX-Forebay: d\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(
+            passed_on(response, Method::Get, BodyFraming::Length(0), Version::Http11, true),
+            "HTTP/1.1 200 OK\r\nX-Forebay: d\r\nserver: f\r\ncontent-length: 0\r\n\r\n"
         );
     }
 
