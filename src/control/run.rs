@@ -18,7 +18,7 @@ use super::{ControlError, ControlSetup, roles, scrape, windows, workers};
 use crate::account::{ShardPhase, StageHistograms};
 use crate::admit::DrainRates;
 use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
-use crate::config::{Config, Reloader};
+use crate::config::{Config, Reloader, TimeoutsConfig};
 use crate::index::IndexReader;
 use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport};
 use std::collections::HashSet;
@@ -83,6 +83,16 @@ struct Parts {
     reloader: Option<Reloader>,
 }
 
+/// Asks workers about themselves. Follows no redirects: a worker could make the router ask any server.
+fn prober(timeouts: &TimeoutsConfig) -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .pool_idle_timeout(timeouts.upstream_idle)
+        .connect_timeout(timeouts.connect)
+        .build()
+}
+
 #[derive(Clone, Copy)]
 struct Drain {
     deadline: NanosSinceStart,
@@ -97,12 +107,7 @@ impl Control {
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let listener = tokio::net::TcpListener::from_std(admin)?;
         tokio::task::spawn_local(admin::serve(listener, questions));
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .pool_idle_timeout(config.timeouts.upstream_idle)
-            .connect_timeout(config.timeouts.connect)
-            .build()
-            .map_err(ControlError::Client)?;
+        let client = prober(&config.timeouts).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
         for probe in Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices) {
             tokio::task::spawn_local(probe.run());

@@ -50,3 +50,4 @@ mod tiers_and_adapters;
 mod waiting;
 mod warm_restart;
 mod worker_fails;
+mod worker_lies;
