@@ -8,15 +8,16 @@ use super::head::{Field, FieldKind, Version, bytes_of};
 const CONNECTION_OPTIONS_MAX: usize = 64;
 
 /// Fields that send an SGLang engine to another host or rank, like the members that `parse::scan` refuses in bodies, or that
-/// change the name by which it is told to stop, which is the body's (0.5.23, `entrypoints/request_headers.py`). Only the
-/// router may say this: what clients send of it goes no further.
-const FLEET_FIELDS: [&str; 6] = [
+/// change the name by which it is told to stop, which is the body's (0.5.23, `entrypoints/request_headers.py`), or the
+/// priority. Only the router may say this: what clients send of it goes no further.
+const FLEET_FIELDS: [&str; 7] = [
     "x-override-rid",
     "x-override-bootstrap-host",
     "x-override-bootstrap-port",
     "x-override-bootstrap-room",
     "x-override-routed-dp-rank",
     "x-override-disagg-prefill-dp-rank",
+    "x-override-priority",
 ];
 
 /// What a field of that name is to the proxy, `Connection` itself aside.
@@ -35,6 +36,7 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
         13 if is("authorization") => FieldKind::Authorization,
         14 if is("content-length") => FieldKind::ContentLength,
         14 if is("http2-settings") || is("content_length") => FieldKind::HopByHop,
+        15 if is("x-vllm-priority") => FieldKind::VllmPriority,
         17 if is("transfer-encoding") => FieldKind::TransferEncoding,
         17 if is("transfer_encoding") => FieldKind::HopByHop,
         18 if is("x-forebay-priority") => FieldKind::Priority,

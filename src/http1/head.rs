@@ -129,6 +129,8 @@ pub enum FieldKind {
     DpRank,
     /// `x-forebay-priority`
     Priority,
+    /// `x-vllm-priority`
+    VllmPriority,
     /// `x-forebay-timeout-ms`
     TimeoutMs,
     /// `x-stainless-read-timeout`

@@ -8,6 +8,7 @@
 mod json;
 mod messages;
 mod pin;
+mod priority;
 mod prompt;
 mod reason;
 mod refuse;

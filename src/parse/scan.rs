@@ -5,6 +5,7 @@
 
 use super::json::{Cursor, ScanError, Text};
 use super::messages::{MessageList, message_list, message_span};
+use super::priority;
 use super::prompt::prompt;
 use super::request::{ApiRequest, Endpoint, PromptSource};
 use super::transfer;
@@ -187,7 +188,7 @@ impl Found {
             ("extra_key", _) => self.extra_key = optional(cursor)?,
             ("lora_path", _) => self.lora_path = optional(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
-            ("priority", _) => request.priority = whole(cursor)?,
+            ("priority", _) => request.priority = priority::of_body(cursor)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
             ("add_special_tokens", _) => request.add_special_tokens = switch(cursor)?,
             ("max_tokens", _) => self.max_tokens = count(cursor)?,
@@ -445,17 +446,6 @@ fn count(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
     }
     let digits = cursor.number()?;
     Ok(digits.map(|digits| cursor.slice(&digits).parse().unwrap_or(u32::MAX)))
-}
-
-/// A whole number that fits, with or without a sign.
-fn whole(cursor: &mut Cursor<'_>) -> Result<Option<i64>, ScanError> {
-    if !matches!(cursor.peek(), Some(b'-' | b'0'..=b'9')) {
-        cursor.skip_value(1)?;
-        return Ok(None);
-    }
-    let start = cursor.at();
-    cursor.number()?;
-    Ok(cursor.slice(&(start..cursor.at())).parse().ok())
 }
 
 /// `max_new_tokens` of `/generate`'s sampling parameters.

@@ -4,15 +4,19 @@
 //! | what | from | meaning |
 //! |---|---|---|
 //! | class | `x-forebay-priority: 0` to `3` | that class, 0 is served first |
-//! | | else `"priority"` of the body | as vLLM reads it: 0 is the usual class, each less one class better, each more one worse |
+//! | | else vLLM's priority: `X-Vllm-Priority`, else `"priority"` of the body | 0 is the usual class, each less one class better, each more one worse |
 //! | deadline | `x-forebay-timeout-ms` | longest wait for the first byte |
 //! | | else `x-stainless-read-timeout`, else `x-stainless-timeout` | the same in seconds, as the SDKs of OpenAI and Anthropic send them: their own read timeout, and Node's for the whole answer |
 //! | tenant | the field `queue.tenant_header` | if that key is set |
 //! | | else `Authorization: Bearer`, else `x-api-key` | the API key |
 //!
+//! Keys are not checked, so a key without a `[[tenant]]` is worth nothing: all such callers are one tenant, which gets no
+//! better class than the usual one. vLLM is told no better priority than the tenant's best class stands for.
+//!
 //! The first field of a name counts. What cannot be read counts as absent, as proxies are used to treat hints: a request is
 //! never refused for one. Tenants are known by a keyed hash; their keys are neither kept per request nor printed.
 
+use super::priority;
 use crate::config::{FlowConfig, QUEUE_CLASSES};
 use crate::http1::{Field, FieldKind, RequestHead, bytes_of};
 use std::sync::Arc;
@@ -31,12 +35,14 @@ const NUMBER_BYTES_MAX: usize = 20;
 pub struct Wishes {
     /// Class in the queue, below [`QUEUE_CLASSES`]; 0 is served first.
     pub class: u8,
-    /// Who asks: requests with the same number share one tenant's part. 0: nobody in particular.
+    /// Who asks: requests with the same number share one tenant's part. 0: nobody with a `[[tenant]]` of its own.
     pub tenant: u64,
     /// The tenant's part beside others, at least 1.
     pub weight: u32,
     /// Longest wait for the first byte, counted from when the request came.
     pub deadline: Option<Duration>,
+    /// The priority that vLLM has to be told, where the body does not say the same.
+    pub told_priority: Option<i64>,
 }
 
 /// One flow configuration, made ready to read wishes by.
@@ -59,6 +65,7 @@ struct Tenant {
 #[derive(Default)]
 struct Sent<'a> {
     priority: Option<&'a [u8]>,
+    vllm_priority: Option<&'a [u8]>,
     timeout_ms: Option<&'a [u8]>,
     read_timeout: Option<&'a [u8]>,
     timeout: Option<&'a [u8]>,
@@ -71,12 +78,16 @@ impl WishRules {
     /// `seed` is a secret of the process, the same in all shards: a tenant has the same number everywhere.
     #[must_use]
     pub fn new(flow: Arc<FlowConfig>, seed: u64) -> Self {
-        let mut others = Tenant { key: 0, class_best: 0, weight: 1 };
+        let mut others = Tenant { key: 0, class_best: flow.queue.class_default, weight: 1 };
         let mut tenants = Vec::with_capacity(flow.tenants.len());
         for tenant in &flow.tenants {
             let key = number_of(tenant.key.as_bytes(), seed);
             let known = Tenant { key, class_best: tenant.class_best, weight: tenant.weight.max(1) };
-            if tenant.key == ANY_TENANT { others = known } else { tenants.push(known) }
+            if tenant.key == ANY_TENANT {
+                others = Tenant { key: 0, ..known };
+            } else {
+                tenants.push(known);
+            }
         }
         Self { flow, seed, tenants, others }
     }
@@ -87,22 +98,33 @@ impl WishRules {
         Arc::ptr_eq(&self.flow, flow)
     }
 
-    /// Reads one request. `priority` is that of the body, if it has one.
+    /// Reads one request. `in_body` is the priority that its body asks for.
     #[must_use]
-    pub fn read(&self, head: &RequestHead, buffer: &[u8], priority: Option<i64>) -> Wishes {
+    pub fn read(&self, head: &RequestHead, buffer: &[u8], in_body: Option<i64>) -> Wishes {
         let sent = Sent::of(head, buffer, self.flow.queue.tenant_header.as_bytes());
-        let number = self.caller(&sent).map(|caller| number_of(caller, self.seed));
-        let known = self.tenants.iter().find(|tenant| Some(tenant.key) == number);
-        let tenant = known.unwrap_or(&self.others);
+        let tenant = self.tenant(&sent);
         let usual = self.flow.queue.class_default;
+        let in_body = in_body.unwrap_or(0);
+        let asked = sent.vllm_priority.and_then(priority::of_field).unwrap_or(in_body);
         let class = sent.priority.and_then(class);
-        let class = class.unwrap_or_else(|| class_of_priority(usual, priority.unwrap_or(0)));
+        let class = class.unwrap_or_else(|| class_of_priority(usual, asked));
+        let granted = asked.max(priority_best(usual, tenant.class_best));
         Wishes {
             class: class.max(tenant.class_best).min(QUEUE_CLASSES - 1),
-            tenant: number.unwrap_or(0),
+            tenant: tenant.key,
             weight: tenant.weight,
             deadline: sent.deadline(),
+            told_priority: (granted != in_body).then_some(granted),
         }
+    }
+
+    fn tenant(&self, sent: &Sent<'_>) -> Tenant {
+        if self.tenants.is_empty() {
+            return self.others;
+        }
+        let number = self.caller(sent).map(|caller| number_of(caller, self.seed));
+        let known = self.tenants.iter().find(|tenant| Some(tenant.key) == number);
+        known.copied().unwrap_or(self.others)
     }
 
     /// What tells the caller from others.
@@ -122,6 +144,7 @@ impl<'a> Sent<'a> {
         for field in &head.fields {
             let place = match field.kind {
                 FieldKind::Priority => &mut sent.priority,
+                FieldKind::VllmPriority => &mut sent.vllm_priority,
                 FieldKind::TimeoutMs => &mut sent.timeout_ms,
                 FieldKind::ReadTimeout => &mut sent.read_timeout,
                 FieldKind::Timeout => &mut sent.timeout,
@@ -171,6 +194,11 @@ fn class_of_priority(usual: u8, priority: i64) -> u8 {
     u8::try_from(class).unwrap_or(usual)
 }
 
+/// The earliest priority of a tenant with that best class. The first class has no bound: nobody is before it.
+fn priority_best(usual: u8, class_best: u8) -> i64 {
+    if class_best == 0 { i64::MIN } else { i64::from(class_best) - i64::from(usual) }
+}
+
 fn milliseconds(value: &[u8]) -> Option<Duration> {
     let digits = number(value, false)?;
     usable(Duration::from_millis(digits.parse().ok()?))
@@ -211,6 +239,11 @@ mod tests {
         flow(|_| {})
     }
 
+    /// All may have the first class.
+    fn free() -> WishRules {
+        flow(|flow| flow.tenants = vec![tenant("*", 0, 1)])
+    }
+
     fn read(rules: &WishRules, fields: &str, priority: Option<i64>) -> Wishes {
         let text = format!("POST /v1/completions HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut head = RequestHead::default();
@@ -226,12 +259,13 @@ mod tests {
     #[test]
     fn who_asks_for_nothing_gets_the_usual() {
         let wishes = read(&usual(), "", None);
-        assert_eq!(wishes, Wishes { class: 1, tenant: 0, weight: 1, deadline: None });
+        let usual = Wishes { class: 1, tenant: 0, weight: 1, deadline: None, told_priority: None };
+        assert_eq!(wishes, usual);
     }
 
     #[test]
     fn a_class_by_field_or_by_body() {
-        let class = |fields: &str, priority| read(&usual(), fields, priority).class;
+        let class = |fields: &str, priority| read(&free(), fields, priority).class;
         assert_eq!(class("x-forebay-priority: 0\r\n", None), 0);
         assert_eq!(class("X-Forebay-Priority: 3\r\n", Some(-5)), 3, "the field first");
         for (priority, wanted) in
@@ -243,6 +277,9 @@ mod tests {
             let field = format!("x-forebay-priority: {wrong}\r\n");
             assert_eq!((class(&field, None), class(&field, Some(-1))), (1, 0), "{wrong:?}");
         }
+        assert_eq!(class("X-Vllm-Priority: -1\r\n", Some(2)), 0, "as the engine does");
+        assert_eq!(class("X-Vllm-Priority: soon\r\n", Some(2)), 3);
+        assert_eq!(class("x-vllm-priority: -9\r\nx-forebay-priority: 2\r\n", None), 2);
         assert_eq!(class("x-forebay-priority: 2\r\nx-forebay-priority: 0\r\n", None), 2);
         assert_eq!(class("Connection: x-forebay-priority\r\nx-forebay-priority: 0\r\n", None), 1);
     }
@@ -270,20 +307,68 @@ mod tests {
 
     #[test]
     fn tenants_by_key_and_never_by_anything_else() {
-        let who = |fields: &str| read(&usual(), fields, None).tenant;
+        let known = || vec![tenant("one", 0, 1), tenant("two", 0, 1)];
+        let rules = flow(|flow| flow.tenants = known());
+        let who = |fields: &str| read(&rules, fields, None).tenant;
         let one = who("Authorization: Bearer one\r\n");
         assert_ne!(one, 0);
         assert_eq!(who("authorization: bearer  one\r\n"), one);
         assert_eq!(who("x-api-key: one\r\n"), one);
-        assert_ne!(who("x-api-key: two\r\n"), one);
+        assert!(![0, one].contains(&who("x-api-key: two\r\n")));
         assert_eq!(who("Authorization: Basic one\r\n"), 0);
         assert_eq!(who("Authorization: Bearer \r\n"), 0);
-        let other = WishRules::new(Arc::default(), 8);
-        assert_ne!(read(&other, "x-api-key: one\r\n", None).tenant, one, "the secret counts");
-        let by_team = flow(|flow| flow.queue.tenant_header = "X-Team".to_owned());
+        let by_team = flow(|flow| {
+            flow.queue.tenant_header = "X-Team".to_owned();
+            flow.tenants = known();
+        });
         let team = |fields: &str| read(&by_team, fields, None).tenant;
         assert_eq!(team("x-team: one\r\n"), one);
         assert_eq!(team("x-api-key: one\r\n"), 0);
+        let config = FlowConfig { tenants: known(), ..FlowConfig::default() };
+        let other = WishRules::new(Arc::new(config), 8);
+        assert_ne!(read(&other, "x-api-key: one\r\n", None).tenant, one, "the secret counts");
+    }
+
+    /// Review of the attack, S12: a key that anybody can make up bought a share and the first class.
+    #[test]
+    fn a_key_that_nobody_has_configured_is_worth_nothing() {
+        let wanted = Wishes { class: 1, tenant: 0, weight: 1, deadline: None, told_priority: None };
+        for key in ["", "x-api-key: a\r\n", "Authorization: Bearer b\r\n"] {
+            let fields = format!("{key}x-forebay-priority: 0\r\n");
+            assert_eq!(read(&usual(), &fields, None), wanted, "{key}");
+        }
+        let rules = flow(|flow| flow.tenants = vec![tenant("*", 2, 7), tenant("a", 0, 1)]);
+        let others = read(&rules, "x-api-key: b\r\n", None);
+        assert_eq!((others.class, others.tenant, others.weight), (2, 0, 7));
+        assert_eq!(read(&rules, "x-api-key: c\r\n", None), others);
+    }
+
+    #[test]
+    fn the_engine_is_told_no_better_priority_than_granted() {
+        let told =
+            |rules: &WishRules, fields: &str, in_body| read(rules, fields, in_body).told_priority;
+        let field = "X-Vllm-Priority: -5\r\n";
+        for (fields, in_body, wanted) in [
+            ("", None, None),
+            ("", Some(0), None),
+            ("", Some(7), None),
+            ("", Some(-5), Some(0)),
+            (field, None, None),
+            (field, Some(3), Some(0)),
+            ("X-Vllm-Priority: 4\r\n", None, Some(4)),
+            ("X-Vllm-Priority: 4\r\n", Some(4), None),
+            ("X-Vllm-Priority: +0_4\r\n", Some(-1), Some(4)),
+            ("X-Vllm-Priority: soon\r\n", Some(4), None),
+            ("Connection: x-vllm-priority\r\nX-Vllm-Priority: 4\r\n", None, None),
+        ] {
+            assert_eq!(told(&usual(), fields, in_body), wanted, "{fields:?} {in_body:?}");
+        }
+        // Who may have the first class may say anything.
+        assert_eq!(told(&free(), field, Some(-9)), Some(-5));
+        assert_eq!(told(&free(), "", Some(-9)), None);
+        // Who may not even have the usual one comes after it in the engine too.
+        let batch = flow(|flow| flow.tenants = vec![tenant("*", 3, 1)]);
+        assert_eq!((told(&batch, "", None), told(&batch, "", Some(9))), (Some(2), None));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_req
 use crate::ingress::Conn;
 use crate::parse::Endpoint;
 use crate::relay::{Answer, Outbound, RelayError, Upstream, gather, relay, send};
+use crate::worker::Dialect;
 
 /// Where the request goes.
 pub(super) struct Attempt {
@@ -210,6 +211,14 @@ fn encode(
     // The head that the client has promises a body as it is. A pair's answer is read before the client has any of it.
     let is_plain = paired.is_some() || slot.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
+    let told_priority = told_priority(slot, plan);
+    let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
+    // Each is compared with every field of the client's.
+    let (mut extra, mut extra_count) = ([("", &b""[..]); 3], 0);
+    for (place, field) in extra.iter_mut().zip([pin, plain, priority].into_iter().flatten()) {
+        *place = field;
+        extra_count += 1;
+    }
     let head = UpstreamHead {
         authority: &plan.authority,
         content_length: match slot.head.body {
@@ -221,11 +230,20 @@ fn encode(
             None => &slot.request_id,
         },
         authorization: plan.authorization.as_deref(),
-        extra: &[pin.unwrap_or_default(), plain.unwrap_or_default()],
+        extra: extra.get(..extra_count).unwrap_or_default(),
     };
     encode_request(&slot.head, &slot.message, &head, out);
     out.extend_from_slice(&start);
     whole.len().saturating_sub(rest.len())
+}
+
+/// The field that counts before the body's `priority` in vLLM 0.28 and newer.
+pub(super) const PRIORITY: &str = "x-vllm-priority";
+
+/// Its value, where the engine has to be told: other engines do not read it, and SGLang may take higher ones for better.
+pub(super) fn told_priority(slot: &Slot, plan: &SendPlan) -> Option<String> {
+    let told = slot.told_priority.filter(|_| plan.dialect != Dialect::Sglang);
+    told.map(|priority| priority.to_string())
 }
 
 /// What is accounted while the answer passes.

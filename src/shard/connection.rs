@@ -32,6 +32,8 @@ pub(super) struct Slot {
     pub(super) handoff: Option<Wanted>,
     /// Body of the decode leg, while a pair serves the request.
     pub(super) leg_body: Vec<u8>,
+    /// The priority that vLLM is told in place of the one in the body.
+    pub(super) told_priority: Option<i64>,
     /// What an engine that had no room asked for.
     pub(super) retry_after_s: Option<u64>,
     /// What its client has before there is an answer.

@@ -44,7 +44,7 @@ impl Journey {
     /// A refusal when it asks for a rank that there is not.
     pub(super) fn start(
         shard: &Shard,
-        slot: &Slot,
+        slot: &mut Slot,
         fleet: &FleetSnapshot,
         model: &Model,
         (head_at, read_at, drawn): (NanosSinceStart, NanosSinceStart, Drawn),
@@ -52,6 +52,7 @@ impl Journey {
         let pin = pin(slot, fleet, model)?;
         let Slot { head, message, request, .. } = slot;
         let wishes = shard.wish_rules.borrow().read(head, message, request.priority);
+        slot.told_priority = wishes.told_priority;
         let client_deadline = wishes.deadline.map(|deadline| head_at.plus(deadline));
         let configured = fleet.flow.queue.wait_max.map(|wait| read_at.plus(wait));
         let wait_until = match (configured, client_deadline) {

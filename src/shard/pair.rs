@@ -2,7 +2,7 @@
 //! then goes the way of any request, see `attempt`.
 
 use super::abort;
-use super::attempt::has_no_room;
+use super::attempt::{PRIORITY, has_no_room, told_priority};
 use super::choose::{Predicted, Prefilling};
 use super::connection::Slot;
 use super::judge::{Fault, Known, LegEnd};
@@ -314,13 +314,19 @@ fn prefill_request(slot: &Slot, plan: &SendPlan, bodies: &LegBodies<'_>) -> (Vec
     prefill_body(bodies, &mut body);
     let digits = plan.dp_rank_pin.filter(|_| !bodies.prefill.in_body).map(|rank| rank.to_string());
     let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
+    let told_priority = told_priority(slot, plan);
+    let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     let head = UpstreamHead {
         authority: &plan.authority,
         content_length: Some(u64::try_from(body.len()).unwrap_or(u64::MAX)),
         request_id: legs_request_id(bodies.handoff, &bodies.id, &slot.request_id),
         authorization: plan.authorization.as_deref(),
         // Its answer is read here, and has to be readable.
-        extra: &[pinned.unwrap_or_default(), ("accept-encoding", b"identity")],
+        extra: &[
+            pinned.unwrap_or_default(),
+            priority.unwrap_or_default(),
+            ("accept-encoding", b"identity"),
+        ],
     };
     let mut out = Vec::with_capacity(slot.head.head_bytes + 256);
     encode_request(&slot.head, &slot.message, &head, &mut out);

@@ -1,6 +1,7 @@
 //! What a client may not reach past the router: the index, the flow between pairs, and a class that is not its own.
 
-use crate::rig::{Client, Worker, config, post, router};
+use crate::rig::{ASK, Client, Worker, config, post, router};
+use forebay::config::TenantConfig;
 use serde_json::Value;
 
 /// Every path with a body that the router forwards.
@@ -60,4 +61,46 @@ fn no_endpoint_passes_what_only_the_router_may_say() {
     client.send(&post("/v1/completions", harmless));
     assert_eq!(client.reply().status, 200);
     assert_eq!(worker.next().body, harmless, "the first that the worker saw");
+}
+
+/// Review of the field, 0.6: vLLM's field counts before the body, so it went past the class of the tenant.
+#[test]
+fn the_engine_hears_the_priority_that_was_granted() {
+    let worker = Worker::json("{}");
+    let mut config = config(&[&worker]);
+    let tenant = |key: &str, class_best| TenantConfig {
+        name: key.to_owned(),
+        key: key.to_owned(),
+        class_best,
+        weight: 1,
+    };
+    config.flow.tenants = vec![tenant("gold", 0), tenant("batch", 3)];
+    let router = router(config);
+    let mut client = Client::connect(router.listen);
+    let early = br#"{"model":"m","prompt":"hi","priority":-5}"#;
+    let mut told = |fields: &str, body: &[u8]| {
+        let request = String::from_utf8(post("/v1/completions", body)).unwrap();
+        let request = request.replacen("host:", &format!("{fields}host:"), 1);
+        client.send(request.as_bytes());
+        assert_eq!(client.reply().status, 200);
+        let seen = worker.next();
+        assert_eq!(seen.body, body, "the body is the client's");
+        let lines = seen.head.lines().map(str::to_ascii_lowercase);
+        let priorities = lines.filter(|line| line.contains("priority") && line.contains("vllm"));
+        priorities.collect::<Vec<_>>().join(", ")
+    };
+    for (fields, body, wanted) in [
+        ("", ASK, ""),
+        ("X-Vllm-Priority: -5\r\n", ASK, ""),
+        ("X-Vllm-Priority: 4\r\nx-vllm-priority: -5\r\n", ASK, "x-vllm-priority: 4"),
+        ("X-VLLM-PRIORITY: not a number\r\n", ASK, ""),
+        ("", early, "x-vllm-priority: 0"),
+        ("Authorization: Bearer made-up\r\n", early, "x-vllm-priority: 0"),
+        ("Authorization: Bearer gold\r\n", early, ""),
+        ("Authorization: Bearer gold\r\nX-Vllm-Priority: -9\r\n", ASK, "x-vllm-priority: -9"),
+        ("Authorization: Bearer batch\r\n", ASK, "x-vllm-priority: 2"),
+        ("Authorization: Bearer batch\r\nX-Vllm-Priority: 1\r\n", early, "x-vllm-priority: 2"),
+    ] {
+        assert_eq!(told(fields, body), wanted, "{fields:?}");
+    }
 }

@@ -88,6 +88,29 @@ fn who_came_first_is_served_first_from_both_shards() {
     }
 }
 
+/// Review of the attack, S12: keys that anybody can make up took turns, and were of the first class for the asking.
+#[test]
+fn made_up_keys_are_one_tenant_of_the_usual_class() {
+    let gate = Gate::start();
+    let handle = router(narrow(&[&gate.worker], QueueMode::Pool));
+    let mut clients = vec![ask(handle.listen, "first")];
+    gate.holds(1);
+    let flood = "x-api-key: flood\r\n";
+    let made_up = "x-api-key: made-up\r\nx-forebay-priority: 0\r\n";
+    for (fields, count) in [flood, flood, flood, made_up, ""].into_iter().zip(1..) {
+        clients.push(ask_with(handle.listen, &count.to_string(), fields));
+        waiting(&handle, count);
+    }
+    let order: Vec<String> = (0..6)
+        .map(|_| {
+            gate.open();
+            gate.prompt()
+        })
+        .collect();
+    assert_eq!(order, ["first", "1", "2", "3", "4", "5"], "as they came");
+    clients.iter_mut().for_each(ok);
+}
+
 #[test]
 fn a_better_class_is_served_first() {
     let gate = Gate::start();
