@@ -33,6 +33,7 @@ class Sglang:
     name = "sglang"
     unit = "prompts"
     recovers = True
+    gives_up_s = 30  # Longest wait of a decode engine for KV, SGLang's own is 300. More than the router's of 20 s.
 
     def __init__(self, started_by):
         self.rig = started_by
@@ -56,6 +57,7 @@ class Sglang:
             argv = [
                 python, SERVER, "--root", rig.needed_env("SGLANG_ROOT", "made by tools/engines/setup FOLDER frontend"), "--model", self.model_dir,
                 "--mode", mode, "--port", str(ports), "--rank-port", str(ports + ranks), "--dp-size", str(ranks), "--dp-rank", str(rank),
+                "--room-timeout-s", str(self.gives_up_s),
             ]  # fmt: skip
             running = self.rig.start(f"sglang-{mode}-{ports + rank}", argv)
             running.url, running.ports, running.mode = f"http://127.0.0.1:{ports + rank}", ports, mode
@@ -131,6 +133,7 @@ class Vllm:
     name = "vllm"
     unit = "prompt tokens"
     recovers = True
+    gives_up_s = 0
     connector = {"kv_connector": "NixlConnector"}
 
     def __init__(self, started_by):
