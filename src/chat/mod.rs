@@ -26,4 +26,4 @@ pub use message::{ChatRole, MessageSpan};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
 pub use template::{ChatTemplate, RenderError, TemplateError};
-pub use unescape::unescape_into;
+pub use unescape::{unescape_into, unescape_up_to};

@@ -17,6 +17,31 @@ pub fn unescape_into(escaped: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
+/// The same until `out` has grown by about `bytes_max`: never inside of a character, at most three bytes more. False
+/// when something is left.
+pub fn unescape_up_to(escaped: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> bool {
+    let end = out.len().saturating_add(bytes_max);
+    let mut rest = escaped;
+    loop {
+        let mut room = end.saturating_sub(out.len()).min(rest.len());
+        while room > 0 && rest.get(room).is_some_and(|byte| byte & 0xc0 == 0x80) {
+            room -= 1;
+        }
+        let (window, after) = rest.split_at(room);
+        match memchr(b'\\', window) {
+            Some(at) => {
+                let (plain, tail) = rest.split_at(at);
+                out.extend_from_slice(plain);
+                rest = unescape_one(tail, out);
+            }
+            None => {
+                out.extend_from_slice(window);
+                return after.is_empty();
+            }
+        }
+    }
+}
+
 /// `tail` starts with a backslash. Writes what the escape means and returns what follows it.
 fn unescape_one<'a>(tail: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let [_, kind, rest @ ..] = tail else {
@@ -73,7 +98,7 @@ fn code_unit(bytes: &[u8]) -> Option<(u32, &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::unescape_into;
+    use super::{unescape_into, unescape_up_to};
     use proptest::prelude::{any, prop_assert_eq, proptest};
 
     fn unescaped(text: &str) -> String {
@@ -110,6 +135,18 @@ mod tests {
         fn agrees_with_serde_json(text in any::<String>()) {
             let quoted = serde_json::to_string(&text).unwrap();
             prop_assert_eq!(unescaped(&quoted[1..quoted.len() - 1]), text);
+        }
+
+        /// A cut text is the beginning of the whole one, ends with a whole character and is about as long as asked.
+        #[test]
+        fn what_is_cut_is_a_beginning(text in "[aé日\n\"\u{1f600}]{0,40}", bytes_max in 0_usize..80) {
+            let quoted = serde_json::to_string(&text).unwrap();
+            let mut out = b"kept".to_vec();
+            let whole = unescape_up_to(&quoted.as_bytes()[1..quoted.len() - 1], bytes_max, &mut out);
+            let cut = std::str::from_utf8(&out[4..]).unwrap();
+            assert!(text.starts_with(cut) && cut.len() <= bytes_max + 3);
+            prop_assert_eq!(whole, cut == text);
+            assert!(whole || cut.len() + 4 > bytes_max);
         }
 
         #[test]

@@ -18,7 +18,8 @@ use crate::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
 use crate::render::{Rendered, Unrenderable};
 use crate::select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
-    PickRequest, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model, output_tokens, pick,
+    PickRequest, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model,
+    output_tokens, pick,
 };
 use crate::worker::{FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted};
 use axum::body::Bytes;
@@ -55,6 +56,7 @@ pub(super) struct Sources<'a> {
 pub(super) struct Explainer {
     request: ApiRequest,
     matched: Matched,
+    prompt: Prompt,
     candidates: Candidates,
     turn: RoundRobin,
     random: fastrand::Rng,
@@ -74,6 +76,7 @@ impl Explainer {
         Self {
             request: ApiRequest::default(),
             matched: Matched::new(RANKS_MAX),
+            prompt: Prompt::default(),
             candidates: Candidates::default(),
             turn: RoundRobin::default(),
             random: fastrand::Rng::new(),
@@ -116,7 +119,7 @@ impl Explainer {
         });
         let ranks: Vec<Value> =
             model.ranks.iter().filter_map(|&rank| self.rank(rank, &case)).collect();
-        let text = asked.with_text.then(|| String::from_utf8_lossy(self.matched.text()));
+        let text = asked.with_text.then(|| String::from_utf8_lossy(self.prompt.text()));
         let prompt = json!({
             "bytes": self.matched.prompt_bytes(),
             "rendered_by": rendered.ok().map(way),
@@ -160,9 +163,10 @@ impl Explainer {
             request: &self.request,
             body,
         };
-        self.matched.clear();
-        let rendered = self.matched.write_text(&ask);
-        self.matched.walk(&ask, &model.ranks, bytes_per_token);
+        let buffer = self.prompt.end();
+        self.prompt.begin(buffer);
+        let rendered = self.prompt.write_text(&ask);
+        self.matched.walk(&ask, &mut self.prompt, &model.ranks, bytes_per_token);
         rendered.ok_or(Unmatched::NoText)?.map_err(Unmatched::from)
     }
 
@@ -442,5 +446,6 @@ fn way(rendered: Rendered) -> &'static str {
         Rendered::Template => "template",
         Rendered::TextPart => "template, up to the first part that is not text",
         Rendered::Raw => "raw",
+        Rendered::Beginning => "its beginning alone",
     }
 }

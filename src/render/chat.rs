@@ -1,9 +1,11 @@
 //! Messages to text: by the template's plan where it covers them, else by the template.
 
-use super::{Rendered, TEMPLATE_BODY_BYTES_MAX, Unrenderable, special};
-use crate::chat::ChatTemplate;
+use super::{Rendered, TEMPLATE_BODY_BYTES_MAX, Unrenderable, slice, special};
+use crate::base::limits::PROMPT_BYTES_MATCHED_MAX;
+use crate::chat::{ChatTemplate, MessageSpan};
 use crate::parse::ApiRequest;
 use crate::worker::ModelText;
+use std::ops::Range;
 
 /// Plain messages, as the scan found them.
 pub(super) fn plain(
@@ -16,6 +18,13 @@ pub(super) fn plain(
     push_special(request, text, out);
     let start = out.len();
     let generates = request.add_generation_prompt;
+    if body.len() > PROMPT_BYTES_MATCHED_MAX
+        && let Some(first) = first_messages(&request.messages, body)
+    {
+        let planned = template.render_plain(&first, body, generates, out);
+        text.vocabulary.align(out, start);
+        return if planned { Ok(Rendered::Beginning) } else { Err(Unrenderable::TooLarge) };
+    }
     let planned = template.render_plain(&request.messages, body, generates, out);
     if !planned {
         check_size(body)?;
@@ -23,8 +32,34 @@ pub(super) fn plain(
             .render_messages(&request.messages, body, generates, out)
             .map_err(|_| Unrenderable::Refused)?;
     }
-    text.vocabulary.align(out, start);
-    Ok(if planned { Rendered::Plan } else { Rendered::Template })
+    let whole = text.vocabulary.align(out, start);
+    Ok(match planned {
+        _ if !whole => Rendered::Beginning,
+        true => Rendered::Plan,
+        false => Rendered::Template,
+    })
+}
+
+/// The messages that are matched, if that is not all: the last of them is cut. Where it is cut the text is not the
+/// engine's, which costs the match of a few bytes.
+fn first_messages(messages: &[MessageSpan], body: &[u8]) -> Option<Vec<MessageSpan>> {
+    let mut left = u32::try_from(PROMPT_BYTES_MATCHED_MAX).unwrap_or(u32::MAX);
+    for (index, message) in messages.iter().enumerate() {
+        let Range { start, end } = message.content;
+        if end.saturating_sub(start) <= left {
+            left -= end.saturating_sub(start);
+            continue;
+        }
+        let mut end = start.saturating_add(left);
+        let is_inside = |at: u32| slice(body, &(at..at + 1)).iter().any(|byte| byte & 0xc0 == 0x80);
+        while end > start && is_inside(end) {
+            end -= 1;
+        }
+        let mut first = messages.get(..index)?.to_vec();
+        first.push(MessageSpan { content: start..end, ..message.clone() });
+        return Some(first);
+    }
+    None
 }
 
 /// Any body with messages.
@@ -39,8 +74,12 @@ pub(super) fn full(
     push_special(request, text, out);
     let start = out.len();
     let is_part = template.render_text(body, out).map_err(|_| Unrenderable::Refused)?;
-    text.vocabulary.align(out, start);
-    Ok(if is_part { Rendered::TextPart } else { Rendered::Template })
+    let whole = text.vocabulary.align(out, start);
+    Ok(match is_part {
+        true => Rendered::TextPart,
+        false if whole => Rendered::Template,
+        false => Rendered::Beginning,
+    })
 }
 
 /// Templates write their own special tokens; a request can ask for a second set in front of them.

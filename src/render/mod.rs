@@ -15,6 +15,7 @@ pub use canonical::{CANONICAL_BYTES_MAX, canonical};
 use crate::chat::EngineRules;
 use crate::parse::{ApiRequest, NOT_TEXT_BYTES, PromptSource};
 use crate::worker::ModelText;
+use std::ops::Range;
 
 /// Which way a prompt took to its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +28,35 @@ pub enum Rendered {
     TextPart,
     /// Text or token ids, no template.
     Raw,
+    /// Any of these, cut: behind [`PROMPT_BYTES_MATCHED_MAX`](crate::base::limits::PROMPT_BYTES_MATCHED_MAX), or where a
+    /// character has more marks than are followed. What is there can be matched, what follows is not known.
+    Beginning,
 }
 
 impl Rendered {
     /// Length of the whole prompt whose rendered text has that length.
     #[must_use]
-    pub fn prompt_bytes(self, text_bytes: usize) -> u64 {
-        let more = if self == Self::TextPart { NOT_TEXT_BYTES } else { 0 };
-        u64::try_from(text_bytes).unwrap_or(u64::MAX).saturating_add(more)
+    pub fn prompt_bytes(self, request: &ApiRequest, text_bytes: usize) -> u64 {
+        let text_bytes = u64::try_from(text_bytes).unwrap_or(u64::MAX);
+        match self {
+            Self::TextPart => text_bytes.saturating_add(NOT_TEXT_BYTES),
+            Self::Beginning => text_bytes.max(sent_bytes(request)),
+            Self::Plan | Self::Template | Self::Raw => text_bytes,
+        }
+    }
+}
+
+/// Bytes of the prompt in the body, as it is written there; 0 where they are not known apart from the rest.
+fn sent_bytes(request: &ApiRequest) -> u64 {
+    let length = |span: &Range<u32>| u64::from(span.end.saturating_sub(span.start));
+    match &request.prompt {
+        PromptSource::None | PromptSource::Messages => 0,
+        PromptSource::PlainMessages => {
+            request.messages.iter().map(|message| length(&message.content)).sum()
+        }
+        PromptSource::Text(span) | PromptSource::TokenIds(span) | PromptSource::Batch(span) => {
+            length(span)
+        }
     }
 }
 
@@ -95,15 +117,12 @@ pub fn render(
         PromptSource::PlainMessages => chat::plain(request, body, text, out),
         PromptSource::Messages => chat::full(request, body, text, out),
         PromptSource::Text(span) => {
-            raw::text(slice(body, span), special(request, text, true), text, out);
-            Ok(Rendered::Raw)
+            Ok(raw::text(slice(body, span), special(request, text, true), text, out))
         }
-        PromptSource::TokenIds(span) => {
-            token_ids::decode(slice(body, span), &text.vocabulary, out).map(|()| Rendered::Raw)
-        }
+        PromptSource::TokenIds(span) => token_ids::decode(slice(body, span), &text.vocabulary, out),
         PromptSource::Batch(span) => {
             let special = special(request, text, true);
-            first_of_batch(slice(body, span), special, text, out).map(|()| Rendered::Raw)
+            first_of_batch(slice(body, span), special, text, out)
         }
     };
     if rendered.is_err() {
@@ -118,12 +137,9 @@ fn first_of_batch(
     special: bool,
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<(), Unrenderable> {
+) -> Result<Rendered, Unrenderable> {
     match element {
-        [b'"', inner @ .., b'"'] => {
-            raw::text(inner, special, text, out);
-            Ok(())
-        }
+        [b'"', inner @ .., b'"'] => Ok(raw::text(inner, special, text, out)),
         [b'[', ..] => token_ids::decode(element, &text.vocabulary, out),
         _ => Err(Unrenderable::NoPrompt),
     }

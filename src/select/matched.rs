@@ -1,7 +1,8 @@
 //! What each rank holds of one prompt: exactly where KV events tell; elsewhere, and until events tell, by where earlier
 //! prompts went. Shards run it for requests, the control plane for explanations; both see the same.
 
-use super::{ANY_MODEL, TierOverlaps, cache_namespace, weigh_tiers};
+use super::prompt::View;
+use super::{ANY_MODEL, Prompt, TierOverlaps, cache_namespace, weigh_tiers};
 use crate::base::limits::SPECULATIVE_CHUNK_BYTES;
 use crate::base::{RankIndex, ShardIndex};
 use crate::block::BlockKey;
@@ -9,19 +10,16 @@ use crate::config::{ApproximateConfig, KvConfig};
 use crate::index::{IndexReader, Overlap, Overlaps};
 use crate::mailbox::{GuessKind, RoutedPrompt};
 use crate::parse::ApiRequest;
-use crate::render::{Rendered, Unrenderable, canonical, render};
 use crate::worker::{FleetSnapshot, Model, TierRanks};
 use std::time::Duration;
 
-/// One prompt and what is known of it; kept from request to request.
+/// What each rank holds of one prompt, by rank: working memory for the choice. [`Prompt`] keeps the same in short.
 #[derive(Debug)]
 pub struct Matched {
-    /// The prompt as the engine will see it, or a canonical text.
-    text: Vec<u8>,
-    /// Its length in bytes, which may be more than the text's; 0 when it is not matched.
+    /// Of the prompt, see [`Prompt::prompt_bytes`].
     prompt_bytes: u64,
-    /// Is the text what the engine will see?
-    rendered: bool,
+    /// See [`Prompt::is_rendered`].
+    is_rendered: bool,
     /// What each rank is believed to hold: the selection's view.
     overlaps: Overlaps,
     /// The part of it that no event has told of though the rank has events.
@@ -30,6 +28,8 @@ pub struct Matched {
     exact: Overlaps,
     /// Working memory.
     guessed: Overlaps,
+    /// Number of the walk whose findings these are.
+    walk_number: u64,
 }
 
 /// A prompt that is to be matched, and against what.
@@ -57,42 +57,43 @@ impl Matched {
     pub fn new(rank_count: usize) -> Self {
         let overlaps = || Overlaps::new(rank_count);
         Self {
-            text: Vec::new(),
             prompt_bytes: 0,
-            rendered: false,
+            is_rendered: false,
             overlaps: overlaps(),
             on_the_way: overlaps(),
             exact: overlaps(),
             guessed: overlaps(),
+            walk_number: 0,
         }
     }
 
-    /// Forgets the prompt.
-    pub fn clear(&mut self) {
-        self.text.clear();
-        self.prompt_bytes = 0;
-        self.rendered = false;
+    fn clear(&mut self) {
         self.overlaps.clear();
         self.on_the_way.clear();
         self.exact.clear();
     }
 
-    /// The prompt's text; its whole only if [`Matched::is_rendered`].
-    #[must_use]
-    pub fn text(&self) -> &[u8] {
-        &self.text
+    /// Takes in what is known of a prompt, unless the last walk was its own.
+    pub fn recall(&mut self, prompt: &Prompt) {
+        (self.prompt_bytes, self.is_rendered) = (prompt.prompt_bytes(), prompt.is_rendered());
+        if prompt.recalled_by != 0 && prompt.recalled_by == self.walk_number {
+            return;
+        }
+        self.clear();
+        self.walk_number += 1;
+        for (view, rank, overlap) in prompt.found() {
+            match view {
+                View::Selection => self.overlaps.record(rank, overlap),
+                View::OnTheWay => self.on_the_way.record(rank, overlap),
+                View::Exact => self.exact.record(rank, overlap),
+            }
+        }
     }
 
     /// Length of the prompt in bytes; 0 when it is not matched.
     #[must_use]
-    pub fn prompt_bytes(&self) -> u64 {
+    pub const fn prompt_bytes(&self) -> u64 {
         self.prompt_bytes
-    }
-
-    /// Is the text what the engine will see?
-    #[must_use]
-    pub fn is_rendered(&self) -> bool {
-        self.rendered
     }
 
     /// What each rank is believed to hold.
@@ -126,34 +127,28 @@ impl Matched {
     #[must_use]
     pub fn kind(&self, fleet: &FleetSnapshot, rank: RankIndex) -> GuessKind {
         let is_live = fleet.ranks.get(rank.index()).is_some_and(|rank| rank.kv_feed_live);
-        if self.rendered && is_live { GuessKind::Speculative } else { GuessKind::Approximate }
+        if self.is_rendered && is_live { GuessKind::Speculative } else { GuessKind::Approximate }
     }
 
-    /// Writes the prompt's text: as the engine will see it, else some text of it. `None` if the model has no tokenizer
-    /// here. Without a prompt in the body, and where no cache is read for it, [`Matched::prompt_bytes`] stays 0.
-    pub fn write_text(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
-        if ask.request.reads_no_cache {
-            return None;
-        }
-        let text = ask.model.text.as_ref();
-        let rendered = text.map(|text| render(ask.request, ask.body, text, &mut self.text));
-        let way = rendered.as_ref().and_then(|rendered| rendered.as_ref().ok());
-        self.rendered = way.is_some();
-        self.prompt_bytes = match way {
-            Some(way) => way.prompt_bytes(self.text.len()),
-            None => canonical(ask.request, ask.body, &mut self.text),
-        };
-        rendered
-    }
-
-    /// Walks the index for these ranks, after [`Matched::write_text`]. What cannot be matched is left without overlap.
-    pub fn walk(&mut self, ask: &MatchRequest<'_>, ranks: &[RankIndex], bytes_per_token: f32) {
+    /// Walks the index for these ranks, after [`Prompt::write_text`], and leaves with the prompt what it found. What cannot
+    /// be matched is left without overlap.
+    pub fn walk(
+        &mut self,
+        ask: &MatchRequest<'_>,
+        prompt: &mut Prompt,
+        ranks: &[RankIndex],
+        bytes_per_token: f32,
+    ) {
+        self.clear();
+        self.walk_number += 1;
+        (self.prompt_bytes, self.is_rendered) = (prompt.prompt_bytes(), prompt.is_rendered());
         if self.prompt_bytes == 0 {
             return;
         }
-        if self.rendered {
+        let text = prompt.text();
+        if self.is_rendered {
             let namespace = cache_namespace(ask.model, ask.request);
-            ask.index.overlap_of_roots(&ask.model.roots, &namespace, &self.text, &mut self.exact);
+            ask.index.overlap_of_roots(&ask.model.roots, &namespace, text, &mut self.exact);
             let Self { exact, overlaps, .. } = self;
             weigh_tiers(ask.fleet, &ask.model.ranks, ask.kv, exact, overlaps);
         }
@@ -162,11 +157,15 @@ impl Matched {
         let any_told =
             !ask.approximate.speculative_ttl.is_zero() && of_kind(GuessKind::Speculative);
         if any_blind {
-            self.add_approximate(ask);
+            self.add_approximate(ask, text);
         }
-        if any_told && self.leaves_a_chunk() {
-            self.add_speculative(ask, bytes_per_token);
+        if any_told && self.leaves_a_chunk(text) {
+            self.add_speculative(ask, text, bytes_per_token);
         }
+        prompt.keep(View::Selection, &self.overlaps);
+        prompt.keep(View::OnTheWay, &self.on_the_way);
+        prompt.keep(View::Exact, &self.exact);
+        prompt.recalled_by = self.walk_number;
     }
 
     /// What the owner of the prompt's path is to be told about where it went, if that helps the next one.
@@ -174,6 +173,7 @@ impl Matched {
     pub fn to_remember(
         &self,
         ask: &MatchRequest<'_>,
+        prompt: &Prompt,
         rank: RankIndex,
     ) -> Option<(ShardIndex, Box<RoutedPrompt>)> {
         let kind = self.kind(ask.fleet, rank);
@@ -185,12 +185,12 @@ impl Matched {
             return None;
         }
         let told = usize::try_from(self.exact.get(rank).bytes).unwrap_or(usize::MAX);
-        let untold = self.text.len().saturating_sub(told);
+        let untold = prompt.text().len().saturating_sub(told);
         if kind == GuessKind::Speculative && untold < SPECULATIVE_CHUNK_BYTES {
             return None;
         }
         let root = root(ask, kind);
-        let (owner, chunks) = ask.index.chunk_path(root, &self.text, kind.chunk_bytes())?;
+        let (owner, chunks) = ask.index.chunk_path(root, prompt.text(), kind.chunk_bytes())?;
         let (_, worker) = ask.fleet.rank(rank)?;
         let generation = worker.cache_generation;
         Some((owner, Box::new(RoutedPrompt { rank, generation, kind, root, chunks })))
@@ -198,17 +198,17 @@ impl Matched {
 
     /// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it? If not, nothing that is
     /// on its way matters, and conversations that go on are spared a walk.
-    fn leaves_a_chunk(&self) -> bool {
+    fn leaves_a_chunk(&self, text: &[u8]) -> bool {
         let told_most = self.exact.iter_held().map(|(_, found)| found.bytes).max().unwrap_or(0);
         let told_most = usize::try_from(told_most).unwrap_or(usize::MAX);
-        self.text.len().saturating_sub(told_most) >= SPECULATIVE_CHUNK_BYTES
+        text.len().saturating_sub(told_most) >= SPECULATIVE_CHUNK_BYTES
     }
 
     /// Ranks without events: what was sent to them.
-    fn add_approximate(&mut self, ask: &MatchRequest<'_>) {
+    fn add_approximate(&mut self, ask: &MatchRequest<'_>, text: &[u8]) {
         self.guessed.clear();
         let root = root(ask, GuessKind::Approximate);
-        ask.index.overlap(root, &self.text, &mut self.guessed);
+        ask.index.overlap(root, text, &mut self.guessed);
         for (rank, found) in self.guessed.iter_held() {
             if self.kind(ask.fleet, rank) == GuessKind::Approximate {
                 self.overlaps.record(rank, found);
@@ -218,10 +218,10 @@ impl Matched {
 
     /// Ranks with events: what was just sent to them and is not told of yet. Differences of up to a block and a chunk
     /// come from the different cuts and are left to the events.
-    fn add_speculative(&mut self, ask: &MatchRequest<'_>, bytes_per_token: f32) {
+    fn add_speculative(&mut self, ask: &MatchRequest<'_>, text: &[u8], bytes_per_token: f32) {
         self.guessed.clear();
         let root = root(ask, GuessKind::Speculative);
-        ask.index.overlap(root, &self.text, &mut self.guessed);
+        ask.index.overlap(root, text, &mut self.guessed);
         for (rank, found) in self.guessed.iter_held() {
             if self.kind(ask.fleet, rank) != GuessKind::Speculative {
                 continue;

@@ -8,6 +8,7 @@ mod cost;
 mod matched;
 mod model;
 mod pick;
+mod prompt;
 mod route;
 mod sources;
 mod tiers;
@@ -18,6 +19,7 @@ pub use cost::{CostParts, RankCost, predicted_work};
 pub use matched::{MatchRequest, Matched};
 pub use model::{ANY_MODEL, NoModel, cache_namespace, model};
 pub use pick::{BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, pick, tokens};
+pub use prompt::Prompt;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
 pub use tiers::{TierOverlaps, weigh_tiers};
 

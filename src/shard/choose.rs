@@ -11,7 +11,6 @@ use super::route::route;
 use super::state::{Scratch, Shard};
 use crate::account::{Count, Lease, Stage};
 use crate::base::{ModelIndex, NanosSinceStart, PoolIndex, RankIndex};
-use crate::config::Policy;
 use crate::dispatch::SendPlan;
 use crate::index::Overlap;
 use crate::mailbox::{Ticket, Waiter};
@@ -121,7 +120,7 @@ pub(super) fn rank(
     let route = {
         let mut scratch = shard.scratch.borrow_mut();
         let scratch = &mut *scratch;
-        match_prompt(shard, slot, target, &target.model.ranks, scratch);
+        scratch.matched.recall(&slot.prompt);
         route(shard, slot, target, scratch)?
     };
     let is_pair = route == Route::Pair;
@@ -151,14 +150,13 @@ pub(super) fn with_decode(
     seated: Option<Seated>,
     decode: Lease,
 ) -> Result<Found, Refusal> {
-    match_prompt(shard, slot, target, &target.model.ranks, &mut shard.scratch.borrow_mut());
+    shard.scratch.borrow_mut().matched.recall(&slot.prompt);
     seek(shard, slot, target, seated, |binder, candidates, applicant, seat, projected| {
         enter_prefill(binder, candidates, applicant, decode, seat, projected)
     })
 }
 
-/// A request that waited has its lease now, beside the one of its decode rank if it waited for a prefill rank. What it will
-/// find there is looked up anew: others have been served meanwhile. The home that granted it may know another fleet than
+/// A request that waited has its lease now, beside the one of its decode rank if it waited for a prefill rank. The home that granted it may know another fleet than
 /// this shard, and either may be the newer: a rank that is not there, or not for this, is given back.
 pub(super) fn granted(
     shard: &Shard,
@@ -174,7 +172,7 @@ pub(super) fn granted(
     if !is_there(target, lease.rank(), leg) {
         return Found::Again(decode);
     }
-    match_prompt(shard, slot, target, &[lease.rank()], scratch);
+    scratch.matched.recall(&slot.prompt);
     match decode {
         None => whole(shard, slot, target, scratch, lease),
         Some(decode) => pair(shard, slot, target, scratch, decode, lease),
@@ -311,19 +309,6 @@ pub(super) fn pick_request<'a>(
             matched => matched,
         },
         bytes_per_token,
-    }
-}
-
-fn match_prompt(
-    shard: &Shard,
-    slot: &Slot,
-    target: &Target<'_>,
-    ranks: &[RankIndex],
-    scratch: &mut Scratch,
-) {
-    scratch.matched.clear();
-    if shard.config.policy == Policy::Kv {
-        matching::match_prompt(shard, slot, target, ranks, scratch);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::handoff::{Wanted, inspect};
 use crate::http1::{FieldKind, RequestHead, ResponseHead};
 use crate::ingress::Conn;
 use crate::parse::{ApiRequest, Endpoint};
+use crate::select::Prompt;
 use futures_util::FutureExt;
 use monoio::net::TcpStream;
 use std::panic::AssertUnwindSafe;
@@ -28,6 +29,8 @@ pub(super) struct Slot {
     pub(super) response: ResponseHead,
     /// Head and body of the request being served, without the body's framing.
     pub(super) message: Vec<u8>,
+    /// Its prompt, rendered and matched.
+    pub(super) prompt: Prompt,
     /// What a handoff has to know of the body, once that was looked for.
     pub(super) handoff: Option<Wanted>,
     /// Body of the decode leg, while a pair serves the request.

@@ -49,6 +49,7 @@ impl Journey {
         model: &Model,
         (head_at, read_at, drawn): (NanosSinceStart, NanosSinceStart, Drawn),
     ) -> Result<Self, Refusal> {
+        shard.retry.borrow_mut().deposit();
         let pin = pin(slot, fleet, model)?;
         let Slot { head, message, request, .. } = slot;
         let wishes = shard.wish_rules.borrow().read(head, message, request.priority);

@@ -1,19 +1,26 @@
-//! render, index: what each rank holds of one prompt ([`crate::select::Matched`]), counted and timed. No await in here.
+//! render, index: what each rank holds of one prompt ([`crate::select::Matched`]), once a request, counted and timed. No
+//! await in here.
 
 use super::choose::Target;
 use super::connection::Slot;
-use super::state::{Scratch, Shard};
+use super::state::Shard;
 use crate::account::{Count, Stage};
-use crate::base::RankIndex;
+use crate::base::{ModelIndex, RankIndex};
+use crate::config::Policy;
 use crate::render::Rendered;
 use crate::select::{MatchRequest, Matched};
-use crate::worker::FleetSnapshot;
+use crate::worker::{FleetSnapshot, Model};
 
-fn request<'a>(shard: &'a Shard, slot: &'a Slot, target: &Target<'a>) -> MatchRequest<'a> {
+fn request<'a>(
+    shard: &'a Shard,
+    slot: &'a Slot,
+    fleet: &'a FleetSnapshot,
+    model: &'a Model,
+) -> MatchRequest<'a> {
     MatchRequest {
         index: &shard.index,
-        fleet: target.fleet,
-        model: target.model,
+        fleet,
+        model,
         kv: shard.config.kv,
         approximate: &shard.config.approximate,
         request: &slot.request,
@@ -21,19 +28,25 @@ fn request<'a>(shard: &'a Shard, slot: &'a Slot, target: &Target<'a>) -> MatchRe
     }
 }
 
-/// Renders the prompt and walks the index for these ranks. What cannot be matched is left without overlap.
+/// Renders the prompt and walks the index for all ranks of the model. What is found stays in the slot until the answer
+/// has begun. What cannot be matched is left without overlap.
 pub(super) fn match_prompt(
     shard: &Shard,
-    slot: &Slot,
-    target: &Target<'_>,
-    ranks: &[RankIndex],
-    scratch: &mut Scratch,
+    slot: &mut Slot,
+    fleet: &FleetSnapshot,
+    (model_index, model): (ModelIndex, &Model),
 ) {
+    shard.buffers.give(slot.prompt.end());
+    if shard.config.policy != Policy::Kv {
+        return;
+    }
+    let mut scratch = shard.scratch.borrow_mut();
     let start = shard.now();
-    let ratio = scratch.bytes_per_token(target.model_index);
-    let ask = request(shard, slot, target);
-    let matched = &mut scratch.matched;
-    if let Some(rendered) = matched.write_text(&ask) {
+    let ratio = scratch.bytes_per_token(model_index);
+    let mut prompt = std::mem::take(&mut slot.prompt);
+    prompt.begin(shard.buffers.take());
+    let ask = request(shard, slot, fleet, model);
+    if let Some(rendered) = prompt.write_text(&ask) {
         let count = match rendered {
             Ok(Rendered::Plan) => Count::RenderedPlan,
             Ok(_) => Count::RenderedFull,
@@ -41,12 +54,12 @@ pub(super) fn match_prompt(
         };
         shard.counters.add(count, 1);
     }
-    if matched.prompt_bytes() == 0 {
-        return;
+    if prompt.prompt_bytes() > 0 {
+        let rendered_at = shard.time(Stage::Render, start);
+        scratch.matched.walk(&ask, &mut prompt, &model.ranks, ratio);
+        shard.time(Stage::Index, rendered_at);
     }
-    let rendered_at = shard.time(Stage::Render, start);
-    matched.walk(&ask, ranks, ratio);
-    shard.time(Stage::Index, rendered_at);
+    slot.prompt = prompt;
 }
 
 /// Tells the owner of the prompt's path where it went, if that helps the next one.
@@ -57,7 +70,8 @@ pub(super) fn remember(
     matched: &Matched,
     rank: RankIndex,
 ) {
-    if let Some((owner, prompt)) = matched.to_remember(&request(shard, slot, target), rank) {
+    let ask = request(shard, slot, target.fleet, target.model);
+    if let Some((owner, prompt)) = matched.to_remember(&ask, &slot.prompt, rank) {
         shard.post_routed(owner, prompt);
     }
 }

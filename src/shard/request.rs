@@ -10,7 +10,7 @@ use super::place::{Held, Placed, place};
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::state::Shard;
-use super::{models, pressure, record};
+use super::{matching, models, pressure, record};
 use crate::account::{Count, Stage};
 use crate::admit::Admitted;
 use crate::base::limits::HANDOFF_ITEMS_MAX;
@@ -111,10 +111,10 @@ async fn stages(
     hold_legs(shard, &mut admitted, model, (&slot.request, body_bytes)).map_err(Stop::Refused)?;
 
     // render, index, select, queue, dispatch, relay: again with another worker while no byte has reached the client.
-    shard.retry.borrow_mut().deposit();
     slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
     let mut journey = Journey::start(shard, slot, &fleet, model, (started, read_at, drawn))
         .map_err(Stop::Refused)?;
+    matching::match_prompt(shard, slot, &fleet, (model_index, model));
     let (mut failed, mut held) = (None, Held::default());
     loop {
         // The fleet of this moment: what waited may find that its worker has gone.

@@ -21,6 +21,7 @@ mod feed_restart;
 mod feed_silence;
 mod feed_stall;
 mod feed_start;
+mod holds;
 mod http_rules;
 mod kv_routing;
 mod load_reports;

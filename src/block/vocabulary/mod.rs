@@ -104,9 +104,10 @@ impl Vocabulary {
     }
 
     /// Changes the text in `text[from..]` to what its tokens will decode to (see the module's words on spaces).
-    /// Allocates only when `text` has to grow.
-    pub fn align(&self, text: &mut Vec<u8>, from: usize) {
-        self.reading.align(text, from);
+    /// Allocates only when `text` has to grow. False when the text now ends early, at a character with more marks than
+    /// are followed.
+    pub fn align(&self, text: &mut Vec<u8>, from: usize) -> bool {
+        self.reading.align(text, from)
     }
 
     /// A hash of what every id decodes to: equal ones decode equally. Takes some milliseconds.

@@ -72,24 +72,26 @@ impl Reading {
     }
 
     /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then taken out.
-    pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) {
+    pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) -> bool {
+        let mut whole = true;
         let composes =
             || self.composes && !composed::is_composed(text.get(from..).unwrap_or_default());
         if !self.plain || composes() {
-            self.align_runs(text, from);
+            whole = self.align_runs(text, from);
         }
         // After the runs: for what special tokens swallow, a space mark is no whitespace.
         if self.spaced {
             space_marks_to_spaces(text, from);
         }
+        whole
     }
 
-    fn align_runs(&self, text: &mut Vec<u8>, from: usize) {
+    fn align_runs(&self, text: &mut Vec<u8>, from: usize) -> bool {
         let end = text.len();
         if from >= end {
-            return;
+            return true;
         }
-        let mut position = from;
+        let (mut position, mut whole) = (from, true);
         while position < end {
             let (start, found) = self.find(text.get(..end).unwrap_or_default(), position);
             let run_end = match found {
@@ -99,7 +101,10 @@ impl Reading {
                 }
                 _ => start,
             };
-            self.push_run(text, position..run_end, from);
+            whole = self.push_run(text, position..run_end, from);
+            if !whole {
+                break;
+            }
             let Some(literal) = found else { break };
             text.extend_from_slice(&literal.text);
             position = start + literal.text.len();
@@ -109,11 +114,12 @@ impl Reading {
             }
         }
         text.drain(from..end);
+        whole
     }
 
-    fn push_run(&self, text: &mut Vec<u8>, run: std::ops::Range<usize>, from: usize) {
+    fn push_run(&self, text: &mut Vec<u8>, run: std::ops::Range<usize>, from: usize) -> bool {
         if run.is_empty() {
-            return;
+            return true;
         }
         let start = text.get(run.clone()).unwrap_or_default();
         let spaced =
@@ -129,9 +135,7 @@ impl Reading {
         }
         let start = text.len();
         text.extend_from_within(run);
-        if self.composes {
-            compose(text, start);
-        }
+        !self.composes || compose(text, start)
     }
 
     /// The first literal at or after `position`, the longest there; the text's end if there is none.
@@ -174,16 +178,16 @@ impl Reading {
     }
 }
 
-/// Brings `text[from..]` to the composed form: runs between literals by themselves, as tokenizers do it.
-fn compose(text: &mut Vec<u8>, from: usize) {
+/// Brings `text[from..]` to the composed form: runs between literals by themselves, as tokenizers do it. False when the
+/// text ends early, see [`composed::push`].
+fn compose(text: &mut Vec<u8>, from: usize) -> bool {
     let run = text.get(from..).unwrap_or_default();
     if composed::is_composed(run) {
-        return;
+        return true;
     }
-    if let Ok(run) = std::str::from_utf8(run).map(str::to_owned) {
-        text.truncate(from);
-        composed::push(&run, text);
-    }
+    let Ok(run) = std::str::from_utf8(run).map(str::to_owned) else { return true };
+    text.truncate(from);
+    composed::push(&run, text)
 }
 
 /// SentencePiece models read a literal `▁` as a space.
