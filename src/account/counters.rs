@@ -42,6 +42,8 @@ pub enum Count {
     RenderedFull,
     /// Prompts that could not be rendered and were routed by load alone.
     Unrenderable,
+    /// The same because the chat template took too many steps, or the thread that runs templates was too far behind.
+    RendersGivenUp,
     /// Prompt bytes walked.
     PromptBytes,
     /// Prompt bytes found on the chosen rank, as its events tell.
@@ -96,7 +98,7 @@ pub enum Count {
 
 impl Count {
     /// All, in order of their index.
-    pub const ALL: [(Self, &'static str); 37] = [
+    pub const ALL: [(Self, &'static str); 38] = [
         (Self::ConnectionsAccepted, "connections_accepted"),
         (Self::ConnectionsClosed, "connections_closed"),
         (Self::ConnectionsRefused, "connections_refused"),
@@ -109,6 +111,7 @@ impl Count {
         (Self::RenderedPlan, "rendered_plan"),
         (Self::RenderedFull, "rendered_full"),
         (Self::Unrenderable, "unrenderable"),
+        (Self::RendersGivenUp, "renders_given_up"),
         (Self::PromptBytes, "prompt_bytes"),
         (Self::OverlapBytes, "overlap_bytes"),
         (Self::GuessedBytes, "guessed_bytes"),

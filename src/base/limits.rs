@@ -56,6 +56,22 @@ pub const INTERIM_HEADS_MAX: usize = 8;
 /// then written once more, on a fresh connection to the same worker. Later than this, the worker may have
 /// read the request.
 pub const STALE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(1);
+/// Longest body that a shard scans, renders and matches itself; see `shard/offload.rs` for longer ones. At the worst 20 ns a
+/// byte, so that the shard is held up for less than a millisecond.
+pub const INLINE_BODY_BYTES_MAX: usize = 32 * 1024;
+/// Prompts that a shard composes itself (NFC), in bytes; nearly all text is composed as it comes.
+pub const INLINE_COMPOSED_BYTES_MAX: usize = 4 * 1024;
+/// Requests of one shard that wait for its offload thread. Full: large bodies are refused as by a router that is full, other
+/// prompts are not matched.
+pub const OFFLOADED_MAX: usize = 256;
+/// Longest wait for the offload thread. Past it the request is refused as by a router that is full.
+pub const OFFLOAD_WAIT_MAX: Duration = Duration::from_secs(10);
+/// A prompt that has waited longer for the offload thread is not run through its chat template any more.
+pub const TEMPLATE_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Longest body that is put through the template engine, which takes 2 to 5 us a KB (bench `render`).
+pub const TEMPLATE_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Steps of the template engine for one prompt: some 100 ms. Past it the prompt is not matched.
+pub const TEMPLATE_STEPS_MAX: u64 = 2_000_000;
 /// Depth of JSON that the scanner follows; deeper bodies are refused with 400.
 pub const JSON_DEPTH_MAX: usize = 128;
 /// Child lengths tried per matched block and per prompt; past it the walk stops where it is.

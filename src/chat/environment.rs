@@ -6,6 +6,7 @@ use super::json::tojson;
 use super::methods;
 use super::python::{is_space, write_str};
 use super::source::prepare;
+use crate::base::limits::TEMPLATE_STEPS_MAX;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
 
@@ -28,6 +29,7 @@ pub(super) const DATE_END: char = '\u{fdd1}';
 /// An environment with `source` as its one template.
 pub(super) fn build(source: &str, clock: Clock) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
+    environment.set_fuel(Some(TEMPLATE_STEPS_MAX));
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_auto_escape_callback(|_| AutoEscape::None);

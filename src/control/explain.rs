@@ -1,6 +1,6 @@
 //! One prompt explained, for `/debug/overlap`: what of it each rank holds, or is believed to hold, what each rank would
-//! cost, and which one would get it. Runs the stages that shards run (parse, render, index, select) on the control plane's
-//! thread, with its own working memory; reads the load board, the reports and the index, and changes none of them: no
+//! cost, and which one would get it. Runs the stages that shards run (parse, render, index, select) on a thread of its
+//! own (`explaining`), with its own working memory; reads the load board, the reports and the index, and changes none of them: no
 //! lease, no trial of a breaker.
 //!
 //! What a shard knows and this does not: whose turn it is in `round_robin`.
@@ -15,7 +15,7 @@ use crate::http1::Method;
 use crate::index::IndexReader;
 use crate::mailbox::GuessKind;
 use crate::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
-use crate::render::{Rendered, Unrenderable};
+use crate::render::{Place, Rendered, Unrenderable};
 use crate::select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
     PickRequest, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model,
@@ -162,6 +162,7 @@ impl Explainer {
             approximate: &sources.config.approximate,
             request: &self.request,
             body,
+            place: Place::Offload,
         };
         let buffer = self.prompt.end();
         self.prompt.begin(buffer);

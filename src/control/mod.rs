@@ -15,6 +15,7 @@ mod described;
 mod described_tests;
 mod discovery;
 mod explain;
+mod explaining;
 #[cfg(test)]
 mod explain_tests;
 mod exposition;

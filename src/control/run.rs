@@ -2,7 +2,7 @@
 //! its own thread, on a `tokio` runtime of that thread alone.
 
 use super::admin::{self, Question};
-use super::explain::{self, Explainer};
+use super::explaining::{Explaining, Known};
 use super::feeds::{Feeds, Tiers};
 use super::fleet::Fleet;
 use super::kv_events::{FeedNotice, LowerTiers};
@@ -61,7 +61,7 @@ struct Control {
     desk: Rc<Desk>,
     replicas: Option<Rc<Replicas>>,
     histograms: StageHistograms,
-    explainer: Explainer,
+    explaining: Explaining,
     drain_rates: DrainRates,
     /// Workers of which it was said that they have no events.
     unfed: Vec<bool>,
@@ -150,7 +150,7 @@ impl Control {
             desk,
             replicas,
             histograms: StageHistograms::new(),
-            explainer: Explainer::new(),
+            explaining: Explaining::start()?,
             drain_rates: DrainRates::default(),
             unfed,
             unheard,
@@ -329,16 +329,16 @@ impl Control {
                 let _ = answer.send(set.map(|()| self.windows()));
             }
             Question::Overlap(asked, answer) => {
-                let sources = explain::Sources {
-                    config: &self.setup.config,
-                    fleet: &self.snapshot,
-                    board: &self.setup.board,
-                    reports: &self.desk.reports(),
-                    index: &self.setup.index,
-                    counters: &self.ports.counters(),
+                let known = Known {
+                    config: Arc::clone(&self.setup.config),
+                    fleet: Arc::clone(&self.snapshot),
+                    board: Arc::clone(&self.setup.board),
+                    reports: self.desk.reports().clone(),
+                    index: self.setup.index.clone(),
+                    counters: self.ports.counters(),
                     now: self.setup.clock.now(),
                 };
-                let _ = answer.send(self.explainer.explain(&asked, &sources));
+                self.explaining.ask(asked, known, answer);
             }
         }
     }

@@ -184,6 +184,9 @@ fn help(count: Count) -> &'static str {
         Count::Unrenderable => {
             "Prompts that could not be rendered and were matched by guesses only."
         }
+        Count::RendersGivenUp => {
+            "Prompts whose chat template took too many steps, or waited too long to be run."
+        }
         Count::PromptBytes => "Prompt bytes walked through the index.",
         Count::OverlapBytes => "Prompt bytes that the chosen rank already held.",
         Count::GuessedBytes => {

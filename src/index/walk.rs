@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// Branches waiting at one time; further ones are not followed.
 const BRANCHES_MAX: usize = 1_024;
+/// Probes that the shortest prompt has; each two bytes are worth one more.
+const PROBES_LEAST: usize = 1_024;
 /// Bytes that are hashed for the price of one probe.
 const PROBE_BYTES: usize = 256;
 /// Lengths of first blocks whose keys are kept, so that several slices need not hash them again.
@@ -53,7 +55,8 @@ impl Walk<'_> {
     pub(super) fn run(mut self, root: BlockKey) {
         self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
         let mut scratch = self.out.scratch.take().unwrap_or_default();
-        let mut budget = WALK_PROBES_MAX;
+        // Blocks of one short token are three bytes long.
+        let mut budget = WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2);
         scratch.run.rank_words = self.out.rank_words();
         self.start(root, &mut scratch, &mut budget);
         while let Some(branch) = scratch.branches.pop() {

@@ -55,14 +55,19 @@ impl<V: From<NoSeat>> Desk<V> {
 
     /// Hands a verdict to who waits for it; false if nobody does: the verdict is dropped then, and its lease given back.
     pub fn deliver(&mut self, ticket: Ticket, verdict: V) -> bool {
+        self.take_or_return(ticket, verdict).is_none()
+    }
+
+    /// The same, and gives back a verdict for which nobody waits.
+    pub fn take_or_return(&mut self, ticket: Ticket, verdict: V) -> Option<V> {
         let Some(seat) = self.of(ticket).filter(|seat| seat.verdict.is_none()) else {
-            return false;
+            return Some(verdict);
         };
         seat.verdict = Some(verdict);
         if let Some(waker) = seat.waker.take() {
             waker.wake();
         }
-        true
+        None
     }
 
     /// Ready with the verdict once it is here.

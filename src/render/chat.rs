@@ -1,7 +1,7 @@
 //! Messages to text: by the template's plan where it covers them, else by the template.
 
-use super::{Rendered, TEMPLATE_BODY_BYTES_MAX, Unrenderable, slice, special};
-use crate::base::limits::PROMPT_BYTES_MATCHED_MAX;
+use super::{Place, Rendered, Unrenderable, align, slice, special};
+use crate::base::limits::{PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX};
 use crate::chat::{ChatTemplate, MessageSpan};
 use crate::parse::ApiRequest;
 use crate::worker::ModelText;
@@ -9,6 +9,7 @@ use std::ops::Range;
 
 /// Plain messages, as the scan found them.
 pub(super) fn plain(
+    place: Place,
     request: &ApiRequest,
     body: &[u8],
     text: &ModelText,
@@ -27,12 +28,10 @@ pub(super) fn plain(
     }
     let planned = template.render_plain(&request.messages, body, generates, out);
     if !planned {
-        check_size(body)?;
-        template
-            .render_messages(&request.messages, body, generates, out)
-            .map_err(|_| Unrenderable::Refused)?;
+        check_size(place, body)?;
+        template.render_messages(&request.messages, body, generates, out)?;
     }
-    let whole = text.vocabulary.align(out, start);
+    let whole = align(place, text, out, start)?;
     Ok(match planned {
         _ if !whole => Rendered::Beginning,
         true => Rendered::Plan,
@@ -64,17 +63,18 @@ fn first_messages(messages: &[MessageSpan], body: &[u8]) -> Option<Vec<MessageSp
 
 /// Any body with messages.
 pub(super) fn full(
+    place: Place,
     request: &ApiRequest,
     body: &[u8],
     text: &ModelText,
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
     let template = template_of(text)?;
-    check_size(body)?;
+    check_size(place, body)?;
     push_special(request, text, out);
     let start = out.len();
-    let is_part = template.render_text(body, out).map_err(|_| Unrenderable::Refused)?;
-    let whole = text.vocabulary.align(out, start);
+    let is_part = template.render_text(body, out)?;
+    let whole = align(place, text, out, start)?;
     Ok(match is_part {
         true => Rendered::TextPart,
         false if whole => Rendered::Template,
@@ -93,6 +93,11 @@ fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {
     text.chat_template.as_ref().ok_or(Unrenderable::NoTemplate)
 }
 
-fn check_size(body: &[u8]) -> Result<(), Unrenderable> {
-    if body.len() > TEMPLATE_BODY_BYTES_MAX { Err(Unrenderable::TooLarge) } else { Ok(()) }
+/// May the template engine run on this body, and here? A template decides itself how long it takes.
+fn check_size(place: Place, body: &[u8]) -> Result<(), Unrenderable> {
+    match place {
+        _ if body.len() > TEMPLATE_BODY_BYTES_MAX => Err(Unrenderable::TooLarge),
+        Place::Shard => Err(Unrenderable::NotHere),
+        Place::Offload => Ok(()),
+    }
 }

@@ -1,9 +1,9 @@
 //! Stage: the prompt as the engine will see it, in bytes. Chat messages go through the model's template, token ids are
 //! decoded, text is taken as it is; then the vocabulary aligns the text with what its tokens decode to.
 //!
-//! Runs on the shard's thread, called by `shard::request` once a request. In steady state it allocates nothing for
-//! plain chats and text; bodies that need the template engine cost a parse and some allocations. Must never refuse a
-//! request: what it cannot render is routed by load alone.
+//! Runs once a request, on the shard's thread where that takes little ([`Place::Shard`]), else on its offload thread. In
+//! steady state it allocates nothing for plain chats and text on a shard. Bodies that need the template engine cost a parse
+//! and allocations. Must never refuse a request: what it cannot render is routed by load alone.
 
 mod canonical;
 mod chat;
@@ -12,7 +12,8 @@ mod token_ids;
 
 pub use canonical::{CANONICAL_BYTES_MAX, canonical};
 
-use crate::chat::EngineRules;
+use crate::base::limits::INLINE_COMPOSED_BYTES_MAX;
+use crate::chat::{EngineRules, RenderError};
 use crate::parse::{ApiRequest, NOT_TEXT_BYTES, PromptSource};
 use crate::worker::ModelText;
 use std::ops::Range;
@@ -78,9 +79,18 @@ pub enum Unrenderable {
     /// A token id that the vocabulary does not have.
     #[error("unknown token id")]
     UnknownToken,
-    /// More than [`TEMPLATE_BODY_BYTES_MAX`] that would have to go through the template engine.
+    /// More than `TEMPLATE_BODY_BYTES_MAX` that would have to go through the template engine.
     #[error("too large for the template engine")]
     TooLarge,
+    /// The template takes more than `TEMPLATE_STEPS_MAX` steps for these messages.
+    #[error("the chat template takes too many steps for these messages")]
+    TooManySteps,
+    /// The thread that runs templates was too far behind.
+    #[error("the thread that renders prompts was busy")]
+    Late,
+    /// It would take too long at this [`Place`].
+    #[error("it takes too long here")]
+    NotHere,
 }
 
 impl Unrenderable {
@@ -94,15 +104,43 @@ impl Unrenderable {
             Self::Refused => "refused",
             Self::UnknownToken => "unknown-token",
             Self::TooLarge => "too-large",
+            Self::TooManySteps => "too-many-steps",
+            Self::Late => "late",
+            Self::NotHere => "not-here",
         }
     }
 }
 
-/// Appends the prompt's bytes to `out`. On an error nothing is appended.
+/// Where a prompt is rendered, which decides what that may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// On a shard, where nothing may take long: no template engine, little composing. What takes more is
+    /// [`Unrenderable::NotHere`].
+    Shard,
+    /// Anywhere else.
+    #[default]
+    Offload,
+}
+
+/// Appends the prompt's bytes to `out`, however long that takes. On an error nothing is appended.
 ///
 /// # Errors
 /// [`Unrenderable`], which is never the client's business.
 pub fn render(
+    request: &ApiRequest,
+    body: &[u8],
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<Rendered, Unrenderable> {
+    render_at(Place::Offload, request, body, text, out)
+}
+
+/// The same within what may be done at a place.
+///
+/// # Errors
+/// [`Unrenderable`], which is never the client's business.
+pub fn render_at(
+    place: Place,
     request: &ApiRequest,
     body: &[u8],
     text: &ModelText,
@@ -114,15 +152,17 @@ pub fn render(
     let start = out.len();
     let rendered = match &request.prompt {
         PromptSource::None => Err(Unrenderable::NoPrompt),
-        PromptSource::PlainMessages => chat::plain(request, body, text, out),
-        PromptSource::Messages => chat::full(request, body, text, out),
+        PromptSource::PlainMessages => chat::plain(place, request, body, text, out),
+        PromptSource::Messages => chat::full(place, request, body, text, out),
         PromptSource::Text(span) => {
-            Ok(raw::text(slice(body, span), special(request, text, true), text, out))
+            raw::text(place, slice(body, span), special(request, text, true), text, out)
         }
-        PromptSource::TokenIds(span) => token_ids::decode(slice(body, span), &text.vocabulary, out),
+        PromptSource::TokenIds(span) => {
+            token_ids::decode(place, slice(body, span), &text.vocabulary, out)
+        }
         PromptSource::Batch(span) => {
             let special = special(request, text, true);
-            first_of_batch(slice(body, span), special, text, out)
+            first_of_batch(place, slice(body, span), special, text, out)
         }
     };
     if rendered.is_err() {
@@ -133,14 +173,15 @@ pub fn render(
 
 /// A batch is routed by its first element: engines split it, and such lists tend to share their beginning.
 fn first_of_batch(
+    place: Place,
     element: &[u8],
     special: bool,
     text: &ModelText,
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
     match element {
-        [b'"', inner @ .., b'"'] => Ok(raw::text(inner, special, text, out)),
-        [b'[', ..] => token_ids::decode(element, &text.vocabulary, out),
+        [b'"', inner @ .., b'"'] => raw::text(place, inner, special, text, out),
+        [b'[', ..] => token_ids::decode(place, element, &text.vocabulary, out),
         _ => Err(Unrenderable::NoPrompt),
     }
 }
@@ -153,6 +194,12 @@ fn special(request: &ApiRequest, text: &ModelText, default: bool) -> bool {
     }
 }
 
+impl From<RenderError> for Unrenderable {
+    fn from(error: RenderError) -> Self {
+        if error.is_out_of_steps() { Self::TooManySteps } else { Self::Refused }
+    }
+}
+
 fn slice<'a>(body: &'a [u8], span: &std::ops::Range<u32>) -> &'a [u8] {
     let (Ok(start), Ok(end)) = (usize::try_from(span.start), usize::try_from(span.end)) else {
         return &[];
@@ -160,9 +207,22 @@ fn slice<'a>(body: &'a [u8], span: &std::ops::Range<u32>) -> &'a [u8] {
     body.get(start..end).unwrap_or_default()
 }
 
-/// Largest body that is put through the template engine on a shard, which takes 2 to 5 us a KB (bench `render`): 1 MiB
-/// holds the shard up for at most some 5 ms.
-pub const TEMPLATE_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Brings `out[start..]` to what its tokens decode to. False when the text now ends early.
+fn align(
+    place: Place,
+    text: &ModelText,
+    out: &mut Vec<u8>,
+    start: usize,
+) -> Result<bool, Unrenderable> {
+    let written = out.get(start..).unwrap_or_default();
+    if place == Place::Shard
+        && written.len() > INLINE_COMPOSED_BYTES_MAX
+        && text.vocabulary.would_compose(written)
+    {
+        return Err(Unrenderable::NotHere);
+    }
+    Ok(text.vocabulary.align(out, start))
+}
 
 #[cfg(test)]
 mod tests;

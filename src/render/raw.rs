@@ -1,17 +1,23 @@
 //! Prompts that are text already: unescaped, behind the tokens that the engine puts before a completion.
 
-use super::Rendered;
+use super::{Place, Rendered, Unrenderable, align};
 use crate::base::limits::PROMPT_BYTES_MATCHED_MAX;
 use crate::chat::unescape_up_to;
 use crate::worker::ModelText;
 
 /// `escaped` is what stands between the quotes.
-pub(super) fn text(escaped: &[u8], special: bool, text: &ModelText, out: &mut Vec<u8>) -> Rendered {
+pub(super) fn text(
+    place: Place,
+    escaped: &[u8],
+    special: bool,
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<Rendered, Unrenderable> {
     if special {
         out.extend_from_slice(text.vocabulary.completion_prefix());
     }
     let start = out.len();
     let whole = unescape_up_to(escaped, PROMPT_BYTES_MATCHED_MAX, out);
-    let aligned = text.vocabulary.align(out, start);
-    if whole && aligned { Rendered::Raw } else { Rendered::Beginning }
+    let aligned = align(place, text, out, start)?;
+    Ok(if whole && aligned { Rendered::Raw } else { Rendered::Beginning })
 }

@@ -205,8 +205,10 @@ fn other_prompts_are_not_rendered() {
         rendered(&request(PromptSource::Batch(0..1)), "7", &model),
         Err(Unrenderable::NoPrompt)
     );
-    let large =
-        format!("{{\"messages\":[],\"pad\":\"{}\"}}", "x".repeat(super::TEMPLATE_BODY_BYTES_MAX));
+    let large = format!(
+        "{{\"messages\":[],\"pad\":\"{}\"}}",
+        "x".repeat(crate::base::limits::TEMPLATE_BODY_BYTES_MAX)
+    );
     assert_eq!(
         rendered(&request(PromptSource::Messages), &large, &model),
         Err(Unrenderable::TooLarge)

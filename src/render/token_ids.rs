@@ -1,16 +1,22 @@
 //! Prompts given as token ids: what the ids stand for. Nothing is aligned, this is what the tokenizer made.
 
-use super::{Rendered, Unrenderable};
-use crate::base::limits::PROMPT_BYTES_MATCHED_MAX;
+use super::{Place, Rendered, Unrenderable};
+use crate::base::limits::{INLINE_BODY_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX};
 use crate::block::Vocabulary;
 
 /// `list` is a JSON array of numbers, brackets included; the scan has checked that.
 pub(super) fn decode(
+    place: Place,
     list: &[u8],
     vocabulary: &Vocabulary,
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
-    let end = out.len().saturating_add(PROMPT_BYTES_MATCHED_MAX);
+    let bytes_max = match place {
+        // Two digits and a comma may stand for hundreds of bytes.
+        Place::Shard => 2 * INLINE_BODY_BYTES_MAX,
+        Place::Offload => PROMPT_BYTES_MATCHED_MAX,
+    };
+    let end = out.len().saturating_add(bytes_max);
     let mut id: Option<u32> = None;
     for byte in list {
         if let b'0'..=b'9' = byte {
@@ -20,7 +26,10 @@ pub(super) fn decode(
         } else if let Some(id) = id.take() {
             out.extend_from_slice(vocabulary.bytes(id).ok_or(Unrenderable::UnknownToken)?);
             if out.len() >= end {
-                return Ok(Rendered::Beginning);
+                return match place {
+                    Place::Shard => Err(Unrenderable::NotHere),
+                    Place::Offload => Ok(Rendered::Beginning),
+                };
             }
         }
     }

@@ -109,6 +109,12 @@ impl<T> Producer<T> {
 }
 
 impl<T> Consumer<T> {
+    /// True when the producer is gone. What it pushed before may still be queued.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
+
     /// Takes the oldest value.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {

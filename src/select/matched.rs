@@ -10,6 +10,7 @@ use crate::config::{ApproximateConfig, KvConfig};
 use crate::index::{IndexReader, Overlap, Overlaps};
 use crate::mailbox::{GuessKind, RoutedPrompt};
 use crate::parse::ApiRequest;
+use crate::render::Place;
 use crate::worker::{FleetSnapshot, Model, TierRanks};
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub struct MatchRequest<'a> {
     pub request: &'a ApiRequest,
     /// Its body.
     pub body: &'a [u8],
+    /// Where this runs.
+    pub place: Place,
 }
 
 impl Matched {

@@ -4,7 +4,7 @@
 use super::MatchRequest;
 use crate::base::RankIndex;
 use crate::index::{Overlap, Overlaps};
-use crate::render::{Rendered, Unrenderable, canonical, render};
+use crate::render::{Rendered, Unrenderable, canonical, render_at};
 
 /// One prompt and what is known of it.
 #[derive(Debug, Default)]
@@ -79,7 +79,11 @@ impl Prompt {
             return None;
         }
         let text = ask.model.text.as_ref();
-        let rendered = text.map(|text| render(ask.request, ask.body, text, &mut self.text));
+        let rendered =
+            text.map(|text| render_at(ask.place, ask.request, ask.body, text, &mut self.text));
+        if rendered == Some(Err(Unrenderable::NotHere)) {
+            return rendered;
+        }
         let way = rendered.as_ref().and_then(|rendered| rendered.as_ref().ok());
         self.is_rendered = way.is_some();
         self.prompt_bytes = match way {
@@ -87,6 +91,18 @@ impl Prompt {
             None => canonical(ask.request, ask.body, &mut self.text),
         };
         rendered
+    }
+
+    /// Takes the prompt of a body whose turn came too late: some text of it, not rendered.
+    pub fn write_late(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
+        self.is_rendered = false;
+        self.prompt_bytes = canonical(ask.request, ask.body, &mut self.text);
+        ask.model.text.as_ref().map(|_| Err(Unrenderable::Late))
+    }
+
+    /// On its way to another working memory: which one has walked for it means nothing there.
+    pub const fn leave(&mut self) {
+        self.recalled_by = 0;
     }
 
     pub(super) fn keep(&mut self, view: View, overlaps: &Overlaps) {

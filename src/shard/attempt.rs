@@ -56,9 +56,9 @@ pub(super) async fn run(
         }
     };
     // Nothing is sent a second time from here on.
-    shard.buffers.give(std::mem::take(&mut slot.message));
-    shard.buffers.give(std::mem::take(&mut slot.leg_body));
-    shard.buffers.give(slot.prompt.end());
+    shard.recycle(std::mem::take(&mut slot.message));
+    shard.recycle(std::mem::take(&mut slot.leg_body));
+    shard.recycle(slot.prompt.end());
     shard.counters.answered(endpoint as usize, slot.response.status);
     slot.answered = Some(slot.response.status);
     if matches!(slot.response.status, 500 | 502 | 504..=599) {

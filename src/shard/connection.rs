@@ -33,6 +33,8 @@ pub(super) struct Slot {
     pub(super) prompt: Prompt,
     /// What a handoff has to know of the body, once that was looked for.
     pub(super) handoff: Option<Wanted>,
+    /// It was looked for; what was not found cannot be handed off.
+    pub(super) is_inspected: bool,
     /// Body of the decode leg, while a pair serves the request.
     pub(super) leg_body: Vec<u8>,
     /// The priority that vLLM is told in place of the one in the body.
@@ -50,7 +52,7 @@ pub(super) struct Slot {
 impl Slot {
     /// Looks once at what a handoff would have to change in the body.
     pub(super) fn look_for_handoff(&mut self, endpoint: Endpoint) {
-        if self.handoff.is_none() {
+        if !std::mem::replace(&mut self.is_inspected, true) {
             let body = self.message.get(self.head.head_bytes..).unwrap_or_default();
             // The body has been scanned; what this pass does not like besides cannot be handed off.
             self.handoff = inspect(body, endpoint).ok();
@@ -70,6 +72,7 @@ impl Slot {
         self.request_id.extend_from_slice(id);
         self.early = Early::default();
         self.handoff = None;
+        self.is_inspected = false;
     }
 }
 

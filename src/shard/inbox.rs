@@ -1,6 +1,7 @@
 //! What other threads have for this shard: KV operations for its slice, fleets, commands, hints. One task; it
 //! yields after a bounded amount of work, so that requests go on under any flood of events. A panic ends one turn of it.
 
+use super::offload::Replies;
 use super::pressure;
 use super::slice::OwnSlice;
 use super::state::Shard;
@@ -30,6 +31,7 @@ pub(super) struct Inbox {
     pub(super) commands: Consumer<ShardCommand>,
     pub(super) mesh: MeshReceiver<MeshMessage>,
     pub(super) bell: Arc<Bell>,
+    pub(super) replies: Replies,
     pub(super) slice: OwnSlice,
     /// One timer for the home, moved from one moment to the next.
     pub(super) alarm: Deadline,
@@ -97,6 +99,7 @@ impl Inbox {
 
     fn has_work(&self, shard: &Shard) -> bool {
         let empty = self.kv.is_empty()
+            && self.replies.is_empty()
             && self.commands.is_empty()
             && self.mesh.is_empty()
             && self.fleet.is_empty()
@@ -128,6 +131,9 @@ impl Inbox {
                     shard.draining.set();
                 }
             }
+        }
+        while let Some((ticket, reply)) = self.replies.pop() {
+            shard.offload.deliver(shard, ticket, reply);
         }
         self.slice.tick(shard);
         self.slice.apply_events(shard, &mut self.kv);

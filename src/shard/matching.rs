@@ -1,65 +1,205 @@
-//! render, index: what each rank holds of one prompt ([`crate::select::Matched`]), once a request, counted and timed. No
-//! await in here.
+//! render, index: what each rank holds of one prompt ([`crate::select::Matched`]), once a request, counted and timed. Small
+//! prompts are matched on the shard, without an await; others on its offload thread.
 
 use super::choose::Target;
 use super::connection::Slot;
+use super::offload::{self, Tools};
+use super::request::Stop;
 use super::state::Shard;
 use crate::account::{Count, Stage};
+use crate::base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use crate::base::{ModelIndex, RankIndex};
-use crate::config::Policy;
-use crate::render::Rendered;
-use crate::select::{MatchRequest, Matched};
+use crate::config::{Config, Policy};
+use crate::handoff::{Wanted, inspect};
+use crate::index::IndexReader;
+use crate::ingress::Conn;
+use crate::parse::{ApiRequest, Endpoint, PromptSource};
+use crate::render::{Place, Rendered, Unrenderable};
+use crate::select::{MatchRequest, Matched, Prompt};
 use crate::worker::{FleetSnapshot, Model};
+use std::sync::Arc;
+use std::time::Duration;
 
 fn request<'a>(
-    shard: &'a Shard,
-    slot: &'a Slot,
-    fleet: &'a FleetSnapshot,
-    model: &'a Model,
+    (index, config): (&'a IndexReader, &'a Config),
+    (fleet, model): (&'a FleetSnapshot, &'a Model),
+    (request, body): (&'a ApiRequest, &'a [u8]),
+    place: Place,
 ) -> MatchRequest<'a> {
-    MatchRequest {
-        index: &shard.index,
-        fleet,
-        model,
-        kv: shard.config.kv,
-        approximate: &shard.config.approximate,
-        request: &slot.request,
-        body: slot.message.get(slot.head.head_bytes..).unwrap_or_default(),
-    }
+    let Config { kv, approximate, .. } = config;
+    MatchRequest { index, fleet, model, kv: *kv, approximate, request, body, place }
+}
+
+/// A request's model, in the fleet of the moment.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) fleet: &'a Arc<FleetSnapshot>,
+    pub(super) model_index: ModelIndex,
+    pub(super) model: &'a Model,
+    pub(super) endpoint: Endpoint,
 }
 
 /// Renders the prompt and walks the index for all ranks of the model. What is found stays in the slot until the answer
 /// has begun. What cannot be matched is left without overlap.
-pub(super) fn match_prompt(
+///
+/// # Errors
+/// How the request ends while it waits for the offload thread.
+pub(super) async fn match_prompt(
     shard: &Shard,
+    conn: &mut Conn,
     slot: &mut Slot,
-    fleet: &FleetSnapshot,
-    (model_index, model): (ModelIndex, &Model),
-) {
-    shard.buffers.give(slot.prompt.end());
-    if shard.config.policy != Policy::Kv {
-        return;
+    asked: Asked<'_>,
+) -> Result<(), Stop> {
+    shard.recycle(slot.prompt.end());
+    let body_bytes = slot.message.len().saturating_sub(slot.head.head_bytes);
+    let is_large = body_bytes > INLINE_BODY_BYTES_MAX;
+    let matches = shard.config.policy == Policy::Kv;
+    if matches && !is_large && here(shard, slot, asked) {
+        return Ok(());
     }
+    let is_split = !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
+    let is_inspected = is_large && is_split;
+    if !matches && !is_inspected || shard.offload.is_full() {
+        shard.counters.add(Count::Unrenderable, u64::from(matches));
+        return Ok(());
+    }
+    elsewhere(shard, conn, slot, asked, (body_bytes, is_inspected)).await
+}
+
+/// On the shard. False if that takes too long.
+fn here(shard: &Shard, slot: &mut Slot, asked: Asked<'_>) -> bool {
     let mut scratch = shard.scratch.borrow_mut();
     let start = shard.now();
-    let ratio = scratch.bytes_per_token(model_index);
-    let mut prompt = std::mem::take(&mut slot.prompt);
-    prompt.begin(shard.buffers.take());
-    let ask = request(shard, slot, fleet, model);
-    if let Some(rendered) = prompt.write_text(&ask) {
-        let count = match rendered {
-            Ok(Rendered::Plan) => Count::RenderedPlan,
-            Ok(_) => Count::RenderedFull,
-            Err(_) => Count::Unrenderable,
-        };
-        shard.counters.add(count, 1);
+    let ratio = scratch.bytes_per_token(asked.model_index);
+    slot.prompt.begin(shard.buffers.take());
+    let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
+    let ask = request(
+        (&shard.index, &shard.config),
+        (asked.fleet, asked.model),
+        (&slot.request, body),
+        Place::Shard,
+    );
+    let rendered = slot.prompt.write_text(&ask);
+    if rendered == Some(Err(Unrenderable::NotHere)) {
+        return false;
     }
-    if prompt.prompt_bytes() > 0 {
+    count(shard, rendered);
+    if slot.prompt.prompt_bytes() > 0 {
         let rendered_at = shard.time(Stage::Render, start);
-        scratch.matched.walk(&ask, &mut prompt, &model.ranks, ratio);
+        scratch.matched.walk(&ask, &mut slot.prompt, &asked.model.ranks, ratio);
         shard.time(Stage::Index, rendered_at);
     }
-    slot.prompt = prompt;
+    true
+}
+
+fn count(shard: &Shard, rendered: Option<Result<Rendered, Unrenderable>>) {
+    let Some(rendered) = rendered else { return };
+    let count = match rendered {
+        Ok(Rendered::Plan) => Count::RenderedPlan,
+        Ok(_) => Count::RenderedFull,
+        Err(reason) => {
+            let is_given_up = matches!(reason, Unrenderable::TooManySteps | Unrenderable::Late);
+            shard.counters.add(Count::RendersGivenUp, u64::from(is_given_up));
+            Count::Unrenderable
+        }
+    };
+    shard.counters.add(count, 1);
+}
+
+/// A request on its way to the offload thread and back.
+struct Away {
+    message: Vec<u8>,
+    head_bytes: usize,
+    request: ApiRequest,
+    prompt: Prompt,
+    handoff: Option<Wanted>,
+    endpoint: Endpoint,
+    fleet: Arc<FleetSnapshot>,
+    model_index: ModelIndex,
+    bytes_per_token: f32,
+    rendered: Option<Result<Rendered, Unrenderable>>,
+    /// Time spent rendering and walking.
+    spent: [u64; 2],
+}
+
+impl Away {
+    fn inspect(&mut self) {
+        let body = self.message.get(self.head_bytes..).unwrap_or_default();
+        self.handoff = inspect(body, self.endpoint).ok();
+    }
+
+    fn match_prompt(&mut self, tools: &mut Tools) {
+        let Tools { matched, index, config, clock, posted_at } = tools;
+        let start = clock.now();
+        let Some(model) = self.fleet.models.get(self.model_index.index()) else { return };
+        let body = self.message.get(self.head_bytes..).unwrap_or_default();
+        let ask = request(
+            (&*index, &*config),
+            (&*self.fleet, model),
+            (&self.request, body),
+            Place::Offload,
+        );
+        let is_late = Duration::from_nanos(start.since(*posted_at)) > TEMPLATE_WAIT_MAX
+            && self.request.prompt == PromptSource::Messages;
+        self.rendered = match is_late {
+            true => self.prompt.write_late(&ask),
+            false => self.prompt.write_text(&ask),
+        };
+        let rendered_at = clock.now();
+        matched.walk(&ask, &mut self.prompt, &model.ranks, self.bytes_per_token);
+        self.prompt.leave();
+        self.spent = [rendered_at.since(start), clock.now().since(rendered_at)];
+    }
+}
+
+async fn elsewhere(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    asked: Asked<'_>,
+    (body_bytes, is_inspected): (usize, bool),
+) -> Result<(), Stop> {
+    let matches = shard.config.policy == Policy::Kv;
+    let mut prompt = std::mem::take(&mut slot.prompt);
+    let buffer = prompt.end();
+    prompt.begin(if buffer.capacity() > 0 { buffer } else { shard.buffers.take() });
+    let mut away = Away {
+        message: std::mem::take(&mut slot.message),
+        head_bytes: slot.head.head_bytes,
+        request: std::mem::take(&mut slot.request),
+        prompt,
+        handoff: None,
+        endpoint: asked.endpoint,
+        fleet: Arc::clone(asked.fleet),
+        model_index: asked.model_index,
+        bytes_per_token: shard.scratch.borrow().bytes_per_token(asked.model_index),
+        rendered: None,
+        spent: [0; 2],
+    };
+    let done = offload::run(shard, conn, body_bytes, move |tools| {
+        if is_inspected {
+            away.inspect();
+        }
+        if matches {
+            away.match_prompt(tools);
+        }
+        away
+    });
+    let away = done.await?;
+    (slot.message, slot.request, slot.prompt) = (away.message, away.request, away.prompt);
+    if is_inspected {
+        (slot.handoff, slot.is_inspected) = (away.handoff, true);
+    }
+    if matches {
+        count(shard, away.rendered);
+    }
+    if slot.prompt.prompt_bytes() > 0 {
+        let mut histograms = shard.histograms.borrow_mut();
+        for (stage, nanos) in [Stage::Render, Stage::Index].into_iter().zip(away.spent) {
+            histograms.record(stage, nanos);
+        }
+    }
+    Ok(())
 }
 
 /// Tells the owner of the prompt's path where it went, if that helps the next one.
@@ -70,7 +210,13 @@ pub(super) fn remember(
     matched: &Matched,
     rank: RankIndex,
 ) {
-    let ask = request(shard, slot, target.fleet, target.model);
+    let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
+    let ask = request(
+        (&shard.index, &shard.config),
+        (target.fleet, target.model),
+        (&slot.request, body),
+        Place::Shard,
+    );
     if let Some((owner, prompt)) = matched.to_remember(&ask, &slot.prompt, rank) {
         shard.post_routed(owner, prompt);
     }

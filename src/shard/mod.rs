@@ -17,6 +17,7 @@ mod judge;
 mod leg;
 mod matching;
 mod models;
+mod offload;
 mod outcome;
 mod pair;
 mod place;

@@ -10,17 +10,19 @@ use super::place::{Held, Placed, place};
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::state::Shard;
-use super::{matching, models, pressure, record};
+use super::{matching, models, offload, pressure, record};
 use crate::account::{Count, Stage};
 use crate::admit::Admitted;
-use crate::base::limits::HANDOFF_ITEMS_MAX;
+use crate::base::limits::{HANDOFF_ITEMS_MAX, INLINE_BODY_BYTES_MAX};
 use crate::base::{NanosSinceStart, RankIndex};
 use crate::handoff::ADDED_BYTES_PER_ROOM;
 use crate::ingress::Conn;
 use crate::mailbox::EngineAnswer;
 use crate::parse::{ApiRequest, Endpoint, PromptSource, Refusal, route, scan};
 use crate::relay::RelayError;
+
 use crate::worker::{FleetSnapshot, Model};
+use std::mem::take;
 
 /// Engines that have no room are asked so often in all for one request.
 const REFUSALS_MAX: u32 = 8;
@@ -96,8 +98,7 @@ async fn stages(
     // ingress: the whole body. parse: one scan of it.
     let body_bytes = read::body(shard, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes, shard.random.borrow_mut().u64(..));
-    let read_at = shard.now();
-    scan_body(shard, slot, endpoint, read_at).map_err(Stop::Refused)?;
+    let read_at = scan_body(shard, conn, slot, (endpoint, body_bytes)).await?;
     labels.stream = slot.request.stream;
     let fleet = shard.fleet();
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
@@ -114,7 +115,8 @@ async fn stages(
     slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
     let mut journey = Journey::start(shard, slot, &fleet, model, (started, read_at, drawn))
         .map_err(Stop::Refused)?;
-    matching::match_prompt(shard, slot, &fleet, (model_index, model));
+    let asked = matching::Asked { fleet: &fleet, model_index, model, endpoint };
+    matching::match_prompt(shard, conn, slot, asked).await?;
     let (mut failed, mut held) = (None, Held::default());
     loop {
         // The fleet of this moment: what waited may find that its worker has gone.
@@ -123,7 +125,7 @@ async fn stages(
             return Err(Stop::Refused(outcome::no_worker("its model has just gone")));
         };
         let target = Target { fleet: &fleet, model_index, model, endpoint, journey: &journey };
-        let chosen = match place(shard, conn, slot, &target, std::mem::take(&mut held)).await {
+        let chosen = match place(shard, conn, slot, &target, take(&mut held)).await {
             Ok(Placed::Chosen(chosen)) => chosen,
             Ok(Placed::Waited(has)) => {
                 held = has;
@@ -241,19 +243,36 @@ fn hold_legs(
     admitted.hold_body(held).map_err(|_| pressure::in_flight_full(shard))
 }
 
-fn scan_body(
+/// Returns when the request had been read: before it was scanned.
+async fn scan_body(
     shard: &Shard,
+    conn: &mut Conn,
     slot: &mut Slot,
-    endpoint: Endpoint,
-    read_at: NanosSinceStart,
-) -> Result<(), Refusal> {
+    (endpoint, body_bytes): (Endpoint, usize),
+) -> Result<NanosSinceStart, Stop> {
+    let read_at = shard.now();
     slot.request.clear();
-    if endpoint != Endpoint::Models {
-        let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-        scan(body, endpoint, &mut slot.request)?;
-        shard.time(Stage::Parse, read_at);
+    if endpoint == Endpoint::Models {
+        return Ok(read_at);
     }
-    Ok(())
+    let head_bytes = slot.head.head_bytes;
+    let scanned = if body_bytes <= INLINE_BODY_BYTES_MAX {
+        let body = slot.message.get(head_bytes..).unwrap_or_default();
+        scan(body, endpoint, &mut slot.request)
+    } else {
+        let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
+        let scanned = offload::run(shard, conn, body_bytes, move |_| {
+            let body = message.get(head_bytes..).unwrap_or_default();
+            let scanned = scan(body, endpoint, &mut request);
+            (message, request, scanned)
+        });
+        let scanned = scanned.await?;
+        (slot.message, slot.request) = (scanned.0, scanned.1);
+        scanned.2
+    };
+    scanned.map_err(|error| Stop::Refused(error.into()))?;
+    shard.time(Stage::Parse, read_at);
+    Ok(read_at)
 }
 
 /// The rank and all others at its address.

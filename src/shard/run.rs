@@ -3,6 +3,7 @@
 use super::connection;
 use super::drain::Ending;
 use super::inbox::Inbox;
+use super::offload::Offload;
 use super::runtime::{self, Driver};
 use super::signal::Signal;
 use super::slice::OwnSlice;
@@ -12,7 +13,7 @@ use crate::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
 use crate::base::Clock;
 use crate::base::limits::HISTOGRAM_PERIOD;
-use crate::config::{Config, Policy};
+use crate::config::{Config, LimitsConfig, Policy};
 use crate::dispatch::RetryBudget;
 use crate::handoff::Rooms;
 use crate::http1::HeadLimits;
@@ -98,12 +99,11 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     let bell = bells.get(index.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = setup.config.limits;
     let expiring = Expiring::new(expiring_limits(&setup.config, bells.len()));
+    let (offload, replies) =
+        Offload::start(index, &bell, (&setup.config, &setup.index, setup.clock))?;
     let shard = Rc::new_cyclic(|me| Shard {
         number: index,
-        head_limits: HeadLimits {
-            head_bytes_max: limits.head_bytes_max,
-            fields_max: limits.head_fields_max,
-        },
+        head_limits: head_limits(&limits),
         clock: setup.clock,
         board: setup.board,
         reported: RefCell::new(Reported::new(reports, setup.config.load.age_max)),
@@ -136,6 +136,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         drain_until: Cell::new(None),
         prefills: RefCell::default(),
         legs: RefCell::new(Desk::new(index)),
+        offload,
         aborting: Cell::new(0),
         rooms: RefCell::new(Rooms::new(index, fastrand::u64(..))),
         me: Weak::clone(me),
@@ -151,6 +152,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         commands,
         mesh: mesh.receiver,
         bell,
+        replies,
         slice,
         alarm: Deadline::new(setup.clock),
     };
@@ -158,6 +160,10 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     monoio::spawn(accept(Rc::clone(&shard), listener));
     tick(&shard, &mut histograms).await;
     Ok(())
+}
+
+const fn head_limits(limits: &LimitsConfig) -> HeadLimits {
+    HeadLimits { head_bytes_max: limits.head_bytes_max, fields_max: limits.head_fields_max }
 }
 
 /// Chunks of routed prompts may take up to half of a slice's memory: about as much in the slice as for their times.
@@ -215,6 +221,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             && (ending.is_reached(shard) || now >= deadline)
         {
             deliver(shard, histograms);
+            shard.offload.close();
             // Closed sockets whose last read is being cancelled need a turn of the ring to be closed for good.
             return monoio::time::sleep(2 * DRAIN_TICK).await;
         }

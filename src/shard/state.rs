@@ -1,9 +1,12 @@
 //! Everything one shard owns, shared by its tasks through `Rc`.
 
+use super::offload::Offload;
 use super::signal::Signal;
 use crate::account::{Count, ShardCounters, Stage, StageHistograms};
 use crate::admit::{DrainRates, InFlight};
-use crate::base::limits::{LOAD_RING_MAX, RANKS_MAX, ROUTED_OWN_MAX, STALE_CONNECTION_TIME_MAX};
+use crate::base::limits::{
+    INLINE_BODY_BYTES_MAX, LOAD_RING_MAX, RANKS_MAX, ROUTED_OWN_MAX, STALE_CONNECTION_TIME_MAX,
+};
 use crate::base::{Clock, ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use crate::config::Config;
 use crate::dispatch::RetryBudget;
@@ -74,6 +77,8 @@ pub(super) struct Shard {
     pub(super) prefills: RefCell<AHashMap<Ticket, Rc<Signal>>>,
     /// The seats of this shard's requests whose prefill legs are under way.
     pub(super) legs: RefCell<Desk<PrefillEnded>>,
+    /// The thread that does what takes long.
+    pub(super) offload: Offload,
     /// Engines that are being told to abort a request.
     pub(super) aborting: Cell<usize>,
     /// Draws the rooms in which legs meet.
@@ -155,6 +160,15 @@ impl Shard {
     pub(super) fn was_stale(&self, error: RelayError, sent_at: NanosSinceStart) -> bool {
         let until = sent_at.plus(STALE_CONNECTION_TIME_MAX);
         error.may_be_stale() && self.now() < until
+    }
+
+    /// Takes a buffer back. A large one is freed elsewhere.
+    pub(super) fn recycle(&self, buffer: Vec<u8>) {
+        if buffer.capacity() > INLINE_BODY_BYTES_MAX {
+            self.offload.free(self, buffer.capacity(), buffer);
+        } else {
+            self.buffers.give(buffer);
+        }
     }
 
     /// A worker failed under a request: its idle connections are dropped, here and on the other shards.

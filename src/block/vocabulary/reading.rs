@@ -74,9 +74,7 @@ impl Reading {
     /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then taken out.
     pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) -> bool {
         let mut whole = true;
-        let composes =
-            || self.composes && !composed::is_composed(text.get(from..).unwrap_or_default());
-        if !self.plain || composes() {
+        if !self.plain || self.would_compose(text.get(from..).unwrap_or_default()) {
             whole = self.align_runs(text, from);
         }
         // After the runs: for what special tokens swallow, a space mark is no whitespace.
@@ -84,6 +82,11 @@ impl Reading {
             space_marks_to_spaces(text, from);
         }
         whole
+    }
+
+    /// See [`super::Vocabulary::would_compose`].
+    pub(super) fn would_compose(&self, text: &[u8]) -> bool {
+        self.composes && !composed::is_composed(text)
     }
 
     fn align_runs(&self, text: &mut Vec<u8>, from: usize) -> bool {

@@ -45,6 +45,23 @@ pub enum RenderError {
     Template(#[from] minijinja::Error),
 }
 
+impl RenderError {
+    /// Did the template take more than `TEMPLATE_STEPS_MAX` steps?
+    #[must_use]
+    pub fn is_out_of_steps(&self) -> bool {
+        let Self::Template(error) = self else { return false };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(error) = cause {
+            let engine = error.downcast_ref::<minijinja::Error>();
+            if engine.is_some_and(|error| error.kind() == minijinja::ErrorKind::OutOfFuel) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
 impl ChatTemplate {
     /// Compiles a template under vLLM's rules and learns its plan (some hundred renderings, milliseconds).
     ///

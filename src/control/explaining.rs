@@ -1,0 +1,77 @@
+//! The thread that explains prompts, so that the control plane goes on meanwhile: what is explained may be as long as a
+//! request may be. One question after the other. Limits: `QUESTIONS_MAX` questions wait, further ones are refused.
+
+use super::explain::{Asked, Explainer, Sources};
+use crate::account::ShardCounters;
+use crate::base::NanosSinceStart;
+use crate::config::Config;
+use crate::index::IndexReader;
+use crate::parse::{Reason, Refusal};
+use crate::worker::{FleetSnapshot, LoadBoard, LoadReports};
+use serde_json::Value;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Questions that wait; bodies are as long as the admin API takes them.
+const QUESTIONS_MAX: usize = 4;
+const COME_BACK_AFTER: Duration = Duration::from_secs(1);
+/// Where the thread competes with a shard for a core, the shard wins.
+const NICE: i32 = 10;
+
+/// What is known when the question comes.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) config: Arc<Config>,
+    pub(super) fleet: Arc<FleetSnapshot>,
+    pub(super) board: Arc<LoadBoard>,
+    pub(super) reports: LoadReports,
+    pub(super) index: IndexReader,
+    pub(super) counters: Vec<Arc<ShardCounters>>,
+    pub(super) now: NanosSinceStart,
+}
+
+type Answer = oneshot::Sender<Result<Value, Refusal>>;
+type Question = (Asked, Known, Answer);
+
+/// The way to the thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Explaining(SyncSender<Question>);
+
+impl Explaining {
+    pub(super) fn start() -> io::Result<Self> {
+        let (questions, asked) = sync_channel(QUESTIONS_MAX);
+        std::thread::Builder::new().name("explain".into()).spawn(move || work(&asked))?;
+        Ok(Self(questions))
+    }
+
+    pub(super) fn ask(&self, asked: Asked, known: Known, answer: Answer) {
+        if let Err(refused) = self.0.try_send((asked, known, answer)) {
+            use std::sync::mpsc::TrySendError::{Disconnected, Full};
+            let (Full((_, _, answer)) | Disconnected((_, _, answer))) = refused;
+            let refusal = Refusal::new(Reason::RejectedInFlight);
+            let _ = answer.send(Err(refusal.with_retry_after(COME_BACK_AFTER)));
+        }
+    }
+}
+
+fn work(asked: &Receiver<Question>) {
+    // Not allowed: then they share.
+    let _ = rustix::process::nice(NICE);
+    let mut explainer = Explainer::new();
+    while let Ok((asked, known, answer)) = asked.recv() {
+        let sources = Sources {
+            config: &known.config,
+            fleet: &known.fleet,
+            board: &known.board,
+            reports: &known.reports,
+            index: &known.index,
+            counters: &known.counters,
+            now: known.now,
+        };
+        // Who asked may have gone.
+        let _ = answer.send(explainer.explain(&asked, &sources));
+    }
+}
