@@ -37,7 +37,7 @@ fn every_key_of_the_configuration_is_in_the_readme() {
         [nats]\nurl = \"nats://a:1\"\nname = \"n\"\n[[tenant]]\nname = \"t\"\nkey = \"k\"\n\
         [[worker]]\nurl = \"http://a:1\"\nname = \"w\"\nmodel_dir = \"tests\"\nkv_events = [\"tcp://a:1\"]\n\
         replay = [\"tcp://a:2\"]\nkv_topic = \"t\"\nengine = \"vllm\"\napi_key = \"k\"\nconcurrency_max = 1\n\
-        ranks = 1\nmodels = [\"m\"]\nblock_size = 16\nload_source = \"off\"\n\
+        ranks = 1\nmodels = [\"m\"]\nblock_size = 16\nload_source = \"off\"\nhealth_path = \"/h\"\n\
         port_per_rank = true\nrole = \"prefill\"\ntopology = \"t\"\nbootstrap_host = \"h\"\nbootstrap_port = 1\n\
         kv_flow = \"push\"\nkv_engine_id = \"e\"\nkv_host = \"h\"\nkv_port = 1\nkv_tp_size = 1\nkv_pp_size = 1\n\
         [disaggregation]\nprefill_timeout = \"1s\"\nprefill_concurrency_max = 1\ndecode_concurrency_max = 1\n\

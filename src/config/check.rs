@@ -153,6 +153,11 @@ impl Check<'_> {
             let what = "`name` goes into a header field and has to be visible ASCII without spaces";
             self.error(&format!("{path}.name"), what, "");
         }
+        let is_path = |path: &str| path.starts_with('/') && printable(path);
+        if let Some(health) = worker.health_path.as_deref().filter(|health| !is_path(health)) {
+            let what = format!("`health_path` {health:?} is no path");
+            self.error(&format!("{path}.health_path"), what, "write it as /health/liveliness");
+        }
         if worker.api_key.as_deref().is_some_and(|key| key.is_empty() || !printable(key)) {
             let what =
                 "`api_key` goes into a header field and has to be visible ASCII without spaces";

@@ -226,6 +226,7 @@ fn worker_to_json(worker: &WorkerConfig) -> Value {
     put("ranks", worker.ranks.map(|ranks| json!(ranks)));
     put("models", texts(&worker.models));
     put("block_size", worker.block_size_tokens.map(|tokens| json!(tokens)));
+    put("health_path", worker.health_path.as_ref().map(|path| json!(path)));
     put("load_source", worker.load_source.map(|source| json!(source.word())));
     put("port_per_rank", worker.port_per_rank.map(|own| json!(own)));
     put("role", (worker.role != WorkerRole::Auto).then(|| json!(worker.role.word())));

@@ -19,6 +19,7 @@ pub(super) fn read_worker(reader: &mut Reader<'_>, section: &Section<'_>) -> Wor
     section.read(reader, "ranks", &mut worker.ranks, some_count);
     section.read(reader, "models", &mut worker.models, texts);
     section.read(reader, "block_size", &mut worker.block_size_tokens, some_count);
+    section.read(reader, "health_path", &mut worker.health_path, some_text);
     let source = |item: &Item| word::<LoadSource>(item).map(Some);
     section.read(reader, "load_source", &mut worker.load_source, source);
     let switch = |item: &Item| switch(item).map(Some);

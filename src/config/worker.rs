@@ -31,6 +31,8 @@ pub struct WorkerConfig {
     pub models: Vec<String>,
     /// `block_size`: tokens per KV block, where it cannot be discovered.
     pub block_size_tokens: Option<u32>,
+    /// `health_path`: what health checks ask for, instead of what its engine is known to answer.
+    pub health_path: Option<String>,
     /// `load_source`: where its load reports come from, instead of `load.source`.
     pub load_source: Option<LoadSource>,
     /// `port_per_rank`: rank n listens on the port of `url` plus n, where it cannot be discovered.

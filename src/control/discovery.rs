@@ -232,7 +232,14 @@ fn of_rank(
 }
 
 /// Is the worker well? The cheapest honest question of each engine.
-pub(super) async fn check_health(asker: &Asker, dialect: Dialect) -> Result<(), AskError> {
+pub(super) async fn check_health(
+    asker: &Asker,
+    configured: Option<&str>,
+    dialect: Dialect,
+) -> Result<(), AskError> {
+    if let Some(path) = configured {
+        return asker.get(path).await.map(drop);
+    }
     // SGLang's own /health runs a generation and takes a second or more.
     let (path, fallback) = match dialect {
         Dialect::Sglang => ("/model_info", "/get_model_info"),

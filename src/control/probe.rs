@@ -14,10 +14,11 @@ use crate::worker::{Dialect, WorkerState};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::join;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{debug, info, warn};
 
@@ -26,6 +27,8 @@ const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Adapters come and go while a worker is up: its description is renewed this often.
 const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(30);
+/// A worker that may have been restarted is described again at once, but no more often than this.
+const DESCRIPTION_AGE_MIN: Duration = Duration::from_secs(1);
 /// A registry that is not ready is asked again after this.
 const REGISTRY_PAUSE: Duration = Duration::from_millis(250);
 /// Descriptions need several questions, and a busy engine answers late.
@@ -63,6 +66,25 @@ pub(super) struct Probe {
     pub(super) client: reqwest::Client,
     pub(super) texts: ModelTexts,
     pub(super) notices: mpsc::Sender<ProbeNotice>,
+    /// Somebody saw a sign that the worker is not what it was.
+    pub(super) doubts: Rc<Notify>,
+}
+
+/// The last description of a worker that is up.
+#[derive(Debug)]
+struct Described {
+    dialect: Dialect,
+    /// When it was asked for.
+    at: Instant,
+    /// There was a sign of a restart since.
+    doubted: bool,
+}
+
+impl Described {
+    fn is_due(&self) -> bool {
+        let age = self.at.elapsed();
+        age >= DESCRIPTION_AGE_MAX || self.doubted && age >= DESCRIPTION_AGE_MIN
+    }
 }
 
 impl Probe {
@@ -95,6 +117,7 @@ impl Probe {
                 client: client.clone(),
                 texts: texts.clone(),
                 notices: notices.clone(),
+                doubts: Rc::default(),
             })
         };
         usable.iter().enumerate().filter_map(probe).collect()
@@ -139,10 +162,11 @@ impl Probe {
         registrar: &mut Option<Registrar>,
     ) {
         let asker = self.asker(self.health.timeout);
-        let mut age = Duration::ZERO;
+        let mut described = Described { dialect, at: Instant::now(), doubted: false };
         loop {
             let health = async {
-                let health = check_health(&asker, dialect).await;
+                let health = check_health(&asker, self.config.health_path.as_deref(), dialect);
+                let health = health.await;
                 if let Err(error) = &health {
                     self.failed(reached, &error.to_string()).await;
                 }
@@ -150,24 +174,55 @@ impl Probe {
             };
             // What a worker can do is known before it is said to be up. That it is down waits for nothing.
             let (is_well, ()) = join!(health, self.register(registrar));
+            // What answers next may be another process.
+            described.doubted |= !is_well;
             if is_well && reached.good(&self.health) {
                 self.up(reached, registrar).await;
             }
-            self.pause(registrar).await;
-            age = age.saturating_add(self.health.interval);
-            if age >= DESCRIPTION_AGE_MAX && reached.is_up() {
-                match self.describe(registrar).await {
-                    Ok(now) if now == dialect => age = Duration::ZERO,
-                    Ok(_) => return,
-                    Err(error) => debug!(worker = &*self.config.url, error, "not described again"),
+            let end = Instant::now() + self.health.interval;
+            tokio::select! {
+                () = self.pause(registrar, end) => {}
+                () = self.doubts.notified() => {
+                    described.doubted = true;
+                    sleep_until(end.min(described.at + DESCRIPTION_AGE_MIN)).await;
+                    if self.renew(registrar, reached, &mut described).await {
+                        return;
+                    }
+                    self.pause(registrar, end).await;
                 }
+            }
+            if self.renew(registrar, reached, &mut described).await {
+                return;
+            }
+        }
+    }
+
+    /// Describes the worker again if it is time to; true if it is another engine.
+    async fn renew(
+        &self,
+        registrar: &mut Option<Registrar>,
+        reached: &Reached,
+        described: &mut Described,
+    ) -> bool {
+        if !reached.is_up() || !described.is_due() {
+            return false;
+        }
+        described.at = Instant::now();
+        match self.describe(registrar).await {
+            Ok(dialect) => {
+                described.doubted = false;
+                dialect != described.dialect
+            }
+            Err(error) => {
+                described.doubted = true;
+                debug!(worker = &*self.config.url, error, "not described again");
+                false
             }
         }
     }
 
     /// Until the next check; a registry that is not ready is asked again sooner, and never makes the pause longer.
-    async fn pause(&self, registrar: &mut Option<Registrar>) {
-        let end = Instant::now() + self.health.interval;
+    async fn pause(&self, registrar: &mut Option<Registrar>, end: Instant) {
         while let Some(registrar) = registrar.as_mut().filter(|registrar| registrar.waits())
             && Instant::now() + REGISTRY_PAUSE < end
         {

@@ -20,13 +20,13 @@ use crate::admit::DrainRates;
 use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
 use crate::config::{Config, Reloader, TimeoutsConfig};
 use crate::index::IndexReader;
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport};
+use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankLoad};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Builder;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
@@ -35,6 +35,8 @@ use tracing::{error, info, warn};
 const TICK: Duration = Duration::from_millis(100);
 /// Notices under way from probes and feeds; full ones wait.
 const NOTICES_MAX: usize = 256;
+/// Model names of a worker that one log line holds.
+const LOGGED_MODELS_MAX: usize = 8;
 /// Time after the drain's deadline in which shards have to end.
 const AFTER_DRAIN_MAX: Duration = Duration::from_secs(5);
 
@@ -63,6 +65,8 @@ struct Control {
     histograms: StageHistograms,
     explaining: Explaining,
     drain_rates: DrainRates,
+    /// Who hears that a worker may have been restarted, by worker.
+    doubts: Vec<Rc<Notify>>,
     /// Workers of which it was said that they have no events.
     unfed: Vec<bool>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
@@ -109,7 +113,9 @@ impl Control {
         tokio::task::spawn_local(admin::serve(listener, questions));
         let client = prober(&config.timeouts).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
-        for probe in Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices) {
+        let probes = Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices);
+        let doubts = probes.iter().map(|probe| Rc::clone(&probe.doubts)).collect();
+        for probe in probes {
             tokio::task::spawn_local(probe.run());
         }
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
@@ -152,6 +158,7 @@ impl Control {
             histograms: StageHistograms::new(),
             explaining: Explaining::start()?,
             drain_rates: DrainRates::default(),
+            doubts,
             unfed,
             unheard,
             first_fleet_at,
@@ -179,11 +186,7 @@ impl Control {
         loop {
             tokio::select! {
                 Some(notice) = probed.recv() => self.probed(notice),
-                Some(notice) = fed.recv() => {
-                    if self.fleet.set_feed(notice) {
-                        self.publish();
-                    }
-                }
+                Some(notice) = fed.recv() => self.fed(notice),
                 Some(question) = asked.recv() => self.answer(question),
                 order = stop.asked() => match order {
                     Order::Stop => self.start_drain(),
@@ -193,6 +196,7 @@ impl Control {
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
                     self.desk.tick(self.fleet.rank_count());
+                    self.pass_on_suspicions();
                     let now = self.setup.clock.now();
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
@@ -202,6 +206,33 @@ impl Control {
                     }
                 }
             }
+        }
+    }
+
+    fn fed(&mut self, notice: FeedNotice) {
+        let before = self.snapshot.ranks.get(notice.rank.index());
+        // Its publisher has come or gone, and with it perhaps the whole process.
+        if let Some(rank) = before.filter(|before| before.kv_feed_live != notice.live) {
+            self.doubt(rank.worker);
+        }
+        if self.fleet.set_feed(notice) {
+            self.publish();
+        }
+    }
+
+    /// What shards saw of workers that may have been restarted.
+    fn pass_on_suspicions(&self) {
+        for (rank, shown) in self.snapshot.ranks.iter().enumerate() {
+            let load = RankIndex::try_from_index(rank).and_then(|i| self.setup.board.rank(i));
+            if load.is_some_and(RankLoad::take_suspicion) {
+                self.doubt(shown.worker);
+            }
+        }
+    }
+
+    fn doubt(&self, worker: WorkerIndex) {
+        if let Some(doubts) = self.doubts.get(worker.index()) {
+            doubts.notify_one();
         }
     }
 
@@ -228,7 +259,9 @@ impl Control {
                 if !fed && description.dialect != Dialect::Openai {
                     self.hint_at_events(worker);
                 }
+                let before = self.fleet.model_names(worker);
                 let left = self.fleet.describe(worker, address, description, texts);
+                self.say_other_models(worker, &before);
                 if left.ranks + left.models > 0 {
                     warn!(
                         ranks = left.ranks,
@@ -241,6 +274,16 @@ impl Control {
                 self.publish();
             }
         }
+    }
+
+    fn say_other_models(&self, worker: WorkerIndex, before: &[Arc<str>]) {
+        let now = self.fleet.model_names(worker);
+        if before.is_empty() || *before == *now {
+            return;
+        }
+        let name = self.setup.config.workers.get(worker.index()).map_or("", |worker| &*worker.url);
+        let (before, models) = (named(before), named(&now));
+        info!(worker = name, before, models, "worker serves other models now");
     }
 
     /// Says once per worker what is missing for matching.
@@ -423,4 +466,12 @@ impl Control {
         }
         ended || late
     }
+}
+
+/// The first of them, for the log.
+fn named(models: &[Arc<str>]) -> String {
+    let shown: Vec<&str> = models.iter().take(LOGGED_MODELS_MAX).map(|name| &**name).collect();
+    let more = models.len().saturating_sub(LOGGED_MODELS_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", shown.join(", "))
 }

@@ -72,6 +72,18 @@ async fn refusing(answers: Answers, refused: &'static [(&'static str, u16)]) -> 
     address
 }
 
+#[test]
+fn a_configured_health_path_is_all_that_is_asked() {
+    const LITELLM: Answers = &[("/health/liveliness", ""), ("/v1/models", "")];
+    block_on_local(async {
+        let asker = asker(refusing(LITELLM, &[("/health", 500)]).await);
+        let check = async |path| check_health(&asker, path, Dialect::Openai).await.is_ok();
+        assert!(check(Some("/health/liveliness")).await);
+        assert!(!check(None).await, "the usual one is asked");
+        assert!(!check(Some("/health/readiness")).await, "and no other instead of a missing one");
+    });
+}
+
 fn asker(address: SocketAddr) -> Asker {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     Asker::new(client, &format!("http://{address}"), None, Duration::from_secs(5))
@@ -260,7 +272,7 @@ fn health_asks_the_cheapest_question_of_each_engine() {
             (&[], Dialect::Sglang, false),
         ] {
             let asker = asker(fake(answers).await);
-            assert_eq!(check_health(&asker, dialect).await.is_ok(), well);
+            assert_eq!(check_health(&asker, None, dialect).await.is_ok(), well);
         }
     });
 }

@@ -61,6 +61,10 @@ pub(super) async fn run(
     shard.recycle(slot.prompt.end());
     shard.counters.answered(endpoint as usize, slot.response.status);
     slot.answered = Some(slot.response.status);
+    if slot.response.status == 404 {
+        // It may serve other models since a restart.
+        shard.suspect(plan.worker);
+    }
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no illness.
         judge::mark_failed(shard, &mut lease);

@@ -174,6 +174,7 @@ impl Shard {
     /// A worker failed under a request: its idle connections are dropped, here and on the other shards.
     pub(super) fn worker_failed(&self, worker: WorkerIndex) {
         self.forget_connections(worker);
+        self.suspect(worker);
         let mut mesh = self.mesh.borrow_mut();
         let peers: Vec<_> = mesh.peers().collect();
         for peer in peers {
@@ -182,6 +183,16 @@ impl Shard {
             } else if let Some(bell) = self.bells.get(peer.index()) {
                 bell.ring();
             }
+        }
+    }
+
+    /// The control plane asks the worker again what it serves.
+    pub(super) fn suspect(&self, worker: WorkerIndex) {
+        let fleet = self.fleet();
+        let first = fleet.ranks.iter().position(|rank| rank.worker == worker);
+        let load = first.and_then(RankIndex::try_from_index).and_then(|rank| self.board.rank(rank));
+        if let Some(load) = load {
+            load.suspect();
         }
     }
 

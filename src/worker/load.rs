@@ -48,6 +48,8 @@ pub struct RankLoad {
     refused: AtomicU64,
     /// Whose waiters are told when there is room. Written by the control plane.
     queue: AtomicU32,
+    /// Its worker may be another than it was. Set by shards, taken by the control plane.
+    suspect: AtomicBool,
     /// Nobody in that queue has a use for room here. Written by the queue's home.
     spare: AtomicBool,
     pub(super) failures: AtomicU32,
@@ -193,6 +195,7 @@ impl Default for RankLoad {
             busy_until_ns: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             queue: AtomicU32::new(NO_QUEUE),
+            suspect: AtomicBool::new(false),
             spare: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             open_until_ns: AtomicU64::new(0),
@@ -276,6 +279,19 @@ impl RankLoad {
     pub fn sub_decode(&self, tokens: u64) {
         // ordering: a hint for selection; pairs with nothing.
         self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+
+    /// A connection to its worker broke, or the worker does not know a model: it may have been restarted.
+    pub fn suspect(&self) {
+        // ordering: a hint; pairs with the swap in `take_suspicion` on the same word only.
+        self.suspect.store(true, Ordering::Relaxed);
+    }
+
+    /// True once after [`Self::suspect`].
+    #[must_use]
+    pub fn take_suspicion(&self) -> bool {
+        // ordering: as in `suspect`. The load spares the line a write at each look.
+        self.suspect.load(Ordering::Relaxed) && self.suspect.swap(false, Ordering::Relaxed)
     }
 
     /// The engine refused work for lack of room: it gets none until then, or until one of our requests there ends; and from

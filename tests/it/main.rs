@@ -26,6 +26,7 @@ mod http_rules;
 mod kv_routing;
 mod load_reports;
 mod logging;
+mod other_models;
 mod overload;
 mod pair_blame;
 mod pair_faults;

@@ -168,8 +168,11 @@ impl Fleet {
                 let at_start = description.source.as_ref().map(KvSource::at_start);
                 known.registration = at_start.unwrap_or_default();
             }
+            let root = shown::root_model(&description);
+            let has_other_root = before.as_ref().is_some_and(|b| shown::root_model(b) != root);
             let before = before.map(|before| before.ranks);
-            let is_other = known.shown.address != address
+            let is_other = has_other_root
+                || known.shown.address != address
                 || !before.as_ref().is_some_and(|before| same_caches(before, &description.ranks));
             if before.is_some() && is_other {
                 known.lose_caches();
@@ -182,6 +185,12 @@ impl Fleet {
             known.texts = texts;
         }
         left
+    }
+
+    /// Models that a worker said it serves; none before its first word.
+    pub(super) fn model_names(&self, worker: WorkerIndex) -> Vec<Arc<str>> {
+        let known = self.workers.get(worker.index());
+        known.and_then(|known| known.description.as_ref()).map_or_else(Vec::new, names)
     }
 
     /// True if this is what some worker's text of that model is known by: then the log has it.
