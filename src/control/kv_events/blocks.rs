@@ -49,6 +49,10 @@ pub struct RankBlocks<T> {
     block_bytes: Vec<u8>,
     /// Blocks that are new, whose orphans are to be looked for.
     arrived: Vec<u64>,
+    /// Blocks that cannot be what the engine said before, since all was forgotten last.
+    contradictions: usize,
+    /// So many of them are no reason to forget all. Doubles each time that they were, which bounds how often.
+    tolerated: usize,
 }
 
 /// Where a chain continues.
@@ -63,6 +67,8 @@ struct Tip {
 const NO_GROUP: u32 = u32::MAX;
 /// Groups of a rank that are remembered; models have one to a handful.
 const GROUPS_MAX: usize = 16;
+/// Contradictions that are never a reason to forget a rank: some engines have hashes that are not chained.
+const CONTRADICTIONS_MIN: usize = 1_024;
 
 impl<T: BlockText> RankBlocks<T> {
     /// Holds nothing yet; lower tiers do not count.
@@ -82,7 +88,15 @@ impl<T: BlockText> RankBlocks<T> {
             device_block_tokens: 0,
             block_bytes: Vec::new(),
             arrived: Vec::new(),
+            contradictions: 0,
+            tolerated: CONTRADICTIONS_MIN,
         }
+    }
+
+    /// The engine has said more that cannot be than what is held: all of it is to be forgotten.
+    #[must_use]
+    pub fn contradicts_itself(&self) -> bool {
+        self.held.is_spoilt() || self.contradictions > self.tolerated.max(self.held.len())
     }
 
     /// Which lower tiers count from now on. Only while nothing is held.
@@ -223,6 +237,10 @@ impl<T: BlockText> RankBlocks<T> {
 
     /// Forgets everything: the engine said so, restarted, or went silent with events lost.
     pub fn clear(&mut self, ops: &mut SliceOps) {
+        if self.contradicts_itself() {
+            self.tolerated = self.tolerated.saturating_mul(2);
+        }
+        self.contradictions = 0;
         self.held.clear(|key, state| ops.remove(state.trees(), state.slice(), key));
         self.orphans_gone.dropped += self.orphans.clear();
         self.recent.clear();
@@ -300,9 +318,16 @@ impl<T: BlockText> RankBlocks<T> {
                 }
                 tip = self.tip(id);
             } else if let Some(at) = tip {
+                let before = self.contradictions;
                 match self.extend(at, id, tier, ops) {
                     Ok(next) => tip = Some(next),
-                    Err(outcome) => return outcome,
+                    Err(outcome) => {
+                        if self.contradictions > before {
+                            // What follows rests on it.
+                            self.contradictions += event.hashes.len() - position - 1;
+                        }
+                        return outcome;
+                    }
                 }
             }
             parent = Some(id);
@@ -405,11 +430,16 @@ impl<T: BlockText> RankBlocks<T> {
                 self.held.add(id, tier, before | trees);
                 before
             }
-            Some(_) => return Err(Outcome::Conflict),
+            Some(_) => {
+                self.contradictions += 1;
+                return Err(Outcome::Conflict);
+            }
             None if self.held.len() >= self.entries_max => return Err(Outcome::Full),
             None => {
                 let added = Entry { id, key, state: State::new(slice, trees) };
                 if !self.held.insert(added, tier) {
+                    // One text under ever more hashes.
+                    self.contradictions += 1;
                     return Err(Outcome::Full);
                 }
                 self.arrived.push(id);

@@ -61,17 +61,20 @@ pub enum ResetReason {
     Undecodable,
     /// Restored from a snapshot, and nothing has confirmed it in time.
     Unverified,
+    /// The publisher said more that cannot be than it said that can.
+    Contradiction,
 }
 
 impl ResetReason {
     /// All, with their metrics label.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::Gap, "gap"),
         (Self::Restart, "restart"),
         (Self::Disconnect, "disconnect"),
         (Self::Replay, "replay"),
         (Self::Undecodable, "undecodable"),
         (Self::Unverified, "unverified"),
+        (Self::Contradiction, "contradiction"),
     ];
 }
 
@@ -129,7 +132,9 @@ impl From<ResetReason> for Dropped {
             ResetReason::Gap => Self::Gap,
             ResetReason::Restart => Self::Restart,
             ResetReason::Disconnect => Self::Replaced,
-            ResetReason::Replay | ResetReason::Undecodable => Self::Replay,
+            ResetReason::Replay | ResetReason::Undecodable | ResetReason::Contradiction => {
+                Self::Replay
+            }
             ResetReason::Unverified => Self::Unverified,
         }
     }

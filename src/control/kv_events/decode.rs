@@ -4,9 +4,13 @@
 //! event types are reported as such, a malformed event does not hide the ones after it. Allocates at most what the
 //! payload can hold; never panics, never recurses.
 
-use super::event::{Event, Medium, Removed, Stored};
+use super::event::{Event, Removed, Stored};
+use super::fields::{Fields, array, hash, keyed, optional, positional, read_extra_keys, small};
 use super::msgpack::{MsgpackError, Reader, Value};
-use std::str::from_utf8;
+use crate::base::limits::BLOCK_BYTES_MAX;
+
+/// Tokens of a usual block: of larger ones fewer come at a time.
+const USUAL_TOKENS: usize = 64;
 
 /// What a decoded batch says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +23,52 @@ pub struct BatchHead {
 #[derive(Debug, Default)]
 pub struct Decoder {
     scratch: Scratch,
+}
+
+/// A payload on its way to events, some blocks at a time.
+#[derive(Debug)]
+pub struct Batch<'p> {
+    reader: Reader<'p>,
+    elements: u32,
+    events_left: u32,
+    long: Option<Long<'p>>,
+}
+
+/// An event, or one part of it: the next parts continue behind its last block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part<'a> {
+    /// The event; of a long one so many of its blocks.
+    pub event: Event<'a>,
+    /// Nothing more of it follows.
+    pub is_last: bool,
+}
+
+/// An event that names blocks, and what of it has been read.
+#[derive(Debug)]
+struct Long<'p> {
+    fields: Fields<'p>,
+    is_store: bool,
+    hashes: List<'p>,
+    token_ids: List<'p>,
+    taken_count: usize,
+}
+
+/// Items of a list that have not been read.
+#[derive(Clone, Copy, Debug)]
+struct List<'p> {
+    reader: Reader<'p>,
+    left: usize,
+}
+
+impl<'p> List<'p> {
+    fn of(reader: Option<Reader<'p>>) -> Result<Self, MsgpackError> {
+        let Some(mut reader) = reader else {
+            return Ok(Self { reader: Reader::new(&[]), left: 0 });
+        };
+        // Each item takes at least a byte.
+        let left = usize::try_from(array(&mut reader)?).unwrap_or(usize::MAX);
+        Ok(Self { reader, left: left.min(reader.remaining()) })
+    }
 }
 
 #[derive(Debug, Default)]
@@ -40,159 +90,167 @@ impl Decoder {
         payload: &[u8],
         mut on_event: impl FnMut(Event<'_>),
     ) -> Result<BatchHead, MsgpackError> {
+        let mut batch = Batch::begin(payload)?;
+        while let Some(part) = self.next(&mut batch, usize::MAX)? {
+            on_event(part.event);
+        }
+        batch.head()
+    }
+
+    /// The next event, or the next part of one with more than `blocks_max` blocks; `None` after the last.
+    pub fn next<'s, 'p: 's>(
+        &'s mut self,
+        batch: &mut Batch<'p>,
+        blocks_max: usize,
+    ) -> Result<Option<Part<'s>>, MsgpackError> {
+        let mut long = match batch.long.take() {
+            Some(long) => long,
+            None => match batch.event()? {
+                None => return Ok(None),
+                Some(Ok(Begun::Blocks(long))) => long,
+                Some(Ok(Begun::Short(event))) => return Ok(Some(Part { event, is_last: true })),
+                Some(Err(_)) => return Ok(Some(MALFORMED)),
+            },
+        };
+        let Self { scratch } = self;
+        if scratch.read(&mut long, blocks_max.max(1)).is_err() {
+            return Ok(Some(MALFORMED));
+        }
+        let is_last = long.hashes.left == 0;
+        let event = scratch.part(&long);
+        if !is_last {
+            long.fields.parent = scratch.hashes.last().copied();
+            long.taken_count += scratch.hashes.len();
+            batch.long = Some(long);
+        }
+        Ok(Some(Part { event, is_last }))
+    }
+}
+
+/// Part of an event that cannot be read; it hides nothing that follows.
+const MALFORMED: Part<'static> = Part { event: Event::Malformed, is_last: true };
+
+/// An event whose head has been read.
+enum Begun<'p> {
+    Blocks(Long<'p>),
+    Short(Event<'static>),
+}
+
+impl<'p> Batch<'p> {
+    /// At the first event.
+    pub fn begin(payload: &'p [u8]) -> Result<Self, MsgpackError> {
         let mut reader = Reader::new(payload);
         let elements = array(&mut reader)?;
         if elements < 2 {
             return Err(MsgpackError::Type);
         }
         reader.skip()?;
-        for _ in 0..array(&mut reader)? {
-            let mut after = reader;
-            after.skip()?;
-            let event = self.scratch.event(&mut reader).unwrap_or(Event::Malformed);
-            on_event(event);
-            reader = after;
-        }
+        let events_left = array(&mut reader)?;
+        Ok(Self { reader, elements, events_left, long: None })
+    }
+
+    /// What is left of the event in hand is not wanted.
+    pub fn skip_event(&mut self) {
+        self.long = None;
+    }
+
+    /// What stands behind the events.
+    fn head(mut self) -> Result<BatchHead, MsgpackError> {
         let mut rank = None;
-        for position in 2..elements {
+        for position in 2..self.elements {
+            // Read on a copy: an odd value is skipped from its start.
+            let mut copy = self.reader;
+            self.reader.skip()?;
             if position == 2 {
-                // Read on a copy: an odd value is skipped from its start.
-                let mut after = reader;
-                after.skip()?;
-                rank = optional(small)(&mut reader).unwrap_or(None);
-                reader = after;
-            } else {
-                reader.skip()?;
+                rank = optional(small)(&mut copy).unwrap_or(None);
             }
         }
         Ok(BatchHead { rank })
     }
+
+    /// True if what stands behind the events can be read.
+    #[must_use]
+    pub fn ends_well(self) -> bool {
+        self.head().is_ok()
+    }
+
+    /// Reads the head of the next event; the inner error is that event's own.
+    fn event(&mut self) -> Result<Option<Result<Begun<'p>, MsgpackError>>, MsgpackError> {
+        let Some(left) = self.events_left.checked_sub(1) else { return Ok(None) };
+        self.events_left = left;
+        let start = self.reader;
+        let begun = begin_event(&mut self.reader);
+        if begun.is_err() {
+            self.reader = start;
+            self.reader.skip()?;
+        }
+        Ok(Some(begun))
+    }
 }
 
-/// Fields of any event as they are met, in either shape.
-#[derive(Default)]
-struct Fields<'a> {
-    parent: Option<u64>,
-    block_size_tokens: u32,
-    medium: Medium,
-    lora_name: &'a str,
-    cache_salt: &'a str,
-    extra_keys: Option<Reader<'a>>,
-    group: Option<u32>,
-    kind: Option<&'a str>,
-    remote: bool,
-    has_hashes: bool,
+fn begin_event<'p>(reader: &mut Reader<'p>) -> Result<Begun<'p>, MsgpackError> {
+    let mut fields = Fields::default();
+    let tag = match reader.value()? {
+        Value::Array(length) => positional(reader, length, &mut fields)?,
+        Value::Map(length) => keyed(reader, length, &mut fields)?,
+        _ => return Err(MsgpackError::Type),
+    };
+    let is_store = match tag {
+        "BlockStored" => true,
+        "BlockRemoved" => false,
+        "AllBlocksCleared" => return Ok(Begun::Short(Event::Cleared)),
+        _ => return Ok(Begun::Short(Event::Unknown)),
+    };
+    if fields.hashes.is_none() {
+        return Err(MsgpackError::Type);
+    }
+    let hashes = List::of(fields.hashes)?;
+    let token_ids = if is_store { List::of(fields.token_ids)? } else { List::of(None)? };
+    if let Some(mut keys) = fields.extra_keys.filter(|_| is_store) {
+        read_extra_keys(&mut keys, &mut fields)?;
+    }
+    Ok(Begun::Blocks(Long { fields, is_store, hashes, token_ids, taken_count: 0 }))
 }
-
-/// Fields of `BlockStored` and `BlockRemoved` in positional form, after the tag.
-const STORED_FIELDS: [&str; 10] = [
-    "block_hashes",
-    "parent_block_hash",
-    "token_ids",
-    "block_size",
-    "lora_id",
-    "medium",
-    "lora_name",
-    "extra_keys",
-    "group_idx",
-    "kv_cache_spec_kind",
-];
-const REMOVED_FIELDS: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 
 impl Scratch {
-    fn event<'s, 'p: 's>(&'s mut self, reader: &mut Reader<'p>) -> Result<Event<'s>, MsgpackError> {
-        self.hashes.clear();
-        self.token_ids.clear();
-        let mut fields = Fields::default();
-        let tag = match reader.value()? {
-            Value::Array(length) => self.positional(reader, length, &mut fields)?,
-            Value::Map(length) => self.keyed(reader, length, &mut fields)?,
-            _ => return Err(MsgpackError::Type),
+    /// Reads the next blocks of an event. One whose lists do not fit each other is never longer than one part.
+    fn read(&mut self, long: &mut Long<'_>, blocks_max: usize) -> Result<(), MsgpackError> {
+        let (hashes, token_ids) = (long.hashes.left, long.token_ids.left);
+        let block_tokens = usize::try_from(long.fields.block_size_tokens).unwrap_or(usize::MAX);
+        let blocks_max =
+            blocks_max.min((blocks_max.saturating_mul(USUAL_TOKENS) / block_tokens.max(1)).max(1));
+        let is_short =
+            hashes <= blocks_max && token_ids <= blocks_max.saturating_mul(block_tokens.max(1));
+        let (hashes, token_ids) = if is_short {
+            (hashes, token_ids)
+        } else if token_ids == 0 {
+            (hashes.min(blocks_max), 0)
+        } else if block_tokens <= BLOCK_BYTES_MAX
+            && hashes.checked_mul(block_tokens) == Some(token_ids)
+        {
+            let blocks = hashes.min(blocks_max);
+            (blocks, blocks * block_tokens)
+        } else {
+            // As many of either as tell that they do not match.
+            long.hashes.left = 0;
+            (0, 1)
         };
-        match tag {
-            "BlockStored" if fields.has_hashes => Ok(Event::Stored(self.stored(&fields)?)),
-            "BlockRemoved" if fields.has_hashes => Ok(Event::Removed(Removed {
+        self.read_hashes(&mut long.hashes, hashes)?;
+        self.read_tokens(&mut long.token_ids, token_ids)
+    }
+
+    /// What was read last, as an event.
+    fn part<'s, 'p: 's>(&'s self, long: &Long<'p>) -> Event<'s> {
+        let Long { fields, taken_count, .. } = long;
+        if !long.is_store {
+            return Event::Removed(Removed {
                 hashes: &self.hashes,
                 medium: fields.medium,
                 group: fields.group,
                 remote: fields.remote,
-            })),
-            "BlockStored" | "BlockRemoved" => Err(MsgpackError::Type),
-            "AllBlocksCleared" => Ok(Event::Cleared),
-            _ => Ok(Event::Unknown),
+            });
         }
-    }
-
-    fn positional<'a>(
-        &mut self,
-        reader: &mut Reader<'a>,
-        length: u32,
-        fields: &mut Fields<'a>,
-    ) -> Result<&'a str, MsgpackError> {
-        if length == 0 {
-            return Err(MsgpackError::Type);
-        }
-        let tag = text(reader)?;
-        let names: &[&str] = match tag {
-            "BlockStored" => &STORED_FIELDS,
-            "BlockRemoved" => &REMOVED_FIELDS,
-            _ => &[],
-        };
-        for name in names.iter().take(usize::try_from(length - 1).unwrap_or(usize::MAX)) {
-            self.field(reader, name, fields)?;
-        }
-        Ok(tag)
-    }
-
-    fn keyed<'a>(
-        &mut self,
-        reader: &mut Reader<'a>,
-        length: u32,
-        fields: &mut Fields<'a>,
-    ) -> Result<&'a str, MsgpackError> {
-        let mut tag = None;
-        for _ in 0..length {
-            match reader.value()? {
-                Value::Text(b"type") => tag = Some(text(reader)?),
-                Value::Text(key) => self.field(reader, from_utf8(key).unwrap_or(""), fields)?,
-                Value::Array(_) | Value::Map(_) => return Err(MsgpackError::Type),
-                _ => reader.skip()?,
-            }
-        }
-        tag.ok_or(MsgpackError::Type)
-    }
-
-    fn field<'a>(
-        &mut self,
-        reader: &mut Reader<'a>,
-        name: &str,
-        fields: &mut Fields<'a>,
-    ) -> Result<(), MsgpackError> {
-        match name {
-            "block_hashes" => {
-                self.read_hashes(reader)?;
-                fields.has_hashes = true;
-            }
-            "parent_block_hash" => fields.parent = optional(hash)(reader)?,
-            "token_ids" => self.read_tokens(reader)?,
-            "block_size" => fields.block_size_tokens = small(reader)?,
-            "medium" => fields.medium = Medium::from_word(optional(text)(reader)?),
-            "lora_name" => lora_name(reader, fields)?,
-            "cache_salt" => fields.cache_salt = optional(text)(reader)?.unwrap_or(""),
-            "extra_keys" => {
-                fields.extra_keys = Some(*reader);
-                reader.skip()?;
-            }
-            "group_idx" => fields.group = optional(small)(reader)?,
-            "kv_cache_spec_kind" => fields.kind = optional(text)(reader)?,
-            "locality" => fields.remote = optional(text)(reader)? == Some("REMOTE"),
-            _ => reader.skip()?,
-        }
-        Ok(())
-    }
-
-    fn stored<'s, 'p: 's>(&'s self, fields: &Fields<'p>) -> Result<Stored<'s>, MsgpackError> {
-        let mut stored = Stored {
+        Event::Stored(Stored {
             hashes: &self.hashes,
             parent: fields.parent,
             token_ids: &self.token_ids,
@@ -200,36 +258,31 @@ impl Scratch {
             medium: fields.medium,
             lora_name: fields.lora_name,
             cache_salt: fields.cache_salt,
-            opaque_from: None,
+            opaque_from: fields.opaque_from.map(|from| from.saturating_sub(*taken_count)),
             group: fields.group,
             whole_prefix: matches!(
                 fields.kind,
                 None | Some("full_attention" | "mla_attention" | "sink_full_attention")
             ),
             remote: fields.remote,
-        };
-        if let Some(mut reader) = fields.extra_keys {
-            read_extra_keys(&mut reader, &mut stored)?;
-        }
-        Ok(stored)
+        })
     }
 
-    fn read_hashes(&mut self, reader: &mut Reader<'_>) -> Result<(), MsgpackError> {
-        let length = array(reader)?;
+    fn read_hashes(&mut self, list: &mut List<'_>, count: usize) -> Result<(), MsgpackError> {
         self.hashes.clear();
-        self.hashes.reserve(bounded(length, reader));
-        for _ in 0..length {
-            self.hashes.push(hash(reader)?);
+        for _ in 0..count {
+            self.hashes.push(hash(&mut list.reader)?);
         }
+        list.left = list.left.saturating_sub(count);
         Ok(())
     }
 
     /// Tokens, or the pairs that SGLang publishes with EAGLE: of `[a, b]` the block's own token is `a`.
-    fn read_tokens(&mut self, reader: &mut Reader<'_>) -> Result<(), MsgpackError> {
-        let length = array(reader)?;
+    fn read_tokens(&mut self, list: &mut List<'_>, count: usize) -> Result<(), MsgpackError> {
+        let reader = &mut list.reader;
         self.token_ids.clear();
-        self.token_ids.reserve(bounded(length, reader));
-        for _ in 0..length {
+        self.token_ids.reserve(count);
+        for _ in 0..count {
             if let Some(token) = reader.short_unsigned() {
                 self.token_ids.push(token);
                 continue;
@@ -247,120 +300,7 @@ impl Scratch {
             };
             self.token_ids.push(token);
         }
+        list.left = list.left.saturating_sub(count);
         Ok(())
-    }
-}
-
-/// Most items that can really follow: each takes at least a byte.
-fn bounded(claimed: u32, reader: &Reader<'_>) -> usize {
-    usize::try_from(claimed).unwrap_or(usize::MAX).min(reader.remaining())
-}
-
-/// One entry per block, each nil or a list: the LoRA name, the cache salt (first block only), and items that are
-/// not text, as `[id, offset]` pairs or bytes. Names and salts are both bare strings (vLLM 0.17 to 0.33).
-fn read_extra_keys<'a>(
-    reader: &mut Reader<'a>,
-    stored: &mut Stored<'a>,
-) -> Result<(), MsgpackError> {
-    let blocks = match reader.value()? {
-        Value::Nil => return Ok(()),
-        Value::Array(blocks) => blocks,
-        _ => return Err(MsgpackError::Type),
-    };
-    for block in 0..usize::try_from(blocks).unwrap_or(usize::MAX) {
-        let keys = match reader.value()? {
-            Value::Nil => continue,
-            Value::Array(keys) => keys,
-            _ => return Err(MsgpackError::Type),
-        };
-        for _ in 0..keys {
-            let mut after = *reader;
-            after.skip()?;
-            let known = match reader.value()? {
-                Value::Text(text) if text == stored.lora_name.as_bytes() => true,
-                // Behind a parent no block is the first of its sequence: there it is an image's name (vLLM 0.17 to 0.30).
-                Value::Text(text)
-                    if block == 0 && stored.parent.is_none() && stored.cache_salt.is_empty() =>
-                {
-                    stored.cache_salt = from_utf8(text).map_err(|_| MsgpackError::Type)?;
-                    true
-                }
-                Value::Nil => true,
-                _ => false,
-            };
-            if !known && stored.opaque_from.is_none() {
-                stored.opaque_from = Some(block);
-            }
-            *reader = after;
-        }
-    }
-    Ok(())
-}
-
-/// SGLang 0.5.19 alone puts a map of metadata in the place of the LoRA name.
-fn lora_name<'a>(reader: &mut Reader<'a>, fields: &mut Fields<'a>) -> Result<(), MsgpackError> {
-    match reader.value()? {
-        Value::Nil => {}
-        Value::Text(name) => fields.lora_name = from_utf8(name).map_err(|_| MsgpackError::Type)?,
-        Value::Map(length) => {
-            for _ in 0..length {
-                if text(reader)? == "cache_salt" {
-                    fields.cache_salt = optional(text)(reader)?.unwrap_or("");
-                } else {
-                    reader.skip()?;
-                }
-            }
-        }
-        _ => return Err(MsgpackError::Type),
-    }
-    Ok(())
-}
-
-fn array(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {
-    match reader.value()? {
-        Value::Array(length) => Ok(length),
-        _ => Err(MsgpackError::Type),
-    }
-}
-
-fn text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, MsgpackError> {
-    match reader.value()? {
-        Value::Text(bytes) => from_utf8(bytes).map_err(|_| MsgpackError::Type),
-        _ => Err(MsgpackError::Type),
-    }
-}
-
-fn small(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {
-    match reader.value()? {
-        Value::Integer { bits, negative: false } => {
-            u32::try_from(bits).map_err(|_| MsgpackError::Type)
-        }
-        _ => Err(MsgpackError::Type),
-    }
-}
-
-/// Integers of either sign as their bits; digests as their last 8 bytes, which is what engines send as integer.
-fn hash(reader: &mut Reader<'_>) -> Result<u64, MsgpackError> {
-    match reader.value()? {
-        Value::Integer { bits, .. } => Ok(bits),
-        Value::Binary(digest) => {
-            let last = digest.last_chunk::<8>().ok_or(MsgpackError::Type)?;
-            Ok(u64::from_be_bytes(*last))
-        }
-        _ => Err(MsgpackError::Type),
-    }
-}
-
-/// Nil as `None`.
-fn optional<'a, T>(
-    read: impl Fn(&mut Reader<'a>) -> Result<T, MsgpackError>,
-) -> impl Fn(&mut Reader<'a>) -> Result<Option<T>, MsgpackError> {
-    move |reader| {
-        let mut peek = *reader;
-        if peek.value()? == Value::Nil {
-            *reader = peek;
-            return Ok(None);
-        }
-        read(reader).map(Some)
     }
 }

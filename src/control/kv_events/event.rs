@@ -15,6 +15,17 @@ pub enum Event<'a> {
     Malformed,
 }
 
+impl Event<'_> {
+    /// Blocks that it names.
+    pub(super) fn block_count(&self) -> usize {
+        match self {
+            Self::Stored(stored) => stored.hashes.len(),
+            Self::Removed(removed) => removed.hashes.len(),
+            Self::Cleared | Self::Unknown | Self::Malformed => 0,
+        }
+    }
+}
+
 /// Blocks that the engine now holds, in prefix order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stored<'a> {

@@ -38,8 +38,10 @@ use tracing::{debug, info, warn};
 const SESSION_SOUND: Duration = Duration::from_secs(5);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
-/// Messages that one feed takes before the thread's other tasks get their turn.
-const MESSAGES_PER_TURN: u32 = 32;
+/// Blocks that one feed takes before the thread's other tasks get their turn: some 2 ms.
+const BLOCKS_PER_TURN: usize = 1_024;
+/// What a message costs beside its blocks, in blocks.
+const MESSAGE_COST: usize = 32;
 /// Batches of operations that one feed posts before the thread's other tasks get their turn.
 const BATCHES_PER_TURN: u32 = 32;
 
@@ -120,6 +122,8 @@ pub struct Feed<P> {
     pub(super) replay_log: Complaints,
     notices: mpsc::Sender<FeedNotice>,
     told: FeedNotice,
+    /// Work since the thread's other tasks had their turn.
+    taken_blocks: usize,
 }
 
 impl<P: KvPort> Feed<P> {
@@ -157,6 +161,7 @@ impl<P: KvPort> Feed<P> {
             replay_log: Complaints::default(),
             notices,
             told,
+            taken_blocks: 0,
         }
     }
 
@@ -262,12 +267,7 @@ impl<P: KvPort> Feed<P> {
             blocks = self.state.borrow().block_count(),
             "following KV events"
         );
-        let mut taken_count = 0_u32;
         loop {
-            taken_count = taken_count.wrapping_add(1);
-            if taken_count.is_multiple_of(MESSAGES_PER_TURN) {
-                yield_now().await;
-            }
             let (parts, end) = match timeout_at(self.audit.due, live.message()).await {
                 Ok(Ok(message)) => message,
                 Ok(Err(error)) => return error,
@@ -302,10 +302,33 @@ impl<P: KvPort> Feed<P> {
             }
             None => {}
         }
-        let taken = self.state.borrow_mut().message(parts, &self.counters, &mut self.ops);
-        self.note(taken);
-        self.post().await;
+        self.take_in_turns(parts).await;
         self.settle(FeedState::Live).await;
+    }
+
+    /// Takes a message and posts what it changes; however long it is, the thread's other tasks get their turns.
+    pub(super) async fn take_in_turns(&mut self, parts: &[&[u8]]) {
+        let begun = self.state.borrow_mut().begin(parts, &self.counters, &mut self.ops);
+        let mut taking = match begun {
+            Ok(taking) => taking,
+            Err(taken) => return self.note(taken),
+        };
+        self.taken_blocks += MESSAGE_COST;
+        loop {
+            if self.taken_blocks >= BLOCKS_PER_TURN {
+                self.taken_blocks = 0;
+                yield_now().await;
+            }
+            let left = BLOCKS_PER_TURN - self.taken_blocks;
+            let (counters, ops) = (&self.counters, &mut self.ops);
+            let ended = self.state.borrow_mut().step(&mut taking, left, counters, ops);
+            self.taken_blocks += taking.take_work();
+            if let Some(taken) = ended {
+                self.note(taken);
+                return self.post().await;
+            }
+            self.post().await;
+        }
     }
 
     /// Keeps the books of a message and says what is special about it, once per incident.
@@ -328,6 +351,10 @@ impl<P: KvPort> Feed<P> {
         let text = match reason {
             ResetReason::Gap => {
                 "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
+            }
+            ResetReason::Contradiction => {
+                "an engine's KV events contradict each other: this rank's blocks are forgotten until it reports them again; \
+                 is its publisher the one of this worker?"
             }
             ResetReason::Undecodable => {
                 "a KV event batch cannot be read: this rank's blocks are forgotten until it reports them again"

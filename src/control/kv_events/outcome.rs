@@ -34,6 +34,19 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// May further parts of a long event be taken after this one?
+    pub(super) fn continues(self) -> bool {
+        !matches!(
+            self,
+            Self::Elsewhere
+                | Self::OtherGroup
+                | Self::Unpaired
+                | Self::Conflict
+                | Self::Full
+                | Self::Malformed
+        )
+    }
+
     /// All, with their metrics label.
     pub const ALL: [(Self, &'static str); 14] = [
         (Self::Applied, "applied"),

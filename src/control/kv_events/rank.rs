@@ -4,13 +4,16 @@
 use super::blocks::RankBlocks;
 use super::copies::{KeptBlocks, RestoredBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
-use super::decode::Decoder;
+use super::decode::{Batch, Decoder};
 use super::event::{Event, Medium, Stored};
 use super::naming::{BlockText, Naming};
 use super::outcome::Outcome;
 use super::sequence::{Arrival, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
+
+/// What an event costs beside its blocks, in blocks.
+const EVENT_COST: usize = 1;
 
 /// State of one stream.
 #[derive(Debug)]
@@ -23,6 +26,29 @@ pub struct RankFeed<T> {
     is_unverified: bool,
     /// What is held goes back to before a snapshot: the engine may not remember all of it.
     is_continued: bool,
+    /// Between two parts of a message.
+    is_within: bool,
+}
+
+/// A message that is being taken.
+#[derive(Debug)]
+pub struct Taking<'p> {
+    /// `None` if it cannot be read, or has been.
+    batch: Option<Batch<'p>>,
+    done: Taken,
+    is_sound: bool,
+    /// What became of the event in hand.
+    outcome: Option<Outcome>,
+    counts: Counts,
+    /// Blocks since this was asked last.
+    work: usize,
+}
+
+/// Events of a message.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    taken: usize,
+    failed: usize,
 }
 
 /// A place in a stream that a snapshot takes and brings back, with what was held there.
@@ -61,14 +87,15 @@ impl<T: BlockText> RankFeed<T> {
             block_size_tokens: 0,
             is_unverified: false,
             is_continued: false,
+            is_within: false,
         }
     }
 
-    /// A copy for a snapshot; `None` where there is nothing worth one.
+    /// A copy for a snapshot; `None` where there is nothing worth one, and within a message.
     #[must_use]
     pub fn state(&self) -> Option<RankState<KeptBlocks>> {
         let last = self.sequence.last_mark()?;
-        (!self.blocks.is_empty()).then(|| RankState {
+        (!self.blocks.is_empty() && !self.is_within).then(|| RankState {
             blocks: self.blocks.kept(),
             sequence: last.number,
             payload_hash: last.digest,
@@ -163,26 +190,104 @@ impl<T: BlockText> RankFeed<T> {
         self.sequence.no_more_repeats();
     }
 
-    /// Takes one message: `[topic, sequence, payload]`.
+    /// Takes one message, `[topic, sequence, payload]`, in one go.
     pub fn message(
         &mut self,
         parts: &[&[u8]],
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> Taken {
-        let before = self.blocks.holding();
+        let mut taking = match self.begin(parts, counters, ops) {
+            Ok(taking) => taking,
+            Err(taken) => return taken,
+        };
+        loop {
+            if let Some(taken) = self.step(&mut taking, usize::MAX, counters, ops) {
+                return taken;
+            }
+        }
+    }
+
+    /// Begins to take a message; [`RankFeed::step`] goes on. The error is a message that is done.
+    ///
+    /// # Errors
+    /// It was taken before, or its number cannot be read.
+    pub fn begin<'p>(
+        &mut self,
+        parts: &[&'p [u8]],
+        counters: &FeedCounters,
+        ops: &mut SliceOps,
+    ) -> Result<Taking<'p>, Taken> {
         if self.arrival(parts) == Some(Arrival::Repeated) {
             self.is_unverified = false;
-            return Taken { result: BatchResult::Applied, reset: None, missed: 0 };
+            return Err(Taken { result: BatchResult::Applied, reset: None, missed: 0 });
         }
-        let taken = self.take(parts, counters, ops);
+        let (Some(mark), Some(payload)) = (mark(parts), parts.get(2)) else {
+            counters.batch(BatchResult::Refused);
+            return Err(Taken { result: BatchResult::Refused, reset: None, missed: 0 });
+        };
+        let before = self.blocks.holding();
+        let (mut reset, missed) = match self.sequence.take(mark) {
+            Arrival::Next | Arrival::Repeated => (None, 0),
+            Arrival::First { missed } => (None, missed),
+            Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
+            Arrival::Restarted => (Some(ResetReason::Restart), 0),
+        };
+        // The message before was given up half way.
+        if std::mem::replace(&mut self.is_within, true) {
+            reset = reset.or(Some(ResetReason::Gap));
+        }
+        if let Some(reason) = reset {
+            self.count_dropped(reason, counters);
+            self.is_continued = false;
+            self.blocks.clear(ops);
+        }
+        self.is_unverified = false;
+        counters.holding_changed(before, self.blocks.holding());
+        let batch = Batch::begin(payload).ok();
+        let done = Taken { result: BatchResult::Applied, reset, missed };
+        Ok(Taking {
+            batch,
+            done,
+            is_sound: true,
+            outcome: None,
+            counts: Counts::default(),
+            work: 0,
+        })
+    }
+
+    /// Takes events until about `blocks_max` blocks are done. What the message was, once it is over.
+    pub fn step(
+        &mut self,
+        taking: &mut Taking<'_>,
+        blocks_max: usize,
+        counters: &FeedCounters,
+        ops: &mut SliceOps,
+    ) -> Option<Taken> {
+        let before = self.blocks.holding();
+        let ended = self.events(taking, blocks_max, counters, ops);
+        let reset = match ended {
+            // What it said is lost for good, and it may have been a removal.
+            Some(false) => Some(ResetReason::Undecodable),
+            _ if self.blocks.contradicts_itself() => Some(ResetReason::Contradiction),
+            _ => None,
+        };
+        if reset.is_some() {
+            self.blocks.clear(ops);
+            taking.done.reset = reset;
+        }
         counters.holding_changed(before, self.blocks.holding());
         counters.orphans_gone(self.blocks.take_orphans_gone());
+        if ended.is_none() && reset.is_none() {
+            return None;
+        }
+        self.is_within = false;
+        let taken = Taken { result: taking.result(ended), ..taking.done };
         counters.batch(taken.result);
         if let Some(reason) = taken.reset {
             counters.reset(reason);
         }
-        taken
+        Some(taken)
     }
 
     /// The connection ended: what happens now is lost, so nothing that is held can be trusted.
@@ -216,61 +321,74 @@ impl<T: BlockText> RankFeed<T> {
         counters.holding_changed(before, self.blocks.holding());
         counters.orphans_gone(self.blocks.take_orphans_gone());
         self.sequence = Sequence::default();
-        (self.is_unverified, self.is_continued) = (false, false);
+        (self.is_unverified, self.is_continued, self.is_within) = (false, false, false);
     }
 
-    fn take(&mut self, parts: &[&[u8]], counters: &FeedCounters, ops: &mut SliceOps) -> Taken {
-        let refused = Taken { result: BatchResult::Refused, reset: None, missed: 0 };
-        let (Some(mark), Some(payload)) = (mark(parts), parts.get(2)) else {
-            return refused;
-        };
-        let (mut reset, missed) = match self.sequence.take(mark) {
-            Arrival::Next | Arrival::Repeated => (None, 0),
-            Arrival::First { missed } => (None, missed),
-            Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
-            Arrival::Restarted => (Some(ResetReason::Restart), 0),
-        };
-        if let Some(reason) = reset {
-            self.count_dropped(reason, counters);
-            self.is_continued = false;
-            self.blocks.clear(ops);
-        }
-        self.is_unverified = false;
-        let (result, sound) = self.payload(payload, counters, ops);
-        if !sound {
-            // What it said is lost for good, and it may have been a removal.
-            reset = Some(ResetReason::Undecodable);
-            self.blocks.clear(ops);
-        }
-        Taken { result, reset, missed }
-    }
-
-    /// Takes the events of a payload; false if some of them could not be read.
-    fn payload(
+    /// Takes events; at their end, whether all could be read.
+    fn events(
         &mut self,
-        bytes: &[u8],
+        taking: &mut Taking<'_>,
+        blocks_max: usize,
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> (BatchResult, bool) {
+    ) -> Option<bool> {
         let Self { decoder, blocks, block_size_tokens, .. } = self;
-        let (mut taken, mut failed, mut unread) = (0_usize, 0_usize, 0_usize);
-        let decoded = decoder.decode(bytes, |event| {
-            let (kind, outcome) = apply(blocks, block_size_tokens, &event, ops);
-            counters.event(kind, outcome);
-            unread += usize::from(outcome == Outcome::Malformed);
-            match outcome {
-                Outcome::Applied | Outcome::Orphaned | Outcome::Elsewhere | Outcome::OtherGroup => {
-                    taken += 1;
+        let Taking { batch: slot, is_sound, outcome: kept, counts, work, .. } = taking;
+        let Some(batch) = slot else { return Some(false) };
+        let mut left = blocks_max;
+        while left > 0 {
+            let part = match decoder.next(batch, left) {
+                Ok(Some(part)) => part,
+                ended => {
+                    let ends_well = ended.is_ok() && slot.take().is_some_and(Batch::ends_well);
+                    return Some(ends_well && *is_sound);
                 }
-                _ => failed += 1,
+            };
+            let cost = part.event.block_count() + EVENT_COST;
+            left = left.saturating_sub(cost);
+            *work += cost;
+            let is_last = part.is_last;
+            let (kind, outcome) = apply(blocks, block_size_tokens, &part.event, ops);
+            // The first part that was not applied says what became of the event.
+            let outcome = kept.filter(|kept| *kept != Outcome::Applied).unwrap_or(outcome);
+            *kept = Some(outcome);
+            if !is_last && outcome.continues() {
+                continue;
             }
-        });
-        let result = match (decoded.is_ok(), taken, failed) {
+            batch.skip_event();
+            *kept = None;
+            *is_sound &= outcome != Outcome::Malformed;
+            counters.event(kind, outcome);
+            counts.note(outcome);
+        }
+        None
+    }
+}
+
+impl Taking<'_> {
+    /// Blocks, roughly, that were taken since this was asked last.
+    pub fn take_work(&mut self) -> usize {
+        std::mem::take(&mut self.work)
+    }
+
+    fn result(&self, ended: Option<bool>) -> BatchResult {
+        let is_whole = ended == Some(true) || ended.is_none();
+        match (is_whole, self.counts.taken, self.counts.failed) {
             (true, _, 0) => BatchResult::Applied,
             (_, 0, _) => BatchResult::Refused,
             _ => BatchResult::Partly,
-        };
-        (result, decoded.is_ok() && unread == 0)
+        }
+    }
+}
+
+impl Counts {
+    fn note(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Applied | Outcome::Orphaned | Outcome::Elsewhere | Outcome::OtherGroup => {
+                self.taken += 1;
+            }
+            _ => self.failed += 1,
+        }
     }
 }
 

@@ -348,9 +348,7 @@ impl<P: KvPort> Feed<P> {
     }
 
     async fn take_replayed(&mut self, message: &[&[u8]]) {
-        let taken = self.state.borrow_mut().message(message, &self.counters, &mut self.ops);
-        self.note(taken);
-        self.post().await;
+        self.take_in_turns(message).await;
     }
 }
 

@@ -214,7 +214,7 @@ fn a_malformed_event_does_not_hide_the_next() {
     assert_eq!(head, Ok(BatchHead { rank: None }));
 }
 
-struct Digits;
+pub(super) struct Digits;
 
 impl BlockText for Digits {
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
@@ -227,7 +227,7 @@ fn slice_of(_: BlockKey, _: usize) -> ShardIndex {
     ShardIndex(0)
 }
 
-fn naming<T>(text: T) -> Naming<T> {
+pub(super) fn naming<T>(text: T) -> Naming<T> {
     Naming { seed: KeySeed(1), model: "m".into(), text: Some(text), slice_of, shard_count: 1 }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 /// Largest message taken; engines' batches are a few kilobytes, a replayed one some hundred.
-const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most parts of one message; engines send three.
 const PARTS_MAX: usize = 8;
 /// A buffer above this is given back once it is empty.

@@ -1,0 +1,213 @@
+//! The fields of one event, in either shape, and the values in them. Lists stay unread: they may be long.
+
+use super::event::Medium;
+use super::msgpack::{MsgpackError, Reader, Value};
+use std::str::from_utf8;
+
+/// Fields of any event as they are met, in either shape.
+#[derive(Debug, Default)]
+pub(super) struct Fields<'a> {
+    pub(super) parent: Option<u64>,
+    pub(super) block_size_tokens: u32,
+    pub(super) medium: Medium,
+    pub(super) lora_name: &'a str,
+    pub(super) cache_salt: &'a str,
+    pub(super) extra_keys: Option<Reader<'a>>,
+    pub(super) group: Option<u32>,
+    pub(super) kind: Option<&'a str>,
+    pub(super) remote: bool,
+    pub(super) hashes: Option<Reader<'a>>,
+    pub(super) token_ids: Option<Reader<'a>>,
+    pub(super) opaque_from: Option<usize>,
+}
+
+/// Fields of `BlockStored` and `BlockRemoved` in positional form, after the tag.
+const STORED_FIELDS: [&str; 10] = [
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    "extra_keys",
+    "group_idx",
+    "kv_cache_spec_kind",
+];
+const REMOVED_FIELDS: [&str; 3] = ["block_hashes", "medium", "group_idx"];
+
+pub(super) fn positional<'a>(
+    reader: &mut Reader<'a>,
+    length: u32,
+    fields: &mut Fields<'a>,
+) -> Result<&'a str, MsgpackError> {
+    if length == 0 {
+        return Err(MsgpackError::Type);
+    }
+    let tag = text(reader)?;
+    let names: &[&str] = match tag {
+        "BlockStored" => &STORED_FIELDS,
+        "BlockRemoved" => &REMOVED_FIELDS,
+        _ => &[],
+    };
+    for position in 0..usize::try_from(length - 1).unwrap_or(usize::MAX) {
+        match names.get(position) {
+            Some(name) => field(reader, name, fields)?,
+            None => reader.skip()?,
+        }
+    }
+    Ok(tag)
+}
+
+pub(super) fn keyed<'a>(
+    reader: &mut Reader<'a>,
+    length: u32,
+    fields: &mut Fields<'a>,
+) -> Result<&'a str, MsgpackError> {
+    let mut tag = None;
+    for _ in 0..length {
+        match reader.value()? {
+            Value::Text(b"type") => tag = Some(text(reader)?),
+            Value::Text(key) => field(reader, from_utf8(key).unwrap_or(""), fields)?,
+            Value::Array(_) | Value::Map(_) => return Err(MsgpackError::Type),
+            _ => reader.skip()?,
+        }
+    }
+    tag.ok_or(MsgpackError::Type)
+}
+
+fn field<'a>(
+    reader: &mut Reader<'a>,
+    name: &str,
+    fields: &mut Fields<'a>,
+) -> Result<(), MsgpackError> {
+    let mut kept = |place: &mut Option<Reader<'a>>| {
+        *place = Some(*reader);
+        reader.skip()
+    };
+    match name {
+        // Lists may be long: they are read when their blocks are taken.
+        "block_hashes" => kept(&mut fields.hashes)?,
+        "token_ids" => kept(&mut fields.token_ids)?,
+        "extra_keys" => kept(&mut fields.extra_keys)?,
+        "parent_block_hash" => fields.parent = optional(hash)(reader)?,
+        "block_size" => fields.block_size_tokens = small(reader)?,
+        "medium" => fields.medium = Medium::from_word(optional(text)(reader)?),
+        "lora_name" => lora_name(reader, fields)?,
+        "cache_salt" => fields.cache_salt = optional(text)(reader)?.unwrap_or(""),
+        "group_idx" => fields.group = optional(small)(reader)?,
+        "kv_cache_spec_kind" => fields.kind = optional(text)(reader)?,
+        "locality" => fields.remote = optional(text)(reader)? == Some("REMOTE"),
+        _ => reader.skip()?,
+    }
+    Ok(())
+}
+
+/// One entry per block, each nil or a list: the LoRA name, the cache salt (first block only), and items that are
+/// not text, as `[id, offset]` pairs or bytes. Names and salts are both bare strings (vLLM 0.17 to 0.33).
+pub(super) fn read_extra_keys<'a>(
+    reader: &mut Reader<'a>,
+    fields: &mut Fields<'a>,
+) -> Result<(), MsgpackError> {
+    let blocks = match reader.value()? {
+        Value::Nil => return Ok(()),
+        Value::Array(blocks) => blocks,
+        _ => return Err(MsgpackError::Type),
+    };
+    for block in 0..usize::try_from(blocks).unwrap_or(usize::MAX) {
+        let keys = match reader.value()? {
+            Value::Nil => continue,
+            Value::Array(keys) => keys,
+            _ => return Err(MsgpackError::Type),
+        };
+        for _ in 0..keys {
+            let mut after = *reader;
+            after.skip()?;
+            let known = match reader.value()? {
+                Value::Text(text) if text == fields.lora_name.as_bytes() => true,
+                // Behind a parent no block is the first of its sequence: there it is an image's name (vLLM 0.17 to 0.30).
+                Value::Text(text)
+                    if block == 0 && fields.parent.is_none() && fields.cache_salt.is_empty() =>
+                {
+                    fields.cache_salt = from_utf8(text).map_err(|_| MsgpackError::Type)?;
+                    true
+                }
+                Value::Nil => true,
+                _ => false,
+            };
+            if !known && fields.opaque_from.is_none() {
+                fields.opaque_from = Some(block);
+            }
+            *reader = after;
+        }
+    }
+    Ok(())
+}
+
+/// SGLang 0.5.19 alone puts a map of metadata in the place of the LoRA name.
+fn lora_name<'a>(reader: &mut Reader<'a>, fields: &mut Fields<'a>) -> Result<(), MsgpackError> {
+    match reader.value()? {
+        Value::Nil => {}
+        Value::Text(name) => fields.lora_name = from_utf8(name).map_err(|_| MsgpackError::Type)?,
+        Value::Map(length) => {
+            for _ in 0..length {
+                if text(reader)? == "cache_salt" {
+                    fields.cache_salt = optional(text)(reader)?.unwrap_or("");
+                } else {
+                    reader.skip()?;
+                }
+            }
+        }
+        _ => return Err(MsgpackError::Type),
+    }
+    Ok(())
+}
+
+pub(super) fn array(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {
+    match reader.value()? {
+        Value::Array(length) => Ok(length),
+        _ => Err(MsgpackError::Type),
+    }
+}
+
+fn text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, MsgpackError> {
+    match reader.value()? {
+        Value::Text(bytes) => from_utf8(bytes).map_err(|_| MsgpackError::Type),
+        _ => Err(MsgpackError::Type),
+    }
+}
+
+pub(super) fn small(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {
+    match reader.value()? {
+        Value::Integer { bits, negative: false } => {
+            u32::try_from(bits).map_err(|_| MsgpackError::Type)
+        }
+        _ => Err(MsgpackError::Type),
+    }
+}
+
+/// Integers of either sign as their bits; digests as their last 8 bytes, which is what engines send as integer.
+pub(super) fn hash(reader: &mut Reader<'_>) -> Result<u64, MsgpackError> {
+    match reader.value()? {
+        Value::Integer { bits, .. } => Ok(bits),
+        Value::Binary(digest) => {
+            let last = digest.last_chunk::<8>().ok_or(MsgpackError::Type)?;
+            Ok(u64::from_be_bytes(*last))
+        }
+        _ => Err(MsgpackError::Type),
+    }
+}
+
+/// Nil as `None`.
+pub(super) fn optional<'a, T>(
+    read: impl Fn(&mut Reader<'a>) -> Result<T, MsgpackError>,
+) -> impl Fn(&mut Reader<'a>) -> Result<Option<T>, MsgpackError> {
+    move |reader| {
+        let mut peek = *reader;
+        if peek.value()? == Value::Nil {
+            *reader = peek;
+            return Ok(None);
+        }
+        read(reader).map(Some)
+    }
+}
