@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
 pub(crate) const ENDPOINTS_MAX: usize = 16;
+/// Index of requests that reached no endpoint.
+pub(crate) const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
 /// Reasons that have counters of their own; `parse::Reason::index` stays below it.
 pub(crate) const REASONS_MAX: usize = 32;
 /// Statuses 100 to 599.
@@ -176,7 +178,7 @@ impl ShardCounters {
         Self {
             plain: zeroed(Count::ALL.len()),
             requests: zeroed(ENDPOINTS_MAX * STATUSES),
-            refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * 2 * (MODELS_MAX + 1)),
+            refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * KINDS * (MODELS_MAX + 1)),
             overlap_error: std::array::from_fn(|_| AtomicU64::new(0)),
             overlap_error_sum: AtomicU64::new(0),
             bytes_per_token: (0..MODELS_MAX).map(|_| AtomicU32::new(0)).collect(),
@@ -228,12 +230,12 @@ impl ShardCounters {
         request_slot(endpoint_index, status).and_then(|at| self.requests.get(at)).map_or(0, read)
     }
 
-    /// Counts one request that the router itself refused.
+    /// Counts one request that the router itself refused. `stream`: is one asked for, if the body has told.
     pub fn refused(
         &self,
         reason_index: usize,
         endpoint_index: usize,
-        stream: bool,
+        stream: Option<bool>,
         model_index: usize,
     ) {
         if let Some(cell) =
@@ -249,7 +251,7 @@ impl ShardCounters {
         &self,
         reason_index: usize,
         endpoint_index: usize,
-        stream: bool,
+        stream: Option<bool>,
         model_index: usize,
     ) -> u64 {
         self.refused
@@ -311,11 +313,14 @@ fn request_slot(endpoint_index: usize, status: u16) -> Option<usize> {
     (endpoint_index < ENDPOINTS_MAX).then_some(endpoint_index * STATUSES + status)
 }
 
-fn refused_slot(reason: usize, endpoint: usize, stream: bool, model: usize) -> usize {
+/// Unary, stream, and requests whose body has not told.
+const KINDS: usize = 3;
+
+fn refused_slot(reason: usize, endpoint: usize, stream: Option<bool>, model: usize) -> usize {
     let reason = reason.min(REASONS_MAX - 1);
     let endpoint = endpoint.min(ENDPOINTS_MAX - 1);
-    ((reason * ENDPOINTS_MAX + endpoint) * 2 + usize::from(stream)) * (MODELS_MAX + 1)
-        + model.min(MODELS_MAX)
+    let kind = stream.map_or(KINDS - 1, usize::from);
+    ((reason * ENDPOINTS_MAX + endpoint) * KINDS + kind) * (MODELS_MAX + 1) + model.min(MODELS_MAX)
 }
 
 fn bump(cell: &AtomicU64, amount: u64) {
@@ -344,13 +349,13 @@ mod tests {
     #[test]
     fn every_label_has_its_own_cell() {
         let counters = ShardCounters::new();
-        counters.refused(3, 2, true, 5);
-        counters.refused(3, 2, true, 9_999);
+        counters.refused(3, 2, Some(true), 5);
+        counters.refused(3, 2, Some(true), 9_999);
         counters.answered(2, 200);
         counters.answered(2, 99);
-        assert_eq!(counters.refused_count(3, 2, true, 5), 1);
-        assert_eq!(counters.refused_count(3, 2, true, MODELS_MAX), 1);
-        assert_eq!(counters.refused_count(3, 2, false, 5), 0);
+        assert_eq!(counters.refused_count(3, 2, Some(true), 5), 1);
+        assert_eq!(counters.refused_count(3, 2, Some(true), MODELS_MAX), 1);
+        assert_eq!(counters.refused_count(3, 2, Some(false), 5), 0);
         assert_eq!(counters.answered_count(2, 200), 1);
     }
 

@@ -6,6 +6,6 @@ mod latency;
 mod lease;
 
 pub use counters::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
-pub(crate) use counters::{ENDPOINTS_MAX, REASONS_MAX};
+pub(crate) use counters::{NO_ENDPOINT, REASONS_MAX};
 pub use latency::{Stage, StageHistograms};
 pub use lease::{Lease, LeaseCost};

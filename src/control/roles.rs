@@ -2,8 +2,7 @@
 //! without one that decodes.
 
 use crate::base::{RankIndex, WorkerIndex};
-use crate::config::Fallback;
-use crate::worker::{FleetSnapshot, Handoff, Leg, Role, WorkerState};
+use crate::worker::{FleetSnapshot, Handoff, Role, WorkerState};
 use serde_json::{Value, json};
 
 /// The word for a role.
@@ -13,28 +12,6 @@ pub(super) const fn word(role: Role) -> &'static str {
         Role::Prefill => "prefill",
         Role::Decode => "decode",
     }
-}
-
-/// Can any request be served now?
-pub(super) fn can_serve(fleet: &FleetSnapshot) -> bool {
-    fleet.models.iter().any(|model| {
-        let usable = |leg| {
-            let is_up = move |rank: &&RankIndex| {
-                let (rank, up) = (**rank, WorkerState::Up);
-                fleet.rank(rank).is_some_and(|(_, worker)| worker.state == up)
-                    && fleet.serves(rank, leg)
-            };
-            model.ranks.iter().filter(is_up)
-        };
-        let goes_whole = |rank: &RankIndex| {
-            let is_both = fleet.rank(*rank).is_some_and(|(rank, _)| rank.role == Role::Both);
-            is_both || fleet.flow.disaggregation.fallback != Fallback::Reject
-        };
-        let is_pair = |decode: &RankIndex| {
-            usable(Leg::Prefill).any(|prefill| fleet.are_near(*prefill, *decode))
-        };
-        usable(Leg::Whole).any(goes_whole) || usable(Leg::Decode).any(is_pair)
-    })
 }
 
 /// Why none can, in words for an operator.
@@ -125,7 +102,7 @@ pub(super) fn handoff(handoff: Option<&Handoff>) -> Value {
 mod tests {
     use super::super::test_support::two_pools;
     use super::*;
-    use crate::config::{DisaggregationConfig, FlowConfig};
+    use crate::config::{DisaggregationConfig, Fallback, FlowConfig};
     use crate::worker::Dialect;
     use std::sync::Arc;
 
@@ -152,33 +129,33 @@ mod tests {
             (Dialect::Sglang, [Decode, Decode, Prefill], false),
         ] {
             let fleet = fleet(dialect, roles);
-            assert_eq!(can_serve(&fleet), wanted, "{dialect:?} {roles:?}");
+            assert_eq!(fleet.can_serve(), wanted, "{dialect:?} {roles:?}");
         }
         let mut pair = fleet(Dialect::Sglang, [Prefill, Decode, Decode]);
         pair.ranks[0].topology = Some("a".into());
-        assert!(can_serve(&pair));
+        assert!(pair.can_serve());
         pair.ranks[1].topology = Some("b".into());
-        assert!(!can_serve(&pair), "too far apart");
+        assert!(!pair.can_serve(), "too far apart");
         pair.ranks[1].topology = Some("a".into());
         pair.ranks[0].handoff = None;
-        assert!(!can_serve(&pair), "not registered");
+        assert!(!pair.can_serve(), "not registered");
         assert!(why_not(&pair).contains("registering"), "{}", why_not(&pair));
         pair.workers[0].state = WorkerState::Down;
-        assert!(!can_serve(&pair));
+        assert!(!pair.can_serve());
         assert_eq!(why_not(&pair), "none of 1 workers is usable");
-        assert!(!can_serve(&FleetSnapshot::default()));
+        assert!(!FleetSnapshot::default().can_serve());
     }
 
     #[test]
     fn decode_workers_alone_do_not_count_where_that_is_refused() {
         let mut fleet = fleet(Dialect::Vllm, [Role::Decode, Role::Decode, Role::Decode]);
-        assert!(can_serve(&fleet));
+        assert!(fleet.can_serve());
         let disaggregation =
             DisaggregationConfig { fallback: Fallback::Reject, ..DisaggregationConfig::default() };
         fleet.flow = Arc::new(FlowConfig { disaggregation, ..FlowConfig::default() });
-        assert!(!can_serve(&fleet));
+        assert!(!fleet.can_serve());
         fleet.ranks[0].role = Role::Both;
-        assert!(can_serve(&fleet));
+        assert!(fleet.can_serve());
     }
 
     #[test]

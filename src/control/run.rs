@@ -412,7 +412,7 @@ impl Control {
             reasons.push(format!("{ended} ended by a fault, and come back only with a restart"));
         }
         reasons.extend(self.snapshots.restoring());
-        if !roles::can_serve(&self.snapshot) {
+        if !self.snapshot.can_serve() {
             reasons.push(roles::why_not(&self.snapshot));
         }
         reasons

@@ -15,7 +15,9 @@ use super::scrape_load::loads;
 use super::snapshots::Saving;
 use super::workers::engine;
 use super::zmq::LossReason;
-use crate::account::{Count, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms};
+use crate::account::{
+    Count, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms,
+};
 use crate::admit::DrainRates;
 use crate::base::limits::MODELS_MAX;
 use crate::base::{NanosSinceStart, RankIndex, broken_invariant_count};
@@ -67,20 +69,6 @@ const STAGE_BOUNDS: [(u64, f64); 24] = [
     (60_000_000_000, 60.0),
     (600_000_000_000, 600.0),
 ];
-/// In the order of their counters.
-const ENDPOINTS: [Endpoint; 11] = [
-    Endpoint::ChatCompletions,
-    Endpoint::Completions,
-    Endpoint::Embeddings,
-    Endpoint::Responses,
-    Endpoint::Messages,
-    Endpoint::Rerank,
-    Endpoint::Score,
-    Endpoint::Generate,
-    Endpoint::Tokenize,
-    Endpoint::Detokenize,
-    Endpoint::Models,
-];
 const NANOS_PER_SECOND: f64 = 1e9;
 
 /// All metrics as text.
@@ -119,22 +107,33 @@ fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) 
 
 fn requests(sources: &Sources<'_>, text: &mut MetricsText) {
     let mut family = text.counter("requests_total", "Answered requests by endpoint and status.");
-    for (position, endpoint) in ENDPOINTS.iter().enumerate() {
+    for (position, endpoint) in endpoints() {
         for code in 100..600 {
             let count = total(sources.counters, |shard| shard.answered_count(position, code));
             if count > 0 {
-                let labels = [("endpoint", endpoint.name()), ("code", &code.to_string())];
+                let labels = [("endpoint", endpoint), ("code", &code.to_string())];
                 family.sample(&labels, count);
             }
         }
     }
 }
 
+/// Indices and names, that of requests which reached no endpoint among them.
+fn endpoints() -> impl Iterator<Item = (usize, &'static str)> {
+    let named = Endpoint::ALL.into_iter().map(Endpoint::name).enumerate();
+    named.chain([(NO_ENDPOINT, "none")])
+}
+
+/// Label of what stands in the body of a request that was refused before it was read.
+const UNKNOWN: &str = "unknown";
+const KINDS: [(Option<bool>, &str); 3] =
+    [(Some(false), "unary"), (Some(true), "stream"), (None, UNKNOWN)];
+
 fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
     let mut family = text.counter("rejected_total", "Requests that the router itself refused.");
     for (reason_index, reason) in Reason::ALL.iter().enumerate() {
-        for (endpoint_index, endpoint) in ENDPOINTS.iter().enumerate() {
-            for (stream, kind) in [(false, "unary"), (true, "stream")] {
+        for (endpoint_index, endpoint) in endpoints() {
+            for (stream, kind) in KINDS {
                 for model_index in 0..=MODELS_MAX {
                     let read = |shard: &ShardCounters| {
                         shard.refused_count(reason_index, endpoint_index, stream, model_index)
@@ -145,10 +144,11 @@ fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
                     }
                     let model = sources.fleet.models.get(model_index);
                     let model = model.filter(|_| model_index < MODELS_MAX);
+                    let unnamed = if stream.is_none() { UNKNOWN } else { "other" };
                     let labels = [
                         ("reason", reason.as_str()),
-                        ("endpoint", endpoint.name()),
-                        ("model", model.map_or("other", |model| &*model.name)),
+                        ("endpoint", endpoint),
+                        ("model", model.map_or(unnamed, |model| &*model.name)),
                         ("type", kind),
                     ];
                     family.sample(&labels, count);
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn endpoints_and_reasons_stand_at_their_counters() {
-        for (position, endpoint) in ENDPOINTS.iter().enumerate() {
+        for (position, endpoint) in Endpoint::ALL.iter().enumerate() {
             assert_eq!(*endpoint as usize, position);
         }
         for (position, reason) in Reason::ALL.iter().enumerate() {

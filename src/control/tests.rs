@@ -457,7 +457,7 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
     measured.record(Stage::Dispatch, 30_000);
     plane.shards[0].counters.answered(0, 200);
     plane.shards[1].counters.answered(0, 200);
-    plane.shards[1].counters.refused(3, 0, true, 0);
+    plane.shards[1].counters.refused(3, 0, Some(true), 0);
     plane.shards[1].counters.overlap_error(-2);
     plane.shards[0].histograms.push(Box::new(measured)).unwrap();
     let metrics = poll(|| {

@@ -32,6 +32,10 @@ pub enum Endpoint {
     Detokenize,
     /// `GET /v1/models`, answered by the router
     Models,
+    /// `GET /health`, `GET /ping`, answered by the router
+    Health,
+    /// `GET /version`, answered by the router
+    Version,
 }
 
 /// Whose shape errors take.
@@ -46,7 +50,7 @@ pub enum ApiShape {
 
 impl Endpoint {
     /// All of them, in the order of declaration.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Embeddings,
@@ -58,6 +62,8 @@ impl Endpoint {
         Self::Tokenize,
         Self::Detokenize,
         Self::Models,
+        Self::Health,
+        Self::Version,
     ];
 
     /// Its position in [`Endpoint::ALL`], for arrays of counters.
@@ -81,13 +87,18 @@ impl Endpoint {
             Self::Tokenize => "tokenize",
             Self::Detokenize => "detokenize",
             Self::Models => "models",
+            Self::Health => "health",
+            Self::Version => "version",
         }
     }
 
     /// Does it cost an engine work that back pressure is about? Listing models and counting tokens do not.
     #[must_use]
     pub const fn is_inference(self) -> bool {
-        !matches!(self, Self::Models | Self::Tokenize | Self::Detokenize)
+        !matches!(
+            self,
+            Self::Models | Self::Health | Self::Version | Self::Tokenize | Self::Detokenize
+        )
     }
 
     /// Whose shape errors on this endpoint take.

@@ -21,14 +21,16 @@ pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
         b"/tokenize" => Endpoint::Tokenize,
         b"/detokenize" => Endpoint::Detokenize,
         b"/v1/models" => Endpoint::Models,
+        b"/health" | b"/ping" => Endpoint::Health,
+        b"/version" => Endpoint::Version,
         b"*" => return Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD, POST")),
         _ => return Err(Refusal::new(Reason::NotFound)),
     };
     match (endpoint, method) {
-        (Endpoint::Models, Method::Get | Method::Head) => Ok(endpoint),
-        (Endpoint::Models, _) => {
-            Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD"))
-        }
+        (Endpoint::Models | Endpoint::Health | Endpoint::Version, method) => match method {
+            Method::Get | Method::Head => Ok(endpoint),
+            _ => Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD")),
+        },
         (_, Method::Post) => Ok(endpoint),
         (_, _) => Err(Refusal::new(Reason::MethodNotAllowed).with_allow("POST")),
     }
@@ -45,6 +47,7 @@ mod tests {
         assert_eq!(route(&Method::Post, b"/v1/chat/completions"), Ok(Endpoint::ChatCompletions));
         assert_eq!(route(&Method::Post, b"/v2/rerank"), Ok(Endpoint::Rerank));
         assert_eq!(route(&Method::Head, b"/v1/models"), Ok(Endpoint::Models));
+        assert_eq!(route(&Method::Get, b"/ping"), Ok(Endpoint::Health));
     }
 
     #[test]

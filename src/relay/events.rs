@@ -54,7 +54,9 @@ impl StreamShape {
             | Endpoint::Score
             | Endpoint::Tokenize
             | Endpoint::Detokenize
-            | Endpoint::Models => None,
+            | Endpoint::Models
+            | Endpoint::Health
+            | Endpoint::Version => None,
         }
     }
 

@@ -36,7 +36,8 @@ pub fn model<'a>(
     {
         return Ok(adapter);
     }
-    if request.has_model && endpoint != Endpoint::Models {
+    let names_one = request.has_model && !request.model.is_empty();
+    if names_one && endpoint != Endpoint::Models {
         let none = if fleet.models.is_empty() { NoModel::NoneYet } else { NoModel::Unknown };
         return served(fleet, &request.model)
             .or_else(|| adapter(fleet, named_with_base(fleet, &request.model)?))
@@ -47,7 +48,7 @@ pub fn model<'a>(
         Endpoint::Generate | Endpoint::Tokenize | Endpoint::Detokenize | Endpoint::Models
     );
     if !optional {
-        return Err(NoModel::Missing);
+        return only(fleet).ok_or(NoModel::Missing);
     }
     fleet.models.first().map(|model| (ModelIndex(0), model)).ok_or(NoModel::NoneYet)
 }
@@ -62,6 +63,16 @@ pub fn cache_namespace<'a>(model: &Model, request: &'a ApiRequest) -> Cow<'a, st
     }
     // No engine's salt holds a zero byte.
     Cow::Owned(format!("{salt}\0\0{adapter}"))
+}
+
+/// The model that is meant where none is named: the only one, whatever names and adapters it has besides.
+fn only(fleet: &FleetSnapshot) -> Option<(ModelIndex, &Model)> {
+    let is_own = |model: &&Model| !model.ranks.is_empty() && !model.is_adapter;
+    let mut own = fleet.models.iter().filter(is_own);
+    let first = own.next()?;
+    // No engine serves two models: names with the same ranks are names of one.
+    let is_only = own.all(|model| model.ranks == first.ranks);
+    is_only.then(|| served(fleet, &first.name))?
 }
 
 fn served<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<(ModelIndex, &'a Model)> {
@@ -141,5 +152,25 @@ mod tests {
         {
             assert_eq!(asked(unknown, ""), Err(NoModel::Unknown), "{unknown}");
         }
+    }
+
+    /// Engines take a request without a model for one of theirs.
+    #[test]
+    fn a_model_that_is_the_only_one_need_not_be_named() {
+        let named = |fleet: &FleetSnapshot, has_model| {
+            let request = ApiRequest { has_model, ..ApiRequest::default() };
+            model(fleet, Endpoint::Completions, &request).map(|(_, model)| model.name.to_string())
+        };
+        let mut fleet = fleet();
+        assert_eq!(named(&fleet, false), Err(NoModel::Missing), "one of two");
+        fleet.models.retain(|model| &*model.name != "other");
+        assert_eq!(named(&fleet, false).as_deref(), Ok("m:8b"), "adapters do not count");
+        assert_eq!(named(&fleet, true).as_deref(), Ok("m:8b"), "an empty name is none");
+        let mut alias = fleet.models[0].clone();
+        alias.name = "alias".into();
+        fleet.models.push(alias);
+        assert_eq!(named(&fleet, false).as_deref(), Ok("m:8b"));
+        fleet.models.clear();
+        assert_eq!(named(&fleet, false), Err(NoModel::Missing));
     }
 }

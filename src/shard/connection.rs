@@ -59,17 +59,35 @@ impl Slot {
         }
     }
 
-    /// Moves a request that has been read completely out of the connection's input, so that what the client
-    /// sends meanwhile has its own place.
-    pub(super) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize, fresh_id: u64) {
-        let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
-        let next = conn.input.split_off(end);
-        self.message = std::mem::replace(&mut conn.input, next);
-        let sent = self.head.value_of(FieldKind::RequestId, &self.message);
+    /// Another request has begun: nothing of the one before speaks for it. `input` holds its head, which stands parsed
+    /// in the slot.
+    pub(super) fn begin(&mut self, input: &[u8], fresh_id: u64) {
+        let sent = self.head.value_of(FieldKind::RequestId, input);
+        self.name(sent, fresh_id);
+        self.request.clear();
+        self.answered = None;
+    }
+
+    /// The same where its head cannot be read.
+    pub(super) fn begin_unread(&mut self, fresh_id: u64) {
+        self.name(None, fresh_id);
+        self.request.clear();
+        self.answered = None;
+    }
+
+    fn name(&mut self, sent: Option<&[u8]>, fresh_id: u64) {
         let mut buffer = [0; 16];
         let id = request_id(sent, fresh_id, &mut buffer);
         self.request_id.clear();
         self.request_id.extend_from_slice(id);
+    }
+
+    /// Moves a request that has been read completely out of the connection's input, so that what the client
+    /// sends meanwhile has its own place.
+    pub(super) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize) {
+        let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
+        let next = conn.input.split_off(end);
+        self.message = std::mem::replace(&mut conn.input, next);
         self.early = Early::default();
         self.handoff = None;
         self.is_inspected = false;
@@ -108,7 +126,8 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
             Ok(()) => request::serve(shard, &mut conn, &mut slot).await,
             Err(NoRequest::Silent) => After::Drop,
             Err(NoRequest::Refused(refusal)) => {
-                refuse::and_close(shard, &mut conn, &refusal, &Labels::default()).await
+                slot.begin_unread(shard.random.borrow_mut().u64(..));
+                refuse::and_close(shard, &mut conn, &slot, &refusal, &Labels::default()).await
             }
         };
         match after {

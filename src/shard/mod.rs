@@ -19,6 +19,7 @@ mod matching;
 mod models;
 mod offload;
 mod outcome;
+mod own_page;
 mod pair;
 mod place;
 mod prefill;

@@ -162,7 +162,7 @@ pub(super) async fn run<T: Send + 'static>(
     work: impl FnOnce(&mut Tools) -> T + Send + 'static,
 ) -> Result<T, Stop> {
     let offload = &shard.offload;
-    let full = |()| Stop::Refused(pressure::in_flight_full(shard));
+    let full = |()| Stop::Refused(pressure::in_flight_full());
     if offload.is_full() {
         return Err(full(()));
     }

@@ -22,8 +22,8 @@ const ENGINE_BUSY: Duration = Duration::from_millis(200);
 /// However long it asks for.
 const ENGINE_BUSY_MAX: Duration = Duration::from_secs(60);
 
-/// Told to clients of a full router, for which no drain rate is measured: short, because a place may free any moment.
-const IN_FLIGHT_FULL: Duration = Duration::from_secs(1);
+/// Told to clients where nothing is known of when there is room: short, because a place may free any moment.
+const BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// A request counted among those in flight in all shards (`limits.router_in_flight_max`).
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(super) fn before_body(
         }
     }
     if !shard.board.enter(fleet.flow.router_in_flight_max) {
-        return Err(in_flight_full(shard));
+        return Err(in_flight_full());
     }
     Ok(Entered(Arc::clone(&shard.board)))
 }
@@ -115,9 +115,22 @@ fn window(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSince
 }
 
 /// `limits.in_flight_max` or `limits.buffered_bytes_max` of this shard is reached, or `limits.router_in_flight_max`.
-pub(super) fn in_flight_full(shard: &Shard) -> Refusal {
-    let after = shard.later_by_chance(IN_FLIGHT_FULL);
-    Refusal::new(Reason::RejectedInFlight).with_retry_after(after)
+pub(super) const fn in_flight_full() -> Refusal {
+    Refusal::new(Reason::RejectedInFlight)
+}
+
+/// Every 429 says when to come back.
+pub(super) fn with_time(shard: &Shard, stop: Stop) -> Stop {
+    let timed = |refusal: Refusal| match (refusal.status(), refusal.retry_after()) {
+        (429, None) => refusal.with_retry_after(shard.later_by_chance(BACK_AFTER)),
+        _ => refusal,
+    };
+    match stop {
+        Stop::BeforeBody(refusal) => Stop::BeforeBody(timed(refusal)),
+        Stop::InBody(refusal) => Stop::InBody(timed(refusal)),
+        Stop::Refused(refusal) => Stop::Refused(timed(refusal)),
+        stop => stop,
+    }
 }
 
 /// Opens the rejection window of a pool that is closed to whoever comes.

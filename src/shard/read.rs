@@ -148,7 +148,7 @@ impl BodyReading<'_> {
     fn hold(&mut self, body_bytes: usize) -> Result<(), NoRequest> {
         self.admitted
             .hold_body(body_bytes)
-            .map_err(|_| NoRequest::Refused(pressure::in_flight_full(self.shard)))
+            .map_err(|_| NoRequest::Refused(pressure::in_flight_full()))
     }
 
     fn too_large(&self) -> NoRequest {

@@ -31,7 +31,7 @@ pub(super) fn write(
         outcome,
         endpoint = labels.endpoint.map_or("none", |endpoint| endpoint.name()),
         model = slot.request.model,
-        stream = labels.stream,
+        stream = labels.stream.unwrap_or(false),
         worker = rank.map_or("", |(_, worker)| &*worker.name),
         dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
         request_id = &*String::from_utf8_lossy(&slot.request_id),

@@ -3,15 +3,13 @@
 use super::connection::{After, Slot};
 use super::discard;
 use super::state::Shard;
-use crate::account::ENDPOINTS_MAX;
+use crate::account::NO_ENDPOINT;
 use crate::base::RankIndex;
 use crate::http1::{Digits, Method, OwnResponse, decimal, encode_own};
 use crate::ingress::Conn;
 use crate::mailbox::EngineAnswer;
 use crate::parse::{ApiShape, Endpoint, Refusal};
 
-/// Counters' endpoint index of requests that reached no endpoint.
-pub(super) const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
 /// Status of a request whose client left before its answer began: nobody is told.
 pub(super) const CLIENT_GONE: u16 = 499;
 
@@ -20,7 +18,8 @@ pub(super) const CLIENT_GONE: u16 = 499;
 pub(super) struct Labels {
     pub(super) endpoint: Option<Endpoint>,
     pub(super) model: Option<usize>,
-    pub(super) stream: bool,
+    /// Is a stream asked for? `None` until the body tells.
+    pub(super) stream: Option<bool>,
     /// The rank of the last attempt.
     pub(super) rank: Option<RankIndex>,
     /// Status of the answer, once there is one.
@@ -31,11 +30,12 @@ pub(super) struct Labels {
 pub(super) async fn and_close(
     shard: &Shard,
     conn: &mut Conn,
+    slot: &Slot,
     refusal: &Refusal,
     labels: &Labels,
 ) -> After {
     let wire = Wire { keep_alive: false, head_only: false };
-    answer(shard, conn, refusal, labels, wire, &[]).await
+    answer(shard, conn, refusal, labels, wire, &slot.request_id).await
 }
 
 /// Answers a request whose body has not been read. The body is thrown away as it comes; one that is too long for that
@@ -51,7 +51,7 @@ pub(super) async fn before_body(
         keep_alive: discard::goes_on(shard, conn, &slot.head),
         head_only: slot.head.method == Method::Head,
     };
-    match answer(shard, conn, refusal, labels, wire, &[]).await {
+    match answer(shard, conn, refusal, labels, wire, &slot.request_id).await {
         After::KeepAlive => discard::request(shard, conn, &slot.head).await,
         end => end,
     }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_drain_rate_leaves_the_time_out() {
+    fn the_time_to_come_back_is_told_in_both_units() {
         for reason in Reason::ALL {
             let text = bytes(&Refusal::new(reason), ApiShape::OpenAi, KEPT, b"");
             assert!(!text.contains("retry-after"), "{text}");

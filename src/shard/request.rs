@@ -10,7 +10,7 @@ use super::place::{Held, Placed, place};
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::state::Shard;
-use super::{matching, models, offload, pressure, record};
+use super::{matching, models, offload, own_page, pressure, record};
 use crate::account::{Count, Stage};
 use crate::admit::Admitted;
 use crate::base::limits::{HANDOFF_ITEMS_MAX, INLINE_BODY_BYTES_MAX};
@@ -50,8 +50,19 @@ pub(super) enum Stop {
 pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> After {
     let started = shard.now();
     let mut labels = Labels::default();
-    slot.answered = None;
-    let served = stages(shard, conn, slot, &mut labels, started).await;
+    slot.begin(&conn.input, shard.random.borrow_mut().u64(..));
+    // parse: the route.
+    let served = match route(&slot.head.method, slot.head.path(&conn.input)) {
+        Ok(endpoint) => {
+            labels.endpoint = Some(endpoint);
+            match own_page::of(endpoint) {
+                Some(page) => own_page::answer(shard, conn, slot, page, &mut labels).await,
+                None => stages(shard, conn, slot, &mut labels, (endpoint, started)).await,
+            }
+        }
+        Err(refusal) => Err(Stop::BeforeBody(refusal)),
+    };
+    let served = served.map_err(|stop| pressure::with_time(shard, stop));
     shard.time(Stage::Total, started);
     if shard.config.log.requests {
         record::write(shard, slot, &labels, &served, started);
@@ -61,7 +72,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
         Err(Stop::BeforeBody(refusal)) => {
             refuse::before_body(shard, conn, slot, &refusal, &labels).await
         }
-        Err(Stop::InBody(refusal)) => refuse::and_close(shard, conn, &refusal, &labels).await,
+        Err(Stop::InBody(refusal)) => refuse::and_close(shard, conn, slot, &refusal, &labels).await,
         Err(Stop::Refused(refusal)) => refuse::request(shard, conn, slot, &refusal, &labels).await,
         Err(Stop::Engine(answer)) => refuse::by_engine(shard, conn, slot, &answer, &labels).await,
         Err(Stop::ClientGone | Stop::Cut(RelayError::ClientGone | RelayError::ClientStalled)) => {
@@ -83,23 +94,20 @@ async fn stages(
     conn: &mut Conn,
     slot: &mut Slot,
     labels: &mut Labels,
-    started: NanosSinceStart,
+    (endpoint, started): (Endpoint, NanosSinceStart),
 ) -> Result<After, Stop> {
-    // parse: the route. admit: the rejection window and the exact limits, before any of the body is read.
-    let endpoint =
-        route(&slot.head.method, slot.head.path(&conn.input)).map_err(Stop::BeforeBody)?;
-    labels.endpoint = Some(endpoint);
+    // admit: the rejection window and the exact limits, before any of the body is read.
     let drawn = pressure::Drawn::default();
     let entered = pressure::before_body(shard, endpoint, started, &drawn);
     let _entered = entered.map_err(Stop::BeforeBody)?;
-    let full = |_| Stop::BeforeBody(pressure::in_flight_full(shard));
+    let full = |_| Stop::BeforeBody(pressure::in_flight_full());
     let mut admitted = shard.in_flight.admit().map_err(full)?;
 
     // ingress: the whole body. parse: one scan of it.
     let body_bytes = read::body(shard, conn, slot, &mut admitted).await?;
-    slot.take_message(conn, body_bytes, shard.random.borrow_mut().u64(..));
+    slot.take_message(conn, body_bytes);
     let read_at = scan_body(shard, conn, slot, (endpoint, body_bytes)).await?;
-    labels.stream = slot.request.stream;
+    labels.stream = Some(slot.request.stream);
     let fleet = shard.fleet();
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
         labels.status = 200;
@@ -109,7 +117,7 @@ async fn stages(
         choose::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
     pressure::of_pool(shard, &fleet, model.pool, &drawn).map_err(Stop::Refused)?;
-    hold_legs(shard, &mut admitted, model, (&slot.request, body_bytes)).map_err(Stop::Refused)?;
+    hold_legs(&mut admitted, model, (&slot.request, body_bytes)).map_err(Stop::Refused)?;
 
     // render, index, select, queue, dispatch, relay: again with another worker while no byte has reached the client.
     slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
@@ -225,7 +233,6 @@ fn goes_on(
 
 /// A request that may be split is in memory three times: as it came, and once for each leg, there with a room for each prompt.
 fn hold_legs(
-    shard: &Shard,
     admitted: &mut Admitted,
     model: &Model,
     (request, body_bytes): (&ApiRequest, usize),
@@ -240,7 +247,7 @@ fn hold_legs(
         }
         _ => body_bytes.saturating_mul(3),
     };
-    admitted.hold_body(held).map_err(|_| pressure::in_flight_full(shard))
+    admitted.hold_body(held).map_err(|_| pressure::in_flight_full())
 }
 
 /// Returns when the request had been read: before it was scanned.
@@ -251,7 +258,6 @@ async fn scan_body(
     (endpoint, body_bytes): (Endpoint, usize),
 ) -> Result<NanosSinceStart, Stop> {
     let read_at = shard.now();
-    slot.request.clear();
     if endpoint == Endpoint::Models {
         return Ok(read_at);
     }

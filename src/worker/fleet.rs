@@ -5,7 +5,7 @@ use crate::base::limits::RANKS_MAX;
 use crate::base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
 use crate::chat::{ChatTemplate, EngineRules};
-use crate::config::{FlowConfig, QueueMode};
+use crate::config::{Fallback, FlowConfig, QueueMode};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -198,6 +198,28 @@ impl FleetSnapshot {
     pub fn model(&self, name: &str) -> Option<(ModelIndex, &Model)> {
         let index = self.models.iter().position(|model| &*model.name == name)?;
         Some((ModelIndex::try_from_index(index)?, self.models.get(index)?))
+    }
+
+    /// Could any request be served now? A prefill worker is nothing without one that decodes.
+    #[must_use]
+    pub fn can_serve(&self) -> bool {
+        self.models.iter().any(|model| {
+            let usable = |leg| {
+                let is_up = move |rank: &&RankIndex| {
+                    let worker = self.rank(**rank).map(|(_, worker)| worker.state);
+                    worker == Some(WorkerState::Up) && self.serves(**rank, leg)
+                };
+                model.ranks.iter().filter(is_up)
+            };
+            let goes_whole = |rank: &RankIndex| {
+                let is_both = self.rank(*rank).is_some_and(|(rank, _)| rank.role == Role::Both);
+                is_both || self.flow.disaggregation.fallback != Fallback::Reject
+            };
+            let is_pair = |decode: &RankIndex| {
+                usable(Leg::Prefill).any(|prefill| self.are_near(*prefill, *decode))
+            };
+            usable(Leg::Whole).any(goes_whole) || usable(Leg::Decode).any(is_pair)
+        })
     }
 
     /// Does its worker still have the rank? One that it has no more serves no model, and so belongs to no pool.

@@ -311,7 +311,7 @@ fn explanations_are_refused_as_the_request_would_be() {
     let handle = kv_router(&[&engine], vec![0]);
     let cases: [(&str, &[u8], u16); 6] = [
         ("", b"{nope", 400),
-        ("", br#"{"messages":[]}"#, 400),
+        ("", br#"{"model":"other","messages":[]}"#, 404),
         ("?endpoint=/v1/nothing", b"{}", 404),
         ("", &[b' '; 1 << 20], 400),
         ("", &[b' '; (1 << 20) + 1], 413),

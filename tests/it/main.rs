@@ -28,6 +28,7 @@ mod load_reports;
 mod logging;
 mod other_models;
 mod overload;
+mod own_answers;
 mod pair_blame;
 mod pair_faults;
 mod pair_queues;

@@ -71,10 +71,14 @@ impl RouterProcess {
         std::fs::write(file, change(&text)).unwrap();
     }
 
+    /// Its log so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
     /// Lines of its log with these words.
     pub(crate) fn logged(&self, words: &str) -> usize {
-        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();
-        log.lines().filter(|line| line.contains(words)).count()
+        self.log().lines().filter(|line| line.contains(words)).count()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

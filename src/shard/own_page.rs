@@ -1,0 +1,74 @@
+//! `/health`, `/ping` and `/version` as inference servers have them: balancers and benchmark clients ask for them where they
+//! send their requests. Answered on the head alone: no limit, no window and no worker has a say.
+
+use super::connection::{After, Slot};
+use super::discard;
+use super::outcome;
+use super::refuse::Labels;
+use super::request::Stop;
+use super::state::Shard;
+use crate::http1::{Method, OwnResponse, encode_own};
+use crate::ingress::Conn;
+use crate::parse::{Endpoint, Reason, Refusal};
+
+/// One of these pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnPage {
+    Health,
+    Version,
+}
+
+/// The page that an endpoint is, if it is one.
+pub(super) const fn of(endpoint: Endpoint) -> Option<OwnPage> {
+    match endpoint {
+        Endpoint::Health => Some(OwnPage::Health),
+        Endpoint::Version => Some(OwnPage::Version),
+        _ => None,
+    }
+}
+
+/// Answers, and throws away the body that a client may have sent with its question.
+pub(super) async fn answer(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &Slot,
+    page: OwnPage,
+    labels: &mut Labels,
+) -> Result<After, Stop> {
+    let body = match page {
+        OwnPage::Version => concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}"),
+        OwnPage::Health => healthy(shard).map_err(Stop::BeforeBody)?,
+    };
+    labels.status = 200;
+    if let Some(endpoint) = labels.endpoint {
+        shard.counters.answered(endpoint.index(), 200);
+    }
+    let keep_alive = discard::goes_on(shard, conn, &slot.head);
+    let response = OwnResponse {
+        status: 200,
+        content_type: "application/json",
+        body: body.as_bytes(),
+        keep_alive,
+        head_only: slot.head.method == Method::Head,
+        extra: &[("x-request-id", &slot.request_id)],
+    };
+    let mut out = conn.buffer();
+    encode_own(&response, &mut out);
+    conn.wait_at_most(shard.config.timeouts.write);
+    Ok(match conn.write(out).await {
+        Ok(()) if keep_alive => discard::request(shard, conn, &slot.head).await,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    })
+}
+
+/// The body, if a request could be served now.
+fn healthy(shard: &Shard) -> Result<&'static str, Refusal> {
+    if shard.draining.is_set() {
+        return Err(Refusal::new(Reason::Draining));
+    }
+    if !shard.fleet.borrow().can_serve() {
+        return Err(outcome::no_worker("the usable workers serve nothing between them"));
+    }
+    Ok("{\"status\":\"ok\"}")
+}
