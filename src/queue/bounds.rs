@@ -40,8 +40,8 @@ fn taken(fleet: &FleetSnapshot, board: &LoadBoard, rank: RankIndex, queue: Queue
     given.saturating_add(other.map_or(0, |cell| cell.waiting_tokens()))
 }
 
-/// Is the queue filled to no more than the configured part of each of its bounds? `waiting`: how many of those that it
-/// holds count.
+/// Is the queue filled to no more than the configured part of its depth and its bytes? `waiting`: how many of those that
+/// it holds count. KV tokens have no say: they are short for some requests and not for others.
 pub(super) fn is_at_low_water(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -51,12 +51,10 @@ pub(super) fn is_at_low_water(
 ) -> bool {
     let Some(cell) = board.queue(queue) else { return false };
     let percent = u64::from(fleet.flow.rejection.low_water_percent);
-    let low =
-        |held: u64, max: u64| max == 0 || held.saturating_mul(100) <= max.saturating_mul(percent);
+    let low = |held: u64, max: u64| held.saturating_mul(100) <= max.saturating_mul(percent);
     let bounds = bounds(fleet, board, pool, queue);
     low(waiting, u64::from(bounds.depth_max).max(1))
         && low(cell.waiting_bytes(), bounds.bytes_max.max(1))
-        && low(cell.waiting_tokens(), bounds.tokens_max)
 }
 
 /// Has the queue no room for one more like those that it holds? Not for the one that found it full: that may be larger than
@@ -70,9 +68,8 @@ pub(super) fn is_full(
     let Some(cell) = board.queue(queue) else { return true };
     let bounds = bounds(fleet, board, pool, queue);
     let waiting = u64::from(cell.waiting());
-    let is_full = |held: u64, max: u64| max > 0 && held.saturating_add(held / waiting.max(1)) > max;
+    let bytes = cell.waiting_bytes();
     let is_full = waiting >= u64::from(bounds.depth_max)
-        || is_full(cell.waiting_bytes(), bounds.bytes_max.max(1))
-        || is_full(cell.waiting_tokens(), bounds.tokens_max);
+        || bytes.saturating_add(bytes / waiting.max(1)) > bounds.bytes_max.max(1);
     is_full && !is_at_low_water(fleet, board, pool, queue, waiting)
 }

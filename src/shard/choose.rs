@@ -23,7 +23,7 @@ use crate::select::{
     output_tokens,
 };
 use crate::worker::{
-    FleetSnapshot, Handoff, Leg, LoadReports, Model, QueueWanted, Worker, WorkerState,
+    FleetSnapshot, Handoff, Leg, LoadReports, Model, QueueFull, QueueWanted, Worker, WorkerState,
 };
 use std::time::Duration;
 
@@ -251,7 +251,11 @@ fn seek(
 
 /// The pool in which nobody finds room now, as the request did not.
 fn closed(binder: &Binder<'_>, target: &Target<'_>, entry: &PairEntry) -> Option<PoolIndex> {
-    let PairEntry::Turned(leg, Turned::NoRoom | Turned::Full(_)) = *entry else { return None };
+    let PairEntry::Turned(leg, turned) = *entry else { return None };
+    // Want of KV is of the request, not of the pool: smaller ones, and those whose prompts are cached, go on.
+    if !matches!(turned, Turned::NoRoom | Turned::Full(QueueFull::Depth | QueueFull::Bytes)) {
+        return None;
+    }
     // Without a queue a decode rank is not taken for want of a prefill rank.
     let beside = target.model.prefill_pool.filter(|_| leg == Leg::Decode);
     [Some(target.pool(leg)), beside].into_iter().flatten().find(|&pool| is_closed(binder, pool))

@@ -14,6 +14,7 @@
 mod approximate_routing;
 mod client_leaves;
 mod defaults;
+mod demand;
 mod drain;
 mod feed_loss;
 mod feed_replay;

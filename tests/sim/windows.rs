@@ -61,6 +61,29 @@ fn a_request_of_its_own_size_closes_no_pool() {
     }
 }
 
+/// Quality review: 37 refusals for want of KV closed the door for 393 requests that might have been served.
+#[test]
+fn want_of_kv_closes_no_pool() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
+        let mut stage = Stage::new(mode, &[4], &[&[0]]);
+        let room = RoomLimits { kv_tokens_max: 95_000, ..stage.fleet.ranks[0].room };
+        stage.fleet.ranks[0].room = room;
+        stage.fleet.pools[0].kv_tokens = 100_000;
+        stage.flow(|flow| flow.kv_demand_percent = 125);
+        let ask = |tokens: u64, stage: &Stage| Ask { prompt_bytes: 4 * tokens, ..stage.any() };
+        let usual = ask(40_000, &stage);
+        let _running = [stage.bind(&usual), stage.bind(&usual)];
+        let waits = stage.wait(&usual);
+        assert_eq!(stage.turned(&usual), Turned::Full(QueueFull::Demand));
+        assert!(!stage.is_closed(), "{mode:?}: one more like those that are there finds no KV");
+        let small = stage.wait(&ask(100, &stage));
+        // The refusal ends when there is room.
+        stage.settle(&waits);
+        stage.wait(&usual);
+        stage.settle(&small);
+    }
+}
+
 /// Two ranks, of which the request can have one: a data-parallel rank that it asks for, or the only one with its adapter.
 #[test]
 fn a_request_for_some_of_the_ranks_closes_no_pool() {
