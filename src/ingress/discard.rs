@@ -1,7 +1,7 @@
 //! Throws away what a client sends and nobody wants: the rest of a refused body, or whatever comes before a
 //! connection is closed. Within bounds: a client that goes on for ever, or stalls, is cut.
 
-use super::{Conn, ReadEnd};
+use super::{Conn, ReadEnd, TURN_BYTES, end_turn};
 use crate::base::NanosSinceStart;
 use crate::base::limits::READ_BYTES;
 use std::time::Duration;
@@ -25,12 +25,14 @@ pub struct Discarding<'a> {
     bounds: DiscardBounds,
     read_bytes: usize,
     last_read_bytes: usize,
+    /// Bytes read since others had a turn.
+    turn_bytes: usize,
     give_up_at: Option<NanosSinceStart>,
 }
 
 impl<'a> Discarding<'a> {
     pub(super) const fn new(conn: &'a mut Conn, bounds: DiscardBounds) -> Self {
-        Self { conn, bounds, read_bytes: 0, last_read_bytes: 0, give_up_at: None }
+        Self { conn, bounds, read_bytes: 0, last_read_bytes: 0, turn_bytes: 0, give_up_at: None }
     }
 
     /// Drops up to `bytes` of what has come; returns how many that were.
@@ -59,6 +61,11 @@ impl<'a> Discarding<'a> {
         self.conn.fill().await?;
         self.last_read_bytes = self.conn.input.len().saturating_sub(before);
         self.read_bytes = self.read_bytes.saturating_add(self.last_read_bytes);
+        self.turn_bytes += self.last_read_bytes;
+        if self.turn_bytes >= TURN_BYTES {
+            self.turn_bytes = 0;
+            end_turn().await;
+        }
         Ok(())
     }
 }

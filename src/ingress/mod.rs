@@ -8,6 +8,7 @@ mod deadline;
 mod discard;
 mod listener;
 mod reader;
+mod turn;
 
 pub use buffer::BufferPool;
 pub use conn::{Conn, ReadEnd, WriteEnd};
@@ -15,3 +16,4 @@ pub use deadline::Deadline;
 pub use discard::{DiscardBounds, Discarding};
 pub use listener::{bind, listen};
 pub use reader::Reader;
+pub use turn::{TURN_BYTES, end_turn};

@@ -3,6 +3,7 @@
 use super::{RelayError, Upstream, Watch};
 use crate::base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
 use crate::http1::{HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response};
+use crate::ingress::{TURN_BYTES, end_turn};
 use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf};
 use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};
@@ -122,6 +123,7 @@ async fn write_pieces(
     mut buffer: Vec<u8>,
     body: &[u8],
 ) -> io::Result<()> {
+    let mut turn_bytes = 0;
     let mut pieces = body.chunks(PIECE_BYTES);
     if let Some(first) = pieces.next() {
         buffer.extend_from_slice(first);
@@ -131,9 +133,12 @@ async fn write_pieces(
         result?;
         buffer = returned;
         buffer.clear();
-        match pieces.next() {
-            Some(piece) => buffer.extend_from_slice(piece),
-            None => return Ok(()),
+        let Some(piece) = pieces.next() else { return Ok(()) };
+        buffer.extend_from_slice(piece);
+        turn_bytes += piece.len();
+        if turn_bytes >= TURN_BYTES {
+            turn_bytes = 0;
+            end_turn().await;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::discard;
 use super::early::Early;
+use super::holds;
 use super::read::{self, NoRequest};
 use super::refuse::{self, Labels};
 use super::request;
@@ -108,7 +109,8 @@ pub(super) enum After {
 /// Serves a connection, which has been counted, to its end. A panic ends this connection only.
 pub(super) async fn serve(shard: Rc<Shard>, stream: TcpStream) {
     let counters = Rc::clone(&shard);
-    let served = AssertUnwindSafe(requests(&shard, stream)).catch_unwind().await;
+    let served = AssertUnwindSafe(requests(&shard, stream)).catch_unwind();
+    let served = holds::watched(&shard, "connection", served).await;
     if served.is_err() {
         counters.counters.add(Count::TasksPanicked, 1);
         tracing::error!("a connection's task panicked; its connection was closed (this is a bug)");
@@ -130,12 +132,19 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
                 refuse::and_close(shard, &mut conn, &slot, &refusal, &Labels::default()).await
             }
         };
+        shard.recycle_large(&mut slot.message);
         match after {
             After::KeepAlive => reused = true,
-            After::Linger => {
-                return conn.linger(discard::bounds(shard)).await;
+            end => {
+                for buffer in [&mut slot.leg_body, &mut conn.input] {
+                    shard.recycle_large(buffer);
+                }
+                shard.recycle(slot.prompt.end());
+                if end == After::Linger {
+                    conn.linger(discard::bounds(shard)).await;
+                }
+                return;
             }
-            After::Drop => return,
         }
     }
 }

@@ -7,13 +7,14 @@ use super::choose::{Predicted, Prefilling};
 use super::connection::Slot;
 use super::judge::{Fault, Known, LegEnd};
 use super::leg::{Leg, Waiting};
+use super::legs::{Legs, Made};
 use super::outcome::Failed;
 use super::state::Shard;
 use crate::base::{RankIndex, WorkerIndex};
 use crate::dispatch::SendPlan;
 use crate::handoff::{
-    Accusation, AnswerForm, HandoffError, HandoffId, LegBodies, PrefillAnswer, RankPin, Wanted,
-    decode_body, has_begun, legs_request_id, message_of, prefill_body,
+    Accusation, AnswerForm, HandoffError, HandoffId, PrefillAnswer, RankPin, Wanted, has_begun,
+    legs_request_id, message_of,
 };
 use crate::http1::{ResponseHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
@@ -84,7 +85,7 @@ pub(super) async fn begin<'a>(
     prefill: Prefilling,
 ) -> Result<Paired<'a>, Failed> {
     let handoff = prefill.handoff.clone();
-    let Some(wanted) = slot.handoff.take() else {
+    let Some(mut wanted) = slot.handoff.take() else {
         // Only what can be handed off gets a pair.
         return Err(Failed::of(prefill.plan.rank, RelayError::NoHandoff));
     };
@@ -98,19 +99,15 @@ pub(super) async fn begin<'a>(
         };
         shard.rooms.borrow_mut().draw(dp_size, dp_rank, wanted.rooms())
     };
+    let legs =
+        Legs { handoff: handoff.clone(), prefill: prefill_pin, decode: decode_pin, rooms, id };
+    let gone = |error| Failed::of(prefill.plan.rank, error);
+    let making = (Made::Prefill, Vec::new());
+    let leg_body = legs.body(shard, conn, (&mut *slot, &mut wanted), making).await.map_err(gone)?;
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-    let bodies = LegBodies {
-        body,
-        wanted: &wanted,
-        handoff: &handoff,
-        prefill: prefill_pin,
-        decode: decode_pin,
-        rooms,
-        id,
-    };
     let abort = |plan: &SendPlan| abort_call(&handoff, &wanted, body, &id, plan);
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
-    let (head, leg_body) = prefill_request(slot, &prefill.plan, &bodies);
+    let head = prefill_head(slot, &prefill.plan, &legs, leg_body.len());
     let is_concurrent = !matches!(handoff, Handoff::TwoPhase);
     let (shown_as, worker) = (Arc::clone(&prefill.plan.shown_as), prefill.plan.worker);
     let leg = Leg::post(shard, |ticket| {
@@ -140,13 +137,16 @@ pub(super) async fn begin<'a>(
         is_refused: false,
         accused: None,
     };
-    let mut out = shard.buffers.take();
-    out.clear();
     let handed = if is_concurrent { Ok(None) } else { paired.leg.done(conn).await };
-    let made = handed.map(|handed| decode_body(&bodies, handed.as_deref(), &mut out));
+    let made = match handed {
+        Ok(handed) => {
+            let making = (Made::Decode(handed), shard.buffers.take());
+            legs.body(shard, conn, (&mut *slot, &mut wanted), making).await
+        }
+        Err(error) => Err(error),
+    };
     slot.handoff = Some(wanted);
-    shard.buffers.give(std::mem::replace(&mut slot.leg_body, out));
-    match made {
+    match made.map(|made| shard.recycle(std::mem::replace(&mut slot.leg_body, made))) {
         Ok(()) => Ok(paired),
         Err(RelayError::PrefillFailed) => Err(blamed(&paired.leg, decode.rank)),
         Err(error) => Err(Failed::of(paired.leg.rank(), error)),
@@ -308,18 +308,16 @@ fn abort_call(
     })
 }
 
-/// Head and body of the prefill leg.
-fn prefill_request(slot: &Slot, plan: &SendPlan, bodies: &LegBodies<'_>) -> (Vec<u8>, Vec<u8>) {
-    let mut body = Vec::new();
-    prefill_body(bodies, &mut body);
-    let digits = plan.dp_rank_pin.filter(|_| !bodies.prefill.in_body).map(|rank| rank.to_string());
+/// Head of the prefill leg.
+fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) -> Vec<u8> {
+    let digits = plan.dp_rank_pin.filter(|_| !legs.prefill.in_body).map(|rank| rank.to_string());
     let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
     let told_priority = told_priority(slot, plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     let head = UpstreamHead {
         authority: &plan.authority,
-        content_length: Some(u64::try_from(body.len()).unwrap_or(u64::MAX)),
-        request_id: legs_request_id(bodies.handoff, &bodies.id, &slot.request_id),
+        content_length: Some(u64::try_from(body_bytes).unwrap_or(u64::MAX)),
+        request_id: legs_request_id(&legs.handoff, &legs.id, &slot.request_id),
         authorization: plan.authorization.as_deref(),
         // Its answer is read here, and has to be readable.
         extra: &[
@@ -330,7 +328,7 @@ fn prefill_request(slot: &Slot, plan: &SendPlan, bodies: &LegBodies<'_>) -> (Vec
     };
     let mut out = Vec::with_capacity(slot.head.head_bytes + 256);
     encode_request(&slot.head, &slot.message, &head, &mut out);
-    (out, body)
+    out
 }
 
 /// What a rank of a pair is reached by, beside its plan.

@@ -101,6 +101,7 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
         abort::tell(shard, call);
     }
     let rank = leg.lease.rank();
+    shard.recycle(std::mem::take(&mut leg.body));
     drop(leg);
     if let PrefillEnded::Failed(PrefillFault::Busy(after)) = &ended {
         shard.engine_refused(rank, *after);

@@ -8,7 +8,7 @@ use crate::admit::Admitted;
 use crate::http1::{
     BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, HeadDue, Progress, parse_request,
 };
-use crate::ingress::{Conn, ReadEnd};
+use crate::ingress::{Conn, ReadEnd, TURN_BYTES, end_turn};
 use crate::parse::{Reason, Refusal};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,6 +16,9 @@ use std::task::Poll;
 
 /// A body may take this many times `timeouts.body` in all, however steadily it trickles in.
 const BODY_TIMEOUTS_MAX: u32 = 10;
+
+/// A body that has come so far gets room for the rest.
+const ROOM_AT_BYTES: usize = 512 * 1024;
 
 /// Why there is no request to serve.
 #[derive(Debug)]
@@ -90,6 +93,7 @@ pub(super) async fn body(
         shard,
         give_up_at: shard.now().plus(shard.config.timeouts.body * BODY_TIMEOUTS_MAX),
         admitted,
+        turn_bytes: 0,
     };
     match slot.head.body {
         BodyFraming::None | BodyFraming::UntilClose => Ok(0),
@@ -105,7 +109,7 @@ pub(super) async fn body(
                 if received == length {
                     return Ok(length);
                 }
-                reading.more(conn).await?;
+                reading.more(conn, start.saturating_add(length)).await?;
             }
         }
         BodyFraming::Chunked => reading.chunked(conn, start).await,
@@ -116,6 +120,8 @@ struct BodyReading<'a> {
     shard: &'a Shard,
     give_up_at: crate::base::NanosSinceStart,
     admitted: &'a mut Admitted,
+    /// Bytes read since others had a turn.
+    turn_bytes: usize,
 }
 
 impl BodyReading<'_> {
@@ -141,7 +147,8 @@ impl BodyReading<'_> {
                     return Ok(decoded - start);
                 }
             }
-            self.more(conn).await?;
+            let whole_bytes = start.saturating_add(self.shard.config.limits.body_bytes_max);
+            self.more(conn, whole_bytes).await?;
         }
     }
 
@@ -155,14 +162,27 @@ impl BodyReading<'_> {
         NoRequest::Refused(outcome::body_too_large(self.shard.config.limits.body_bytes_max))
     }
 
-    async fn more(&mut self, conn: &mut Conn) -> Result<(), NoRequest> {
+    /// Reads on. `whole_bytes`: what head and body come to at most.
+    async fn more(&mut self, conn: &mut Conn, whole_bytes: usize) -> Result<(), NoRequest> {
         if self.shard.now() >= self.give_up_at {
             return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
         }
         conn.wait_at_most(self.shard.config.timeouts.body);
+        let before = conn.input.len();
+        if before >= ROOM_AT_BYTES && conn.input.capacity() < whole_bytes {
+            // Room for all of it, which costs nothing before it is written to. Without, growing by halves would copy 16 MiB
+            // at once. Where memory may not be promised, it does.
+            let _ = conn.input.try_reserve_exact(whole_bytes.saturating_sub(before));
+        }
         conn.fill().await.map_err(|end| match end {
             ReadEnd::Closed => NoRequest::Silent,
             ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(Reason::RequestTimeout)),
-        })
+        })?;
+        self.turn_bytes += conn.input.len().saturating_sub(before);
+        if self.turn_bytes >= TURN_BYTES {
+            self.turn_bytes = 0;
+            end_turn().await;
+        }
+        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::connection;
 use super::drain::Ending;
+use super::holds;
 use super::inbox::Inbox;
 use super::offload::Offload;
 use super::runtime::{self, Driver};
@@ -128,15 +129,13 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         desk: RefCell::new(Desk::new(index)),
         outbox: RefCell::new(Outbox::new(bells.len())),
         tenant_seed: setup.tenant_seed,
-        wish_rules: RefCell::new(WishRules::new(
-            Arc::new(setup.config.flow.clone()),
-            setup.tenant_seed,
-        )),
+        wish_rules: RefCell::new(wish_rules(&setup.config, setup.tenant_seed)),
         drain_rates: RefCell::default(),
         drain_until: Cell::new(None),
         prefills: RefCell::default(),
         legs: RefCell::new(Desk::new(index)),
         offload,
+        holds_least_us: holds::least_us(),
         aborting: Cell::new(0),
         rooms: RefCell::new(Rooms::new(index, fastrand::u64(..))),
         me: Weak::clone(me),
@@ -156,10 +155,18 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         slice,
         alarm: Deadline::new(setup.clock),
     };
-    monoio::spawn(inbox.run(Rc::clone(&shard), sleeper));
+    monoio::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));
     monoio::spawn(accept(Rc::clone(&shard), listener));
     tick(&shard, &mut histograms).await;
     Ok(())
+}
+
+async fn watched_inbox(shard: Rc<Shard>, inbox: Inbox, sleeper: Sleeper) {
+    holds::watched(&shard, "inbox", inbox.run(Rc::clone(&shard), sleeper)).await;
+}
+
+fn wish_rules(config: &Config, tenant_seed: u64) -> WishRules {
+    WishRules::new(Arc::new(config.flow.clone()), tenant_seed)
 }
 
 const fn head_limits(limits: &LimitsConfig) -> HeadLimits {

@@ -77,6 +77,8 @@ pub(super) struct Shard {
     pub(super) prefills: RefCell<AHashMap<Ticket, Rc<Signal>>>,
     /// The seats of this shard's requests whose prefill legs are under way.
     pub(super) legs: RefCell<Desk<PrefillEnded>>,
+    /// See [`super::holds`].
+    pub(super) holds_least_us: Option<u64>,
     /// The thread that does what takes long.
     pub(super) offload: Offload,
     /// Engines that are being told to abort a request.
@@ -168,6 +170,13 @@ impl Shard {
             self.offload.free(self, buffer.capacity(), buffer);
         } else {
             self.buffers.give(buffer);
+        }
+    }
+
+    /// The same if it is large; a small one stays.
+    pub(super) fn recycle_large(&self, buffer: &mut Vec<u8>) {
+        if buffer.capacity() > INLINE_BODY_BYTES_MAX {
+            self.recycle(std::mem::take(buffer));
         }
     }
 

@@ -1,0 +1,82 @@
+//! The bodies of both legs of a pair. Each is a copy of the client's: a small one is made on the shard, a large one on its
+//! offload thread.
+
+use super::connection::Slot;
+use super::offload;
+use super::state::Shard;
+use crate::base::limits::INLINE_BODY_BYTES_MAX;
+use crate::handoff::{HandoffId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body};
+use crate::ingress::Conn;
+use crate::relay::RelayError;
+use crate::worker::Handoff;
+use std::mem::take;
+
+/// One request that is handed off, and to whom; see [`LegBodies`].
+#[derive(Clone, Debug)]
+pub(super) struct Legs {
+    pub(super) handoff: Handoff,
+    pub(super) prefill: RankPin,
+    pub(super) decode: RankPin,
+    pub(super) rooms: RoomSet,
+    pub(super) id: HandoffId,
+}
+
+/// What a leg's body is made for.
+pub(super) enum Made {
+    Prefill,
+    /// With what prefill has answered.
+    Decode(Option<Vec<u8>>),
+}
+
+impl Legs {
+    pub(super) const fn of<'a>(&'a self, body: &'a [u8], wanted: &'a Wanted) -> LegBodies<'a> {
+        let Self { handoff, prefill, decode, rooms, id } = self;
+        LegBodies {
+            body,
+            wanted,
+            handoff,
+            prefill: *prefill,
+            decode: *decode,
+            rooms: *rooms,
+            id: *id,
+        }
+    }
+
+    fn make(&self, body: &[u8], wanted: &Wanted, made: &Made, out: &mut Vec<u8>) {
+        let bodies = self.of(body, wanted);
+        match made {
+            Made::Prefill => prefill_body(&bodies, out),
+            Made::Decode(handed) => decode_body(&bodies, handed.as_deref(), out),
+        }
+    }
+
+    /// The body of a leg, written into `out`.
+    ///
+    /// # Errors
+    /// [`RelayError::ClientGone`] when the client has left, or the offload thread gave the request up.
+    pub(super) async fn body(
+        &self,
+        shard: &Shard,
+        conn: &mut Conn,
+        (slot, wanted): (&mut Slot, &mut Wanted),
+        (made, mut out): (Made, Vec<u8>),
+    ) -> Result<Vec<u8>, RelayError> {
+        out.clear();
+        let head_bytes = slot.head.head_bytes;
+        let body_bytes = slot.message.len().saturating_sub(head_bytes);
+        if body_bytes <= INLINE_BODY_BYTES_MAX {
+            let body = slot.message.get(head_bytes..).unwrap_or_default();
+            self.make(body, wanted, &made, &mut out);
+            return Ok(out);
+        }
+        let (legs, message, its_wanted) = (self.clone(), take(&mut slot.message), wanted.clone());
+        let done = offload::run(shard, conn, body_bytes, move |_| {
+            let body = message.get(head_bytes..).unwrap_or_default();
+            legs.make(body, &its_wanted, &made, &mut out);
+            (message, out)
+        });
+        let (message, out) = done.await.map_err(|_| RelayError::ClientGone)?;
+        slot.message = message;
+        Ok(out)
+    }
+}
