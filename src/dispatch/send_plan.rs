@@ -3,6 +3,7 @@
 use crate::base::{RankIndex, WorkerIndex};
 use crate::http1::push_decimal;
 use crate::parse::Endpoint;
+use crate::select::reaches;
 use crate::worker::{Dialect, FleetSnapshot};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,11 +37,12 @@ pub struct SendPlan {
 }
 
 impl SendPlan {
-    /// The plan for one rank; `None` if the snapshot does not know it.
+    /// The plan for one rank; `None` if the snapshot does not know it. Where the engine would not hear of the rank, none is
+    /// told to it and none is shown.
     #[must_use]
-    pub fn new(fleet: &FleetSnapshot, index: RankIndex) -> Option<Self> {
+    pub fn new(fleet: &FleetSnapshot, index: RankIndex, endpoint: Endpoint) -> Option<Self> {
         let (rank, worker) = fleet.rank(index)?;
-        let several = rank.dp_size > 1;
+        let several = rank.dp_size > 1 && reaches(fleet, index, endpoint);
         // vLLM since 0.11.1, SGLang since 0.5.10; others do not know of ranks.
         let pinned = several && worker.dialect != Dialect::Openai && rank.address == worker.address;
         Some(Self {

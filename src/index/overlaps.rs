@@ -65,6 +65,18 @@ impl Overlaps {
         self.held.iter().map(|rank| (*rank, self.get(*rank)))
     }
 
+    /// Forgets what other ranks hold.
+    pub fn retain(&mut self, keep: impl Fn(RankIndex) -> bool) {
+        let Self { best, held, .. } = self;
+        held.retain(|&rank| {
+            let keeps = keep(rank);
+            if !keeps && let Some(best) = best.get_mut(rank.index()) {
+                *best = Overlap::default();
+            }
+            keeps
+        });
+    }
+
     /// Words of a bitset that has a bit for each rank.
     pub(super) fn rank_words(&self) -> usize {
         self.best.len().div_ceil(64)
@@ -95,6 +107,14 @@ mod tests {
         overlaps.record(RankIndex(2), large);
         assert_eq!(overlaps.iter_held().collect::<Vec<_>>(), [(RankIndex(1), large)]);
         assert_eq!(overlaps.get(RankIndex(0)), Overlap::default());
+        overlaps.retain(|rank| rank == RankIndex(1));
+        assert_eq!(overlaps.get(RankIndex(1)), large);
+        overlaps.retain(|rank| rank != RankIndex(1));
+        assert_eq!(
+            (overlaps.iter_held().count(), overlaps.get(RankIndex(1))),
+            (0, Overlap::default())
+        );
+        overlaps.record(RankIndex(1), large);
         overlaps.clear();
         assert_eq!(overlaps.iter_held().count(), 0);
         assert_eq!(overlaps.get(RankIndex(1)), Overlap::default());

@@ -134,6 +134,8 @@ pub enum PromptSource {
 /// The scan's result. One per connection, reused: `clear` keeps capacity.
 #[derive(Clone, Debug, Default)]
 pub struct ApiRequest {
+    /// Where the body was sent; `None` before the scan.
+    pub endpoint: Option<Endpoint>,
     /// Model name, decoded; empty when the body has none.
     pub model: String,
     /// True when `"model"` was present as a string.
@@ -179,6 +181,7 @@ impl ApiRequest {
 
     /// Empties it; vectors and strings keep their capacity.
     pub fn clear(&mut self) {
+        self.endpoint = None;
         self.model.clear();
         self.has_model = false;
         self.stream = false;

@@ -97,6 +97,7 @@ const CONTINUING_KEYS: [&str; 4] =
 /// deep. A missing or wrongly typed key is no error here: the caller decides about the model, the engine about the rest.
 pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result<(), ScanError> {
     request.clear();
+    request.endpoint = Some(endpoint);
     let mut cursor = Cursor::new(body)?;
     cursor.blanks();
     match cursor.peek() {

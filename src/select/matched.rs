@@ -2,14 +2,14 @@
 //! prompts went. Shards run it for requests, the control plane for explanations; both see the same.
 
 use super::prompt::View;
-use super::{ANY_MODEL, Prompt, TierOverlaps, cache_namespace, weigh_tiers};
+use super::{ANY_MODEL, Prompt, TierOverlaps, cache_namespace, reaches, weigh_tiers};
 use crate::base::limits::SPECULATIVE_CHUNK_BYTES;
 use crate::base::{RankIndex, ShardIndex};
 use crate::block::BlockKey;
 use crate::config::{ApproximateConfig, KvConfig};
 use crate::index::{IndexReader, Overlap, Overlaps};
 use crate::mailbox::{GuessKind, RoutedPrompt};
-use crate::parse::ApiRequest;
+use crate::parse::{ApiRequest, Endpoint};
 use crate::render::Place;
 use crate::worker::{FleetSnapshot, Model, TierRanks};
 use std::time::Duration;
@@ -53,6 +53,10 @@ pub struct MatchRequest<'a> {
     /// Where this runs.
     pub place: Place,
 }
+
+/// Where every engine that knows of ranks reads the one that it is told.
+const READ_BY_ALL: [Endpoint; 3] =
+    [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
 
 impl Matched {
     /// Room for so many ranks.
@@ -165,6 +169,12 @@ impl Matched {
         if any_told && self.leaves_a_chunk(text) {
             self.add_speculative(ask, text, bytes_per_token);
         }
+        if let Some(endpoint) = ask.request.endpoint.filter(|at| !READ_BY_ALL.contains(at)) {
+            // What a rank holds is worth nothing where another one may serve the request.
+            let is_reached = |rank| reaches(ask.fleet, rank, endpoint);
+            self.overlaps.retain(is_reached);
+            self.on_the_way.retain(is_reached);
+        }
         prompt.keep(View::Selection, &self.overlaps);
         prompt.keep(View::OnTheWay, &self.on_the_way);
         prompt.keep(View::Exact, &self.exact);
@@ -179,6 +189,10 @@ impl Matched {
         prompt: &Prompt,
         rank: RankIndex,
     ) -> Option<(ShardIndex, Box<RoutedPrompt>)> {
+        let is_reached = |endpoint| reaches(ask.fleet, rank, endpoint);
+        if !ask.request.endpoint.is_none_or(is_reached) {
+            return None;
+        }
         let kind = self.kind(ask.fleet, rank);
         let ttl: Duration = match kind {
             GuessKind::Approximate => ask.approximate.ttl,

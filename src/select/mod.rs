@@ -9,6 +9,7 @@ mod matched;
 mod model;
 mod pick;
 mod prompt;
+mod reach;
 mod route;
 mod sources;
 mod tiers;
@@ -20,6 +21,7 @@ pub use matched::{MatchRequest, Matched};
 pub use model::{ANY_MODEL, NoModel, cache_namespace, model};
 pub use pick::{BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, pick, tokens};
 pub use prompt::Prompt;
+pub use reach::reaches;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
 pub use tiers::{TierOverlaps, weigh_tiers};
 

@@ -20,7 +20,7 @@ use crate::queue::{
 };
 use crate::select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, Matched, NoModel, PickRequest, Route,
-    output_tokens,
+    output_tokens, reaches,
 };
 use crate::worker::{
     FleetSnapshot, Handoff, Leg, LoadReports, Model, QueueFull, QueueWanted, Worker, WorkerState,
@@ -328,7 +328,9 @@ fn whole(
     scratch: &mut Scratch,
     lease: Lease,
 ) -> Found {
-    let Some(plan) = SendPlan::new(target.fleet, lease.rank()) else { return Found::Again(None) };
+    let Some(plan) = SendPlan::new(target.fleet, lease.rank(), target.endpoint) else {
+        return Found::Again(None);
+    };
     let predicted = account(shard, slot, target, scratch, lease.rank());
     Found::Rank(Box::new(Chosen { plan, lease, predicted, prefill: None }))
 }
@@ -343,9 +345,11 @@ fn pair(
     prefill: Lease,
 ) -> Found {
     let rank = prefill.rank();
-    let Some(plan) = SendPlan::new(target.fleet, decode.rank()) else { return Found::Again(None) };
+    let Some(plan) = SendPlan::new(target.fleet, decode.rank(), target.endpoint) else {
+        return Found::Again(None);
+    };
     let (Some(prefill_plan), Some(handoff)) =
-        (SendPlan::new(target.fleet, rank), pair::handoff_of(target.fleet, rank))
+        (SendPlan::new(target.fleet, rank, target.endpoint), pair::handoff_of(target.fleet, rank))
     else {
         return Found::Again(Some(decode));
     };
@@ -383,7 +387,9 @@ fn account_overlap(
         return None;
     }
     shard.counters.add(Count::PromptBytes, prompt_bytes);
-    let Some(held) = scratch.matched.exact(target.fleet, rank) else {
+    let told = scratch.matched.exact(target.fleet, rank);
+    let told = told.filter(|_| reaches(target.fleet, rank, target.endpoint));
+    let Some(held) = told else {
         let guessed = scratch.matched.overlaps().get(rank).bytes;
         shard.counters.add(Count::GuessedBytes, u64::from(guessed));
         return None;

@@ -5,6 +5,7 @@ use super::pressure::Drawn;
 use super::state::Shard;
 use crate::base::{DpRank, NanosSinceStart, RankIndex};
 use crate::parse::{Reason, Refusal, rank_pin};
+use crate::select::reaches;
 use crate::worker::{FleetSnapshot, Leg, Model};
 use std::time::Duration;
 
@@ -118,7 +119,11 @@ fn pin(slot: &Slot, fleet: &FleetSnapshot, model: &Model) -> Result<Option<DpRan
     let numbers = ranks.filter_map(|rank| Some(fleet.ranks.get(rank.index())?.dp_rank.0));
     let highest = numbers.max().unwrap_or(0);
     if number <= highest {
-        return Ok(pin);
+        // Engines that do not read the rank there ignore the client's, and so does the router.
+        let is_heard = |&rank: &RankIndex| {
+            slot.request.endpoint.is_none_or(|endpoint| reaches(fleet, rank, endpoint))
+        };
+        return Ok(pin.filter(|_| model.ranks.iter().any(is_heard)));
     }
     Err(Refusal::new(Reason::BadRequest).with_message(format!(
         "`X-Data-Parallel-Rank: {number}` is out of range: the workers of this model have ranks 0 to {highest}."

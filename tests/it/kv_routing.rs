@@ -217,6 +217,50 @@ fn data_parallel_ranks_are_told_apart_and_pinned() {
     assert_eq!(ranks.len(), 2, "{ranks:?}");
 }
 
+/// Clients' review, E1: vLLM reads no rank there, 27 of 27 requests went where vLLM wanted, whichever rank was asked for.
+#[test]
+fn no_rank_is_claimed_where_the_engine_chooses_it() {
+    let engine = engine(any_port(), 2);
+    let handle = kv_router(&[&engine], vec![0]);
+    let lost = follow(&handle, &[&engine]);
+    let worker = engine.addr().to_string();
+    let mut client = Client::connect(handle.listen);
+    let mut ask = |path: &str, field: &str, body: &Value| {
+        let request = String::from_utf8(post(path, body.to_string().as_bytes())).unwrap();
+        client.send(request.replacen("host:", &format!("{field}host:"), 1).as_bytes());
+        let reply = client.reply();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        settle(&handle, &[&engine], lost);
+        reply
+    };
+    let input = "Tell me about ranks, please, and leave nothing out. ".repeat(20);
+    let (mut answers, chat) = (
+        json!({ "model": "sim", "input": input, "max_output_tokens": 4 }),
+        json!({ "model": "sim", "messages": [{ "role": "user", "content": input }], "max_tokens": 4 }),
+    );
+    let booked = |rank: u32| {
+        let labels = format!("{{worker=\"{worker}\",dp_rank=\"{rank}\"}}");
+        metric(&handle, &format!("forebay_rank_ended_total{labels}")) > 0.5
+    };
+    // Booked by load, not by the client's word. Ranks without load are chosen by chance.
+    let mut turn = 0;
+    while turn < 2 || !(booked(0) && booked(1)) {
+        turn += 1;
+        assert!(turn < 60, "all are booked on one rank");
+        answers["stream"] = (turn % 2 == 0).into();
+        // The rank that a client asks for is not honoured there by vLLM either.
+        let reply = ask("/v1/responses", "x-data-parallel-rank: 1\r\n", &answers);
+        assert_eq!(reply.field("x-forebay-worker"), Some(worker.as_str()));
+        assert_eq!(reply.field("x-forebay-overlap-tokens"), None);
+        assert!(reply.text().contains("output_text"), "{}", reply.text());
+    }
+    assert!(metric(&handle, "forebay_overlap_error_blocks_count") < 0.5);
+    // The same prompt as a chat: the rank is read there, so it is told and shown again.
+    let reply = ask("/v1/chat/completions", "x-data-parallel-rank: 1\r\n", &chat);
+    assert_eq!(reply.field("x-forebay-worker"), Some(format!("{worker}/1").as_str()));
+    assert!(reply.field("x-forebay-overlap-tokens").is_some());
+}
+
 #[test]
 fn a_restarted_engine_starts_with_nothing_and_is_used_again() {
     let other = engine(any_port(), 1);

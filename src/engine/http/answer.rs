@@ -16,13 +16,14 @@ use std::sync::Arc;
 pub(super) enum Api {
     Chat,
     Completion,
+    Responses,
 }
 
 impl Api {
     /// Length of an answer when the client sets none; then it ends by itself (`stop`).
     pub(super) fn tokens_default(self) -> usize {
         match self {
-            Self::Chat => 64,
+            Self::Chat | Self::Responses => 64,
             Self::Completion => 16,
         }
     }
@@ -32,6 +33,7 @@ impl Api {
         match self {
             Self::Chat => format!("chatcmpl-{id}"),
             Self::Completion => format!("cmpl-{id}"),
+            Self::Responses => format!("resp_{id}"),
         }
     }
 }
@@ -176,6 +178,9 @@ impl Answer {
 
     /// The body of an answer that is not streamed.
     pub(super) fn whole_body(&self) -> Value {
+        if self.api == Api::Responses {
+            return self.response(true);
+        }
         let choices: Vec<_> = self
             .choices
             .iter()
@@ -207,8 +212,13 @@ impl Answer {
 
     /// The chunk with the role, sent with the first token of a chat's choice. Nothing for completions.
     pub(super) fn write_role_chunk(&self, index: usize, out: &mut String) {
-        if self.api == Api::Completion {
-            return;
+        match self.api {
+            Api::Completion => return,
+            Api::Responses => {
+                let event = json!({ "response": self.response(false) });
+                return write_event("response.created", event, out);
+            }
+            Api::Chat => {}
         }
         self.write_chunk_start(index, out);
         out.push_str(
@@ -227,11 +237,17 @@ impl Answer {
         let Some(choice) = self.choices.get(index) else { return };
         let Some(token_id) = choice.token_ids.last() else { return };
         let text = Value::from(self.tokenizer.word(*token_id));
+        if self.api == Api::Responses {
+            let event = json!({ "output_index": index, "content_index": 0, "delta": text });
+            return write_event("response.output_text.delta", event, out);
+        }
         let ids = if self.asked.return_token_ids { json!([token_id]) } else { Value::Null };
         let first = choice.token_ids.len() == 1;
         self.write_chunk_start(index, out);
         let _infallible = match self.api {
-            Api::Chat => write!(out, r#""delta":{{"content":{text}}},"logprobs":null,"#),
+            Api::Chat | Api::Responses => {
+                write!(out, r#""delta":{{"content":{text}}},"logprobs":null,"#)
+            }
             Api::Completion => write!(out, r#""text":{text},"logprobs":null,"#),
         };
         match self.finish_reason(choice) {
@@ -261,6 +277,10 @@ impl Answer {
 
     /// What follows the last token: the usage, if it is wanted, and the end mark.
     pub(super) fn write_end(&self, out: &mut String) {
+        if self.api == Api::Responses {
+            let event = json!({ "response": self.response(true) });
+            return write_event("response.completed", event, out);
+        }
         if self.asked.include_usage {
             self.write_chunk_head(out);
             let usage = self.usage(false);
@@ -283,7 +303,7 @@ impl Answer {
 
     fn write_chunk_head(&self, out: &mut String) {
         let object = match self.api {
-            Api::Chat => "chat.completion.chunk",
+            Api::Chat | Api::Responses => "chat.completion.chunk",
             Api::Completion => "text_completion",
         };
         let (id, model) = (Value::from(self.full_id()), Value::from(self.asked.model.as_str()));
@@ -298,7 +318,7 @@ impl Answer {
         let reason = self.finish_reason(choice);
         let ids = if self.asked.return_token_ids { json!(choice.token_ids) } else { Value::Null };
         match self.api {
-            Api::Chat => json!({
+            Api::Chat | Api::Responses => json!({
                 "index": index,
                 "message": {
                     "role": "assistant", "content": choice.text, "refusal": null, "annotations": null,
@@ -313,6 +333,33 @@ impl Answer {
                 "prompt_token_ids": self.prompt_ids(choice), "routed_experts": null,
             }),
         }
+    }
+
+    /// The object of `/v1/responses`, at its beginning or complete.
+    fn response(&self, is_complete: bool) -> Value {
+        let message = |choice: &Choice| {
+            json!({
+                "type": "message", "id": format!("msg_{}", self.asked.id), "role": "assistant",
+                "status": "completed",
+                "content": [{ "type": "output_text", "text": choice.text, "annotations": [] }],
+            })
+        };
+        let choices = self.choices.iter().filter(|_| is_complete);
+        let usage = self.usage(false);
+        let usage = is_complete.then(|| {
+            json!({
+                "input_tokens": usage.get("prompt_tokens"),
+                "input_tokens_details": usage.get("prompt_tokens_details"),
+                "output_tokens": usage.get("completion_tokens"),
+                "total_tokens": usage.get("total_tokens"),
+            })
+        });
+        json!({
+            "id": self.full_id(), "object": self.object(), "created_at": self.created_s,
+            "model": self.asked.model, "status": if is_complete { "completed" } else { "in_progress" },
+            "output": choices.map(message).collect::<Vec<_>>(), "usage": usage,
+            "kv_transfer_params": self.kv_transfer_params,
+        })
     }
 
     fn usage(&self, whole: bool) -> Value {
@@ -357,8 +404,16 @@ impl Answer {
         match self.api {
             Api::Chat => "chat.completion",
             Api::Completion => "text_completion",
+            Api::Responses => "response",
         }
     }
+}
+
+fn write_event(kind: &str, mut event: Value, out: &mut String) {
+    if let Some(members) = event.as_object_mut() {
+        members.insert("type".into(), kind.into());
+    }
+    let _infallible = write!(out, "event: {kind}\ndata: {event}\n\n");
 }
 
 const FINGERPRINT: &str = "vllm-0.33.0-simulated";

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions` and `/v1/completions`: prompt in, ranks' task, answer out.
+//! `/v1/chat/completions`, `/v1/completions` and `/v1/responses`: prompt in, ranks' task, answer out.
 
 use super::EngineState;
 use super::answer::{Answer, Api, Choice};
@@ -16,6 +16,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -69,6 +70,38 @@ pub(super) async fn completions(
     let tokenizer = state.tokenizer.clone();
     let answer = Answer::new(Api::Completion, asked, tokenizer, timed, state.tally.item());
     respond(&state, answer, prompts, transfer).await
+}
+
+/// Answers `/v1/responses`: input and instructions become a chat. vLLM 0.32 passes no rank on from here, whatever field asks
+/// for it (`entrypoints/openai/responses/serving.py`).
+pub(super) async fn responses(
+    State(state): State<EngineState>,
+    mut headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let timed = state.times();
+    headers.remove("x-data-parallel-rank");
+    let fields = Fields::of(&headers, &body)?;
+    let mut asked = Asked::read(&fields, &headers, &state.config)?;
+    asked.output_tokens = fields.get("max_output_tokens")?;
+    let chat = json!({ "messages": response_messages(&fields)? }).to_string();
+    let prompt = encode(&state, Input::Chat(chat.into())).await?;
+    let transfer = TransferParams::read(&fields)?;
+    let tokenizer = state.tokenizer.clone();
+    let answer = Answer::new(Api::Responses, asked, tokenizer, timed, state.tally.item());
+    respond(&state, answer, vec![prompt], transfer).await
+}
+
+fn response_messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    let mut messages = Vec::new();
+    if let Some(text) = fields.get::<String>("instructions")? {
+        messages.push(json!({ "role": "system", "content": text }));
+    }
+    match fields.get("input")?.ok_or_else(|| ApiError::missing("input"))? {
+        Value::Array(items) => messages.extend(items),
+        text => messages.push(json!({ "role": "user", "content": text })),
+    }
+    Ok(messages)
 }
 
 /// Token ids of every prompt.

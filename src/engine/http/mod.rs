@@ -104,6 +104,7 @@ fn vllm_routes() -> Router<EngineState> {
         .route("/v1/models", get(models))
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/completions", post(generate::completions))
+        .route("/v1/responses", post(generate::responses))
         .route("/v1/embeddings", post(tokens::embeddings))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
