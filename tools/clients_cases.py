@@ -74,14 +74,15 @@ def message(answer):
 
 
 def pieces(stream):
-    """Text, chunks with text, finish reason, usage, of a stream of a chat or a completion."""
+    """Text, whether it came in pieces, finish reason, usage, of a stream of a chat or a completion. How many pieces depends
+    on the moment: a busy vLLM puts several tokens into one."""
     text, count, reason, counted = "", 0, None, None
     for chunk in stream:
         counted = usage(chunk) or counted
         for choice in chunk.choices:
             piece = (choice.delta.content if hasattr(choice, "delta") else choice.text) or ""
             text, count, reason = text + piece, count + bool(piece), choice.finish_reason or reason
-    return [text, count, reason, counted]
+    return [text, count > 1, reason, counted]
 
 
 def ask_openai(url):
