@@ -5,7 +5,7 @@ use crate::base::limits::SHARDS_MAX;
 use crate::base::{Clock, ShardIndex};
 use crate::block::KeySeed;
 use crate::config::{Config, Reloader};
-use crate::control::{self, ControlSetup};
+use crate::control::{self, ControlError, ControlSetup};
 use crate::index;
 use crate::ingress;
 use crate::mailbox::wire;
@@ -26,7 +26,7 @@ pub struct ServerHandle {
     /// Where the admin API listens.
     pub admin: SocketAddr,
     stop: tokio::sync::watch::Sender<bool>,
-    control: Option<JoinHandle<()>>,
+    control: Option<JoinHandle<Result<(), ControlError>>>,
     shards: Vec<JoinHandle<()>>,
 }
 
@@ -163,11 +163,8 @@ fn launch(
         signals,
         reloader,
     };
-    let control = std::thread::Builder::new().name("control".into()).spawn(move || {
-        if let Err(error) = control::run(setup) {
-            tracing::error!(%error, "the control plane ended");
-        }
-    })?;
+    let control = std::thread::Builder::new().name("control".into());
+    let control = control.spawn(move || control::run(setup))?;
     Ok(ServerHandle { listen, admin: admin_address, stop, control: Some(control), shards })
 }
 
@@ -198,23 +195,32 @@ impl ServerHandle {
     }
 
     /// Waits for the end of a drain.
-    pub fn join(mut self) {
-        self.join_threads();
+    ///
+    /// # Errors
+    /// What ended the router otherwise. Its threads may still run then: end the process.
+    pub fn join(mut self) -> Result<(), ControlError> {
+        self.join_threads()
     }
 
-    fn join_threads(&mut self) {
-        for thread in self.shards.drain(..).chain(self.control.take()) {
+    fn join_threads(&mut self) -> Result<(), ControlError> {
+        let Some(control) = self.control.take() else { return Ok(()) };
+        // Nobody controls the shards any more; one that hangs would never be joined.
+        control.join().unwrap_or(Err(ControlError::Panicked))?;
+        for thread in self.shards.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the router panicked (this is a bug)");
+                tracing::error!("a shard panicked at its end (this is a bug)");
             }
         }
+        Ok(())
     }
 }
 
 impl Drop for ServerHandle {
     fn drop(&mut self) {
         self.stop();
-        self.join_threads();
+        if let Err(error) = self.join_threads() {
+            tracing::error!(%error, "the router ended");
+        }
     }
 }
 

@@ -168,6 +168,7 @@ pub struct ShardCounters {
     /// Bytes per token of the first models, as the bits of a float; 0 while unknown.
     bytes_per_token: Box<[AtomicU32]>,
     phase: AtomicU32,
+    beats: AtomicU64,
 }
 
 impl ShardCounters {
@@ -183,6 +184,7 @@ impl ShardCounters {
             overlap_error_sum: AtomicU64::new(0),
             bytes_per_token: (0..MODELS_MAX).map(|_| AtomicU32::new(0)).collect(),
             phase: AtomicU32::new(0),
+            beats: AtomicU64::new(0),
         }
     }
 
@@ -279,6 +281,17 @@ impl ShardCounters {
     #[must_use]
     pub fn overlap_error_blocks_sum(&self) -> u64 {
         read(&self.overlap_error_sum)
+    }
+
+    /// Shows that the shard makes progress. Only the owning shard calls it.
+    pub fn beat(&self) {
+        bump(&self.beats, 1);
+    }
+
+    /// Changes at least every [`SHARD_BEAT_PERIOD`](crate::base::limits::SHARD_BEAT_PERIOD) while the shard makes progress.
+    #[must_use]
+    pub fn beats(&self) -> u64 {
+        read(&self.beats)
     }
 
     /// Moves the shard to its next phase.

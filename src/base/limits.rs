@@ -121,6 +121,11 @@ pub const REPLICAS_MAX: usize = 32;
 /// the next full report, a second later, makes up for it.
 pub const REPLICA_MESSAGES_MAX: usize = 1_024;
 
+/// How often a shard shows that it makes progress.
+pub const SHARD_BEAT_PERIOD: Duration = Duration::from_millis(250);
+/// A shard that has shown none for so long is stalled: the router is not ready, and says so.
+pub const SHARD_STALLED_AFTER: Duration = Duration::from_secs(1);
+
 /// Lines of the log that wait to be written. Full: the line is dropped and counted.
 pub const LOG_LINES_MAX: usize = 8_192;
 /// The same in bytes.
@@ -135,6 +140,8 @@ pub const LAST_SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(20);
 
 const _: () = assert!(RANKS_MAX <= u16::MAX as usize && RANKS_MAX.is_multiple_of(64));
 const _: () = assert!(WORKERS_MAX <= RANKS_MAX);
+const _: () = assert!(2 * SHARD_BEAT_PERIOD.as_millis() < SHARD_STALLED_AFTER.as_millis());
+const _: () = assert!(SHARD_BEAT_PERIOD.as_millis() <= HISTOGRAM_PERIOD.as_millis());
 const _: () = assert!(BLOCK_BYTES_MAX < 1 << 15);
 const _: () = assert!(APPROXIMATE_CHUNK_BYTES <= BLOCK_BYTES_MAX);
 const _: () = assert!(SPECULATIVE_CHUNK_BYTES <= BLOCK_BYTES_MAX);

@@ -3,6 +3,7 @@
 use super::cores::CoreList;
 use super::{failed, findings, logging};
 use crate::config::{Config, ConfigSource, Flags, Reloader, to_json};
+use crate::control::ControlError;
 use crate::server;
 use clap::Args;
 use std::io;
@@ -105,7 +106,7 @@ fn configure(source: &ConfigSource) -> Result<Config, String> {
 }
 
 fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
-    let _logging = logging::start(&config.log)?;
+    let logging = logging::start(&config.log)?;
     let reloader = Reloader::new(source, config.clone());
     let cores: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
@@ -125,9 +126,18 @@ fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
         configuration = %shown,
         "started"
     );
-    handle.join();
-    tracing::info!("ended");
-    Ok(())
+    let ended = handle.join();
+    if let Err(error) = &ended {
+        tracing::error!(%error, "ended");
+    } else {
+        tracing::info!("ended");
+    }
+    if matches!(ended, Err(ControlError::ShardStalled { .. })) {
+        // A core dump shows where the shard hangs.
+        drop(logging);
+        std::process::abort();
+    }
+    ended.map_err(|error| error.to_string())
 }
 
 impl ServeArgs {

@@ -102,6 +102,7 @@ fn timeouts_to_json(times: &TimeoutsConfig) -> Value {
         "write": format_duration(times.write),
         "upstream_idle": format_duration(times.upstream_idle),
         "drain": format_duration(times.drain),
+        "stall_abort": format_duration(times.stall_abort),
     })
 }
 

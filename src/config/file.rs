@@ -142,6 +142,7 @@ fn read_timeouts(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Confi
     section.read(reader, "write", &mut timeouts.write, duration);
     section.read(reader, "upstream_idle", &mut timeouts.upstream_idle, duration);
     section.read(reader, "drain", &mut timeouts.drain, duration);
+    section.read(reader, "stall_abort", &mut timeouts.stall_abort, duration);
     section.finish(reader);
 }
 

@@ -202,6 +202,8 @@ pub struct TimeoutsConfig {
     pub upstream_idle: Duration,
     /// `timeouts.drain`: for what is in flight at shutdown.
     pub drain: Duration,
+    /// `timeouts.stall_abort`: a shard that makes no progress for so long ends the process; 0: never.
+    pub stall_abort: Duration,
 }
 
 /// Second tries of requests whose first byte has not come.
@@ -360,6 +362,7 @@ impl Default for TimeoutsConfig {
             write: Duration::from_secs(60),
             upstream_idle: Duration::from_secs(4),
             drain: Duration::from_secs(30),
+            stall_abort: Duration::ZERO,
         }
     }
 }

@@ -100,6 +100,7 @@ stream_idle = "6s"
 write = "7s"
 upstream_idle = "3s"
 drain = "0s"
+stall_abort = "10s"
 [retry]
 after_send = true
 attempts_max = 3

@@ -47,6 +47,9 @@ pub(super) enum Question {
     SetWindow(windows::Asked, oneshot::Sender<Result<Value, windows::UnknownModel>>),
     /// Read the configuration again.
     Reload(oneshot::Sender<Result<Value, reload::Refused>>),
+    /// Tells a shard to do wrong; whether it was told.
+    #[cfg(debug_assertions)]
+    Plant(usize, crate::mailbox::PlantedFault, oneshot::Sender<bool>),
     /// Where a request would go and why.
     Overlap(Asked, oneshot::Sender<Result<Value, Refusal>>),
 }
@@ -61,7 +64,10 @@ pub(super) async fn serve(listener: TcpListener, questions: Questions) {
 }
 
 fn router(questions: Questions) -> Router {
-    Router::new()
+    let router = Router::new();
+    #[cfg(debug_assertions)]
+    let router = router.route("/debug/plant", post(plant));
+    router
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
@@ -91,6 +97,25 @@ async fn metrics(State(questions): State<Questions>) -> Response {
 async fn workers(State(questions): State<Questions>) -> Response {
     let Some(list) = ask(&questions, Question::Workers).await else { return gone() };
     Json(list).into_response()
+}
+
+/// A fault for a test: `?shard=0` panics, `?shard=0&hang_ms=2000` hangs.
+#[cfg(debug_assertions)]
+#[derive(Deserialize)]
+struct Plant {
+    shard: usize,
+    hang_ms: Option<u64>,
+}
+
+#[cfg(debug_assertions)]
+async fn plant(State(questions): State<Questions>, Query(plant): Query<Plant>) -> StatusCode {
+    use crate::mailbox::PlantedFault;
+    let hang = |ms| PlantedFault::Hang(std::time::Duration::from_millis(ms));
+    let fault = plant.hang_ms.map_or(PlantedFault::Panic, hang);
+    match ask(&questions, |back| Question::Plant(plant.shard, fault, back)).await {
+        Some(true) => StatusCode::OK,
+        _ => StatusCode::NOT_FOUND,
+    }
 }
 
 async fn replicas(State(questions): State<Questions>) -> Response {

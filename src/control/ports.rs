@@ -4,6 +4,8 @@
 use super::kv_events::KvPort;
 use crate::account::{ShardCounters, ShardPhase, StageHistograms};
 use crate::base::{NanosSinceStart, ShardIndex};
+#[cfg(debug_assertions)]
+use crate::mailbox::PlantedFault;
 use crate::mailbox::{ControlEnd, KvBatch, ShardCommand, ShardPort};
 use crate::worker::{FleetSnapshot, LoadReport};
 use std::cell::RefCell;
@@ -74,6 +76,25 @@ impl Ports {
 
     pub(super) fn phases(&self) -> Vec<ShardPhase> {
         self.shards.borrow().iter().map(|shard| shard.port.counters.phase()).collect()
+    }
+
+    /// Counts of progress; none of shards that have not begun or have ended.
+    pub(super) fn beats(&self) -> Vec<Option<u64>> {
+        let shards = self.shards.borrow();
+        let counters = shards.iter().map(|shard| &shard.port.counters);
+        let lives = |phase| phase != ShardPhase::Ended;
+        let beats = |shard: &Arc<ShardCounters>| Some(shard.beats()).filter(|beats| *beats > 0);
+        counters.map(|shard| beats(shard).filter(|_| lives(shard.phase()))).collect()
+    }
+
+    /// Tells a shard to do wrong; false if there is no such shard, or it has not read what it was told before.
+    #[cfg(debug_assertions)]
+    pub(super) fn plant(&self, shard: usize, fault: PlantedFault) -> bool {
+        let mut shards = self.shards.borrow_mut();
+        let Some(shard) = shards.get_mut(shard) else { return false };
+        let is_told = shard.port.commands.push(ShardCommand::Plant(fault)).is_ok();
+        shard.port.bell.ring();
+        is_told
     }
 
     pub(super) fn counters(&self) -> Vec<Arc<ShardCounters>> {

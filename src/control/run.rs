@@ -14,6 +14,8 @@ use super::reload;
 use super::replicas::Replicas;
 use super::snapshots::{self, Snapshots};
 use super::stop::{Order, Stop};
+use super::systemd::Systemd;
+use super::watchdog::Watchdog;
 use super::{ControlError, ControlSetup, roles, scrape, windows, workers};
 use crate::account::{ShardPhase, StageHistograms};
 use crate::admit::DrainRates;
@@ -74,8 +76,10 @@ struct Control {
     /// When the shards get a fleet even if some workers have not been heard of.
     first_fleet_at: NanosSinceStart,
     drain: Option<Drain>,
-    /// Shards of which it was said that they have ended by themselves.
-    lost: usize,
+    watchdog: Watchdog,
+    systemd: Systemd,
+    /// Why the process has to end.
+    fault: Option<ControlError>,
 }
 
 /// The parts of the setup that stay as they are.
@@ -163,14 +167,16 @@ impl Control {
             unheard,
             first_fleet_at,
             drain: None,
-            lost: 0,
+            watchdog: Watchdog::default(),
+            systemd: Systemd::of_environment(),
+            fault: None,
         };
         control.turn(&mut probed, &mut fed, &mut asked, stop).await;
         if let Some(replicas) = &control.replicas {
             replicas.leave().await;
         }
         control.snapshots.finish(&control.feeds).await;
-        Ok(())
+        control.fault.map_or(Ok(()), Err)
     }
 
     /// Until the shards have drained.
@@ -181,6 +187,7 @@ impl Control {
         asked: &mut mpsc::Receiver<Question>,
         mut stop: Stop,
     ) {
+        self.systemd.tell_ready();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -201,6 +208,13 @@ impl Control {
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
                     self.snapshots.tick(&self.feeds);
+                    self.systemd.tick(now);
+                    self.watchdog.observe(now, &self.ports.beats());
+                    let patience = self.setup.config.timeouts.stall_abort;
+                    if let Some(shard) = self.watchdog.lost(patience) {
+                        self.fault = Some(ControlError::ShardStalled { shard, patience });
+                        return;
+                    }
                     if self.drained() {
                         return;
                     }
@@ -335,6 +349,7 @@ impl Control {
                     board: &self.setup.board,
                     index: &self.setup.index,
                     counters: &self.ports.counters(),
+                    watchdog: &self.watchdog,
                     histograms: &self.histograms,
                     feeds: &self.feeds,
                     saving: self.snapshots.saving(),
@@ -359,6 +374,10 @@ impl Control {
             }
             Question::Reload(answer) => {
                 let _ = answer.send(self.reload());
+            }
+            #[cfg(debug_assertions)]
+            Question::Plant(shard, fault, answer) => {
+                let _ = answer.send(self.ports.plant(shard, fault));
             }
             Question::Replicas(answer) => {
                 let _ = answer.send(self.replicas.as_ref().map(|replicas| replicas.list()));
@@ -408,9 +427,10 @@ impl Control {
             reasons.push(format!("{listening} of {} shards listen", phases.len()));
         }
         let ended = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
-        if ended > 0 && self.drain.is_none() {
-            reasons.push(format!("{ended} ended by a fault, and come back only with a restart"));
+        if ended > 0 && self.fault.is_some() {
+            reasons.push(format!("{ended} ended by a fault: the process ends after the drain"));
         }
+        reasons.extend(self.watchdog.reasons());
         reasons.extend(self.snapshots.restoring());
         if !self.snapshot.can_serve() {
             reasons.push(roles::why_not(&self.snapshot));
@@ -435,6 +455,7 @@ impl Control {
                 now
             }
         };
+        self.systemd.tell_stopping();
         if let Some(replicas) = &self.replicas {
             replicas.drain();
         }
@@ -445,26 +466,22 @@ impl Control {
     /// True when all shards have ended, or should have.
     fn drained(&mut self) -> bool {
         let phases = self.ports.phases();
-        let lost = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
-        let ended = lost == phases.len();
-        let Some(drain) = self.drain else {
-            // Shards end on their own only by a fault; without any there is nothing to control.
-            if lost > std::mem::replace(&mut self.lost, lost) {
-                error!(
-                    lost,
-                    shards = phases.len(),
-                    "shards have ended by a fault: their clients are cut, and who has to wait in their queues waits in \
-                     vain; restart the router"
-                );
-            }
-            return ended;
-        };
+        let ended = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
+        let all_ended = ended == phases.len();
+        if ended > 0 && self.drain.is_none() {
+            // Shards end on their own only by a fault. Requests that wait in their queues wait in vain.
+            let fault = ControlError::ShardEnded { ended, shards: phases.len() };
+            error!(error = %fault, "draining the others; then the process ends with an error");
+            self.fault = Some(fault);
+            self.start_drain();
+        }
+        let Some(drain) = self.drain else { return all_ended };
         self.ports.drain(drain.deadline);
         let late = self.setup.clock.now() > drain.given_up;
-        if late && !ended {
-            warn!("shards did not end in time: leaving without them");
+        if late && !all_ended {
+            self.fault.get_or_insert(ControlError::ShardsLate);
         }
-        ended || late
+        all_ended || late
     }
 }
 

@@ -13,6 +13,7 @@ use super::roles;
 use super::scrape_flow;
 use super::scrape_load::loads;
 use super::snapshots::Saving;
+use super::watchdog::Watchdog;
 use super::workers::engine;
 use super::zmq::LossReason;
 use crate::account::{
@@ -33,6 +34,7 @@ pub(super) struct Sources<'a> {
     pub(super) board: &'a LoadBoard,
     pub(super) index: &'a IndexReader,
     pub(super) counters: &'a [Arc<ShardCounters>],
+    pub(super) watchdog: &'a Watchdog,
     pub(super) histograms: &'a StageHistograms,
     pub(super) feeds: &'a Feeds,
     pub(super) saving: Option<&'a Saving>,
@@ -94,6 +96,7 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     if let Some(saving) = sources.saving {
         snapshots(saving, sources, &mut text);
     }
+    stalled(sources.watchdog, &mut text);
     let help = "Lines of the log that were dropped: standard error was full, slow or closed.";
     text.counter("log_dropped_total", help).sample(&[], dropped_lines_count());
     let help = "Anything but 0 is a bug: please report.";
@@ -163,6 +166,13 @@ fn plain(sources: &Sources<'_>, text: &mut MetricsText) {
         let name = format!("{name}_total");
         let value = total(sources.counters, |shard| shard.value(count));
         text.counter(&name, help(count)).sample(&[], value);
+    }
+}
+
+fn stalled(watchdog: &Watchdog, text: &mut MetricsText) {
+    let mut family = text.gauge("shard_stalled", "1 while a shard makes no progress.");
+    for (shard, is_stalled) in watchdog.are_stalled().enumerate() {
+        family.sample(&[("shard", &shard.to_string())], u64::from(is_stalled));
     }
 }
 

@@ -8,9 +8,9 @@ use super::discovery::{DiscoveryError, Subject, assume, check_health, discover};
 use super::fleet::ANY_MODEL;
 use super::http::Asker;
 use super::test_support::block_on_local;
-use super::{ControlSetup, run};
+use super::{ControlError, ControlSetup, run};
 use crate::account::{ShardPhase, Stage, StageHistograms};
-use crate::base::{Clock, RankIndex};
+use crate::base::{Clock, NanosSinceStart, RankIndex};
 use crate::block::KeySeed;
 use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerRole, WorkerUrl};
 use crate::mailbox::{KvOp, ShardCommand, ShardEnd, wire};
@@ -340,7 +340,7 @@ struct Plane {
     admin: SocketAddr,
     stop: tokio::sync::watch::Sender<bool>,
     shards: Vec<ShardEnd>,
-    ended: mpsc::Receiver<()>,
+    ended: mpsc::Receiver<Result<(), ControlError>>,
 }
 
 impl Plane {
@@ -368,8 +368,7 @@ impl Plane {
         };
         let (tell, ended) = mpsc::channel();
         std::thread::spawn(move || {
-            run(setup).unwrap();
-            tell.send(()).unwrap();
+            tell.send(run(setup)).unwrap();
         });
         Self { admin: address, stop, shards, ended }
     }
@@ -391,6 +390,16 @@ impl Plane {
             *shared.borrow_mut() = (status, response.text().await.unwrap());
         });
         out.take()
+    }
+
+    /// All its shards drain, and it ends with them.
+    fn end(mut self) {
+        self.stop.send(true).unwrap();
+        for shard in &mut self.shards {
+            drain_of(poll(|| shard.commands.pop()));
+            shard.counters.set_phase(ShardPhase::Ended);
+        }
+        self.ended.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
     }
 
     fn snapshot_until(
@@ -448,10 +457,6 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
         shard.counters.set_phase(ShardPhase::Listening);
     }
     assert_eq!(plane.get("/readyz").0, 200);
-    plane.shards[1].counters.set_phase(ShardPhase::Ended);
-    let (status, body) = plane.get("/readyz");
-    assert!(status == 503 && body.contains("1 ended by a fault"), "{body}");
-    plane.shards[1].counters.set_phase(ShardPhase::Listening);
 
     let mut measured = StageHistograms::new();
     measured.record(Stage::Dispatch, 30_000);
@@ -486,7 +491,7 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
 
     plane.stop.send(true).unwrap();
     for shard in &mut plane.shards {
-        let ShardCommand::Drain { deadline } = poll(|| shard.commands.pop());
+        let deadline = drain_of(poll(|| shard.commands.pop()));
         assert!(deadline.0 > 50_000_000_000, "{deadline:?}");
         shard.counters.set_phase(ShardPhase::Draining);
     }
@@ -494,11 +499,33 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
     assert!(status == 503 && body.contains("draining"), "{body}");
     plane.stop.send(true).unwrap();
     for shard in &mut plane.shards {
-        let ShardCommand::Drain { deadline } = poll(|| shard.commands.pop());
+        let deadline = drain_of(poll(|| shard.commands.pop()));
         assert!(deadline.0 < 50_000_000_000, "the second request cuts: {deadline:?}");
         shard.counters.set_phase(ShardPhase::Ended);
     }
-    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
+}
+
+#[test]
+fn a_shard_that_ends_by_itself_drains_the_others_and_ends_the_plane_with_an_error() {
+    let mut plane = Plane::start(config(&["http://127.0.0.1:1"]));
+    plane.shards[0].counters.set_phase(ShardPhase::Listening);
+    plane.shards[1].counters.set_phase(ShardPhase::Ended);
+    let told = poll(|| plane.shards[0].commands.pop());
+    assert!(drain_of(told).0 > 0);
+    let (status, body) = plane.get("/readyz");
+    assert!(status == 503 && body.contains("1 ended by a fault"), "{body}");
+    plane.shards[0].counters.set_phase(ShardPhase::Ended);
+    let ended = plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert!(matches!(ended, Err(ControlError::ShardEnded { ended: 1, shards: 2 })), "{ended:?}");
+}
+
+fn drain_of(command: ShardCommand) -> NanosSinceStart {
+    match command {
+        ShardCommand::Drain { deadline } => deadline,
+        #[cfg(debug_assertions)]
+        other @ ShardCommand::Plant(_) => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -524,8 +551,7 @@ fn what_an_engine_reports_of_its_load_reaches_shards_metrics_and_list() {
     let (_, workers) = plane.get("/workers");
     assert!(workers.contains("\"load_source\":\"metrics\""), "{workers}");
     assert!(workers.contains("\"foreign_requests\":0"), "{workers}");
-    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
-    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    plane.end();
 }
 
 /// Publishes the load of an SGLang rank until the process ends; returns its port.
@@ -566,8 +592,7 @@ fn what_sglang_publishes_of_its_load_is_found_and_followed() {
         assert_eq!(report.foreign.requests, 15, "none is ours");
     }
     assert!(plane.get("/workers").1.contains("\"load_source\":\"push\""));
-    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
-    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    plane.end();
 }
 
 #[test]
@@ -578,8 +603,7 @@ fn without_health_checks_workers_are_up_at_once() {
     let snapshot = plane.snapshot_until(0, is_up);
     assert_eq!(snapshot.model(ANY_MODEL).unwrap().1.ranks, [RankIndex(0)]);
     assert_eq!(snapshot.workers[0].address, "127.0.0.1:9".parse().unwrap());
-    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
-    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    plane.end();
 }
 
 /// Serves until told to stop, on a port that can be had again.
@@ -628,8 +652,7 @@ fn a_worker_that_dies_and_returns_as_another_is_described_again() {
     assert!(up.model("tiny").unwrap().1.ranks.is_empty());
     second.stop.send(()).unwrap();
     second.thread.join().unwrap();
-    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
-    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    plane.end();
 }
 
 /// Publishes the same stored blocks again and again, as engine of its own life, until the process ends.
@@ -708,6 +731,5 @@ fn events_reach_the_slices_and_a_moved_feed_takes_its_blocks_along() {
     assert!(matches!(op, KvOp::Store { key, .. } if key != stored), "{op:?}");
     second.stop.send(()).unwrap();
     second.thread.join().unwrap();
-    plane.shards.iter().for_each(|shard| shard.counters.set_phase(ShardPhase::Ended));
-    plane.ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    plane.end();
 }

@@ -50,7 +50,9 @@ impl DemoRouter {
     /// Drains the router and waits for its end.
     pub(super) fn stop(self) {
         self.server.stop();
-        self.server.join();
+        if let Err(error) = self.server.join() {
+            tracing::error!(%error, "the router ended");
+        }
     }
 
     async fn wait_until_ready(&self) -> Result<(), DemoError> {

@@ -13,6 +13,19 @@ pub enum ShardCommand {
         /// When what is left is closed.
         deadline: NanosSinceStart,
     },
+    /// Do wrong, for a test.
+    #[cfg(debug_assertions)]
+    Plant(PlantedFault),
+}
+
+/// What a shard of a debug build can be told to do wrong.
+#[cfg(debug_assertions)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedFault {
+    /// Stop the shard's thread for so long.
+    Hang(std::time::Duration),
+    /// End the shard by a panic.
+    Panic,
 }
 
 /// From one shard to another. The first two are hints: losing one costs time. The others are kept by the sender until there

@@ -8,6 +8,8 @@ mod routed;
 mod waiting;
 mod wiring;
 
+#[cfg(debug_assertions)]
+pub use command::PlantedFault;
 pub use command::{MeshMessage, ShardCommand};
 pub use kv::{KvBatch, KvOp};
 pub use prefill::{AbortCall, EngineAnswer, PrefillEnded, PrefillFault, PrefillLeg};

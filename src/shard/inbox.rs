@@ -130,6 +130,8 @@ impl Inbox {
                     shard.drain_until.set(Some(deadline));
                     shard.draining.set();
                 }
+                #[cfg(debug_assertions)]
+                ShardCommand::Plant(fault) => super::plant::plant(fault),
             }
         }
         while let Some((ticket, reply)) = self.replies.pop() {

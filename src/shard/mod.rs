@@ -24,6 +24,8 @@ mod outcome;
 mod own_page;
 mod pair;
 mod place;
+#[cfg(debug_assertions)]
+mod plant;
 mod prefill;
 mod pressure;
 mod queues;

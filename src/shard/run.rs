@@ -13,7 +13,7 @@ use super::wake::{Sleeper, WakeSource};
 use crate::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
 use crate::base::Clock;
-use crate::base::limits::HISTOGRAM_PERIOD;
+use crate::base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use crate::config::{Config, LimitsConfig, Policy};
 use crate::dispatch::RetryBudget;
 use crate::handoff::Rooms;
@@ -218,12 +218,13 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
     }
 }
 
-/// Housekeeping once per period; ends when the shard has drained or its deadline has passed.
+/// Shows progress, and keeps house once per [`HISTOGRAM_PERIOD`]; ends when the shard has drained or its deadline has passed.
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.now();
     let mut ending = Ending::default();
     loop {
         let now = shard.now();
+        shard.counters.beat();
         if let Some(deadline) = shard.drain_until.get()
             && (ending.is_reached(shard) || now >= deadline)
         {
@@ -252,10 +253,10 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     }
 }
 
-/// Waits one period; a drain ends the wait.
+/// Waits until the next beat is due; a drain ends the wait.
 async fn pause(shard: &Shard) {
     let seat = shard.draining.seat();
-    let mut sleeping = pin!(monoio::time::sleep(HISTOGRAM_PERIOD));
+    let mut sleeping = pin!(monoio::time::sleep(SHARD_BEAT_PERIOD));
     poll_fn(|cx| match sleeping.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => seat.poll(cx),

@@ -44,7 +44,7 @@ fn a_stream_in_flight_finishes_and_everything_ends() {
     release.send(()).unwrap();
     let reply = busy.reply();
     assert_eq!((reply.text(), reply.complete), ("abcd".into(), true));
-    handle.join();
+    handle.join().unwrap();
 }
 
 /// A client whose request the router has begun to read; all but the body is there.
@@ -87,7 +87,7 @@ fn a_queue_serves_until_the_last_shard_is_done() {
         assert_eq!((reply.status, reply.complete), (200, true), "{}", reply.text());
         drop((first, late));
         let start = Instant::now();
-        handle.join();
+        handle.join().unwrap();
         assert!(start.elapsed() < Duration::from_secs(20), "nothing is left to wait for");
     }
 }
@@ -120,6 +120,6 @@ fn a_prefill_leg_is_sent_by_its_home_until_the_last_shard_is_done() {
     assert_eq!(last.reply().status, 200);
     drop(last);
     let start = Instant::now();
-    handle.join();
+    handle.join().unwrap();
     assert!(start.elapsed() < Duration::from_secs(20), "nothing is left to wait for");
 }

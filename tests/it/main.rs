@@ -48,6 +48,7 @@ mod replicas;
 mod rig;
 mod retries;
 mod roles;
+mod shard_faults;
 mod side_doors;
 mod starvation;
 mod tiers_and_adapters;

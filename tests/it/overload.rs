@@ -96,7 +96,7 @@ fn no_engine_ever_has_more_than_its_places() {
         let finished: u64 = engines.iter().map(|engine| engine.stats()[0].finished_requests).sum();
         assert_eq!(finished, served as u64, "{mode:?}");
         handle.stop();
-        handle.join();
+        handle.join().unwrap();
     }
 }
 
@@ -119,7 +119,7 @@ fn an_engines_refusal_is_never_passed_on() {
         }
         assert!(count(&replies, 200) >= 4, "who found room was served, {refusal:?}");
         handle.stop();
-        handle.join();
+        handle.join().unwrap();
     }
 }
 
@@ -135,7 +135,7 @@ fn a_place_that_an_engine_has_again_lets_one_through_and_not_the_whole_queue() {
     until("all places are given back", || metric(&handle, "forebay_in_flight") == 0.0);
     assert!(metric(&handle, "forebay_rank_ended_total") == 40.0, "what was refused is no end");
     handle.stop();
-    handle.join();
+    handle.join().unwrap();
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn a_queued_client_sees_comments_then_tokens_byte_for_byte() {
             .map(|seen| seen.head.contains("accept-encoding: identity\r\n"));
         assert_eq!(encodings, [false, true, false], "no coding that was not announced");
         handle.stop();
-        handle.join();
+        handle.join().unwrap();
     }
 }
 
@@ -162,7 +162,7 @@ fn a_refusal_after_queueing_is_the_last_event() {
         client.send(request("/v1/completions", "1.1", "again", false).as_bytes());
         assert_eq!(client.reply().text(), "{}");
         handle.stop();
-        handle.join();
+        handle.join().unwrap();
     }
 }
 
@@ -270,7 +270,7 @@ fn a_shutdown_is_the_last_event() {
     assert!(text.starts_with(start) && text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
     gate.open();
     assert_eq!(first.reply().status, 200);
-    handle.join();
+    handle.join().unwrap();
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn others_get_the_same_bytes_with_the_key_and_without() {
         let reply = client.reply();
         assert_eq!((reply.status, reply.field("x-forebay-worker")), (200, Some("w0")));
         handle.stop();
-        handle.join();
+        handle.join().unwrap();
         reply
     };
     for (path, stream, waits) in [

@@ -106,7 +106,7 @@ fn a_raised_limit_counts_at_once_and_nobody_is_disturbed() {
     release.send(()).unwrap();
     let reply = first.reply();
     assert_eq!((reply.text(), reply.complete), ("abcd".into(), true));
-    handle.join();
+    handle.join().unwrap();
 }
 
 #[test]

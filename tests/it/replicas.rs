@@ -69,7 +69,7 @@ fn a_window_closes_the_gate_of_every_replica() {
     }
     // A drain says goodbye: nobody waits for its silence.
     first.stop();
-    first.join();
+    first.join().unwrap();
     until("the others forget it", || metric(&second, "forebay_replicas") == 2.0);
     let byes = "forebay_replica_messages_total{kind=\"bye\",direction=\"in\",result=\"ok\"}";
     assert_eq!(metric(&second, byes), 1.0);

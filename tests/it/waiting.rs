@@ -84,7 +84,7 @@ fn who_came_first_is_served_first_from_both_shards() {
             ok(client);
         }
         handle.stop();
-        handle.join();
+        handle.join().unwrap();
     }
 }
 
@@ -151,7 +151,7 @@ fn a_client_that_leaves_while_it_waits_costs_the_worker_nothing() {
         assert_eq!([prompt(&worker), prompt(&worker)], ["first", "last"]);
         assert!(worker.seen.try_recv().is_err(), "nothing of the other one, {mode:?}");
         handle.stop();
-        handle.join();
+        handle.join().unwrap();
     }
 }
 
@@ -182,7 +182,7 @@ fn whoever_still_waits_when_the_drain_ends_is_told_so() {
             assert_eq!((reply.status, reason(&reply)), (503, "draining"), "{mode:?}");
             assert!(reply.complete);
         }
-        handle.join();
+        handle.join().unwrap();
     }
 }
 
@@ -194,7 +194,7 @@ fn a_drain_serves_who_waits() {
         let _worker = gate.open_for_good();
         ok(&mut first);
         waiters.iter_mut().for_each(ok);
-        handle.join();
+        handle.join().unwrap();
     }
 }
 
@@ -265,7 +265,7 @@ fn a_body_that_no_queue_holds_keeps_nobody_else_away() {
         ok(&mut first);
         ok(&mut next);
         handle.stop();
-        handle.join();
+        handle.join().unwrap();
     }
 }
 

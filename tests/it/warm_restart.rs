@@ -78,7 +78,7 @@ fn config(workers: &[Ports], snapshot: &Path) -> Config {
 
 fn stop(handle: ServerHandle) {
     handle.stop();
-    handle.join();
+    handle.join().unwrap();
 }
 
 fn live(handle: &ServerHandle) -> f64 {
