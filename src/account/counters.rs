@@ -26,6 +26,8 @@ pub enum Count {
     ConnectionsClosed,
     /// Connections refused because `connections_max` was reached.
     ConnectionsRefused,
+    /// Connections that could not be opened or accepted for lack of descriptors, ports or memory.
+    OutOfSockets,
     /// Connections opened to workers.
     UpstreamConnects,
     /// Requests sent on a pooled connection.
@@ -100,10 +102,11 @@ pub enum Count {
 
 impl Count {
     /// All, in order of their index.
-    pub const ALL: [(Self, &'static str); 38] = [
+    pub const ALL: [(Self, &'static str); 39] = [
         (Self::ConnectionsAccepted, "connections_accepted"),
         (Self::ConnectionsClosed, "connections_closed"),
         (Self::ConnectionsRefused, "connections_refused"),
+        (Self::OutOfSockets, "out_of_sockets"),
         (Self::UpstreamConnects, "upstream_connects"),
         (Self::UpstreamReused, "upstream_reused"),
         (Self::Resends, "resends"),

@@ -126,6 +126,16 @@ pub const SHARD_BEAT_PERIOD: Duration = Duration::from_millis(250);
 /// A shard that has shown none for so long is stalled: the router is not ready, and says so.
 pub const SHARD_STALLED_AFTER: Duration = Duration::from_secs(1);
 
+/// Open connections of the admin API. One more ends the one that has been silent longest.
+pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// A connection of the admin API ends so long after its last call began.
+pub const ADMIN_IDLE_MAX: Duration = Duration::from_secs(60);
+/// Bytes of the file that `admin_token_file` names.
+pub const TOKEN_BYTES_MAX: usize = 4_096;
+
+/// Between two lines of the log about a lack of sockets, per shard.
+pub const LACK_LOG_PERIOD: Duration = Duration::from_secs(10);
+
 /// Lines of the log that wait to be written. Full: the line is dropped and counted.
 pub const LOG_LINES_MAX: usize = 8_192;
 /// The same in bytes.

@@ -4,9 +4,11 @@ mod clock;
 mod ids;
 mod invariant;
 pub mod limits;
+mod sockets;
 mod units;
 
 pub use clock::Clock;
 pub use ids::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, WorkerIndex};
 pub use invariant::{broken_invariant_count, count_broken_invariant};
+pub use sockets::is_out_of_sockets;
 pub use units::NanosSinceStart;

@@ -1,5 +1,7 @@
 //! Small questions to workers over HTTP, each bounded in time and bytes.
 
+use crate::base::is_out_of_sockets;
+use std::io;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -12,6 +14,9 @@ pub(super) enum AskError {
     /// No connection, no answer in time, or a broken one.
     #[error("GET {path}: {cause}")]
     Failed { path: String, cause: String },
+    /// This host had no descriptor or port for the question.
+    #[error("GET {path}: out of file descriptors or ports")]
+    OutOfSockets { path: String },
     /// An answer past the limit.
     #[error("GET {path}: the answer is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong { path: String },
@@ -57,9 +62,12 @@ impl Asker {
 
     /// `GET path`: the body of a 200.
     pub(super) async fn get(&self, path: &str) -> Result<String, AskError> {
-        let failed = |error: reqwest::Error| AskError::Failed {
-            path: path.to_owned(),
-            cause: innermost(&error),
+        let failed = |error: reqwest::Error| {
+            let path = path.to_owned();
+            if is_own_lack(&error) {
+                return AskError::OutOfSockets { path };
+            }
+            AskError::Failed { path, cause: innermost(&error) }
         };
         let mut request = self.client.get(format!("{}{path}", self.base)).timeout(self.timeout);
         if let Some(key) = &self.api_key {
@@ -83,6 +91,12 @@ impl Asker {
         Ok(String::from_utf8(body)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
+}
+
+/// True if the question never left for lack of a socket.
+fn is_own_lack(error: &dyn std::error::Error) -> bool {
+    let mut chain = std::iter::successors(error.source(), |error| error.source());
+    chain.any(|error| error.downcast_ref::<io::Error>().is_some_and(is_out_of_sockets))
 }
 
 /// The error that says most: the last one of the chain.

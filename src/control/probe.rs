@@ -4,7 +4,7 @@
 use super::described::Description;
 use super::discovery::{Subject, assume, check_health, discover};
 use super::handover::{KvSource, Registration, Registry};
-use super::http::Asker;
+use super::http::{AskError, Asker};
 use super::lookup::Lookup;
 use super::model_text::{FoundText, ModelTexts};
 use super::registry::Registrar;
@@ -163,12 +163,20 @@ impl Probe {
     ) {
         let asker = self.asker(self.health.timeout);
         let mut described = Described { dialect, at: Instant::now(), doubted: false };
+        let mut has_lacked = false;
         loop {
             let health = async {
                 let health = check_health(&asker, self.config.health_path.as_deref(), dialect);
                 let health = health.await;
-                if let Err(error) = &health {
-                    self.failed(reached, &error.to_string()).await;
+                match &health {
+                    Ok(()) => has_lacked = false,
+                    // It says nothing about the worker.
+                    Err(error @ AskError::OutOfSockets { .. }) => {
+                        if !std::mem::replace(&mut has_lacked, true) {
+                            warn!(worker = &*self.config.url, %error, "its health is not known");
+                        }
+                    }
+                    Err(error) => self.failed(reached, &error.to_string()).await,
                 }
                 health.is_ok()
             };

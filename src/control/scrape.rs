@@ -181,6 +181,9 @@ fn help(count: Count) -> &'static str {
         Count::ConnectionsAccepted => "Client connections accepted.",
         Count::ConnectionsClosed => "Client connections closed.",
         Count::ConnectionsRefused => "Client connections refused at limits.connections_max.",
+        Count::OutOfSockets => {
+            "Connections not opened or accepted for lack of descriptors, ports or memory."
+        }
         Count::UpstreamConnects => "Connections opened to workers.",
         Count::UpstreamReused => "Requests sent on a pooled connection.",
         Count::Resends => "Requests sent again because a pooled connection had died.",

@@ -75,6 +75,8 @@ pub enum PrefillFault {
     Busy(Option<u64>),
     /// The connection was refused, or the host is unreachable. Nothing was sent.
     ConnectFailed,
+    /// The router's host had no socket for a connection. Nothing was sent.
+    OutOfSockets,
     /// The connection was not accepted in time. Nothing was sent.
     ConnectTimedOut,
     /// No answer in time. Where prefill waits for decode, either of them may be why.

@@ -25,6 +25,8 @@ pub enum Reason {
     ExpectationFailed,
     /// Nothing is left to send to: no worker of the model is healthy.
     NoHealthyWorker,
+    /// The router has no descriptor or port for a connection to a worker.
+    OutOfSockets,
     /// This router has as many requests in flight as it may.
     RejectedInFlight,
     /// No rank of the model has room.
@@ -53,7 +55,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of declaration, for label sets.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::BadRequest,
         Self::BadJson,
         Self::MissingModel,
@@ -65,6 +67,7 @@ impl Reason {
         Self::RequestTimeout,
         Self::ExpectationFailed,
         Self::NoHealthyWorker,
+        Self::OutOfSockets,
         Self::RejectedInFlight,
         Self::RejectedBusy,
         Self::RejectedQueueFull,
@@ -100,6 +103,7 @@ impl Reason {
             Self::RequestTimeout => "request-timeout",
             Self::ExpectationFailed => "expectation-failed",
             Self::NoHealthyWorker => "no-healthy-worker",
+            Self::OutOfSockets => "out-of-sockets",
             Self::RejectedInFlight => "rejected-in-flight",
             Self::RejectedBusy => "rejected-busy",
             Self::RejectedQueueFull => "rejected-queue-full",
@@ -134,7 +138,7 @@ impl Reason {
             Self::HeadTooLarge => 431,
             Self::Internal => 500,
             Self::UpstreamFailed => 502,
-            Self::NoHealthyWorker | Self::Draining => 503,
+            Self::NoHealthyWorker | Self::OutOfSockets | Self::Draining => 503,
             Self::UpstreamTimeout => 504,
         }
     }
@@ -172,6 +176,9 @@ impl Reason {
             Self::RequestTimeout => "The request did not arrive in time. Send it again.",
             Self::ExpectationFailed => {
                 "Only the expectation 100-continue is supported. Send the request without Expect."
+            }
+            Self::OutOfSockets => {
+                "The router is out of file descriptors or ports. Try again later."
             }
             Self::NoHealthyWorker => {
                 "No healthy worker serves this model at the moment. Try again later."

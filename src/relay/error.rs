@@ -7,6 +7,8 @@ use crate::ingress::WriteEnd;
 pub enum RelayError {
     /// The worker refused the connection, or its host is unreachable.
     ConnectFailed,
+    /// This host has no socket for a connection: no descriptor, port or memory.
+    OutOfSockets,
     /// The worker did not accept the connection in time.
     ConnectTimedOut,
     /// The connection ended before a byte of the answer came.
@@ -52,6 +54,7 @@ impl RelayError {
         matches!(
             self,
             Self::ConnectFailed
+                | Self::OutOfSockets
                 | Self::ConnectTimedOut
                 | Self::ClosedBeforeHead
                 | Self::ClosedInHead
@@ -82,7 +85,8 @@ impl RelayError {
     /// True if asking another rank may help: not after a time-out of minutes, whose request may well be running.
     #[must_use]
     pub const fn may_retry(self) -> bool {
-        self.before_head() && !matches!(self, Self::FirstByteTimedOut | Self::NoHandoff)
+        self.before_head()
+            && !matches!(self, Self::FirstByteTimedOut | Self::NoHandoff | Self::OutOfSockets)
     }
 
     /// True if a fresh connection to the same worker may help: the pooled one had died while it was idle.
@@ -97,6 +101,7 @@ impl RelayError {
         !matches!(
             self,
             Self::ClientGone
+                | Self::OutOfSockets
                 | Self::ClientStalled
                 | Self::EngineBusy
                 | Self::PrefillFailed
@@ -109,6 +114,7 @@ impl RelayError {
     pub const fn describe(self) -> &'static str {
         match self {
             Self::ConnectFailed => "the connection was refused",
+            Self::OutOfSockets => "the router is out of file descriptors or ports",
             Self::ConnectTimedOut => "the connection was not accepted in time",
             Self::ClosedBeforeHead => "the connection was closed before an answer came",
             Self::ClosedInHead => "the connection was closed in the middle of the answer's head",

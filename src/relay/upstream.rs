@@ -1,7 +1,7 @@
 //! One connection to a worker.
 
 use super::{RelayError, Watch};
-use crate::base::NanosSinceStart;
+use crate::base::{NanosSinceStart, is_out_of_sockets};
 use crate::ingress::{BufferPool, Reader};
 use monoio::io::{OwnedWriteHalf, Splitable};
 use monoio::net::TcpStream;
@@ -46,7 +46,7 @@ impl Upstream {
     /// Connects, with `TCP_NODELAY`.
     ///
     /// # Errors
-    /// [`RelayError::ConnectFailed`] or [`RelayError::ConnectTimedOut`].
+    /// [`RelayError::ConnectFailed`], [`RelayError::ConnectTimedOut`] or [`RelayError::OutOfSockets`].
     pub async fn connect(
         address: SocketAddr,
         timeout: Duration,
@@ -54,6 +54,7 @@ impl Upstream {
     ) -> Result<Self, RelayError> {
         let stream = match monoio::time::timeout(timeout, TcpStream::connect_addr(address)).await {
             Ok(Ok(stream)) => stream,
+            Ok(Err(error)) if is_out_of_sockets(&error) => return Err(RelayError::OutOfSockets),
             Ok(Err(_)) => return Err(RelayError::ConnectFailed),
             Err(_) => return Err(RelayError::ConnectTimedOut),
         };

@@ -44,6 +44,7 @@ pub(super) async fn run(
     let upstream = match result {
         Ok(upstream) => upstream,
         Err(error) => {
+            shard.note_lack_of_sockets(error);
             // It may be prefill that is gone, with the KV. Who fails it again without that prefill is ill.
             if is_retry || !pair::may_lack_kv(paired.as_ref(), error) {
                 judge::failed(shard, &mut lease, &plan, paired.as_mut(), error);

@@ -78,6 +78,7 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
         error if !error.before_head() => return Stop::Cut(error),
         RelayError::FirstByteTimedOut | RelayError::ConnectTimedOut => Reason::UpstreamTimeout,
         RelayError::EngineBusy => return Stop::Refused(engines_busy()),
+        RelayError::OutOfSockets => return Stop::Refused(Refusal::new(Reason::OutOfSockets)),
         _ => Reason::UpstreamFailed,
     };
     let why = failed.why.as_deref().unwrap_or_else(|| failed.error.describe());

@@ -216,7 +216,7 @@ pub(super) fn abandoned(
     error: RelayError,
 ) -> Failed {
     let Some(mut paired) = paired else { return Failed::of(decode, error) };
-    let may_run_on = !matches!(error, RelayError::ConnectFailed | RelayError::ConnectTimedOut);
+    let may_run_on = !error.is_unsent() && error != RelayError::OutOfSockets;
     if let Some(call) = paired.abort.take().filter(|_| may_run_on) {
         abort::tell(shard, call);
     }
@@ -261,6 +261,7 @@ fn blamed(leg: &Leg<'_>, decode: RankIndex) -> Failed {
         Some(PrefillEnded::Failed(fault)) => match fault {
             PrefillFault::Busy(_) => failed(RelayError::EngineBusy, None),
             PrefillFault::ConnectFailed => failed(RelayError::ConnectFailed, None),
+            PrefillFault::OutOfSockets => failed(RelayError::OutOfSockets, None),
             PrefillFault::ConnectTimedOut => failed(RelayError::ConnectTimedOut, None),
             PrefillFault::TimedOut => failed(RelayError::FirstByteTimedOut, None),
             PrefillFault::NoDecode(words) => {

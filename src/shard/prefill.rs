@@ -89,7 +89,10 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
     let mut watch = LegWatch { cancelled, seat, deadline };
     let ended = match exchange(shard, &leg, &mut watch).await {
         Ok(ended) => ended,
-        Err(error) => PrefillEnded::Failed(fault(error)),
+        Err(error) => {
+            shard.note_lack_of_sockets(error);
+            PrefillEnded::Failed(fault(error))
+        }
     };
     judge(shard, &mut leg, &ended);
     // SGLang's Python server does not see the end of a connection for seconds.
@@ -114,7 +117,10 @@ fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
         // Who has the request judges: it knows of the other leg.
         PrefillEnded::Failed(PrefillFault::TimedOut) if leg.handoff.prefill_waits_for_decode() => {}
         PrefillEnded::Failed(
-            PrefillFault::NoDecode(_) | PrefillFault::Transfer(_) | PrefillFault::Cancelled,
+            PrefillFault::NoDecode(_)
+            | PrefillFault::Transfer(_)
+            | PrefillFault::OutOfSockets
+            | PrefillFault::Cancelled,
         ) => {}
         PrefillEnded::Failed(
             PrefillFault::Broken(_)
@@ -256,6 +262,7 @@ fn fault(error: RelayError) -> PrefillFault {
     match error {
         RelayError::Cancelled => PrefillFault::Cancelled,
         RelayError::ConnectFailed => PrefillFault::ConnectFailed,
+        RelayError::OutOfSockets => PrefillFault::OutOfSockets,
         RelayError::ConnectTimedOut => PrefillFault::ConnectTimedOut,
         RelayError::FirstByteTimedOut | RelayError::StreamIdle => PrefillFault::TimedOut,
         error => PrefillFault::Broken(error.describe().into()),

@@ -12,8 +12,8 @@ use super::state::{Reported, Scratch, Shard};
 use super::wake::{Sleeper, WakeSource};
 use crate::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
-use crate::base::Clock;
 use crate::base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
+use crate::base::{Clock, is_out_of_sockets};
 use crate::config::{Config, LimitsConfig, Policy};
 use crate::dispatch::RetryBudget;
 use crate::handoff::Rooms;
@@ -137,6 +137,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         offload,
         holds_least_us: holds::least_us(),
         aborting: Cell::new(0),
+        say_lack_at: Cell::default(),
         rooms: RefCell::new(Rooms::new(index, fastrand::u64(..))),
         me: Weak::clone(me),
         has_heard_all: Cell::new(false),
@@ -213,7 +214,12 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
                 monoio::spawn(connection::serve(Rc::clone(&shard), stream));
             }
             Some(Ok(_)) => shard.counters.add(Count::ConnectionsRefused, 1),
-            Some(Err(_)) => monoio::time::sleep(ACCEPT_PAUSE).await,
+            Some(Err(error)) => {
+                if is_out_of_sockets(&error) {
+                    shard.out_of_sockets("a client could not be accepted");
+                }
+                monoio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }
@@ -318,7 +324,7 @@ mod tests {
             (0..2).map(|_| wake_pair(driver).unwrap()).unzip();
         let (mut control, mut ends) = wire(wakes);
         let (mut other, end) = (ends.pop().unwrap(), ends.pop().unwrap());
-        let listener = ingress::bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = ingress::bind_first(([127, 0, 0, 1], 0).into(), false).unwrap();
         let (reader, mut slices) = index::index(2, KeySeed(1), 1 << 20);
         let bells = other.bells.clone();
         let board = Arc::new(LoadBoard::with_bells(bells.clone()));

@@ -5,7 +5,8 @@ use super::signal::Signal;
 use crate::account::{Count, ShardCounters, Stage, StageHistograms};
 use crate::admit::{DrainRates, InFlight};
 use crate::base::limits::{
-    INLINE_BODY_BYTES_MAX, LOAD_RING_MAX, RANKS_MAX, ROUTED_OWN_MAX, STALE_CONNECTION_TIME_MAX,
+    INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD, LOAD_RING_MAX, RANKS_MAX, ROUTED_OWN_MAX,
+    STALE_CONNECTION_TIME_MAX,
 };
 use crate::base::{Clock, ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use crate::config::Config;
@@ -85,6 +86,8 @@ pub(super) struct Shard {
     pub(super) aborting: Cell<usize>,
     /// Draws the rooms in which legs meet.
     pub(super) rooms: RefCell<Rooms>,
+    /// When a lack of sockets is worth another line of the log.
+    pub(super) say_lack_at: Cell<NanosSinceStart>,
     /// Itself, for tasks that are started on the way of a request.
     pub(super) me: Weak<Self>,
     /// When a drain cuts what is left.
@@ -149,6 +152,27 @@ impl Shard {
     pub(super) fn panicked(&self, what: &str) {
         self.counters.add(Count::TasksPanicked, 1);
         tracing::error!(shard = self.number.0, "{what} (this is a bug)");
+    }
+
+    /// Counts a connection that could not be had, if it is the router that had none, and says so from time to time.
+    pub(super) fn note_lack_of_sockets(&self, error: RelayError) {
+        if error == RelayError::OutOfSockets {
+            self.out_of_sockets("a worker could not be connected to");
+        }
+    }
+
+    /// The same, in words of what could not be done.
+    pub(super) fn out_of_sockets(&self, what: &'static str) {
+        self.counters.add(Count::OutOfSockets, 1);
+        let now = self.now();
+        if now >= self.say_lack_at.get() {
+            self.say_lack_at.set(now.plus(LACK_LOG_PERIOD));
+            tracing::error!(
+                shard = self.number.0,
+                "out of file descriptors, ports or memory: {what}. Raise the limit of open files (LimitNOFILE=), or lower \
+                 `limits.connections_max`; forebay_out_of_sockets_total counts on"
+            );
+        }
     }
 
     /// Records the time since `start` and returns the present.

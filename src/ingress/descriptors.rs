@@ -1,0 +1,61 @@
+//! The limit of open files, which bounds connections as well: raised as far as it goes, and held against the configuration.
+
+use crate::base::limits::ADMIN_CONNECTIONS_MAX;
+use crate::config::Config;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::{debug, warn};
+
+/// What a shard opens beside connections: ring, bell, listener.
+const OF_SHARD: usize = 8;
+/// What the control plane has open for a worker: probes, events, replays, load reports.
+const OF_WORKER: usize = 8;
+/// Everything else: log, snapshot, models, NATS.
+const OTHERS: usize = 64;
+
+/// Raises the limit of this process, and warns where the configuration may need more. Called before the shards start.
+pub fn raise_limit(config: &Config) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, ..limit };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            debug!(%error, "the limit of open files cannot be raised");
+        }
+    }
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let needed = needed(config);
+    if most < needed {
+        warn!(
+            limit = most,
+            needed,
+            "the limit of open files is below what the configuration may need: raise it (`ulimit -Hn`, LimitNOFILE=), or \
+             lower `limits.connections_max` and `limits.in_flight_max`; each counts once per shard"
+        );
+    }
+}
+
+/// One descriptor for each client, and one for the worker that each request in flight has.
+fn needed(config: &Config) -> u64 {
+    let limits = &config.limits;
+    let of_shard = limits.connections_max.saturating_add(limits.in_flight_max);
+    let of_shards = of_shard.saturating_add(OF_SHARD).saturating_mul(config.cores.len());
+    let of_workers = config.workers.len().saturating_mul(OF_WORKER);
+    let all = [of_shards, of_workers, ADMIN_CONNECTIONS_MAX, OTHERS];
+    u64::try_from(all.into_iter().fold(0, usize::saturating_add)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_need_grows_with_shards_and_the_limit_is_raised() {
+        let mut config = Config { cores: vec![0], ..Config::default() };
+        let one = needed(&config);
+        assert!((24_576..25_000).contains(&one), "{one}");
+        config.cores.push(1);
+        assert!(needed(&config) >= one + 24_576);
+        raise_limit(&config);
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
+}
