@@ -4,7 +4,7 @@
 use crate::base::limits::SHARDS_MAX;
 use crate::base::{Clock, ShardIndex};
 use crate::block::KeySeed;
-use crate::config::{Config, Reloader};
+use crate::config::{Config, Reloader, read_token};
 use crate::control::{self, ControlError, ControlSetup};
 use crate::index;
 use crate::ingress;
@@ -48,6 +48,18 @@ pub enum StartError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Somebody listens where clients connect.
+    #[error(
+        "cannot listen on {address}: another process listens there. Stop it, or give this router another port (key \
+         `listen`). To share the port with another router on purpose, set `listen_shared = true` (--listen-shared)"
+    )]
+    Taken {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The token of the admin API cannot be read.
+    #[error("`admin_token_file` {0}")]
+    Token(String),
     /// A thread or descriptor cannot be had.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
@@ -91,28 +103,33 @@ fn begin(
              running on epoll, which costs some 25 % more CPU per request"
         );
     }
-    let bound = |key, address| {
-        let listener = ingress::bind(address);
-        listener.map_err(|source| StartError::Listen { key, address, source })
-    };
-    let first = bound("listen", config.listen)?;
+    let refused = |key, address| move |source| StartError::Listen { key, address, source };
+    let first = ingress::bind_first(config.listen, config.listen_shared);
+    let first = first.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::Taken { address: config.listen },
+        _ => refused("listen", config.listen)(source),
+    })?;
     config.listen = first.local_addr()?;
     let mut listeners = vec![first];
     for _ in 1..shard_count {
-        listeners.push(bound("listen", config.listen)?);
+        let next = ingress::bind_next(config.listen);
+        listeners.push(next.map_err(refused("listen", config.listen))?);
     }
     let admin = TcpListener::bind(config.admin)
         .and_then(|admin| admin.set_nonblocking(true).map(|()| admin))
-        .map_err(|source| StartError::Listen { key: "admin", address: config.admin, source })?;
+        .map_err(refused("admin", config.admin))?;
     config.admin = admin.local_addr()?;
-    launch(Arc::new(config), driver, listeners, admin, (signals, reloader))
+    let token = config.admin_token_file.as_deref().map(read_token).transpose();
+    let token = token.map_err(StartError::Token)?;
+    ingress::raise_limit(&config);
+    launch(Arc::new(config), driver, listeners, (admin, token), (signals, reloader))
 }
 
 fn launch(
     config: Arc<Config>,
     driver: Driver,
     listeners: Vec<TcpListener>,
-    admin: TcpListener,
+    (admin, admin_token): (TcpListener, Option<String>),
     (signals, reloader): (bool, Option<Reloader>),
 ) -> Result<ServerHandle, StartError> {
     let clock = Clock::start();
@@ -159,6 +176,7 @@ fn launch(
         board,
         index: reader,
         admin,
+        admin_token,
         stopped,
         signals,
         reloader,

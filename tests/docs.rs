@@ -33,7 +33,7 @@ fn keys(value: &Value, out: &mut Vec<String>) {
 
 #[test]
 fn every_key_of_the_configuration_is_in_the_readme() {
-    let text = "model_dir = \"tests\"\nrank_concurrency_max = 1\n[index]\nsnapshot = \"/tmp/s\"\n\
+    let text = "model_dir = \"tests\"\nadmin_token_file = \"tests/data/admin_token\"\nrank_concurrency_max = 1\n[index]\nsnapshot = \"/tmp/s\"\n\
         [nats]\nurl = \"nats://a:1\"\nname = \"n\"\n[[tenant]]\nname = \"t\"\nkey = \"k\"\n\
         [[worker]]\nurl = \"http://a:1\"\nname = \"w\"\nmodel_dir = \"tests\"\nkv_events = [\"tcp://a:1\"]\n\
         replay = [\"tcp://a:2\"]\nkv_topic = \"t\"\nengine = \"vllm\"\napi_key = \"k\"\nconcurrency_max = 1\n\
@@ -84,7 +84,8 @@ fn every_refusal_for_lack_of_room_or_workers_is_in_the_readme() {
     let shown = |reason: &Reason| {
         let name = reason.as_str();
         let of_pressure = name.starts_with("rejected-")
-            || ["request-deadline", "no-healthy-worker", "draining"].contains(&name);
+            || ["request-deadline", "no-healthy-worker", "out-of-sockets", "draining"]
+                .contains(&name);
         !of_pressure || README.contains(&format!("`{name}`"))
     };
     let missing: Vec<_> = Reason::ALL.iter().filter(|reason| !shown(reason)).collect();

@@ -69,7 +69,8 @@ impl Router {
     /// Operations of KV events that the shard has applied so far.
     pub(crate) fn ops_applied(&self) -> io::Result<f64> {
         let mut admin = TcpStream::connect(self.handle.admin)?;
-        admin.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        admin
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         admin.read_to_string(&mut text)?;
         let value = text.lines().find_map(|line| line.strip_prefix(APPLIED_METRIC));

@@ -31,6 +31,12 @@ pub(super) struct ServeArgs {
     /// Health, metrics and worker listing [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
+    /// Share the port of --listen with another router, which gets its share of the connections
+    #[arg(long)]
+    listen_shared: bool,
+    /// File with the token that calls to --admin need which change something
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
     /// Cores to run on, one shard each [default: all but the last]
     #[arg(long, value_name = "LIST")]
     cores: Option<CoreList>,
@@ -145,6 +151,8 @@ impl ServeArgs {
         Flags {
             listen: self.listen.clone(),
             admin: self.admin.clone(),
+            listen_shared: self.listen_shared,
+            admin_token_file: self.admin_token_file.clone(),
             cores: self.cores.clone().map_or_else(Vec::new, |cores| cores.0),
             workers: self.workers.clone(),
             prefill: self.prefill.clone(),

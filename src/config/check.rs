@@ -3,6 +3,7 @@
 
 use super::finding::{Finding, Origins};
 use super::flow::QUEUE_CLASSES;
+use super::read_token;
 use super::schema::{Config, IndexConfig, LoadSource};
 use super::url::WorkerUrl;
 use super::worker::WorkerConfig;
@@ -66,10 +67,17 @@ impl Check<'_> {
             let what = format!("`admin` {} collides with `listen` {}", config.admin, config.listen);
             self.error("admin", what, "give each its own port");
         }
-        if !config.admin.ip().is_loopback() {
-            let what =
-                format!("`admin` {} can be reached from outside and asks for no key", config.admin);
-            self.warning("admin", what, "bind it to 127.0.0.1 unless the network is yours");
+        let token = config.admin_token_file.as_deref().map(read_token);
+        if token.is_none() && !config.admin.ip().is_loopback() {
+            let what = format!(
+                "`admin` {} can be reached from outside and asks for no token",
+                config.admin
+            );
+            self.warning("admin", what, "set `admin_token_file`, or bind it to 127.0.0.1");
+        }
+        if let Some(Err(what)) = token {
+            let help = "write one line into it, for example with: openssl rand -hex 32";
+            self.error("admin_token_file", format!("`admin_token_file` {what}"), help);
         }
     }
 

@@ -17,7 +17,12 @@ const MASK: &str = "***";
 pub fn to_json(config: &Config) -> Value {
     let mut root = Map::new();
     root.insert("listen".to_owned(), json!(config.listen.to_string()));
+    root.insert("listen_shared".to_owned(), json!(config.listen_shared));
     root.insert("admin".to_owned(), json!(config.admin.to_string()));
+    root.insert("admin_hosts".to_owned(), json!(config.admin_hosts));
+    if let Some(file) = &config.admin_token_file {
+        root.insert("admin_token_file".to_owned(), json!(file.display().to_string()));
+    }
     root.insert("cores".to_owned(), json!(config.cores));
     root.insert("engine".to_owned(), json!(config.engine.word()));
     if let Some(dir) = &config.model_dir {

@@ -5,7 +5,7 @@ use super::file_worker::read_worker;
 use super::finding::{Finding, Origins};
 use super::reader::{
     Reader, Section, address, count, counts, duration, parse_word, size, some_path, switch, text,
-    word,
+    texts, word,
 };
 use super::schema::{Config, Policy};
 use toml_edit::{Document, Item};
@@ -36,7 +36,10 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
 
 fn read_root(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     root.read(reader, "listen", &mut config.listen, address);
+    root.read(reader, "listen_shared", &mut config.listen_shared, switch);
     root.read(reader, "admin", &mut config.admin, address);
+    root.read(reader, "admin_hosts", &mut config.admin_hosts, texts);
+    root.read(reader, "admin_token_file", &mut config.admin_token_file, some_path);
     root.read(reader, "cores", &mut config.cores, counts);
     root.read(reader, "engine", &mut config.engine, word);
     root.read(reader, "model_dir", &mut config.model_dir, some_path);

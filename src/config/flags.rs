@@ -15,6 +15,10 @@ pub struct Flags {
     pub listen: Option<String>,
     /// `--admin`.
     pub admin: Option<String>,
+    /// `--listen-shared`.
+    pub listen_shared: bool,
+    /// `--admin-token-file`.
+    pub admin_token_file: Option<PathBuf>,
     /// `--cores`, split at commas.
     pub cores: Vec<usize>,
     /// `--worker`, repeated. With `--prefill` and `--decode` it replaces the file's workers; one that the file knows keeps
@@ -130,6 +134,12 @@ impl Merge<'_> {
             self.config.log.level.clone_from(level);
             self.origins.set("log.level".to_owned(), Origin::Flag("--log-level".to_owned()));
         }
+        if let Some(file) = &flags.admin_token_file {
+            self.config.admin_token_file = Some(file.clone());
+            let origin = Origin::Flag("--admin-token-file".to_owned());
+            self.origins.set("admin_token_file".to_owned(), origin);
+        }
+        self.config.listen_shared |= flags.listen_shared;
         self.config.log.json |= flags.log_json;
         self.config.log.requests |= flags.log_requests;
     }

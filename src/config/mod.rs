@@ -20,6 +20,7 @@ mod quantity;
 mod reader;
 mod reload;
 mod schema;
+mod token;
 #[cfg(test)]
 mod tests;
 mod url;
@@ -38,6 +39,7 @@ pub use schema::{
     ApproximateConfig, BreakerConfig, Config, EngineKind, HealthConfig, IndexConfig, KvConfig,
     LimitsConfig, LoadConfig, LoadSource, LogConfig, Policy, RetryConfig, TimeoutsConfig, Word,
 };
+pub use token::read_token;
 pub use url::{WorkerUrl, WorkerUrlError};
 pub use worker::{
     HandoffConfig, KvFlow, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,

@@ -12,8 +12,14 @@ use std::time::Duration;
 pub struct Config {
     /// `listen`: where clients connect. Every shard opens its own socket on it.
     pub listen: SocketAddr,
+    /// `listen_shared`: another process of the same user may listen there too, and gets its share of the connections.
+    pub listen_shared: bool,
     /// `admin`: health, metrics and worker listing. Loopback unless configured.
     pub admin: SocketAddr,
+    /// `admin_hosts`: names by which the admin API is called, beside IP addresses and `localhost`.
+    pub admin_hosts: Vec<String>,
+    /// `admin_token_file`: holds the token that calls to the admin API need which change something; absent: none is asked for.
+    pub admin_token_file: Option<PathBuf>,
     /// `cores`: one shard each, pinned. Empty means not resolved yet, see [`Config::resolve_cores`].
     pub cores: Vec<usize>,
     /// `[[worker]]`: the fleet, in file order.
@@ -242,7 +248,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            listen_shared: false,
             admin: SocketAddr::from(([127, 0, 0, 1], 9090)),
+            admin_hosts: Vec::new(),
+            admin_token_file: None,
             cores: Vec::new(),
             workers: Vec::new(),
             engine: EngineKind::Auto,

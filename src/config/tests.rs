@@ -26,7 +26,10 @@ fn an_empty_file_lacks_only_a_worker() {
 /// Every key of the file, none at its default.
 const EVERY_KEY: &str = r#"
 listen = "0.0.0.0:80"
+listen_shared = true
 admin = "127.0.0.1:91"
+admin_hosts = ["router-a.example"]
+admin_token_file = "tests/data/admin_token"
 cores = [2, 3]
 engine = "vllm"
 policy = "power_of_two"

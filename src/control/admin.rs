@@ -1,7 +1,9 @@
 //! The admin API: `/healthz`, `/readyz`, `/metrics`, `/workers`, `/replicas`, `/debug/overlap`, `/admin/window`, `/admin/reload`. Asks the
 //! control plane's loop, which owns the answers; never touches a worker, so a probe costs nothing.
 
+use super::access::{self, Access};
 use super::admin_flow;
+use super::admin_port;
 use super::explain::Asked;
 use super::reload;
 use super::windows;
@@ -10,14 +12,15 @@ use crate::worker::Leg;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tracing::error;
 
 /// Longest request body that is explained: rendering it holds the loop up for some milliseconds.
 const EXPLAINED_BYTES_MAX: usize = 1024 * 1024;
@@ -57,13 +60,11 @@ pub(super) enum Question {
 pub(super) type Questions = mpsc::Sender<Question>;
 
 /// Serves until the task is dropped.
-pub(super) async fn serve(listener: TcpListener, questions: Questions) {
-    if let Err(error) = axum::serve(listener, router(questions)).await {
-        error!(%error, "the admin API ended");
-    }
+pub(super) async fn serve(listener: TcpListener, questions: Questions, access: Access) {
+    admin_port::serve(listener, router(questions, access)).await;
 }
 
-fn router(questions: Questions) -> Router {
+fn router(questions: Questions, access: Access) -> Router {
     let router = Router::new();
     #[cfg(debug_assertions)]
     let router = router.route("/debug/plant", post(plant));
@@ -78,6 +79,7 @@ fn router(questions: Questions) -> Router {
         .route("/debug/overlap", post(overlap).get(overlap_of_prompt))
         .layer(DefaultBodyLimit::max(EXPLAINED_BYTES_MAX))
         .fallback(|| async { (StatusCode::NOT_FOUND, PATHS) })
+        .layer(from_fn_with_state(Arc::new(access), access::check))
         .with_state(questions)
 }
 

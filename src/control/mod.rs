@@ -7,8 +7,10 @@
 //! counters. Limits: one task per worker and per rank, 256 notices under way, every answer of a worker bounded in
 //! time and bytes. Must never make a shard wait, and never count on a worker's good will.
 
+mod access;
 mod admin;
 mod admin_flow;
+mod admin_port;
 mod capacity;
 mod described;
 #[cfg(test)]
@@ -90,6 +92,8 @@ pub struct ControlSetup {
     pub index: IndexReader,
     /// The admin API's socket, non-blocking.
     pub admin: TcpListener,
+    /// What calls that change something have to show; `None`: nothing.
+    pub admin_token: Option<String>,
     /// Turns true to drain; the next true cuts.
     pub stopped: watch::Receiver<bool>,
     /// Also drain on SIGTERM and SIGINT; the second signal cuts.

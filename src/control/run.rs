@@ -1,6 +1,7 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin API shows. Runs on
 //! its own thread, on a `tokio` runtime of that thread alone.
 
+use super::access::Access;
 use super::admin::{self, Question};
 use super::explaining::{Explaining, Known};
 use super::feeds::{Feeds, Tiers};
@@ -82,6 +83,11 @@ struct Control {
     fault: Option<ControlError>,
 }
 
+/// The tiers whose blocks count for something.
+fn counted_tiers(config: &Config) -> LowerTiers {
+    LowerTiers { host: config.kv.host_credit_percent > 0, disk: config.kv.disk_credit_percent > 0 }
+}
+
 /// The parts of the setup that stay as they are.
 struct Parts {
     config: Arc<Config>,
@@ -110,11 +116,13 @@ struct Drain {
 impl Control {
     async fn start_and_run(setup: ControlSetup) -> Result<(), ControlError> {
         let ControlSetup { config, clock, seed, snapshot, end, .. } = setup;
-        let ControlSetup { board, index, admin, stopped, signals, reloader, .. } = setup;
+        let ControlSetup { board, index, admin, admin_token, stopped, signals, reloader, .. } =
+            setup;
         let stop = Stop::listen(stopped, signals)?;
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let listener = tokio::net::TcpListener::from_std(admin)?;
-        tokio::task::spawn_local(admin::serve(listener, questions));
+        let access = Access { hosts: config.admin_hosts.clone(), token: admin_token };
+        tokio::task::spawn_local(admin::serve(listener, questions, access));
         let client = prober(&config.timeouts).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
         let probes = Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices);
@@ -134,11 +142,7 @@ impl Control {
         };
         let snapshots = Snapshots::start(&kept, snapshot);
         let budget = config.limits.index_bytes_max;
-        let counted = LowerTiers {
-            host: config.kv.host_credit_percent > 0,
-            disk: config.kv.disk_credit_percent > 0,
-        };
-        let tiers = Tiers { counted, numbers: fleet.tier_numbers() };
+        let tiers = Tiers { counted: counted_tiers(&config), numbers: fleet.tier_numbers() };
         let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers, &snapshots);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));

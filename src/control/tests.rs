@@ -362,6 +362,7 @@ impl Plane {
             board: Arc::new(LoadBoard::new()),
             index,
             admin,
+            admin_token: None,
             stopped,
             signals: false,
             reloader: None,

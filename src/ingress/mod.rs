@@ -5,6 +5,7 @@
 mod buffer;
 mod conn;
 mod deadline;
+mod descriptors;
 mod discard;
 mod listener;
 mod reader;
@@ -13,7 +14,8 @@ mod turn;
 pub use buffer::BufferPool;
 pub use conn::{Conn, ReadEnd, WriteEnd};
 pub use deadline::Deadline;
+pub use descriptors::raise_limit;
 pub use discard::{DiscardBounds, Discarding};
-pub use listener::{bind, listen};
+pub use listener::{bind_first, bind_next, listen};
 pub use reader::Reader;
 pub use turn::{TURN_BYTES, end_turn};

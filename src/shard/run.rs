@@ -93,7 +93,6 @@ impl Drop for End {
 }
 
 async fn main(setup: ShardSetup) -> io::Result<()> {
-    let listener = listen(setup.listener)?;
     let sleeper = Sleeper::new(setup.wake)?;
     let ShardEnd { index, kv, fleet, reports, commands, mut histograms, mesh, .. } = setup.end;
     let ShardEnd { bells, counters, shards, .. } = setup.end;
@@ -157,7 +156,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         alarm: Deadline::new(setup.clock),
     };
     monoio::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));
-    monoio::spawn(accept(Rc::clone(&shard), listener));
+    monoio::spawn(accept(Rc::clone(&shard), listen(setup.listener)?));
     tick(&shard, &mut histograms).await;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The main job: conversations land on the rank that holds them, exactly as its engine sees it. Simulated engines with
 //! real sockets, KV events and caches.
 
-use crate::rig::{Client, Reply, admin, any_port, metric, post, router, until, usable};
+use crate::rig::{Client, Reply, admin, admin_post, any_port, metric, post, router, until, usable};
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
@@ -291,7 +291,7 @@ fn a_restarted_engine_starts_with_nothing_and_is_used_again() {
 
 fn explain(handle: &ServerHandle, query: &str, body: &[u8]) -> Reply {
     let mut client = Client::connect(handle.admin);
-    client.send(&post(&format!("/debug/overlap{query}"), body));
+    client.send(&admin_post(&format!("/debug/overlap{query}"), body));
     client.reply()
 }
 

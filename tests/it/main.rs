@@ -11,6 +11,7 @@
     reason = "helpers of tests may stop the test, block, and look at the clock"
 )]
 
+mod admin_port;
 mod approximate_routing;
 mod client_leaves;
 mod defaults;

@@ -1,8 +1,8 @@
 //! Limits that change while requests are served: the configuration read again, and rejection windows by hand.
 
 use crate::rig::{
-    ASK, Client, Reply, RouterProcess, Worker, config, metric, port_for_later, post, router, truth,
-    until,
+    ASK, Client, Reply, RouterProcess, Worker, admin_post, config, metric, port_for_later, post,
+    router, truth, until,
 };
 use forebay::config::{ConfigSource, Flags, Reloader};
 use forebay::server::{ServerHandle, start_reloadable};
@@ -64,7 +64,7 @@ fn start_with(
 
 fn say(admin: SocketAddr, path: &str, body: &str) -> (u16, Value) {
     let mut client = Client::connect(admin);
-    client.send(&post(path, body.as_bytes()));
+    client.send(&admin_post(path, body.as_bytes()));
     let reply = client.reply();
     (reply.status, serde_json::from_slice(&reply.body).unwrap())
 }

@@ -1,8 +1,8 @@
 //! Several routers that meet at a real nats-server: windows, load, limits in sum, and what happens without it.
 
 use crate::rig::{
-    ASK, Client, Gate, Nats, Worker, admin, config, metric, port_for_later, post, router, truth,
-    until, usable,
+    ASK, Client, Gate, Nats, Worker, admin, admin_post, config, metric, port_for_later, post,
+    router, truth, until, usable,
 };
 use forebay::config::{Policy, QueueMode, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
@@ -37,7 +37,7 @@ fn status(address: SocketAddr) -> u16 {
 
 fn window(handle: &ServerHandle, what: &str) {
     let mut client = Client::connect(handle.admin);
-    client.send(&post("/admin/window", what.as_bytes()));
+    client.send(&admin_post("/admin/window", what.as_bytes()));
     assert_eq!(client.reply().status, 200);
 }
 
@@ -243,7 +243,7 @@ fn a_killed_replica_vanishes_with_its_load_and_windows() {
     let load = others(&survivor)["replicas"][0]["ranks"][0]["in_flight"].clone();
     assert_eq!(load, 1);
     let mut hand = Client::connect(victim.admin);
-    hand.send(&post("/admin/window", br#"{"open":"60s"}"#));
+    hand.send(&admin_post("/admin/window", br#"{"open":"60s"}"#));
     assert_eq!(hand.reply().status, 200);
     let told = || admin(&survivor, "/admin/window").text().contains("elsewhere");
     until("its window is told", told);

@@ -2,7 +2,7 @@
 #![cfg(debug_assertions)]
 
 use crate::rig::truth::{get, metric};
-use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
+use crate::rig::{ASK, Client, RouterProcess, Worker, admin_post, post, until};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn router(worker: &Worker, timeouts: &str) -> RouterProcess {
 
 fn plant(router: &RouterProcess, fault: &str) {
     let mut client = Client::connect(router.admin);
-    client.send(&post(&format!("/debug/plant?{fault}"), b""));
+    client.send(&admin_post(&format!("/debug/plant?{fault}"), b""));
     assert_eq!(client.reply().status, 200);
 }
 

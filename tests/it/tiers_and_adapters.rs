@@ -1,7 +1,9 @@
 //! Scripted workers with a real publisher each: blocks in host memory draw requests, adapters are matched and served by
 //! whom they belong to.
 
-use crate::rig::{Client, Reply, Worker, any_port, metric, post, router, until, usable};
+use crate::rig::{
+    Client, Reply, Worker, admin_post, any_port, metric, post, router, until, usable,
+};
 use forebay::config::{Config, EngineKind, Policy, WorkerConfig};
 use forebay::server::ServerHandle;
 use rmp::encode::{write_array_len, write_f64, write_nil, write_str, write_uint};
@@ -136,7 +138,7 @@ fn explain(handle: &ServerHandle, model: &str, prompt: &[u32]) -> Value {
     let body = json!({ "model": model, "prompt": prompt });
     let mut client = Client::connect(handle.admin);
     let path = "/debug/overlap?endpoint=/v1/completions";
-    client.send(&post(path, body.to_string().as_bytes()));
+    client.send(&admin_post(path, body.to_string().as_bytes()));
     serde_json::from_slice(&client.reply().body).expect("JSON")
 }
 

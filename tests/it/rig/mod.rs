@@ -70,5 +70,14 @@ pub(crate) fn post(path: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
+/// The same for the admin API, which is called by its own names only.
+pub(crate) fn admin_post(path: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
 /// A small valid completion request.
 pub(crate) const ASK: &[u8] = br#"{"model":"m","prompt":"hi"}"#;

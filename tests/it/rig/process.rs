@@ -29,21 +29,35 @@ impl RouterProcess {
     pub(crate) fn configured(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        Self::spawn(text, log.into(), folder)
+        Self::spawn(text, log.into(), folder, None)
+    }
+
+    /// The same, with a limit of open files that it cannot raise.
+    pub(crate) fn with_limit(text: &str, descriptors: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        Self::spawn(text, log.into(), folder, Some(descriptors))
     }
 
     /// The same, with another standard error.
     pub(crate) fn with_stderr(text: &str, stderr: impl Into<Stdio>) -> Self {
-        Self::spawn(text, stderr.into(), tempfile::tempdir().unwrap())
+        Self::spawn(text, stderr.into(), tempfile::tempdir().unwrap(), None)
     }
 
-    fn spawn(text: &str, stderr: Stdio, folder: tempfile::TempDir) -> Self {
+    fn spawn(
+        text: &str,
+        stderr: Stdio,
+        folder: tempfile::TempDir,
+        descriptors: Option<usize>,
+    ) -> Self {
         let [listen, admin] = [0, 1].map(|_| port_for_later());
         let file = folder.path().join("forebay.toml");
         let text = format!("listen = \"{listen}\"\nadmin = \"{admin}\"\n{text}");
         std::fs::write(&file, text).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(["serve", "--config"])
+        let limit = descriptors.map(|limit| format!("ulimit -n {limit}; "));
+        let shell = format!("{}exec \"$0\" \"$@\"", limit.unwrap_or_default());
+        let child = Command::new("sh")
+            .args(["-c", &shell, env!("CARGO_BIN_EXE_forebay"), "serve", "--config"])
             .arg(&file)
             .stdout(Stdio::null())
             .stderr(stderr)

@@ -1,6 +1,6 @@
 //! The router's view of what ranks hold, next to the truth.
 
-use super::{Client, Publisher, Reply, any_port, post, router, until};
+use super::{Client, Publisher, Reply, admin_post, any_port, router, until};
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub(crate) fn believed(client: &mut Client, prompt: &[u32]) -> Vec<usize> {
 
 /// The same for any request body.
 pub(crate) fn explained(client: &mut Client, endpoint: &str, body: &[u8]) -> Vec<usize> {
-    client.send(&post(&format!("/debug/overlap?endpoint={endpoint}"), body));
+    client.send(&admin_post(&format!("/debug/overlap?endpoint={endpoint}"), body));
     let reply = client.reply();
     assert_eq!(reply.status, 200, "{}", reply.text());
     let explained: Value = serde_json::from_slice(&reply.body).unwrap();
@@ -103,7 +103,7 @@ pub(crate) fn until_difference(
 /// A GET of the admin API.
 pub(crate) fn get(view: SocketAddr, path: &str) -> Reply {
     let mut client = Client::connect(view);
-    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
+    client.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes());
     client.reply()
 }
 

@@ -1,0 +1,46 @@
+//! The file of a token.
+
+use crate::base::limits::TOKEN_BYTES_MAX;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The token that a file holds: its only line.
+///
+/// # Errors
+/// What is wrong with the file, for people, with its path.
+pub fn read_token(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let file = File::open(path).map(|file| file.take(TOKEN_BYTES_MAX as u64));
+    let read = file.and_then(|mut file| file.read_to_string(&mut text));
+    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    let token = text.trim();
+    let is_plain = token.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+    if token.is_empty() || !is_plain || text.len() >= TOKEN_BYTES_MAX {
+        let wanted = "should hold one line of visible ASCII without spaces";
+        return Err(format!("{} {wanted}", path.display()));
+    }
+    Ok(token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, token) in [
+            ("s3cret\n", Some("s3cret")),
+            ("", None),
+            ("\n", None),
+            ("two words", None),
+            ("two\nlines", None),
+            (&"x".repeat(TOKEN_BYTES_MAX), None),
+        ] {
+            std::fs::write(file.path(), text).unwrap();
+            assert_eq!(read_token(file.path()).ok().as_deref(), token, "{text:?}");
+        }
+        assert!(read_token(Path::new("/nonexistent")).is_err());
+    }
+}

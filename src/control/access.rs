@@ -1,0 +1,238 @@
+//! Who may call the admin API. A browser on the operator's machine reaches its port, so each call is looked at: a page of a
+//! foreign site is told by its `Origin`, a foreign name that was pointed at this address by `Host`. What changes something
+//! needs the token, where there is one.
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use std::net::IpAddr;
+use std::sync::Arc;
+use subtle::ConstantTimeEq;
+
+/// POSTs that change nothing.
+const READING_POSTS: [&str; 1] = ["/debug/overlap"];
+
+/// What is asked of callers.
+#[derive(Debug, Default)]
+pub(super) struct Access {
+    /// `admin_hosts`.
+    pub(super) hosts: Vec<String>,
+    /// What `admin_token_file` holds.
+    pub(super) token: Option<String>,
+}
+
+/// Why a call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Denied {
+    Host,
+    Origin,
+    NotJson,
+    NoToken,
+}
+
+impl Denied {
+    const fn status(self) -> StatusCode {
+        match self {
+            Self::Host => StatusCode::MISDIRECTED_REQUEST,
+            Self::Origin => StatusCode::FORBIDDEN,
+            Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::NoToken => StatusCode::UNAUTHORIZED,
+        }
+    }
+
+    const fn message(self) -> &'static str {
+        match self {
+            Self::Host => {
+                "Host is neither an IP address nor localhost. Call the router by its address, or add the name to \
+                 `admin_hosts` in its configuration."
+            }
+            Self::Origin => {
+                "A page of another site made this call: Origin is not the same as Host. Call from a program, or from a \
+                 page of this address."
+            }
+            Self::NotJson => "A call with a body needs the header content-type: application/json.",
+            Self::NoToken => {
+                "This call changes something and needs the header authorization: Bearer, with the token of \
+                 `admin_token_file`."
+            }
+        }
+    }
+}
+
+/// Lets a call through, or answers it.
+pub(super) async fn check(
+    State(access): State<Arc<Access>>,
+    call: Request,
+    next: Next,
+) -> Response {
+    let target = call.uri().authority().map(|authority| authority.as_str());
+    let judged = access
+        .host(target, call.headers())
+        .and_then(|()| access.rest(call.method(), call.uri().path(), call.headers()));
+    let Err(denied) = judged else { return next.run(call).await };
+    let bearer = [(header::WWW_AUTHENTICATE, "Bearer")];
+    let answer = (denied.status(), Json(json!({ "error": denied.message() })));
+    if denied == Denied::NoToken {
+        return (bearer, answer).into_response();
+    }
+    answer.into_response()
+}
+
+impl Access {
+    /// No web page can leave `Host` out; balancers that speak HTTP/1.0 do.
+    fn host(&self, target: Option<&str>, headers: &HeaderMap) -> Result<(), Denied> {
+        let named = headers.get_all(header::HOST).iter().map(|value| value.to_str());
+        let named = named.collect::<Result<Vec<_>, _>>().map_err(|_| Denied::Host)?;
+        let mut all = named.into_iter().chain(target);
+        if all.all(|authority| self.is_ours(authority)) { Ok(()) } else { Err(Denied::Host) }
+    }
+
+    fn is_ours(&self, authority: &str) -> bool {
+        let host = host_of(authority);
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        bare.parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(|name| name.eq_ignore_ascii_case(host))
+    }
+
+    fn rest(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denied> {
+        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        if let Some(origin) = text(header::ORIGIN) {
+            let from = origin.split_once("://").map_or(origin, |(_, authority)| authority);
+            if text(header::HOST).is_none_or(|host| !host.eq_ignore_ascii_case(from)) {
+                return Err(Denied::Origin);
+            }
+        }
+        let has_body = headers.contains_key(header::TRANSFER_ENCODING)
+            || text(header::CONTENT_LENGTH).is_some_and(|length| length.trim() != "0");
+        let kind = text(header::CONTENT_TYPE).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        if has_body && !kind.eq_ignore_ascii_case("application/json") {
+            return Err(Denied::NotJson);
+        }
+        let reads = method.is_safe() || READING_POSTS.contains(&path);
+        match &self.token {
+            Some(token) if !reads && !is_bearer(text(header::AUTHORIZATION), token) => {
+                Err(Denied::NoToken)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Without the port.
+fn host_of(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    }
+}
+
+fn is_bearer(authorization: Option<&str>, token: &str) -> bool {
+    let Some((scheme, given)) = authorization.and_then(|value| value.split_once(' ')) else {
+        return false;
+    };
+    scheme.eq_ignore_ascii_case("bearer")
+        && bool::from(given.trim().as_bytes().ct_eq(token.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::{HeaderName, HeaderValue};
+
+    fn headers(fields: &[(&str, &str)]) -> HeaderMap {
+        let field = |(name, value): &(&str, &str)| {
+            (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap())
+        };
+        fields.iter().map(field).collect()
+    }
+
+    #[test]
+    fn only_own_names_are_answered() {
+        let access = Access { hosts: vec!["Router-A.example".into()], token: None };
+        let host = |host: &str| access.host(None, &headers(&[("host", host)])).is_ok();
+        for ours in [
+            "127.0.0.1:9090",
+            "10.0.0.1",
+            "[::1]:9090",
+            "[fe80::1]",
+            "localhost",
+            "LocalHost:9090",
+            "router-a.example:9090",
+        ] {
+            assert!(host(ours), "{ours}");
+        }
+        for foreign in [
+            "evil.example",
+            "evil.example:9090",
+            "localhost.evil.example",
+            "",
+            "127.0.0.1.evil",
+            "::x",
+        ] {
+            assert!(!host(foreign), "{foreign}");
+        }
+        assert!(access.host(None, &headers(&[])).is_ok(), "HTTP/1.0 of balancers");
+        let two = headers(&[("host", "127.0.0.1"), ("host", "evil.example")]);
+        assert_eq!(access.host(None, &two), Err(Denied::Host));
+        let mine = headers(&[("host", "127.0.0.1")]);
+        assert_eq!(access.host(Some("evil.example:80"), &mine), Err(Denied::Host));
+    }
+
+    #[test]
+    fn pages_of_other_sites_and_bodies_that_a_form_can_send_are_refused() {
+        let access = Access::default();
+        let judge = |method: Method, path: &str, fields: &[(&str, &str)]| {
+            let mut all = headers(&[("host", "127.0.0.1:9090")]);
+            all.extend(headers(fields));
+            access.rest(&method, path, &all)
+        };
+        let window = "/admin/window";
+        let json = ("content-type", "application/json; charset=utf-8");
+        let length = ("content-length", "13");
+        assert_eq!(judge(Method::POST, window, &[json, length]), Ok(()));
+        for origin in ["http://evil.example", "null", "http://127.0.0.1:9091", "http://127.0.0.1"] {
+            let refused = judge(Method::POST, window, &[json, length, ("origin", origin)]);
+            assert_eq!(refused, Err(Denied::Origin), "{origin}");
+            assert_eq!(judge(Method::GET, "/workers", &[("origin", origin)]), Err(Denied::Origin));
+        }
+        let own = ("origin", "http://127.0.0.1:9090");
+        assert_eq!(judge(Method::POST, window, &[json, length, own]), Ok(()));
+        assert_eq!(judge(Method::POST, window, &[length]), Err(Denied::NotJson));
+        let form = ("content-type", "text/plain");
+        assert_eq!(judge(Method::POST, window, &[form, length]), Err(Denied::NotJson));
+        let chunked = ("transfer-encoding", "chunked");
+        assert_eq!(judge(Method::POST, window, &[form, chunked]), Err(Denied::NotJson));
+        assert_eq!(judge(Method::POST, "/admin/reload", &[("content-length", "0")]), Ok(()));
+    }
+
+    #[test]
+    fn what_changes_something_needs_the_token() {
+        let access = Access { hosts: Vec::new(), token: Some("s3cret".into()) };
+        let judge = |method: Method, path: &str, authorization: Option<&str>| {
+            let fields = authorization.map(|value| ("authorization", value));
+            access.rest(&method, path, &headers(fields.as_slice()))
+        };
+        for wrong in [
+            None,
+            Some("Bearer s3cre"),
+            Some("Bearer s3cret2"),
+            Some("Basic s3cret"),
+            Some("s3cret"),
+        ] {
+            assert_eq!(
+                judge(Method::POST, "/admin/reload", wrong),
+                Err(Denied::NoToken),
+                "{wrong:?}"
+            );
+            assert_eq!(judge(Method::DELETE, "/workers/a", wrong), Err(Denied::NoToken));
+        }
+        assert_eq!(judge(Method::POST, "/admin/reload", Some("bearer s3cret")), Ok(()));
+        assert_eq!(judge(Method::GET, "/workers", None), Ok(()));
+        assert_eq!(judge(Method::POST, "/debug/overlap", None), Ok(()));
+    }
+}

@@ -1,0 +1,166 @@
+//! Who may call the admin API, and how many.
+
+use crate::rig::truth::get;
+use crate::rig::{
+    ASK, Client, Reply, RouterProcess, Worker, admin_post, config, post, router, until,
+};
+use std::net::SocketAddr;
+
+fn call(admin: SocketAddr, bytes: &[u8]) -> Reply {
+    let mut client = Client::connect(admin);
+    client.send(bytes);
+    client.reply()
+}
+
+/// A call as a browser makes it.
+fn browser(line: &str, host: &str, fields: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("{line} HTTP/1.1\r\nHost: {host}\r\n{fields}Content-Length: {length}\r\n\r\n{body}")
+        .into()
+}
+
+#[test]
+fn a_web_page_can_neither_turn_nor_read_anything() {
+    let worker = Worker::json("{}");
+    let handle = router(config(&[&worker]));
+    let open = r#"{"open":"1h"}"#;
+    let window = "POST /admin/window";
+    let own = handle.admin.to_string();
+    for (line, host, fields, body, status) in [
+        // A page makes a simple request: the browser asks nobody.
+        (window, &*own, "Origin: http://evil.example\r\nContent-Type: text/plain\r\n", open, 403),
+        (window, &*own, "Origin: null\r\nContent-Type: application/json\r\n", open, 403),
+        ("POST /admin/reload", &*own, "Origin: http://evil.example\r\n", "", 403),
+        // A browser that says no origin, and a form.
+        (window, &*own, "Content-Type: text/plain\r\n", open, 415),
+        // A name of the page was pointed here: it is the page's own origin now.
+        (
+            window,
+            "rebind.example:9090",
+            "Origin: http://rebind.example:9090\r\nContent-Type: application/json\r\n",
+            open,
+            421,
+        ),
+        ("GET /workers", "rebind.example:9090", "", "", 421),
+        ("GET /metrics", "rebind.example:9090", "", "", 421),
+        ("GET http://rebind.example/metrics", &*own, "", "", 421),
+    ] {
+        let reply = call(handle.admin, &browser(line, host, fields, body));
+        assert_eq!(reply.status, status, "{line} {host} {fields}: {}", reply.text());
+        assert!(!reply.text().contains("\"ranks\"") && !reply.text().contains("forebay_build"));
+    }
+    let reply = call(handle.admin, &browser("GET /workers", "rebind.example", "", ""));
+    assert!(reply.text().contains("`admin_hosts`"), "{}", reply.text());
+    let mut client = Client::connect(handle.listen);
+    client.send(&post("/v1/completions", ASK));
+    assert_eq!(client.reply().status, 200, "no window is open");
+    assert_eq!(call(handle.admin, &admin_post("/admin/window", open.as_bytes())).status, 200);
+    let balancer = call(handle.admin, b"GET /healthz HTTP/1.0\r\n\r\n");
+    assert_eq!(balancer.status, 200);
+}
+
+#[test]
+fn a_name_of_the_configuration_may_be_called_and_a_token_is_asked_for_what_changes_something() {
+    let worker = Worker::json("{}");
+    let mut config = config(&[&worker]);
+    config.admin_hosts = vec!["router-a.example".into()];
+    config.admin_token_file = Some("tests/data/admin_token".into());
+    let handle = router(config);
+    let read = call(handle.admin, &browser("GET /workers", "router-a.example:9090", "", ""));
+    assert_eq!(read.status, 200);
+    let close = |fields: &str| {
+        let fields = format!("Content-Type: application/json\r\n{fields}");
+        let call_it =
+            browser("POST /admin/window", "router-a.example", &fields, r#"{"close":true}"#);
+        call(handle.admin, &call_it)
+    };
+    let refused = close("");
+    assert_eq!((refused.status, refused.field("www-authenticate")), (401, Some("Bearer")));
+    assert_eq!(close("Authorization: Bearer only-for-test\r\n").status, 401);
+    assert_eq!(close("Authorization: Bearer only-for-tests\r\n").status, 200);
+    let reload = call(handle.admin, &browser("POST /admin/reload", "localhost", "", ""));
+    assert_eq!(reload.status, 401, "also without a body");
+    let explained = admin_post("/debug/overlap?endpoint=/v1/completions", ASK);
+    assert_eq!(call(handle.admin, &explained).status, 200, "it changes nothing");
+}
+
+#[test]
+fn idle_connections_of_the_admin_port_make_room_for_calls() {
+    let worker = Worker::json("{}");
+    let handle = router(config(&[&worker]));
+    let mut first = Client::connect(handle.admin);
+    let others: Vec<_> = (0..400).map(|_| Client::connect(handle.admin)).collect();
+    assert_eq!(get(handle.admin, "/healthz").status, 200);
+    assert!(first.at_end(), "the one that was silent longest had to go");
+    until("most are closed", || {
+        others
+            .iter()
+            .filter(|client| {
+                client.stream.set_nonblocking(true).unwrap();
+                matches!(client.stream.peek(&mut [0]), Ok(0))
+            })
+            .count()
+            >= 400 - 64
+    });
+}
+
+/// A router that may have so many files open.
+fn limited(worker: &Worker, descriptors: usize) -> RouterProcess {
+    RouterProcess::with_limit(
+        &format!(
+            "cores = [0]\npolicy = \"round_robin\"\n[health]\ninterval = \"100ms\"\nunhealthy_after = 1\n\
+             [[worker]]\nurl = \"{}\"\nengine = \"openai\"\nmodels = [\"m\"]\n",
+            worker.url()
+        ),
+        descriptors,
+    )
+}
+
+#[test]
+fn a_lack_of_descriptors_has_its_own_name_and_blames_no_worker() {
+    // Each question and each request needs a connection of its own.
+    let worker = Worker::start(|_, stream| {
+        let reply = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 24\r\n\r\n{\"data\":[{\"id\":\"m\"}] }  ";
+        std::io::Write::write_all(stream, reply).unwrap();
+        false
+    });
+    let router = limited(&worker, 100);
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    assert_eq!(router.logged("the limit of open files is below"), 1);
+    let mut client = Client::connect(router.listen);
+    let mut ask = || {
+        client.send(&post("/v1/completions", ASK));
+        client.reply()
+    };
+    assert_eq!(ask().status, 200);
+    let idle: Vec<_> = (0..100).map(|_| Client::connect(router.listen)).collect();
+    let mut reply = ask();
+    until("the router has no socket left", || {
+        reply = ask();
+        reply.status != 200
+    });
+    for _ in 0..5 {
+        assert_eq!((reply.status, reply.field("x-forebay-reason")), (503, Some("out-of-sockets")));
+        reply = ask();
+    }
+    until("its health is not known", || router.logged("its health is not known") > 0);
+    drop(idle);
+    until("it serves again", || ask().status == 200);
+    assert!(crate::rig::truth::metric(router.admin, "forebay_out_of_sockets_total") >= 6.0);
+    assert_eq!(router.logged("worker is down"), 0);
+    let lines = router.logged("out of file descriptors, ports or memory");
+    assert!((1..=3).contains(&lines), "{lines}");
+}
+
+#[test]
+fn two_routers_share_a_port_only_on_purpose() {
+    let worker = Worker::json("{}");
+    let first = router(config(&[&worker]));
+    let mut second = config(&[&worker]);
+    second.listen = first.listen;
+    let refused = forebay::server::start(second.clone(), false).unwrap_err().to_string();
+    assert!(refused.contains("another process listens there"), "{refused}");
+    assert!(refused.contains("--listen-shared"), "{refused}");
+    second.listen_shared = true;
+    assert_eq!(router(second).listen, first.listen);
+}
