@@ -213,7 +213,7 @@ mod tests {
     /// With them a client could let a decode engine fetch its KV from any host.
     #[test]
     fn fields_that_steer_the_fleet_do_not_travel() {
-        let request = b"POST /generate HTTP/1.1\r\nHost: x\r\nX-Override-Rid: a\r\nX-Override-Bootstrap-Host: 10.0.0.1\r\nx-override-bootstrap-port: 1\r\nx-override-bootstrap-room: 1\r\nx-override-routed-dp-rank: 1\r\nx-override-disagg-prefill-dp-rank: 1\r\nx-override-priority: 1\r\nContent-Length: 0\r\n\r\n";
+        let request = b"POST /generate HTTP/1.1\r\nHost: x\r\nX-Override-Rid: a\r\nX-Override-Bootstrap-Host: 10.0.0.1\r\nx-override-bootstrap-port: 1\r\nx-override-bootstrap-room: 1\r\nx-override-routed-dp-rank: 1\r\nx-override-disagg-prefill-dp-rank: 1\r\nx-override-priority: 1\r\nx-override-conversation-id: 1\r\nContent-Length: 0\r\n\r\n";
         let mut head = RequestHead::default();
         parse_request(request, &HeadLimits::default(), &mut head).unwrap();
         let upstream = UpstreamHead {
@@ -227,7 +227,7 @@ mod tests {
         encode_request(&head, request, &upstream, &mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "POST /generate HTTP/1.1\r\nhost: w\r\nx-override-priority: 1\r\nvia: 1.1 forebay\r\ncontent-length: 0\r\n\r\n"
+            "POST /generate HTTP/1.1\r\nhost: w\r\nx-override-conversation-id: 1\r\nvia: 1.1 forebay\r\ncontent-length: 0\r\n\r\n"
         );
     }
 
