@@ -209,7 +209,9 @@ fn an_answer_that_is_no_stream_is_an_error() {
 #[test]
 fn a_broken_worker_is_replaced_before_its_first_byte() {
     let (broken, good) = (Gate::answering(""), Gate::answering(TOKENS));
-    let handle = router(telling(&[&broken.worker, &good.worker]));
+    let mut config = telling(&[&broken.worker, &good.worker]);
+    config.retry.after_send = true;
+    let handle = router(config);
     let paths = ["/v1/completions"; 2];
     let mut busy = paths.map(|path| ask(handle.listen, path, "busy", false));
     broken.holds(1);
