@@ -48,6 +48,13 @@ struct Attempt {
     ended_at: NanosSinceStart,
 }
 
+/// `model_dir` as configured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Dirs<'a> {
+    pub(super) of_worker: Option<&'a Path>,
+    pub(super) of_all: Option<&'a Path>,
+}
+
 /// The text of one model, or why there is none.
 #[derive(Clone, Debug)]
 pub(super) struct FoundText {
@@ -66,7 +73,7 @@ impl ModelTexts {
     pub(super) async fn find_all(
         &self,
         description: &Description,
-        configured: Option<&Path>,
+        dirs: Dirs<'_>,
     ) -> BTreeMap<Arc<str>, FoundText> {
         let rules = match description.dialect {
             Dialect::Sglang => EngineRules::Sglang,
@@ -74,10 +81,10 @@ impl ModelTexts {
         };
         let mut texts = BTreeMap::new();
         if description.models.is_empty() {
-            texts.insert(ANY_MODEL.into(), self.find(configured, None, rules).await);
+            texts.insert(ANY_MODEL.into(), self.find(dirs, None, rules).await);
         }
         for model in description.models.iter().filter(|model| model.parent.is_none()) {
-            let found = self.find(configured, Some(model), rules).await;
+            let found = self.find(dirs, Some(model), rules).await;
             texts.insert(Arc::clone(&model.name), found);
         }
         texts
@@ -85,13 +92,13 @@ impl ModelTexts {
 
     async fn find(
         &self,
-        configured: Option<&Path>,
+        dirs: Dirs<'_>,
         model: Option<&ServedModel>,
         rules: EngineRules,
     ) -> FoundText {
         let root = model.and_then(|model| model.root.as_deref());
         let name = model.map(|model| &*model.name);
-        let Some(dir) = locate(configured, root, name, hub_cache().as_deref()) else {
+        let Some(dir) = locate(dirs, root, name, hub_cache().as_deref()) else {
             let note =
                 "no tokenizer found: prompts are not matched against KV caches; set `model_dir`";
             return FoundText { text: None, note: note.to_owned() };
@@ -151,18 +158,16 @@ async fn load_apart(dir: PathBuf, rules: EngineRules) -> Loaded {
     loading.await.unwrap_or_else(|_| Err("loading the tokenizer failed (this is a bug)".to_owned()))
 }
 
-/// Where the files of a model are: as configured, else where the engine says, else in the Hugging Face cache.
+/// Where the files of a model are: as configured for the worker, else where its engine says, else as configured for all, else
+/// in the Hugging Face cache. What the engine says is of this model; `model_dir` for all may be of another.
 fn locate(
-    configured: Option<&Path>,
+    dirs: Dirs<'_>,
     root: Option<&str>,
     name: Option<&str>,
     hub: Option<&Path>,
 ) -> Option<PathBuf> {
-    if let Some(dir) = configured {
-        return Some(dir.to_owned());
-    }
     let local = root.map(Path::new).filter(|root| root.is_absolute() && has_tokenizer(root));
-    if let Some(dir) = local {
+    if let Some(dir) = dirs.of_worker.or(local).or(dirs.of_all) {
         return Some(dir.to_owned());
     }
     let hub = hub?;
@@ -214,7 +219,11 @@ mod tests {
     }
 
     async fn found(texts: &ModelTexts, dir: &Path, dialect: Dialect) -> FoundText {
-        texts.find_all(&described(dialect), Some(dir)).await.remove("m").unwrap()
+        texts
+            .find_all(&described(dialect), Dirs { of_worker: Some(dir), of_all: None })
+            .await
+            .remove("m")
+            .unwrap()
     }
 
     #[test]
@@ -275,10 +284,15 @@ mod tests {
         let model = dir.path().join("model");
         fs::create_dir(&model).unwrap();
         let root = model.display().to_string();
-        assert_eq!(locate(None, Some(&root), None, None), None, "no tokenizer there");
+        assert_eq!(locate(Dirs::default(), Some(&root), None, None), None, "no tokenizer there");
         fs::write(model.join("tokenizer.json"), "{}").unwrap();
-        assert_eq!(locate(None, Some(&root), None, None), Some(model));
-        assert_eq!(locate(Some(Path::new("/x")), Some(&root), None, None), Some("/x".into()));
+        assert_eq!(locate(Dirs::default(), Some(&root), None, None), Some(model.clone()));
+        let (x, y) = (Some(Path::new("/x")), Some(Path::new("/y")));
+        let of_all = Dirs { of_worker: None, of_all: y };
+        let both = Dirs { of_worker: x, of_all: y };
+        assert_eq!(locate(both, Some(&root), None, None), Some("/x".into()));
+        assert_eq!(locate(of_all, Some(&root), None, None), Some(model), "the engine knows best");
+        assert_eq!(locate(of_all, Some("/nowhere"), None, None), Some("/y".into()));
 
         let snapshot = dir.path().join("models--org--m/snapshots/abc");
         fs::create_dir_all(&snapshot).unwrap();
@@ -286,10 +300,10 @@ mod tests {
         fs::create_dir(dir.path().join("models--org--m/refs")).unwrap();
         fs::write(dir.path().join("models--org--m/refs/main"), "abc\n").unwrap();
         let hub = Some(dir.path());
-        assert_eq!(locate(None, Some("org/m"), None, hub), Some(snapshot.clone()));
-        assert_eq!(locate(None, Some("served"), Some("org/m"), hub), Some(snapshot));
+        assert_eq!(locate(Dirs::default(), Some("org/m"), None, hub), Some(snapshot.clone()));
+        assert_eq!(locate(Dirs::default(), Some("served"), Some("org/m"), hub), Some(snapshot));
         for odd in ["../m", "org/../m", "a/b/c", "", "/etc", "org/.."] {
-            assert_eq!(locate(None, Some(odd), None, hub), None, "{odd}");
+            assert_eq!(locate(Dirs::default(), Some(odd), None, hub), None, "{odd}");
         }
     }
 }

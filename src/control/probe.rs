@@ -6,7 +6,7 @@ use super::discovery::{Subject, assume, check_health, discover};
 use super::handover::{KvSource, Registration, Registry};
 use super::http::{AskError, Asker};
 use super::lookup::Lookup;
-use super::model_text::{FoundText, ModelTexts};
+use super::model_text::{Dirs, FoundText, ModelTexts};
 use super::registry::Registrar;
 use crate::base::WorkerIndex;
 use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
@@ -61,6 +61,7 @@ pub(super) struct Probe {
     pub(super) name: Lookup,
     /// Ports of the same host at which other configured workers are.
     pub(super) taken_ports: Vec<u16>,
+    /// For all workers that have none of their own.
     pub(super) model_dir: Option<PathBuf>,
     pub(super) health: HealthConfig,
     pub(super) client: reqwest::Client,
@@ -112,7 +113,7 @@ impl Probe {
                 url: url.clone(),
                 name: Lookup::new(&url.host, url.port),
                 taken_ports: beside(url),
-                model_dir: worker.model_dir.clone().or_else(|| config.model_dir.clone()),
+                model_dir: config.model_dir.clone(),
                 health: config.health,
                 client: client.clone(),
                 texts: texts.clone(),
@@ -290,7 +291,9 @@ impl Probe {
         } else {
             assume(subject).map_err(|error| error.to_string())?
         };
-        let texts = self.texts.find_all(&description, self.model_dir.as_deref()).await;
+        let dirs =
+            Dirs { of_worker: self.config.model_dir.as_deref(), of_all: self.model_dir.as_deref() };
+        let texts = self.texts.find_all(&description, dirs).await;
         let dialect = description.dialect;
         let registry = match &description.source {
             Some(KvSource::Registry(registry)) => Some(registry.clone()),

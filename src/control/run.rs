@@ -21,7 +21,7 @@ use super::{ControlError, ControlSetup, roles, scrape, windows, workers};
 use crate::account::{ShardPhase, StageHistograms};
 use crate::admit::DrainRates;
 use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
-use crate::config::{Config, Reloader, TimeoutsConfig};
+use crate::config::{Config, Policy, Reloader, TimeoutsConfig};
 use crate::index::IndexReader;
 use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankLoad};
 use std::collections::HashSet;
@@ -38,8 +38,6 @@ use tracing::{error, info, warn};
 const TICK: Duration = Duration::from_millis(100);
 /// Notices under way from probes and feeds; full ones wait.
 const NOTICES_MAX: usize = 256;
-/// Model names of a worker that one log line holds.
-const LOGGED_MODELS_MAX: usize = 8;
 /// Time after the drain's deadline in which shards have to end.
 const AFTER_DRAIN_MAX: Duration = Duration::from_secs(5);
 
@@ -269,7 +267,14 @@ impl Control {
             }
             ProbeNotice::Described { worker, address, description, texts } => {
                 for (model, found) in &texts {
-                    if !self.fleet.is_noted(model, &found.note) {
+                    if self.fleet.is_noted(model, &found.note) {
+                        continue;
+                    }
+                    let needs_text = self.setup.config.policy == Policy::Kv;
+                    if found.text.is_none() && needs_text {
+                        let why = &*found.note;
+                        warn!(model = &**model, why, "prompts of this model are not matched");
+                    } else {
                         info!(model = &**model, text = found.note, "prompts of this model");
                     }
                 }
@@ -300,7 +305,7 @@ impl Control {
             return;
         }
         let name = self.setup.config.workers.get(worker.index()).map_or("", |worker| &*worker.url);
-        let (before, models) = (named(before), named(&now));
+        let (before, models) = (workers::named(before), workers::named(&now));
         info!(worker = name, before, models, "worker serves other models now");
     }
 
@@ -311,7 +316,10 @@ impl Control {
             return;
         }
         let name = self.setup.config.workers.get(worker.index()).map_or("", |worker| &*worker.url);
-        info!(
+        if self.setup.config.policy != Policy::Kv {
+            return;
+        }
+        warn!(
             worker = name,
             "no KV events known: its prefix cache is invisible and it is chosen by load alone; start vLLM or \
              SGLang with --kv-events-config, or set `kv_events`"
@@ -487,12 +495,4 @@ impl Control {
         }
         all_ended || late
     }
-}
-
-/// The first of them, for the log.
-fn named(models: &[Arc<str>]) -> String {
-    let shown: Vec<&str> = models.iter().take(LOGGED_MODELS_MAX).map(|name| &**name).collect();
-    let more = models.len().saturating_sub(LOGGED_MODELS_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", shown.join(", "))
 }

@@ -9,6 +9,10 @@ use super::roles;
 use crate::base::{NanosSinceStart, RankIndex, WorkerIndex};
 use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReports, Rank, WorkerState};
 use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Model names of a worker that one log line holds.
+const LOGGED_MODELS_MAX: usize = 8;
 
 /// What the list is made from.
 pub(super) struct Sources<'a> {
@@ -126,6 +130,14 @@ pub(super) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStar
         "foreign_waiting_tokens": report.foreign.waiting_tokens,
         "foreign_held_tokens": report.foreign.held_tokens,
     })
+}
+
+/// The first of these models, for the log.
+pub(super) fn named(models: &[Arc<str>]) -> String {
+    let shown: Vec<&str> = models.iter().take(LOGGED_MODELS_MAX).map(|name| &**name).collect();
+    let more = models.len().saturating_sub(LOGGED_MODELS_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// The engine's word.
