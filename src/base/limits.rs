@@ -52,6 +52,18 @@ pub const POOLED_BUFFERS_MAX: usize = 4_096;
 pub const UPSTREAM_IDLE_MAX: usize = 1_024;
 /// Interim heads (1xx) of one answer. Past it the exchange has failed: 502.
 pub const INTERIM_HEADS_MAX: usize = 8;
+/// A worker's host that acknowledges nothing for this long has vanished, and its connections end
+/// (`TCP_USER_TIMEOUT`). Also for a worker that leaves bytes unread: not set where a body is longer than
+/// [`READ_AT_ONCE_BYTES_MAX`].
+pub const UNACKNOWLEDGED_TIME_MAX: Duration = Duration::from_secs(8);
+/// A silent host is probed after this time, then once in [`KEEPALIVE_INTERVAL`], [`KEEPALIVE_PROBES`] times.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(3);
+/// See [`KEEPALIVE_IDLE`].
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+/// See [`KEEPALIVE_IDLE`].
+pub const KEEPALIVE_PROBES: u32 = 3;
+/// A request up to this length fits into the receive buffer of a worker that reads nothing.
+pub const READ_AT_ONCE_BYTES_MAX: usize = 48 * 1024;
 /// A pooled connection that ends within this time of a request was closed while it was idle. The request is
 /// then written once more, on a fresh connection to the same worker. Later than this, the worker may have
 /// read the request.

@@ -21,6 +21,8 @@ pub enum RelayError {
     InterimEndless,
     /// No answer came in time.
     FirstByteTimedOut,
+    /// The worker was marked down and sent nothing, before a byte of the answer came.
+    DownBeforeHead,
     /// The connection ended after the head of an answer and before its body.
     ClosedBeforeBody,
     /// The answer's chunked framing is broken from the start.
@@ -39,6 +41,8 @@ pub enum RelayError {
     BodyInvalid,
     /// The worker stopped sending in the middle of an answer.
     StreamIdle,
+    /// The worker was marked down and sent nothing more.
+    DownMidStream,
     /// The engine answered that it has no room (429, 503, 529).
     EngineBusy,
     /// The client left.
@@ -61,6 +65,7 @@ impl RelayError {
                 | Self::HeadInvalid
                 | Self::InterimEndless
                 | Self::FirstByteTimedOut
+                | Self::DownBeforeHead
                 | Self::ClosedBeforeBody
                 | Self::BodyInvalidAtOnce
                 | Self::EngineFailed
@@ -121,6 +126,7 @@ impl RelayError {
             Self::HeadInvalid => "the answer was not valid HTTP/1.1",
             Self::InterimEndless => "it sent interim answers without end",
             Self::FirstByteTimedOut => "no answer came in time",
+            Self::DownBeforeHead | Self::DownMidStream => "it is down and sends nothing",
             Self::ClosedBeforeBody => "the connection was closed after the answer's head",
             Self::BodyInvalidAtOnce => "the answer's chunked framing was broken",
             Self::EngineFailed => "it answered that it failed",

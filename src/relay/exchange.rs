@@ -1,6 +1,6 @@
 //! Sends a request and waits for the head of its answer, watching all the while whether anybody still wants it.
 
-use super::{RelayError, Upstream, Watch};
+use super::{Over, RelayError, Upstream, Watch};
 use crate::base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
 use crate::http1::{HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response};
 use crate::ingress::{TURN_BYTES, end_turn};
@@ -74,7 +74,12 @@ pub async fn send(
         if let Poll::Ready(lost) = watch.poll_lost(cx) {
             return Poll::Ready(Err(lost));
         }
-        watch.poll_deadline(cx).map(|()| Err(RelayError::FirstByteTimedOut))
+        watch.poll_over(cx).map(|over| {
+            Err(match over {
+                Over::Late => RelayError::FirstByteTimedOut,
+                Over::Down => RelayError::DownBeforeHead,
+            })
+        })
     })
     .await
 }

@@ -43,6 +43,7 @@ const fn before_body(error: RelayError) -> RelayError {
     match error {
         RelayError::ClosedMidStream => RelayError::ClosedBeforeBody,
         RelayError::StreamIdle => RelayError::FirstByteTimedOut,
+        RelayError::DownMidStream => RelayError::DownBeforeHead,
         other => other,
     }
 }

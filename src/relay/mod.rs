@@ -24,4 +24,4 @@ pub use pool::UpstreamPool;
 pub use pump::{Answer, Relayed, relay};
 pub use upstream::Upstream;
 pub use usage::CachedTokens;
-pub use watch::Watch;
+pub use watch::{Client, Over, Watch};

@@ -22,10 +22,17 @@ impl UpstreamPool {
         Self { idle: AHashMap::new(), idle_max }
     }
 
-    /// The connection used last, if one is still good.
-    pub fn take(&mut self, address: SocketAddr, now: NanosSinceStart) -> Option<Upstream> {
+    /// The connection used last, if one is still good. `is_for_long`: only one for long requests.
+    pub fn take(
+        &mut self,
+        address: SocketAddr,
+        now: NanosSinceStart,
+        is_for_long: bool,
+    ) -> Option<Upstream> {
         let idle = self.idle.get_mut(&address)?;
-        while let Some(mut upstream) = idle.pop() {
+        let is_fit = |upstream: &Upstream| upstream.is_for_long || !is_for_long;
+        while let Some(last) = idle.iter().rposition(is_fit) {
+            let mut upstream = idle.remove(last);
             if now < upstream.idle_since.plus(self.idle_max) && upstream.reader.is_quiet() {
                 return Some(upstream);
             }

@@ -1,6 +1,6 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
-use super::{AnswerBody, AnswerFraming, RelayError, Upstream, Watch};
+use super::{AnswerBody, AnswerFraming, Client, Over, RelayError, Upstream, Watch};
 use crate::http1::{BodyFraming, DownstreamHead, ResponseHead, Version, encode_response};
 use crate::ingress::Conn;
 use std::future::poll_fn;
@@ -50,7 +50,7 @@ pub struct Relayed {
 /// [`RelayError`], never one of `before_head`: the client has seen the head. A stream of events that breaks gets a
 /// last event that says so, and then no clean end.
 pub async fn relay(
-    conn: &mut Conn,
+    client: &mut impl Client,
     upstream: &mut Upstream,
     answer: &Answer<'_>,
     mut observe: impl FnMut(&[u8]),
@@ -76,13 +76,14 @@ pub async fn relay(
             let fed = body.feed(&mut chunk, &mut out);
             let (data_bytes, consumed) = match fed {
                 Ok(fed) => fed,
-                Err(error) => return Err(cut(conn, answer, &body, out, error).await),
+                Err(error) => return Err(cut(client.conn(), answer, &body, out, error).await),
             };
             observe(chunk.get(..data_bytes).unwrap_or_default());
             body_bytes += u64::try_from(data_bytes).unwrap_or(0);
             leftover = consumed < chunk.len();
         }
         if !out.is_empty() {
+            let conn = client.conn();
             conn.wait_at_most(answer.write_max);
             let reader = &mut upstream.reader;
             let read_on = !body.is_done();
@@ -97,18 +98,19 @@ pub async fn relay(
         if body.is_done() {
             break;
         }
-        conn.wait_at_most(answer.idle_max);
-        match next_chunk(conn, upstream).await {
+        client.wait_at_most(answer.idle_max);
+        match next_chunk(client, upstream).await {
             Ok(next) if next.is_empty() && body.ends_with_connection() => {
                 body.finish(&mut out);
                 chunk.clear();
             }
             Ok(next) if next.is_empty() => {
-                return Err(cut(conn, answer, &body, out, RelayError::ClosedMidStream).await);
+                let error = RelayError::ClosedMidStream;
+                return Err(cut(client.conn(), answer, &body, out, error).await);
             }
             Ok(next) => upstream.reader.recycle(std::mem::replace(&mut chunk, next)),
             Err(error) if error.blames_worker() => {
-                return Err(cut(conn, answer, &body, out, error).await);
+                return Err(cut(client.conn(), answer, &body, out, error).await);
             }
             Err(error) => return Err(error),
         }
@@ -146,7 +148,12 @@ pub(super) async fn next_chunk(
         if let Poll::Ready(lost) = watch.poll_lost(cx) {
             return Poll::Ready(Err(lost));
         }
-        watch.poll_deadline(cx).map(|()| Err(RelayError::StreamIdle))
+        watch.poll_over(cx).map(|over| {
+            Err(match over {
+                Over::Late => RelayError::StreamIdle,
+                Over::Down => RelayError::DownMidStream,
+            })
+        })
     })
     .await
 }

@@ -5,14 +5,29 @@ use crate::ingress::Conn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+/// Why a worker is not waited for any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The deadline has passed.
+    Late,
+    /// The worker is out of service and sends nothing.
+    Down,
+}
+
 /// Who wants an answer, and how long they wait for it.
 pub trait Watch {
     /// Ready once the exchange has lost its point, with why.
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<RelayError>;
-    /// Ready once the deadline has passed.
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Ready once the wait is over.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over>;
     /// Sets the deadline anew.
     fn wait_at_most(&mut self, after: Duration);
+}
+
+/// A client that waits, and its connection.
+pub trait Client: Watch {
+    /// Where its answer goes.
+    fn conn(&mut self) -> &mut Conn;
 }
 
 impl Watch for Conn {
@@ -20,8 +35,8 @@ impl Watch for Conn {
         self.poll_gone(cx).map(|()| RelayError::ClientGone)
     }
 
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        Self::poll_deadline(self, cx)
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        self.poll_deadline(cx).map(|()| Over::Late)
     }
 
     fn wait_at_most(&mut self, after: Duration) {

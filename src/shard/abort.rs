@@ -6,7 +6,7 @@ use crate::account::Count;
 use crate::http1::{HeadLimits, Method, ResponseHead};
 use crate::ingress::Deadline;
 use crate::mailbox::AbortCall;
-use crate::relay::{Outbound, RelayError, Upstream, Watch, send};
+use crate::relay::{Outbound, Over, RelayError, Upstream, Watch, send};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::task::{Context, Poll};
@@ -25,8 +25,8 @@ impl Watch for Alone {
         Poll::Pending
     }
 
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.poll(cx)
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        self.0.poll(cx).map(|()| Over::Late)
     }
 
     fn wait_at_most(&mut self, after: Duration) {
@@ -55,7 +55,8 @@ pub(super) fn tell(shard: &Shard, call: AbortCall) {
 
 /// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
 async fn post(shard: &Shard, call: &AbortCall) -> Result<(), RelayError> {
-    let mut upstream = Upstream::connect(call.address, ABORT_TIME_MAX, &shard.buffers).await?;
+    let mut upstream =
+        Upstream::connect(call.address, ABORT_TIME_MAX, &shard.buffers, false).await?;
     let limits: HeadLimits = shard.head_limits;
     let mut response = ResponseHead::default();
     let mut watch = Alone(Deadline::new(shard.clock));

@@ -2,6 +2,7 @@
 
 use super::choose::{Chosen, Predicted};
 use super::connection::{After, Slot};
+use super::down::DownWatch;
 use super::early::{self, Begun};
 use super::judge;
 use super::leg::Waiting;
@@ -10,11 +11,12 @@ use super::pair::{self, Paired};
 use super::state::Shard;
 use crate::account::{Count, Lease, Stage};
 use crate::base::NanosSinceStart;
+use crate::base::limits::READ_AT_ONCE_BYTES_MAX;
 use crate::dispatch::{SendPlan, pin_in_body};
 use crate::http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
 use crate::parse::Endpoint;
-use crate::relay::{Answer, Outbound, RelayError, Upstream, gather, relay, send};
+use crate::relay::{Answer, Outbound, RelayError, Upstream, Watch, gather, relay, send};
 use crate::worker::Dialect;
 
 /// Where the request goes.
@@ -100,7 +102,8 @@ async fn exchange(
     mut paired: Option<&mut Paired<'_>>,
 ) -> Result<(Upstream, bool), RelayError> {
     early::dispatched(shard, conn, slot, &plan.shown_as).await?;
-    let mut pooled = shard.upstreams.borrow_mut().take(plan.address, shard.now());
+    let is_long = slot.message.len().max(slot.leg_body.len()) > READ_AT_ONCE_BYTES_MAX;
+    let mut pooled = shard.upstreams.borrow_mut().take(plan.address, shard.now(), is_long);
     let mut is_resent = false;
     loop {
         let reused = pooled.is_some();
@@ -109,9 +112,10 @@ async fn exchange(
             None => {
                 shard.counters.add(Count::UpstreamConnects, 1);
                 let timeout = shard.config.timeouts.connect;
-                let mut watch = waiting(conn, &mut paired);
+                let mut watch = waiting(shard, plan, conn, &mut paired);
+                let buffers = &shard.buffers;
                 let connecting =
-                    Upstream::connect_while(&mut watch, plan.address, timeout, &shard.buffers);
+                    Upstream::connect_while(&mut watch, plan.address, timeout, buffers, is_long);
                 let sent = |error: RelayError| if is_resent { error.once_sent() } else { error };
                 connecting.await.map_err(sent)?
             }
@@ -134,11 +138,14 @@ async fn exchange(
             }
             _ => shard.time(Stage::Dispatch, read_at),
         };
-        conn.wait_at_most(shard.config.timeouts.first_byte);
         conn.expect_little(slot.request.stream);
-        let mut watch = waiting(conn, &mut paired);
-        match send(&mut watch, &mut upstream, outbound, &mut slot.response).await {
+        let mut watch = waiting(shard, plan, conn, &mut paired);
+        watch.wait_at_most(shard.config.timeouts.first_byte);
+        let answered = send(&mut watch, &mut upstream, outbound, &mut slot.response).await;
+        let wait_left = watch.down.left();
+        match answered {
             Ok(sent) => {
+                shard.hear(plan.worker);
                 shard.time(Stage::FirstByte, dispatched);
                 shard.counters.add(Count::UpstreamReused, u64::from(reused));
                 if has_no_room(slot.response.status) {
@@ -148,7 +155,8 @@ async fn exchange(
                     return Err(RelayError::EngineBusy);
                 }
                 if let Some(paired) = paired {
-                    pair::first(conn, &slot.response, &mut upstream, paired).await?;
+                    let down = DownWatch::resumed(shard, plan.worker, wait_left);
+                    pair::first((conn, down), &slot.response, &mut upstream, paired).await?;
                 }
                 return Ok((upstream, sent));
             }
@@ -161,8 +169,14 @@ async fn exchange(
     }
 }
 
-fn waiting<'a, 'b>(conn: &'a mut Conn, paired: &'a mut Option<&mut Paired<'b>>) -> Waiting<'a, 'b> {
-    Waiting { conn, leg: paired.as_mut().map(|paired| &mut paired.leg) }
+fn waiting<'a, 'b>(
+    shard: &'a Shard,
+    plan: &SendPlan,
+    conn: &'a mut Conn,
+    paired: &'a mut Option<&mut Paired<'b>>,
+) -> Waiting<'a, 'b> {
+    let leg = paired.as_mut().map(|paired| &mut paired.leg);
+    Waiting { conn, leg, down: DownWatch::new(shard, plan.worker) }
 }
 
 /// How engines say that they have no room: vLLM `--max-num-queued-reqs` and SGLang `--max-queued-requests` answer 503, others
@@ -297,8 +311,11 @@ async fn answer(
         write_max: shard.config.timeouts.write,
     };
     let mut reported = None;
-    let relayed = relay(conn, &mut upstream, &wanted, |data| {
+    let down = DownWatch::new(shard, plan.worker);
+    let mut client = Waiting { conn, leg: None, down };
+    let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
         if !data.is_empty() {
+            shard.hear(plan.worker);
             lease.prefill_done();
             if predicted.is_some() {
                 reported = shard.cached_tokens.find(data).or(reported);

@@ -1,14 +1,15 @@
 //! The prefill leg of a request, as seen by the shard that has the request: posted to its rank's home, waited for, cancelled
 //! when it is not wanted any more.
 
+use super::down::DownWatch;
 use super::state::Shard;
 use crate::base::{NanosSinceStart, RankIndex, ShardIndex};
 use crate::ingress::Conn;
 use crate::mailbox::{MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket};
 use crate::queue::NoSeat;
-use crate::relay::{RelayError, Watch};
+use crate::relay::{Client, Over, RelayError, Watch};
 use std::future::poll_fn;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 /// The home ends a leg that takes too long; this much later its request stops waiting for word of it.
@@ -116,6 +117,8 @@ impl Drop for Leg<'_> {
 pub(super) struct Waiting<'a, 'b> {
     pub(super) conn: &'a mut Conn,
     pub(super) leg: Option<&'a mut Leg<'b>>,
+    /// The worker that is to answer.
+    pub(super) down: DownWatch<'a>,
 }
 
 impl Watch for Waiting<'_, '_> {
@@ -131,11 +134,24 @@ impl Watch for Waiting<'_, '_> {
         }
     }
 
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.conn.poll_deadline(cx)
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        loop {
+            ready!(self.conn.poll_deadline(cx));
+            match self.down.next() {
+                Ok(step) => self.conn.wait_at_most(step),
+                Err(over) => return Poll::Ready(over),
+            }
+        }
     }
 
     fn wait_at_most(&mut self, after: Duration) {
-        self.conn.wait_at_most(after);
+        let step = self.down.begin(after);
+        self.conn.wait_at_most(step);
+    }
+}
+
+impl Client for Waiting<'_, '_> {
+    fn conn(&mut self) -> &mut Conn {
+        self.conn
     }
 }

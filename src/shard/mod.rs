@@ -9,6 +9,7 @@ mod attempt;
 mod choose;
 mod connection;
 mod discard;
+mod down;
 mod drain;
 mod early;
 mod holds;

@@ -5,6 +5,7 @@ use super::abort;
 use super::attempt::{PRIORITY, has_no_room, told_priority};
 use super::choose::{Predicted, Prefilling};
 use super::connection::Slot;
+use super::down::DownWatch;
 use super::judge::{Fault, Known, LegEnd};
 use super::leg::{Leg, Waiting};
 use super::legs::{Legs, Made};
@@ -164,14 +165,14 @@ fn timeout(shard: &Shard) -> Duration {
 /// # Errors
 /// [`RelayError`], all `before_head`.
 pub(super) async fn first(
-    conn: &mut Conn,
+    (conn, down): (&mut Conn, DownWatch<'_>),
     response: &ResponseHead,
     upstream: &mut Upstream,
     paired: &mut Paired<'_>,
 ) -> Result<(), RelayError> {
     if response.status >= 500 {
         if matches!(paired.handoff, Handoff::Bootstrap(_)) {
-            let mut watch = Waiting { conn, leg: Some(&mut paired.leg) };
+            let mut watch = Waiting { conn, leg: Some(&mut paired.leg), down };
             let body = gather(&mut watch, upstream, response, WORDS_WAIT_MAX).await?.body;
             let accusation = Accusation::in_words(&paired.handoff, &body);
             paired.accused = accusation.map(|accusation| (accusation, message_of(&body)));
@@ -183,7 +184,7 @@ pub(super) async fn first(
         return Ok(());
     }
     let is_enough = |body: &[u8]| !response.event_stream || has_begun(body);
-    let mut watch = Waiting { conn, leg: Some(&mut paired.leg) };
+    let mut watch = Waiting { conn, leg: Some(&mut paired.leg), down };
     let body = first_bytes(&mut watch, upstream, response, is_enough).await?;
     if !response.event_stream {
         return Ok(());

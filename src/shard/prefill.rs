@@ -3,20 +3,22 @@
 
 use super::abort;
 use super::attempt::{has_no_room, seconds};
+use super::down::DownWatch;
 use super::judge::mark_failed;
 use super::signal::Signal;
 use super::state::Shard;
 use crate::account::{Count, Stage};
+use crate::base::limits::READ_AT_ONCE_BYTES_MAX;
 use crate::handoff::{Accusation, AnswerForm, Handed, HandoffError, PrefillAnswer, message_of};
 use crate::http1::{FieldKind, HeadLimits, Method, ResponseHead};
 use crate::ingress::Deadline;
 use crate::mailbox::{EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket};
-use crate::relay::{Outbound, RelayError, Upstream, Watch, drain, gather, send};
+use crate::relay::{Outbound, Over, RelayError, Upstream, Watch, drain, gather, send};
 use crate::worker::Handoff;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// Ends with its request's cancellation or with its time, which counts from when the leg was posted.
@@ -24,6 +26,9 @@ struct LegWatch<'a> {
     cancelled: &'a Signal,
     seat: super::signal::Seat<'a>,
     deadline: Deadline,
+    /// The end of a step of `down`.
+    step: Deadline,
+    down: DownWatch<'a>,
 }
 
 impl Watch for LegWatch<'_> {
@@ -31,8 +36,17 @@ impl Watch for LegWatch<'_> {
         self.seat.poll(cx).map(|()| RelayError::Cancelled)
     }
 
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.deadline.poll(cx)
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        if self.deadline.poll(cx).is_ready() {
+            return Poll::Ready(Over::Late);
+        }
+        loop {
+            ready!(self.step.poll(cx));
+            match self.down.next() {
+                Ok(step) => self.step.set(step),
+                Err(over) => return Poll::Ready(over),
+            }
+        }
     }
 
     /// The leg has one deadline for everything: an engine that keeps sending without coming to an end is late as well.
@@ -86,7 +100,10 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
     let seat = cancelled.seat();
     let mut deadline = Deadline::new(shard.clock);
     deadline.set_at(leg.posted_at.plus(leg.timeout));
-    let mut watch = LegWatch { cancelled, seat, deadline };
+    let mut down = DownWatch::new(shard, leg.worker);
+    let mut step = Deadline::new(shard.clock);
+    step.set(down.begin(leg.timeout));
+    let mut watch = LegWatch { cancelled, seat, deadline, step, down };
     let ended = match exchange(shard, &leg, &mut watch).await {
         Ok(ended) => ended,
         Err(error) => {
@@ -144,7 +161,8 @@ async fn exchange(
     leg: &PrefillLeg,
     watch: &mut LegWatch<'_>,
 ) -> Result<PrefillEnded, RelayError> {
-    let mut pooled = shard.upstreams.borrow_mut().take(leg.address, shard.now());
+    let is_long = leg.body.len() > READ_AT_ONCE_BYTES_MAX;
+    let mut pooled = shard.upstreams.borrow_mut().take(leg.address, shard.now(), is_long);
     let mut response = ResponseHead::default();
     let mut is_resent = false;
     loop {
@@ -155,14 +173,18 @@ async fn exchange(
                 shard.counters.add(Count::UpstreamConnects, 1);
                 let left = leg.posted_at.plus(leg.timeout).since(shard.now());
                 let timeout = shard.config.timeouts.connect.min(Duration::from_nanos(left));
-                let connected =
-                    Upstream::connect_while(watch, leg.address, timeout, &shard.buffers).await;
-                connected.map_err(|error| if is_resent { error.once_sent() } else { error })?
+                let buffers = &shard.buffers;
+                let connecting =
+                    Upstream::connect_while(watch, leg.address, timeout, buffers, is_long);
+                connecting
+                    .await
+                    .map_err(|error| if is_resent { error.once_sent() } else { error })?
             }
         };
         let sent_at = shard.now();
         match send(watch, &mut upstream, outbound(leg, &shard.head_limits), &mut response).await {
             Ok(sent) => {
+                shard.hear(leg.worker);
                 shard.counters.add(Count::UpstreamReused, u64::from(reused));
                 return answered(shard, leg, watch, (upstream, sent), &response).await;
             }
@@ -211,6 +233,7 @@ async fn answered(
     let mut answer = PrefillAnswer::new(&leg.handoff, form);
     let mut wrong = None;
     let drained = drain(watch, &mut upstream, response, leg.timeout, |data| {
+        shard.hear(leg.worker);
         answer.feed(data).map_err(|error| {
             wrong = Some(error);
             RelayError::EngineFailed

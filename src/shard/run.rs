@@ -12,7 +12,7 @@ use super::state::{Reported, Scratch, Shard};
 use super::wake::{Sleeper, WakeSource};
 use crate::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
-use crate::base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
+use crate::base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD, WORKERS_MAX};
 use crate::base::{Clock, is_out_of_sockets};
 use crate::config::{Config, LimitsConfig, Policy};
 use crate::dispatch::RetryBudget;
@@ -137,6 +137,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         holds_least_us: holds::least_us(),
         aborting: Cell::new(0),
         say_lack_at: Cell::default(),
+        heard: vec![Cell::new(0); WORKERS_MAX].into(),
         rooms: RefCell::new(Rooms::new(index, fastrand::u64(..))),
         me: Weak::clone(me),
         has_heard_all: Cell::new(false),

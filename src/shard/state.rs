@@ -84,6 +84,8 @@ pub(super) struct Shard {
     pub(super) offload: Offload,
     /// Engines that are being told to abort a request.
     pub(super) aborting: Cell<usize>,
+    /// By [`WorkerIndex`]: changes whenever a byte of an answer comes from it.
+    pub(super) heard: Box<[Cell<u32>]>,
     /// Draws the rooms in which legs meet.
     pub(super) rooms: RefCell<Rooms>,
     /// When a lack of sockets is worth another line of the log.

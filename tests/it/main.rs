@@ -55,5 +55,6 @@ mod starvation;
 mod tiers_and_adapters;
 mod waiting;
 mod warm_restart;
+mod worker_down;
 mod worker_fails;
 mod worker_lies;

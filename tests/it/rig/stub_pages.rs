@@ -14,6 +14,8 @@ pub(crate) struct Pages {
     /// A prefill worker whose ranks have not all registered yet says so.
     pub(crate) registered: bool,
     pub(crate) follows_room: bool,
+    /// It passes its health checks.
+    pub(crate) is_well: bool,
     /// Filled in when it listens.
     pub(crate) port: u16,
 }
@@ -33,6 +35,7 @@ impl Pages {
             port_per_rank: false,
             registered: true,
             follows_room: true,
+            is_well: true,
             port: 0,
         }
     }
@@ -46,6 +49,9 @@ impl Pages {
     }
 
     pub(super) fn get(&self, path: &str) -> (u16, String) {
+        if !self.is_well {
+            return (503, String::new());
+        }
         match (path.split('?').next().unwrap_or(path), self.engine) {
             ("/v1/models", engine) => {
                 let owner = if engine == Engine::Vllm { "vllm" } else { "sglang" };
