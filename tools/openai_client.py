@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The official OpenAI client against the router in front of two simulated engines.
+"""The official OpenAI client, and Anthropic's where a stream breaks off, against the router in front of simulated engines.
 
-usage: tools/openai_client.py [--cancel-ms-max 100]      needs the package `openai` (tools/ci/40-openai sets it up)
+usage: tools/openai_client.py [--cancel-ms-max 100]      needs the packages `openai` and `anthropic` (tools/ci/40-openai)
 env:   FOREBAY   program under test, default target/release/forebay
 """
 
@@ -11,14 +11,16 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 from rig import Missing, Rig, Score, get, samples, total
 
 try:
+    import anthropic
     import httpx
     import openai
 except ImportError as error:
-    raise Missing("the package `openai` is missing: run tools/ci/40-openai, or `pip install openai`") from error
+    raise Missing("a package is missing: run tools/ci/40-openai, or `pip install openai anthropic`") from error
 
 MODEL = "tiny"
 CHAT = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "Say hello."}]
@@ -188,6 +190,25 @@ def queue_comments(rig, engine):
     score.check("comments: the same for responses", error is not None and "got free" in str(error), error)
 
 
+def breaks_off(rig):
+    """The engine dies in the middle of a stream: the client of each API raises its own error, in the router's words."""
+    engine = rig.engine("--model", MODEL, "--itl-ms", "5")
+    router = rig.router([engine.url])
+    mine = openai.OpenAI(base_url=f"{router.url}/v1", api_key="unused", max_retries=0, timeout=20)
+    other = anthropic.Anthropic(base_url=router.url, api_key="unused", max_retries=0, timeout=20)
+    ask = {"model": MODEL, "messages": CHAT[1:], "max_tokens": 40, "stream": True}
+    for name, kind, call in (
+        ("chat", openai.APIError, lambda: list(mine.chat.completions.create(**ask))),
+        ("responses", openai.APIError, lambda: list(mine.responses.create(model=MODEL, input="Say hello.", stream=True))),
+        ("messages", anthropic.APIStatusError, lambda: list(other.messages.create(**ask))),
+    ):
+        fault = urllib.request.Request(f"{engine.url}/debug/fault", b'{"at":"mid_body","count":1}')
+        fault.add_header("content-type", "application/json")
+        urllib.request.urlopen(fault, timeout=5).close()
+        error = raised(kind, call)
+        score.check(f"breaks off: {name} raises {kind.__name__}", error is not None and "in the middle" in str(error), error)
+
+
 def guarded(group, *arguments):
     """Runs a group of checks; what it raises fails it, and the other groups still run."""
     try:
@@ -213,6 +234,7 @@ def main():
         guarded(cancels, client, router, engines, given.cancel_ms_max)
         guarded(concurrent, router.url)
         guarded(queue_comments, rig, engines[0])
+        guarded(breaks_off, rig)
         score.check("admin: /workers lists both", all(url.split("//")[1] in get(f"{router.admin}/workers")[1] for url in urls))
         score.check("router: stops cleanly on SIGTERM", router.stop() == 0, router.child.returncode)
     return score.finish()

@@ -13,7 +13,8 @@ const QUOTED_CHARS_MAX: usize = 512;
 pub enum StreamShape {
     /// `data: {"error":…}`, then `data: [DONE]`.
     OpenAi,
-    /// OpenAI's `/v1/responses`: a typed event, and nothing after it.
+    /// OpenAI's `/v1/responses`: a typed event, and nothing after it. Beside the members that the API has there it
+    /// has `error`: OpenAI's clients raise an exception only for that.
     Responses,
     /// Anthropic's: a typed event, and nothing after it.
     Anthropic,
@@ -86,7 +87,31 @@ pub fn encode_refused(shape: StreamShape, refusal: &Refusal, out: &mut Vec<u8>) 
     out.extend_from_slice(format!(": status={status} reason={reason}{after}\n\n").as_bytes());
     let mut body = Vec::new();
     refusal.encode_body(shape.api(), &mut body);
-    push_error(shape, &body, out);
+    push_end(shape, &body, out);
+}
+
+/// Appends the last event of a stream that breaks off: `why`, in plain ASCII. No proper end follows. `is_between_events`:
+/// what the client has so far ends with a whole event.
+pub fn encode_cut(shape: StreamShape, why: &str, is_between_events: bool, out: &mut Vec<u8>) {
+    if !is_between_events {
+        // Else this event would be read as the rest of the one that broke off.
+        out.extend_from_slice(b"\n\n");
+    }
+    let message = format!(
+        "The worker failed in the middle of the answer: {why}. What was received so far is \
+         incomplete; send the request again."
+    );
+    let body = match shape.api() {
+        ApiShape::OpenAi => format!(
+            "{{\"error\":{{\"message\":\"{message}\",\"type\":\"upstream_error\",\
+             \"param\":null,\"code\":\"upstream-failed\"}}}}"
+        ),
+        ApiShape::Anthropic => format!(
+            "{{\"type\":\"error\",\"error\":{{\"type\":\"api_error\",\
+             \"message\":\"{message}\"}}}}"
+        ),
+    };
+    push_event(shape, body.as_bytes(), out);
 }
 
 /// Appends the end of a stream that an engine answered with something else: an error of any form.
@@ -99,7 +124,7 @@ pub fn encode_engine_error(shape: StreamShape, status: u16, body: &[u8], out: &m
         }
         None => in_own_words(shape, status, body),
     };
-    push_error(shape, &body, out);
+    push_end(shape, &body, out);
 }
 
 /// The object that says what is wrong, on one line: `error` of the body, or all of it, as older engines have it. `None` without a
@@ -126,21 +151,44 @@ fn in_own_words(shape: StreamShape, status: u16, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `body`: one line, a JSON object that is not empty.
-fn push_error(shape: StreamShape, body: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(match shape {
-        StreamShape::OpenAi => b"data: ",
-        StreamShape::Responses => b"event: error\ndata: {\"type\":\"error\",\"sequence_number\":0,",
-        StreamShape::Anthropic => b"event: error\ndata: ",
+/// The last event of a stream that ends properly.
+fn push_end(shape: StreamShape, body: &[u8], out: &mut Vec<u8>) {
+    push_event(shape, body, out);
+    if shape == StreamShape::OpenAi {
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+}
+
+/// `body`: one line, a JSON object with `error`.
+fn push_event(shape: StreamShape, body: &[u8], out: &mut Vec<u8>) {
+    if shape != StreamShape::OpenAi {
+        out.extend_from_slice(b"event: error\n");
+    }
+    out.extend_from_slice(b"data: ");
+    match shape {
+        StreamShape::Responses => push_responses_error(body, out),
+        _ => out.extend_from_slice(body),
+    }
+    out.extend_from_slice(b"\n\n");
+}
+
+/// `ResponseErrorEvent` of the Responses API. Clients do not look at the number: the router does not count events.
+fn push_responses_error(body: &[u8], out: &mut Vec<u8>) {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let error = body.get("error").cloned().unwrap_or_default();
+    let code = match error.get("code") {
+        Some(Value::Number(code)) => Value::String(code.to_string()),
+        code => code.cloned().unwrap_or_default(),
+    };
+    let event = serde_json::json!({
+        "type": "error",
+        "code": code,
+        "message": error.get("message"),
+        "param": error.get("param"),
+        "sequence_number": 0,
+        "error": error,
     });
-    out.extend_from_slice(match shape {
-        StreamShape::Responses => body.strip_prefix(b"{").unwrap_or(body),
-        _ => body,
-    });
-    out.extend_from_slice(match shape {
-        StreamShape::OpenAi => b"\n\ndata: [DONE]\n\n",
-        _ => b"\n\n",
-    });
+    out.extend_from_slice(event.to_string().as_bytes());
 }
 
 #[cfg(test)]
@@ -193,9 +241,10 @@ mod tests {
             refused(StreamShape::Responses, &stopping),
             ": status=503 reason=draining\n\n\
              event: error\n\
-             data: {\"type\":\"error\",\"sequence_number\":0,\"error\":{\"message\":\"This router is shutting down. \
-             Send the request again, to another one.\",\"type\":\"service_unavailable_error\",\"param\":null,\
-             \"code\":null}}\n\n"
+             data: {\"type\":\"error\",\"code\":null,\"message\":\"This router is shutting down. Send the request \
+             again, to another one.\",\"param\":null,\"sequence_number\":0,\
+             \"error\":{\"message\":\"This router is shutting down. Send the request again, to another one.\",\
+             \"type\":\"service_unavailable_error\",\"param\":null,\"code\":null}}\n\n"
         );
         assert_eq!(
             refused(StreamShape::Anthropic, &stopping),
@@ -216,8 +265,8 @@ mod tests {
         );
         assert_eq!(
             engine(StreamShape::Responses, 400, body),
-            ": status=400\n\nevent: error\ndata: {\"type\":\"error\",\"sequence_number\":0,\
-             \"error\":{\"message\":\"too\\nlong\",\"code\":400}}\n\n"
+            ": status=400\n\nevent: error\ndata: {\"type\":\"error\",\"code\":\"400\",\"message\":\"too\\nlong\",\
+             \"param\":null,\"sequence_number\":0,\"error\":{\"message\":\"too\\nlong\",\"code\":400}}\n\n"
         );
         // SGLang's, without `error`.
         let body = b"{\"object\":\"error\",\"message\":\"no\"}";
@@ -235,6 +284,35 @@ mod tests {
         assert!(
             engine(StreamShape::OpenAi, 500, b"{\"error\":\"no\"}")
                 .contains("{\"message\":\"no\"}")
+        );
+    }
+
+    #[test]
+    fn what_breaks_off_byte_for_byte() {
+        let cut = |shape, is_between_events| {
+            let mut out = Vec::new();
+            encode_cut(shape, "it is down", is_between_events, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let message = "\"message\":\"The worker failed in the middle of the answer: it is down. What was received so \
+                       far is incomplete; send the request again.\"";
+        let error = format!(
+            "\"error\":{{{message},\"type\":\"upstream_error\",\"param\":null,\"code\":\"upstream-failed\"}}"
+        );
+        assert_eq!(cut(StreamShape::OpenAi, true), format!("data: {{{error}}}\n\n"));
+        assert_eq!(cut(StreamShape::OpenAi, false), format!("\n\ndata: {{{error}}}\n\n"));
+        assert_eq!(
+            cut(StreamShape::Responses, true),
+            format!(
+                "event: error\ndata: {{\"type\":\"error\",\"code\":\"upstream-failed\",{message},\
+                 \"param\":null,\"sequence_number\":0,{error}}}\n\n"
+            )
+        );
+        assert_eq!(
+            cut(StreamShape::Anthropic, true),
+            format!(
+                "event: error\ndata: {{\"type\":\"error\",\"error\":{{\"type\":\"api_error\",{message}}}}}\n\n"
+            )
         );
     }
 

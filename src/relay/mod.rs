@@ -16,7 +16,9 @@ mod watch;
 
 pub use body::{AnswerBody, AnswerFraming};
 pub use error::RelayError;
-pub use events::{Standing, StreamShape, encode_engine_error, encode_refused, encode_standing};
+pub use events::{
+    Standing, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
+};
 pub use exchange::{Outbound, send};
 pub use first::first_bytes;
 pub use gather::{Gathered, drain, gather};

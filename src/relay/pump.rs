@@ -1,6 +1,8 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
-use super::{AnswerBody, AnswerFraming, Client, Over, RelayError, Upstream, Watch};
+use super::{
+    AnswerBody, AnswerFraming, Client, Over, RelayError, StreamShape, Upstream, Watch, encode_cut,
+};
 use crate::http1::{BodyFraming, DownstreamHead, ResponseHead, Version, encode_response};
 use crate::ingress::Conn;
 use std::future::poll_fn;
@@ -16,6 +18,8 @@ pub struct Answer<'a> {
     pub client_version: Version,
     /// May the client's connection stay open?
     pub keep_alive: bool,
+    /// How a stream of it tells of an error.
+    pub shape: StreamShape,
     /// The client has the head of a stream, and waits for the rest of that.
     pub head_sent: bool,
     /// Fields that the router adds.
@@ -70,13 +74,17 @@ pub async fn relay(
     let mut chunk = std::mem::take(&mut upstream.input);
     chunk.drain(..answer.head.head_bytes.min(chunk.len()));
     let mut body_bytes = 0;
+    let mut data_bytes = 0;
     let mut leftover = false;
     loop {
         if !chunk.is_empty() {
-            let fed = body.feed(&mut chunk, &mut out);
-            let (data_bytes, consumed) = match fed {
+            let consumed;
+            (data_bytes, consumed) = match body.feed(&mut chunk, &mut out) {
                 Ok(fed) => fed,
-                Err(error) => return Err(cut(client.conn(), answer, &body, out, error).await),
+                Err(error) => {
+                    let sent = Sent { body_bytes, last: &[] };
+                    return Err(cut(client.conn(), answer, &body, sent, out, error).await);
+                }
             };
             observe(chunk.get(..data_bytes).unwrap_or_default());
             body_bytes += u64::try_from(data_bytes).unwrap_or(0);
@@ -99,21 +107,22 @@ pub async fn relay(
             break;
         }
         client.wait_at_most(answer.idle_max);
-        match next_chunk(client, upstream).await {
+        let error = match next_chunk(client, upstream).await {
             Ok(next) if next.is_empty() && body.ends_with_connection() => {
                 body.finish(&mut out);
                 chunk.clear();
+                continue;
             }
-            Ok(next) if next.is_empty() => {
-                let error = RelayError::ClosedMidStream;
-                return Err(cut(client.conn(), answer, &body, out, error).await);
+            Ok(next) if next.is_empty() => RelayError::ClosedMidStream,
+            Ok(next) => {
+                upstream.reader.recycle(std::mem::replace(&mut chunk, next));
+                continue;
             }
-            Ok(next) => upstream.reader.recycle(std::mem::replace(&mut chunk, next)),
-            Err(error) if error.blames_worker() => {
-                return Err(cut(client.conn(), answer, &body, out, error).await);
-            }
+            Err(error) if error.blames_worker() => error,
             Err(error) => return Err(error),
-        }
+        };
+        let sent = Sent { body_bytes, last: chunk.get(..data_bytes).unwrap_or_default() };
+        return Err(cut(client.conn(), answer, &body, sent, out, error).await);
     }
     let upstream_reusable = answer.head.keep_alive && !leftover && !body.ends_with_connection();
     Ok(Relayed { body_bytes, upstream_reusable, client_reusable })
@@ -158,23 +167,33 @@ pub(super) async fn next_chunk(
     .await
 }
 
+/// What the client has of a body that broke off.
+struct Sent<'a> {
+    body_bytes: u64,
+    /// The last piece of it; empty if that is not known.
+    last: &'a [u8],
+}
+
+impl Sent<'_> {
+    fn is_between_events(&self) -> bool {
+        self.body_bytes == 0 || self.last.ends_with(b"\n\n") || self.last.ends_with(b"\n\r\n")
+    }
+}
+
 /// The worker broke its answer off. What came is sent; a stream of events gets a last one that says why; then
 /// the connection is closed without the body's proper end, so that no client takes it for complete.
 async fn cut(
     conn: &mut Conn,
     answer: &Answer<'_>,
     body: &AnswerBody,
+    sent: Sent<'_>,
     mut out: Vec<u8>,
     error: RelayError,
 ) -> RelayError {
     if answer.head.event_stream && answer.is_open() {
-        let event = format!(
-            "data: {{\"error\":{{\"message\":\"The worker failed in the middle of the answer: {}. \
-             What was received so far is incomplete; send the request again.\",\
-             \"type\":\"upstream_error\",\"param\":null,\"code\":\"upstream-failed\"}}}}\n\n",
-            error.describe()
-        );
-        body.emit(event.as_bytes(), &mut out);
+        let mut event = Vec::new();
+        encode_cut(answer.shape, error.describe(), sent.is_between_events(), &mut event);
+        body.emit(&event, &mut out);
     }
     conn.wait_at_most(answer.write_max);
     if out.is_empty() || conn.write(out).await.is_ok() { error } else { RelayError::ClientGone }

@@ -16,7 +16,9 @@ use crate::dispatch::{SendPlan, pin_in_body};
 use crate::http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
 use crate::parse::Endpoint;
-use crate::relay::{Answer, Outbound, RelayError, Upstream, Watch, gather, relay, send};
+use crate::relay::{
+    Answer, Outbound, RelayError, StreamShape, Upstream, Watch, gather, relay, send,
+};
 use crate::worker::Dialect;
 
 /// Where the request goes.
@@ -74,7 +76,8 @@ pub(super) async fn run(
     } else {
         lease.judge_success();
     }
-    let accounted = Accounted { plan: &plan, lease, predicted, paired: paired.as_ref() };
+    let shape = StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi);
+    let accounted = Accounted { plan: &plan, lease, predicted, paired: paired.as_ref(), shape };
     match answer(shard, conn, slot, upstream, accounted).await {
         Ok(after) => {
             // Its KV has arrived; its own answer follows, and nobody waits for that. A refused request has no use for it.
@@ -272,6 +275,8 @@ struct Accounted<'a> {
     lease: Lease,
     predicted: Option<Predicted>,
     paired: Option<&'a Paired<'a>>,
+    /// How a stream of this endpoint tells of an error.
+    shape: StreamShape,
 }
 
 /// Relays the answer whose head is parsed in the slot.
@@ -285,7 +290,7 @@ async fn answer(
     if let Some(begun) = slot.early.begun().filter(|_| !Begun::goes_on_with(&slot.response)) {
         return end_early(shard, conn, slot, begun, (upstream, sent), accounted.plan).await;
     }
-    let Accounted { plan, mut lease, predicted, paired } = accounted;
+    let Accounted { plan, mut lease, predicted, paired, shape } = accounted;
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
     let overlap = found.map(|found| {
@@ -305,6 +310,7 @@ async fn answer(
         head: &slot.response,
         client_version: slot.head.version,
         keep_alive: slot.head.keep_alive && !shard.draining.is_set(),
+        shape,
         head_sent: slot.early.begun().is_some(),
         extra: extra.get(..extra_count).unwrap_or_default(),
         idle_max: shard.config.timeouts.stream_idle,

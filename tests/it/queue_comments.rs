@@ -137,7 +137,7 @@ fn a_refusal_after_queueing_is_the_last_event() {
         ("/v1/chat/completions", "data: {\"error\":{\"message\":", "}}\n\ndata: [DONE]\n\n"),
         (
             "/v1/responses",
-            "event: error\ndata: {\"type\":\"error\",\"sequence_number\":0,",
+            "event: error\ndata: {\"type\":\"error\",\"code\":\"rate_limit_exceeded\",\"message\":",
             "}}\n\n",
         ),
         ("/v1/messages", "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":", "}}\n\n"),

@@ -78,6 +78,42 @@ fn death_in_the_middle_of_a_stream_is_told_and_not_dressed_up() {
     assert!(client.at_end());
 }
 
+/// C6: clients of each API know the event.
+#[test]
+fn death_in_the_middle_of_a_stream_is_told_in_the_words_of_its_api() {
+    let worker = Worker::start(|seen, stream| {
+        stream.write_all(STREAM_HEAD).unwrap();
+        let begun = if seen.head.contains("half") { "data: {\"x" } else { "data: x\n\n" };
+        stream.write_all(format!("{:x}\r\n{begun}\r\n", begun.len()).as_bytes()).unwrap();
+        false
+    });
+    let router = router(config(&[&worker]));
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"a"}],"input":"a","max_tokens":9,"stream":true}"#;
+    for (path, start, data) in [
+        ("/v1/chat/completions", "", "{\"error\":{\"message\":\"The worker failed"),
+        (
+            "/v1/messages",
+            "event: error\n",
+            "{\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"The",
+        ),
+        (
+            "/v1/responses",
+            "event: error\n",
+            "{\"type\":\"error\",\"code\":\"upstream-failed\",\"message\":\"The",
+        ),
+    ] {
+        for (query, begun) in [("", "data: x\n\n"), ("?half", "data: {\"x\n\n")] {
+            let mut client = Client::connect(router.listen);
+            client.send(&post(&format!("{path}{query}"), body));
+            let reply = client.reply();
+            let text = reply.text();
+            assert!(!reply.complete, "no clean end");
+            assert!(text.starts_with(&format!("{begun}{start}data: {data}")), "{path}: {text}");
+            assert!(text.ends_with("}\n\n"), "{text}");
+        }
+    }
+}
+
 #[test]
 fn death_in_the_middle_of_a_plain_answer_is_a_short_body() {
     let worker = Worker::start(|_, stream| {
