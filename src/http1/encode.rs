@@ -37,6 +37,7 @@ pub fn encode_request(
         let travels = match field.kind {
             FieldKind::Other
             | FieldKind::ContentType
+            | FieldKind::ContentEncoding
             | FieldKind::RetryAfter
             | FieldKind::ApiKey
             | FieldKind::Priority

@@ -80,6 +80,9 @@ pub enum HeadError {
     /// A coding other than `chunked` alone.
     #[error("only the transfer coding chunked is supported")]
     Coding,
+    /// `Content-Encoding` with anything but `identity`: the body could not be routed.
+    #[error("Content-Encoding is not supported: send the body without compression")]
+    ContentCoding,
     /// More connection options than anybody needs.
     #[error("the Connection field names too many options")]
     ConnectionOptions,
@@ -89,11 +92,12 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// Status for the client: 400, 414, 417, 431, 501 or 505. (A bad response head is the worker's fault: 502.)
+    /// Status for the client: 400, 414, 415, 417, 431, 501 or 505. (A bad response head is the worker's fault: 502.)
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
             Self::TargetTooLong => 414,
+            Self::ContentCoding => 415,
             Self::Expectation => 417,
             Self::TooManyFields | Self::HeadTooLarge => 431,
             Self::MethodTooLong | Self::Connect | Self::Coding => 501,

@@ -37,6 +37,7 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
         14 if is("content-length") => FieldKind::ContentLength,
         14 if is("http2-settings") || is("content_length") => FieldKind::HopByHop,
         15 if is("x-vllm-priority") => FieldKind::VllmPriority,
+        16 if is("content-encoding") => FieldKind::ContentEncoding,
         17 if is("transfer-encoding") => FieldKind::TransferEncoding,
         17 if is("transfer_encoding") => FieldKind::HopByHop,
         18 if is("x-forebay-priority") => FieldKind::Priority,
@@ -57,10 +58,11 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
 pub(super) struct Framing {
     pub length: Option<u64>,
     pub chunked: bool,
+    pub is_coded: bool,
 }
 
 /// Reads `Content-Length` and `Transfer-Encoding` (RFC 9112 sections 6.1 to 6.3): at most one of them, once, and
-/// nothing but digits or `chunked` in it.
+/// nothing but digits or `chunked` in it. And whether `Content-Encoding` names a coding.
 pub(super) fn framing(
     fields: &[Field],
     buffer: &[u8],
@@ -85,6 +87,9 @@ pub(super) fn framing(
                 found.chunked = true;
             }
             FieldKind::TransferEncoding => return Err(HeadError::Coding),
+            FieldKind::ContentEncoding => {
+                found.is_coded |= !value.is_empty() && !value.eq_ignore_ascii_case(b"identity");
+            }
             _ => {}
         }
     }

@@ -117,6 +117,8 @@ pub enum FieldKind {
     HopByHop,
     /// `Content-Type`
     ContentType,
+    /// `Content-Encoding`
+    ContentEncoding,
     /// `Authorization`
     Authorization,
     /// `Expect`
@@ -177,6 +179,8 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// True when the client waits for `100 Continue` before it sends the body (RFC 9110 section 10.1.1).
     pub expect_continue: bool,
+    /// The body has a content coding such as gzip (RFC 9110 section 8.4).
+    pub is_coded: bool,
     /// Length of the head, empty lines before it included; the body starts here.
     pub head_bytes: usize,
 }

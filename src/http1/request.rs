@@ -149,6 +149,7 @@ fn finish(window: &[u8], end: usize, head: &mut RequestHead) -> Result<(), HeadE
         None if framing.chunked => BodyFraming::Chunked,
         None => BodyFraming::None,
     };
+    head.is_coded = framing.is_coded;
     let expects = expects_continue(&head.fields, window, head.version)?;
     head.expect_continue =
         expects && !matches!(head.body, BodyFraming::None | BodyFraming::Length(0));

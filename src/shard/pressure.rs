@@ -280,14 +280,15 @@ fn relieve_pool(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex) {
 }
 
 impl Shard {
-    /// The engine of a rank had no room. Called after the lease was given back: the end of any other of our requests there
-    /// ends this too.
+    /// The engine of a rank had no room, and with it none of the ranks that share its limit. Called after the lease was given
+    /// back: the end of any other of our requests there ends this too.
     pub(super) fn engine_refused(&self, rank: RankIndex, retry_after_s: Option<u64>) {
         self.counters.add(Count::EngineRefusals, 1);
-        if let Some(load) = self.board.rank(rank) {
-            let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);
-            let now = self.now();
-            load.refused(now, now.plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX)));
+        let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);
+        let now = self.now();
+        let until = now.plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX));
+        for load in self.fleet().ranks_full_with(rank).filter_map(|rank| self.board.rank(rank)) {
+            load.refused(now, until);
         }
     }
 

@@ -16,12 +16,12 @@ use crate::admit::Admitted;
 use crate::base::limits::{HANDOFF_ITEMS_MAX, INLINE_BODY_BYTES_MAX};
 use crate::base::{NanosSinceStart, RankIndex};
 use crate::handoff::ADDED_BYTES_PER_ROOM;
+use crate::http1::{BodyFraming, HeadError, RequestHead};
 use crate::ingress::Conn;
 use crate::mailbox::EngineAnswer;
 use crate::parse::{ApiRequest, Endpoint, PromptSource, Refusal, route, scan};
 use crate::relay::RelayError;
-
-use crate::worker::{FleetSnapshot, Model};
+use crate::worker::Model;
 use std::mem::take;
 
 /// Engines that have no room are asked so often in all for one request.
@@ -97,6 +97,7 @@ async fn stages(
     (endpoint, started): (Endpoint, NanosSinceStart),
 ) -> Result<After, Stop> {
     // admit: the rejection window and the exact limits, before any of the body is read.
+    readable(&slot.head).map_err(|error| Stop::BeforeBody(error.into()))?;
     let drawn = pressure::Drawn::default();
     let entered = pressure::before_body(shard, endpoint, started, &drawn);
     let _entered = entered.map_err(Stop::BeforeBody)?;
@@ -214,7 +215,7 @@ fn goes_on(
     }
     if error.is_unsent() && shard.now() < journey.gives_up_at(shard.config.timeouts.first_byte) {
         shard.counters.add(Count::Retries, 1);
-        let ranks = reached_like(fleet, rank);
+        let ranks = fleet.ranks_beside(rank).collect();
         return Ok(Next::Unsent {
             ranks,
             stop: pressure::failed(shard, fleet, model.pool, failed),
@@ -229,6 +230,12 @@ fn goes_on(
         });
     }
     Err(pressure::failed(shard, fleet, model.pool, failed))
+}
+
+/// Only a body without a content coding can be scanned.
+fn readable(head: &RequestHead) -> Result<(), HeadError> {
+    let is_coded = head.is_coded && head.body != BodyFraming::None;
+    if is_coded { Err(HeadError::ContentCoding) } else { Ok(()) }
 }
 
 /// A request that may be split is in memory three times: as it came, and once for each leg, there with a room for each prompt.
@@ -279,15 +286,6 @@ async fn scan_body(
     scanned.map_err(|error| Stop::Refused(error.into()))?;
     shard.time(Stage::Parse, read_at);
     Ok(read_at)
-}
-
-/// The rank and all others at its address.
-fn reached_like(fleet: &FleetSnapshot, rank: RankIndex) -> Vec<RankIndex> {
-    let Some(address) = fleet.ranks.get(rank.index()).map(|rank| rank.address) else {
-        return vec![rank];
-    };
-    let ranks = fleet.ranks.iter().enumerate().filter(|(_, rank)| rank.address == address);
-    ranks.filter_map(|(index, _)| RankIndex::try_from_index(index)).collect()
 }
 
 /// Another worker may be asked if nothing reached the client, attempts are left, and the retry budget allows it. An engine

@@ -332,6 +332,22 @@ impl FleetSnapshot {
         self.used_pools().filter(|(index, _)| index.index() < RANKS_MAX)
     }
 
+    /// The rank and all others behind its address.
+    pub fn ranks_beside(&self, index: RankIndex) -> impl Iterator<Item = RankIndex> {
+        let address = self.ranks.get(index.index()).map(|rank| rank.address);
+        let beside = move |rank: &Rank| Some(rank.address) == address;
+        let ranks = self.ranks.iter().enumerate().filter(move |(_, rank)| beside(rank));
+        ranks.filter_map(|(index, _)| RankIndex::try_from_index(index))
+    }
+
+    /// Ranks that have no room when this one refuses a request: vLLM counts waiting requests for all ranks of a server
+    /// (`--max-num-queued-reqs`), SGLang for each rank.
+    pub fn ranks_full_with(&self, index: RankIndex) -> impl Iterator<Item = RankIndex> {
+        let dialect = self.rank(index).map(|(_, worker)| worker.dialect);
+        let is_alone = dialect == Some(Dialect::Sglang);
+        self.ranks_beside(index).filter(move |&rank| rank == index || !is_alone)
+    }
+
     /// The rank and its worker.
     #[must_use]
     pub fn rank(&self, index: RankIndex) -> Option<(&Rank, &Worker)> {

@@ -196,3 +196,24 @@ fn announced_bodies_take_no_room_until_they_come() {
     client.send(&post("/v1/completions", body.as_bytes()));
     assert_eq!(client.reply().status, 429);
 }
+
+/// C9: it was a 400 that spoke of JSON.
+#[test]
+fn a_compressed_body_is_refused_by_its_name() {
+    let worker = Worker::json("{}");
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    let with = |field: &str| {
+        let request = String::from_utf8(post("/v1/completions", ASK)).unwrap();
+        request.replacen("host:", &format!("{field}\r\nhost:"), 1)
+    };
+    for field in ["Content-Encoding: gzip", "content-encoding: identity\r\ncontent-encoding: br"] {
+        client.send(with(field).as_bytes());
+        let reply = client.reply();
+        assert_eq!(reply.status, 415, "{field}");
+        assert!(reply.text().contains("Content-Encoding"), "{}", reply.text());
+    }
+    client.send(with("Content-Encoding: Identity").as_bytes());
+    assert_eq!(client.reply().status, 200, "the connection goes on");
+    assert!(worker.next().head.contains("Content-Encoding: Identity\r\n"));
+}

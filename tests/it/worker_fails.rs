@@ -1,7 +1,7 @@
 //! What the client sees when a worker fails at each phase.
 
 use crate::rig::{ASK, Client, Worker, config, post, router};
-use forebay::config::QueueMode;
+use forebay::config::{EngineKind, QueueMode};
 use std::io::Write;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -177,4 +177,26 @@ fn who_is_refused_by_the_only_engine_again_and_again_hears_when_to_come_back() {
     let reason = reply.field("x-forebay-reason").unwrap_or("");
     assert!(reason.starts_with("rejected-"), "{reason}");
     assert!(reply.field("retry-after").is_some(), "{}", reply.head);
+}
+
+/// C9: vLLM refuses for all ranks of a server.
+#[test]
+fn a_server_without_room_is_left_alone_with_all_its_ranks() {
+    for (engine, asked) in [(EngineKind::Vllm, 1), (EngineKind::Sglang, 4)] {
+        let full = Worker::start(|_, stream| {
+            let head = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 30\r\ncontent-length: 2\r\n\r\n{}";
+            stream.write_all(head.as_bytes()).is_ok()
+        });
+        let good = Worker::json("{}");
+        let mut config = config(&[&full, &good]);
+        config.workers[0].engine = Some(engine);
+        config.workers[0].ranks = Some(4);
+        let router = router(config);
+        let mut client = Client::connect(router.listen);
+        for _ in 0..6 {
+            client.send(&post("/v1/completions", ASK));
+            assert_eq!(client.reply().status, 200);
+        }
+        assert_eq!(full.seen.try_iter().count(), asked, "{engine:?}");
+    }
 }
