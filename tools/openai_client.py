@@ -7,11 +7,11 @@ env:   FOREBAY   program under test, default target/release/forebay
 
 import argparse
 import asyncio
+import http.server
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 
 from rig import Missing, Rig, Score, get, samples, total
 
@@ -190,10 +190,34 @@ def queue_comments(rig, engine):
     score.check("comments: the same for responses", error is not None and "got free" in str(error), error)
 
 
+class DyingWorker(http.server.BaseHTTPRequestHandler):
+    """Begins a stream in the words of the API that is asked, and ends the connection."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        event = {
+            "/v1/chat/completions": 'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[]}',
+            "/v1/responses": 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"a"}',
+            "/v1/messages": 'event: ping\ndata: {"type":"ping"}',
+        }[self.path]
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(f"{len(event) + 2:x}\r\n{event}\n\n\r\n".encode())
+        self.close_connection = True
+
+    def log_message(self, *_):
+        pass
+
+
 def breaks_off(rig):
-    """The engine dies in the middle of a stream: the client of each API raises its own error, in the router's words."""
-    engine = rig.engine("--model", MODEL, "--itl-ms", "5")
-    router = rig.router([engine.url])
+    """A worker dies in the middle of a stream: the client of each API raises its own error, in the router's words."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), DyingWorker)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    router = rig.router([f"http://127.0.0.1:{server.server_port}"], "--engine", "openai", "--health", "off")
     mine = openai.OpenAI(base_url=f"{router.url}/v1", api_key="unused", max_retries=0, timeout=20)
     other = anthropic.Anthropic(base_url=router.url, api_key="unused", max_retries=0, timeout=20)
     ask = {"model": MODEL, "messages": CHAT[1:], "max_tokens": 40, "stream": True}
@@ -202,11 +226,9 @@ def breaks_off(rig):
         ("responses", openai.APIError, lambda: list(mine.responses.create(model=MODEL, input="Say hello.", stream=True))),
         ("messages", anthropic.APIStatusError, lambda: list(other.messages.create(**ask))),
     ):
-        fault = urllib.request.Request(f"{engine.url}/debug/fault", b'{"at":"mid_body","count":1}')
-        fault.add_header("content-type", "application/json")
-        urllib.request.urlopen(fault, timeout=5).close()
         error = raised(kind, call)
         score.check(f"breaks off: {name} raises {kind.__name__}", error is not None and "in the middle" in str(error), error)
+    server.shutdown()
 
 
 def guarded(group, *arguments):
