@@ -17,11 +17,14 @@ pub(super) struct DownWatch<'a> {
     heard: u32,
     /// Of the wait, after this step.
     left: Duration,
+    /// The wait that began last, its first step and its rest: each chunk of a stream begins the same one.
+    last: (Duration, Duration, Duration),
 }
 
 impl<'a> DownWatch<'a> {
     pub(super) fn new(shard: &'a Shard, worker: WorkerIndex) -> Self {
-        Self { shard, worker, heard: shard.heard_of(worker), left: Duration::ZERO }
+        let (zero, heard) = (Duration::ZERO, shard.heard_of(worker));
+        Self { shard, worker, heard, left: zero, last: (zero, zero, zero) }
     }
 
     /// Goes on with a wait whose present step has begun elsewhere.
@@ -35,11 +38,15 @@ impl<'a> DownWatch<'a> {
     }
 
     /// Begins a wait; returns its first step.
+    #[inline]
     pub(super) fn begin(&mut self, wait: Duration) -> Duration {
-        let health = &self.shard.config.health;
-        let step = if health.enabled { wait.min(health.timeout) } else { wait };
-        self.left = wait.saturating_sub(step);
-        step
+        if wait != self.last.0 {
+            let health = &self.shard.config.health;
+            let step = if health.enabled { wait.min(health.timeout) } else { wait };
+            self.last = (wait, step, wait.saturating_sub(step));
+        }
+        self.left = self.last.2;
+        self.last.1
     }
 
     /// A step has passed. The next one, or why there is none.
@@ -58,6 +65,7 @@ impl<'a> DownWatch<'a> {
 
 impl Shard {
     /// A byte of an answer has come from the worker.
+    #[inline]
     pub(super) fn hear(&self, worker: WorkerIndex) {
         if let Some(heard) = self.heard.get(worker.index()) {
             heard.set(heard.get().wrapping_add(1));

@@ -122,6 +122,7 @@ pub(super) struct Waiting<'a, 'b> {
 }
 
 impl Watch for Waiting<'_, '_> {
+    #[inline]
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<RelayError> {
         if self.conn.poll_gone(cx).is_ready() {
             return Poll::Ready(RelayError::ClientGone);
@@ -134,6 +135,7 @@ impl Watch for Waiting<'_, '_> {
         }
     }
 
+    #[inline]
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
         loop {
             ready!(self.conn.poll_deadline(cx));
@@ -144,6 +146,7 @@ impl Watch for Waiting<'_, '_> {
         }
     }
 
+    #[inline]
     fn wait_at_most(&mut self, after: Duration) {
         let step = self.down.begin(after);
         self.conn.wait_at_most(step);
@@ -151,6 +154,7 @@ impl Watch for Waiting<'_, '_> {
 }
 
 impl Client for Waiting<'_, '_> {
+    #[inline]
     fn conn(&mut self) -> &mut Conn {
         self.conn
     }
