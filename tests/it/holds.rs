@@ -1,6 +1,8 @@
 //! What one request costs the shard that serves it: no work is done twice, and none that is long.
 
-use crate::rig::{Client, PATIENCE, Worker, admin, config, metric, post, router, until};
+use crate::rig::{
+    Client, PATIENCE, Worker, admin, admin_post, config, metric, post, router, until,
+};
 use forebay::config::{Config, EngineKind, Policy};
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
@@ -101,7 +103,7 @@ fn the_control_plane_goes_on_while_a_prompt_is_explained() {
     let worker = Worker::json("{}");
     let router = with_template(&worker, "gpt-oss");
     let mut asking = Client::connect(router.admin);
-    asking.send(&post("/debug/overlap", &session(4_095)));
+    asking.send(&admin_post("/debug/overlap", &session(4_095)));
     let start = Instant::now();
     let mut answered = 0;
     let explained = loop {
