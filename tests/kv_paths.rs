@@ -24,6 +24,7 @@ use forebay::worker::{
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_str, write_uint};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 const SEED: KeySeed = KeySeed(7);
 const SHARDS: usize = 3;
@@ -157,7 +158,7 @@ impl<T: BlockText> Rig<T> {
                 shard_count: SHARDS,
             };
             let mut feed = RankFeed::new(naming, 10_000);
-            feed.set_lower_tiers(LowerTiers { host: true, disk: true }, true);
+            feed.set_lower_tiers(LowerTiers { host: true, disk: true, ttl: Duration::ZERO }, true);
             feed
         };
         let feeds = texts.into_iter().map(feed).collect();
@@ -202,7 +203,8 @@ impl<T: BlockText> Rig<T> {
 
 const ROOT: RootName<'static> =
     RootName { model: "m", block_size_tokens: BLOCK_TOKENS, lora: "", cache_salt: "" };
-const CREDIT: KvConfig = KvConfig { host_credit_percent: 80, disk_credit_percent: 30 };
+const CREDIT: KvConfig =
+    KvConfig { host_credit_percent: 80, disk_credit_percent: 30, tier_ttl: Duration::ZERO };
 
 fn fleet(ranks: u16) -> FleetSnapshot {
     let rank = |number: u16| Rank {
@@ -277,6 +279,7 @@ fn a_long_prefix_on_the_host_beats_a_short_one_on_the_device_as_far_as_it_is_wor
     let with = |host_credit_percent, disk_credit_percent| KvConfig {
         host_credit_percent,
         disk_credit_percent,
+        tier_ttl: Duration::ZERO,
     };
     assert_eq!(chosen(&fleet, CREDIT, &found, 40), 1, "32 bytes' worth against 16 and 12");
     assert_eq!(chosen(&fleet, with(30, 20), &found, 40), 0, "12 and 8 against 16");

@@ -9,6 +9,7 @@ use forebay::control::kv_events::{
 };
 use forebay::mailbox::KvOp;
 use std::collections::HashSet;
+use std::time::Duration;
 
 const ENTRIES_MAX: usize = 64;
 const SLICES: usize = 3;
@@ -51,7 +52,10 @@ fn follow(payload: &[u8]) {
         shard_count: SLICES,
     };
     let mut feed = RankFeed::new(naming, ENTRIES_MAX);
-    feed.set_lower_tiers(LowerTiers { host: true, disk: true }, payload.len().is_multiple_of(2));
+    feed.set_lower_tiers(
+        LowerTiers { host: true, disk: true, ttl: Duration::from_secs(1) },
+        payload.len().is_multiple_of(2),
+    );
     let counters = FeedCounters::new();
     let mut ops = SliceOps::new(SLICES);
     let mut held = HashSet::new();

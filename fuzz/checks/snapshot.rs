@@ -10,6 +10,7 @@ use forebay::framing::put_chunk;
 use forebay::mailbox::KvOp;
 use forebay::snapshot::{Encoder, Entry, Header, Link, Part, Paths, RankHead, SnapshotReader};
 use std::collections::HashSet;
+use std::time::Duration;
 
 type Ranks = Vec<(RankHead, Vec<Entry>)>;
 
@@ -87,7 +88,7 @@ fn restore(trees: u8, entries: &[Entry], links: &[Link]) {
     for shard_count in [1, 2] {
         let mut paths = Paths::new(links.to_vec());
         paths.place_anew(slice_of, 2, shard_count);
-        let lower_tiers = LowerTiers { host: shard_count == 1, disk: true };
+        let lower_tiers = LowerTiers { host: shard_count == 1, disk: true, ttl: Duration::ZERO };
         let mut restoring = Restoring::new(&paths, shard_count, lower_tiers, trees, ENTRIES_MAX);
         restoring.add_all(entries.to_vec());
         let (blocks, mut ops, left) = restoring.finish();

@@ -49,6 +49,7 @@ pub fn to_json(config: &Config) -> Value {
         "kv": {
             "host_credit_percent": config.kv.host_credit_percent,
             "disk_credit_percent": config.kv.disk_credit_percent,
+            "tier_ttl": format_duration(config.kv.tier_ttl),
         },
         "approximate": {
             "ttl": format_duration(config.approximate.ttl),

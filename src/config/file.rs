@@ -89,6 +89,7 @@ fn read_kv(reader: &mut Reader<'_>, root: &Section<'_>, config: &mut Config) {
     let section = root.section(reader, "kv");
     section.read(reader, "host_credit_percent", &mut config.kv.host_credit_percent, count);
     section.read(reader, "disk_credit_percent", &mut config.kv.disk_credit_percent, count);
+    section.read(reader, "tier_ttl", &mut config.kv.tier_ttl, duration);
     section.finish(reader);
 }
 

@@ -110,6 +110,9 @@ pub struct KvConfig {
     pub host_credit_percent: u32,
     /// `kv.disk_credit_percent`: the same for disks and stores of files or objects.
     pub disk_credit_percent: u32,
+    /// `kv.tier_ttl`: how long after its last store a block counts in such a tier that has
+    /// announced no removal; 0 means for ever.
+    pub tier_ttl: Duration,
 }
 
 /// What policy `kv` believes of caches that no event has told of, from where earlier prompts went.
@@ -328,6 +331,8 @@ impl Default for KvConfig {
             host_credit_percent: 80,
             // Local NVMe brings back some 5 GB/s, about as fast as the prefill; file and object stores vary more.
             disk_credit_percent: 30,
+            // Most sessions that pause go on within it; under load a host's memory turns over sooner.
+            tier_ttl: Duration::from_mins(30),
         }
     }
 }

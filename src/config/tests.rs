@@ -71,6 +71,8 @@ interval = "250ms"
 timeout = "1s"
 unhealthy_after = 5
 healthy_after = 2
+[kv]
+tier_ttl = "90s"
 [approximate]
 ttl = "90s"
 speculative_ttl = "500ms"

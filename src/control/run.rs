@@ -83,7 +83,9 @@ struct Control {
 
 /// The tiers whose blocks count for something.
 fn counted_tiers(config: &Config) -> LowerTiers {
-    LowerTiers { host: config.kv.host_credit_percent > 0, disk: config.kv.disk_credit_percent > 0 }
+    let kv = config.kv;
+    let (host, disk) = (kv.host_credit_percent > 0, kv.disk_credit_percent > 0);
+    LowerTiers { host, disk, ttl: kv.tier_ttl }
 }
 
 /// The parts of the setup that stay as they are.

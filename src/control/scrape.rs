@@ -372,6 +372,11 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
     for tier in Tier::ALL {
         family.sample(&[("tier", tier.label())], wide(feeds.tier_block_count(tier)));
     }
+    let help = "Blocks of tiers without removals that were stored longer ago than kv.tier_ttl.";
+    let mut family = text.counter("kv_expired_blocks_total", help);
+    for tier in [Tier::Host, Tier::Disk] {
+        family.sample(&[("tier", tier.label())], feeds.expired_count(tier));
+    }
     text.gauge("kv_tracked_bytes", "Memory of the feeds' maps.")
         .sample(&[], wide(feeds.byte_count()));
     kv_orphans(feeds, text);

@@ -77,8 +77,10 @@ pub fn weigh_tiers(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
-    const CONFIG: KvConfig = KvConfig { host_credit_percent: 80, disk_credit_percent: 30 };
+    const CONFIG: KvConfig =
+        KvConfig { host_credit_percent: 80, disk_credit_percent: 30, tier_ttl: Duration::ZERO };
     const TIERS: TierRanks = TierRanks { host: Some(RankIndex(9)), disk: Some(RankIndex(8)) };
 
     fn found(bytes: [(u16, u32); 3]) -> Overlaps {
@@ -102,9 +104,14 @@ mod tests {
         assert_eq!(worth(100, 200, 300, CONFIG), 100 + 80 + 30);
         // The trees are read one after the other, while they change: the device may seem to hold more.
         assert_eq!(worth(300, 200, 100, CONFIG), 300);
-        let off = KvConfig { host_credit_percent: 0, disk_credit_percent: 0 };
+        let off =
+            KvConfig { host_credit_percent: 0, disk_credit_percent: 0, tier_ttl: Duration::ZERO };
         assert_eq!(worth(100, 200, 300, off), 100);
-        let all = KvConfig { host_credit_percent: 100, disk_credit_percent: 100 };
+        let all = KvConfig {
+            host_credit_percent: 100,
+            disk_credit_percent: 100,
+            tier_ttl: Duration::ZERO,
+        };
         assert_eq!(worth(0, 200, u32::MAX, all), u32::MAX);
     }
 }

@@ -102,7 +102,7 @@ impl<T: BlockText> RankBlocks<T> {
     /// Which lower tiers count from now on. Only while nothing is held.
     pub fn set_lower_tiers(&mut self, lower_tiers: LowerTiers) {
         debug_assert!(self.is_empty(), "blocks may be in trees that end");
-        self.lower_tiers = lower_tiers;
+        (self.lower_tiers, self.held) = (lower_tiers, Held::expiring(lower_tiers.ttl));
         let allowed = |tier: &Tier| match tier {
             Tier::Device => true,
             Tier::Host => lower_tiers.host,
@@ -216,15 +216,14 @@ impl<T: BlockText> RankBlocks<T> {
         let Some(tier) = tier else {
             return Outcome::Elsewhere;
         };
+        if !event.hashes.is_empty() {
+            self.held.trust(tier);
+        }
         let group = event.group.unwrap_or(NO_GROUP);
         for &hash in event.hashes {
             let id = self.id(hash, group);
             match self.held.take(id, tier) {
-                Some((before, trees)) => {
-                    let lost = before.state.trees() & !trees;
-                    let lost = lost & !self.trees_of_others(before.key, id, lost);
-                    ops.remove(lost, before.state.slice(), before.key);
-                }
+                Some((before, trees)) => self.lose(before, trees, ops),
                 None if !self.orphans.is_empty() => {
                     let was_there = self.orphans.remove(id, tier);
                     self.orphans_gone.removed += usize::from(was_there);
@@ -477,6 +476,9 @@ fn remember(groups: &mut Vec<u32>, group: u32) {
         groups.push(group);
     }
 }
+
+#[path = "blocks_expiry.rs"]
+mod expiry;
 
 #[cfg(test)]
 #[path = "blocks_tests.rs"]

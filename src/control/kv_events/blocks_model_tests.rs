@@ -9,6 +9,7 @@ use crate::control::kv_events::restoring::Left;
 use crate::control::kv_events::tier::TIERS;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 const MEDIA: [Medium; TIERS] = [Medium::Device, Medium::Host, Medium::Disk];
 
@@ -242,7 +243,7 @@ proptest! {
         expected in any::<bool>(),
     ) {
         let (mut blocks, mut ops, mut index) = (blocks(1_000), SliceOps::new(SHARDS), Index::default());
-        blocks.set_lower_tiers(LowerTiers { host: true, disk: true });
+        blocks.set_lower_tiers(LowerTiers { host: true, disk: true, ttl: Duration::ZERO });
         if expected {
             blocks.expect_lower_tiers();
         }
@@ -252,7 +253,7 @@ proptest! {
             apply(&step, (&mut blocks, &mut ops), &mut model);
             if matches!(step, Step::Restart) {
                 let links = index.seen.values().copied().collect();
-                let tiers = LowerTiers { host: true, disk: true };
+                let tiers = LowerTiers { host: true, disk: true, ttl: Duration::ZERO };
                 let (again, restored, left) = restarted(&blocks, links, tiers, 1_000);
                 prop_assert_eq!(left, Left::default());
                 (blocks, ops) = (again, restored);

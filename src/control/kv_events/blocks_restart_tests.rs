@@ -5,9 +5,10 @@ use super::*;
 use crate::control::kv_events::event::Medium;
 use crate::control::kv_events::restoring::{Left, Restoring};
 use crate::snapshot::{Link, Paths};
+use std::time::Duration;
 
-const ALL: LowerTiers = LowerTiers { host: true, disk: true };
-const NONE: LowerTiers = LowerTiers { host: false, disk: false };
+const ALL: LowerTiers = LowerTiers { host: true, disk: true, ttl: Duration::ZERO };
+const NONE: LowerTiers = LowerTiers { host: false, disk: false, ttl: Duration::ZERO };
 
 /// What a new process makes of what the old one held, with as many slices.
 pub(super) fn restarted(

@@ -6,6 +6,7 @@ use crate::control::kv_events::event::Medium;
 use crate::mailbox::KvOp;
 use crate::snapshot::Link;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
 
 /// Token n is the letter n mod 26, so that different tokens share bytes; tokens from 1000 are unknown.
 pub(super) struct Letters;
@@ -241,7 +242,7 @@ fn the_limit_refuses_new_blocks_and_lets_old_ones_go() {
     assert_eq!(blocks.len(), 1);
 }
 
-const BOTH: LowerTiers = LowerTiers { host: true, disk: true };
+const BOTH: LowerTiers = LowerTiers { host: true, disk: true, ttl: Duration::ZERO };
 
 fn tiered() -> RankBlocks<Letters> {
     let mut blocks = blocks(100);
@@ -395,7 +396,7 @@ fn copies_known_by_their_hash_alone_keep_the_block() {
 #[test]
 fn tiers_that_do_not_count_are_elsewhere() {
     let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
-    blocks.set_lower_tiers(LowerTiers { host: false, disk: true });
+    blocks.set_lower_tiers(LowerTiers { host: false, disk: true, ttl: Duration::ZERO });
     let plain = store(None, &[10], &[0, 1]);
     for (medium, outcome) in [
         (Medium::Host, Outcome::Elsewhere),

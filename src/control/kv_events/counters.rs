@@ -1,8 +1,8 @@
 //! What the feeds count. One set for all feeds; they share the control plane's thread, so plain cells will do.
 
-use super::holding::{Holding, OrphansGone};
+use super::holding::{Expired, Holding, OrphansGone};
 use super::outcome::Outcome;
-use super::tier::Tier;
+use super::tier::{TIERS, Tier};
 use crate::control::zmq::LossReason;
 use std::cell::Cell;
 
@@ -175,6 +175,7 @@ pub struct FeedCounters {
     missed: Cell<u64>,
     holding: Cell<Holding>,
     orphans_gone: Cell<OrphansGone>,
+    expired: [Cell<u64>; TIERS],
     restored: Cell<u64>,
     dropped: [Cell<u64>; Dropped::ALL.len()],
 }
@@ -266,6 +267,19 @@ impl FeedCounters {
             dropped: all.dropped.saturating_add(gone.dropped),
             removed: all.removed.saturating_add(gone.removed),
         });
+    }
+
+    /// Counts blocks that were too old to be believed.
+    pub fn expired(&self, expired: &Expired) {
+        for (all, blocks) in self.expired.iter().zip(expired.tier_blocks) {
+            all.set(all.get().saturating_add(blocks));
+        }
+    }
+
+    /// Blocks of a tier that were too old to be believed.
+    #[must_use]
+    pub fn expired_count(&self, tier: Tier) -> u64 {
+        self.expired.get(tier.index()).map_or(0, Cell::get)
     }
 
     /// Counts blocks that came from a snapshot.

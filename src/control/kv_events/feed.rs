@@ -39,7 +39,7 @@ const SESSION_SOUND: Duration = Duration::from_secs(5);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Blocks that one feed takes before the thread's other tasks get their turn: some 2 ms.
-const BLOCKS_PER_TURN: usize = 1_024;
+pub(super) const BLOCKS_PER_TURN: usize = 1_024;
 /// What a message costs beside its blocks, in blocks.
 const MESSAGE_COST: usize = 32;
 /// Batches of operations that one feed posts before the thread's other tasks get their turn.
@@ -268,9 +268,11 @@ impl<P: KvPort> Feed<P> {
             "following KV events"
         );
         loop {
-            let (parts, end) = match timeout_at(self.audit.due, live.message()).await {
+            let due = self.expire().await.map_or(self.audit.due, |at| at.min(self.audit.due));
+            let (parts, end) = match timeout_at(due, live.message()).await {
                 Ok(Ok(message)) => message,
                 Ok(Err(error)) => return error,
+                Err(_) if due < self.audit.due => continue,
                 Err(_) => match self.audit().await {
                     Ok(()) => continue,
                     Err(error) => return error,

@@ -1,6 +1,6 @@
 //! Feeds in trouble, against real sockets: what holds when this side is at fault.
 
-use super::tests::{Shard, chained, frames, publish_until, spec, until, vectors};
+use super::tests::{Shard, chained, chained_in, frames, publish_until, spec, until, vectors};
 use super::*;
 use crate::base::ShardIndex;
 use crate::control::test_support::block_on_local;
@@ -9,6 +9,7 @@ use crate::mailbox::{KvBatch, KvOp};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use zeromq::{Socket, SocketSend};
 
@@ -138,6 +139,32 @@ fn a_paused_shard_leads_to_a_resync() {
             held.len() == 1
         })
         .await;
+        stop.send(()).unwrap();
+        task.await.unwrap();
+    });
+}
+
+/// A publisher that tells what the host stores and never what the host evicts: without another
+/// event the feed takes its block out of the index again.
+#[test]
+fn a_block_of_a_tier_without_removals_leaves_a_quiet_feed() {
+    block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let (shard, counters) = (Shard::default(), Rc::new(FeedCounters::new()));
+        let (notices, _noticed) = mpsc::channel(64);
+        let (stop, stopped) = oneshot::channel();
+        let mut spec = spec(&place);
+        spec.lower_tiers.ttl = Duration::from_millis(300);
+        let feed = Feed::new(spec, shard.clone(), Rc::clone(&counters), notices);
+        let status = feed.status();
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        let (mut number, stored) = (0, chained_in(0, "CPU"));
+        publish_until(&mut publisher, &mut number, &stored, || counters.block_count() == 1).await;
+        until(|| counters.expired_count(Tier::Host) == 1).await;
+        assert_eq!((counters.block_count(), counters.tier_block_count(Tier::Host)), (0, 0));
+        until(|| matches!(shard.ops.borrow()[..], [KvOp::Store { .. }, KvOp::Remove { .. }])).await;
+        assert_eq!((status.state(), status.resets(), status.losses()), (FeedState::Live, 0, 0));
         stop.send(()).unwrap();
         task.await.unwrap();
     });

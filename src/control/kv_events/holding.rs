@@ -15,6 +15,15 @@ pub struct Holding {
     pub bytes: usize,
 }
 
+/// Blocks that left tiers without removals by their age.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// By tier.
+    pub tier_blocks: [u64; TIERS],
+    /// False if there may be more.
+    pub is_done: bool,
+}
+
 /// Orphans that ceased to wait, since the counts were taken last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrphansGone {

@@ -10,6 +10,7 @@ mod copies;
 mod counters;
 mod decode;
 mod event;
+mod expiry;
 mod fields;
 mod feed;
 #[cfg(test)]
@@ -45,7 +46,7 @@ pub use decode::{Batch, BatchHead, Decoder, Part};
 pub use event::{Event, Medium, Removed, Stored};
 pub use feed::{Feed, FeedNotice, FeedSpec, KvPort, TierNumbers};
 pub use held::{Kept, TRACKED_BLOCK_BYTES};
-pub use holding::{Holding, OrphansGone};
+pub use holding::{Expired, Holding, OrphansGone};
 pub use msgpack::MsgpackError;
 pub use naming::{BlockText, Naming};
 pub use outcome::Outcome;

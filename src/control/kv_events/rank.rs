@@ -11,6 +11,7 @@ use super::outcome::Outcome;
 use super::sequence::{Arrival, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
+use tokio::time::Instant;
 
 /// What an event costs beside its blocks, in blocks.
 const EVENT_COST: usize = 1;
@@ -312,6 +313,27 @@ impl<T: BlockText> RankFeed<T> {
         if std::mem::take(&mut self.is_unverified) {
             counters.dropped(reason.into(), self.blocks.len() as u64);
         }
+    }
+
+    /// Takes out what is too old; false if there may be more. See [`RankBlocks::expire`].
+    pub fn expire(
+        &mut self,
+        now: Instant,
+        blocks_max: usize,
+        counters: &FeedCounters,
+        ops: &mut SliceOps,
+    ) -> bool {
+        let before = self.blocks.holding();
+        let expired = self.blocks.expire(now, blocks_max, ops);
+        counters.holding_changed(before, self.blocks.holding());
+        counters.expired(&expired);
+        expired.is_done
+    }
+
+    /// When something may be too old next.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.blocks.next_expiry()
     }
 
     /// Forgets the stream, to take it from its start.

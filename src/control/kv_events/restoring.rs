@@ -5,7 +5,7 @@
 //! children stay, without what leads to them.
 
 use super::copies::{Groups, RestoredBlocks};
-use super::held::{Entry as HeldEntry, State};
+use super::held::{Entry as HeldEntry, Held, State};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, TIERS, Tier};
 use crate::snapshot::{Entry, Link, Paths};
@@ -58,7 +58,11 @@ impl<'a> Restoring<'a> {
         let trees = (trees | Tier::Device.bit()) & counted;
         Self {
             paths,
-            blocks: RestoredBlocks { trees, ..RestoredBlocks::default() },
+            blocks: RestoredBlocks {
+                trees,
+                held: Held::expiring(lower_tiers.ttl),
+                ..RestoredBlocks::default()
+            },
             untold: vec![0; paths.len()],
             places: Vec::new(),
             lower_tiers,

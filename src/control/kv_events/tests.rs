@@ -365,7 +365,7 @@ pub(super) fn spec(endpoint: &str) -> FeedSpec {
             shard_count: 1,
         },
         entries_max: 100,
-        lower_tiers: LowerTiers { host: true, disk: true },
+        lower_tiers: LowerTiers { host: true, disk: true, ttl: Duration::ZERO },
         expects_tiers: false,
         tier_numbers: Rc::new(Numbers),
     }
@@ -539,7 +539,7 @@ pub(super) fn chained(number: u8) -> Vec<u8> {
 }
 
 /// The same with the place where it lies: `[…, 1, nil, medium]`.
-fn chained_in(number: u8, medium: &str) -> Vec<u8> {
+pub(super) fn chained_in(number: u8, medium: &str) -> Vec<u8> {
     let mut payload = chained(number);
     payload[7] = 0x97;
     payload.push(0xc0);

@@ -2,6 +2,7 @@
 //! has what the device holds, the second what the device or the host holds, the third what any of the three holds.
 
 use super::event::Medium;
+use std::time::Duration;
 
 /// Tiers that are told apart.
 pub(super) const TIERS: usize = 3;
@@ -57,6 +58,8 @@ pub struct LowerTiers {
     pub host: bool,
     /// Disks.
     pub disk: bool,
+    /// How long a block counts in one of them that announces no removals; 0 means for ever.
+    pub ttl: Duration,
 }
 
 impl LowerTiers {

@@ -2,6 +2,7 @@
 //! often each tier stored it, and the trees of the index that rest on it. Entries are found by id (hash and group,
 //! mixed) and by key.
 
+mod ages;
 mod by_key;
 mod kept;
 mod ordered;
@@ -12,9 +13,12 @@ pub(super) use state::State;
 
 use super::tier::{TIERS, Tier};
 use crate::block::BlockKey;
+use ages::Ages;
 use by_key::{ByKey, is_candidate};
 use ordered::Ordered;
 use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Memory of one block when a table has grown to its full size, rounded up: what budgets count with.
 pub const TRACKED_BLOCK_BYTES: usize = 28;
@@ -36,6 +40,10 @@ pub(super) struct Held {
     more: HashMap<(u64, Tier), u32, ahash::RandomState>,
     /// Entries by tier.
     tier_counts: [usize; TIERS],
+    /// How long an entry of a tier without removals is believed; 0 for ever.
+    ttl: Duration,
+    /// What may leave by its age; the device's stays empty.
+    ages: [Ages; TIERS],
     /// Some entries are not found by their keys: nothing is to be done but to clear.
     is_spoilt: bool,
 }
@@ -49,6 +57,12 @@ pub(super) struct Entry {
 }
 
 impl Held {
+    /// Holds nothing; entries of lower tiers leave so long after their last store, as long as
+    /// their tier announces no removal. 0: never.
+    pub(super) fn expiring(ttl: Duration) -> Self {
+        Self { ttl, ..Self::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
@@ -66,7 +80,8 @@ impl Held {
     /// Bytes allocated.
     pub(super) fn bytes(&self) -> usize {
         let more = self.more.capacity() * size_of::<((u64, Tier), u32)>();
-        self.table.bytes() + self.by_key.bytes() + more
+        let ages = self.ages.iter().map(Ages::bytes).sum::<usize>();
+        self.table.bytes() + self.by_key.bytes() + more + ages
     }
 
     /// The entry of an id.
@@ -92,6 +107,7 @@ impl Held {
             self.make_by_key();
         }
         self.count(tier, 1);
+        self.note(added.id, tier);
         true
     }
 
@@ -136,6 +152,59 @@ impl Held {
         }
         self.table.set_state(place, state.with_trees(trees).to_bits());
         self.count(tier, usize::from(before.count(tier) == 0));
+        self.note(id, tier);
+    }
+
+    /// The tier has announced a removal: until all is cleared, no entry of it leaves by its age.
+    pub(super) fn trust(&mut self, tier: Tier) {
+        if let Some(ages) = self.ages.get_mut(tier.index()) {
+            ages.trust();
+        }
+    }
+
+    /// When something may be too old next.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.ages.iter().filter_map(|ages| ages.due(self.ttl)).min()
+    }
+
+    /// Takes an entry that is too old out of its tier, however often that stored it: which tier,
+    /// what it was before, and the trees that still rest on it. See [`Ages::next`].
+    pub(super) fn take_expired(
+        &mut self,
+        now: Instant,
+        work: &mut usize,
+    ) -> Option<(Tier, Entry, u8)> {
+        for tier in Tier::ALL {
+            let ttl = self.ttl;
+            while let Some(id) =
+                self.ages.get_mut(tier.index()).and_then(|ages| ages.next(now, ttl, work))
+            {
+                if let Some((before, trees)) = self.take_all(id, tier) {
+                    return Some((tier, before, trees));
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes all stores of one tier back, see [`Held::take`].
+    fn take_all(&mut self, id: u64, tier: Tier) -> Option<(Entry, u8)> {
+        let (place, mut state) = self.place(id)?;
+        self.more.remove(&(id, tier));
+        while state.count(tier) > 1 {
+            state = state.with_one_less(tier);
+        }
+        self.table.set_state(place, state.to_bits());
+        self.take(id, tier)
+    }
+
+    fn note(&mut self, id: u64, tier: Tier) {
+        if tier != Tier::Device
+            && !self.ttl.is_zero()
+            && let Some(ages) = self.ages.get_mut(tier.index())
+        {
+            ages.note(id);
+        }
     }
 
     /// Takes one store back; the entry goes with its last one. What it was before, and the trees that still rest on it;
@@ -187,7 +256,7 @@ impl Held {
             let trees = one.state.trees() | self.trees_of_others(one.key, one.id);
             each(one.key, one.state.with_trees(trees));
         }
-        *self = Self::default();
+        *self = Self::expiring(self.ttl);
     }
 
     /// Makes the way from keys to entries anew, a twelfth larger than it has to be; larger where many share a key.
