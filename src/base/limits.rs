@@ -68,9 +68,10 @@ pub const READ_AT_ONCE_BYTES_MAX: usize = 48 * 1024;
 /// then written once more, on a fresh connection to the same worker. Later than this, the worker may have
 /// read the request.
 pub const STALE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(1);
-/// Longest body that a shard scans, renders and matches itself; see `shard/offload.rs` for longer ones. At the worst 20 ns a
-/// byte, so that the shard is held up for less than a millisecond.
-pub const INLINE_BODY_BYTES_MAX: usize = 32 * 1024;
+/// Longest body that a shard scans, renders and matches itself; see `shard/offload.rs` for longer ones.
+/// At the worst some 8 ns a byte (`tools/holds`), so that the shard is held for less than a millisecond. A
+/// prompt of 64 KiB is within it.
+pub const INLINE_BODY_BYTES_MAX: usize = 80 * 1024;
 /// Prompts that a shard composes itself (NFC), in bytes; nearly all text is composed as it comes.
 pub const INLINE_COMPOSED_BYTES_MAX: usize = 4 * 1024;
 /// Requests of one shard that wait for its offload thread. Full: large bodies are refused as by a router that is full, other

@@ -29,7 +29,7 @@ use std::task::Poll;
 use std::thread::Thread;
 
 /// Jobs of at most so many bytes overtake longer ones.
-const QUICK_BYTES_MAX: usize = 8 * INLINE_BODY_BYTES_MAX;
+const QUICK_BYTES_MAX: usize = 4 * INLINE_BODY_BYTES_MAX;
 /// So many of them in a row.
 const QUICK_RUN_MAX: usize = 16;
 /// Where the thread competes with a shard for a core, the shard gets three times as much.
