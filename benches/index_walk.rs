@@ -133,7 +133,8 @@ fn keeping(criterion: &mut Criterion) {
 
 /// What a shard does to tell of a routed prompt.
 fn routed(reader: &IndexReader, text: &[u8], kind: GuessKind) -> Box<RoutedPrompt> {
-    let (_, chunks) = reader.chunk_path(root(), text, kind.chunk_bytes()).unwrap();
+    let mut chunks = Vec::new();
+    reader.chunk_path(root(), text, kind, &mut chunks);
     Box::new(RoutedPrompt { rank: RankIndex(1), generation: 0, kind, root: root(), chunks })
 }
 
@@ -181,14 +182,22 @@ fn remembering(criterion: &mut Criterion) {
                 });
             },
         );
-        let mut overlaps = Overlaps::new(64);
+        let (mut overlaps, mut path) = (Overlaps::new(64), Vec::new());
         for prompt in &all {
             expiring.remember(prompt, now, |rank, op| slice.apply(rank, op));
         }
         group.bench_function(BenchmarkId::new("walk", format!("{kind:?}")), |bencher| {
             bencher.iter(|| {
                 overlaps.clear();
-                reader.overlap(root(), black_box(&texts[9]), &mut overlaps);
+                match kind {
+                    GuessKind::Approximate => {
+                        reader.chunk_path(root(), black_box(&texts[9]), kind, &mut path);
+                        reader.overlap_of_path(&path, kind, &mut overlaps);
+                    }
+                    GuessKind::Speculative => {
+                        reader.overlap(root(), black_box(&texts[9]), &mut overlaps);
+                    }
+                }
                 overlaps.get(RankIndex(1))
             });
         });

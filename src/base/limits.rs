@@ -98,6 +98,8 @@ pub const PROMPT_BYTES_MATCHED_MAX: usize = 8 * 1024 * 1024;
 pub const APPROXIMATE_CHUNK_BYTES: usize = 512;
 /// The same for prompts on their way to ranks with KV events. Coarser: it only has to tell siblings of one burst.
 pub const SPECULATIVE_CHUNK_BYTES: usize = 1_024;
+/// Paths of which a shard knows when it told their owner last; 16 bytes each.
+pub const TOLD_MAX: usize = 4_096;
 /// Chunks of one prompt that are remembered; what comes behind them is not.
 pub const ROUTED_CHUNKS_MAX: usize = 1_024;
 /// Routed prompts that a shard has waiting for its own slice. Full: the prompt is dropped and counted (it is a hint).
@@ -167,4 +169,5 @@ const _: () = assert!(2 * SHARD_BEAT_PERIOD.as_millis() < SHARD_STALLED_AFTER.as
 const _: () = assert!(SHARD_BEAT_PERIOD.as_millis() <= HISTOGRAM_PERIOD.as_millis());
 const _: () = assert!(BLOCK_BYTES_MAX < 1 << 15);
 const _: () = assert!(APPROXIMATE_CHUNK_BYTES <= BLOCK_BYTES_MAX);
+const _: () = assert!(APPROXIMATE_CHUNK_BYTES.is_multiple_of(64));
 const _: () = assert!(SPECULATIVE_CHUNK_BYTES <= BLOCK_BYTES_MAX);

@@ -1,28 +1,55 @@
-//! Prompts as paths of chunks of one length: how the router's own decisions are written into the index. Any shard.
+//! Prompts as paths of chunks of one length: how the router's own decisions are written into the index, and found there
+//! again. Any shard.
 
-use super::{IndexReader, slice_of};
+use super::walk::follow_path;
+use super::{IndexReader, Overlaps, slice_of};
 use crate::base::ShardIndex;
-use crate::base::limits::ROUTED_CHUNKS_MAX;
+use crate::base::limits::{APPROXIMATE_CHUNK_BYTES, ROUTED_CHUNKS_MAX, SPECULATIVE_CHUNK_BYTES};
 use crate::block::BlockKey;
+use crate::mailbox::GuessKind;
 
 impl IndexReader {
-    /// The shard that owns the path of `text` under `root`, and the keys of its whole chunks; `None` when there is none.
-    /// What is left over at the end is no chunk, and what comes behind `ROUTED_CHUNKS_MAX` is left out.
-    #[must_use]
+    /// Writes the keys of the whole chunks of `text` under `root` to `path`. What is left over at the end is no chunk, and
+    /// what comes behind `ROUTED_CHUNKS_MAX` is left out.
     pub fn chunk_path(
         &self,
         root: BlockKey,
         text: &[u8],
-        chunk_bytes: usize,
-    ) -> Option<(ShardIndex, Vec<BlockKey>)> {
-        let chunks = text.chunks_exact(chunk_bytes.max(1)).take(ROUTED_CHUNKS_MAX);
-        let mut path = Vec::with_capacity(chunks.len());
-        let mut key = root;
-        for chunk in chunks {
-            key = key.child(self.seed, chunk);
-            path.push(key);
+        kind: GuessKind,
+        path: &mut Vec<BlockKey>,
+    ) {
+        path.clear();
+        let (mut key, seed) = (root, self.seed);
+        match kind {
+            GuessKind::Approximate => {
+                let chunks = text.as_chunks::<APPROXIMATE_CHUNK_BYTES>().0.iter();
+                path.extend(chunks.take(ROUTED_CHUNKS_MAX).map(|chunk| {
+                    key = key.guessed_child(seed, chunk);
+                    key
+                }));
+            }
+            // Walks of this kind go by length, as those of blocks do.
+            GuessKind::Speculative => {
+                let chunks = text.chunks_exact(SPECULATIVE_CHUNK_BYTES);
+                path.extend(chunks.take(ROUTED_CHUNKS_MAX).map(|chunk| {
+                    key = key.child(seed, chunk);
+                    key
+                }));
+            }
         }
-        let owner = slice_of(*path.first()?, self.slices.len());
-        Some((owner, path))
+    }
+
+    /// The shard that owns a path of chunks; `None` when there is none.
+    #[must_use]
+    pub fn owner_of_path(&self, path: &[BlockKey]) -> Option<ShardIndex> {
+        Some(slice_of(*path.first()?, self.slices.len()))
+    }
+
+    /// Finds how much of a path each rank holds and adds it to `out`. Hashes nothing and looks at one slice alone.
+    pub fn overlap_of_path(&self, path: &[BlockKey], kind: GuessKind, out: &mut Overlaps) {
+        let owner = self.owner_of_path(path);
+        if let Some(table) = owner.and_then(|owner| self.slices.get(owner.index())) {
+            follow_path(table, path, kind.chunk_bytes(), out);
+        }
     }
 }

@@ -40,8 +40,8 @@ impl Owner {
     }
 
     fn prompt(&self, rank: u16, kind: GuessKind, text: &str) -> RoutedPrompt {
-        let path = self.reader.chunk_path(root(), text.as_bytes(), kind.chunk_bytes());
-        let chunks = path.map(|(_, chunks)| chunks).unwrap_or_default();
+        let mut chunks = Vec::new();
+        self.reader.chunk_path(root(), text.as_bytes(), kind, &mut chunks);
         RoutedPrompt { rank: RankIndex(rank), generation: 0, kind, root: root(), chunks }
     }
 
@@ -63,7 +63,9 @@ impl Owner {
     /// Bytes of `text` that the index says the rank holds.
     fn overlap(&self, rank: u16, text: &str) -> u32 {
         let mut overlaps = Overlaps::new(64);
-        self.reader.overlap(root(), text.as_bytes(), &mut overlaps);
+        let kind = GuessKind::Approximate;
+        let chunks = self.prompt(rank, kind, text).chunks;
+        self.reader.overlap_of_path(&chunks, kind, &mut overlaps);
         overlaps.get(RankIndex(rank)).bytes
     }
 }

@@ -141,6 +141,39 @@ impl Walk<'_> {
     }
 }
 
+/// Adds what ranks hold of a path of blocks of one length, whose keys are known, to `out`.
+pub(super) fn follow_path(
+    table: &Table,
+    path: &[BlockKey],
+    block_bytes: usize,
+    out: &mut Overlaps,
+) {
+    let Ok(length) = u32::try_from(block_bytes) else { return };
+    let mut scratch = out.scratch.take().unwrap_or_default();
+    let run = &mut scratch.run;
+    run.rank_words = out.rank_words();
+    let key_from =
+        |start: u32| path.get(usize::try_from(start.checked_div(length)?).ok()?).copied();
+    let (mut before, mut ranks) = (Overlap::default(), Ranks::All);
+    loop {
+        let step = |_, end, _| key_from(end);
+        let next = key_from(before.bytes).is_some_and(|key| {
+            let bytes = before.bytes + length;
+            table.enter(&mut Arrival { key, bytes, step }, run)
+        });
+        if !next {
+            ranks.record(before, out);
+            break;
+        }
+        if !ranks.narrow(run, before, out) {
+            break;
+        }
+        let Some(end) = run.end(before) else { break };
+        before = end;
+    }
+    out.scratch = Some(scratch);
+}
+
 /// Keys of the first blocks by their length: the last one of those that share a place.
 #[derive(Debug)]
 struct FirstKeys([Option<(u16, BlockKey)>; FIRST_KEYS]);

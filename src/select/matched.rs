@@ -2,9 +2,9 @@
 //! prompts went. Shards run it for requests, the control plane for explanations; both see the same.
 
 use super::prompt::View;
-use super::{ANY_MODEL, Prompt, TierOverlaps, cache_namespace, reaches, weigh_tiers};
+use super::{ANY_MODEL, Prompt, TierOverlaps, Told, cache_namespace, reaches, weigh_tiers};
 use crate::base::limits::SPECULATIVE_CHUNK_BYTES;
-use crate::base::{RankIndex, ShardIndex};
+use crate::base::{NanosSinceStart, RankIndex, ShardIndex};
 use crate::block::BlockKey;
 use crate::config::{ApproximateConfig, KvConfig};
 use crate::index::{IndexReader, Overlap, Overlaps};
@@ -53,6 +53,9 @@ pub struct MatchRequest<'a> {
     /// Where this runs.
     pub place: Place,
 }
+
+/// What is used goes on being believed if it is told of once in this part of its time.
+const TTL_PARTS: u32 = 4;
 
 /// Where every engine that knows of ranks reads the one that it is told.
 const READ_BY_ALL: [Endpoint; 3] =
@@ -164,10 +167,12 @@ impl Matched {
         let any_told =
             !ask.approximate.speculative_ttl.is_zero() && of_kind(GuessKind::Speculative);
         if any_blind {
-            self.add_approximate(ask, text);
+            let mut chunks = std::mem::take(&mut prompt.chunks);
+            self.add_approximate(ask, prompt.text(), &mut chunks);
+            prompt.chunks = chunks;
         }
-        if any_told && self.leaves_a_chunk(text) {
-            self.add_speculative(ask, text, bytes_per_token);
+        if any_told && self.leaves_a_chunk(prompt.text()) {
+            self.add_speculative(ask, prompt.text(), bytes_per_token);
         }
         if let Some(endpoint) = ask.request.endpoint.filter(|at| !READ_BY_ALL.contains(at)) {
             // What a rank holds is worth nothing where another one may serve the request.
@@ -181,13 +186,16 @@ impl Matched {
         prompt.recalled_by = self.walk_number;
     }
 
-    /// What the owner of the prompt's path is to be told about where it went, if that helps the next one.
+    /// What the owner of the prompt's path is to be told about where it went, if that helps the next one: not what it
+    /// has been told a moment ago.
     #[must_use]
     pub fn to_remember(
         &self,
         ask: &MatchRequest<'_>,
         prompt: &Prompt,
         rank: RankIndex,
+        told: &mut Told,
+        now: impl FnOnce() -> NanosSinceStart,
     ) -> Option<(ShardIndex, Box<RoutedPrompt>)> {
         let is_reached = |endpoint| reaches(ask.fleet, rank, endpoint);
         if !ask.request.endpoint.is_none_or(is_reached) {
@@ -201,16 +209,47 @@ impl Matched {
         if ttl.is_zero() || self.prompt_bytes == 0 || ask.model.ranks.len() < 2 {
             return None;
         }
-        let told = usize::try_from(self.exact.get(rank).bytes).unwrap_or(usize::MAX);
-        let untold = prompt.text().len().saturating_sub(told);
-        if kind == GuessKind::Speculative && untold < SPECULATIVE_CHUNK_BYTES {
+        let held = usize::try_from(self.exact.get(rank).bytes).unwrap_or(usize::MAX);
+        let unheld = prompt.text().len().saturating_sub(held);
+        if kind == GuessKind::Speculative && unheld < SPECULATIVE_CHUNK_BYTES {
+            return None;
+        }
+        if prompt.text().len() < kind.chunk_bytes() {
             return None;
         }
         let root = root(ask, kind);
-        let (owner, chunks) = ask.index.chunk_path(root, prompt.text(), kind.chunk_bytes())?;
+        let chunks = match kind {
+            GuessKind::Approximate if !prompt.chunks.is_empty() => {
+                let is_news = self.is_news(&prompt.chunks, rank, (told, now()), ttl);
+                is_news.then(|| prompt.chunks.clone())?
+            }
+            _ => {
+                let mut chunks = Vec::new();
+                ask.index.chunk_path(root, prompt.text(), kind, &mut chunks);
+                chunks
+            }
+        };
+        let owner = ask.index.owner_of_path(&chunks)?;
         let (_, worker) = ask.fleet.rank(rank)?;
         let generation = worker.cache_generation;
         Some((owner, Box::new(RoutedPrompt { rank, generation, kind, root, chunks })))
+    }
+
+    /// Is a rank not believed to hold all of these chunks, or is a part of their time over?
+    fn is_news(
+        &self,
+        chunks: &[BlockKey],
+        rank: RankIndex,
+        (told, now): (&mut Told, NanosSinceStart),
+        ttl: Duration,
+    ) -> bool {
+        let Some(&end) = chunks.last() else { return false };
+        let held = usize::try_from(self.overlaps.get(rank).bytes).unwrap_or(0);
+        if held < chunks.len() * GuessKind::Approximate.chunk_bytes() {
+            told.note((end, rank), now);
+            return true;
+        }
+        told.is_due((end, rank), now, ttl / TTL_PARTS)
     }
 
     /// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it? If not, nothing that is
@@ -222,10 +261,14 @@ impl Matched {
     }
 
     /// Ranks without events: what was sent to them.
-    fn add_approximate(&mut self, ask: &MatchRequest<'_>, text: &[u8]) {
+    fn add_approximate(&mut self, ask: &MatchRequest<'_>, text: &[u8], chunks: &mut Vec<BlockKey>) {
+        let kind = GuessKind::Approximate;
+        if text.len() < kind.chunk_bytes() {
+            return;
+        }
         self.guessed.clear();
-        let root = root(ask, GuessKind::Approximate);
-        ask.index.overlap(root, text, &mut self.guessed);
+        ask.index.chunk_path(root(ask, kind), text, kind, chunks);
+        ask.index.overlap_of_path(chunks, kind, &mut self.guessed);
         for (rank, found) in self.guessed.iter_held() {
             if self.kind(ask.fleet, rank) == GuessKind::Approximate {
                 self.overlaps.record(rank, found);

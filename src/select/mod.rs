@@ -13,6 +13,7 @@ mod reach;
 mod route;
 mod sources;
 mod tiers;
+mod told;
 
 pub use bind::{Binder, lease_cost, output_tokens};
 pub use candidate::{Candidates, NoCandidate, Seeking};
@@ -24,6 +25,7 @@ pub use prompt::Prompt;
 pub use reach::reaches;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
 pub use tiers::{TierOverlaps, weigh_tiers};
+pub use told::Told;
 
 #[cfg(test)]
 mod route_tests;

@@ -3,8 +3,12 @@
 
 use super::MatchRequest;
 use crate::base::RankIndex;
+use crate::block::BlockKey;
 use crate::index::{Overlap, Overlaps};
 use crate::render::{Rendered, Unrenderable, canonical, render_at};
+
+/// Room for chunks that a connection keeps between requests.
+const CHUNKS_KEPT: usize = 64;
 
 /// One prompt and what is known of it.
 #[derive(Debug, Default)]
@@ -16,6 +20,8 @@ pub struct Prompt {
     /// Is the text what the engine will see?
     is_rendered: bool,
     found: Vec<Found>,
+    /// Its chunks as ranks without events are believed to hold them; empty when the walk had no use for them.
+    pub(super) chunks: Vec<BlockKey>,
     /// Which working memory has it too; 0: none.
     pub(super) recalled_by: u64,
 }
@@ -48,6 +54,8 @@ impl Prompt {
         self.prompt_bytes = 0;
         self.is_rendered = false;
         self.found.clear();
+        self.chunks.clear();
+        self.chunks.shrink_to(CHUNKS_KEPT);
         self.recalled_by = 0;
         let mut text = std::mem::take(&mut self.text);
         text.clear();

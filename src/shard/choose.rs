@@ -371,7 +371,7 @@ fn account(
     rank: RankIndex,
 ) -> Option<Predicted> {
     let predicted = account_overlap(shard, scratch, target, rank);
-    matching::remember(shard, slot, target, &scratch.matched, rank);
+    matching::remember(shard, slot, target, scratch, rank);
     predicted
 }
 

@@ -5,7 +5,7 @@ use super::choose::Target;
 use super::connection::Slot;
 use super::offload::{self, Tools};
 use super::request::Stop;
-use super::state::Shard;
+use super::state::{Scratch, Shard};
 use crate::account::{Count, Stage};
 use crate::base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use crate::base::{ModelIndex, RankIndex};
@@ -15,7 +15,7 @@ use crate::index::IndexReader;
 use crate::ingress::Conn;
 use crate::parse::{ApiRequest, Endpoint, PromptSource};
 use crate::render::{Place, Rendered, Unrenderable};
-use crate::select::{MatchRequest, Matched, Prompt};
+use crate::select::{MatchRequest, Prompt};
 use crate::worker::{FleetSnapshot, Model};
 use std::sync::Arc;
 use std::time::Duration;
@@ -207,7 +207,7 @@ pub(super) fn remember(
     shard: &Shard,
     slot: &Slot,
     target: &Target<'_>,
-    matched: &Matched,
+    scratch: &mut Scratch,
     rank: RankIndex,
 ) {
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
@@ -217,7 +217,9 @@ pub(super) fn remember(
         (&slot.request, body),
         Place::Shard,
     );
-    if let Some((owner, prompt)) = matched.to_remember(&ask, &slot.prompt, rank) {
+    let Scratch { matched, told, .. } = scratch;
+    let now = || shard.now();
+    if let Some((owner, prompt)) = matched.to_remember(&ask, &slot.prompt, rank, told, now) {
         shard.post_routed(owner, prompt);
     }
 }

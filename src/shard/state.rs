@@ -20,7 +20,7 @@ use crate::parse::WishRules;
 use crate::queue::{Desk, Home, Outbox};
 use crate::relay::{CachedTokens, RelayError, UpstreamPool};
 use crate::ring::{Bell, Consumer, MeshSender};
-use crate::select::{BYTES_PER_TOKEN_DEFAULT, Candidates, Matched, RoundRobin};
+use crate::select::{BYTES_PER_TOKEN_DEFAULT, Candidates, Matched, RoundRobin, Told};
 use crate::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports};
 use ahash::AHashMap;
 use std::cell::{Cell, RefCell};
@@ -121,6 +121,7 @@ impl Reported {
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) matched: Matched,
+    pub(super) told: Told,
     pub(super) candidates: Candidates,
     /// Bytes per token by model, learnt from matched blocks.
     pub(super) bytes_per_token: Vec<f32>,
@@ -130,6 +131,7 @@ impl Scratch {
     pub(super) fn new() -> Self {
         Self {
             matched: Matched::new(RANKS_MAX),
+            told: Told::default(),
             candidates: Candidates::default(),
             bytes_per_token: Vec::new(),
         }

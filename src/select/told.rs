@@ -1,0 +1,62 @@
+//! Which prompts a shard has told their owners of, and when: so that a prompt that goes where its chunks are believed to be
+//! is told of again only when their time runs. One per shard. A prompt that has lost its place here is told of once more.
+
+use crate::base::limits::TOLD_MAX;
+use crate::base::{NanosSinceStart, RankIndex};
+use crate::block::BlockKey;
+use std::time::Duration;
+
+/// The paths told of last, each at the one place that its key has.
+#[derive(Debug)]
+pub struct Told(Box<[(u64, NanosSinceStart)]>);
+
+impl Default for Told {
+    fn default() -> Self {
+        Self(vec![(0, NanosSinceStart(0)); TOLD_MAX].into())
+    }
+}
+
+impl Told {
+    /// Notes that a path, by the key of its end, is told of; false if it was within the period.
+    pub(super) fn is_due(
+        &mut self,
+        (end, rank): (BlockKey, RankIndex),
+        now: NanosSinceStart,
+        period: Duration,
+    ) -> bool {
+        let key = end.to_word() ^ u64::from(rank.0) << 48;
+        let place = usize::try_from(key >> 16).unwrap_or(0) % TOLD_MAX;
+        let Some((told, at)) = self.0.get_mut(place) else { return true };
+        let is_due = *told != key || at.plus(period) <= now;
+        if is_due {
+            (*told, *at) = (key, now);
+        }
+        is_due
+    }
+
+    /// Notes it whenever it was before.
+    pub(super) fn note(&mut self, path: (BlockKey, RankIndex), now: NanosSinceStart) {
+        self.is_due(path, now, Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_due_after_the_period_and_for_each_rank() {
+        let (mut told, period) = (Told::default(), Duration::from_nanos(10));
+        let end = BlockKey::from_word(7 << 20).expect("not 0");
+        let mut is_due =
+            |rank, now| told.is_due((end, RankIndex(rank)), NanosSinceStart(now), period);
+        assert!(is_due(0, 1));
+        assert!(!is_due(0, 10));
+        assert!(is_due(1, 10));
+        assert!(!is_due(1, 19));
+        assert!(is_due(0, 11));
+        assert!(is_due(0, 21));
+        told.note((end, RankIndex(0)), NanosSinceStart(25));
+        assert!(!told.is_due((end, RankIndex(0)), NanosSinceStart(34), period));
+    }
+}
