@@ -323,8 +323,8 @@ impl Control {
         }
         warn!(
             worker = name,
-            "no KV events known: its prefix cache is invisible and it is chosen by load alone; start vLLM or \
-             SGLang with --kv-events-config, or set `kv_events`"
+            "no KV events known: what its prefix cache holds is guessed from what it was sent, if `approximate.ttl` \
+             is not 0; start vLLM or SGLang with --kv-events-config, or set `kv_events`"
         );
     }
 

@@ -42,7 +42,6 @@ fn kv_router(engines: &[EngineHandle], change: impl FnOnce(&mut Config)) -> Serv
     };
     config.health.interval = Duration::from_millis(100);
     config.timeouts.drain = Duration::from_secs(1);
-    config.approximate.ttl = Duration::from_secs(120);
     change(&mut config);
     let handle = router(config);
     until("every worker is up", || usable(&handle) == engines.len());
@@ -158,6 +157,37 @@ fn an_explanation_tells_guesses_from_what_is_known() {
         assert_eq!(rank["guess"] == "approximate", is_home, "{explained}");
         assert_eq!(rank["guessed_bytes"].as_u64() > Some(512), is_home, "{explained}");
     }
+}
+
+/// How many of 60 turns that follow another one of their chat went to the worker that had it. The chats take
+/// their turns in another order each round.
+fn turns_that_stay(change: impl FnOnce(&mut Config)) -> usize {
+    let engines = [silent(any_port()), silent(any_port())];
+    let handle = kv_router(&engines, change);
+    let mut people: Vec<Person> = (0..12)
+        .map(|number| Person::new(handle.listen, &format!("guest {number}"), plain))
+        .collect();
+    let mut homes: HashMap<usize, String> = HashMap::new();
+    let (mut stayed, mut order) = (0, fastrand::Rng::with_seed(1));
+    for turn in 0..6 {
+        let mut turns: Vec<usize> = (0..people.len()).collect();
+        order.shuffle(&mut turns);
+        for number in turns {
+            let (reply, _) = people[number].ask(&format!("Question {turn}?"));
+            let worker = reply.field("x-forebay-worker").expect("named").to_owned();
+            let home = homes.insert(number, worker.clone());
+            stayed += usize::from(home.is_some_and(|home| home == worker));
+        }
+    }
+    stayed
+}
+
+#[test]
+fn chats_stay_on_their_workers_by_default() {
+    let stayed = turns_that_stay(|_| {});
+    assert!(stayed >= 58, "{stayed} of 60");
+    let stayed = turns_that_stay(|config| config.approximate.ttl = Duration::ZERO);
+    assert!(stayed < 58, "without guesses load alone decides: {stayed} of 60");
 }
 
 #[test]
