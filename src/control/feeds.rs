@@ -153,6 +153,7 @@ impl Feeds {
                 slice_of,
                 shard_count: self.ports.shard_count(),
             },
+            text_dir: plan.text_dir.clone(),
             entries_max,
             lower_tiers: self.tiers.counted,
             expects_tiers: plan.expects_tiers,

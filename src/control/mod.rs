@@ -50,6 +50,7 @@ mod systemd;
 pub(crate) mod test_support;
 #[cfg(test)]
 mod tests;
+mod text_log;
 mod tier_numbers;
 mod watchdog;
 mod windows;

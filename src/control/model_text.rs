@@ -56,11 +56,15 @@ pub(super) struct Dirs<'a> {
 }
 
 /// The text of one model, or why there is none.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct FoundText {
     pub(super) text: Option<Arc<ModelText>>,
     /// One sentence for the log.
     pub(super) note: String,
+    /// Where it was looked for.
+    pub(super) dir: Option<Arc<Path>>,
+    /// `dir` is the one for all models, and the engine named none that is here.
+    pub(super) is_of_all: bool,
 }
 
 impl ModelTexts {
@@ -98,12 +102,12 @@ impl ModelTexts {
     ) -> FoundText {
         let root = model.and_then(|model| model.root.as_deref());
         let name = model.map(|model| &*model.name);
-        let Some(dir) = locate(dirs, root, name, hub_cache().as_deref()) else {
+        let Some((dir, is_of_all)) = locate(dirs, root, name, hub_cache().as_deref()) else {
             let note =
                 "no tokenizer found: prompts are not matched against KV caches; set `model_dir`";
-            return FoundText { text: None, note: note.to_owned() };
+            return FoundText { note: note.to_owned(), ..FoundText::default() };
         };
-        match self.load(&dir, rules).await {
+        let (text, note) = match self.load(&dir, rules).await {
             Ok(Readable { text, template_error }) => {
                 let template = if text.chat_template.is_some() {
                     "tokenizer and chat template"
@@ -114,10 +118,11 @@ impl ModelTexts {
                 if let Some(error) = template_error {
                     note = format!("{note}: {error}");
                 }
-                FoundText { text: Some(text), note }
+                (Some(text), note)
             }
-            Err(error) => FoundText { text: None, note: error },
-        }
+            Err(error) => (None, error),
+        };
+        FoundText { text, note, dir: Some(dir.into()), is_of_all }
     }
 
     async fn load(&self, dir: &Path, rules: EngineRules) -> Loaded {
@@ -158,20 +163,25 @@ async fn load_apart(dir: PathBuf, rules: EngineRules) -> Loaded {
     loading.await.unwrap_or_else(|_| Err("loading the tokenizer failed (this is a bug)".to_owned()))
 }
 
-/// Where the files of a model are: as configured for the worker, else where its engine says, else as configured for all, else
-/// in the Hugging Face cache. What the engine says is of this model; `model_dir` for all may be of another.
+/// Where the files of a model are: as configured for the worker, else where its engine says, else as configured
+/// for all (then the second value is true), else in the Hugging Face cache. The engine speaks of this model;
+/// `model_dir` for all may be of another.
 fn locate(
     dirs: Dirs<'_>,
     root: Option<&str>,
     name: Option<&str>,
     hub: Option<&Path>,
-) -> Option<PathBuf> {
+) -> Option<(PathBuf, bool)> {
     let local = root.map(Path::new).filter(|root| root.is_absolute() && has_tokenizer(root));
-    if let Some(dir) = dirs.of_worker.or(local).or(dirs.of_all) {
-        return Some(dir.to_owned());
+    if let Some(dir) = dirs.of_worker.or(local) {
+        return Some((dir.to_owned(), false));
+    }
+    if let Some(dir) = dirs.of_all {
+        return Some((dir.to_owned(), true));
     }
     let hub = hub?;
-    [root, name].into_iter().flatten().find_map(|repository| in_hub_cache(hub, repository))
+    let mut repositories = [root, name].into_iter().flatten();
+    repositories.find_map(|repository| in_hub_cache(hub, repository)).map(|dir| (dir, false))
 }
 
 fn has_tokenizer(dir: &Path) -> bool {
@@ -286,13 +296,17 @@ mod tests {
         let root = model.display().to_string();
         assert_eq!(locate(Dirs::default(), Some(&root), None, None), None, "no tokenizer there");
         fs::write(model.join("tokenizer.json"), "{}").unwrap();
-        assert_eq!(locate(Dirs::default(), Some(&root), None, None), Some(model.clone()));
+        assert_eq!(locate(Dirs::default(), Some(&root), None, None), Some((model.clone(), false)));
         let (x, y) = (Some(Path::new("/x")), Some(Path::new("/y")));
         let of_all = Dirs { of_worker: None, of_all: y };
         let both = Dirs { of_worker: x, of_all: y };
-        assert_eq!(locate(both, Some(&root), None, None), Some("/x".into()));
-        assert_eq!(locate(of_all, Some(&root), None, None), Some(model), "the engine knows best");
-        assert_eq!(locate(of_all, Some("/nowhere"), None, None), Some("/y".into()));
+        assert_eq!(locate(both, Some(&root), None, None), Some(("/x".into(), false)));
+        assert_eq!(
+            locate(of_all, Some(&root), None, None),
+            Some((model, false)),
+            "the engine knows best"
+        );
+        assert_eq!(locate(of_all, Some("/nowhere"), None, None), Some(("/y".into(), true)));
 
         let snapshot = dir.path().join("models--org--m/snapshots/abc");
         fs::create_dir_all(&snapshot).unwrap();
@@ -300,8 +314,14 @@ mod tests {
         fs::create_dir(dir.path().join("models--org--m/refs")).unwrap();
         fs::write(dir.path().join("models--org--m/refs/main"), "abc\n").unwrap();
         let hub = Some(dir.path());
-        assert_eq!(locate(Dirs::default(), Some("org/m"), None, hub), Some(snapshot.clone()));
-        assert_eq!(locate(Dirs::default(), Some("served"), Some("org/m"), hub), Some(snapshot));
+        assert_eq!(
+            locate(Dirs::default(), Some("org/m"), None, hub),
+            Some((snapshot.clone(), false))
+        );
+        assert_eq!(
+            locate(Dirs::default(), Some("served"), Some("org/m"), hub),
+            Some((snapshot, false))
+        );
         for odd in ["../m", "org/../m", "a/b/c", "", "/etc", "org/.."] {
             assert_eq!(locate(Dirs::default(), Some(odd), None, hub), None, "{odd}");
         }

@@ -17,7 +17,7 @@ use super::snapshots::{self, Snapshots};
 use super::stop::{Order, Stop};
 use super::systemd::Systemd;
 use super::watchdog::Watchdog;
-use super::{ControlError, ControlSetup, roles, scrape, windows, workers};
+use super::{ControlError, ControlSetup, roles, scrape, text_log, windows, workers};
 use crate::account::{ShardPhase, StageHistograms};
 use crate::admit::DrainRates;
 use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
@@ -268,25 +268,20 @@ impl Control {
                 }
             }
             ProbeNotice::Described { worker, address, description, texts } => {
-                for (model, found) in &texts {
-                    if self.fleet.is_noted(model, &found.note) {
-                        continue;
-                    }
-                    let needs_text = self.setup.config.policy == Policy::Kv;
-                    if found.text.is_none() && needs_text {
-                        let why = &*found.note;
-                        warn!(model = &**model, why, "prompts of this model are not matched");
-                    } else {
-                        info!(model = &**model, text = found.note, "prompts of this model");
-                    }
-                }
+                let needs_text = self.setup.config.policy == Policy::Kv;
+                text_log::say_new(&self.fleet, &texts, needs_text);
                 let fed = description.ranks.iter().any(|rank| rank.events.is_some());
                 if !fed && description.dialect != Dialect::Openai {
                     self.hint_at_events(worker);
                 }
                 let before = self.fleet.model_names(worker);
+                let sharing = self.fleet.sharing_models();
                 let left = self.fleet.describe(worker, address, description, texts);
                 self.say_other_models(worker, &before);
+                if needs_text {
+                    let dir = self.setup.config.model_dir.as_deref();
+                    text_log::say_shared(&sharing, &self.fleet.sharing_models(), dir);
+                }
                 if left.ranks + left.models > 0 {
                     warn!(
                         ranks = left.ranks,

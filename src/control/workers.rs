@@ -2,7 +2,7 @@
 
 use super::feeds::Feeds;
 use super::fleet::Fleet;
-use super::kv_events::FeedStatus;
+use super::kv_events::{FeedStatus, TextFit};
 use super::load::{LoadTasks, Source};
 use super::metrics_text::approximate;
 use super::roles;
@@ -110,6 +110,7 @@ fn queue(rank: RankIndex, sources: &Sources<'_>) -> Value {
 fn following(feed: &FeedStatus) -> Value {
     json!({
         "state": feed.state().name(),
+        "text": feed.text().map(TextFit::name),
         "blocks": feed.blocks(),
         "quiet_s": feed.quiet().map(|quiet| quiet.as_secs()),
         "resets": feed.resets(),

@@ -58,3 +58,4 @@ mod warm_restart;
 mod worker_down;
 mod worker_fails;
 mod worker_lies;
+mod wrong_tokenizer;

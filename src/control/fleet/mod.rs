@@ -3,6 +3,7 @@
 //! meaning: ranks that a worker has no more keep theirs, and serve nothing.
 
 mod plans;
+mod sharing;
 mod shown;
 #[cfg(test)]
 mod text_tests;

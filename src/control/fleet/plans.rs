@@ -6,6 +6,7 @@ use crate::base::{DpRank, RankIndex, WorkerIndex};
 use crate::control::described::{Announced, DescribedRank};
 use crate::control::load::{LoadPlan, PlannedRank, Source};
 use crate::worker::ModelText;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What a rank's feed has to be; a feed is replaced when its plan changes.
@@ -22,6 +23,7 @@ pub(in crate::control) struct FeedPlan {
     /// Name under which the rank's blocks are rooted.
     pub(in crate::control) model: Arc<str>,
     pub(in crate::control) text: Option<Arc<ModelText>>,
+    pub(in crate::control) text_dir: Option<Arc<Path>>,
     /// The engine is known to use its lower tiers.
     pub(in crate::control) expects_tiers: bool,
 }
@@ -43,6 +45,7 @@ impl Fleet {
             let description = worker.description.as_ref()?;
             let described = description.ranks.iter().find(|rank| rank.number == known.number)?;
             let model = root_model(description);
+            let found = worker.texts.get(&model);
             Some(FeedPlan {
                 rank,
                 dp_rank: DpRank(known.number),
@@ -50,7 +53,8 @@ impl Fleet {
                 authority: Arc::clone(&worker.shown.authority),
                 block_size_tokens: described.block_size_tokens,
                 events: described.events.clone()?,
-                text: worker.texts.get(&model).and_then(|found| found.text.clone()),
+                text: found.and_then(|found| found.text.clone()),
+                text_dir: found.and_then(|found| found.dir.clone()),
                 model,
                 expects_tiers: described.expects_tiers,
             })

@@ -30,7 +30,7 @@ fn describe(fleet: &mut Fleet, worker: u16, dialect: Dialect, found: FoundText) 
 }
 
 fn failed(note: &str) -> FoundText {
-    FoundText { text: None, note: note.into() }
+    FoundText { note: note.into(), ..FoundText::default() }
 }
 
 fn loaded(note: &str) -> FoundText {
@@ -39,7 +39,7 @@ fn loaded(note: &str) -> FoundText {
         chat_template: None,
         rules: EngineRules::Vllm,
     };
-    FoundText { text: Some(Arc::new(text)), note: note.into() }
+    FoundText { text: Some(Arc::new(text)), note: note.into(), ..FoundText::default() }
 }
 
 #[test]

@@ -15,6 +15,7 @@
 
 use super::copies::{Groups, KeptBlocks, RestoredBlocks};
 use super::event::{Removed, Stored};
+use super::fit::{Evidence, TextFit};
 use super::held::{Entry, Held, State};
 use super::holding::{Holding, OrphansGone};
 use super::naming::{BlockText, Naming};
@@ -25,7 +26,6 @@ use super::recent::Recent;
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
 use crate::base::ShardIndex;
-use crate::base::limits::BLOCK_BYTES_MAX;
 use crate::block::{BlockKey, RootName};
 use crate::snapshot::Link;
 
@@ -42,6 +42,7 @@ pub struct RankBlocks<T> {
     orphans: Orphans,
     orphans_gone: OrphansGone,
     opaque: Opaque,
+    evidence: Evidence,
     groups: Groups,
     recent: Recent,
     /// Tokens per block on the device, 0 before the first.
@@ -83,6 +84,7 @@ impl<T: BlockText> RankBlocks<T> {
             orphans: Orphans::default(),
             orphans_gone: OrphansGone::default(),
             opaque: Opaque::default(),
+            evidence: Evidence::default(),
             groups: Groups::default(),
             recent: Recent::default(),
             device_block_tokens: 0,
@@ -160,6 +162,13 @@ impl<T: BlockText> RankBlocks<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.len() == 0
+    }
+
+    /// Do the blocks fit the tokenizer? `None` before any has shown it.
+    #[must_use]
+    pub fn text_fit(&self) -> Option<TextFit> {
+        let without = Some(TextFit::NoTokenizer);
+        self.naming.text.as_ref().map_or(without, |_| self.evidence.verdict())
     }
 
     /// How much it is.
@@ -293,17 +302,19 @@ impl<T: BlockText> RankBlocks<T> {
         };
         let mut parent = event.parent.map(|parent| self.id(parent, group));
         if tip.is_none() && parent.is_some_and(|parent| self.opaque.contains(parent)) {
-            self.note_opaque(event.hashes, group);
+            self.note_opaque(event, 0, group);
             return Outcome::NotText;
         }
         let mut outcome = Outcome::Applied;
         let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
         for (position, (&hash, token_ids)) in blocks.enumerate() {
-            let is_opaque = event.opaque_from.is_some_and(|opaque| position >= opaque);
-            if let Err(outcome) = self.decode(token_ids, is_opaque) {
-                self.note_opaque(event.hashes.get(position..).unwrap_or_default(), group);
+            let is_opaque = event.is_opaque(position);
+            let read = self.naming.read(token_ids, is_opaque, &mut self.block_bytes);
+            if let Err(outcome) = read {
+                self.note_opaque(event, position, group);
                 return outcome;
             }
+            self.evidence.readable();
             let id = self.id(hash, group);
             if let Some(parent) = parent.filter(|_| tip.is_none()) {
                 match self.held.get(id) {
@@ -334,29 +345,23 @@ impl<T: BlockText> RankBlocks<T> {
         outcome
     }
 
-    /// Puts a block's text into `block_bytes`.
-    fn decode(&mut self, token_ids: &[u32], is_opaque: bool) -> Result<(), Outcome> {
-        let Some(text) = &self.naming.text else { return Err(Outcome::NoText) };
-        if is_opaque || text.has_media(token_ids) {
-            return Err(Outcome::NotText);
-        }
-        self.block_bytes.clear();
-        if !text.decode_into(token_ids, &mut self.block_bytes) {
-            return Err(Outcome::NoText);
-        }
-        let is_sound = (1..=BLOCK_BYTES_MAX).contains(&self.block_bytes.len());
-        if is_sound { Ok(()) } else { Err(Outcome::BlockLength) }
-    }
-
-    /// What continues these blocks will not be text either: it must not wait for a parent that never comes.
-    fn note_opaque(&mut self, hashes: &[u64], group: u32) {
+    /// The event is not text from there on. What continues it cannot be text either: it must not wait for a
+    /// parent that never comes.
+    fn note_opaque(&mut self, event: &Stored<'_>, from: usize, group: u32) {
         // Without a tokenizer nothing is text, and nothing waits.
         if self.naming.text.is_none() {
             return;
         }
-        for &hash in hashes {
+        let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(usize::MAX);
+        let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
+        for (position, (&hash, token_ids)) in blocks.enumerate().skip(from) {
             let id = self.id(hash, group);
             self.opaque.note(id);
+            let is_opaque = event.is_opaque(position);
+            let read = self.naming.read(token_ids, is_opaque, &mut self.block_bytes);
+            if read == Err(Outcome::NoText) {
+                self.evidence.unknown(token_ids);
+            }
         }
     }
 

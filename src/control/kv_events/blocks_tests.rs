@@ -441,3 +441,30 @@ fn larger_blocks_of_a_lower_tier_are_found_under_the_devices_root() {
     let key = BlockKey::root(SEED, &name).child(SEED, b"abcd").to_word();
     assert_eq!(index.all_keys()[1], BTreeSet::from([key]));
 }
+
+/// Whatever the shape of the events: one long chain, chains behind chains, or one block at a time.
+#[test]
+fn blocks_of_another_tokenizer_are_a_mismatch_and_those_of_images_are_not() {
+    use crate::control::kv_events::TextFit;
+    let hashes: Vec<u64> = (1..=40).collect();
+    let fit = |token_ids: &[u32], chained: bool, opaque_from| {
+        let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
+        for (index, pair) in token_ids.chunks(2).enumerate().filter(|_| chained) {
+            let parent = index.checked_sub(1).map(|before| hashes[before]);
+            let event = Stored { opaque_from, ..store(parent, &hashes[index..=index], pair) };
+            blocks.stored(&event, &mut ops);
+        }
+        if !chained {
+            blocks.stored(&Stored { opaque_from, ..store(None, &hashes, token_ids) }, &mut ops);
+        }
+        blocks.text_fit()
+    };
+    let (foreign, own) = ([1_000_u32; 80], [1_u32; 80]);
+    let images: Vec<u32> = [IMAGE; 2].into_iter().chain([1; 78]).collect();
+    for chained in [false, true] {
+        assert_eq!(fit(&foreign, chained, None), Some(TextFit::Mismatch), "{chained}");
+        assert_eq!(fit(&own, chained, None), Some(TextFit::Ok), "{chained}");
+        assert_eq!(fit(&images, chained, None), None, "{chained}");
+        assert_eq!(fit(&foreign, chained, Some(0)), None, "{chained}");
+    }
+}

@@ -66,6 +66,14 @@ pub struct Removed<'a> {
     pub remote: bool,
 }
 
+impl Stored<'_> {
+    /// True if the block at that place depends on something that is not text.
+    #[must_use]
+    pub fn is_opaque(&self, position: usize) -> bool {
+        self.opaque_from.is_some_and(|opaque| position >= opaque)
+    }
+}
+
 /// Storage tier of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Medium {

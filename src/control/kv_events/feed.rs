@@ -7,6 +7,7 @@
 //! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
 
 use super::counters::{FeedCounters, ResetReason};
+use super::fit::TextSource;
 use super::naming::Naming;
 use super::patience::{BACKOFF_MAX, Backoff, Complaints};
 use super::rank::{RankFeed, Taken, number_of};
@@ -26,6 +27,7 @@ use futures_util::FutureExt;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +89,8 @@ pub struct FeedSpec {
     pub topic: String,
     /// How blocks become keys.
     pub naming: Naming<Arc<Vocabulary>>,
+    /// Where the tokenizer was loaded from, for logs.
+    pub text_dir: Option<Arc<Path>>,
     /// Most blocks that are tracked.
     pub entries_max: usize,
     /// Tiers that count beside the device.
@@ -105,6 +109,7 @@ pub struct Feed<P> {
     endpoint: Endpoint,
     pub(super) replay: Option<Endpoint>,
     topic: String,
+    text: TextSource,
     pub(super) state: SharedState,
     tier_numbers: Rc<dyn TierNumbers>,
     tiers: TierRanks,
@@ -137,8 +142,11 @@ impl<P: KvPort> Feed<P> {
         let ops = SliceOps::new(spec.naming.shard_count);
         let tiers = TierRanks::default();
         let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0, tiers };
+        let text = TextSource { model: Arc::clone(&spec.naming.model), dir: spec.text_dir };
         let mut state = RankFeed::new(spec.naming, spec.entries_max);
         state.set_lower_tiers(spec.lower_tiers, spec.expects_tiers);
+        let status = FeedStatus::default();
+        status.judge(state.text_fit());
         Self {
             rank: spec.rank,
             dp_rank: spec.dp_rank,
@@ -146,6 +154,7 @@ impl<P: KvPort> Feed<P> {
             endpoint: spec.endpoint,
             replay: spec.replay,
             topic: spec.topic,
+            text,
             state: Rc::new(RefCell::new(state)),
             tier_numbers: spec.tier_numbers,
             tiers,
@@ -154,7 +163,7 @@ impl<P: KvPort> Feed<P> {
             verified_by: Instant::now(),
             port,
             counters,
-            status: Rc::default(),
+            status: Rc::new(status),
             audit: Audit::default(),
             replays: Replays::default(),
             complaints: Complaints::default(),
@@ -337,6 +346,9 @@ impl<P: KvPort> Feed<P> {
     pub(super) fn note(&mut self, taken: Taken) {
         let held = self.state.borrow().block_count();
         self.status.heard(held);
+        if self.status.judge(self.state.borrow().text_fit()) {
+            self.text.warn(&self.worker, self.dp_rank);
+        }
         let Some(reason) = taken.reset else {
             if taken.missed > 0 && self.replay.is_none() {
                 info!(

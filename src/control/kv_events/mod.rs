@@ -13,6 +13,7 @@ mod event;
 mod expiry;
 mod fields;
 mod feed;
+mod fit;
 #[cfg(test)]
 mod feed_tests;
 mod held;
@@ -45,6 +46,7 @@ pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, 
 pub use decode::{Batch, BatchHead, Decoder, Part};
 pub use event::{Event, Medium, Removed, Stored};
 pub use feed::{Feed, FeedNotice, FeedSpec, KvPort, TierNumbers};
+pub use fit::TextFit;
 pub use held::{Kept, TRACKED_BLOCK_BYTES};
 pub use holding::{Expired, Holding, OrphansGone};
 pub use msgpack::MsgpackError;

@@ -1,6 +1,8 @@
 //! How a rank's tokens become the bytes, keys and slices of the index.
 
+use super::outcome::Outcome;
 use crate::base::ShardIndex;
+use crate::base::limits::BLOCK_BYTES_MAX;
 use crate::block::{BlockKey, KeySeed};
 use std::sync::Arc;
 
@@ -48,4 +50,25 @@ pub struct Naming<T> {
     pub slice_of: fn(BlockKey, usize) -> ShardIndex,
     /// Slices, one per shard.
     pub shard_count: usize,
+}
+
+impl<T: BlockText> Naming<T> {
+    /// Puts a block's text into `out`, in place of what was there.
+    pub(super) fn read(
+        &self,
+        token_ids: &[u32],
+        is_opaque: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Outcome> {
+        let Some(text) = &self.text else { return Err(Outcome::NoText) };
+        if is_opaque || text.has_media(token_ids) {
+            return Err(Outcome::NotText);
+        }
+        out.clear();
+        if !text.decode_into(token_ids, out) {
+            return Err(Outcome::NoText);
+        }
+        let is_sound = (1..=BLOCK_BYTES_MAX).contains(&out.len());
+        if is_sound { Ok(()) } else { Err(Outcome::BlockLength) }
+    }
 }

@@ -6,6 +6,7 @@ use super::copies::{KeptBlocks, RestoredBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::{Batch, Decoder};
 use super::event::{Event, Medium, Stored};
+use super::fit::TextFit;
 use super::naming::{BlockText, Naming};
 use super::outcome::Outcome;
 use super::sequence::{Arrival, Mark, Sequence};
@@ -162,6 +163,12 @@ impl<T: BlockText> RankFeed<T> {
     #[must_use]
     pub fn block_count(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// Do the blocks fit the tokenizer? `None` before any has shown it.
+    #[must_use]
+    pub fn text_fit(&self) -> Option<TextFit> {
+        self.blocks.text_fit()
     }
 
     /// What a message is to those taken before; `None` if it has no number. Changes nothing.

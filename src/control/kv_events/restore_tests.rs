@@ -165,6 +165,7 @@ impl Running {
             replay: replay.map(parse),
             topic: String::new(),
             naming: naming(),
+            text_dir: None,
             entries_max: 100,
             lower_tiers: LowerTiers::default(),
             expects_tiers: false,

@@ -1,6 +1,7 @@
 //! What one feed is doing, for `/workers` and the metrics. Written by the feed, read by the control plane's loop, both
 //! on its thread.
 
+use super::fit::TextFit;
 use std::cell::Cell;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -40,6 +41,7 @@ pub struct FeedStatus {
     blocks: Cell<usize>,
     resets: Cell<u64>,
     losses: Cell<u64>,
+    text: Cell<Option<TextFit>>,
 }
 
 impl FeedStatus {
@@ -90,6 +92,18 @@ impl FeedStatus {
 
     pub(super) fn lost(&self) {
         self.losses.set(self.losses.get().saturating_add(1));
+    }
+
+    /// Do its blocks fit the tokenizer? `None` before any has shown it.
+    #[must_use]
+    pub fn text(&self) -> Option<TextFit> {
+        self.text.get()
+    }
+
+    /// True when a mismatch begins.
+    pub(super) fn judge(&self, text: Option<TextFit>) -> bool {
+        let before = self.text.replace(text);
+        text == Some(TextFit::Mismatch) && before != text
     }
 
     pub(super) fn holds(&self, blocks: usize) {

@@ -364,6 +364,7 @@ pub(super) fn spec(endpoint: &str) -> FeedSpec {
             slice_of,
             shard_count: 1,
         },
+        text_dir: None,
         entries_max: 100,
         lower_tiers: LowerTiers { host: true, disk: true, ttl: Duration::ZERO },
         expects_tiers: false,
