@@ -1,7 +1,8 @@
 //! Lines of the log on their way to standard error: a bounded queue and one thread that writes.
 //!
-//! Any thread hands lines in; none ever waits, locks or fails for it. A line that finds the queue full, and one that
-//! standard error does not take, is dropped and counted. Limits: [`LOG_LINES_MAX`], [`LOG_BYTES_MAX`].
+//! Any thread hands lines in; none ever waits, locks or fails for it. A line that finds the queue
+//! full, and one that standard error does not take, is dropped and counted. Limits:
+//! [`LOG_LINES_MAX`], [`LOG_BYTES_MAX`].
 
 use crate::base::Clock;
 use crate::base::limits::{LOG_BYTES_MAX, LOG_FLUSH_TIME_MAX, LOG_LINES_MAX};
@@ -36,7 +37,8 @@ fn count_dropped(lines: usize) {
 /// Takes lines; each call of [`Write::write`] is one whole line, and never fails.
 #[derive(Clone, Debug)]
 pub struct LogQueue {
-    // The writer never sleeps in the channel, so that no sender ever finds somebody to wake there, which would lock.
+    // The writer never sleeps in the channel, so that no sender ever finds somebody to wake there,
+    // which would lock.
     lines: SyncSender<Vec<u8>>,
     /// Bytes handed in and neither written nor lost yet.
     pending_bytes: Arc<AtomicUsize>,
@@ -59,7 +61,8 @@ impl LogQueue {
     }
 
     fn hand_in(&self, line: &[u8]) {
-        // ordering: Relaxed; only a bound. Pairs with `fetch_sub` of the writer and of the way out below.
+        // ordering: Relaxed; only a bound. Pairs with `fetch_sub` of the writer and of the way out
+        // below.
         let pending = self.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
         let has_room = pending.saturating_add(line.len()) <= LOG_BYTES_MAX;
         if has_room && self.lines.try_send(line.to_vec()).is_ok() {
@@ -75,7 +78,8 @@ impl LogQueue {
     pub fn flush_all(&self) {
         let clock = Clock::start();
         let deadline = clock.now().plus(LOG_FLUSH_TIME_MAX);
-        // ordering: Acquire; pairs with the Release of the writer: what it says is written has left the process.
+        // ordering: Acquire; pairs with the Release of the writer: what it says is written has left
+        // the process.
         while self.pending_bytes.load(Ordering::Acquire) > 0 && clock.now() < deadline {
             thread::park_timeout(FLUSH_PAUSE);
         }
@@ -130,7 +134,8 @@ impl<W: Write> Writer<W> {
             } else if has_ended {
                 return;
             } else {
-                // Who hands in a line wakes this thread after it: a line that came meanwhile ends the wait at once.
+                // Who hands in a line wakes this thread after it: a line that came meanwhile ends
+                // the wait at once.
                 thread::park();
             }
         }

@@ -46,7 +46,8 @@ pub enum Count {
     RenderedFull,
     /// Prompts that could not be rendered and were routed by load alone.
     Unrenderable,
-    /// The same because the chat template took too many steps, or the thread that runs templates was too far behind.
+    /// The same because the chat template took too many steps, or the thread that runs templates
+    /// was too far behind.
     RendersGivenUp,
     /// Prompt bytes walked.
     PromptBytes,
@@ -235,7 +236,8 @@ impl ShardCounters {
         request_slot(endpoint_index, status).and_then(|at| self.requests.get(at)).map_or(0, read)
     }
 
-    /// Counts one request that the router itself refused. `stream`: is one asked for, if the body has told.
+    /// Counts one request that the router itself refused. `stream`: is one asked for, if the body
+    /// has told.
     pub fn refused(
         &self,
         reason_index: usize,
@@ -291,7 +293,8 @@ impl ShardCounters {
         bump(&self.beats, 1);
     }
 
-    /// Changes at least every [`SHARD_BEAT_PERIOD`](crate::base::limits::SHARD_BEAT_PERIOD) while the shard makes progress.
+    /// Changes at least every [`SHARD_BEAT_PERIOD`](crate::base::limits::SHARD_BEAT_PERIOD) while
+    /// the shard makes progress.
     #[must_use]
     pub fn beats(&self) -> u64 {
         read(&self.beats)

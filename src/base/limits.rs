@@ -53,10 +53,11 @@ pub const UPSTREAM_IDLE_MAX: usize = 1_024;
 /// Interim heads (1xx) of one answer. Past it the exchange has failed: 502.
 pub const INTERIM_HEADS_MAX: usize = 8;
 /// A worker's host that acknowledges nothing for this long has vanished, and its connections end
-/// (`TCP_USER_TIMEOUT`). Also for a worker that leaves bytes unread: not set where a body is longer than
-/// [`READ_AT_ONCE_BYTES_MAX`].
+/// (`TCP_USER_TIMEOUT`). Also for a worker that leaves bytes unread: not set where a body is longer
+/// than [`READ_AT_ONCE_BYTES_MAX`].
 pub const UNACKNOWLEDGED_TIME_MAX: Duration = Duration::from_secs(8);
-/// A silent host is probed after this time, then once in [`KEEPALIVE_INTERVAL`], [`KEEPALIVE_PROBES`] times.
+/// A silent host is probed after this time, then once in [`KEEPALIVE_INTERVAL`],
+/// [`KEEPALIVE_PROBES`] times.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(3);
 /// See [`KEEPALIVE_IDLE`].
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
@@ -64,24 +65,26 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 pub const KEEPALIVE_PROBES: u32 = 3;
 /// A request up to this length fits into the receive buffer of a worker that reads nothing.
 pub const READ_AT_ONCE_BYTES_MAX: usize = 48 * 1024;
-/// A pooled connection that ends within this time of a request was closed while it was idle. The request is
-/// then written once more, on a fresh connection to the same worker. Later than this, the worker may have
-/// read the request.
+/// A pooled connection that ends within this time of a request was closed while it was idle. The
+/// request is then written once more, on a fresh connection to the same worker. Later than this,
+/// the worker may have read the request.
 pub const STALE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(1);
-/// Longest body that a shard scans, renders and matches itself; see `shard/offload.rs` for longer ones.
-/// At the worst some 8 ns a byte (`tools/holds`), so that the shard is held for less than a millisecond. A
-/// prompt of 64 KiB is within it.
+/// Longest body that a shard scans, renders and matches itself; see `shard/offload.rs` for longer
+/// ones. At the worst some 8 ns a byte (`tools/holds`), so that the shard is held for less than a
+/// millisecond. A prompt of 64 KiB is within it.
 pub const INLINE_BODY_BYTES_MAX: usize = 80 * 1024;
 /// Prompts that a shard composes itself (NFC), in bytes; nearly all text is composed as it comes.
 pub const INLINE_COMPOSED_BYTES_MAX: usize = 4 * 1024;
-/// Requests of one shard that wait for its offload thread. Full: large bodies are refused as by a router that is full, other
-/// prompts are not matched.
+/// Requests of one shard that wait for its offload thread. Full: large bodies are refused as by a
+/// router that is full, other prompts are not matched.
 pub const OFFLOADED_MAX: usize = 256;
 /// Longest wait for the offload thread. Past it the request is refused as by a router that is full.
 pub const OFFLOAD_WAIT_MAX: Duration = Duration::from_secs(10);
-/// A prompt that has waited longer for the offload thread is not run through its chat template any more.
+/// A prompt that has waited longer for the offload thread is not run through its chat template any
+/// more.
 pub const TEMPLATE_WAIT_MAX: Duration = Duration::from_millis(500);
-/// Longest body that is put through the template engine, which takes 2 to 5 us a KB (bench `render`).
+/// Longest body that is put through the template engine, which takes 2 to 5 us a KB (bench
+/// `render`).
 pub const TEMPLATE_BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Steps of the template engine for one prompt: some 100 ms. Past it the prompt is not matched.
 pub const TEMPLATE_STEPS_MAX: u64 = 2_000_000;

@@ -49,8 +49,8 @@ impl BlockKey {
         self.child_of_hash(xxh3_64_with_seed(block_bytes, seed.0))
     }
 
-    /// The same for guesses: less than half of the instructions of [`BlockKey::child`], and another key. Who picks the bytes
-    /// can make two chunks equal: a guess is then wrong, an answer never.
+    /// The same for guesses: less than half of the instructions of [`BlockKey::child`], and another
+    /// key. Who picks the bytes can make two chunks equal: a guess is then wrong, an answer never.
     #[must_use]
     pub fn guessed_child(self, seed: KeySeed, chunk: &[u8; APPROXIMATE_CHUNK_BYTES]) -> Self {
         self.child_of_hash(quick_hash(seed, chunk))
@@ -87,9 +87,9 @@ impl BlockKey {
     }
 }
 
-/// Two instructions a word, in four lanes that do not wait for each other. A product carries what differs to the left
-/// only; the turns bring it back. Between two turns, changes of the last bytes of two words of a lane alone can cancel
-/// each other, one time in 256.
+/// Two instructions a word, in four lanes that do not wait for each other. A product carries what
+/// differs to the left only; the turns bring it back. Between two turns, changes of the last bytes
+/// of two words of a lane alone can cancel each other, one time in 256.
 fn quick_hash(seed: KeySeed, chunk: &[u8; APPROXIMATE_CHUNK_BYTES]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     const TURN: u32 = 29;

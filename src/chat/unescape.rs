@@ -17,8 +17,8 @@ pub fn unescape_into(escaped: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// The same until `out` has grown by about `bytes_max`: never inside of a character, at most three bytes more. False
-/// when something is left.
+/// The same until `out` has grown by about `bytes_max`: never inside of a character, at most three
+/// bytes more. False when something is left.
 pub fn unescape_up_to(escaped: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> bool {
     let end = out.len().saturating_add(bytes_max);
     let mut rest = escaped;
@@ -137,7 +137,8 @@ mod tests {
             prop_assert_eq!(unescaped(&quoted[1..quoted.len() - 1]), text);
         }
 
-        /// A cut text is the beginning of the whole one, ends with a whole character and is about as long as asked.
+        /// A cut text is the beginning of the whole one, ends with a whole character and is about
+        /// as long as asked.
         #[test]
         fn what_is_cut_is_a_beginning(text in "[aé日\n\"\u{1f600}]{0,40}", bytes_max in 0_usize..80) {
             let quoted = serde_json::to_string(&text).unwrap();

@@ -41,7 +41,8 @@ pub(super) fn start(log: &LogConfig) -> Result<Logging, String> {
     Ok(Logging(queue))
 }
 
-/// The standard hook writes to standard error by itself: a thread that panics would wait for who reads it.
+/// The standard hook writes to standard error by itself: a thread that panics would wait for who
+/// reads it.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();

@@ -91,7 +91,8 @@ async fn signalled() {
     }
 }
 
-/// Says on standard error why nothing happened. Who does not read that must not keep the process from ending.
+/// Says on standard error why nothing happened. Who does not read that must not keep the process
+/// from ending.
 fn failed(reason: impl Display) -> ExitCode {
     let text = format!("forebay: {reason}\n");
     let (done, written) = std::sync::mpsc::sync_channel(1);

@@ -65,7 +65,8 @@ pub(super) struct ServeArgs {
     /// kv, least_loaded, power_of_two, round_robin, random [default: kv]
     #[arg(long, value_name = "POLICY", help_heading = "Routing")]
     policy: Option<String>,
-    /// Most requests in flight on one rank; 0 for no limit [default: what the engine declares, else none]
+    /// Most requests in flight on one rank; 0 for no limit [default: what the engine declares, else
+    /// none]
     #[arg(long, value_name = "N", help_heading = "Back pressure")]
     rank_concurrency_max: Option<u32>,
     /// pool: one queue, the rank chosen last; endpoint: one per rank; off [default: pool]

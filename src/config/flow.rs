@@ -13,8 +13,9 @@ pub const QUEUE_CLASSES: u8 = 4;
 pub struct FlowConfig {
     /// `rejection_window`: how long all are refused once nothing has room and the queue is full; 0 never.
     pub rejection_window: Duration,
-    /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit. Absent: what the engine
-    /// declares. An engine that declares nothing has no limit of requests, only that of its KV tokens.
+    /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit. Absent: what
+    /// the engine declares. An engine that declares nothing has no limit of requests, only that of
+    /// its KV tokens.
     pub rank_concurrency_max: Option<u32>,
     /// `[queue]`.
     pub queue: QueueConfig,
@@ -121,7 +122,8 @@ impl Default for FlowConfig {
             disaggregation: DisaggregationConfig::default(),
             tenants: Vec::new(),
             router_in_flight_max: 0,
-            // A batch of prompts that waits for hours in an engine's own queue is no fault: `queue.depth_max` bounds it.
+            // A batch of prompts that waits for hours in an engine's own queue is no fault:
+            // `queue.depth_max` bounds it.
             kv_demand_percent: 0,
         }
     }

@@ -12,13 +12,15 @@ use std::time::Duration;
 pub struct Config {
     /// `listen`: where clients connect. Every shard opens its own socket on it.
     pub listen: SocketAddr,
-    /// `listen_shared`: another process of the same user may listen there too, and gets its share of the connections.
+    /// `listen_shared`: another process of the same user may listen there too, and gets its share
+    /// of the connections.
     pub listen_shared: bool,
     /// `admin`: health, metrics and worker listing. Loopback unless configured.
     pub admin: SocketAddr,
     /// `admin_hosts`: names by which the admin API is called, beside IP addresses and `localhost`.
     pub admin_hosts: Vec<String>,
-    /// `admin_token_file`: holds the token that calls to the admin API need which change something; absent: none is asked for.
+    /// `admin_token_file`: holds the token that calls to the admin API need which change something;
+    /// absent: none is asked for.
     pub admin_token_file: Option<PathBuf>,
     /// `cores`: one shard each, pinned. Empty means not resolved yet, see [`Config::resolve_cores`].
     pub cores: Vec<usize>,
@@ -211,7 +213,8 @@ pub struct TimeoutsConfig {
     pub upstream_idle: Duration,
     /// `timeouts.drain`: for what is in flight at shutdown.
     pub drain: Duration,
-    /// `timeouts.stall_abort`: a shard that makes no progress for so long ends the process; 0: never.
+    /// `timeouts.stall_abort`: a shard that makes no progress for so long ends the process; 0:
+    /// never.
     pub stall_abort: Duration,
 }
 
@@ -220,8 +223,8 @@ pub struct TimeoutsConfig {
 pub struct RetryConfig {
     /// `retry.after_send`: send a request to another worker though the first may have read it.
     pub after_send: bool,
-    /// `retry.attempts_max`: workers, or pairs of workers, that a request is sent to. Refused connections and an
-    /// engine's 429, 503 or 529 do not count.
+    /// `retry.attempts_max`: workers, or pairs of workers, that a request is sent to. Refused
+    /// connections and an engine's 429, 503 or 529 do not count.
     pub attempts_max: u32,
     /// `retry.budget_percent`: such retries per hundred requests.
     pub budget_percent: u32,
@@ -293,7 +296,8 @@ impl Default for HealthConfig {
         Self {
             enabled: true,
             interval: Duration::from_secs(2),
-            // A busy engine answers late: SGLang's event loop may stand still for seconds while it compiles.
+            // A busy engine answers late: SGLang's event loop may stand still for seconds while it
+            // compiles.
             timeout: Duration::from_secs(5),
             unhealthy_after: 3,
             healthy_after: 1,
@@ -331,7 +335,8 @@ impl Default for KvConfig {
             host_credit_percent: 80,
             // Local NVMe brings back some 5 GB/s, about as fast as the prefill; file and object stores vary more.
             disk_credit_percent: 30,
-            // Most sessions that pause go on within it; under load a host's memory turns over sooner.
+            // Most sessions that pause go on within it; under load a host's memory turns over
+            // sooner.
             tier_ttl: Duration::from_mins(30),
         }
     }
@@ -340,7 +345,8 @@ impl Default for KvConfig {
 impl Default for ApproximateConfig {
     fn default() -> Self {
         Self {
-            // A busy rank computes 10,000 tokens a second and caches 0.4 to 2 million: it turns over in 40 to 200 s.
+            // A busy rank computes 10,000 tokens a second and caches 0.4 to 2 million: it turns
+            // over in 40 to 200 s.
             ttl: Duration::from_mins(2),
             // A prefill and the way of its event take well below this; the next sibling renews it.
             speculative_ttl: Duration::from_secs(2),

@@ -1,6 +1,6 @@
-//! Who may call the admin API. A browser on the operator's machine reaches its port, so each call is looked at: a page of a
-//! foreign site is told by its `Origin`, a foreign name that was pointed at this address by `Host`. What changes something
-//! needs the token, where there is one.
+//! Who may call the admin API. A browser on the operator's machine reaches its port, so each call
+//! is looked at: a page of a foreign site is told by its `Origin`, a foreign name that was pointed
+//! at this address by `Host`. What changes something needs the token, where there is one.
 
 use axum::Json;
 use axum::extract::{Request, State};

@@ -1,5 +1,6 @@
-//! The connections of the admin API. Bounded in number and in time, so that whoever reaches the port cannot take the
-//! descriptors of the data plane: when all are taken, the one that has been silent longest makes room.
+//! The connections of the admin API. Bounded in number and in time, so that whoever reaches the
+//! port cannot take the descriptors of the data plane: when all are taken, the one that has been
+//! silent longest makes room.
 
 use crate::base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_IDLE_MAX};
 use axum::Router;
@@ -50,7 +51,8 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
     }
 }
 
-/// Forgets connections that have ended, and ends the one that has been silent longest where there are too many.
+/// Forgets connections that have ended, and ends the one that has been silent longest where there
+/// are too many.
 fn make_room(open: &mut Vec<Open>) {
     open.retain(|one| !one.task.is_finished());
     while open.len() >= ADMIN_CONNECTIONS_MAX {
@@ -60,7 +62,8 @@ fn make_room(open: &mut Vec<Open>) {
     }
 }
 
-/// A slow head, a slow body, an answer that is not read, silence: all end at the same time after the last call began.
+/// A slow head, a slow body, an answer that is not read, silence: all end at the same time after
+/// the last call began.
 async fn connection(stream: TcpStream, router: Router, called_at: Rc<Cell<Instant>>) {
     let _ = stream.set_nodelay(true);
     let service = TowerToHyperService::new(router);

@@ -1,7 +1,8 @@
-//! One prompt explained, for `/debug/overlap`: what of it each rank holds, or is believed to hold, what each rank would
-//! cost, and which one would get it. Runs the stages that shards run (parse, render, index, select) on a thread of its
-//! own (`explaining`), with its own working memory; reads the load board, the reports and the index, and changes none of them: no
-//! lease, no trial of a breaker.
+//! One prompt explained, for `/debug/overlap`: what of it each rank holds, or is believed to hold,
+//! what each rank would cost, and which one would get it. Runs the stages that shards run (parse,
+//! render, index, select) on a thread of its own (`explaining`), with its own working memory; reads
+//! the load board, the reports and the index, and changes none of them: no lease, no trial of a
+//! breaker.
 //!
 //! What a shard knows and this does not: whose turn it is in `round_robin`.
 

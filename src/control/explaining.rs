@@ -1,5 +1,6 @@
-//! The thread that explains prompts, so that the control plane goes on meanwhile: what is explained may be as long as a
-//! request may be. One question after the other. Limits: `QUESTIONS_MAX` questions wait, further ones are refused.
+//! The thread that explains prompts, so that the control plane goes on meanwhile: what is explained
+//! may be as long as a request may be. One question after the other. Limits: `QUESTIONS_MAX`
+//! questions wait, further ones are refused.
 
 use super::explain::{Asked, Explainer, Sources};
 use crate::account::ShardCounters;

@@ -163,9 +163,9 @@ async fn load_apart(dir: PathBuf, rules: EngineRules) -> Loaded {
     loading.await.unwrap_or_else(|_| Err("loading the tokenizer failed (this is a bug)".to_owned()))
 }
 
-/// Where the files of a model are: as configured for the worker, else where its engine says, else as configured
-/// for all (then the second value is true), else in the Hugging Face cache. The engine speaks of this model;
-/// `model_dir` for all may be of another.
+/// Where the files of a model are: as configured for the worker, else where its engine says, else
+/// as configured for all (then the second value is true), else in the Hugging Face cache. The
+/// engine speaks of this model; `model_dir` for all may be of another.
 fn locate(
     dirs: Dirs<'_>,
     root: Option<&str>,

@@ -87,7 +87,8 @@ impl Ports {
         counters.map(|shard| beats(shard).filter(|_| lives(shard.phase()))).collect()
     }
 
-    /// Tells a shard to do wrong; false if there is no such shard, or it has not read what it was told before.
+    /// Tells a shard to do wrong; false if there is no such shard, or it has not read what it was
+    /// told before.
     #[cfg(debug_assertions)]
     pub(super) fn plant(&self, shard: usize, fault: PlantedFault) -> bool {
         let mut shards = self.shards.borrow_mut();

@@ -97,7 +97,8 @@ struct Parts {
     reloader: Option<Reloader>,
 }
 
-/// Asks workers about themselves. Follows no redirects: a worker could make the router ask any server.
+/// Asks workers about themselves. Follows no redirects: a worker could make the router ask any
+/// server.
 fn prober(timeouts: &TimeoutsConfig) -> reqwest::Result<reqwest::Client> {
     reqwest::Client::builder()
         .no_proxy()
@@ -478,7 +479,8 @@ impl Control {
         let ended = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
         let all_ended = ended == phases.len();
         if ended > 0 && self.drain.is_none() {
-            // Shards end on their own only by a fault. Requests that wait in their queues wait in vain.
+            // Shards end on their own only by a fault. Requests that wait in their queues wait in
+            // vain.
             let fault = ControlError::ShardEnded { ended, shards: phases.len() };
             error!(error = %fault, "draining the others; then the process ends with an error");
             self.fault = Some(fault);

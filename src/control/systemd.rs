@@ -1,5 +1,6 @@
-//! What systemd is told where it started the router (`Type=notify`, `WatchdogSec`): that it is ready, that it lives, that it
-//! stops. Datagrams to the socket that the environment names; without the names nothing is sent.
+//! What systemd is told where it started the router (`Type=notify`, `WatchdogSec`): that it is
+//! ready, that it lives, that it stops. Datagrams to the socket that the environment names; without
+//! the names nothing is sent.
 
 use crate::base::NanosSinceStart;
 use std::ffi::OsStr;
@@ -18,7 +19,8 @@ pub(super) struct Systemd {
 }
 
 impl Systemd {
-    /// By the names that systemd gives: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` where the unit asks for signs of life.
+    /// By the names that systemd gives: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` where the unit asks
+    /// for signs of life.
     pub(super) fn of_environment() -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET");
         let watchdog_us = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());

@@ -1,4 +1,5 @@
-//! Whether the shards make progress: each counts its turns, and the control plane's loop looks at the counts.
+//! Whether the shards make progress: each counts its turns, and the control plane's loop looks at
+//! the counts.
 
 use crate::base::NanosSinceStart;
 use crate::base::limits::{SHARD_BEAT_PERIOD, SHARD_STALLED_AFTER};
@@ -21,8 +22,9 @@ struct Watched {
 }
 
 impl Watchdog {
-    /// Takes in the counts; `None` is a shard that has not begun, or has ended. A pause of this thread, or of the whole machine, is no
-    /// silence of a shard: each call adds one beat's period at most.
+    /// Takes in the counts; `None` is a shard that has not begun, or has ended. A pause of this
+    /// thread, or of the whole machine, is no silence of a shard: each call adds one beat's period
+    /// at most.
     pub(super) fn observe(&mut self, now: NanosSinceStart, beats: &[Option<u64>]) {
         let passed = Duration::from_nanos(now.since(self.observed_at)).min(SHARD_BEAT_PERIOD);
         self.observed_at = now;

@@ -37,8 +37,8 @@ pub struct SendPlan {
 }
 
 impl SendPlan {
-    /// The plan for one rank; `None` if the snapshot does not know it. Where the engine would not hear of the rank, none is
-    /// told to it and none is shown.
+    /// The plan for one rank; `None` if the snapshot does not know it. Where the engine would not
+    /// hear of the rank, none is told to it and none is shown.
     #[must_use]
     pub fn new(fleet: &FleetSnapshot, index: RankIndex, endpoint: Endpoint) -> Option<Self> {
         let (rank, worker) = fleet.rank(index)?;

@@ -1,14 +1,16 @@
-//! When a head that comes in pieces is worth parsing again. Parsers remember nothing between calls, so a head
-//! that drips in byte by byte would be scanned from its start at each read.
+//! When a head that comes in pieces is worth parsing again. Parsers remember nothing between calls,
+//! so a head that drips in byte by byte would be scanned from its start at each read.
 
 use super::head::HeadLimits;
 use memchr::memmem;
 
-/// Heads up to this length are parsed at each read, so that wrong bytes are refused as soon as they come.
+/// Heads up to this length are parsed at each read, so that wrong bytes are refused as soon as they
+/// come.
 const SMALL_HEAD_BYTES_MAX: usize = 256;
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// How far one head has been looked at. All calls together examine at most a few times the head's length.
+/// How far one head has been looked at. All calls together examine at most a few times the head's
+/// length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadDue {
     searched_bytes: usize,
@@ -16,8 +18,8 @@ pub struct HeadDue {
 }
 
 impl HeadDue {
-    /// True if `buffer`, which only grows from call to call, is to be parsed now: the end of the head is there,
-    /// no further byte is allowed, or twice as much has come as at the last time.
+    /// True if `buffer`, which only grows from call to call, is to be parsed now: the end of the
+    /// head is there, no further byte is allowed, or twice as much has come as at the last time.
     pub fn is_due(&mut self, buffer: &[u8], limits: &HeadLimits) -> bool {
         let bytes = buffer.len();
         let is_due = bytes <= SMALL_HEAD_BYTES_MAX
@@ -44,7 +46,8 @@ mod tests {
 
     const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 64 * 1024, fields_max: 100 };
 
-    /// Bytes that parsing looks at while `text` comes in pieces of `step` bytes; and the length at which it was complete.
+    /// Bytes that parsing looks at while `text` comes in pieces of `step` bytes; and the length at
+    /// which it was complete.
     fn examined(text: &[u8], step: usize) -> (usize, usize) {
         let (mut due, mut head, mut bytes) = (HeadDue::default(), RequestHead::default(), 0);
         for end in (step..text.len()).step_by(step).chain([text.len()]) {
@@ -61,7 +64,8 @@ mod tests {
         panic!("never complete");
     }
 
-    /// 2,000 clients that drip a head of 60 KB took 2.2 s of processor time in 6 s: 60 KB for each byte.
+    /// 2,000 clients that drip a head of 60 KB took 2.2 s of processor time in 6 s: 60 KB for each
+    /// byte.
     #[test]
     fn a_head_that_drips_is_not_scanned_anew_at_each_byte() {
         for fields in [vec!["a".repeat(60_000)], vec!["b".repeat(600); 90]] {

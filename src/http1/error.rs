@@ -92,7 +92,8 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// Status for the client: 400, 414, 415, 417, 431, 501 or 505. (A bad response head is the worker's fault: 502.)
+    /// Status for the client: 400, 414, 415, 417, 431, 501 or 505. (A bad response head is the
+    /// worker's fault: 502.)
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {

@@ -7,9 +7,10 @@ use super::head::{Field, FieldKind, Version, bytes_of};
 /// Connection options read in one head; each costs a comparison with every field.
 const CONNECTION_OPTIONS_MAX: usize = 64;
 
-/// Fields that send an SGLang engine to another host or rank, like the members that `parse::scan` refuses in bodies, or that
-/// change the name by which it is told to stop, which is the body's (0.5.23, `entrypoints/request_headers.py`), or the
-/// priority. Only the router may say this: what clients send of it goes no further.
+/// Fields that send an SGLang engine to another host or rank, like the members that `parse::scan`
+/// refuses in bodies, or that change the name by which it is told to stop, which is the body's
+/// (0.5.23, `entrypoints/request_headers.py`), or the priority. Only the router may say this: what
+/// clients send of it goes no further.
 const FLEET_FIELDS: [&str; 7] = [
     "x-override-rid",
     "x-override-bootstrap-host",

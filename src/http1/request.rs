@@ -16,9 +16,9 @@ const METHOD_BYTES_MAX: usize = 32;
 
 /// Parses the request head at the front of `buffer`.
 ///
-/// Nothing is remembered between calls: call it again with the longer buffer after [`Progress::Partial`], when
-/// [`HeadDue`](super::HeadDue) says so. Wrong bytes
-/// are refused as soon as they are seen, not only at the end of the head. After an error `head` holds nothing useful.
+/// Nothing is remembered between calls: call it again with the longer buffer after
+/// [`Progress::Partial`], when [`HeadDue`](super::HeadDue) says so. Wrong bytes are refused as soon
+/// as they are seen, not only at the end of the head. After an error `head` holds nothing useful.
 pub fn parse_request(
     buffer: &[u8],
     limits: &HeadLimits,

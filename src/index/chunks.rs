@@ -1,5 +1,5 @@
-//! Prompts as paths of chunks of one length: how the router's own decisions are written into the index, and found there
-//! again. Any shard.
+//! Prompts as paths of chunks of one length: how the router's own decisions are written into the
+//! index, and found there again. Any shard.
 
 use super::walk::follow_path;
 use super::{IndexReader, Overlaps, slice_of};
@@ -9,8 +9,8 @@ use crate::block::BlockKey;
 use crate::mailbox::GuessKind;
 
 impl IndexReader {
-    /// Writes the keys of the whole chunks of `text` under `root` to `path`. What is left over at the end is no chunk, and
-    /// what comes behind `ROUTED_CHUNKS_MAX` is left out.
+    /// Writes the keys of the whole chunks of `text` under `root` to `path`. What is left over at
+    /// the end is no chunk, and what comes behind `ROUTED_CHUNKS_MAX` is left out.
     pub fn chunk_path(
         &self,
         root: BlockKey,
@@ -45,7 +45,8 @@ impl IndexReader {
         Some(slice_of(*path.first()?, self.slices.len()))
     }
 
-    /// Finds how much of a path each rank holds and adds it to `out`. Hashes nothing and looks at one slice alone.
+    /// Finds how much of a path each rank holds and adds it to `out`. Hashes nothing and looks at
+    /// one slice alone.
     pub fn overlap_of_path(&self, path: &[BlockKey], kind: GuessKind, out: &mut Overlaps) {
         let owner = self.owner_of_path(path);
         if let Some(table) = owner.and_then(|owner| self.slices.get(owner.index())) {

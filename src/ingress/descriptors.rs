@@ -1,4 +1,5 @@
-//! The limit of open files, which bounds connections as well: raised as far as it goes, and held against the configuration.
+//! The limit of open files, which bounds connections as well: raised as far as it goes, and held
+//! against the configuration.
 
 use crate::base::limits::ADMIN_CONNECTIONS_MAX;
 use crate::config::Config;
@@ -12,7 +13,8 @@ const OF_WORKER: usize = 8;
 /// Everything else: log, snapshot, models, NATS.
 const OTHERS: usize = 64;
 
-/// Raises the limit of this process, and warns where the configuration may need more. Called before the shards start.
+/// Raises the limit of this process, and warns where the configuration may need more. Called before
+/// the shards start.
 pub fn raise_limit(config: &Config) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

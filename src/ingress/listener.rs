@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 /// Connections that wait in the kernel until the shard accepts them.
 const BACKLOG: i32 = 4_096;
 
-/// Binds the first listening socket. Port 0 lets the kernel choose; the others then bind what it chose. Unless the port
-/// `is_shared` with other processes, one of them that listens there already is an error: the kernel would share out the
-/// connections without a word.
+/// Binds the first listening socket. Port 0 lets the kernel choose; the others then bind what it
+/// chose. Unless the port `is_shared` with other processes, one of them that listens there already
+/// is an error: the kernel would share out the connections without a word.
 ///
 /// # Errors
 /// What the kernel says, e.g. that the address is in use.
@@ -32,7 +32,8 @@ pub fn bind_next(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     bind_first(address, true)
 }
 
-/// `TCP_NODELAY` is set here, because accepted sockets inherit it on Linux: one system call less a connection.
+/// `TCP_NODELAY` is set here, because accepted sockets inherit it on Linux: one system call less a
+/// connection.
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// Bytes that a task reads or writes at most before it lets others run. Sockets that are always ready never make it wait.
+/// Bytes that a task reads or writes at most before it lets others run. Sockets that are always
+/// ready never make it wait.
 pub const TURN_BYTES: usize = 256 * 1024;
 
 /// Lets other tasks and the sockets have a turn.

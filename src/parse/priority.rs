@@ -1,10 +1,12 @@
-//! vLLM's priority of a request: a whole number, lower is earlier, 0 where nothing is said. Read as vLLM reads it (0.32:
-//! pydantic for the body, Python's `int` for the field), so that no spelling means one thing here and another there.
+//! vLLM's priority of a request: a whole number, lower is earlier, 0 where nothing is said. Read as
+//! vLLM reads it (0.32: pydantic for the body, Python's `int` for the field), so that no spelling
+//! means one thing here and another there.
 
 use super::json::{Cursor, ScanError};
 use super::scan::unescaped;
 
-/// `priority` of a body; the cursor stands on the value and leaves it. `None` for what engines refuse, and for `null`.
+/// `priority` of a body; the cursor stands on the value and leaves it. `None` for what engines
+/// refuse, and for `null`.
 pub(super) fn of_body(cursor: &mut Cursor<'_>) -> Result<Option<i64>, ScanError> {
     let (first, start) = (cursor.peek(), cursor.at());
     cursor.skip_value(1)?;
@@ -23,7 +25,8 @@ pub(super) fn of_field(value: &[u8]) -> Option<i64> {
     std::str::from_utf8(value).ok().and_then(number)
 }
 
-/// A number that is whole, in any of Python's spellings; what is beyond 64 bits becomes the nearest that is not.
+/// A number that is whole, in any of Python's spellings; what is beyond 64 bits becomes the nearest
+/// that is not.
 fn number(text: &str) -> Option<i64> {
     if let Ok(plain) = text.parse() {
         return Some(plain);

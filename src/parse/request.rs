@@ -163,7 +163,8 @@ pub struct ApiRequest {
     /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it, or a list names several
     /// namespaces.
     pub has_more_than_text: bool,
-    /// The engine finds nothing of the prompt in its cache, or computes another prompt than the body shows.
+    /// The engine finds nothing of the prompt in its cache, or computes another prompt than the
+    /// body shows.
     pub reads_no_cache: bool,
     /// Images, sounds and files that stand in the body itself, as long strings.
     pub data_count: u64,

@@ -18,8 +18,9 @@ pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
 /// Most messages that are matched; longer conversations are routed without a prompt.
 pub const MESSAGES_MAX: usize = 8_192;
 
-/// Keys by which a router sends an engine to another one. A client that could set them would reach hosts inside
-/// the fleet. vLLM's other objects of this kind are read by [`super::transfer`]: clients use parts of them.
+/// Keys by which a router sends an engine to another one. A client that could set them would reach
+/// hosts inside the fleet. vLLM's other objects of this kind are read by [`super::transfer`]:
+/// clients use parts of them.
 const OWNED: [&str; 7] = [
     "bootstrap_host",
     "bootstrap_port",
@@ -30,14 +31,15 @@ const OWNED: [&str; 7] = [
     "ec_transfer_params",
 ];
 
-/// Keys of requests that find nothing in a cache, or whose prompt is another than the one in the body. vLLM 0.32 reads
-/// no cache for the log probabilities of a prompt, which `echo` in chats implies, and neither does SGLang behind
-/// `logprob_start_len`. Any value but `null` counts, 0 too, and `false` for `echo` does not.
+/// Keys of requests that find nothing in a cache, or whose prompt is another than the one in the
+/// body. vLLM 0.32 reads no cache for the log probabilities of a prompt, which `echo` in chats
+/// implies, and neither does SGLang behind `logprob_start_len`. Any value but `null` counts, 0 too,
+/// and `false` for `echo` does not.
 const UNMATCHED_KEYS: [&str; 5] =
     ["echo", "logprob_start_len", "prompt_logprobs", "suffix", "truncate_prompt_tokens"];
 
-/// Lengths of all keys that [`Found::other`] compares with, one bit each. A key of another length, as most of the keys
-/// of plain requests have, is compared with none.
+/// Lengths of all keys that [`Found::other`] compares with, one bit each. A key of another length,
+/// as most of the keys of plain requests have, is compared with none.
 const OTHER_LENGTHS: u64 = lengths_of(&OWNED)
     | lengths_of(&TEMPLATE_KEYS)
     | lengths_of(&UNMATCHED_KEYS)

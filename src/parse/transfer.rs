@@ -1,7 +1,8 @@
-//! Objects of vLLM in which clients may say some things, and only the router others: a vLLM 0.32 decode engine that is sent
-//! the blocks of another prompt ends itself on an assertion, and one that is told to announce its cache hits announces
-//! blocks that it never removes. `vllm_xargs` goes where the other two go (`SamplingParams.extra_args`), so what may not
-//! be said there may not be said here either.
+//! Objects of vLLM in which clients may say some things, and only the router others: a vLLM 0.32
+//! decode engine that is sent the blocks of another prompt ends itself on an assertion, and one
+//! that is told to announce its cache hits announces blocks that it never removes. `vllm_xargs`
+//! goes where the other two go (`SamplingParams.extra_args`), so what may not be said there may not
+//! be said here either.
 
 use super::json::{Cursor, ScanError};
 use super::scan::unescaped;
@@ -34,7 +35,8 @@ const OWNED_OF_XARGS: [(&str, &str); 3] = [
 /// Ready ids of the prompt, which vLLM computes in place of the messages.
 const READY_IDS: &str = "prompt_token_ids";
 
-/// What clients said so far. An earlier key of the same name counts too: no parser need agree with this one about it.
+/// What clients said so far. An earlier key of the same name counts too: no parser need agree with
+/// this one about it.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// The first thing that may not be said.

@@ -10,8 +10,9 @@
 //! | tenant | the field `queue.tenant_header` | if that key is set |
 //! | | else `Authorization: Bearer`, else `x-api-key` | the API key |
 //!
-//! Keys are not checked, so a key without a `[[tenant]]` is worth nothing: all such callers are one tenant, which gets no
-//! better class than the usual one. vLLM is told no better priority than the tenant's best class stands for.
+//! Keys are not checked, so a key without a `[[tenant]]` is worth nothing: all such callers are one
+//! tenant, which gets no better class than the usual one. vLLM is told no better priority than the
+//! tenant's best class stands for.
 //!
 //! The first field of a name counts. What cannot be read counts as absent, as proxies are used to treat hints: a request is
 //! never refused for one. Tenants are known by a keyed hash; their keys are neither kept per request nor printed.
@@ -35,7 +36,8 @@ const NUMBER_BYTES_MAX: usize = 20;
 pub struct Wishes {
     /// Class in the queue, below [`QUEUE_CLASSES`]; 0 is served first.
     pub class: u8,
-    /// Who asks: requests with the same number share one tenant's part. 0: nobody with a `[[tenant]]` of its own.
+    /// Who asks: requests with the same number share one tenant's part. 0: nobody with a
+    /// `[[tenant]]` of its own.
     pub tenant: u64,
     /// The tenant's part beside others, at least 1.
     pub weight: u32,
@@ -194,7 +196,8 @@ fn class_of_priority(usual: u8, priority: i64) -> u8 {
     u8::try_from(class).unwrap_or(usual)
 }
 
-/// The earliest priority of a tenant with that best class. The first class has no bound: nobody is before it.
+/// The earliest priority of a tenant with that best class. The first class has no bound: nobody is
+/// before it.
 fn priority_best(usual: u8, class_best: u8) -> i64 {
     if class_best == 0 { i64::MIN } else { i64::from(class_best) - i64::from(usual) }
 }
@@ -329,7 +332,8 @@ mod tests {
         assert_ne!(read(&other, "x-api-key: one\r\n", None).tenant, one, "the secret counts");
     }
 
-    /// Review of the attack, S12: a key that anybody can make up bought a share and the first class.
+    /// Review of the attack, S12: a key that anybody can make up bought a share and the first
+    /// class.
     #[test]
     fn a_key_that_nobody_has_configured_is_worth_nothing() {
         let wanted = Wishes { class: 1, tenant: 0, weight: 1, deadline: None, told_priority: None };

@@ -40,8 +40,9 @@ fn taken(fleet: &FleetSnapshot, board: &LoadBoard, rank: RankIndex, queue: Queue
     given.saturating_add(other.map_or(0, |cell| cell.waiting_tokens()))
 }
 
-/// Is the queue filled to no more than the configured part of its depth and its bytes? `waiting`: how many of those that
-/// it holds count. KV tokens have no say: they are short for some requests and not for others.
+/// Is the queue filled to no more than the configured part of its depth and its bytes? `waiting`:
+/// how many of those that it holds count. KV tokens have no say: they are short for some requests
+/// and not for others.
 pub(super) fn is_at_low_water(
     fleet: &FleetSnapshot,
     board: &LoadBoard,

@@ -13,8 +13,8 @@ const QUOTED_CHARS_MAX: usize = 512;
 pub enum StreamShape {
     /// `data: {"error":…}`, then `data: [DONE]`.
     OpenAi,
-    /// OpenAI's `/v1/responses`: a typed event, and nothing after it. Beside the members that the API has there it
-    /// has `error`: OpenAI's clients raise an exception only for that.
+    /// OpenAI's `/v1/responses`: a typed event, and nothing after it. Beside the members that the
+    /// API has there it has `error`: OpenAI's clients raise an exception only for that.
     Responses,
     /// Anthropic's: a typed event, and nothing after it.
     Anthropic,
@@ -90,8 +90,8 @@ pub fn encode_refused(shape: StreamShape, refusal: &Refusal, out: &mut Vec<u8>) 
     push_end(shape, &body, out);
 }
 
-/// Appends the last event of a stream that breaks off: `why`, in plain ASCII. No proper end follows. `is_between_events`:
-/// what the client has so far ends with a whole event.
+/// Appends the last event of a stream that breaks off: `why`, in plain ASCII. No proper end
+/// follows. `is_between_events`: what the client has so far ends with a whole event.
 pub fn encode_cut(shape: StreamShape, why: &str, is_between_events: bool, out: &mut Vec<u8>) {
     if !is_between_events {
         // Else this event would be read as the rest of the one that broke off.
@@ -172,7 +172,8 @@ fn push_event(shape: StreamShape, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// `ResponseErrorEvent` of the Responses API. Clients do not look at the number: the router does not count events.
+/// `ResponseErrorEvent` of the Responses API. Clients do not look at the number: the router does
+/// not count events.
 fn push_responses_error(body: &[u8], out: &mut Vec<u8>) {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = body.get("error").cloned().unwrap_or_default();

@@ -92,7 +92,8 @@ struct Heads {
 }
 
 impl Heads {
-    /// Parses heads until the final one. Interim ones (100, 103) end here: the router asked, not the client.
+    /// Parses heads until the final one. Interim ones (100, 103) end here: the router asked, not
+    /// the client.
     fn last(
         &mut self,
         input: &mut Vec<u8>,

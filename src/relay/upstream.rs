@@ -54,7 +54,8 @@ impl Upstream {
     /// Connects. The connection ends within seconds if the worker's host vanishes.
     ///
     /// # Errors
-    /// [`RelayError::ConnectFailed`], [`RelayError::ConnectTimedOut`] or [`RelayError::OutOfSockets`].
+    /// [`RelayError::ConnectFailed`], [`RelayError::ConnectTimedOut`] or
+    /// [`RelayError::OutOfSockets`].
     pub async fn connect(
         address: SocketAddr,
         timeout: Duration,
@@ -80,10 +81,11 @@ impl Upstream {
     }
 }
 
-/// Two ways in which a host vanishes: while it owes the router nothing but an answer, which keep-alive finds out, and
-/// while bytes are on their way, of which the user time-out says how long they may be (tcp(7)). The kernel
-/// takes bytes that a worker does not read for such bytes. A worker that is busy for seconds must not lose
-/// a long request, so there keep-alive stands alone, and health checks find out the rest.
+/// Two ways in which a host vanishes: while it owes the router nothing but an answer, which
+/// keep-alive finds out, and while bytes are on their way, of which the user time-out says how long
+/// they may be (tcp(7)). The kernel takes bytes that a worker does not read for such bytes. A
+/// worker that is busy for seconds must not lose a long request, so there keep-alive stands alone,
+/// and health checks find out the rest.
 fn set_options(stream: &TcpStream, is_for_long: bool) -> rustix::io::Result<()> {
     with_descriptor(stream, |socket| {
         sockopt::set_tcp_nodelay(socket, true)?;

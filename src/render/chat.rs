@@ -39,8 +39,8 @@ pub(super) fn plain(
     })
 }
 
-/// The messages that are matched, if that is not all: the last of them is cut. Where it is cut the text is not the
-/// engine's, which costs the match of a few bytes.
+/// The messages that are matched, if that is not all: the last of them is cut. Where it is cut the
+/// text is not the engine's, which costs the match of a few bytes.
 fn first_messages(messages: &[MessageSpan], body: &[u8]) -> Option<Vec<MessageSpan>> {
     let mut left = u32::try_from(PROMPT_BYTES_MATCHED_MAX).unwrap_or(u32::MAX);
     for (index, message) in messages.iter().enumerate() {

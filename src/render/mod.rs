@@ -1,9 +1,10 @@
 //! Stage: the prompt as the engine will see it, in bytes. Chat messages go through the model's template, token ids are
 //! decoded, text is taken as it is; then the vocabulary aligns the text with what its tokens decode to.
 //!
-//! Runs once a request, on the shard's thread where that takes little ([`Place::Shard`]), else on its offload thread. In
-//! steady state it allocates nothing for plain chats and text on a shard. Bodies that need the template engine cost a parse
-//! and allocations. Must never refuse a request: what it cannot render is routed by load alone.
+//! Runs once a request, on the shard's thread where that takes little ([`Place::Shard`]), else on
+//! its offload thread. In steady state it allocates nothing for plain chats and text on a shard.
+//! Bodies that need the template engine cost a parse and allocations. Must never refuse a request:
+//! what it cannot render is routed by load alone.
 
 mod canonical;
 mod chat;
@@ -29,8 +30,10 @@ pub enum Rendered {
     TextPart,
     /// Text or token ids, no template.
     Raw,
-    /// Any of these, cut: behind [`PROMPT_BYTES_MATCHED_MAX`](crate::base::limits::PROMPT_BYTES_MATCHED_MAX), or where a
-    /// character has more marks than are followed. What is there can be matched, what follows is not known.
+    /// Any of these, cut: behind
+    /// [`PROMPT_BYTES_MATCHED_MAX`](crate::base::limits::PROMPT_BYTES_MATCHED_MAX), or where a
+    /// character has more marks than are followed. What is there can be matched, what follows is
+    /// not known.
     Beginning,
 }
 
@@ -47,7 +50,8 @@ impl Rendered {
     }
 }
 
-/// Bytes of the prompt in the body, as it is written there; 0 where they are not known apart from the rest.
+/// Bytes of the prompt in the body, as it is written there; 0 where they are not known apart from
+/// the rest.
 fn sent_bytes(request: &ApiRequest) -> u64 {
     let length = |span: &Range<u32>| u64::from(span.end.saturating_sub(span.start));
     match &request.prompt {
@@ -114,8 +118,8 @@ impl Unrenderable {
 /// Where a prompt is rendered, which decides what that may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// On a shard, where nothing may take long: no template engine, little composing. What takes more is
-    /// [`Unrenderable::NotHere`].
+    /// On a shard, where nothing may take long: no template engine, little composing. What takes
+    /// more is [`Unrenderable::NotHere`].
     Shard,
     /// Anywhere else.
     #[default]

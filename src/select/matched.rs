@@ -14,7 +14,8 @@ use crate::render::Place;
 use crate::worker::{FleetSnapshot, Model, TierRanks};
 use std::time::Duration;
 
-/// What each rank holds of one prompt, by rank: working memory for the choice. [`Prompt`] keeps the same in short.
+/// What each rank holds of one prompt, by rank: working memory for the choice. [`Prompt`] keeps the
+/// same in short.
 #[derive(Debug)]
 pub struct Matched {
     /// Of the prompt, see [`Prompt::prompt_bytes`].
@@ -140,8 +141,8 @@ impl Matched {
         if self.is_rendered && is_live { GuessKind::Speculative } else { GuessKind::Approximate }
     }
 
-    /// Walks the index for these ranks, after [`Prompt::write_text`], and leaves with the prompt what it found. What cannot
-    /// be matched is left without overlap.
+    /// Walks the index for these ranks, after [`Prompt::write_text`], and leaves with the prompt
+    /// what it found. What cannot be matched is left without overlap.
     pub fn walk(
         &mut self,
         ask: &MatchRequest<'_>,
@@ -186,8 +187,8 @@ impl Matched {
         prompt.recalled_by = self.walk_number;
     }
 
-    /// What the owner of the prompt's path is to be told about where it went, if that helps the next one: not what it
-    /// has been told a moment ago.
+    /// What the owner of the prompt's path is to be told about where it went, if that helps the
+    /// next one: not what it has been told a moment ago.
     #[must_use]
     pub fn to_remember(
         &self,

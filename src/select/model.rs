@@ -65,7 +65,8 @@ pub fn cache_namespace<'a>(model: &Model, request: &'a ApiRequest) -> Cow<'a, st
     Cow::Owned(format!("{salt}\0\0{adapter}"))
 }
 
-/// The model that is meant where none is named: the only one, whatever names and adapters it has besides.
+/// The model that is meant where none is named: the only one, whatever names and adapters it has
+/// besides.
 fn only(fleet: &FleetSnapshot) -> Option<(ModelIndex, &Model)> {
     let is_own = |model: &&Model| !model.ranks.is_empty() && !model.is_adapter;
     let mut own = fleet.models.iter().filter(is_own);

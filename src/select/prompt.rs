@@ -1,5 +1,5 @@
-//! One prompt as it is matched: its text, and what the walk of the index found. Made once and kept with its request, so
-//! that waits, grants and retries neither render nor walk again.
+//! One prompt as it is matched: its text, and what the walk of the index found. Made once and kept
+//! with its request, so that waits, grants and retries neither render nor walk again.
 
 use super::MatchRequest;
 use crate::base::RankIndex;
@@ -20,7 +20,8 @@ pub struct Prompt {
     /// Is the text what the engine will see?
     is_rendered: bool,
     found: Vec<Found>,
-    /// Its chunks as ranks without events are believed to hold them; empty when the walk had no use for them.
+    /// Its chunks as ranks without events are believed to hold them; empty when the walk had no use
+    /// for them.
     pub(super) chunks: Vec<BlockKey>,
     /// Which working memory has it too; 0: none.
     pub(super) recalled_by: u64,
@@ -80,8 +81,9 @@ impl Prompt {
         self.is_rendered
     }
 
-    /// Writes the prompt's text: as the engine will see it, else some text of it. `None` if the model has no tokenizer
-    /// here. Without a prompt in the body, and where no cache is read for it, [`Prompt::prompt_bytes`] stays 0.
+    /// Writes the prompt's text: as the engine will see it, else some text of it. `None` if the
+    /// model has no tokenizer here. Without a prompt in the body, and where no cache is read for
+    /// it, [`Prompt::prompt_bytes`] stays 0.
     pub fn write_text(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
         if ask.request.reads_no_cache {
             return None;

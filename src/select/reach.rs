@@ -1,12 +1,12 @@
-//! Which rank a request reaches. Ranks behind one address are told apart by the request alone, and engines do not read that
-//! on every endpoint.
+//! Which rank a request reaches. Ranks behind one address are told apart by the request alone, and
+//! engines do not read that on every endpoint.
 
 use crate::base::RankIndex;
 use crate::parse::Endpoint;
 use crate::worker::{Dialect, FleetSnapshot, Rank};
 
-/// True if a request that is sent to the rank is served by it. Else the engine chooses among its ranks, by load: the
-/// worker is all that is chosen, and nothing may be claimed of the rank.
+/// True if a request that is sent to the rank is served by it. Else the engine chooses among its
+/// ranks, by load: the worker is all that is chosen, and nothing may be claimed of the rank.
 #[must_use]
 pub fn reaches(fleet: &FleetSnapshot, index: RankIndex, endpoint: Endpoint) -> bool {
     let Some((rank, worker)) = fleet.rank(index) else { return false };
@@ -14,9 +14,9 @@ pub fn reaches(fleet: &FleetSnapshot, index: RankIndex, endpoint: Endpoint) -> b
     is_told || reads_rank(worker.dialect, endpoint) || is_alone(fleet, rank)
 }
 
-/// Does an engine read the rank there? vLLM 0.32 passes the field on in chats, which messages become, and in completions
-/// (`entrypoints`, `_get_data_parallel_rank`); SGLang 0.5.23 in responses too, and the body's on `/generate`. Neither does
-/// for embeddings, rerank and score.
+/// Does an engine read the rank there? vLLM 0.32 passes the field on in chats, which messages
+/// become, and in completions (`entrypoints`, `_get_data_parallel_rank`); SGLang 0.5.23 in
+/// responses too, and the body's on `/generate`. Neither does for embeddings, rerank and score.
 const fn reads_rank(dialect: Dialect, endpoint: Endpoint) -> bool {
     match (dialect, endpoint) {
         (Dialect::Openai, _) => false,

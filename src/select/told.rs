@@ -1,5 +1,6 @@
-//! Which prompts a shard has told their owners of, and when: so that a prompt that goes where its chunks are believed to be
-//! is told of again only when their time runs. One per shard. A prompt that has lost its place here is told of once more.
+//! Which prompts a shard has told their owners of, and when: so that a prompt that goes where its
+//! chunks are believed to be is told of again only when their time runs. One per shard. A prompt
+//! that has lost its place here is told of once more.
 
 use crate::base::limits::TOLD_MAX;
 use crate::base::{NanosSinceStart, RankIndex};

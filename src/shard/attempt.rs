@@ -263,7 +263,8 @@ fn encode(
 /// The field that counts before the body's `priority` in vLLM 0.28 and newer.
 pub(super) const PRIORITY: &str = "x-vllm-priority";
 
-/// Its value, where the engine has to be told: other engines do not read it, and SGLang may take higher ones for better.
+/// Its value, where the engine has to be told: other engines do not read it, and SGLang may take
+/// higher ones for better.
 pub(super) fn told_priority(slot: &Slot, plan: &SendPlan) -> Option<String> {
     let told = slot.told_priority.filter(|_| plan.dialect != Dialect::Sglang);
     told.map(|priority| priority.to_string())

@@ -156,8 +156,9 @@ pub(super) fn with_decode(
     })
 }
 
-/// A request that waited has its lease now, beside the one of its decode rank if it waited for a prefill rank. The home that granted it may know another fleet than
-/// this shard, and either may be the newer: a rank that is not there, or not for this, is given back.
+/// A request that waited has its lease now, beside the one of its decode rank if it waited for a
+/// prefill rank. The home that granted it may know another fleet than this shard, and either may be
+/// the newer: a rank that is not there, or not for this, is given back.
 pub(super) fn granted(
     shard: &Shard,
     slot: &Slot,
@@ -252,7 +253,8 @@ fn seek(
 /// The pool in which nobody finds room now, as the request did not.
 fn closed(binder: &Binder<'_>, target: &Target<'_>, entry: &PairEntry) -> Option<PoolIndex> {
     let PairEntry::Turned(leg, turned) = *entry else { return None };
-    // Want of KV is of the request, not of the pool: smaller ones, and those whose prompts are cached, go on.
+    // Want of KV is of the request, not of the pool: smaller ones, and those whose prompts are
+    // cached, go on.
     if !matches!(turned, Turned::NoRoom | Turned::Full(QueueFull::Depth | QueueFull::Bytes)) {
         return None;
     }

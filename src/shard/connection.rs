@@ -60,8 +60,8 @@ impl Slot {
         }
     }
 
-    /// Another request has begun: nothing of the one before speaks for it. `input` holds its head, which stands parsed
-    /// in the slot.
+    /// Another request has begun: nothing of the one before speaks for it. `input` holds its head,
+    /// which stands parsed in the slot.
     pub(super) fn begin(&mut self, input: &[u8], fresh_id: u64) {
         let sent = self.head.value_of(FieldKind::RequestId, input);
         self.name(sent, fresh_id);

@@ -1,6 +1,6 @@
-//! When a request stops to wait for a worker that health checks have marked down. A busy engine may fail its checks
-//! and serve on, so a request ends only if the worker sends nothing at all: no byte of any answer has come to this
-//! shard for `health.timeout`.
+//! When a request stops to wait for a worker that health checks have marked down. A busy engine may
+//! fail its checks and serve on, so a request ends only if the worker sends nothing at all: no byte
+//! of any answer has come to this shard for `health.timeout`.
 
 use super::state::Shard;
 use crate::base::WorkerIndex;
@@ -8,8 +8,9 @@ use crate::relay::Over;
 use crate::worker::WorkerState;
 use std::time::Duration;
 
-/// Cuts one wait into steps, after each of which the worker is looked at. Costs a busy worker nothing: an answer that
-/// goes on begins a new wait with each chunk, and its timer stays where it is.
+/// Cuts one wait into steps, after each of which the worker is looked at. Costs a busy worker
+/// nothing: an answer that goes on begins a new wait with each chunk, and its timer stays where it
+/// is.
 pub(super) struct DownWatch<'a> {
     shard: &'a Shard,
     worker: WorkerIndex,
@@ -17,7 +18,8 @@ pub(super) struct DownWatch<'a> {
     heard: u32,
     /// Of the wait, after this step.
     left: Duration,
-    /// The wait that began last, its first step and its rest: each chunk of a stream begins the same one.
+    /// The wait that began last, its first step and its rest: each chunk of a stream begins the
+    /// same one.
     last: (Duration, Duration, Duration),
 }
 

@@ -1,5 +1,6 @@
-//! How long tasks hold the shard, for `tools/holds`: CPU time of the thread in each turn of a task, so that other programs
-//! on the machine do not count. Off unless `FOREBAY_HOLDS` is set: a log line for each turn of more microseconds.
+//! How long tasks hold the shard, for `tools/holds`: CPU time of the thread in each turn of a task,
+//! so that other programs on the machine do not count. Off unless `FOREBAY_HOLDS` is set: a log
+//! line for each turn of more microseconds.
 
 use super::state::Shard;
 use rustix::time::{ClockId, clock_gettime};

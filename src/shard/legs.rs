@@ -1,5 +1,5 @@
-//! The bodies of both legs of a pair. Each is a copy of the client's: a small one is made on the shard, a large one on its
-//! offload thread.
+//! The bodies of both legs of a pair. Each is a copy of the client's: a small one is made on the
+//! shard, a large one on its offload thread.
 
 use super::connection::Slot;
 use super::offload;
@@ -53,7 +53,8 @@ impl Legs {
     /// The body of a leg, written into `out`.
     ///
     /// # Errors
-    /// [`RelayError::ClientGone`] when the client has left, or the offload thread gave the request up.
+    /// [`RelayError::ClientGone`] when the client has left, or the offload thread gave the request
+    /// up.
     pub(super) async fn body(
         &self,
         shard: &Shard,

@@ -1,5 +1,6 @@
-//! render, index: what each rank holds of one prompt ([`crate::select::Matched`]), once a request, counted and timed. Small
-//! prompts are matched on the shard, without an await; others on its offload thread.
+//! render, index: what each rank holds of one prompt ([`crate::select::Matched`]), once a request,
+//! counted and timed. Small prompts are matched on the shard, without an await; others on its
+//! offload thread.
 
 use super::choose::Target;
 use super::connection::Slot;
@@ -39,8 +40,8 @@ pub(super) struct Asked<'a> {
     pub(super) endpoint: Endpoint,
 }
 
-/// Renders the prompt and walks the index for all ranks of the model. What is found stays in the slot until the answer
-/// has begun. What cannot be matched is left without overlap.
+/// Renders the prompt and walks the index for all ranks of the model. What is found stays in the
+/// slot until the answer has begun. What cannot be matched is left without overlap.
 ///
 /// # Errors
 /// How the request ends while it waits for the offload thread.

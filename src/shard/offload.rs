@@ -1,9 +1,9 @@
-//! Work that takes time in proportion to a request, done on a thread beside the shard: large bodies are scanned, rendered
-//! and matched there, and chat templates run nowhere else on the data plane. Requests wait for it as they wait for an
-//! engine; the shard goes on meanwhile.
+//! Work that takes time in proportion to a request, done on a thread beside the shard: large bodies
+//! are scanned, rendered and matched there, and chat templates run nowhere else on the data plane.
+//! Requests wait for it as they wait for an engine; the shard goes on meanwhile.
 //!
-//! Each shard has one such thread, not pinned, with a lower priority. Small requests overtake large ones. A panic there
-//! ends one job. Limits: `OFFLOADED_MAX` jobs, `OFFLOAD_WAIT_MAX` for each.
+//! Each shard has one such thread, not pinned, with a lower priority. Small requests overtake large
+//! ones. A panic there ends one job. Limits: `OFFLOADED_MAX` jobs, `OFFLOAD_WAIT_MAX` for each.
 
 use super::pressure;
 use super::request::Stop;
@@ -109,8 +109,8 @@ impl Offload {
         }
     }
 
-    /// Drops a value of that size where dropping takes no time of the shard's: the kernel needs a millisecond to take 32 MiB
-    /// back.
+    /// Drops a value of that size where dropping takes no time of the shard's: the kernel needs a
+    /// millisecond to take 32 MiB back.
     pub(super) fn free(&self, shard: &Shard, bytes: usize, value: impl Send + 'static) {
         if bytes > INLINE_BODY_BYTES_MAX {
             self.post(shard, None, bytes, move |_| drop(value));
@@ -150,8 +150,8 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// Runs a job about a request of that size and waits for its outcome, or for the client to leave. What the job was given is
-/// lost when this fails.
+/// Runs a job about a request of that size and waits for its outcome, or for the client to leave.
+/// What the job was given is lost when this fails.
 ///
 /// # Errors
 /// How the request ends: its client left, the thread is too far behind, or the job panicked.

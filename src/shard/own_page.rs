@@ -1,5 +1,6 @@
-//! `/health`, `/ping` and `/version` as inference servers have them: balancers and benchmark clients ask for them where they
-//! send their requests. Answered on the head alone: no limit, no window and no worker has a say.
+//! `/health`, `/ping` and `/version` as inference servers have them: balancers and benchmark
+//! clients ask for them where they send their requests. Answered on the head alone: no limit, no
+//! window and no worker has a say.
 
 use super::connection::{After, Slot};
 use super::discard;

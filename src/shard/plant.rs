@@ -1,8 +1,10 @@
-//! Faults on order, in debug builds only: the tests of what watches the shards need shards that hang or die.
+//! Faults on order, in debug builds only: the tests of what watches the shards need shards that
+//! hang or die.
 
 use crate::mailbox::PlantedFault;
 
-/// Does it. A hang stops this thread; a panic comes from a task of its own, where nothing catches it.
+/// Does it. A hang stops this thread; a panic comes from a task of its own, where nothing catches
+/// it.
 pub(super) fn plant(fault: PlantedFault) {
     match fault {
         #[expect(clippy::disallowed_methods, reason = "blocking the shard is what was asked for")]

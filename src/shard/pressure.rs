@@ -22,7 +22,8 @@ const ENGINE_BUSY: Duration = Duration::from_millis(200);
 /// However long it asks for.
 const ENGINE_BUSY_MAX: Duration = Duration::from_secs(60);
 
-/// Told to clients where nothing is known of when there is room: short, because a place may free any moment.
+/// Told to clients where nothing is known of when there is room: short, because a place may free
+/// any moment.
 const BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// A request counted among those in flight in all shards (`limits.router_in_flight_max`).
@@ -280,8 +281,8 @@ fn relieve_pool(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex) {
 }
 
 impl Shard {
-    /// The engine of a rank had no room, and with it none of the ranks that share its limit. Called after the lease was given
-    /// back: the end of any other of our requests there ends this too.
+    /// The engine of a rank had no room, and with it none of the ranks that share its limit. Called
+    /// after the lease was given back: the end of any other of our requests there ends this too.
     pub(super) fn engine_refused(&self, rank: RankIndex, retry_after_s: Option<u64>) {
         self.counters.add(Count::EngineRefusals, 1);
         let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);

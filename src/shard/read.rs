@@ -170,8 +170,8 @@ impl BodyReading<'_> {
         conn.wait_at_most(self.shard.config.timeouts.body);
         let before = conn.input.len();
         if before >= ROOM_AT_BYTES && conn.input.capacity() < whole_bytes {
-            // Room for all of it, which costs nothing before it is written to. Without, growing by halves would copy 16 MiB
-            // at once. Where memory may not be promised, it does.
+            // Room for all of it, which costs nothing before it is written to. Without, growing by
+            // halves would copy 16 MiB at once. Where memory may not be promised, it does.
             let _ = conn.input.try_reserve_exact(whole_bytes.saturating_sub(before));
         }
         conn.fill().await.map_err(|end| match end {

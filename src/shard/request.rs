@@ -175,8 +175,8 @@ async fn stages(
 enum Next {
     /// The engine had no room: no failure; the rank is left alone for a moment.
     Refused,
-    /// These ranks cannot be connected to. Another one is asked, and this is no attempt. If there is none, this is
-    /// how the request ends.
+    /// These ranks cannot be connected to. Another one is asked, and this is no attempt. If there
+    /// is none, this is how the request ends.
     Unsent { ranks: Vec<RankIndex>, stop: Stop },
     /// Another worker is asked. If there is none, this is how the request ends.
     Retry { rank: RankIndex, with: Option<RankIndex>, stop: Stop },
@@ -288,9 +288,10 @@ async fn scan_body(
     Ok(read_at)
 }
 
-/// Another worker may be asked if nothing reached the client, attempts are left, and the retry budget allows it. An engine
-/// that is full has not failed: that is not what the budget is for. What a worker may have read goes to another one only if
-/// that is configured; the legs of a pair make no answer of their own.
+/// Another worker may be asked if nothing reached the client, attempts are left, and the retry
+/// budget allows it. An engine that is full has not failed: that is not what the budget is for.
+/// What a worker may have read goes to another one only if that is configured; the legs of a pair
+/// make no answer of their own.
 fn may_retry(shard: &Shard, error: RelayError, is_pair: bool, retries: u32) -> bool {
     let attempts = retries.saturating_add(1);
     let may_send = error == RelayError::EngineBusy || is_pair || shard.config.retry.after_send;

@@ -224,7 +224,8 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
     }
 }
 
-/// Shows progress, and keeps house once per [`HISTOGRAM_PERIOD`]; ends when the shard has drained or its deadline has passed.
+/// Shows progress, and keeps house once per [`HISTOGRAM_PERIOD`]; ends when the shard has drained
+/// or its deadline has passed.
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.now();
     let mut ending = Ending::default();

@@ -158,7 +158,8 @@ impl Shard {
         tracing::error!(shard = self.number.0, "{what} (this is a bug)");
     }
 
-    /// Counts a connection that could not be had, if it is the router that had none, and says so from time to time.
+    /// Counts a connection that could not be had, if it is the router that had none, and says so
+    /// from time to time.
     pub(super) fn note_lack_of_sockets(&self, error: RelayError) {
         if error == RelayError::OutOfSockets {
             self.out_of_sockets("a worker could not be connected to");

@@ -340,8 +340,8 @@ impl FleetSnapshot {
         ranks.filter_map(|(index, _)| RankIndex::try_from_index(index))
     }
 
-    /// Ranks that have no room when this one refuses a request: vLLM counts waiting requests for all ranks of a server
-    /// (`--max-num-queued-reqs`), SGLang for each rank.
+    /// Ranks that have no room when this one refuses a request: vLLM counts waiting requests for
+    /// all ranks of a server (`--max-num-queued-reqs`), SGLang for each rank.
     pub fn ranks_full_with(&self, index: RankIndex) -> impl Iterator<Item = RankIndex> {
         let dialect = self.rank(index).map(|(_, worker)| worker.dialect);
         let is_alone = dialect == Some(Dialect::Sglang);

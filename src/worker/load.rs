@@ -281,7 +281,8 @@ impl RankLoad {
         self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
     }
 
-    /// A connection to its worker broke, or the worker does not know a model: it may have been restarted.
+    /// A connection to its worker broke, or the worker does not know a model: it may have been
+    /// restarted.
     pub fn suspect(&self) {
         // ordering: a hint; pairs with the swap in `take_suspicion` on the same word only.
         self.suspect.store(true, Ordering::Relaxed);

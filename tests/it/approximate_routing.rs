@@ -159,8 +159,8 @@ fn an_explanation_tells_guesses_from_what_is_known() {
     }
 }
 
-/// How many of 60 turns that follow another one of their chat went to the worker that had it. The chats take
-/// their turns in another order each round.
+/// How many of 60 turns that follow another one of their chat went to the worker that had it. The
+/// chats take their turns in another order each round.
 fn turns_that_stay(change: impl FnOnce(&mut Config)) -> usize {
     let engines = [silent(any_port()), silent(any_port())];
     let handle = kv_router(&engines, change);

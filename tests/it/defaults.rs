@@ -35,8 +35,8 @@ fn sent(address: SocketAddr, count: usize) -> Vec<Client> {
     (0..count).map(one).collect()
 }
 
-/// `vllm bench serve --num-prompts 1000 --request-rate inf`. All prompts together want far more KV tokens than the
-/// engine has.
+/// `vllm bench serve --num-prompts 1000 --request-rate inf`. All prompts together want far more KV
+/// tokens than the engine has.
 #[test]
 fn a_thousand_requests_at_once_succeed() {
     let (engine, handle) = behind_defaults(EngineConfig {

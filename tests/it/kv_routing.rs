@@ -217,7 +217,8 @@ fn data_parallel_ranks_are_told_apart_and_pinned() {
     assert_eq!(ranks.len(), 2, "{ranks:?}");
 }
 
-/// Clients' review, E1: vLLM reads no rank there, 27 of 27 requests went where vLLM wanted, whichever rank was asked for.
+/// Clients' review, E1: vLLM reads no rank there, 27 of 27 requests went where vLLM wanted,
+/// whichever rank was asked for.
 #[test]
 fn no_rank_is_claimed_where_the_engine_chooses_it() {
     let engine = engine(any_port(), 2);

@@ -1,5 +1,5 @@
-//! A worker that comes back with another model, too soon for health checks to have taken it out. They are a minute apart
-//! here, so nothing but the sign of the restart can tell.
+//! A worker that comes back with another model, too soon for health checks to have taken it out.
+//! They are a minute apart here, so nothing but the sign of the restart can tell.
 
 use crate::rig::{Client, admin, any_port, port_for_later, post, router, until, usable};
 use forebay::config::{Config, WorkerConfig};

@@ -1,4 +1,5 @@
-//! What the router answers by itself: whose request it speaks of, when to come back, and pages that balancers ask for.
+//! What the router answers by itself: whose request it speaks of, when to come back, and pages that
+//! balancers ask for.
 
 use crate::rig::{
     ASK, Client, RouterProcess, Worker, any_port, config, metric, port_for_later, post, router,
@@ -24,7 +25,8 @@ fn named(path: &str, id: &str) -> Vec<u8> {
     request.replacen("host:", &format!("x-request-id: {id}\r\nhost:"), 1).into_bytes()
 }
 
-/// Clients' review, C3: behind a proxy that shares connections the log told whose 429 it was, wrongly.
+/// Clients' review, C3: behind a proxy that shares connections the log told whose 429 it was,
+/// wrongly.
 #[test]
 fn a_refusal_speaks_of_its_own_request() {
     let worker = Worker::json("{}");

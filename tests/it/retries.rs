@@ -1,5 +1,5 @@
-//! F7: what is sent to a second worker. Refused connections cost nothing. A request that a worker may have read
-//! reaches no second one.
+//! F7: what is sent to a second worker. Refused connections cost nothing. A request that a worker
+//! may have read reaches no second one.
 
 use crate::rig::pairs::{ask, pair_config, ready};
 use crate::rig::stub::{Stub, answer};
@@ -119,7 +119,8 @@ fn a_key_sends_it_to_another_all_the_same() {
     assert!(came(&bad) > 0);
 }
 
-/// The worker read the request and died of it. That its port refuses afterwards does not make the request unsent.
+/// The worker read the request and died of it. That its port refuses afterwards does not make the
+/// request unsent.
 #[test]
 fn a_request_that_ends_its_worker_is_not_sent_on() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,5 @@
-//! What a client may not reach past the router: the index, the flow between pairs, and a class that is not its own.
+//! What a client may not reach past the router: the index, the flow between pairs, and a class that
+//! is not its own.
 
 use crate::rig::{ASK, Client, Worker, config, post, router};
 use forebay::config::TenantConfig;
@@ -63,7 +64,8 @@ fn no_endpoint_passes_what_only_the_router_may_say() {
     assert_eq!(worker.next().body, harmless, "the first that the worker saw");
 }
 
-/// Review of the field, 0.6: vLLM's field counts before the body, so it went past the class of the tenant.
+/// Review of the field, 0.6: vLLM's field counts before the body, so it went past the class of the
+/// tenant.
 #[test]
 fn the_engine_hears_the_priority_that_was_granted() {
     let worker = Worker::json("{}");

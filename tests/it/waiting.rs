@@ -88,7 +88,8 @@ fn who_came_first_is_served_first_from_both_shards() {
     }
 }
 
-/// Review of the attack, S12: keys that anybody can make up took turns, and were of the first class for the asking.
+/// Review of the attack, S12: keys that anybody can make up took turns, and were of the first class
+/// for the asking.
 #[test]
 fn made_up_keys_are_one_tenant_of_the_usual_class() {
     let gate = Gate::start();

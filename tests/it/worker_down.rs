@@ -1,5 +1,5 @@
-//! F8: a worker that is marked down and sends nothing ends its requests. One that is busy with its answers and too
-//! slow for its health checks does not.
+//! F8: a worker that is marked down and sends nothing ends its requests. One that is busy with its
+//! answers and too slow for its health checks does not.
 
 use crate::rig::pairs::{ask, pair_config, ready};
 use crate::rig::stub::{Step, Stub};

@@ -1,4 +1,5 @@
-//! What a worker may not do: speak for the router, send heads without end, or make the router ask other servers.
+//! What a worker may not do: speak for the router, send heads without end, or make the router ask
+//! other servers.
 
 use crate::rig::{ASK, Client, Worker, config, post, router};
 use std::io::Write;

@@ -61,7 +61,8 @@ fn a_request_of_its_own_size_closes_no_pool() {
     }
 }
 
-/// Quality review: 37 refusals for want of KV closed the door for 393 requests that might have been served.
+/// Quality review: 37 refusals for want of KV closed the door for 393 requests that might have been
+/// served.
 #[test]
 fn want_of_kv_closes_no_pool() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint] {

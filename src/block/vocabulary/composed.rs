@@ -6,12 +6,13 @@
 use unicode_normalization_alignments::char::canonical_combining_class;
 use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-/// Marks on one character, as the Stream-Safe Text Format of UAX #15 bounds them. No script needs more than a few.
-/// Composing sorts the marks of a character, so the bound keeps time and memory in proportion to the text.
+/// Marks on one character, as the Stream-Safe Text Format of UAX #15 bounds them. No script needs
+/// more than a few. Composing sorts the marks of a character, so the bound keeps time and memory in
+/// proportion to the text.
 const MARKS_MAX: usize = 30;
 
-/// Appends `text` in the composed form, up to a character with more than [`MARKS_MAX`] marks. False when there is one:
-/// what follows is unknown then.
+/// Appends `text` in the composed form, up to a character with more than [`MARKS_MAX`] marks. False
+/// when there is one: what follows is unknown then.
 pub(super) fn push(text: &str, out: &mut Vec<u8>) -> bool {
     let safe = safe_prefix(text);
     let mut buffer = [0; 4];

@@ -103,9 +103,9 @@ impl Vocabulary {
         &self.completion_prefix
     }
 
-    /// Changes the text in `text[from..]` to what its tokens will decode to (see the module's words on spaces).
-    /// Allocates only when `text` has to grow. False when the text now ends early, at a character with more marks than
-    /// are followed.
+    /// Changes the text in `text[from..]` to what its tokens will decode to (see the module's words
+    /// on spaces). Allocates only when `text` has to grow. False when the text now ends early, at a
+    /// character with more marks than are followed.
     pub fn align(&self, text: &mut Vec<u8>, from: usize) -> bool {
         self.reading.align(text, from)
     }

@@ -181,8 +181,8 @@ impl Reading {
     }
 }
 
-/// Brings `text[from..]` to the composed form: runs between literals by themselves, as tokenizers do it. False when the
-/// text ends early, see [`composed::push`].
+/// Brings `text[from..]` to the composed form: runs between literals by themselves, as tokenizers
+/// do it. False when the text ends early, see [`composed::push`].
 fn compose(text: &mut Vec<u8>, from: usize) -> bool {
     let run = text.get(from..).unwrap_or_default();
     if composed::is_composed(run) {

@@ -177,9 +177,9 @@ impl Fleet {
         model
     }
 
-    /// The text of the first configured worker that has one for the name. Workers of different engines prepare rich
-    /// chats in slightly different ways; a prompt is rendered before its worker is chosen, so for the others it
-    /// may match less than they hold.
+    /// The text of the first configured worker that has one for the name. Workers of different
+    /// engines prepare rich chats in slightly different ways; a prompt is rendered before its
+    /// worker is chosen, so for the others it may match less than they hold.
     fn text_of(&self, name: &str) -> Option<Arc<ModelText>> {
         self.workers.iter().find_map(|worker| {
             let served = serves(worker.description.as_ref()?, name)?;

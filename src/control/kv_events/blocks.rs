@@ -52,7 +52,8 @@ pub struct RankBlocks<T> {
     arrived: Vec<u64>,
     /// Blocks that cannot be what the engine said before, since all was forgotten last.
     contradictions: usize,
-    /// So many of them are no reason to forget all. Doubles each time that they were, which bounds how often.
+    /// So many of them are no reason to forget all. Doubles each time that they were, which bounds
+    /// how often.
     tolerated: usize,
 }
 
@@ -68,7 +69,8 @@ struct Tip {
 const NO_GROUP: u32 = u32::MAX;
 /// Groups of a rank that are remembered; models have one to a handful.
 const GROUPS_MAX: usize = 16;
-/// Contradictions that are never a reason to forget a rank: some engines have hashes that are not chained.
+/// Contradictions that are never a reason to forget a rank: some engines have hashes that are not
+/// chained.
 const CONTRADICTIONS_MIN: usize = 1_024;
 
 impl<T: BlockText> RankBlocks<T> {
@@ -345,8 +347,8 @@ impl<T: BlockText> RankBlocks<T> {
         outcome
     }
 
-    /// The event is not text from there on. What continues it cannot be text either: it must not wait for a
-    /// parent that never comes.
+    /// The event is not text from there on. What continues it cannot be text either: it must not
+    /// wait for a parent that never comes.
     fn note_opaque(&mut self, event: &Stored<'_>, from: usize, group: u32) {
         // Without a tokenizer nothing is text, and nothing waits.
         if self.naming.text.is_none() {

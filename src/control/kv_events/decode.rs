@@ -97,7 +97,8 @@ impl Decoder {
         batch.head()
     }
 
-    /// The next event, or the next part of one with more than `blocks_max` blocks; `None` after the last.
+    /// The next event, or the next part of one with more than `blocks_max` blocks; `None` after the
+    /// last.
     pub fn next<'s, 'p: 's>(
         &'s mut self,
         batch: &mut Batch<'p>,
@@ -213,7 +214,8 @@ fn begin_event<'p>(reader: &mut Reader<'p>) -> Result<Begun<'p>, MsgpackError> {
 }
 
 impl Scratch {
-    /// Reads the next blocks of an event. One whose lists do not fit each other is never longer than one part.
+    /// Reads the next blocks of an event. One whose lists do not fit each other is never longer
+    /// than one part.
     fn read(&mut self, long: &mut Long<'_>, blocks_max: usize) -> Result<(), MsgpackError> {
         let (hashes, token_ids) = (long.hashes.left, long.token_ids.left);
         let block_tokens = usize::try_from(long.fields.block_size_tokens).unwrap_or(usize::MAX);

@@ -317,7 +317,8 @@ impl<P: KvPort> Feed<P> {
         self.settle(FeedState::Live).await;
     }
 
-    /// Takes a message and posts what it changes; however long it is, the thread's other tasks get their turns.
+    /// Takes a message and posts what it changes; however long it is, the thread's other tasks get
+    /// their turns.
     pub(super) async fn take_in_turns(&mut self, parts: &[&[u8]]) {
         let begun = self.state.borrow_mut().begin(parts, &self.counters, &mut self.ops);
         let mut taking = match begun {

@@ -1,4 +1,5 @@
-//! The fields of one event, in either shape, and the values in them. Lists stay unread: they may be long.
+//! The fields of one event, in either shape, and the values in them. Lists stay unread: they may be
+//! long.
 
 use super::event::Medium;
 use super::msgpack::{MsgpackError, Reader, Value};
@@ -103,8 +104,9 @@ fn field<'a>(
     Ok(())
 }
 
-/// One entry per block, each nil or a list: the LoRA name, the cache salt (first block only), and items that are
-/// not text, as `[id, offset]` pairs or bytes. Names and salts are both bare strings (vLLM 0.17 to 0.33).
+/// One entry per block, each nil or a list: the LoRA name, the cache salt (first block only), and
+/// items that are not text, as `[id, offset]` pairs or bytes. Names and salts are both bare strings
+/// (vLLM 0.17 to 0.33).
 pub(super) fn read_extra_keys<'a>(
     reader: &mut Reader<'a>,
     fields: &mut Fields<'a>,
@@ -125,7 +127,8 @@ pub(super) fn read_extra_keys<'a>(
             after.skip()?;
             let known = match reader.value()? {
                 Value::Text(text) if text == fields.lora_name.as_bytes() => true,
-                // Behind a parent no block is the first of its sequence: there it is an image's name (vLLM 0.17 to 0.30).
+                // Behind a parent no block is the first of its sequence: there it is an image's
+                // name (vLLM 0.17 to 0.30).
                 Value::Text(text)
                     if block == 0 && fields.parent.is_none() && fields.cache_salt.is_empty() =>
                 {
@@ -186,7 +189,8 @@ pub(super) fn small(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {
     }
 }
 
-/// Integers of either sign as their bits; digests as their last 8 bytes, which is what engines send as integer.
+/// Integers of either sign as their bits; digests as their last 8 bytes, which is what engines send
+/// as integer.
 pub(super) fn hash(reader: &mut Reader<'_>) -> Result<u64, MsgpackError> {
     match reader.value()? {
         Value::Integer { bits, .. } => Ok(bits),

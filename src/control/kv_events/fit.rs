@@ -1,5 +1,5 @@
-//! Does the tokenizer here fit what an engine caches? Stored blocks tell: with another tokenizer, nearly all
-//! of them hold ids that the vocabulary here lacks.
+//! Does the tokenizer here fit what an engine caches? Stored blocks tell: with another tokenizer,
+//! nearly all of them hold ids that the vocabulary here lacks.
 
 use crate::base::DpRank;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Publishers that lie, or say very much at once: what they cost, and what becomes of what they said.
+//! Publishers that lie, or say very much at once: what they cost, and what becomes of what they
+//! said.
 
 use super::tests::{Digits, Shard, frames, naming, spec, until};
 use super::*;

@@ -264,7 +264,8 @@ impl<T: BlockText> RankFeed<T> {
         })
     }
 
-    /// Takes events until about `blocks_max` blocks are done. What the message was, once it is over.
+    /// Takes events until about `blocks_max` blocks are done. What the message was, once it is
+    /// over.
     pub fn step(
         &mut self,
         taking: &mut Taking<'_>,

@@ -1,4 +1,5 @@
-//! `/v1/chat/completions`, `/v1/completions` and `/v1/responses`: prompt in, ranks' task, answer out.
+//! `/v1/chat/completions`, `/v1/completions` and `/v1/responses`: prompt in, ranks' task, answer
+//! out.
 
 use super::EngineState;
 use super::answer::{Answer, Api, Choice};
@@ -72,8 +73,8 @@ pub(super) async fn completions(
     respond(&state, answer, prompts, transfer).await
 }
 
-/// Answers `/v1/responses`: input and instructions become a chat. vLLM 0.32 passes no rank on from here, whatever field asks
-/// for it (`entrypoints/openai/responses/serving.py`).
+/// Answers `/v1/responses`: input and instructions become a chat. vLLM 0.32 passes no rank on from
+/// here, whatever field asks for it (`entrypoints/openai/responses/serving.py`).
 pub(super) async fn responses(
     State(state): State<EngineState>,
     mut headers: HeaderMap,
