@@ -4,11 +4,9 @@
 
 use forebay::control::zmq::ZmtpError;
 use forebay::control::zmq::zmtp::{
-    GREETING_BYTES, Inbox, Incoming, SocketKind, answer, check_greeting, check_ready, message,
+    GREETING_BYTES, Inbox, Incoming, MESSAGE_BYTES_MAX, PARTS_MAX, SocketKind, answer,
+    check_greeting, check_ready, message,
 };
-
-const PARTS_MAX: usize = 8;
-const MESSAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// A command or a message, and how the reading ended: waiting for more, or refused.
 type Units = Vec<(bool, Vec<Vec<u8>>)>;
@@ -64,6 +62,7 @@ fn read(data: &[u8], size: usize) -> (Units, Option<ZmtpError>) {
 
 fn naive(mut data: &[u8]) -> (Units, Option<ZmtpError>) {
     let mut units = Vec::new();
+    let most = u64::try_from(MESSAGE_BYTES_MAX).unwrap();
     let (mut parts, mut bytes) = (Vec::new(), 0);
     while let Some((&flags, rest)) = data.split_first() {
         if flags > 7 {
@@ -76,8 +75,8 @@ fn naive(mut data: &[u8]) -> (Units, Option<ZmtpError>) {
             }
             _ => break,
         };
-        bytes += head + length.min(MESSAGE_BYTES_MAX + 1);
-        if bytes > MESSAGE_BYTES_MAX || parts.len() >= PARTS_MAX {
+        bytes += head + length.min(most + 1);
+        if bytes > most || parts.len() >= PARTS_MAX {
             return (units, Some(ZmtpError::TooLarge));
         }
         let (from, to) = (usize::try_from(head).unwrap(), usize::try_from(head + length).unwrap());

@@ -5,9 +5,9 @@ use std::ops::Range;
 use thiserror::Error;
 
 /// Largest message taken; engines' batches are a few kilobytes, a replayed one some hundred.
-const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most parts of one message; engines send three.
-const PARTS_MAX: usize = 8;
+pub const PARTS_MAX: usize = 8;
 /// A buffer above this is given back once it is empty.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
 
