@@ -4,16 +4,35 @@
 use forebay::config::{Config, FlowConfig, to_json};
 use forebay::parse::Reason;
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
+use std::{fs, iter};
 
-const README: &str = include_str!("../README.md");
+/// What users read: README.md and the book.
+static PAGES: LazyLock<String> = LazyLock::new(|| {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![root.join("README.md")];
+    let mut folders: Vec<_> = iter::once(root.join("docs")).filter(|docs| docs.exists()).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                files.push(path);
+            }
+        }
+    }
+    files.iter().map(|file| fs::read_to_string(file).unwrap()).collect()
+});
 
 /// Is it there as a word of its own?
 fn is_documented(word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    README.match_indices(word).any(|(at, _)| {
-        let before = README.get(..at).and_then(|text| text.chars().next_back());
-        let after = README.get(at + word.len()..).and_then(|text| text.chars().next());
+    PAGES.match_indices(word).any(|(at, _)| {
+        let before = PAGES.get(..at).and_then(|text| text.chars().next_back());
+        let after = PAGES.get(at + word.len()..).and_then(|text| text.chars().next());
         !before.is_some_and(is_part) && !after.is_some_and(is_part)
     })
 }
@@ -32,7 +51,7 @@ fn keys(value: &Value, out: &mut Vec<String>) {
 }
 
 #[test]
-fn every_key_of_the_configuration_is_in_the_readme() {
+fn every_key_of_the_configuration_is_in_the_pages() {
     let text = "model_dir = \"tests\"\nadmin_token_file = \"tests/data/admin_token\"\nrank_concurrency_max = 1\n[index]\nsnapshot = \"/tmp/s\"\n\
         [nats]\nurl = \"nats://a:1\"\nname = \"n\"\n[[tenant]]\nname = \"t\"\nkey = \"k\"\n\
         [[worker]]\nurl = \"http://a:1\"\nname = \"w\"\nmodel_dir = \"tests\"\nkv_events = [\"tcp://a:1\"]\n\
@@ -46,16 +65,16 @@ fn every_key_of_the_configuration_is_in_the_readme() {
     keys(&to_json(&Config::from_toml(text).unwrap()), &mut all);
     assert!(all.len() > 90, "{all:?}");
     let missing: Vec<&String> = all.iter().filter(|key| !is_documented(key)).collect();
-    assert!(missing.is_empty(), "not in README.md: {missing:?}");
+    assert!(missing.is_empty(), "in no page: {missing:?}");
 }
 
-/// The files shown in the README, comments and all.
+/// The configuration files that the pages show, comments and all.
 fn shown_files() -> impl Iterator<Item = &'static str> {
-    README.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next())
+    PAGES.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next())
 }
 
 #[test]
-fn what_the_readme_shows_of_back_pressure_is_the_default() {
+fn what_the_pages_show_of_back_pressure_is_the_default() {
     let shown = shown_files().find(|file| file.contains("[queue]")).unwrap();
     let text = format!("{shown}\n[[worker]]\nurl = \"http://a:1\"\n");
     let shown = Config::from_toml(&text).unwrap().flow;
@@ -66,7 +85,7 @@ fn what_the_readme_shows_of_back_pressure_is_the_default() {
 }
 
 #[test]
-fn files_that_the_readme_shows_can_be_used() {
+fn files_that_the_pages_show_can_be_used() {
     for file in shown_files() {
         let file = file.replace("/var/lib/models/Qwen3-8B", "tests");
         let file = file.replace("/var/lib/forebay", "/tmp");
@@ -80,16 +99,16 @@ fn files_that_the_readme_shows_can_be_used() {
 }
 
 #[test]
-fn every_refusal_for_lack_of_room_or_workers_is_in_the_readme() {
+fn every_refusal_for_lack_of_room_or_workers_is_in_the_pages() {
     let shown = |reason: &Reason| {
         let name = reason.as_str();
         let of_pressure = name.starts_with("rejected-")
             || ["request-deadline", "no-healthy-worker", "out-of-sockets", "draining"]
                 .contains(&name);
-        !of_pressure || README.contains(&format!("`{name}`"))
+        !of_pressure || PAGES.contains(&format!("`{name}`"))
     };
     let missing: Vec<_> = Reason::ALL.iter().filter(|reason| !shown(reason)).collect();
-    assert!(missing.is_empty(), "not in README.md: {missing:?}");
+    assert!(missing.is_empty(), "in no page: {missing:?}");
 }
 
 /// Flags are keys under the same words: what the one says in help the other says in the file.
