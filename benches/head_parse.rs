@@ -1,4 +1,5 @@
-//! Request and response heads, chunked bodies and heads as they leave, against `httparse` where it does the same.
+//! Request and response heads, chunked bodies and heads as they leave, against `httparse` where it
+//! does the same.
 
 #![allow(missing_docs, reason = "criterion writes the functions")]
 

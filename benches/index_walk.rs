@@ -1,5 +1,5 @@
-//! Cost of a walk (a hot one and one that leaves the caches), of keeping the index, and of remembering where a prompt
-//! went.
+//! Cost of a walk (a hot one and one that leaves the caches), of keeping the index, and of
+//! remembering where a prompt went.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! The scan of a request body, against `serde_json` reading the same keys, and the unescape of a prompt.
+//! The scan of a request body, against `serde_json` reading the same keys, and the unescape of a
+//! prompt.
 
 #![allow(missing_docs, reason = "criterion writes the functions")]
 
@@ -22,7 +23,8 @@ struct Typed<'a> {
     messages: &'a RawValue,
 }
 
-/// A chat of about that many bytes: eight messages, a line break every 60 bytes and a quote now and then.
+/// A chat of about that many bytes: eight messages, a line break every 60 bytes and a quote now and
+/// then.
 fn chat(bytes: usize) -> String {
     let line = "The quick brown fox said \\\"jump\\\" over the lazy dog's back.\\n";
     let content = line.repeat((bytes / 8 / line.len()).max(1));

@@ -1,5 +1,5 @@
-//! What the control plane's thread does with the KV events of 64 ranks, from the bytes of a message to operations for the
-//! slices, in steady state: sessions are stored and evicted in turn.
+//! What the control plane's thread does with the KV events of 64 ranks, from the bytes of a message
+//! to operations for the slices, in steady state: sessions are stored and evicted in turn.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

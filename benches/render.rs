@@ -1,5 +1,5 @@
-//! The render stage: 8 KB of chat as 2 and as 20 messages (plan and full template), raw text, token ids, and the
-//! decoding of one KV block. `cargo bench --bench render`.
+//! The render stage: 8 KB of chat as 2 and as 20 messages (plan and full template), raw text, token
+//! ids, and the decoding of one KV block. `cargo bench --bench render`.
 
 #![expect(missing_docs, reason = "criterion_group! makes undocumented items")]
 #![expect(clippy::unwrap_used, reason = "a bench that cannot set up stops")]

@@ -1,5 +1,5 @@
-//! Cost of a snapshot of 100,000 blocks of one rank: the copy, which is all that the control plane's loop does; packing and
-//! unpacking, which have threads of their own.
+//! Cost of a snapshot of 100,000 blocks of one rank: the copy, which is all that the control
+//! plane's loop does; packing and unpacking, which have threads of their own.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

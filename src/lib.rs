@@ -1,14 +1,14 @@
 //! Forebay: an LLM request router and dataplane for vLLM and SGLang servers.
 //!
 //! # Threads
-//! One pinned OS thread per configured core (a *shard*) runs `monoio` on its own io_uring and owns one
-//! of everything a request needs: listener, connections, upstream pools, timers, its slice of the radix
-//! index. One control thread runs `tokio`: KV-event feeds, health, discovery, admin HTTP. The planes
-//! meet in [`mailbox`] and nowhere else.
+//! One pinned OS thread per configured core (a *shard*) runs `monoio` on its own io_uring and owns
+//! one of everything a request needs: listener, connections, upstream pools, timers, its slice of
+//! the radix index. One control thread runs `tokio`: KV-event feeds, health, discovery, admin HTTP.
+//! The planes meet in [`mailbox`] and nowhere else.
 //!
 //! # The path of a request
-//! `ingress → parse → admit → render → index → select → queue → dispatch → relay → account`, called in this order by
-//! `shard/request.rs`, the file to open first.
+//! `ingress → parse → admit → render → index → select → queue → dispatch → relay → account`, called
+//! in this order by `shard/request.rs`, the file to open first.
 //!
 //! # Import order
 //! The list below *is* the import order: a module may use only what stands above it

@@ -1,5 +1,5 @@
-//! Builds the rings, starts the shards and the control plane, and joins them at the end: the only place that
-//! names both planes.
+//! Builds the rings, starts the shards and the control plane, and joins them at the end: the only
+//! place that names both planes.
 
 use crate::base::limits::SHARDS_MAX;
 use crate::base::{Clock, ShardIndex};
@@ -65,8 +65,8 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// Starts everything and returns at once. With `signals` SIGTERM and SIGINT drain the router, else only
-/// [`ServerHandle::stop`] does.
+/// Starts everything and returns at once. With `signals` SIGTERM and SIGINT drain the router, else
+/// only [`ServerHandle::stop`] does.
 ///
 /// # Errors
 /// [`StartError`]; nothing runs then.
@@ -74,7 +74,8 @@ pub fn start(config: Config, signals: bool) -> Result<ServerHandle, StartError> 
     begin(config, signals, None)
 }
 
-/// The same, for a configuration that can be read again: `POST /admin/reload`, with `signals` also SIGHUP.
+/// The same, for a configuration that can be read again: `POST /admin/reload`, with `signals` also
+/// SIGHUP.
 ///
 /// # Errors
 /// [`StartError`]; nothing runs then.
@@ -186,7 +187,8 @@ fn launch(
     Ok(ServerHandle { listen, admin: admin_address, stop, control: Some(control), shards })
 }
 
-/// What the last process has left. Only its header is read here, for the seed; the rest is read while requests are served.
+/// What the last process has left. Only its header is read here, for the seed; the rest is read
+/// while requests are served.
 fn last_snapshot(path: &Path) -> Option<SnapshotFile> {
     let opened = SnapshotFile::open(path);
     match &opened {

@@ -1,6 +1,7 @@
-//! Prompts equal those of the engines, byte for byte: real templates times cases, against what transformers renders
-//! (`tools/chat_templates.py` writes the expected ones). Each case goes the router's way, `scan` then `render`, which takes the
-//! learnt plan where it covers the messages, and once more through the template itself.
+//! Prompts equal those of the engines, byte for byte: real templates times cases, against what
+//! transformers renders (`tools/chat_templates.py` writes the expected ones). Each case goes the
+//! router's way, `scan` then `render`, which takes the learnt plan where it covers the messages,
+//! and once more through the template itself.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
 #![allow(clippy::print_stderr, reason = "a summary for people")]
 #![cfg(not(feature = "loom"))]
@@ -44,8 +45,8 @@ struct Tally {
 struct Subject {
     name: String,
     model: ModelText,
-    /// The template loops over an argument that is none in most cases, which Jinja2 refuses and our interpreter does not. The
-    /// engine will answer 400.
+    /// The template loops over an argument that is none in most cases, which Jinja2 refuses and our
+    /// interpreter does not. The engine will answer 400.
     loops_over_none: bool,
 }
 

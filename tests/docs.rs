@@ -1,4 +1,5 @@
-//! What the documentation must not forget: every key of the configuration, every flag of `serve`, every reason of a refusal.
+//! What the documentation must not forget: every key of the configuration, every flag of `serve`,
+//! every reason of a refusal.
 #![allow(clippy::unwrap_used, reason = "a test that fails must stop")]
 
 use forebay::config::{Config, FlowConfig, to_json};

@@ -1,4 +1,5 @@
-//! The simulated engine over real sockets: HTTP answers, streams, cache hits, KV events, replay, disconnects.
+//! The simulated engine over real sockets: HTTP answers, streams, cache hits, KV events, replay,
+//! disconnects.
 
 #![expect(
     clippy::expect_used,

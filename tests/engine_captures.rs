@@ -1,8 +1,9 @@
 //! What engines held, by their own account, against the index that their events give.
 //!
-//! A capture is a recording of a real engine's events with what the engine said beside it: `NAME.kvrec` with
-//! `NAME.view.gz` (every path that the engine's cache held at the end) or with `NAME.requests.gz` (requests one after the
-//! other, and how much of each the engine found in its cache). `FOREBAY_CAPTURES` names a folder of other captures.
+//! A capture is a recording of a real engine's events with what the engine said beside it:
+//! `NAME.kvrec` with `NAME.view.gz` (every path that the engine's cache held at the end) or with
+//! `NAME.requests.gz` (requests one after the other, and how much of each the engine found in its
+//! cache). `FOREBAY_CAPTURES` names a folder of other captures.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -24,8 +25,9 @@ use std::path::{Path, PathBuf};
 
 const MEMORY_BYTES_MAX: usize = 1 << 30;
 
-/// Captures of models with sliding windows: a prefix is served only where the windows' last blocks are held too, and the index
-/// knows the blocks of full attention alone. What it says is the most that can be found.
+/// Captures of models with sliding windows: a prefix is served only where the windows' last blocks
+/// are held too, and the index knows the blocks of full attention alone. What it says is the most
+/// that can be found.
 const HYBRID: &str = "gemma3";
 
 /// What keeps equal tokens apart: cache salt and adapter.
@@ -94,7 +96,8 @@ fn overlap(index: &Rebuilt, block_tokens: u32, space: &Space, tokens: &[u32]) ->
     (0..rank_count).map(|rank| overlaps.get(RankIndex(u16::try_from(rank).unwrap()))).collect()
 }
 
-/// The paths of every rank, one for each block, from the lines of a view: rank, blocks before, salt, adapter, tokens.
+/// The paths of every rank, one for each block, from the lines of a view: rank, blocks before,
+/// salt, adapter, tokens.
 fn held(view: &str, rank_count: usize, block_tokens: usize) -> Vec<BTreeSet<HeldPath>> {
     let mut ranks = vec![BTreeSet::new(); rank_count];
     let mut path: Vec<u32> = Vec::new();

@@ -1,4 +1,5 @@
-//! Two simulated engines as prefill and decode: who waits for whom, what is held until when, what fails how.
+//! Two simulated engines as prefill and decode: who waits for whom, what is held until when, what
+//! fails how.
 
 #![expect(
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! Faults on demand of the simulated engine, seen from a plain socket: where the bytes end, and that one fault is for one
-//! request.
+//! Faults on demand of the simulated engine, seen from a plain socket: where the bytes end, and
+//! that one fault is for one request.
 
 #![expect(
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! Two simulated vLLM engines as prefill and decode: pulled, pushed and by Mooncake's registry; what is held until when.
+//! Two simulated vLLM engines as prefill and decode: pulled, pushed and by Mooncake's registry;
+//! what is held until when.
 
 #![expect(
     clippy::expect_used,
@@ -128,7 +129,8 @@ async fn a_decode_pulls_what_the_prefill_told() {
     until_idle(&prefill).await;
     assert_eq!(metric(&decode, "vllm:external_prefix_cache_hits_total").await, tokens as f64);
     assert_eq!(decode.stats()[0].queried_tokens, 0);
-    // What was pulled is cached: a plain request on the same engine finds it, and its answer is the same.
+    // What was pulled is cached: a plain request on the same engine finds it, and its answer is the
+    // same.
     assert_eq!(answer["choices"][0]["text"], whole_answer(&decode).await);
     assert!(decode.stats()[0].hit_tokens > 0);
 

@@ -1,5 +1,5 @@
-//! The simulated engine at its limits, over real sockets: refusals as engines write them, its own count of what was in
-//! flight, what it tells of its capacity, standstills, the file of times.
+//! The simulated engine at its limits, over real sockets: refusals as engines write them, its own
+//! count of what was in flight, what it tells of its capacity, standstills, the file of times.
 
 #![expect(
     clippy::expect_used,

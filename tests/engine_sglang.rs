@@ -1,5 +1,6 @@
-//! The simulated engine's SGLang wire against bytes that SGLang 0.5.23's Rust server sent: names, order and kinds of
-//! fields of its answers, its errors word for word. And what discovery reads of it.
+//! The simulated engine's SGLang wire against bytes that SGLang 0.5.23's Rust server sent: names,
+//! order and kinds of fields of its answers, its errors word for word. And what discovery reads of
+//! it.
 
 #![expect(clippy::expect_used, reason = "helpers of tests may stop the test")]
 
@@ -66,7 +67,8 @@ async fn post(engine: &EngineHandle, path: &str, body: &Value) -> Answer {
     answered(client().post(format!("{}{path}", engine.url())).json(body)).await
 }
 
-/// The value with its names and kinds only. Of the details of a prompt the captured server says nothing, unlike this one.
+/// The value with its names and kinds only. Of the details of a prompt the captured server says
+/// nothing, unlike this one.
 fn shape(value: &Value) -> Value {
     let of_field = |(name, field): (&String, &Value)| {
         let is_own = name == "prompt_tokens_details";

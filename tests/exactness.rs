@@ -1,10 +1,11 @@
-//! The byte index against the token index: how many blocks of a prompt a rank is said to hold, and how many the engine finds. Real
-//! tokenizers' token ids become KV events, which go the way of every feed; second prompts are rendered and looked up as
-//! requests are. The byte index may count one block more: where two prompts part, the tokenizer may have cut the bytes before that
-//! point into other tokens, at most [`RECUT_TOKENS_MAX`]. Anything else is a fault.
+//! The byte index against the token index: how many blocks of a prompt a rank is said to hold, and
+//! how many the engine finds. Real tokenizers' token ids become KV events, which go the way of
+//! every feed; second prompts are rendered and looked up as requests are. The byte index may count
+//! one block more: where two prompts part, the tokenizer may have cut the bytes before that point
+//! into other tokens, at most [`RECUT_TOKENS_MAX`]. Anything else is a fault.
 //!
-//! Cases: `NAME.cases.jsonl` beside `NAME.tokenizer.json` in tests/data/exactness, or in the directory that `EXACTNESS` names
-//! (`tools/exactness/make.py` writes both).
+//! Cases: `NAME.cases.jsonl` beside `NAME.tokenizer.json` in tests/data/exactness, or in the
+//! directory that `EXACTNESS` names (`tools/exactness/make.py` writes both).
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
 #![allow(clippy::print_stderr, reason = "a summary for people")]
 #![cfg(not(feature = "loom"))]

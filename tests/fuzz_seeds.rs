@@ -1,5 +1,5 @@
-//! Replays the seed corpora through the fuzzers' checks, then small changes of them: every rule that a fuzz target
-//! watches is also a test of the stable tool chain.
+//! Replays the seed corpora through the fuzzers' checks, then small changes of them: every rule
+//! that a fuzz target watches is also a test of the stable tool chain.
 
 #![allow(
     clippy::indexing_slicing,

@@ -1,5 +1,6 @@
-//! Prefill and decode apart: for each flow the client's bytes in and both legs' bytes out, byte for byte, and the bodies of the
-//! same kind that engines took when their protocol was recorded. Any other body is held against `serde_json`.
+//! Prefill and decode apart: for each flow the client's bytes in and both legs' bytes out, byte for
+//! byte, and the bodies of the same kind that engines took when their protocol was recorded. Any
+//! other body is held against `serde_json`.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -80,7 +81,8 @@ fn legs(
     (first, second)
 }
 
-/// `NAME.request` becomes `NAME.prefill` and `NAME.decode`; the latter is missing where both are the same.
+/// `NAME.request` becomes `NAME.prefill` and `NAME.decode`; the latter is missing where both are
+/// the same.
 fn golden(name: &str, endpoint: Endpoint, handoff: &Handoff, pins: (RankPin, RankPin)) {
     let handed = bytes("vllm-0.32.answer");
     let params = handed_over(&handed);
@@ -126,8 +128,8 @@ fn vllm_bodies_byte_for_byte() {
     golden("vllm.mooncake.chat", Endpoint::ChatCompletions, &mooncake(), alone);
 }
 
-/// The bodies that SGLang 0.5.23 took (its Rust server, recorded on 2026-11-21) are those that we make of them without the
-/// bootstrap members, but for the room's number and our `rid`.
+/// The bodies that SGLang 0.5.23 took (its Rust server, recorded on 2026-11-21) are those that we
+/// make of them without the bootstrap members, but for the room's number and our `rid`.
 #[test]
 fn sglang_takes_what_we_send() {
     for (name, endpoint) in [
@@ -285,8 +287,8 @@ fn aborts_name_one_request_and_no_other() {
         ours,
         "the last counts"
     );
-    // SGLang ends all that begin with it: "f" would be everybody's, also in escapes, and one client's "..-1" is the beginning
-    // of its "..-12".
+    // SGLang ends all that begin with it: "f" would be everybody's, also in escapes, and one
+    // client's "..-1" is the beginning of its "..-12".
     for rid in [
         r#""f""#,
         r#""\u0066\u0062\u002d\u0030\u0061""#,

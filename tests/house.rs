@@ -2,9 +2,11 @@
 //!
 //! 1. Import order: a module uses only modules that stand above it in `src/lib.rs`.
 //! 2. Planes: `monoio` and `tokio` are named only in the modules of their plane.
-//! 3. Atomics: every `Ordering::…` stands in a file listed here, under a comment that says what it pairs with.
+//! 3. Atomics: every `Ordering::…` stands in a file listed here, under a comment that says what it
+//!    pairs with.
 //! 4. Unsafe code is in `ring` only.
-//! 5. Every file has a module doc and stays below the size limit; no module has a name that says nothing.
+//! 5. Every file has a module doc and stays below the size limit; no module has a name that says
+//!    nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails must stop")]
 
 use std::fs;
@@ -161,7 +163,8 @@ fn names_crate(code: &str, name: &str) -> bool {
     })
 }
 
-/// The line without its comment. A `//` in a string counts as one too, which may hide a fault but makes up none.
+/// The line without its comment. A `//` in a string counts as one too, which may hide a fault but
+/// makes up none.
 fn code_of(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }

@@ -1,5 +1,6 @@
-//! Plays the recorded HTTP/1.1 cases against the codec, as far as a codec without sockets can be judged: what it
-//! accepts, what status it refuses with, and that every byte it would forward is beyond doubt.
+//! Plays the recorded HTTP/1.1 cases against the codec, as far as a codec without sockets can be
+//! judged: what it accepts, what status it refuses with, and that every byte it would forward is
+//! beyond doubt.
 
 #![allow(
     clippy::indexing_slicing,
@@ -82,7 +83,8 @@ struct Connection {
     kept: bool,
 }
 
-/// What a server made of the codec would do with the bytes of one connection, `step` of them at a time.
+/// What a server made of the codec would do with the bytes of one connection, `step` of them at a
+/// time.
 fn serve(bytes: &[u8], step: usize) -> Connection {
     let mut done = Connection { kept: true, ..Connection::default() };
     let (mut buffer, mut rest) = (Vec::new(), bytes);
@@ -327,7 +329,8 @@ fn transfer_encoding_obfuscation() {
     report("http1_te_obfuscation.jsonl", judge);
 }
 
-/// What a client would see of a response: status, body, whether it is whole. `None`: nothing usable (502).
+/// What a client would see of a response: status, body, whether it is whole. `None`: nothing usable
+/// (502).
 fn relay(bytes: &[u8], method: Method, closed: bool) -> Option<(u16, Vec<u8>, bool)> {
     let mut head = ResponseHead::default();
     let mut rest = bytes.to_vec();
@@ -399,7 +402,8 @@ fn stricter_than_llhttp(raw: &str, is_request: bool) -> bool {
             // Recorded for a parser that leaves bodies to its caller.
             || lower.contains("content-length: 123\r\n\r\npost")
     } else {
-        // An empty line before a response, a switch of protocols, and the body left to the caller, or cut short.
+        // An empty line before a response, a switch of protocols, and the body left to the caller,
+        // or cut short.
         line != raw.lines().next().unwrap_or("")
             || line.starts_with("HTTP/1.1 101")
             || lower.contains("\r\n\r\n\r\nhttp/1.1")
@@ -424,8 +428,8 @@ fn llhttp_verdicts() {
             "accept" if good == 0 && !stricter_than_llhttp(raw, is_request) => {
                 vec!["refused".to_owned()]
             }
-            // Bytes after `Connection: close` are no fault of the request before them, and a method llhttp does
-            // not know is the route's to refuse.
+            // Bytes after `Connection: close` are no fault of the request before them, and a method
+            // llhttp does not know is the route's to refuse.
             "reject"
                 if good > 0 && !case["llhttp_error"].as_str().unwrap().contains("Data after") =>
             {

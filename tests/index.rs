@@ -141,8 +141,9 @@ fn replay(index: &mut Index, held: &mut [Held], change: &Change, with_prefixes: 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
-    /// Any order of stores and removals, with and without the blocks before them, on few and on many ranks, in tables
-    /// that split often: the overlap of every rank is that of the model, and nothing is left at the end.
+    /// Any order of stores and removals, with and without the blocks before them, on few and on
+    /// many ranks, in tables that split often: the overlap of every rank is that of the model, and
+    /// nothing is left at the end.
     #[test]
     fn agrees_with_the_naive_model(
         shard_count in 1..4_usize,
@@ -171,7 +172,8 @@ proptest! {
         prop_assert_eq!(index.reader.entry_count(), 0);
     }
 
-    /// Entry count: paths that some rank holds, and some of those that such paths go through, no others.
+    /// Entry count: paths that some rank holds, and some of those that such paths go through, no
+    /// others.
     #[test]
     fn entries_are_what_is_held_or_goes_on(
         changes in prop::collection::vec((change(6), any::<bool>()), 1..120),
@@ -310,7 +312,8 @@ fn numbered(number: usize, length: usize) -> Vec<u8> {
     block
 }
 
-/// More child lengths than a word, a cell and a list can hold, added and dropped in different orders.
+/// More child lengths than a word, a cell and a list can hold, added and dropped in different
+/// orders.
 #[test]
 fn many_child_lengths() {
     let mut index = Index::new(1, 64, 8 << 20);
@@ -410,7 +413,8 @@ fn limits_of_blocks() {
     assert_eq!(index.reader.refused_count(), 2);
 }
 
-/// At the budget the coldest paths go, memory stays within it, and room that is given back is used again.
+/// At the budget the coldest paths go, memory stays within it, and room that is given back is used
+/// again.
 #[test]
 fn the_budget_holds() {
     let budget = 256 * 1_024;
@@ -486,8 +490,9 @@ fn every_shard_owns_a_fair_share() {
     }
 }
 
-/// One thread applies, others walk. Conversation `c` may only ever be held by the ranks `r` with `r % 5 == c % 5`, more
-/// than fit a word; the stable ones must always be found whole. A small table that splits, shifts and reuses cells.
+/// One thread applies, others walk. Conversation `c` may only ever be held by the ranks `r` with
+/// `r % 5 == c % 5`, more than fit a word; the stable ones must always be found whole. A small
+/// table that splits, shifts and reuses cells.
 #[test]
 fn readers_never_see_a_false_rank() {
     const RANKS: u16 = 40;

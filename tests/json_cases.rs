@@ -1,4 +1,5 @@
-//! Bodies: the JSON test suite, the recorded LLM bodies, and generated ones compared with `serde_json`.
+//! Bodies: the JSON test suite, the recorded LLM bodies, and generated ones compared with
+//! `serde_json`.
 
 #![allow(
     clippy::indexing_slicing,

@@ -1,5 +1,5 @@
-//! From an engine's bytes to the rank that is chosen: KV events with tiers, adapters, images and in odd orders, through
-//! the feed's state, the index, the walk and the selection.
+//! From an engine's bytes to the rank that is chosen: KV events with tiers, adapters, images and in
+//! odd orders, through the feed's state, the index, the walk and the selection.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -343,7 +343,8 @@ fn adapters_and_salts_share_no_blocks_with_their_model_or_each_other() {
     assert_eq!(rig.found(&both, text.as_bytes()).iter_held().count(), 0);
 }
 
-/// vLLM 0.17 to 0.30 name an image by a bare string, as they do a salt: behind a parent it is never a salt.
+/// vLLM 0.17 to 0.30 name an image by a bare string, as they do a salt: behind a parent it is never
+/// a salt.
 #[test]
 fn an_images_name_is_not_taken_for_a_salt_in_the_middle_of_a_chain() {
     let mut rig = Rig::new(vec![Bytes]);
@@ -379,7 +380,8 @@ fn prompt_of(body: &str, text: &ModelText) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The same words with an image between them: what a text-only conversation has stored counts up to the image.
+/// The same words with an image between them: what a text-only conversation has stored counts up to
+/// the image.
 #[test]
 fn no_prompt_with_an_image_matches_beyond_it() {
     let tokenizer = include_str!("data/tokenizer/tokenizer.json");

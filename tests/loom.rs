@@ -1,6 +1,6 @@
-//! Models of every protocol between threads, checked over all interleavings and all values that the memory
-//! model allows: `cargo test --release --features loom --test loom`. The code under test is the code that ships,
-//! on loom's atomics (`ring/sync.rs`).
+//! Models of every protocol between threads, checked over all interleavings and all values that the
+//! memory model allows: `cargo test --release --features loom --test loom`. The code under test is
+//! the code that ships, on loom's atomics (`ring/sync.rs`).
 #![cfg(feature = "loom")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a model that fails must stop")]
 #![allow(clippy::print_stdout, reason = "says how much was explored")]
@@ -120,8 +120,9 @@ mod ring_models {
         }
     }
 
-    /// A newcomer that found no place joins; at the same moment the only place is given back. Either the home, which looks
-    /// once after the message, finds it, or who gave it back sees the waiter and wakes the home again.
+    /// A newcomer that found no place joins; at the same moment the only place is given back.
+    /// Either the home, which looks once after the message, finds it, or who gave it back sees the
+    /// waiter and wakes the home again.
     #[test]
     fn nobody_waits_beside_a_free_place() {
         loom::model(|| {
@@ -134,7 +135,8 @@ mod ring_models {
                 queue.room_made()
             });
             cell.join(limits, QueueWanted::default()).unwrap();
-            // Here the message goes to the home: its ring is Release and Acquire, and may as well be one thread.
+            // Here the message goes to the home: its ring is Release and Acquire, and may as well
+            // be one thread.
             let seen = cell.look();
             let found = place_taken.load(Ordering::Relaxed) == 0;
             let rung = ending.join().unwrap();
@@ -220,7 +222,8 @@ mod ring_models {
         });
     }
 
-    /// The same protocol with the fences left out loses a wake: they are needed, and loom can see it.
+    /// The same protocol with the fences left out loses a wake: they are needed, and loom can see
+    /// it.
     #[test]
     #[should_panic(expected = "lost wake-up")]
     fn doorbell_without_fences_loses_a_wake() {
@@ -273,7 +276,8 @@ mod room_models {
 
     const WANTED: RoomWanted = RoomWanted { kv_tokens: 60, prefill_tokens: 0 };
 
-    /// Two that want a rank's last place, or its last tokens: never both have it, and what they give back is all there.
+    /// Two that want a rank's last place, or its last tokens: never both have it, and what they
+    /// give back is all there.
     fn two_takers(limits: RoomLimits) {
         loom::model(move || {
             let load = Arc::new(RankLoad::default());
@@ -307,8 +311,9 @@ mod room_models {
         two_takers(RoomLimits { kv_tokens_max: 100, ..RoomLimits::default() });
     }
 
-    /// One request runs, and two that are refused at the same moment give their places back. Then the one ends while two
-    /// shards look for room: what is noted is what the engine had, and the end lets one through.
+    /// One request runs, and two that are refused at the same moment give their places back. Then
+    /// the one ends while two shards look for room: what is noted is what the engine had, and the
+    /// end lets one through.
     #[test]
     fn after_a_refusal_one_end_lets_one_through() {
         const NOW: NanosSinceStart = NanosSinceStart(1_000_000);
@@ -339,7 +344,8 @@ mod room_models {
         });
     }
 
-    /// Places and tokens are one word: who looks from a third thread never sees one without the other.
+    /// Places and tokens are one word: who looks from a third thread never sees one without the
+    /// other.
     #[test]
     fn places_and_tokens_come_and_go_together() {
         loom::model(|| {
@@ -349,7 +355,8 @@ mod room_models {
                 assert!(theirs.try_acquire(RoomLimits::default(), WANTED).is_some());
                 theirs.release(WANTED.kv_tokens);
             });
-            // An empty rank takes any size; one that holds 60 tokens has no room for 60 more under 100.
+            // An empty rank takes any size; one that holds 60 tokens has no room for 60 more
+            // under 100.
             let limits = RoomLimits { kv_tokens_max: 100, ..RoomLimits::default() };
             if load.try_acquire(limits, WANTED).is_some() {
                 load.release(WANTED.kv_tokens);
@@ -412,8 +419,9 @@ mod index_models {
     /// Past it a model ends with what it has explored.
     const MODEL_DURATION_MAX: Duration = Duration::from_secs(15);
 
-    /// Runs `write` here and `read` in another thread, in all orders. The reader is the one that is spawned because loom
-    /// looks for a conflict at the last access only: the writer's own loads would hide those of a reader before it.
+    /// Runs `write` here and `read` in another thread, in all orders. The reader is the one that is
+    /// spawned because loom looks for a conflict at the last access only: the writer's own loads
+    /// would hide those of a reader before it.
     fn model<S: Send + 'static, T: Send + 'static>(
         set_up: impl Fn() -> (S, T) + Sync + Send + 'static,
         write: fn(&mut S),
@@ -555,7 +563,8 @@ mod index_models {
         );
     }
 
-    /// The segment is full enough to be split by the lowest bit of the key: one entry moves, beside the root perhaps.
+    /// The segment is full enough to be split by the lowest bit of the key: one entry moves, beside
+    /// the root perhaps.
     #[test]
     fn an_entry_that_moves_to_a_new_segment_is_always_found() {
         fn moves() -> [u8; 2] {

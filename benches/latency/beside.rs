@@ -1,4 +1,5 @@
-//! Answers while the KV events of a fleet come in: the same router, in turn without and with the stream.
+//! Answers while the KV events of a fleet come in: the same router, in turn without and with the
+//! stream.
 
 use crate::bodies::{chat_bodies, request};
 use crate::cpu::{CpuMeter, threads_named};
@@ -18,7 +19,8 @@ const BODY_BYTES: usize = 8_192;
 /// The stream has filled the index by then.
 const SETTLE: Duration = Duration::from_millis(1_500);
 
-/// Priority of the load. Not the highest: it waits awake, and the kernel's own threads have to run on its core too.
+/// Priority of the load. Not the highest: it waits awake, and the kernel's own threads have to run
+/// on its core too.
 const LOAD_NICE: i32 = -5;
 /// All feeds are connected by then.
 const CONNECT_TIME_MAX_NS: u64 = 30_000_000_000;

@@ -1,5 +1,5 @@
-//! Chat requests of a given size: a shared system prompt, then turns of user and assistant, as a client sends them.
-//! The same on every run.
+//! Chat requests of a given size: a shared system prompt, then turns of user and assistant, as a
+//! client sends them. The same on every run.
 
 use serde_json::{Value, json};
 

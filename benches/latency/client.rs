@@ -53,7 +53,8 @@ impl Client {
         Ok(Some(head))
     }
 
-    /// Reads a part of a stream; gives the due time of every event in it to `event`. True at the end of the stream.
+    /// Reads a part of a stream; gives the due time of every event in it to `event`. True at the
+    /// end of the stream.
     pub(crate) fn read_events(
         &mut self,
         scratch: &mut [u8],

@@ -1,4 +1,5 @@
-//! CPU time of threads from outside, in nanoseconds, as the kernel accounts it (`/proc/…/schedstat`).
+//! CPU time of threads from outside, in nanoseconds, as the kernel accounts it
+//! (`/proc/…/schedstat`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

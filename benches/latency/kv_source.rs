@@ -1,6 +1,6 @@
-//! KV events of the worker, so that the router's index holds the prompts of the load, as it would after a while in
-//! front of an engine: each prompt is rendered, tokenized and announced block by block. A thread of its own; after the
-//! start it only keeps its socket open.
+//! KV events of the worker, so that the router's index holds the prompts of the load, as it would
+//! after a while in front of an engine: each prompt is rendered, tokenized and announced block by
+//! block. A thread of its own; after the start it only keeps its socket open.
 
 use crate::load::ask_once;
 use crate::rig::Rig;
@@ -16,7 +16,8 @@ use zeromq::{Endpoint, PubSocket, Socket, SocketSend, ZmqMessage};
 
 /// Tokens per block, vLLM's default.
 pub(crate) const BLOCK_TOKENS: u32 = 16;
-/// A reader that comes late has missed what was sent before: it is said again until it was understood.
+/// A reader that comes late has missed what was sent before: it is said again until it was
+/// understood.
 const REPEAT: Duration = Duration::from_millis(100);
 const TRIES_MAX: u32 = 100;
 

@@ -1,5 +1,5 @@
-//! A fleet's KV events at a fixed rate: 64 ranks store and evict sessions, each on a connection of its own. A thread of its
-//! own; the messages are made before, so that sending them is all it does.
+//! A fleet's KV events at a fixed rate: 64 ranks store and evict sessions, each on a connection of
+//! its own. A thread of its own; the messages are made before, so that sending them is all it does.
 
 use crate::kv_source::BLOCK_TOKENS;
 use forebay::base::Clock;
@@ -48,7 +48,8 @@ struct Rank {
 }
 
 impl KvStream {
-    /// Listens for the feeds of all ranks; `rate` is in blocks per second, half of them stored and half removed.
+    /// Listens for the feeds of all ranks; `rate` is in blocks per second, half of them stored and
+    /// half removed.
     pub(crate) fn start(
         model_dir: &Path,
         rate: u64,

@@ -1,6 +1,6 @@
-//! Unary requests on a fixed schedule. The schedule does not wait for answers, and an answer's latency counts from the
-//! moment its request was *due*: a stall of the server delays the requests behind it and is seen in all of them (no
-//! coordinated omission).
+//! Unary requests on a fixed schedule. The schedule does not wait for answers, and an answer's
+//! latency counts from the moment its request was *due*: a stall of the server delays the requests
+//! behind it and is seen in all of them (no coordinated omission).
 
 use crate::client::Client;
 use crate::cpu::CpuMeter;
@@ -185,7 +185,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Sends one request on a connection of its own; its status, and the prompt tokens that the router found in its index.
+/// Sends one request on a connection of its own; its status, and the prompt tokens that the router
+/// found in its index.
 pub(crate) fn ask_once(
     rig: &mut Rig,
     address: SocketAddr,

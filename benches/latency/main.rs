@@ -1,5 +1,5 @@
-//! Latency that the router adds on loopback, for answers and for events of streams, and the CPU time it takes for one.
-//! What is measured and how to read it: `benches/latency/README.md`.
+//! Latency that the router adds on loopback, for answers and for events of streams, and the CPU
+//! time it takes for one. What is measured and how to read it: `benches/latency/README.md`.
 //!
 //! Two cores: the router's shard on one; load, worker and the router's control plane on the other.
 
@@ -158,7 +158,8 @@ impl Scenario {
     }
 }
 
-/// What is measured. Everything runs from the start to the end; an idle router costs a wake-up per second.
+/// What is measured. Everything runs from the start to the end; an idle router costs a wake-up per
+/// second.
 struct Subjects {
     direct: Target,
     round_robin: Router,

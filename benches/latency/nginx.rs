@@ -1,5 +1,5 @@
-//! nginx as a yardstick: one process without a master on the router's core, unbuffered, with kept connections on both
-//! sides. Lives in a directory of its own, ends with its value.
+//! nginx as a yardstick: one process without a master on the router's core, unbuffered, with kept
+//! connections on both sides. Lives in a directory of its own, ends with its value.
 
 use crate::cpu::{CpuMeter, threads};
 use crate::load::{Target, ask_once};

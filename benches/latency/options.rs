@@ -2,7 +2,8 @@
 
 use clap::Parser;
 
-/// Latency that the router adds, measured on loopback with open-loop load. See benches/latency/README.md.
+/// Latency that the router adds, measured on loopback with open-loop load. See
+/// benches/latency/README.md.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "latency")]
 pub(crate) struct Options {

@@ -1,5 +1,5 @@
-//! Readiness of sockets: level-triggered epoll, with waits of nanoseconds' precision. Used by the one thread that is
-//! both load and worker.
+//! Readiness of sockets: level-triggered epoll, with waits of nanoseconds' precision. Used by the
+//! one thread that is both load and worker.
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -43,7 +43,8 @@ impl Poller {
     /// Appends what is ready within `wait_ns`; 0 only looks.
     pub(crate) fn wait(&mut self, wait_ns: u64, ready: &mut Vec<Token>) -> io::Result<()> {
         if wait_ns > 0 {
-            // Waits of epoll itself are rounded up to milliseconds where `epoll_pwait2` may be missing.
+            // Waits of epoll itself are rounded up to milliseconds where `epoll_pwait2` may be
+            // missing.
             let timeout = timespec(wait_ns);
             let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
             match poll(&mut epoll, Some(&timeout)) {
@@ -110,7 +111,8 @@ pub(crate) fn read_into(
     }
 }
 
-/// Non-blocking, without Nagle's delay, with room for a whole message, so that one write always suffices.
+/// Non-blocking, without Nagle's delay, with room for a whole message, so that one write always
+/// suffices.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;

@@ -1,5 +1,6 @@
-//! The one thread of the load's core: client connections and the worker in one loop. It sleeps only when nothing is
-//! awaited and nothing is due soon, so an answer is seen when it arrives and a request leaves when it is due.
+//! The one thread of the load's core: client connections and the worker in one loop. It sleeps only
+//! when nothing is awaited and nothing is due soon, so an answer is seen when it arrives and a
+//! request leaves when it is due.
 
 use crate::poll::{Poller, Token};
 use crate::stub::Stub;
@@ -46,8 +47,8 @@ impl Rig {
         Ok(())
     }
 
-    /// One turn: sends due events, waits if nothing is `awaited`, at most until `due_ns`, serves the worker's sockets.
-    /// Appends the numbers of client connections that are ready.
+    /// One turn: sends due events, waits if nothing is `awaited`, at most until `due_ns`, serves
+    /// the worker's sockets. Appends the numbers of client connections that are ready.
     pub(crate) fn turn(
         &mut self,
         awaited: bool,

@@ -38,8 +38,8 @@ impl Router {
         Self::start(rig, "forebay round_robin", config, None, probe)
     }
 
-    /// Renders every prompt and finds all of it in the index. The worker has a further rank for each endpoint of
-    /// `others`.
+    /// Renders every prompt and finds all of it in the index. The worker has a further rank for
+    /// each endpoint of `others`.
     pub(crate) fn kv(
         rig: &mut Rig,
         core: usize,

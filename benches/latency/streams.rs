@@ -1,5 +1,6 @@
-//! Streams of server-sent events: how late each event reaches the client, counted from when it was due at the worker.
-//! Streams begin evenly spread over one interval, so that events come at an even rate.
+//! Streams of server-sent events: how late each event reaches the client, counted from when it was
+//! due at the worker. Streams begin evenly spread over one interval, so that events come at an even
+//! rate.
 
 use crate::client::Client;
 use crate::load::{CpuWindow, LEAD_NS, PATIENCE_NS, Sample, Target};

@@ -1,6 +1,6 @@
-//! The worker behind the router: answers every request at once, or streams events on a schedule. Costs a few
-//! microseconds per request and decides nothing. Runs on the load's own thread, so that "direct" has no thread switch
-//! in it.
+//! The worker behind the router: answers every request at once, or streams events on a schedule.
+//! Costs a few microseconds per request and decides nothing. Runs on the load's own thread, so that
+//! "direct" has no thread switch in it.
 
 use crate::poll::{Poller, Token, prepare, read_into};
 use std::collections::VecDeque;
@@ -34,7 +34,8 @@ pub(crate) struct StreamPlan {
 pub(crate) struct Stub {
     listener: TcpListener,
     conns: Vec<Option<Conn>>,
-    /// All streams have one interval, so pushing to the back keeps them in the order of their next event.
+    /// All streams have one interval, so pushing to the back keeps them in the order of their next
+    /// event.
     streams: VecDeque<Stream>,
     plan: StreamPlan,
     answer: Vec<u8>,
@@ -138,7 +139,8 @@ impl Stub {
         Ok(())
     }
 
-    /// Sends the events that are due. Each carries the time at which it was due, not the one at which it was sent.
+    /// Sends the events that are due. Each carries the time at which it was due, not the one at
+    /// which it was sent.
     pub(crate) fn emit_due(&mut self, now_ns: u64) -> io::Result<()> {
         while let Some(stream) = self.streams.pop_front() {
             if stream.due_ns > now_ns {

@@ -1,4 +1,5 @@
-//! Ten times what the engines can do, for some seconds: are the limits kept, is no place wasted, is everybody answered?
+//! Ten times what the engines can do, for some seconds: are the limits kept, is no place wasted, is
+//! everybody answered?
 
 use crate::client::{Ask, Outcome, Pool};
 use crate::load::{Done, Next, Planned, closed_loop, open_loop};
@@ -15,7 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Prompt words that differ between requests, so that nothing is alike but the beginning.
 const WORDS: u64 = 12;
-/// Places of the engine itself: far more than the router may use, so that going over the limit would show.
+/// Places of the engine itself: far more than the router may use, so that going over the limit
+/// would show.
 const ENGINE_PLACES: &str = "64";
 /// Nothing counts before, while connections are opened and queues fill.
 const WARM: Duration = Duration::from_millis(1_500);

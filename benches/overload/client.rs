@@ -1,4 +1,5 @@
-//! Clients: kept connections over which requests go, one at a time each, and what became of every request.
+//! Clients: kept connections over which requests go, one at a time each, and what became of every
+//! request.
 
 use crate::head::{AnswerHead, parse_head};
 use crate::numbers::number_after;

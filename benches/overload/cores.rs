@@ -1,5 +1,6 @@
-//! Which cores the programs run on: the routers on the first half, engines and clients on the other, so that neither
-//! takes time from the other. Children have the cores of the thread that starts them.
+//! Which cores the programs run on: the routers on the first half, engines and clients on the
+//! other, so that neither takes time from the other. Children have the cores of the thread that
+//! starts them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;

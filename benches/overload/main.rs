@@ -1,5 +1,5 @@
-//! Back pressure over sockets: routers and simulated engines as processes, clients in this one. What is measured and
-//! how to read it: `benches/overload/README.md`.
+//! Back pressure over sockets: routers and simulated engines as processes, clients in this one.
+//! What is measured and how to read it: `benches/overload/README.md`.
 
 mod burst;
 mod client;

@@ -1,4 +1,5 @@
-//! A queue in the router against the engine's own, on the same traffic: who waits where, and what comes of it.
+//! A queue in the router against the engine's own, on the same traffic: who waits where, and what
+//! comes of it.
 
 use crate::burst::unix_ns;
 use crate::client::Pool;
@@ -66,7 +67,8 @@ pub(crate) async fn run(options: &Options, modes: &ModesOptions) -> io::Result<b
     Ok(true)
 }
 
-/// What the engines can do on this traffic: every place taken, nobody waits, caches as they come to be.
+/// What the engines can do on this traffic: every place taken, nobody waits, caches as they come to
+/// be.
 async fn calibrate(
     starter: &mut Starter,
     options: &Options,

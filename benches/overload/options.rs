@@ -3,7 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Back pressure measured over sockets: router processes in front of simulated engines. See benches/overload/README.md.
+/// Back pressure measured over sockets: router processes in front of simulated engines. See
+/// benches/overload/README.md.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "overload")]
 pub(crate) struct Options {
@@ -79,7 +80,8 @@ pub(crate) struct ModesOptions {
     /// Engines
     #[arg(long, default_value_t = 4)]
     pub(crate) engines: usize,
-    /// Requests that each runs at a time; the engine keeps it, and in the modes with a queue the router too
+    /// Requests that each runs at a time; the engine keeps it, and in the modes with a queue the
+    /// router too
     #[arg(long, default_value_t = 4)]
     pub(crate) places: usize,
     /// Seconds of one measurement
@@ -88,8 +90,9 @@ pub(crate) struct ModesOptions {
     /// Loads, as multiples of what the engines can do
     #[arg(long, value_delimiter = ',', default_value = "0.8,1.5")]
     pub(crate) times: Vec<f64>,
-    /// Modes: pool, pool-fifo (the same, strictly first come, first served), endpoint, off (a limit and no queue), engine (no limit in the router: the engine's own queue takes
-    /// all), engine-bounded (the same with a bound on it)
+    /// Modes: pool, pool-fifo (the same, strictly first come, first served), endpoint, off (a limit
+    /// and no queue), engine (no limit in the router: the engine's own queue takes all),
+    /// engine-bounded (the same with a bound on it)
     #[arg(long, value_delimiter = ',', default_value = "engine,engine-bounded,off,endpoint,pool")]
     pub(crate) modes: Vec<String>,
     /// Tokens of an answer
@@ -104,7 +107,8 @@ pub(crate) struct ModesOptions {
     /// Tokens of what prompts share, or of the whole prompt where they share nothing
     #[arg(long, default_value_t = 1_200, value_parser = clap::value_parser!(u64).range(1..=8_192))]
     pub(crate) prompt_tokens: u64,
-    /// Requests that the router may have at a time in each engine, where it keeps a limit [default: --places]
+    /// Requests that the router may have at a time in each engine, where it keeps a limit [default:
+    /// --places]
     #[arg(long)]
     pub(crate) router_places: Option<usize>,
     /// Milliseconds to the first token within which an answer counts as good

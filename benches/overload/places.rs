@@ -89,8 +89,8 @@ pub(crate) fn place_use(engines: &[Vec<Seen>], places: usize, window: Window) ->
     }
 }
 
-/// Starts and ends in order of time: the peak, and how long each freed place stayed free. Places that were never taken
-/// before have no gap.
+/// Starts and ends in order of time: the peak, and how long each freed place stayed free. Places
+/// that were never taken before have no gap.
 fn walk(engine: &[Seen], places: usize, window: Window) -> (usize, Vec<u64>) {
     let mut moments: Vec<(u64, bool)> =
         engine.iter().flat_map(|seen| [(seen.received_ns, true), (seen.ended_ns, false)]).collect();

@@ -1,4 +1,5 @@
-//! Programs under test: engines and routers as processes of their own, on free ports, ended when dropped.
+//! Programs under test: engines and routers as processes of their own, on free ports, ended when
+//! dropped.
 
 use crate::cores::Cores;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Conversations of two clients: many prompts with few beginnings, so that it matters which engine gets which; one
-//! client sends four times as much as the other; some leave when they get nothing.
+//! Conversations of two clients: many prompts with few beginnings, so that it matters which engine
+//! gets which; one client sends four times as much as the other; some leave when they get nothing.
 
 use crate::burst::post;
 use crate::client::Ask;

@@ -1,5 +1,6 @@
-//! Any bytes as a chunked body. Must hold: the data, the end and the verdict do not depend on how the bytes are
-//! cut; what follows the body is untouched; the decoder agrees with a second one that is written for clarity.
+//! Any bytes as a chunked body. Must hold: the data, the end and the verdict do not depend on how
+//! the bytes are cut; what follows the body is untouched; the decoder agrees with a second one that
+//! is written for clarity.
 
 use forebay::http1::{BodyError, BodyLimits, ChunkedDecoder, LAST_CHUNK, encode_chunk_header};
 

@@ -1,6 +1,7 @@
-//! Any bytes as a request head and as a response head. Must hold: a head that was accepted is found at the same
-//! place however the bytes arrive; what is forwarded parses again to the same message, and nothing that belongs
-//! to one connection is left in it; `httparse` accepts whatever this parser accepts.
+//! Any bytes as a request head and as a response head. Must hold: a head that was accepted is found
+//! at the same place however the bytes arrive; what is forwarded parses again to the same message,
+//! and nothing that belongs to one connection is left in it; `httparse` accepts whatever this
+//! parser accepts.
 
 use forebay::http1::{
     BodyFraming, DownstreamHead, FieldKind, HeadError, HeadLimits, Method, Progress, RequestHead,

@@ -1,7 +1,8 @@
-//! Any bytes as the history of a fleet's caches: stores behind any block, single and in runs, removals of any block by any
-//! rank, stores again, ranks that are cleared; on one slice or several, through the feeds of ranks or straight as
-//! operations (children may then come before their parents), with room enough or next to none. Must hold: the index
-//! finds for every rank what a naive model finds; where it refused stores or evicted, never what the rank does not hold; it
+//! Any bytes as the history of a fleet's caches: stores behind any block, single and in runs,
+//! removals of any block by any rank, stores again, ranks that are cleared; on one slice or
+//! several, through the feeds of ranks or straight as operations (children may then come before
+//! their parents), with room enough or next to none. Must hold: the index finds for every rank what
+//! a naive model finds; where it refused stores or evicted, never what the rank does not hold; it
 //! stays within its budget, and is empty when nobody holds anything.
 
 use forebay::base::RankIndex;
@@ -69,7 +70,8 @@ fn take(bytes: &mut impl Iterator<Item = u8>) -> usize {
 struct Fleet {
     reader: IndexReader,
     writers: Vec<SliceWriter>,
-    /// Whether stores may be refused or blocks go, and bytes that are never exceeded: an empty index has some already.
+    /// Whether stores may be refused or blocks go, and bytes that are never exceeded: an empty
+    /// index has some already.
     scarce: bool,
     memory_bytes_max: u64,
     overlaps: Overlaps,
@@ -304,7 +306,8 @@ impl Model {
         self.held.get(&rank).and_then(|held| held.get(&node)).copied().unwrap_or_default()
     }
 
-    /// Every way to read the text, a block at a time: each leads from an earlier one to a path, up to so much of the text.
+    /// Every way to read the text, a block at a time: each leads from an earlier one to a path, up
+    /// to so much of the text.
     fn readings(&self, text: &str) -> Vec<Reading> {
         let mut readings = vec![Reading { from: 0, node: 0, bytes: 0, blocks: 0 }];
         let mut from = 0;

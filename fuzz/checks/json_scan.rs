@@ -1,5 +1,6 @@
-//! Any bytes as a request body. Must hold: the scan accepts what `serde_json` accepts and nothing else (limits of
-//! depth, numbers and names aside), and both read the same model, flags, prompt and messages out of it.
+//! Any bytes as a request body. Must hold: the scan accepts what `serde_json` accepts and nothing
+//! else (limits of depth, numbers and names aside), and both read the same model, flags, prompt and
+//! messages out of it.
 
 use forebay::chat::{ChatRole, unescape_into};
 use forebay::parse::{ApiRequest, Endpoint, PromptSource, ScanError, check_json, scan};

@@ -1,6 +1,6 @@
-//! Any bytes as the payload of a KV-event message. Must hold: decoding allocates no more than the payload can hold
-//! and does not depend on what was decoded before; a cut payload gives the same events up to the cut; what a rank
-//! stores in the index it takes out again, each key once.
+//! Any bytes as the payload of a KV-event message. Must hold: decoding allocates no more than the
+//! payload can hold and does not depend on what was decoded before; a cut payload gives the same
+//! events up to the cut; what a rank stores in the index it takes out again, each key once.
 
 use forebay::base::ShardIndex;
 use forebay::block::{BlockKey, KeySeed};

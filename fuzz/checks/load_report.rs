@@ -1,7 +1,8 @@
-//! Any bytes as what an engine says of its load: Prometheus text, JSON, or a `LoadStat` message, for a worker of one to four
-//! ranks (the first byte). Must hold: a rank has at most one reading, and only ranks of the worker have one; what is
-//! whole is within belief; an answer without a reading for every rank counts a fault; what was read before changes
-//! nothing; the report made of it adds to a rank's cost no more than what is not our own.
+//! Any bytes as what an engine says of its load: Prometheus text, JSON, or a `LoadStat` message,
+//! for a worker of one to four ranks (the first byte). Must hold: a rank has at most one reading,
+//! and only ranks of the worker have one; what is whole is within belief; an answer without a
+//! reading for every rank counts a fault; what was read before changes nothing; the report made of
+//! it adds to a rank's cost no more than what is not our own.
 
 use forebay::base::{NanosSinceStart, RankIndex};
 use forebay::control::load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};

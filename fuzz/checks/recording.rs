@@ -1,6 +1,7 @@
-//! Any bytes as a recording of KV events. Must hold: reading does not depend on how the bytes are cut; what was read from a
-//! part is a beginning of what is read from the whole; bytes are never used twice; bytes inside a chunk with sound
-//! checksums are checked all the same; what was read can be written and is read back equal.
+//! Any bytes as a recording of KV events. Must hold: reading does not depend on how the bytes are
+//! cut; what was read from a part is a beginning of what is read from the whole; bytes are never
+//! used twice; bytes inside a chunk with sound checksums are checked all the same; what was read
+//! can be written and is read back equal.
 
 use forebay::record::{ChunkWriter, Decoder, Header, Message, SourceName, Step, frame_chunk};
 

@@ -1,7 +1,8 @@
-//! Any bytes as a snapshot. Must hold: reading ends, and a beginning of the bytes is never a whole snapshot if all of them are
-//! one; what is whole can be written and is read back equal; bytes inside chunks with sound checksums are checked all the
-//! same; of what a rank is restored from it every entry is taken or counted, and the index is told a parent before its
-//! children, and nothing twice.
+//! Any bytes as a snapshot. Must hold: reading ends, and a beginning of the bytes is never a whole
+//! snapshot if all of them are one; what is whole can be written and is read back equal; bytes
+//! inside chunks with sound checksums are checked all the same; of what a rank is restored from it
+//! every entry is taken or counted, and the index is told a parent before its children, and nothing
+//! twice.
 
 use forebay::base::ShardIndex;
 use forebay::block::BlockKey;
@@ -19,7 +20,8 @@ const ENTRIES_MAX: usize = 100;
 /// Panics when a rule above is broken.
 pub(crate) fn check(data: &[u8]) {
     file(data);
-    // As a rank and as blocks, in chunks whose checksums hold: DEFLATE has blocks that are not compressed.
+    // As a rank and as blocks, in chunks whose checksums hold: DEFLATE has blocks that are not
+    // compressed.
     let (&first, rest) = data.split_first().unwrap_or((&0, &[]));
     for mark in [*b"RANK", *b"HELD", *b"LINK", *b"DONE"] {
         let rest = &rest[..rest.len().min(usize::from(u16::MAX))];

@@ -1,6 +1,7 @@
-//! Any bytes as what a ZeroMQ peer says. Must hold: what is read does not depend on how the bytes are cut, and is what a
-//! naive reader of the frames reads; nothing claimed is believed; memory follows what has arrived; only a peer that
-//! speaks the protocol passes the handshake; a PING, and nothing else, is answered.
+//! Any bytes as what a ZeroMQ peer says. Must hold: what is read does not depend on how the bytes
+//! are cut, and is what a naive reader of the frames reads; nothing claimed is believed; memory
+//! follows what has arrived; only a peer that speaks the protocol passes the handshake; a PING, and
+//! nothing else, is answered.
 
 use forebay::control::zmq::ZmtpError;
 use forebay::control::zmq::zmtp::{

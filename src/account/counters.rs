@@ -1,5 +1,5 @@
-//! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no read-modify-write. While
-//! they drain, shards look at each other's phase.
+//! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no
+//! read-modify-write. While they drain, shards look at each other's phase.
 
 use crate::base::ModelIndex;
 use crate::base::limits::MODELS_MAX;
@@ -13,7 +13,8 @@ pub(crate) const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
 pub(crate) const REASONS_MAX: usize = 32;
 /// Statuses 100 to 599.
 const STATUSES: usize = 500;
-/// Predicted minus reported overlap is counted from minus to plus this many blocks; beyond it in the end buckets.
+/// Predicted minus reported overlap is counted from minus to plus this many blocks; beyond it in
+/// the end buckets.
 pub const OVERLAP_ERROR_BLOCKS_MAX: i64 = 8;
 const OVERLAP_BUCKETS: usize = 17;
 
@@ -59,7 +60,8 @@ pub enum Count {
     GuessedChunksStored,
     /// Chunks of routed prompts removed after their time, or because their rank may have lost them.
     GuessedChunksExpired,
-    /// Chunks of routed prompts removed because their rank's capacity, or the shard's room for them, was reached.
+    /// Chunks of routed prompts removed because their rank's capacity, or the shard's room for
+    /// them, was reached.
     GuessedChunksEvicted,
     /// Routed prompts not remembered: a ring was full, or their rank had lost its cache since.
     GuessedPromptsDropped,
@@ -155,7 +157,8 @@ pub enum ShardPhase {
     Listening,
     /// Accepts none; lets the open ones finish.
     Draining,
-    /// Has none left, and has told the other shards all that it had to; what they need of it goes on.
+    /// Has none left, and has told the other shards all that it had to; what they need of it goes
+    /// on.
     Idle,
     /// The thread is gone.
     Ended,
@@ -205,7 +208,8 @@ impl ShardCounters {
         self.plain.get(count as usize).map_or(0, read)
     }
 
-    /// Shows what the shard has learnt of a model's bytes per token. Only the owning shard calls it.
+    /// Shows what the shard has learnt of a model's bytes per token. Only the owning shard calls
+    /// it.
     pub fn set_bytes_per_token(&self, model: ModelIndex, ratio: f32) {
         if let Some(cell) = self.bytes_per_token.get(model.index()) {
             // ordering: one word, a statistic; pairs with the load in `bytes_per_token`.
@@ -213,7 +217,8 @@ impl ShardCounters {
         }
     }
 
-    /// Bytes per token of a model, if the shard has learnt them and it is one of the first [`MODELS_MAX`].
+    /// Bytes per token of a model, if the shard has learnt them and it is one of the first
+    /// [`MODELS_MAX`].
     #[must_use]
     pub fn bytes_per_token(&self, model: ModelIndex) -> Option<f32> {
         // ordering: statistic; pairs with the store in `set_bytes_per_token`.
@@ -302,8 +307,8 @@ impl ShardCounters {
 
     /// Moves the shard to its next phase.
     pub fn set_phase(&self, phase: ShardPhase) {
-        // ordering: Release; pairs with the Acquire load in `phase`, so that whoever sees `Listening`, `Idle` or `Ended`
-        // also sees what the shard did before, and what it posted.
+        // ordering: Release; pairs with the Acquire load in `phase`, so that whoever sees
+        // `Listening`, `Idle` or `Ended` also sees what the shard did before, and what it posted.
         self.phase.store(phase as u32, Ordering::Release);
     }
 
@@ -343,7 +348,8 @@ fn refused_slot(reason: usize, endpoint: usize, stream: Option<bool>, model: usi
 }
 
 fn bump(cell: &AtomicU64, amount: u64) {
-    // ordering: statistic with one writer: load and store need no lock prefix and pair with nothing.
+    // ordering: statistic with one writer: load and store need no lock prefix and pair with
+    // nothing.
     let value = cell.load(Ordering::Relaxed);
     // ordering: as above.
     cell.store(value.wrapping_add(amount), Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Time per stage, one HDR histogram each. A shard records into its own set, about 10 ns a value, and hands the
-//! whole set to the control plane once per second.
+//! Time per stage, one HDR histogram each. A shard records into its own set, about 10 ns a value,
+//! and hands the whole set to the control plane once per second.
 
 use hdrhistogram::Histogram;
 
@@ -16,7 +16,8 @@ pub enum Stage {
     Select,
     /// In a queue, for those that waited.
     Queue,
-    /// From the request read completely to its bytes handed to the worker's connection: the router's own time.
+    /// From the request read completely to its bytes handed to the worker's connection: the
+    /// router's own time.
     Dispatch,
     /// A prefill leg's way over the mesh: from where its request is to where it is sent from.
     PrefillHop,
@@ -44,7 +45,8 @@ impl Stage {
     ];
 }
 
-/// One histogram of nanoseconds per stage; values above one hour count as one hour, error below 1 %.
+/// One histogram of nanoseconds per stage; values above one hour count as one hour, error below 1
+/// %.
 #[derive(Clone, Debug)]
 pub struct StageHistograms {
     stages: Vec<Histogram<u64>>,

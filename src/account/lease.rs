@@ -89,7 +89,8 @@ impl Lease {
         }
     }
 
-    /// The rank took the request and answered; its breaker closes, and what ends with this lease is work done.
+    /// The rank took the request and answered; its breaker closes, and what ends with this lease is
+    /// work done.
     pub fn judge_success(&mut self) {
         self.served = true;
         self.judge_refusal();

@@ -20,8 +20,9 @@ impl Pool {
         Self { random, now: 0, ended: 0, rate: DrainRate::default() }
     }
 
-    /// Lets `per_second` requests end for `seconds`, `at_once` of them together. Samples come every 20 ms on average (every
-    /// refusal is one), or once a second when nothing is refused. After each sample `look` sees the pool.
+    /// Lets `per_second` requests end for `seconds`, `at_once` of them together. Samples come every
+    /// 20 ms on average (every refusal is one), or once a second when nothing is refused. After
+    /// each sample `look` sees the pool.
     fn run(
         &mut self,
         per_second: f64,
@@ -52,8 +53,8 @@ impl Pool {
     }
 }
 
-/// Mean error while nothing changes, in per cent, and the time after the change to `per_second` until the estimate is, for
-/// good, within 30 % (more for a rate that chance moves as much).
+/// Mean error while nothing changes, in per cent, and the time after the change to `per_second`
+/// until the estimate is, for good, within 30 % (more for a rate that chance moves as much).
 fn errors(before: f64, per_second: f64, at_once: u64, seed: u64) -> (f64, f64) {
     let mut pool = Pool::new(seed);
     pool.run(before, 60, (at_once, false), |_| {});
@@ -72,7 +73,8 @@ fn errors(before: f64, per_second: f64, at_once: u64, seed: u64) -> (f64, f64) {
     (100.0 * settled.iter().sum::<f64>() / settled.len() as f64, late_s)
 }
 
-/// The estimate's error, reported and bounded. `cargo test --lib drain_rate -- --nocapture` prints it.
+/// The estimate's error, reported and bounded. `cargo test --lib drain_rate -- --nocapture` prints
+/// it.
 #[test]
 fn the_error_of_the_estimate() {
     const SEEDS: u64 = 20;
@@ -84,7 +86,8 @@ fn the_error_of_the_estimate() {
         (0.001, 50.0, 1, 5.0, 1.0),
         (1_000.0, 3_000.0, 1, 3.0, 0.5),
         (2.0, 4.0, 1, 30.0, 10.0),
-        // Requests that end eight at a time look like changes: less exact, and chance leaves the 30 % now and then.
+        // Requests that end eight at a time look like changes: less exact, and chance leaves the 30
+        // % now and then.
         (20.0, 200.0, 8, 25.0, 10.0),
     ] {
         let runs: Vec<(f64, f64)> =
@@ -97,7 +100,8 @@ fn the_error_of_the_estimate() {
     }
 }
 
-/// What B8 asks: the wait that a client is told against the time that so many requests then took to end.
+/// What B8 asks: the wait that a client is told against the time that so many requests then took to
+/// end.
 #[test]
 fn the_projected_wait_is_what_it_took() {
     let mut pool = Pool::new(7);

@@ -1,12 +1,14 @@
-//! How fast the requests of each pool end. The control plane keeps one for the metrics, each shard one for what it tells
-//! clients; both look at the load board once per tick, shards also whenever they refuse.
+//! How fast the requests of each pool end. The control plane keeps one for the metrics, each shard
+//! one for what it tells clients; both look at the load board once per tick, shards also whenever
+//! they refuse.
 
 use super::DrainRate;
 use crate::base::{NanosSinceStart, PoolIndex, RankIndex};
 use crate::worker::{FleetSnapshot, LoadBoard, Pool, RankLoad};
 use std::time::Duration;
 
-/// One rate per pool, by its number. As many as pools ever were, which is at most the fleet's models.
+/// One rate per pool, by its number. As many as pools ever were, which is at most the fleet's
+/// models.
 #[derive(Debug, Default)]
 pub struct DrainRates {
     pools: Vec<Known>,

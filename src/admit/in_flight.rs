@@ -1,5 +1,5 @@
-//! Exact limits of one shard: requests in flight and bytes of request bodies held. Both are counted by guards,
-//! so every path gives back what it took.
+//! Exact limits of one shard: requests in flight and bytes of request bodies held. Both are counted
+//! by guards, so every path gives back what it took.
 
 use std::cell::Cell;
 use std::rc::Rc;

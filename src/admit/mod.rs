@@ -1,5 +1,5 @@
-//! Says admit or reject before any work is done for a request: exact limits of what a shard holds at once.
-//! Runs on the shard's thread; state is plain cells of that shard.
+//! Says admit or reject before any work is done for a request: exact limits of what a shard holds
+//! at once. Runs on the shard's thread; state is plain cells of that shard.
 
 mod drain_rate;
 mod drain_rates;

@@ -10,7 +10,8 @@ pub fn count_broken_invariant() {
     BROKEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Broken invariants since start; exported as `forebay_broken_invariants_total`. Anything but 0 is a bug.
+/// Broken invariants since start; exported as `forebay_broken_invariants_total`. Anything but 0 is
+/// a bug.
 #[must_use]
 pub fn broken_invariant_count() -> u64 {
     // ordering: statistic; pairs with nothing.

@@ -1,12 +1,12 @@
-//! Every fixed limit, with its unit and what happens when it is reached. Limits that operators tune are
-//! keys of the config file (`config::schema`); these are the ones that size arrays and rings.
+//! Every fixed limit, with its unit and what happens when it is reached. Limits that operators tune
+//! are keys of the config file (`config::schema`); these are the ones that size arrays and rings.
 
 use std::time::Duration;
 
 /// Most ranks of one fleet. Further ranks are refused with a log line and not routed to.
 pub const RANKS_MAX: usize = 1_024;
-/// Most pools, and most queues: one of each rank, or one of each pool. The pool of a model's prefill ranks has the number of
-/// its other pool plus [`RANKS_MAX`].
+/// Most pools, and most queues: one of each rank, or one of each pool. The pool of a model's
+/// prefill ranks has the number of its other pool plus [`RANKS_MAX`].
 pub const POOLS_MAX: usize = 2 * RANKS_MAX;
 /// Most workers of one fleet; `forebay check` reports more as an error.
 pub const WORKERS_MAX: usize = 1_024;
@@ -15,32 +15,36 @@ pub const MODELS_MAX: usize = 64;
 /// Most shards of one process; `forebay check` reports more as an error.
 pub const SHARDS_MAX: usize = 64;
 
-/// KV batches waiting between the control plane and one shard. Full: the feed stops reading its socket.
+/// KV batches waiting between the control plane and one shard. Full: the feed stops reading its
+/// socket.
 pub const KV_RING_BATCHES_MAX: usize = 1_024;
 /// Operations in one KV batch. A larger engine batch is split.
 pub const KV_BATCH_OPS_MAX: usize = 512;
-/// Blocks of one rank that wait for a parent that was never seen, and bytes of their text. Full: the oldest are dropped
-/// and counted. Some 400 KB a rank at most, and no more than what a start-up or a replay gets out of order.
+/// Blocks of one rank that wait for a parent that was never seen, and bytes of their text. Full:
+/// the oldest are dropped and counted. Some 400 KB a rank at most, and no more than what a start-up
+/// or a replay gets out of order.
 pub const ORPHAN_BLOCKS_MAX: usize = 1_024;
 /// See [`ORPHAN_BLOCKS_MAX`].
 pub const ORPHAN_BYTES_MAX: usize = 128 * 1024;
-/// Load reports waiting between the control plane and one shard: one of every rank. Full: the report is dropped and
-/// counted; the rank's next one comes within a second.
+/// Load reports waiting between the control plane and one shard: one of every rank. Full: the
+/// report is dropped and counted; the rank's next one comes within a second.
 pub const LOAD_RING_MAX: usize = RANKS_MAX;
-/// Blocks of one rank that are known not to be text. Full: the oldest are forgotten, and what continues them waits as an
-/// orphan.
+/// Blocks of one rank that are known not to be text. Full: the oldest are forgotten, and what
+/// continues them waits as an orphan.
 pub const OPAQUE_BLOCKS_MAX: usize = 4_096;
-/// Commands waiting between the control plane and one shard. Full: control tries again on its next tick.
+/// Commands waiting between the control plane and one shard. Full: control tries again on its next
+/// tick.
 pub const COMMAND_RING_MAX: usize = 16;
-/// Messages waiting from one shard to another. Full: the message is dropped and counted (all are hints).
+/// Messages waiting from one shard to another. Full: the message is dropped and counted (all are
+/// hints).
 pub const MESH_RING_MAX: usize = 256;
 /// Latency buffers under way from a shard to the control plane. Full: the shard keeps recording.
 pub const HISTOGRAM_RING_MAX: usize = 4;
 
 /// Bytes of one read from a socket; also the size of a pooled buffer.
 pub const READ_BYTES: usize = 16 * 1024;
-/// The same for sockets that carry a stream of small events, or nothing, for a long time: thousands of them wait in a
-/// read at once, and their buffers should stay in the caches.
+/// The same for sockets that carry a stream of small events, or nothing, for a long time: thousands
+/// of them wait in a read at once, and their buffers should stay in the caches.
 pub const STREAM_READ_BYTES: usize = 4 * 1024;
 /// The same for bodies that are thrown away: fewer reads for each.
 pub const DISCARD_READ_BYTES: usize = 64 * 1024;
@@ -96,47 +100,55 @@ pub const WALK_PROBES_MAX: usize = 65_536;
 pub const BLOCK_BYTES_MAX: usize = 32_767;
 /// Prompts longer than this are matched only up to it.
 pub const PROMPT_BYTES_MATCHED_MAX: usize = 8 * 1024 * 1024;
-/// Bytes of a chunk: the unit in which prompts sent to ranks without KV events are remembered. Some 128 tokens: each chunk
-/// costs its owner a cache miss or three, and a shorter common beginning is hardly worth a detour.
+/// Bytes of a chunk: the unit in which prompts sent to ranks without KV events are remembered. Some
+/// 128 tokens: each chunk costs its owner a cache miss or three, and a shorter common beginning is
+/// hardly worth a detour.
 pub const APPROXIMATE_CHUNK_BYTES: usize = 512;
-/// The same for prompts on their way to ranks with KV events. Coarser: it only has to tell siblings of one burst.
+/// The same for prompts on their way to ranks with KV events. Coarser: it only has to tell siblings
+/// of one burst.
 pub const SPECULATIVE_CHUNK_BYTES: usize = 1_024;
 /// Paths of which a shard knows when it told their owner last; 16 bytes each.
 pub const TOLD_MAX: usize = 4_096;
 /// Chunks of one prompt that are remembered; what comes behind them is not.
 pub const ROUTED_CHUNKS_MAX: usize = 1_024;
-/// Routed prompts that a shard has waiting for its own slice. Full: the prompt is dropped and counted (it is a hint).
+/// Routed prompts that a shard has waiting for its own slice. Full: the prompt is dropped and
+/// counted (it is a hint).
 pub const ROUTED_OWN_MAX: usize = 256;
 /// Work that a shard does for KV events before it lets requests run again.
 pub const APPLY_OPS_PER_TURN: usize = 1_024;
-/// Ranks that a waiting request is known to have parts of its prompt on; of more, those that hold least are left out.
+/// Ranks that a waiting request is known to have parts of its prompt on; of more, those that hold
+/// least are left out.
 pub const HOLDINGS_MAX: usize = 16;
-/// Flows (tenant and model) of one class that keep their place in the order though they have nothing waiting. Full: all
-/// idle ones are forgotten, which lets a tenant that comes back be served a little early.
+/// Flows (tenant and model) of one class that keep their place in the order though they have
+/// nothing waiting. Full: all idle ones are forgotten, which lets a tenant that comes back be
+/// served a little early.
 pub const IDLE_FLOWS_MAX: usize = 4_096;
 /// How often a home looks again at a queue that is held up by what only time changes.
 pub const QUEUE_RECHECK: Duration = Duration::from_millis(50);
-/// How often a streaming client hears that its request still waits (`queue.sse_comments`). Proxies give a silent connection up
-/// after 30 s or more.
+/// How often a streaming client hears that its request still waits (`queue.sse_comments`). Proxies
+/// give a silent connection up after 30 s or more.
 pub const QUEUE_COMMENT_PERIOD: Duration = Duration::from_secs(2);
-/// Bytes of an engine's error that a client is told of whose stream had begun; the rest is not read.
+/// Bytes of an engine's error that a client is told of whose stream had begun; the rest is not
+/// read.
 pub const ENGINE_ERROR_BYTES_MAX: usize = 64 * 1024;
 /// How often the latency histograms travel to the control plane.
 pub const HISTOGRAM_PERIOD: Duration = Duration::from_secs(1);
 
-/// Prompts and samples of one request, multiplied, that are handed from a prefill rank to a decode rank. A request with more
-/// is not handed off, and refused where nobody computes it whole.
+/// Prompts and samples of one request, multiplied, that are handed from a prefill rank to a decode
+/// rank. A request with more is not handed off, and refused where nobody computes it whole.
 pub const HANDOFF_ITEMS_MAX: u32 = 4_096;
-/// Members of a body that a handoff may have to change, repeated ones included. A body with more is not handed off.
+/// Members of a body that a handoff may have to change, repeated ones included. A body with more is
+/// not handed off.
 pub const HANDOFF_MEMBERS_MAX: usize = 64;
-/// Bytes of a prefill rank's answer, or of one event of it, that are kept to be read. Past it the handoff has failed: what is
-/// to be handed over is a few kilobytes.
+/// Bytes of a prefill rank's answer, or of one event of it, that are kept to be read. Past it the
+/// handoff has failed: what is to be handed over is a few kilobytes.
 pub const PREFILL_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
-/// Other replicas that are listened to. Further ones are ignored and counted; limits do not hold together with them.
+/// Other replicas that are listened to. Further ones are ignored and counted; limits do not hold
+/// together with them.
 pub const REPLICAS_MAX: usize = 32;
-/// Messages of other replicas that wait for the control plane, and own ones for the NATS client. Full: dropped and counted;
-/// the next full report, a second later, makes up for it.
+/// Messages of other replicas that wait for the control plane, and own ones for the NATS client.
+/// Full: dropped and counted; the next full report, a second later, makes up for it.
 pub const REPLICA_MESSAGES_MAX: usize = 1_024;
 
 /// How often a shard shows that it makes progress.
@@ -161,7 +173,8 @@ pub const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Longest wait for the last lines of the log at the end of the process.
 pub const LOG_FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// What a snapshot told of a rank and the engine has not confirmed so long after the start is forgotten, or was never claimed.
+/// What a snapshot told of a rank and the engine has not confirmed so long after the start is
+/// forgotten, or was never claimed.
 pub const RESTORE_TIME_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for the last snapshot of a process that ends.
 pub const LAST_SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(20);

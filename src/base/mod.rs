@@ -1,4 +1,5 @@
-//! Ids, units, limits, the clock and the invariant macro. Owns nothing, runs on any thread, imports nothing.
+//! Ids, units, limits, the clock and the invariant macro. Owns nothing, runs on any thread, imports
+//! nothing.
 
 mod clock;
 mod ids;

@@ -1,5 +1,6 @@
-//! Rolling keys of block paths. A key names the whole path from its root: equal keys mean equal bytes from the
-//! start of the prompt (up to collisions of a 64-bit keyed hash, which cost a wrong guess, never a wrong answer).
+//! Rolling keys of block paths. A key names the whole path from its root: equal keys mean equal
+//! bytes from the start of the prompt (up to collisions of a 64-bit keyed hash, which cost a wrong
+//! guess, never a wrong answer).
 
 use crate::base::limits::APPROXIMATE_CHUNK_BYTES;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -37,7 +38,8 @@ impl BlockKey {
         key.salted(seed, name.cache_salt)
     }
 
-    /// The root for requests with that cache salt, from the one without; empty salts change nothing.
+    /// The root for requests with that cache salt, from the one without; empty salts change
+    /// nothing.
     #[must_use]
     pub fn salted(self, seed: KeySeed, cache_salt: &str) -> Self {
         if cache_salt.is_empty() { self } else { self.child(seed, cache_salt.as_bytes()) }
@@ -56,10 +58,12 @@ impl BlockKey {
         self.child_of_hash(quick_hash(seed, chunk))
     }
 
-    /// The same from the block's own hash (`xxh3_64` of its bytes under the seed), which depends on no parent.
+    /// The same from the block's own hash (`xxh3_64` of its bytes under the seed), which depends on
+    /// no parent.
     #[must_use]
     pub fn child_of_hash(self, block_hash: u64) -> Self {
-        // One folded 64x64 multiply: order-dependent, 1.5 ns, and both halves of the product reach the key.
+        // One folded 64x64 multiply: order-dependent, 1.5 ns, and both halves of the product reach
+        // the key.
         let product = u128::from(self.0 ^ 0x9e37_79b9_7f4a_7c15) * u128::from(block_hash | 1);
         #[expect(
             clippy::cast_possible_truncation,

@@ -1,4 +1,5 @@
-//! KV blocks as bytes: the vocabulary (token id to bytes) and block keys. Pure data and functions, any thread.
+//! KV blocks as bytes: the vocabulary (token id to bytes) and block keys. Pure data and functions,
+//! any thread.
 
 mod key;
 mod vocabulary;

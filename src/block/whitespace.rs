@@ -1,4 +1,5 @@
-//! Whitespace at the edges of UTF-8 text that is held as bytes: only the edges are decoded, not the text between.
+//! Whitespace at the edges of UTF-8 text that is held as bytes: only the edges are decoded, not the
+//! text between.
 
 /// Bytes at the front of `text` whose characters are all `white`.
 pub(crate) fn leading_bytes(text: &[u8], white: fn(char) -> bool) -> usize {

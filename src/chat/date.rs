@@ -1,5 +1,5 @@
-//! `strftime_now` of chat templates. The date is UTC: engines print the local time of their machines, which in
-//! clusters is UTC as a rule.
+//! `strftime_now` of chat templates. The date is UTC: engines print the local time of their
+//! machines, which in clusters is UTC as a rule.
 
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};

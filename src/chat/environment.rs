@@ -1,5 +1,6 @@
-//! The template engine set up as Hugging Face `transformers` sets up Jinja2 for chat templates: blocks trimmed, loop
-//! controls, `tojson` without HTML escapes, `raise_exception`, `strftime_now`, Python's methods and printing.
+//! The template engine set up as Hugging Face `transformers` sets up Jinja2 for chat templates:
+//! blocks trimmed, loop controls, `tojson` without HTML escapes, `raise_exception`, `strftime_now`,
+//! Python's methods and printing.
 
 use super::date::{strftime, unix_seconds_now};
 use super::json::tojson;

@@ -1,4 +1,5 @@
-//! The `tojson` filter as chat templates know it: Python's `json.dumps(ensure_ascii=False)`, nothing escaped for HTML.
+//! The `tojson` filter as chat templates know it: Python's `json.dumps(ensure_ascii=False)`,
+//! nothing escaped for HTML.
 
 use super::python::write_number;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};

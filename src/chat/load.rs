@@ -1,5 +1,5 @@
-//! A model directory, as Hugging Face's hub lays it out, to what renders and decodes its prompts. Reads files: for
-//! the control plane at start and when a model appears, never for a shard.
+//! A model directory, as Hugging Face's hub lays it out, to what renders and decodes its prompts.
+//! Reads files: for the control plane at start and when a model appears, never for a shard.
 
 use super::rules::EngineRules;
 use super::special::SpecialTokens;
@@ -59,8 +59,8 @@ pub enum LoadError {
     },
 }
 
-/// Reads `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json` and the chat template of a directory, for
-/// vLLM's rules.
+/// Reads `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json` and the chat template
+/// of a directory, for vLLM's rules.
 ///
 /// # Errors
 /// [`LoadError`], which names the file and says what to do.
@@ -106,9 +106,9 @@ fn compile(
     compiled.map_err(|source| LoadError::Template { path, source })
 }
 
-/// The directory of a model that is named by a path or by its name on the hub: a local directory with a
-/// `tokenizer.json`, or the newest snapshot of `main` in the hub's cache (`HF_HUB_CACHE`, `HF_HOME`, or
-/// `~/.cache/huggingface`). Nothing is downloaded.
+/// The directory of a model that is named by a path or by its name on the hub: a local directory
+/// with a `tokenizer.json`, or the newest snapshot of `main` in the hub's cache (`HF_HUB_CACHE`,
+/// `HF_HOME`, or `~/.cache/huggingface`). Nothing is downloaded.
 #[must_use]
 pub fn find_model_dir(name: &str) -> Option<PathBuf> {
     let variable =
@@ -173,8 +173,9 @@ fn special_tokens(map: &Map<String, Value>, config: &Map<String, Value>) -> Spec
     special
 }
 
-/// Classes for which SGLang follows `add_bos_token` of the configuration, true when absent, as transformers 4 did.
-/// Transformers 5, which vLLM 0.33 uses, follows the post-processor of the file whatever the configuration says.
+/// Classes for which SGLang follows `add_bos_token` of the configuration, true when absent, as
+/// transformers 4 did. Transformers 5, which vLLM 0.33 uses, follows the post-processor of the file
+/// whatever the configuration says.
 const BOS_CLASSES: [&str; 7] = [
     "LlamaTokenizer",
     "LlamaTokenizerFast",
@@ -214,8 +215,9 @@ struct Sources {
     tool_use: Option<String>,
 }
 
-/// The template and the file it came from: `chat_template.jinja`, then `chat_template.json` (multi-modal processors),
-/// then the configuration, where it is one string or a list of named ones.
+/// The template and the file it came from: `chat_template.jinja`, then `chat_template.json`
+/// (multi-modal processors), then the configuration, where it is one string or a list of named
+/// ones.
 fn find_template(
     dir: &Path,
     config: &Map<String, Value>,

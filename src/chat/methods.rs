@@ -1,4 +1,5 @@
-//! Methods of Python's `str` that templates call. Those that `minijinja-contrib` has as Python has them are left to it.
+//! Methods of Python's `str` that templates call. Those that `minijinja-contrib` has as Python has
+//! them are left to it.
 
 use super::python::is_space;
 use minijinja::value::{Value, ValueKind, from_args};

@@ -1,9 +1,10 @@
-//! Chat templates: messages to the text that the engine tokenizes. Compiled by the control plane, used by
-//! every shard through `Arc`; pure functions of their arguments (and of the date, for templates that print it).
+//! Chat templates: messages to the text that the engine tokenizes. Compiled by the control plane,
+//! used by every shard through `Arc`; pure functions of their arguments (and of the date, for
+//! templates that print it).
 //!
-//! Two ways lead to the text. [`ChatTemplate::render_full`] parses the body and runs the template as the engine
-//! does. [`ChatTemplate::render_plain`] puts plain messages together from pieces that `plan` learnt from the
-//! template and checked against it; it declines whatever was not checked.
+//! Two ways lead to the text. [`ChatTemplate::render_full`] parses the body and runs the template
+//! as the engine does. [`ChatTemplate::render_plain`] puts plain messages together from pieces that
+//! `plan` learnt from the template and checked against it; it declines whatever was not checked.
 
 mod date;
 mod environment;

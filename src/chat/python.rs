@@ -1,4 +1,5 @@
-//! How Python writes values: templates are written for it, and `{{ value }}` prints what Python's `str` gives.
+//! How Python writes values: templates are written for it, and `{{ value }}` prints what Python's
+//! `str` gives.
 
 use minijinja::value::{Value, ValueKind};
 use std::fmt::Write;
@@ -65,7 +66,8 @@ fn write_float(number: f64, out: &mut String) {
         out.push_str(if number.is_nan() { "" } else { "inf" });
         return;
     }
-    // Rust's `{:e}` has the shortest digits; Python changes to exponents below 1e-4 and from 1e16 on.
+    // Rust's `{:e}` has the shortest digits; Python changes to exponents below 1e-4 and from 1e16
+    // on.
     let scientific = format!("{number:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();
@@ -103,8 +105,8 @@ fn write_quoted(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Python's `str.isprintable` for one character. Rust keeps the same table for its own debug output, where a character
-/// that is not the first of a text is escaped for no other reason.
+/// Python's `str.isprintable` for one character. Rust keeps the same table for its own debug
+/// output, where a character that is not the first of a text is escaped for no other reason.
 fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return !character.is_ascii_control();

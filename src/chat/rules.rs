@@ -1,7 +1,8 @@
 //! What engines do to a request before the template sees it.
 
-/// Whose way of preparing messages and tools is followed. The two differ in how parts of a content are joined, in
-/// whether strings become lists of parts, and in the order and defaults of a tool's keys.
+/// Whose way of preparing messages and tools is followed. The two differ in how parts of a content
+/// are joined, in whether strings become lists of parts, and in the order and defaults of a tool's
+/// keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineRules {
     /// vLLM (0.33).

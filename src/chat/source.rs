@@ -1,4 +1,5 @@
-//! The template's source as text: made ready for the engine, and read for what it does with contents.
+//! The template's source as text: made ready for the engine, and read for what it does with
+//! contents.
 
 use super::rules::{ContentFormat, EngineRules};
 use std::collections::BTreeSet;
@@ -28,7 +29,8 @@ pub(super) fn content_format(source: &str, rules: EngineRules) -> ContentFormat 
     }
 }
 
-/// What SGLang (0.5.23) finds: the name of a medium anywhere, or a loop over the content of a `message`, `msg` or `m`.
+/// What SGLang (0.5.23) finds: the name of a medium anywhere, or a loop over the content of a
+/// `message`, `msg` or `m`.
 fn sglang_content_format(source: &str) -> ContentFormat {
     let names_medium = ["image", "audio", "video", "vision"].iter().any(|it| source.contains(it));
     let loops = |piece: &Piece<'_>| match piece.words().as_deref() {
@@ -41,8 +43,8 @@ fn sglang_content_format(source: &str) -> ContentFormat {
     if is_parts { ContentFormat::Parts } else { ContentFormat::Text }
 }
 
-/// What vLLM (0.33) finds: does a loop run over the content of a message? The loop may stand in a macro that is called
-/// with the content, and a variable of the name `content` counts as one.
+/// What vLLM (0.33) finds: does a loop run over the content of a message? The loop may stand in a
+/// macro that is called with the content, and a variable of the name `content` counts as one.
 fn vllm_content_format(source: &str) -> ContentFormat {
     let tags: Vec<Vec<Word<'_>>> = pieces(source).iter().filter_map(Piece::words).collect();
     let mut names = Names::default();
@@ -212,7 +214,8 @@ fn parameter_names<'a>(words: &[Word<'a>]) -> Vec<&'a str> {
 /// String literals of a template, as far as they can matter to how a content is treated.
 #[derive(Debug, Default)]
 pub(super) struct Literals {
-    /// Searched for in some string: `'x' in …`, `….split('x')`; also values of `set`, which may be searched for.
+    /// Searched for in some string: `'x' in …`, `….split('x')`; also values of `set`, which may be
+    /// searched for.
     pub(super) sought: BTreeSet<String>,
     /// All others.
     pub(super) others: BTreeSet<String>,
@@ -282,7 +285,8 @@ fn looks_like_mark(text: &str) -> bool {
     text.len() >= 2 && !text.bytes().all(plain)
 }
 
-/// `(name, member)` of `name`, `name.member` or `name['member']`, whatever filters or slices follow.
+/// `(name, member)` of `name`, `name.member` or `name['member']`, whatever filters or slices
+/// follow.
 fn base_name<'w>(words: &'w [Word<'_>]) -> Option<(&'w str, Option<&'w str>)> {
     let [Word::Name(base), rest @ ..] = words else { return None };
     let (member, rest) = match rest {
@@ -352,7 +356,8 @@ fn next_open(text: &str) -> Option<usize> {
     ["{%", "{{", "{#"].iter().filter_map(|mark| text.find(mark)).min()
 }
 
-/// Length of the tag at the front, up to and with its closing mark; marks inside string literals do not count.
+/// Length of the tag at the front, up to and with its closing mark; marks inside string literals do
+/// not count.
 fn tag_length(tag: &str) -> usize {
     let bytes = tag.as_bytes();
     let close: &[u8] = match bytes.get(1) {

@@ -1,6 +1,7 @@
 //! The special tokens that a template can name.
 
-/// Variables such as `bos_token` and `eos_token`, with their text. Absent ones stay undefined in the template.
+/// Variables such as `bos_token` and `eos_token`, with their text. Absent ones stay undefined in
+/// the template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
     named: Vec<(String, String)>,

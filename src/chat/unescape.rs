@@ -1,12 +1,13 @@
-//! JSON string contents to plain bytes. Total: never fails, never reads past the input; what is not a valid
-//! escape (the scan refuses such bodies before) is copied as it stands.
+//! JSON string contents to plain bytes. Total: never fails, never reads past the input; what is not
+//! a valid escape (the scan refuses such bodies before) is copied as it stands.
 
 use memchr::memchr;
 
-/// Appends the text of a JSON string body (the bytes between its quotes) to `out`, escapes resolved.
+/// Appends the text of a JSON string body (the bytes between its quotes) to `out`, escapes
+/// resolved.
 ///
-/// `\uXXXX` pairs of surrogates become one character; a lone surrogate becomes U+FFFD (RFC 8259 section 8.2
-/// leaves it open; UTF-8 cannot carry it). Runs without a backslash are copied whole.
+/// `\uXXXX` pairs of surrogates become one character; a lone surrogate becomes U+FFFD (RFC 8259
+/// section 8.2 leaves it open; UTF-8 cannot carry it). Runs without a backslash are copied whole.
 pub fn unescape_into(escaped: &[u8], out: &mut Vec<u8>) {
     let mut rest = escaped;
     while let Some(at) = memchr(b'\\', rest) {

@@ -1,5 +1,5 @@
-//! The variables of a template as values that also read as Python's where the engine itself makes text of them: in
-//! `~` and in `'%s' | format(value)`.
+//! The variables of a template as values that also read as Python's where the engine itself makes
+//! text of them: in `~` and in `'%s' | format(value)`.
 
 use super::python::write_str;
 use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, Value};

@@ -12,7 +12,8 @@ pub(super) struct RoleArgs {
     /// Part of the work that it does
     #[arg(long, value_enum, default_value = "both")]
     role: RoleArg,
-    /// Port of a prefill engine's registry, where decode engines ask for KV; left out: the port of --listen
+    /// Port of a prefill engine's registry, where decode engines ask for KV; left out: the port of
+    /// --listen
     #[arg(long, value_name = "PORT")]
     bootstrap_port: Option<u16>,
     /// The registry knows the engine only after that time

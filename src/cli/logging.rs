@@ -19,7 +19,8 @@ impl Drop for Logging {
 
 /// Starts logging. Once per process; a second call changes nothing.
 pub(super) fn start(log: &LogConfig) -> Result<Logging, String> {
-    // The NATS client has words of its own for what is said once here; a level for `async_nats` brings them back.
+    // The NATS client has words of its own for what is said once here; a level for `async_nats`
+    // brings them back.
     let filter = EnvFilter::try_new(format!("async_nats=error,{}", log.level))
         .map_err(|error| format!("`log.level` {:?}: {error}; write for example info", log.level))?;
     let queue = LogQueue::start(io::stderr())

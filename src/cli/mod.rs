@@ -1,6 +1,6 @@
-//! The command line: flags in, exit code out. Each subcommand has its own file; none holds logic of its own beyond
-//! turning flags into the configuration of what it starts. Runs on the main thread, before and after everything
-//! else.
+//! The command line: flags in, exit code out. Each subcommand has its own file; none holds logic of
+//! its own beyond turning flags into the configuration of what it starts. Runs on the main thread,
+//! before and after everything else.
 
 mod check;
 mod cores;

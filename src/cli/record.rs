@@ -20,7 +20,8 @@ use std::time::Duration;
     Ends after --seconds, or at SIGINT or SIGTERM. After a crash the file is good up to a second before it.\n\
     The format stands in src/record/format.rs.")]
 pub(super) struct RecordArgs {
-    /// Where a rank publishes: tcp://host:port or ipc:///path, `bind:` before it to listen; repeat for more
+    /// Where a rank publishes: tcp://host:port or ipc:///path, `bind:` before it to listen; repeat
+    /// for more
     #[arg(long, value_name = "ENDPOINT", required = true)]
     pub(super) from: Vec<String>,
     /// Prefix of the topics to record [default: all]

@@ -1,5 +1,6 @@
-//! The admin API: `/healthz`, `/readyz`, `/metrics`, `/workers`, `/replicas`, `/debug/overlap`, `/admin/window`, `/admin/reload`. Asks the
-//! control plane's loop, which owns the answers; never touches a worker, so a probe costs nothing.
+//! The admin API: `/healthz`, `/readyz`, `/metrics`, `/workers`, `/replicas`, `/debug/overlap`,
+//! `/admin/window`, `/admin/reload`. Asks the control plane's loop, which owns the answers; never
+//! touches a worker, so a probe costs nothing.
 
 use super::access::{self, Access};
 use super::admin_flow;

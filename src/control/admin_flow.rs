@@ -1,5 +1,5 @@
-//! What operators turn by hand through the admin API: the rejection windows and the configuration. Answers are JSON, also
-//! where they refuse.
+//! What operators turn by hand through the admin API: the rejection windows and the configuration.
+//! Answers are JSON, also where they refuse.
 
 use super::admin::{Question, Questions, ask, gone};
 use super::windows::Asked;

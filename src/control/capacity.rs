@@ -1,16 +1,19 @@
-//! How many requests each rank runs at once, as far as its engine tells. Sans-IO like [`super::described`]: bodies in,
-//! numbers out. What a number says is one rank's own share: past it requests wait inside the engine.
+//! How many requests each rank runs at once, as far as its engine tells. Sans-IO like
+//! [`super::described`]: bodies in, numbers out. What a number says is one rank's own share: past
+//! it requests wait inside the engine.
 
 use serde_json::Value;
 
 /// A rank's number is believed up to this; engines run some thousands at most.
 const RUNNING_MAX_MAX: u64 = 1 << 20;
 
-/// SGLang's `/server_info`: what the scheduler of that rank has settled on, else what the server was started with.
+/// SGLang's `/server_info`: what the scheduler of that rank has settled on, else what the server
+/// was started with.
 ///
-/// The scheduler's word is for one rank. The argument is divided among the ranks where they share one attention
-/// (`enable_dp_attention`); copies of the whole engine get it in full. Some versions up to 0.5.19 divided it among
-/// copies too: there the scheduler's word, which they all have, is the one that counts.
+/// The scheduler's word is for one rank. The argument is divided among the ranks where they share
+/// one attention (`enable_dp_attention`); copies of the whole engine get it in full. Some versions
+/// up to 0.5.19 divided it among copies too: there the scheduler's word, which they all have, is
+/// the one that counts.
 pub(super) fn of_sglang_info(info: &Value, dp_rank: u32, dp_size: u32) -> Option<u32> {
     let states = info.get("internal_states").and_then(Value::as_array);
     let settled = states.and_then(|states| {
@@ -44,9 +47,10 @@ pub(super) fn of_sglang_loads(body: &str) -> Vec<(u32, u32)> {
     each.collect()
 }
 
-/// vLLM's `/server_info?config_format=json`, which only a server in development mode answers: `max_num_seqs` is each
-/// rank's own. Nothing else of vLLM tells it; `kv_cache_max_concurrency` of its metrics is how many of the longest
-/// possible requests the cache holds, which says little about usual ones.
+/// vLLM's `/server_info?config_format=json`, which only a server in development mode answers:
+/// `max_num_seqs` is each rank's own. Nothing else of vLLM tells it; `kv_cache_max_concurrency` of
+/// its metrics is how many of the longest possible requests the cache holds, which says little
+/// about usual ones.
 pub(super) fn of_vllm_info(body: &str) -> Option<u32> {
     let info: Value = serde_json::from_str(body).ok()?;
     believed(info.get("vllm_config")?.get("scheduler_config")?.get("max_num_seqs")?)

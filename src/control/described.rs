@@ -1,4 +1,5 @@
-//! What a worker's answers say about it. Sans-IO: bodies in, a [`Description`] out; [`super::discovery`] fetches them.
+//! What a worker's answers say about it. Sans-IO: bodies in, a [`Description`] out;
+//! [`super::discovery`] fetches them.
 
 use super::capacity::of_sglang_info;
 use super::exposition::{Sample, samples};
@@ -48,8 +49,8 @@ pub(super) struct ServedModel {
 /// One rank of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DescribedRank {
-    /// Its number within the deployment, as engines count; that of the first rank is not 0 where a URL is one of several
-    /// of a deployment.
+    /// Its number within the deployment, as engines count; that of the first rank is not 0 where a
+    /// URL is one of several of a deployment.
     pub(super) number: u32,
     pub(super) block_size_tokens: u32,
     pub(super) kv_block_count: u32,
@@ -133,8 +134,9 @@ pub(super) fn numbered(first: u32, count: usize, like: &DescribedRank) -> Vec<De
     numbers.map(|number| DescribedRank { number, ..like.clone() }).collect()
 }
 
-/// vLLM: `/metrics` tells ranks (label `engine`), block size and capacity. Without any, one rank. Where a deployment has
-/// several URLs, each tells of its own ranks only: they are numbered from the least one on.
+/// vLLM: `/metrics` tells ranks (label `engine`), block size and capacity. Without any, one rank.
+/// Where a deployment has several URLs, each tells of its own ranks only: they are numbered from
+/// the least one on.
 pub(super) fn ranks_of_vllm_metrics(text: &str) -> Vec<DescribedRank> {
     let engine = |sample: &Sample| match sample.label("engine") {
         None => Some(0),
@@ -220,7 +222,8 @@ pub(super) struct SglangInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SglangPlace {
     pub(super) role: Option<Role>,
-    /// Where its registry listens; not told by decode servers, which only name what they assume of others.
+    /// Where its registry listens; not told by decode servers, which only name what they assume of
+    /// others.
     pub(super) bootstrap_port: Option<u16>,
 }
 
@@ -264,8 +267,9 @@ pub(super) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     Some(SglangInfo { ranks, port_per_rank: dp_size > 1 && is_rust, files, place })
 }
 
-/// The Rust server has a port for each rank of its machine, from that of its first one on, and each says which rank it is
-/// (SGLang 0.5.23, `rust_server/server.py`). A URL of a later one stands for that rank alone.
+/// The Rust server has a port for each rank of its machine, from that of its first one on, and each
+/// says which rank it is (SGLang 0.5.23, `rust_server/server.py`). A URL of a later one stands for
+/// that rank alone.
 fn behind_rust(dp_rank: u32, machine_count: u32, dp_size: u32) -> (u32, u32) {
     let here = (dp_size / machine_count.max(1)).max(1);
     let is_first = dp_rank.is_multiple_of(here);
@@ -299,7 +303,8 @@ fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<Announced> {
     Some(Announced { endpoint, replay, topic })
 }
 
-/// SGLang (0.5.19): the load publisher's ports are told beside those of the events, and must not be derived from them.
+/// SGLang (0.5.19): the load publisher's ports are told beside those of the events, and must not be
+/// derived from them.
 fn sglang_load(events: &Value, rank: u32, host: &str) -> Option<AnnouncedLoad> {
     let endpoint = of_base(events, "load_endpoint_port_base", rank, host)?;
     let topic = events.get("load_topic").and_then(Value::as_str).unwrap_or("load").to_owned();

@@ -1,4 +1,5 @@
-//! What servers say of their ranks and their part in disaggregation: as recorded, as their sources write it, and as nonsense.
+//! What servers say of their ranks and their part in disaggregation: as recorded, as their sources
+//! write it, and as nonsense.
 
 use super::described::{
     SglangInfo, SglangPlace, events_of_vllm, ranks_of_vllm_metrics, read_sglang_info,

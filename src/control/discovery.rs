@@ -1,5 +1,5 @@
-//! Asks a worker what it is: engine, models, ranks, block size, event streams. One task per worker calls it; every
-//! question is bounded, every answer may be missing.
+//! Asks a worker what it is: engine, models, ranks, block size, event streams. One task per worker
+//! calls it; every question is bounded, every answer may be missing.
 
 use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
 use super::described::{
@@ -70,7 +70,8 @@ pub(super) async fn discover(
             let body = sglang_info(asker).await?.unwrap_or_default();
             match read_sglang_info(&body, &subject.url.host) {
                 Some(info) => info,
-                // One that has a part serves nothing whole; some fail for good when they are asked to.
+                // One that has a part serves nothing whole; some fail for good when they are asked
+                // to.
                 None if subject.config.role == WorkerRole::Auto => {
                     return Err(DiscoveryError::Role);
                 }
@@ -108,8 +109,8 @@ fn add_source(described: &mut Description, subject: Subject<'_>, place: &SglangP
     described.source = (described.role == Role::Prefill).then(of);
 }
 
-/// Asks for what the first answers did not tell: how many requests each rank runs at once. It is never worth a worker:
-/// no answer leaves it unknown.
+/// Asks for what the first answers did not tell: how many requests each rank runs at once. It is
+/// never worth a worker: no answer leaves it unknown.
 async fn with_capacity(
     asker: &Asker,
     dialect: Dialect,
@@ -217,8 +218,8 @@ fn leave_to_others(ranks: &mut Vec<DescribedRank>, subject: Subject<'_>) {
     }
 }
 
-/// A rank's own endpoint of a configured list: one for each by position, or one base for all, which engines add the
-/// rank's number to.
+/// A rank's own endpoint of a configured list: one for each by position, or one base for all, which
+/// engines add the rank's number to.
 fn of_rank(
     list: &[String],
     (position, number): (usize, u32),
@@ -314,8 +315,8 @@ async fn sglang_info(asker: &Asker) -> Result<Option<String>, DiscoveryError> {
     }
 }
 
-/// A route that may be missing, or not for us. A dead server is still an error, and so is one that cannot tell just now:
-/// what it said before stays true.
+/// A route that may be missing, or not for us. A dead server is still an error, and so is one that
+/// cannot tell just now: what it said before stays true.
 async fn optional(asker: &Asker, path: &str) -> Result<Option<String>, DiscoveryError> {
     match asker.get(path).await {
         Ok(body) => Ok(Some(body)),

@@ -233,7 +233,8 @@ impl Explainer {
         }
     }
 
-    /// A decode rank together with the prefill that it can be handed, or a rank that serves the request whole.
+    /// A decode rank together with the prefill that it can be handed, or a rank that serves the
+    /// request whole.
     fn choose_decode(&mut self, case: &Case<'_>) -> Choice {
         let Sources { config, fleet, board, reports, now, .. } = *case.sources;
         let mut candidates = std::mem::take(&mut self.candidates);
@@ -274,7 +275,8 @@ impl Explainer {
         let load = sources.board.rank(index)?;
         let held = self.matched.told(index, rank.tiers);
         let told = held.device;
-        // What only computes prompts is shown with its cost as the other half of a pair, and likewise.
+        // What only computes prompts is shown with its cost as the other half of a pair, and
+        // likewise.
         let leg = match (case.leg, rank.role) {
             (Leg::Decode, Role::Prefill) => Leg::Prefill,
             (Leg::Decode, Role::Both) => Leg::Whole,
@@ -383,9 +385,9 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
     }
 }
 
-/// The reason in a word: `only_candidate`; for `kv` `sticky` (it holds most of the prompt), `holder_too_busy` (another
-/// holds more, and its wait exceeds the prefill that would be saved), `cheapest` or `chance` (nobody holds any); else the
-/// policy.
+/// The reason in a word: `only_candidate`; for `kv` `sticky` (it holds most of the prompt),
+/// `holder_too_busy` (another holds more, and its wait exceeds the prefill that would be saved),
+/// `cheapest` or `chance` (nobody holds any); else the policy.
 fn because(
     policy: Policy,
     picked: RankIndex,

@@ -1,5 +1,5 @@
-//! Reads the little that is needed from an engine's Prometheus text: labels and values of the samples of one metric. Sans-IO;
-//! lines that it does not understand are skipped.
+//! Reads the little that is needed from an engine's Prometheus text: labels and values of the
+//! samples of one metric. Sans-IO; lines that it does not understand are skipped.
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,6 @@
-//! Which KV-event feeds run. Starts, replaces and ends them so that they are as the fleet plans them. Runs on the
-//! control plane's loop and never waits for a feed: its way out leads through rings that may be full and notices
-//! that the loop itself reads.
+//! Which KV-event feeds run. Starts, replaces and ends them so that they are as the fleet plans
+//! them. Runs on the control plane's loop and never waits for a feed: its way out leads through
+//! rings that may be full and notices that the loop itself reads.
 
 use super::fleet::FeedPlan;
 use super::kv_events::{

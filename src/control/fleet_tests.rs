@@ -345,7 +345,8 @@ fn ranks_behind_one_of_several_urls_are_pinned_by_position_and_known_by_number()
         description.ranks = numbered(first, count, &description.ranks[0]);
         Description { port_per_rank, ..description }
     };
-    // The second machine of four ranks behind one port (hybrid), and rank 6 with a URL of its own (external).
+    // The second machine of four ranks behind one port (hybrid), and rank 6 with a URL of its own
+    // (external).
     fleet.describe(WorkerIndex(0), ADDRESS, numbered_from(4, 2, false), BTreeMap::new());
     fleet.describe(WorkerIndex(1), ADDRESS, numbered_from(6, 1, false), BTreeMap::new());
     let shown = |fleet: &mut Fleet| {

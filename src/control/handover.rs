@@ -1,5 +1,5 @@
-//! How a prefill worker hands over what it has computed: from its configuration, its own answers, and its registry. Sans-IO:
-//! texts in, [`Handoff`]s out; [`super::registry`] asks.
+//! How a prefill worker hands over what it has computed: from its configuration, its own answers,
+//! and its registry. Sans-IO: texts in, [`Handoff`]s out; [`super::registry`] asks.
 
 use super::described::SglangPlace;
 use crate::config::{
@@ -10,7 +10,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// SGLang's `--disaggregation-bootstrap-port` where nothing else is said (SGLang 0.5.23, `server_args.py`).
+/// SGLang's `--disaggregation-bootstrap-port` where nothing else is said (SGLang 0.5.23,
+/// `server_args.py`).
 const SGLANG_REGISTRY_PORT: u16 = 8_998;
 /// More ranks than this no deployment has.
 const DP_SIZE_MAX: u64 = 1 << 16;
@@ -148,8 +149,9 @@ fn base(host: &str, port: u16) -> String {
     }
 }
 
-/// vLLM with several ranks adds the rank to the engine id and to the port (vLLM 0.32, `v1/engine/core.py` and
-/// `nixl/base_scheduler.py`). `None`: there are not that many ports behind the first.
+/// vLLM with several ranks adds the rank to the engine id and to the port (vLLM 0.32,
+/// `v1/engine/core.py` and `nixl/base_scheduler.py`). `None`: there are not that many ports behind
+/// the first.
 fn push(handoff: &HandoffConfig, id: &str, url: &WorkerUrl, ranks: &[u32]) -> Option<Vec<Handoff>> {
     let first = handoff.kv_port.unwrap_or(SIDE_CHANNEL_PORT);
     let of_rank = |rank: &u32| {
@@ -216,7 +218,8 @@ impl Registry {
         }
     }
 
-    /// `{"dp_size":1,"follow_bootstrap_room":true,...}` (SGLang 0.5.23, `disaggregation/common/conn.py`).
+    /// `{"dp_size":1,"follow_bootstrap_room":true,...}` (SGLang 0.5.23,
+    /// `disaggregation/common/conn.py`).
     fn read_route(&self, body: &str) -> Registration {
         let answer = serde_json::from_str::<Value>(body).unwrap_or(Value::Null);
         let size = answer.get("dp_size").and_then(Value::as_u64);
@@ -235,7 +238,8 @@ impl Registry {
         self.registered(self.ranks.iter().map(of_rank).collect())
     }
 
-    /// `{"0":{"engine_id":"...","worker_addr":{...}}}`, by the rank's position (vLLM 0.32, `mooncake_utils.py`).
+    /// `{"0":{"engine_id":"...","worker_addr":{...}}}`, by the rank's position (vLLM 0.32,
+    /// `mooncake_utils.py`).
     fn read_query(&self, body: &str) -> Registration {
         let entries = serde_json::from_str::<BTreeMap<String, Value>>(body).unwrap_or_default();
         let of_rank = |(position, _): (usize, &u32)| {

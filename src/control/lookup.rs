@@ -1,5 +1,6 @@
-//! Looks one name up, in bounded time. The system's resolver cannot be stopped: a look-up that takes longer goes on by
-//! itself, and the next question waits for that one instead of starting another.
+//! Looks one name up, in bounded time. The system's resolver cannot be stopped: a look-up that
+//! takes longer goes on by itself, and the next question waits for that one instead of starting
+//! another.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};

@@ -1,6 +1,6 @@
-//! Collects what `/metrics` shows as the data model of the `prometheus` crate, whose encoder writes the text format
-//! (0.0.4) that every scraper reads. Holds nothing between scrapes: the values live elsewhere, as plain numbers, and
-//! a registry would only copy them.
+//! Collects what `/metrics` shows as the data model of the `prometheus` crate, whose encoder writes
+//! the text format (0.0.4) that every scraper reads. Holds nothing between scrapes: the values live
+//! elsewhere, as plain numbers, and a registry would only copy them.
 
 use crate::base::count_broken_invariant;
 use prometheus::TextEncoder;
@@ -82,7 +82,8 @@ impl Family<'_> {
         self.0.mut_metric().push(metric);
     }
 
-    /// One histogram from its cumulative counts below the bounds; the encoder adds `+Inf` with the whole count.
+    /// One histogram from its cumulative counts below the bounds; the encoder adds `+Inf` with the
+    /// whole count.
     pub(super) fn buckets(
         &mut self,
         labels: Labels<'_>,

@@ -1,11 +1,14 @@
-//! The control plane: everything that is not the request path. One thread, one `tokio` runtime on it.
+//! The control plane: everything that is not the request path. One thread, one `tokio` runtime on
+//! it.
 //!
-//! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text ([`model_text`]), the
-//! fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], [`kv_events`]), what of them outlives a restart
-//! ([`snapshots`]), the load reports ([`load`]), other replicas of this router ([`replicas`]), and the admin API with its metrics
-//! ([`admin`], [`scrape`], [`explain`], [`windows`]). Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
-//! counters. Limits: one task per worker and per rank, 256 notices under way, every answer of a worker bounded in
-//! time and bytes. Must never make a shard wait, and never count on a worker's good will.
+//! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text
+//! ([`model_text`]), the fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`],
+//! [`kv_events`]), what of them outlives a restart ([`snapshots`]), the load reports ([`load`]),
+//! other replicas of this router ([`replicas`]), and the admin API with its metrics ([`admin`],
+//! [`scrape`], [`explain`], [`windows`]). Reaches the shards through [`ports`] and nothing else:
+//! rings, a newest-wins cell, bells, counters. Limits: one task per worker and per rank, 256
+//! notices under way, every answer of a worker bounded in time and bytes. Must never make a shard
+//! wait, and never count on a worker's good will.
 
 mod access;
 mod admin;
@@ -99,7 +102,8 @@ pub struct ControlSetup {
     pub stopped: watch::Receiver<bool>,
     /// Also drain on SIGTERM and SIGINT; the second signal cuts.
     pub signals: bool,
-    /// Reads the configuration again, for SIGHUP and `POST /admin/reload`; `None` where it came from no file or flags.
+    /// Reads the configuration again, for SIGHUP and `POST /admin/reload`; `None` where it came
+    /// from no file or flags.
     pub reloader: Option<Reloader>,
 }
 

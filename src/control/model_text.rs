@@ -1,8 +1,9 @@
-//! Finds and loads what turns prompts and token ids into text: tokenizer and chat template of each model, one copy
-//! per directory and engine's rules. Reading and compiling happen on a helper thread, not on the control plane's own.
+//! Finds and loads what turns prompts and token ids into text: tokenizer and chat template of each
+//! model, one copy per directory and engine's rules. Reading and compiling happen on a helper
+//! thread, not on the control plane's own.
 //!
-//! What was loaded is kept for the life of the process. What failed is tried again when a worker that needs it is
-//! described again: downloads end, files get repaired.
+//! What was loaded is kept for the life of the process. What failed is tried again when a worker
+//! that needs it is described again: downloads end, files get repaired.
 
 use super::described::{Description, ServedModel};
 use super::fleet::ANY_MODEL;
@@ -17,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-/// Workers that share a directory are described at about the same time: a failure answers all of them. Shorter than
-/// the time between two descriptions of one worker.
+/// Workers that share a directory are described at about the same time: a failure answers all of
+/// them. Shorter than the time between two descriptions of one worker.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
 
 /// Directories that were loaded, or are loading; shared by the tasks of all workers.

@@ -1,5 +1,5 @@
-//! Which ranks share their models: adapters and other names of one model are served by the same ranks, so their requests
-//! wait in one queue and are refused together.
+//! Which ranks share their models: adapters and other names of one model are served by the same
+//! ranks, so their requests wait in one queue and are refused together.
 
 use crate::base::limits::{POOLS_MAX, RANKS_MAX};
 use crate::base::{ModelIndex, PoolIndex, RankIndex};
@@ -7,8 +7,9 @@ use crate::worker::{FleetSnapshot, Model, Pool, Role, WorkerState};
 
 const _: () = assert!(POOLS_MAX >= 2 * RANKS_MAX);
 
-/// Fills in the pools of a snapshot. A pool has the number of its first model, so it keeps it while models and ranks come; the
-/// ranks that prefill for it have a pool of their own, whose number is higher by [`RANKS_MAX`].
+/// Fills in the pools of a snapshot. A pool has the number of its first model, so it keeps it while
+/// models and ranks come; the ranks that prefill for it have a pool of their own, whose number is
+/// higher by [`RANKS_MAX`].
 pub(super) fn assign(fleet: &mut FleetSnapshot) {
     let mut pool_of_model: Vec<usize> = (0..fleet.models.len()).collect();
     // Joins models that share a rank, until nothing changes; models are few and mostly apart.

@@ -1,5 +1,5 @@
-//! The shards as the control plane reaches them: rings, cells, bells, counters. Shared by all tasks of the thread;
-//! never borrowed across an await.
+//! The shards as the control plane reaches them: rings, cells, bells, counters. Shared by all tasks
+//! of the thread; never borrowed across an await.
 
 use super::kv_events::KvPort;
 use crate::account::{ShardCounters, ShardPhase, StageHistograms};
@@ -43,7 +43,8 @@ impl Ports {
         }
     }
 
-    /// Hands every shard these reports; returns how many found no room. Shards are not woken: they look before they choose.
+    /// Hands every shard these reports; returns how many found no room. Shards are not woken: they
+    /// look before they choose.
     pub(super) fn report(&self, reports: &[LoadReport]) -> u64 {
         let mut dropped = 0;
         for shard in self.shards.borrow_mut().iter_mut() {

@@ -1,5 +1,5 @@
-//! One task per worker: describes it, watches its health, describes it again when it comes back and from time to
-//! time. Reports what it sees; decides nothing else.
+//! One task per worker: describes it, watches its health, describes it again when it comes back and
+//! from time to time. Reports what it sees; decides nothing else.
 
 use super::described::Description;
 use super::discovery::{Subject, assume, check_health, discover};
@@ -181,7 +181,8 @@ impl Probe {
                 }
                 health.is_ok()
             };
-            // What a worker can do is known before it is said to be up. That it is down waits for nothing.
+            // What a worker can do is known before it is said to be up. That it is down waits for
+            // nothing.
             let (is_well, ()) = join!(health, self.register(registrar));
             // What answers next may be another process.
             described.doubted |= !is_well;
@@ -230,7 +231,8 @@ impl Probe {
         }
     }
 
-    /// Until the next check; a registry that is not ready is asked again sooner, and never makes the pause longer.
+    /// Until the next check; a registry that is not ready is asked again sooner, and never makes
+    /// the pause longer.
     async fn pause(&self, registrar: &mut Option<Registrar>, end: Instant) {
         while let Some(registrar) = registrar.as_mut().filter(|registrar| registrar.waits())
             && Instant::now() + REGISTRY_PAUSE < end
@@ -404,8 +406,8 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
-    /// A prefill worker that is well the first time it is asked, and then never again. The registry at its port says twice that
-    /// it is not complete, and nothing any more.
+    /// A prefill worker that is well the first time it is asked, and then never again. The registry
+    /// at its port says twice that it is not complete, and nothing any more.
     async fn worker_that_falls_ill() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

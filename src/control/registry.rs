@@ -1,5 +1,5 @@
-//! Keeps asking the registry of one prefill worker whether all its ranks can be reached through it. Part of the worker's
-//! probe; every question has the probe's time-out.
+//! Keeps asking the registry of one prefill worker whether all its ranks can be reached through it.
+//! Part of the worker's probe; every question has the probe's time-out.
 
 use super::handover::{Registration, Registry};
 use super::http::Asker;
@@ -49,7 +49,8 @@ impl Registrar {
         self.told.as_ref().is_none_or(|told| told.lacks.is_some())
     }
 
-    /// Asks; what has changed since the last time, if anything. It may be given up: nothing is lost then.
+    /// Asks; what has changed since the last time, if anything. It may be given up: nothing is lost
+    /// then.
     pub(super) async fn ask(&mut self) -> Option<Registration> {
         let answer = self.answer().await;
         self.take(answer)

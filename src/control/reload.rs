@@ -1,6 +1,7 @@
-//! The configuration read again while the router runs: on SIGHUP and `POST /admin/reload`. What may change reaches the shards
-//! with the next fleet; what is wrong with the file, or needs a restart, is logged and answered. Reads one small file on the
-//! control plane's thread; shards do not wait for it.
+//! The configuration read again while the router runs: on SIGHUP and `POST /admin/reload`. What may
+//! change reaches the shards with the next fleet; what is wrong with the file, or needs a restart,
+//! is logged and answered. Reads one small file on the control plane's thread; shards do not wait
+//! for it.
 
 use super::fleet::Fleet;
 use crate::config::{Finding, ReloadError, Reloader, Severity};

@@ -1,5 +1,5 @@
-//! Whether the workers that are usable can serve anything between them, and what they are called: a prefill worker is nothing
-//! without one that decodes.
+//! Whether the workers that are usable can serve anything between them, and what they are called: a
+//! prefill worker is nothing without one that decodes.
 
 use crate::base::{RankIndex, WorkerIndex};
 use crate::worker::{FleetSnapshot, Handoff, Role, WorkerState};

@@ -1,5 +1,5 @@
-//! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin API shows. Runs on
-//! its own thread, on a `tokio` runtime of that thread alone.
+//! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
+//! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
 use super::access::Access;
 use super::admin::{self, Question};
@@ -334,7 +334,8 @@ impl Control {
         if let Some(replicas) = &self.replicas {
             replicas.set_fleet(&self.snapshot);
         }
-        // Shards listen from their first fleet on; one with all workers in it spares the first clients a 503.
+        // Shards listen from their first fleet on; one with all workers in it spares the first
+        // clients a 503.
         if self.unheard.is_empty() {
             self.ports.publish(&self.snapshot);
         }

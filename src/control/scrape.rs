@@ -1,6 +1,6 @@
-//! `GET /metrics`: everything that is counted anywhere, read in place and written as text. Called by the control
-//! plane's loop; costs nothing between scrapes. Label sets are bounded: workers, ranks, models (the first 64 have
-//! their own label, the rest share `other`), endpoints, reasons.
+//! `GET /metrics`: everything that is counted anywhere, read in place and written as text. Called
+//! by the control plane's loop; costs nothing between scrapes. Label sets are bounded: workers,
+//! ranks, models (the first 64 have their own label, the rest share `other`), endpoints, reasons.
 
 use super::feeds::Feeds;
 use super::kv_events::{

@@ -1,6 +1,7 @@
-//! The part of `/metrics` about back pressure: rooms of ranks, queues, windows, drain rates. Called with the rest of it, see
-//! [`super::scrape`]. A pool has the name of its first model, and `leg="prefill"` if its ranks prefill for others; a queue of
-//! one rank also has that rank's labels.
+//! The part of `/metrics` about back pressure: rooms of ranks, queues, windows, drain rates. Called
+//! with the rest of it, see [`super::scrape`]. A pool has the name of its first model, and
+//! `leg="prefill"` if its ranks prefill for others; a queue of one rank also has that rank's
+//! labels.
 
 use super::metrics_text::MetricsText;
 use super::pools;

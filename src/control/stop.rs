@@ -1,5 +1,5 @@
-//! Orders from outside: to stop, from the process (a watch) and from the operator (SIGTERM, SIGINT); to read the
-//! configuration again (SIGHUP).
+//! Orders from outside: to stop, from the process (a watch) and from the operator (SIGTERM,
+//! SIGINT); to read the configuration again (SIGHUP).
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;

@@ -20,7 +20,8 @@ pub(super) fn vocabulary() -> Vocabulary {
     Vocabulary::from_tokenizer_json(text).unwrap()
 }
 
-/// Two pools on three ranks of one worker: `base` with its `adapter`, and `other`. Nobody serves `nobody`.
+/// Two pools on three ranks of one worker: `base` with its `adapter`, and `other`. Nobody serves
+/// `nobody`.
 pub(crate) fn two_pools() -> FleetSnapshot {
     let mut fleet = three_ranks();
     pools::assign(&mut fleet);

@@ -164,7 +164,8 @@ fn recorded_servers_are_recognised() {
     });
 }
 
-/// A worker that fails to answer for a moment is what it was, not one without a role or further ranks.
+/// A worker that fails to answer for a moment is what it was, not one without a role or further
+/// ranks.
 #[test]
 fn a_page_that_fails_does_not_change_what_a_worker_is() {
     const PREFILL: Answers = &[
@@ -215,7 +216,8 @@ fn a_page_that_fails_does_not_change_what_a_worker_is() {
     });
 }
 
-/// What each engine tells of how many requests its ranks run at once. The recorded servers do not tell.
+/// What each engine tells of how many requests its ranks run at once. The recorded servers do not
+/// tell.
 #[test]
 fn declared_capacity_is_found_where_engines_tell_it() {
     const SETTLED: Answers = &[
@@ -656,7 +658,8 @@ fn a_worker_that_dies_and_returns_as_another_is_described_again() {
     plane.end();
 }
 
-/// Publishes the same stored blocks again and again, as engine of its own life, until the process ends.
+/// Publishes the same stored blocks again and again, as engine of its own life, until the process
+/// ends.
 fn background_publisher(tokens: &'static [u8]) -> String {
     use zeromq::{Socket, SocketSend};
     let (tell, place) = mpsc::channel();

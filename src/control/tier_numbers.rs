@@ -1,6 +1,7 @@
-//! Numbers for what ranks hold in their lower tiers. In the index each such tier is like a rank of its own that holds
-//! what the tier or a nearer one holds, so that one walk finds both. Numbers are given from the highest rank number
-//! down, so that they never meet the fleet's ranks, and are kept for ever, as those are.
+//! Numbers for what ranks hold in their lower tiers. In the index each such tier is like a rank of
+//! its own that holds what the tier or a nearer one holds, so that one walk finds both. Numbers are
+//! given from the highest rank number down, so that they never meet the fleet's ranks, and are kept
+//! for ever, as those are.
 
 use super::kv_events::{Tier, TierNumbers};
 use crate::base::RankIndex;

@@ -1,5 +1,5 @@
-//! The rejection windows as JSON and by hand: `GET` and `POST /admin/window`. Called by the control plane's loop; a window
-//! that is opened here reaches the other replicas as any other does.
+//! The rejection windows as JSON and by hand: `GET` and `POST /admin/window`. Called by the control
+//! plane's loop; a window that is opened here reaches the other replicas as any other does.
 
 use super::ANY_MODEL;
 use super::pools;
@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Longest time that a window is opened for by hand: whoever forgets it finds the router serving again.
+/// Longest time that a window is opened for by hand: whoever forgets it finds the router serving
+/// again.
 const OPEN_MAX: Duration = Duration::from_secs(60 * 60);
 /// Longest model name that an answer repeats, in characters.
 const QUOTED_CHARS_MAX: usize = 128;

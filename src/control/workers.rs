@@ -118,7 +118,8 @@ fn following(feed: &FeedStatus) -> Value {
     })
 }
 
-/// What the rank's engine said last of its load, and what of it is not ours; null if it never said anything.
+/// What the rank's engine said last of its load, and what of it is not ours; null if it never said
+/// anything.
 pub(super) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStart) -> Value {
     let Some(report) = reports.newest(rank) else { return Value::Null };
     json!({

@@ -1,5 +1,5 @@
-//! The conversations of the demo: made-up chats that share a few system prompts and grow turn by turn. Pure data from a
-//! seed, so that every policy gets the same load.
+//! The conversations of the demo: made-up chats that share a few system prompts and grow turn by
+//! turn. Pure data from a seed, so that every policy gets the same load.
 
 use crate::engine::Tokenizer;
 use serde_json::{Value, json};

@@ -1,5 +1,6 @@
-//! The load: a fixed number of people who talk to the model, each asking, reading the answer, pausing, asking again.
-//! One task a person on the demo's runtime; outcomes go to one channel. Closed loop: a slow answer delays that person only.
+//! The load: a fixed number of people who talk to the model, each asking, reading the answer,
+//! pausing, asking again. One task a person on the demo's runtime; outcomes go to one channel.
+//! Closed loop: a slow answer delays that person only.
 
 use super::client::ChatClient;
 use super::conversations::Conversations;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Outcomes on their way to the meter. Unbounded by type; at most one a person is under way between two reads.
+/// Outcomes on their way to the meter. Unbounded by type; at most one a person is under way between
+/// two reads.
 pub(super) type OutcomeSink = mpsc::UnboundedSender<Outcome>;
 
 /// Starts everyone. The load ends when the returned set is dropped.

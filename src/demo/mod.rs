@@ -1,9 +1,10 @@
-//! `forebay demo`: four simulated engines, the router and a load of conversations in one process; first with KV-aware
-//! routing, then round robin; a live view and a table at the end.
+//! `forebay demo`: four simulated engines, the router and a load of conversations in one process;
+//! first with KV-aware routing, then round robin; a live view and a table at the end.
 //!
-//! Threads: the caller's runs the load and the view (`tokio`, one thread); engines and router bring their own. All
-//! ports are chosen by the system, everything is on loopback, and nothing stays behind. The sizes make all
-//! conversations together too large for the cache of one engine and small enough for the four.
+//! Threads: the caller's runs the load and the view (`tokio`, one thread); engines and router bring
+//! their own. All ports are chosen by the system, everything is on loopback, and nothing stays
+//! behind. The sizes make all conversations together too large for the cache of one engine and
+//! small enough for the four.
 
 mod client;
 mod conversations;
@@ -200,8 +201,8 @@ fn engine_config() -> EngineConfig {
 }
 
 const ENGINES: usize = 4;
-/// 40 conversations that grow to 1,340 tokens each, 6 system prompts among them: some 30,000 tokens at a time, of which
-/// one engine keeps 14,336 and four keep 57,344.
+/// 40 conversations that grow to 1,340 tokens each, 6 system prompts among them: some 30,000 tokens
+/// at a time, of which one engine keeps 14,336 and four keep 57,344.
 const SIZES: Sizes = Sizes {
     slots: 40,
     system_prompts: 6,

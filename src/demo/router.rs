@@ -1,5 +1,5 @@
-//! The router under test as the demo sees it: start it with a policy in front of some engines, wait until it is ready, stop
-//! it. The only file of the demo that knows the router.
+//! The router under test as the demo sees it: start it with a policy in front of some engines, wait
+//! until it is ready, stop it. The only file of the demo that knows the router.
 
 use super::{DemoError, DemoPolicy};
 use crate::config::{Config, Policy, WorkerConfig};

@@ -1,5 +1,5 @@
-//! Retry budget of one shard: retries may be at most a share of requests, so that a failing fleet is not
-//! hammered with twice the traffic (gRFC A6 and Envoy's retry budgets have the same shape).
+//! Retry budget of one shard: retries may be at most a share of requests, so that a failing fleet
+//! is not hammered with twice the traffic (gRFC A6 and Envoy's retry budgets have the same shape).
 
 /// Hundredths of a retry kept in reserve, so that a quiet router can still retry.
 const RESERVE_MAX_PERCENT: u32 = 1_000;

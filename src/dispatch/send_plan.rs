@@ -1,4 +1,5 @@
-//! What is sent to the chosen rank: its address, and what the router adds to the client's own fields and body.
+//! What is sent to the chosen rank: its address, and what the router adds to the client's own
+//! fields and body.
 
 use crate::base::{RankIndex, WorkerIndex};
 use crate::http1::push_decimal;
@@ -30,7 +31,8 @@ pub struct SendPlan {
     pub dp_rank: u32,
     /// Ranks behind the address.
     pub dp_size: u32,
-    /// The rank's number again, when the worker has several ranks behind one address and has to be told.
+    /// The rank's number again, when the worker has several ranks behind one address and has to be
+    /// told.
     pub dp_rank_pin: Option<u32>,
     /// What the worker speaks.
     pub dialect: Dialect,
@@ -63,9 +65,10 @@ impl SendPlan {
         })
     }
 
-    /// Whether a whole request to that endpoint tells the rank in its body. Both engines read the header
-    /// `X-Data-Parallel-Rank`, but not SGLang on its own `/generate` (0.5.23, `entrypoints/http_server.py`), where
-    /// `x-override-routed-dp-rank` counts only if overrides are switched on.
+    /// Whether a whole request to that endpoint tells the rank in its body. Both engines read the
+    /// header `X-Data-Parallel-Rank`, but not SGLang on its own `/generate` (0.5.23,
+    /// `entrypoints/http_server.py`), where `x-override-routed-dp-rank` counts only if overrides
+    /// are switched on.
     #[must_use]
     pub fn pins_in_body(&self, endpoint: Endpoint) -> bool {
         self.dp_rank_pin.is_some()
@@ -74,8 +77,9 @@ impl SendPlan {
     }
 }
 
-/// Appends the beginning of a body whose first member is the rank, and returns what of the body goes behind it as it is. The
-/// body is an object without such a member: clients that send one are refused. Anything else stays whole.
+/// Appends the beginning of a body whose first member is the rank, and returns what of the body
+/// goes behind it as it is. The body is an object without such a member: clients that send one are
+/// refused. Anything else stays whole.
 pub fn pin_in_body<'a>(body: &'a [u8], rank: u32, out: &mut Vec<u8>) -> &'a [u8] {
     let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return body };
     out.extend_from_slice(b"{\"routed_dp_rank\":");

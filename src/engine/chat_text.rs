@@ -1,4 +1,5 @@
-//! Chat messages to the text that is tokenized, through the model's own template. Used by the encode thread.
+//! Chat messages to the text that is tokenized, through the model's own template. Used by the
+//! encode thread.
 
 use super::tokenizer::BUILT_IN_CONFIG;
 use crate::chat::{ChatTemplate, SpecialTokens, load_model_text};

@@ -68,8 +68,8 @@ pub struct EngineConfig {
     pub wire: Wire,
     /// Data-parallel ranks, each with its own cache and batch; at least 1.
     pub ranks: u32,
-    /// `tcp://host:port` on which rank 0 publishes KV events, rank r on port + r (port 0: any free ports). A host `*`
-    /// is every interface. `None` publishes nothing.
+    /// `tcp://host:port` on which rank 0 publishes KV events, rank r on port + r (port 0: any free
+    /// ports). A host `*` is every interface. `None` publishes nothing.
     pub kv_events: Option<String>,
     /// Same for the replay sockets. Needs `kv_events`.
     pub replay: Option<String>,
@@ -85,14 +85,16 @@ pub struct EngineConfig {
     pub itl_ms: f64,
     /// Part of the work that the engine does.
     pub role: EngineRole,
-    /// Requests that may wait for a place among those of `concurrency`, in each rank; further ones are refused. `None`:
-    /// without limit.
+    /// Requests that may wait for a place among those of `concurrency`, in each rank; further ones
+    /// are refused. `None`: without limit.
     pub queued_max: Option<usize>,
     /// How it refuses them.
     pub refusal: Refusal,
-    /// Answer `/server_info`, as vLLM does in development mode only: there it tells its concurrency.
+    /// Answer `/server_info`, as vLLM does in development mode only: there it tells its
+    /// concurrency.
     pub dev_mode: bool,
-    /// Believe `x-override-` fields, as SGLang does with `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` only.
+    /// Believe `x-override-` fields, as SGLang does with `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES`
+    /// only.
     pub header_overrides: bool,
     /// Write a line for each request there: `received_ns ended_ns outcome first_ns role meeting`.
     pub log_times: Option<PathBuf>,

@@ -1,6 +1,7 @@
-//! The encode thread of one engine: chat bodies and texts in, token ids out, so that tokenizing a long prompt never
-//! holds up tokens of other requests. Chats repeat their history every turn; the ids of the text between two special
-//! tokens are kept (`KEPT_BYTES_MAX`, twice) and only what is new is tokenized.
+//! The encode thread of one engine: chat bodies and texts in, token ids out, so that tokenizing a
+//! long prompt never holds up tokens of other requests. Chats repeat their history every turn; the
+//! ids of the text between two special tokens are kept (`KEPT_BYTES_MAX`, twice) and only what is
+//! new is tokenized.
 
 use super::chat_text::ChatText;
 use super::tokenizer::{Segment, Tokenizer, TokenizerError};

@@ -1,5 +1,6 @@
-//! Faults on demand, for tests of what a router does about them: the next requests die at a phase that was asked for.
-//! [`Faults`] is the plan; `wire_cut` breaks connections, `http::fault` takes the orders and meets the requests.
+//! Faults on demand, for tests of what a router does about them: the next requests die at a phase
+//! that was asked for. [`Faults`] is the plan; `wire_cut` breaks connections, `http::fault` takes
+//! the orders and meets the requests.
 
 use crate::base::NanosSinceStart;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,8 @@
-//! KV events on ZeroMQ, one publisher a rank: a PUB socket with the live stream and, when asked for, a ROUTER socket
-//! that replays the last `REPLAY_BATCHES_MAX` batches. Runs as one task on the engine's runtime. Like the engines', the
-//! PUB side never waits for a slow reader: the reader sees a gap in the sequence numbers and asks for a replay. It always
-//! binds, also where the real engine would connect, so that one address form serves both sides.
+//! KV events on ZeroMQ, one publisher a rank: a PUB socket with the live stream and, when asked
+//! for, a ROUTER socket that replays the last `REPLAY_BATCHES_MAX` batches. Runs as one task on the
+//! engine's runtime. Like the engines', the PUB side never waits for a slow reader: the reader sees
+//! a gap in the sequence numbers and asks for a replay. It always binds, also where the real engine
+//! would connect, so that one address form serves both sides.
 
 use super::config::{EngineError, Wire};
 use super::kv_wire::encode_batch;
@@ -107,7 +108,8 @@ impl KvPublisher {
         }
     }
 
-    /// Request frames: identity, empty, first sequence wanted. Anything else is ignored, as the engines do.
+    /// Request frames: identity, empty, first sequence wanted. Anything else is ignored, as the
+    /// engines do.
     async fn answer(&mut self, request: ZmqMessage) {
         let frames = request.into_vec();
         let [identity, delimiter, start] = frames.as_slice() else { return };

@@ -1,5 +1,5 @@
-//! KV events as msgpack bytes, exactly as vLLM 0.33 writes them (map form, GPU medium, one full-attention group).
-//! Pure functions; any thread.
+//! KV events as msgpack bytes, exactly as vLLM 0.33 writes them (map form, GPU medium, one
+//! full-attention group). Pure functions; any thread.
 
 use super::prefix_cache::{BlockHash, CacheEvent};
 use rmp::encode::{
@@ -8,7 +8,8 @@ use rmp::encode::{
 
 pub(super) type Written = Result<(), rmp::encode::ValueWriteError<<ByteBuf as RmpWrite>::Error>>;
 
-/// One batch `[timestamp, [event...], rank]`, the third frame of a message. `unix_time_s` is seconds since 1970.
+/// One batch `[timestamp, [event...], rank]`, the third frame of a message. `unix_time_s` is
+/// seconds since 1970.
 #[must_use]
 pub fn encode_batch(
     unix_time_s: f64,

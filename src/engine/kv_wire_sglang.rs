@@ -1,4 +1,5 @@
-//! KV events as msgpack bytes in the map form that SGLang writes since 0.5.20. Pure functions; any thread.
+//! KV events as msgpack bytes in the map form that SGLang writes since 0.5.20. Pure functions; any
+//! thread.
 
 use super::kv_wire::{Written, length, write_null, write_pair};
 use super::prefix_cache::{BlockHash, CacheEvent};
@@ -6,8 +7,8 @@ use rmp::encode::{
     ByteBuf, write_array_len, write_f64, write_map_len, write_sint, write_str, write_uint,
 };
 
-/// One batch `[timestamp, [event...], rank]`. `unix_time_s` is seconds since 1970. Removals that follow each other are
-/// one event, as SGLang merges them.
+/// One batch `[timestamp, [event...], rank]`. `unix_time_s` is seconds since 1970. Removals that
+/// follow each other are one event, as SGLang merges them.
 #[must_use]
 pub(super) fn encode_sglang_batch(
     unix_time_s: f64,

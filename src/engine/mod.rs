@@ -1,11 +1,13 @@
-//! The simulated engine: a vLLM or SGLang server without a model, for the demo, for tests and for trying the router at
-//! home. It has what a router can observe: HTTP with streaming, a real block-level prefix cache, continuous batching in
-//! time, data-parallel ranks, KV events on ZeroMQ, metrics, prefill and decode apart from each other with the waiting,
-//! holding and failing that comes with it. Its answers are made-up words, the same however the work was split.
+//! The simulated engine: a vLLM or SGLang server without a model, for the demo, for tests and for
+//! trying the router at home. It has what a router can observe: HTTP with streaming, a real
+//! block-level prefix cache, continuous batching in time, data-parallel ranks, KV events on ZeroMQ,
+//! metrics, prefill and decode apart from each other with the waiting, holding and failing that
+//! comes with it. Its answers are made-up words, the same however the work was split.
 //!
-//! Threads: one for HTTP, ranks and publishers (a `tokio` runtime of one thread) and one that tokenizes. Decisions
-//! are in `prefix_cache` and `schedule`, which know neither sockets nor clocks. Limits: see `config`; requests wait
-//! without limit of number, as they do in the real engine, unless `queued_max` is set. It must never be on the path of the router itself.
+//! Threads: one for HTTP, ranks and publishers (a `tokio` runtime of one thread) and one that
+//! tokenizes. Decisions are in `prefix_cache` and `schedule`, which know neither sockets nor
+//! clocks. Limits: see `config`; requests wait without limit of number, as they do in the real
+//! engine, unless `queued_max` is set. It must never be on the path of the router itself.
 
 mod chat_text;
 mod config;

@@ -1,11 +1,12 @@
-//! Block-level prefix cache of one rank, as vLLM's block pool keeps it. Owned by the rank's schedule, one
-//! thread, no clock, no I/O: calls come in, cache events come out.
+//! Block-level prefix cache of one rank, as vLLM's block pool keeps it. Owned by the rank's
+//! schedule, one thread, no clock, no I/O: calls come in, cache events come out.
 //!
-//! A block is `block_size_tokens` tokens; only full blocks are cached and announced. Blocks have reference counts;
-//! unreferenced cached blocks stay until they are evicted, least recently used first and leaves before their
-//! parents. The same content may sit in several blocks (a prompt that is an exact multiple of the block size
-//! computes its last block again each time): every copy is announced and removed on its own, so consumers count.
-//! Limit: `capacity_blocks`. It never takes a block that a live sequence holds or has reserved.
+//! A block is `block_size_tokens` tokens; only full blocks are cached and announced. Blocks have
+//! reference counts; unreferenced cached blocks stay until they are evicted, least recently used
+//! first and leaves before their parents. The same content may sit in several blocks (a prompt that
+//! is an exact multiple of the block size computes its last block again each time): every copy is
+//! announced and removed on its own, so consumers count. Limit: `capacity_blocks`. It never takes a
+//! block that a live sequence holds or has reserved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -25,7 +26,8 @@ pub enum CacheEvent {
         parent: Option<BlockHash>,
         /// Tokens of all blocks.
         token_ids: Vec<u32>,
-        /// Cache salt of the sequence; empty for none. Only blocks without a parent carry it on the wire.
+        /// Cache salt of the sequence; empty for none. Only blocks without a parent carry it on the
+        /// wire.
         salt: String,
     },
     /// One block was evicted.
@@ -90,9 +92,10 @@ impl PrefixCache {
         }
     }
 
-    /// Takes blocks for a prompt that will grow to at most `tokens_max` tokens. Returns the sequence and how many
-    /// prompt tokens were found in the cache: whole blocks, and never the whole prompt (its last token must be
-    /// computed to get an answer). `Err` gives the prompt back when blocks are short now; nothing changed then.
+    /// Takes blocks for a prompt that will grow to at most `tokens_max` tokens. Returns the
+    /// sequence and how many prompt tokens were found in the cache: whole blocks, and never the
+    /// whole prompt (its last token must be computed to get an answer). `Err` gives the prompt back
+    /// when blocks are short now; nothing changed then.
     pub fn begin(
         &mut self,
         prompt: Vec<u32>,

@@ -1,6 +1,6 @@
-//! The ranks' task: owns the schedule of every rank, turns real time into virtual time, hands tokens to the requests
-//! that wait for them and cache events to the publishers. One task on the engine's runtime; everything else talks to it
-//! through [`RanksHandle`].
+//! The ranks' task: owns the schedule of every rank, turns real time into virtual time, hands
+//! tokens to the requests that wait for them and cache events to the publishers. One task on the
+//! engine's runtime; everything else talks to it through [`RanksHandle`].
 
 use super::prefix_cache::CacheEvent;
 use super::rank_time::RankTime;
@@ -10,7 +10,8 @@ use ahash::AHashMap;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Tokens of a request on their way to its HTTP answer. Unbounded by type; holds at most the request's answer.
+/// Tokens of a request on their way to its HTTP answer. Unbounded by type; holds at most the
+/// request's answer.
 pub(super) type StepSink = mpsc::UnboundedSender<Step>;
 
 /// Batches waiting for a publisher. When full the rank stands still, as in the real engine.
@@ -125,7 +126,8 @@ impl RanksHandle {
         Err(NotRun::Refused)
     }
 
-    /// All ranks stand still for that time, as an engine that hangs: requests are taken and nothing comes out.
+    /// All ranks stand still for that time, as an engine that hangs: requests are taken and nothing
+    /// comes out.
     pub(super) async fn stall(&self, time: Duration) {
         let _stopping = self.commands.send(Command::Stall { time }).await;
     }

@@ -1,4 +1,5 @@
-//! How an engine refuses what it has no room for. Plain words; what they look like on the wire is in `http::error`.
+//! How an engine refuses what it has no room for. Plain words; what they look like on the wire is
+//! in `http::error`.
 
 use std::str::FromStr;
 
@@ -8,7 +9,8 @@ pub enum Refusal {
     /// vLLM with `--max-num-queued-reqs`: 503 without Retry-After.
     #[default]
     Vllm,
-    /// SGLang with `--max-queued-requests`: 503, for streams an error event in an answer of status 200.
+    /// SGLang with `--max-queued-requests`: 503, for streams an error event in an answer of
+    /// status 200.
     Sglang,
     /// A hosted API's rate limit: 429 with Retry-After.
     TooMany,

@@ -1,5 +1,5 @@
-//! Starts and stops an engine: opens its sockets, builds its parts, keeps its thread. Called by the command line, the
-//! demo and tests.
+//! Starts and stops an engine: opens its sockets, builds its parts, keeps its thread. Called by the
+//! command line, the demo and tests.
 
 use super::chat_text::ChatText;
 use super::config::{EngineConfig, EngineError, EngineRole, Wire};
@@ -28,7 +28,8 @@ use tokio::sync::{mpsc, oneshot};
 #[derive(Debug)]
 pub struct Engine;
 
-/// Tokenizer and chat template, which engines can share: loading them takes longer than all the rest.
+/// Tokenizer and chat template, which engines can share: loading them takes longer than all the
+/// rest.
 #[derive(Clone, Debug)]
 pub struct EngineText {
     tokenizer: Arc<Tokenizer>,
@@ -100,7 +101,8 @@ impl EngineHandle {
         self.addr
     }
 
-    /// Port where decode engines ask for what this one computed; that of HTTP unless it has one of its own.
+    /// Port where decode engines ask for what this one computed; that of HTTP unless it has one of
+    /// its own.
     #[must_use]
     pub fn registry_port(&self) -> u16 {
         self.registry_port
@@ -130,7 +132,8 @@ impl EngineHandle {
         self.ranks.stats()
     }
 
-    /// Stops at once, as a process that is killed: open answers end in the middle, sockets are closed on return.
+    /// Stops at once, as a process that is killed: open answers end in the middle, sockets are
+    /// closed on return.
     pub fn stop(mut self) {
         self.stop_and_join();
     }
@@ -149,7 +152,8 @@ impl Drop for EngineHandle {
     }
 }
 
-/// Runs an engine on the calling thread until `shutdown` is done. `ready` gets the HTTP address once it answers.
+/// Runs an engine on the calling thread until `shutdown` is done. `ready` gets the HTTP address
+/// once it answers.
 pub fn run(
     config: EngineConfig,
     shutdown: impl Future<Output = ()>,
@@ -241,7 +245,8 @@ async fn start_parts(
     })
 }
 
-/// Only engines that hand KV over have a registry; the others would be in the way of one on the same machine.
+/// Only engines that hand KV over have a registry; the others would be in the way of one on the
+/// same machine.
 async fn registry_listener(config: &EngineConfig) -> Result<Option<TcpListener>, EngineError> {
     match config.transfer.bootstrap_port {
         Some(port) if config.role == EngineRole::Prefill => {
@@ -297,8 +302,8 @@ async fn start_ranks(config: &EngineConfig) -> Result<(RanksHandle, Vec<KvSource
     Ok((RanksHandle::start(Clock::start(), ranks, publishers), sources))
 }
 
-/// A publisher for each rank, if events are wanted. SGLang tells the first rank's port only, so the others' must follow
-/// it, also where the system chose the first.
+/// A publisher for each rank, if events are wanted. SGLang tells the first rank's port only, so the
+/// others' must follow it, also where the system chose the first.
 async fn bind_publishers(
     config: &EngineConfig,
 ) -> Result<Vec<(KvPublisher, KvSource)>, EngineError> {

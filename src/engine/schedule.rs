@@ -1,13 +1,14 @@
-//! Continuous batching of one rank in virtual time. Owned by the ranks' task; reads no clock and does no I/O: calls
-//! bring the time, finished tokens and cache events come out.
+//! Continuous batching of one rank in virtual time. Owned by the ranks' task; reads no clock and
+//! does no I/O: calls bring the time, finished tokens and cache events come out.
 //!
-//! Model: requests wait in arrival order; one prefill runs at a time and takes (prompt tokens not in the cache) /
-//! (prefill rate); then every running request yields one token per inter-token latency. At most
-//! `concurrency_max` requests run. A request starts only when the blocks of its prompt and of its whole answer
-//! are free, so nothing is ever preempted.
+//! Model: requests wait in arrival order; one prefill runs at a time and takes (prompt tokens not
+//! in the cache) / (prefill rate); then every running request yields one token per inter-token
+//! latency. At most `concurrency_max` requests run. A request starts only when the blocks of its
+//! prompt and of its whole answer are free, so nothing is ever preempted.
 //!
-//! Disaggregated work comes in halves ([`Part`]): a prefill ends with its first token and its blocks stay held until
-//! somebody lets them go; a decode brings its prompt's KV along and computes nothing of it.
+//! Disaggregated work comes in halves ([`Part`]): a prefill ends with its first token and its
+//! blocks stay held until somebody lets them go; a decode brings its prompt's KV along and computes
+//! nothing of it.
 
 use super::prefix_cache::{CacheEvent, PrefixCache, Sequence};
 use crate::base::NanosSinceStart;
@@ -149,7 +150,8 @@ impl RankSchedule {
         }
     }
 
-    /// Takes a request, or refuses it (`false`). Tokens that are due by `now` are pushed to `steps` first.
+    /// Takes a request, or refuses it (`false`). Tokens that are due by `now` are pushed to `steps`
+    /// first.
     pub fn submit(
         &mut self,
         now: NanosSinceStart,
@@ -172,7 +174,8 @@ impl RankSchedule {
         true
     }
 
-    /// The client left: the request's blocks and its place in the batch are free at once. `false` if unknown.
+    /// The client left: the request's blocks and its place in the batch are free at once. `false`
+    /// if unknown.
     pub fn abort(&mut self, now: NanosSinceStart, request: RequestId) -> bool {
         let found = self.remove(request);
         if found {
@@ -339,7 +342,8 @@ impl RankSchedule {
             }
             return;
         }
-        // From the moment the token was due, not from now: a late wake-up must not slow the rank down.
+        // From the moment the token was due, not from now: a late wake-up must not slow the rank
+        // down.
         let due = at.plus(self.pace.inter_token);
         self.due.insert(request, due);
         self.decoding.insert((due, request), running);

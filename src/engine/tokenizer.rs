@@ -1,6 +1,6 @@
-//! The engine's tokenizer: any `tokenizer.json`, or a small built-in one, and the words of which answers are made.
-//! Immutable after loading, shared by reference. Encoding is slow (milliseconds for long prompts) and belongs on the
-//! encode thread; everything else is cheap.
+//! The engine's tokenizer: any `tokenizer.json`, or a small built-in one, and the words of which
+//! answers are made. Immutable after loading, shared by reference. Encoding is slow (milliseconds
+//! for long prompts) and belongs on the encode thread; everything else is cheap.
 
 use ahash::AHashMap;
 use std::path::Path;
@@ -30,7 +30,8 @@ pub enum TokenizerError {
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: Inner,
-    /// Added tokens that always split the text, longest first; empty when splitting there is not exact.
+    /// Added tokens that always split the text, longest first; empty when splitting there is not
+    /// exact.
     splitters: Vec<(String, u32)>,
     /// Distinct first bytes of the splitters; one or two in practice.
     splitter_starts: Vec<u8>,
@@ -54,7 +55,8 @@ impl Tokenizer {
         Self::from_json(BUILT_IN)
     }
 
-    /// Writes the small tokenizer and its chat template as a model folder, for a router in front of the engine.
+    /// Writes the small tokenizer and its chat template as a model folder, for a router in front of
+    /// the engine.
     pub fn write_built_in(dir: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(dir)?;
         std::fs::write(dir.join("tokenizer.json"), BUILT_IN)?;
@@ -144,8 +146,8 @@ impl Tokenizer {
         self.words.get(&id).map_or("", |text| text)
     }
 
-    /// The answer to a prompt: the same for the same prompt, choice and count. Whole words, so that the text of the
-    /// answer, sent back in a later turn, becomes the same token ids again.
+    /// The answer to a prompt: the same for the same prompt, choice and count. Whole words, so that
+    /// the text of the answer, sent back in a later turn, becomes the same token ids again.
     #[must_use]
     pub fn answer(&self, prompt: &[u32], choice_index: u32, token_count: usize) -> Vec<u32> {
         let mut bytes = Vec::with_capacity(prompt.len() * 4);

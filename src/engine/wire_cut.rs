@@ -1,5 +1,5 @@
-//! Connections that can be made to break at a byte of an answer, and a listener that can be deaf for a while. Without a
-//! fault they are plain TCP.
+//! Connections that can be made to break at a byte of an answer, and a listener that can be deaf
+//! for a while. Without a fault they are plain TCP.
 
 use super::fault::{FaultAt, Faults, Plan};
 use super::running::listen;
@@ -212,7 +212,8 @@ impl AsyncWrite for CutStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Between head and body nothing is written for a while, but a flush tells that the head is out.
+        // Between head and body nothing is written for a while, but a flush tells that the head is
+        // out.
         let is_cut = |plan: Plan| plan.at != FaultAt::BeforeHead && self.progress.is_over(&plan);
         if self.planned().is_some_and(is_cut) {
             return Poll::Ready(Err(ErrorKind::BrokenPipe.into()));

@@ -1,6 +1,6 @@
-//! Chunks in files: packed bytes behind a header with their sizes and checksums. What recordings and snapshots share.
-//! Sans-IO. Claimed sizes are compared with a limit and with what DEFLATE can do before anything is reserved, so memory
-//! grows with what is unpacked, not with what is claimed.
+//! Chunks in files: packed bytes behind a header with their sizes and checksums. What recordings
+//! and snapshots share. Sans-IO. Claimed sizes are compared with a limit and with what DEFLATE can
+//! do before anything is reserved, so memory grows with what is unpacked, not with what is claimed.
 //!
 //! ```text
 //! chunk    u32 mark                      four letters
@@ -12,8 +12,9 @@
 //!          packed bytes: raw DEFLATE (RFC 1951)
 //! ```
 //!
-//! Numbers are little-endian, checksums are XXH3-64 without a seed, `varint` is LEB128 of at most ten bytes. Lengths have a
-//! checksum of their own, so that a damaged length is not taken for an early end.
+//! Numbers are little-endian, checksums are XXH3-64 without a seed, `varint` is LEB128 of at most
+//! ten bytes. Lengths have a checksum of their own, so that a damaged length is not taken for an
+//! early end.
 
 use flate2::Compression;
 use flate2::read::{DeflateDecoder, DeflateEncoder};
@@ -41,8 +42,8 @@ pub struct ChunkHead {
 }
 
 impl ChunkHead {
-    /// Reads a header. `None` if its checksum does not hold, or if it claims what cannot be with at most `plain_bytes_max`
-    /// bytes in a chunk.
+    /// Reads a header. `None` if its checksum does not hold, or if it claims what cannot be with at
+    /// most `plain_bytes_max` bytes in a chunk.
     #[must_use]
     pub fn decode(bytes: &[u8; CHUNK_HEADER_BYTES], plain_bytes_max: usize) -> Option<Self> {
         let mut reader = Reader(bytes);
@@ -90,7 +91,8 @@ pub fn pack(plain: &[u8], level: Compression, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what the packed bytes unpack to; false unless that is as many bytes as claimed and uses all of them.
+/// Appends what the packed bytes unpack to; false unless that is as many bytes as claimed and uses
+/// all of them.
 pub fn unpack(packed: &[u8], plain_bytes: usize, out: &mut Vec<u8>) -> bool {
     let mut source = packed;
     let limit = plain_bytes as u64 + 1;

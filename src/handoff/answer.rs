@@ -21,8 +21,8 @@ pub enum AnswerForm {
 /// What prefill has for decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handed {
-    /// Nothing: the two engines have found each other by themselves, or the answer was over with its one token, where older
-    /// engines hand nothing over and decode can compute it all.
+    /// Nothing: the two engines have found each other by themselves, or the answer was over with
+    /// its one token, where older engines hand nothing over and decode can compute it all.
     Nothing,
     /// The object for decode's `kv_transfer_params`, as it came.
     Params(Vec<u8>),
@@ -43,7 +43,8 @@ impl Handed {
 #[derive(Debug)]
 pub struct PrefillAnswer {
     form: AnswerForm,
-    /// Decode waits for `kv_transfer_params`; else only failures matter, and what is too long to be one is not read.
+    /// Decode waits for `kv_transfer_params`; else only failures matter, and what is too long to be
+    /// one is not read.
     is_awaited: bool,
     /// The body so far, or the line so far.
     kept: Vec<u8>,
@@ -118,7 +119,8 @@ impl PrefillAnswer {
         Ok(())
     }
 
-    /// Lines end in CR, LF or both; an empty one says nothing here, since every event of an engine is one line of data.
+    /// Lines end in CR, LF or both; an empty one says nothing here, since every event of an engine
+    /// is one line of data.
     fn lines(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
         let mut rest = bytes;
         while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
@@ -233,7 +235,8 @@ mod tests {
         assert_eq!(two_phase(&deep), Err(HandoffError::NotJson));
     }
 
-    /// Older vLLM hands over nothing where the one token ends the answer (NIXL before `pull_scheduler.py`; Mooncake).
+    /// Older vLLM hands over nothing where the one token ends the answer (NIXL before
+    /// `pull_scheduler.py`; Mooncake).
     #[test]
     fn an_answer_that_is_over_has_nothing_to_hand_over() {
         for body in [

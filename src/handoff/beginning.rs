@@ -1,11 +1,12 @@
-//! Has a stream of events begun to answer? What engines send of it before they have computed anything says nothing: the KV may
-//! still fail to come.
+//! Has a stream of events begun to answer? What engines send of it before they have computed
+//! anything says nothing: the KV may still fail to come.
 
 use memchr::{memchr2, memmem};
 use serde_json::Value;
 
-/// Events without a token of the answer. `/v1/responses` (SGLang 0.5.23, vLLM 0.33) tells of the request as soon as it is taken
-/// in; the others come with the first token, or just before it, and cost nothing to wait for.
+/// Events without a token of the answer. `/v1/responses` (SGLang 0.5.23, vLLM 0.33) tells of the
+/// request as soon as it is taken in; the others come with the first token, or just before it, and
+/// cost nothing to wait for.
 const EMPTY_EVENTS: [&[u8]; 8] = [
     b"response.created",
     b"response.queued",

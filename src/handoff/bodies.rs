@@ -24,7 +24,8 @@ pub struct RankPin {
     pub dp_rank: u32,
     /// Ranks of the worker.
     pub dp_size: u32,
-    /// Several ranks stand behind one port, and the body has to say which (SGLang). Then no header may say it too.
+    /// Several ranks stand behind one port, and the body has to say which (SGLang). Then no header
+    /// may say it too.
     pub in_body: bool,
 }
 
@@ -47,8 +48,8 @@ pub struct LegBodies<'a> {
     pub id: HandoffId,
 }
 
-/// `X-Request-Id` of both legs. vLLM pairs the legs of a push by it, so there it is of this attempt alone: two requests that
-/// clients call the same would get each other's KV.
+/// `X-Request-Id` of both legs. vLLM pairs the legs of a push by it, so there it is of this attempt
+/// alone: two requests that clients call the same would get each other's KV.
 #[must_use]
 pub fn legs_request_id<'a>(handoff: &Handoff, id: &'a HandoffId, of_client: &'a [u8]) -> &'a [u8] {
     if matches!(handoff, Handoff::Push(_)) { id.rid() } else { of_client }
@@ -70,8 +71,8 @@ pub fn prefill_body(legs: &LegBodies<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the body of the decode leg. `handed`: the object that prefill has answered with, for [`Handoff::TwoPhase`]; without
-/// it decode is to compute everything itself.
+/// Appends the body of the decode leg. `handed`: the object that prefill has answered with, for
+/// [`Handoff::TwoPhase`]; without it decode is to compute everything itself.
 pub fn decode_body(legs: &LegBodies<'_>, handed: Option<&[u8]>, out: &mut Vec<u8>) {
     match legs.handoff {
         Handoff::Bootstrap(bootstrap) => legs.bootstrap(bootstrap, Leg::Decode, out),
@@ -105,8 +106,8 @@ impl LegBodies<'_> {
         splice.finish();
     }
 
-    /// Where a push comes from (vLLM 0.33, `kv_connector/v1/nixl/push_scheduler.py`). An IPv6 address stands there without
-    /// brackets: vLLM puts them itself (`make_zmq_path`).
+    /// Where a push comes from (vLLM 0.33, `kv_connector/v1/nixl/push_scheduler.py`). An IPv6
+    /// address stands there without brackets: vLLM puts them itself (`make_zmq_path`).
     fn push_source(&self, source: &PushSource, out: &mut Vec<u8>) {
         out.extend_from_slice(br#"{"do_remote_prefill":true,"do_remote_decode":false,"#);
         out.extend_from_slice(br#""remote_engine_id":"#);
@@ -141,8 +142,8 @@ impl LegBodies<'_> {
         out.push(b'"');
     }
 
-    /// The same for both legs but for the pin. All members are put anew, whatever the client sent: a name that stands there
-    /// twice is an error to some parsers.
+    /// The same for both legs but for the pin. All members are put anew, whatever the client sent:
+    /// a name that stands there twice is an error to some parsers.
     fn bootstrap(&self, bootstrap: &Bootstrap, leg: Leg, out: &mut Vec<u8>) {
         let endpoint = self.wanted.endpoint;
         let rid = rid_key(endpoint).filter(|rid| !self.wanted.is_set(*rid, self.body));
@@ -188,8 +189,8 @@ impl LegBodies<'_> {
     }
 }
 
-/// Host of a registry. SGLang 0.5.23 takes IPv6 addresses with and without brackets (`NetworkAddress`), older ones made
-/// `{host}:{port}` of it: with brackets both work.
+/// Host of a registry. SGLang 0.5.23 takes IPv6 addresses with and without brackets
+/// (`NetworkAddress`), older ones made `{host}:{port}` of it: with brackets both work.
 struct Host<'a> {
     name: &'a str,
     is_bare_ipv6: bool,
@@ -225,8 +226,9 @@ fn sglang_change(named: Named, rid: Option<Named>) -> Change {
     }
 }
 
-/// Prefill is to answer with one token, in one piece. At least one, so that it ends at the limit: after a token that ends the
-/// answer Mooncake, and NIXL in older vLLM, hand nothing over (`request_finished` of their schedulers).
+/// Prefill is to answer with one token, in one piece. At least one, so that it ends at the limit:
+/// after a token that ends the answer Mooncake, and NIXL in older vLLM, hand nothing over
+/// (`request_finished` of their schedulers).
 fn vllm_change(endpoint: Endpoint, leg: Leg, named: Named) -> Change {
     let is_responses = endpoint == Endpoint::Responses;
     match (leg, named) {

@@ -29,15 +29,15 @@ pub enum HandoffError {
     Engine {
         /// The engine's own words, shortened.
         message: String,
-        /// The status that it would have answered, if it says so (`code` or `status_code`). An abort is a 500 unless it says
-        /// otherwise, as in SGLang's own answers.
+        /// The status that it would have answered, if it says so (`code` or `status_code`). An
+        /// abort is a 500 unless it says otherwise, as in SGLang's own answers.
         status: Option<u16>,
     },
 }
 
 impl HandoffError {
-    /// Status and body of the answer that the engine would have given to a request that is at fault itself, had it known
-    /// before its 200.
+    /// Status and body of the answer that the engine would have given to a request that is at fault
+    /// itself, had it known before its 200.
     #[must_use]
     pub fn refusal(&self) -> Option<(u16, Vec<u8>)> {
         let Self::Engine { message, status: Some(status @ (400..=428 | 430..=499)) } = self else {
@@ -48,8 +48,8 @@ impl HandoffError {
         Some((*status, json!({ "error": error }).to_string().into_bytes()))
     }
 
-    /// From the error that an engine's answer holds: an object with a message, a text, or anything else. `None` if it is null,
-    /// false or no JSON.
+    /// From the error that an engine's answer holds: an object with a message, a text, or anything
+    /// else. `None` if it is null, false or no JSON.
     pub(super) fn of_engine(error: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(error).ok()?;
         let number = |name| value.get(name).and_then(Value::as_u64);

@@ -1,12 +1,14 @@
-//! Names of one handoff: what SGLang's `rid`, the `X-Request-Id` of a push and Mooncake's transfer id are made of.
+//! Names of one handoff: what SGLang's `rid`, the `X-Request-Id` of a push and Mooncake's transfer
+//! id are made of.
 
 /// Characters of [`HandoffId::rid`].
 pub const RID_BYTES: usize = 19;
 
 /// 64 random bits that name one handoff at both engines.
 ///
-/// SGLang aborts every request whose id *begins* with what it is told (0.5.23, `managers/scheduler.py`, `abort_request`).
-/// All our ids have one length, so that none is the beginning of another.
+/// SGLang aborts every request whose id *begins* with what it is told (0.5.23,
+/// `managers/scheduler.py`, `abort_request`). All our ids have one length, so that none is the
+/// beginning of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandoffId([u8; RID_BYTES]);
 

@@ -1,5 +1,5 @@
-//! One strict pass over a body that is to be handed off: where the members stand that a handoff changes, and what decides
-//! whether it can be handed off at all.
+//! One strict pass over a body that is to be handed off: where the members stand that a handoff
+//! changes, and what decides whether it can be handed off at all.
 //!
 //! Duplicate keys: the last one counts, as in `parse::scan` and in the engines.
 
@@ -10,7 +10,8 @@ use crate::base::limits::HANDOFF_MEMBERS_MAX;
 use crate::chat::unescape_into;
 use crate::parse::{Cursor, Endpoint, ScanError, Text};
 
-/// Longest key that is compared in its escaped form: six bytes for each character of the longest name.
+/// Longest key that is compared in its escaped form: six bytes for each character of the longest
+/// name.
 const ESCAPED_KEY_BYTES_MAX: usize = 6 * 24;
 
 /// Reads the body of a request to `endpoint`, which `parse::scan` has accepted.
@@ -58,7 +59,8 @@ struct Pass {
 }
 
 impl Pass {
-    /// One member; the cursor stands on its value and leaves it. `behind`: the end of what stands before it.
+    /// One member; the cursor stands on its value and leaves it. `behind`: the end of what stands
+    /// before it.
     fn member(
         &mut self,
         key: &Text,

@@ -1,7 +1,8 @@
-//! Prefill on one rank, decode on another: what each of the two is sent, and what prefill's answer says. Sans-IO.
+//! Prefill on one rank, decode on another: what each of the two is sent, and what prefill's answer
+//! says. Sans-IO.
 //!
-//! [`inspect`] reads a request once more, only when it is to be handed off; [`prefill_body`] and [`decode_body`] copy the
-//! client's bytes with the members of the flow, never re-serialised.
+//! [`inspect`] reads a request once more, only when it is to be handed off; [`prefill_body`] and
+//! [`decode_body`] copy the client's bytes with the members of the flow, never re-serialised.
 //!
 //! | flow | engine | legs | prefill gets | decode gets |
 //! |---|---|---|---|---|
@@ -13,12 +14,15 @@
 //! # Endpoints
 //! Read in the sources of SGLang 0.5.23 and vLLM 0.32 and 0.33:
 //! * chat completions and completions: all flows. `/generate` is SGLang's.
-//! * `/v1/messages`: both engines pass the members on to the chat they make of it, and vLLM's answer has
-//!   `kv_transfer_params` too. SGLang has no name for such a request, so it is ended by closing its connection alone.
-//! * `/v1/responses`: both engines, with `max_output_tokens` as the limit. A push finds its request by the id, which vLLM makes
-//!   up for responses, so there it is none. What continues another response is kept by one worker and is not handed off.
-//! * what vLLM cannot hand over goes to a decode rank as a whole ([`Wanted::obstacle`]): several prompts or samples, beam search,
-//!   scores of the prompt, embeddings, `kv_transfer_params` of the client's own.
+//! * `/v1/messages`: both engines pass the members on to the chat they make of it, and vLLM's
+//!   answer has `kv_transfer_params` too. SGLang has no name for such a request, so it is ended by
+//!   closing its connection alone.
+//! * `/v1/responses`: both engines, with `max_output_tokens` as the limit. A push finds its request
+//!   by the id, which vLLM makes up for responses, so there it is none. What continues another
+//!   response is kept by one worker and is not handed off.
+//! * what vLLM cannot hand over goes to a decode rank as a whole ([`Wanted::obstacle`]): several
+//!   prompts or samples, beam search, scores of the prompt, embeddings, `kv_transfer_params` of the
+//!   client's own.
 //!
 //! [`Handoff::Bootstrap`]: crate::worker::Handoff::Bootstrap
 //! [`Handoff::TwoPhase`]: crate::worker::Handoff::TwoPhase

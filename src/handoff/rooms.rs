@@ -1,13 +1,15 @@
 //! Rooms in which the two legs of an SGLang request meet.
 //!
-//! A room is a number that both engines know a transfer by (SGLang 0.5.23, `disaggregation/common/conn.py`). The prefill
-//! worker's data-parallel rank is read off it as `room % dp_size`, 0 stands for "not there yet", and numbers from 2^63 are
-//! refused by its Rust server. Decode workers keep one table of rooms for all prefill workers that they hear from, so a room
-//! must be free everywhere, not only at its prefill worker.
+//! A room is a number that both engines know a transfer by (SGLang 0.5.23,
+//! `disaggregation/common/conn.py`). The prefill worker's data-parallel rank is read off it as
+//! `room % dp_size`, 0 stands for "not there yet", and numbers from 2^63 are refused by its Rust
+//! server. Decode workers keep one table of rooms for all prefill workers that they hear from, so a
+//! room must be free everywhere, not only at its prefill worker.
 //!
-//! Numbers are given out in slots of [`SLOT_ROOMS`] rooms. A shard has 2^47 slots of its own, begins at one picked at random
-//! and takes the next for each draw: two draws of a process have a number in common only after 2^47 others, whatever the
-//! workers' sizes. Replicas of a router and its next process differ by where they begin.
+//! Numbers are given out in slots of [`SLOT_ROOMS`] rooms. A shard has 2^47 slots of its own,
+//! begins at one picked at random and takes the next for each draw: two draws of a process have a
+//! number in common only after 2^47 others, whatever the workers' sizes. Replicas of a router and
+//! its next process differ by where they begin.
 
 use crate::base::ShardIndex;
 use crate::base::limits::{HANDOFF_ITEMS_MAX, SHARDS_MAX};
@@ -83,8 +85,8 @@ impl Rooms {
         Self { base: u64::from(shard.0) * SHARD_SLOTS, next: start % SHARD_SLOTS }
     }
 
-    /// Draws rooms for rank `dp_rank` of a prefill worker with `dp_size` ranks: the first one, and in a list all, are that
-    /// rank's (`room % dp_size == dp_rank`). All are from 1 to 2^63 - 1.
+    /// Draws rooms for rank `dp_rank` of a prefill worker with `dp_size` ranks: the first one, and
+    /// in a list all, are that rank's (`room % dp_size == dp_rank`). All are from 1 to 2^63 - 1.
     pub fn draw(&mut self, dp_size: u32, dp_rank: u32, wanted: RoomsWanted) -> RoomSet {
         let dp_size = u64::from(dp_size.max(1));
         let count = wanted.count.clamp(1, HANDOFF_ITEMS_MAX);
@@ -99,7 +101,8 @@ impl Rooms {
         RoomSet { first: begins + ahead, step, count, shape: wanted.shape }
     }
 
-    /// So many slots in a row, the number of the first one. The slot 0 of a shard is never given out: it holds room 0.
+    /// So many slots in a row, the number of the first one. The slot 0 of a shard is never given
+    /// out: it holds room 0.
     fn take(&mut self, slots: u64) -> u64 {
         let first = if self.next == 0 || self.next + slots > SHARD_SLOTS { 1 } else { self.next };
         self.next = (first + slots) % SHARD_SLOTS;

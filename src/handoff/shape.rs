@@ -1,4 +1,5 @@
-//! How many prompts a value holds, and how many samples are asked for: what engines make one request each of.
+//! How many prompts a value holds, and how many samples are asked for: what engines make one
+//! request each of.
 
 use super::inspect::name_of;
 use crate::parse::{Cursor, ScanError};
@@ -100,7 +101,8 @@ pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<Items>, ScanE
     Ok(Some(if is_list { Items::List(count) } else { Items::One }))
 }
 
-/// A count under `depth` containers. Engines that check with pydantic also take `2.0` and `"2"` for 2.
+/// A count under `depth` containers. Engines that check with pydantic also take `2.0` and `"2"`
+/// for 2.
 pub(super) fn number(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, ScanError> {
     let start = cursor.at();
     let text = match cursor.peek() {

@@ -1,4 +1,5 @@
-//! A body with some members cut, some values replaced and some members added; all other bytes stay as they are.
+//! A body with some members cut, some values replaced and some members added; all other bytes stay
+//! as they are.
 
 use super::members::Member;
 use super::wanted::Wanted;
@@ -23,8 +24,8 @@ pub(super) struct Splice<'a> {
 }
 
 impl<'a> Splice<'a> {
-    /// Copies the body up to its closing brace; [`Splice::member`] and [`Splice::finish`] follow. `room_bytes`: about what
-    /// will be added.
+    /// Copies the body up to its closing brace; [`Splice::member`] and [`Splice::finish`] follow.
+    /// `room_bytes`: about what will be added.
     pub(super) fn begin(
         body: &'a [u8],
         wanted: &Wanted,
@@ -44,7 +45,8 @@ impl<'a> Splice<'a> {
                     splice.skip_to(member.value.end);
                 }
                 Change::Cut => {
-                    // Before it only what was cut: the comma that goes with it is the one behind it.
+                    // Before it only what was cut: the comma that goes with it is the one behind
+                    // it.
                     let gap = cut_range(member, cut == member.position);
                     splice.copy_up_to(gap.start);
                     splice.skip_to(gap.end);
@@ -57,7 +59,8 @@ impl<'a> Splice<'a> {
         splice
     }
 
-    /// Begins another member; its value is to be pushed to what is returned. `key` needs no escapes.
+    /// Begins another member; its value is to be pushed to what is returned. `key` needs no
+    /// escapes.
     pub(super) fn member(&mut self, key: &str) -> &mut Vec<u8> {
         if std::mem::replace(&mut self.any, true) {
             self.out.push(b',');

@@ -9,8 +9,8 @@
 //! | SGLang chat and completions | a choice with `"finish_reason":"abort"` |
 //! | `/v1/responses` | `"error"` of the response, in streams inside `"response"` |
 //!
-//! An answer that is over after its one token says so by [`OVER`] in `finish_reason` of a choice, `stop_reason` (`/v1/messages`) or
-//! `status` (`/v1/responses`).
+//! An answer that is over after its one token says so by [`OVER`] in `finish_reason` of a choice,
+//! `stop_reason` (`/v1/messages`) or `status` (`/v1/responses`).
 
 use super::error::HandoffError;
 use super::inspect::name_of;

@@ -39,7 +39,8 @@ pub(super) struct Flags {
     pub own_tools: bool,
 }
 
-/// Why a request is not handed off. The text goes to clients of engines that can serve it in no other way.
+/// Why a request is not handed off. The text goes to clients of engines that can serve it in no
+/// other way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Obstacle {
     /// The engine has no way to hand this kind of request over.
@@ -55,8 +56,9 @@ pub enum Obstacle {
         /// What the flow can carry.
         items_max: u32,
     },
-    /// More than one sample, which SGLang's frontend puts into one room (0.5.23, `managers/tokenizer_manager.py`,
-    /// `_handle_batch_request`; sgl-project/sglang#30723): the transfers get into each other's way until they time out.
+    /// More than one sample, which SGLang's frontend puts into one room (0.5.23,
+    /// `managers/tokenizer_manager.py`, `_handle_batch_request`; sgl-project/sglang#30723): the
+    /// transfers get into each other's way until they time out.
     #[error(
         "`n` is above 1, and SGLang cannot hand several samples from prefill to decode: send `n` requests instead"
     )]
@@ -81,7 +83,8 @@ pub enum Obstacle {
         "responses that continue another one, or run in the background, cannot be split into prefill and decode"
     )]
     Continues,
-    /// The engine may call tools and go on by itself, each time as a new request under the same handoff.
+    /// The engine may call tools and go on by itself, each time as a new request under the same
+    /// handoff.
     #[error("tools that the engine calls itself cannot be used with KV from another worker")]
     OwnTools,
     /// Too many members that would have to be changed.
@@ -145,15 +148,17 @@ impl Wanted {
     pub fn rooms(&self) -> RoomsWanted {
         let samples = self.samples.unwrap_or(1).max(1);
         let prompts = self.prompts.unwrap_or(1).max(1);
-        // Lists of rooms are repeated for further samples (0.5.23, `managers/io_struct.py`), which two requests may not share.
+        // Lists of rooms are repeated for further samples (0.5.23, `managers/io_struct.py`), which
+        // two requests may not share.
         let shape =
             if samples == 1 && self.prompts.is_some() { RoomShape::List } else { RoomShape::Range };
         RoomsWanted { count: prompts.saturating_mul(samples).min(HANDOFF_ITEMS_MAX), shape }
     }
 
-    /// Appends the body of SGLang's `POST /abort_request` that ends this attempt on both legs; false, and nothing appended,
-    /// where only closing the connection ends it. In batches the engine gives out names of its own. A name that the client
-    /// chose is never used, however long: other clients' may begin with it, and the next attempt has it too.
+    /// Appends the body of SGLang's `POST /abort_request` that ends this attempt on both legs;
+    /// false, and nothing appended, where only closing the connection ends it. In batches the
+    /// engine gives out names of its own. A name that the client chose is never used, however long:
+    /// other clients' may begin with it, and the next attempt has it too.
     pub fn push_abort(&self, body: &[u8], id: &HandoffId, out: &mut Vec<u8>) -> bool {
         let is_ours = |key| !self.is_set(key, body);
         let is_single = self.rooms().count == 1 && self.prompts.is_none();

@@ -1,7 +1,8 @@
-//! What an engine that fails says of the other leg. SGLang's two engines wait for each other, so the one that speaks is often
-//! the one that is well.
+//! What an engine that fails says of the other leg. SGLang's two engines wait for each other, so
+//! the one that speaks is often the one that is well.
 //!
-//! Read in SGLang 0.5.23, `disaggregation/{prefill,decode}.py`, `common/conn.py` and the transfer backends beside it:
+//! Read in SGLang 0.5.23, `disaggregation/{prefill,decode}.py`, `common/conn.py` and the transfer
+//! backends beside it:
 //!
 //! | who says it | words | after |
 //! |---|---|---|
@@ -54,7 +55,8 @@ impl Accusation {
     }
 }
 
-/// The message in the body of an engine's error, shortened; the body itself where it is no such thing.
+/// The message in the body of an engine's error, shortened; the body itself where it is no such
+/// thing.
 #[must_use]
 pub fn message_of(body: &[u8]) -> String {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();

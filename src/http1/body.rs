@@ -1,5 +1,6 @@
-//! Chunked bodies (RFC 9112 section 7.1), decoded in place and to the letter: CR LF ends every line, sizes are bare
-//! hexadecimal, extensions follow their grammar and are dropped, trailers are checked and dropped.
+//! Chunked bodies (RFC 9112 section 7.1), decoded in place and to the letter: CR LF ends every
+//! line, sizes are bare hexadecimal, extensions follow their grammar and are dropped, trailers are
+//! checked and dropped.
 
 use super::chars::{is_token, is_value};
 use thiserror::Error;
@@ -10,7 +11,8 @@ const SIZE_DIGITS_MAX: u8 = 16;
 /// Limits of one chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyLimits {
-    /// Most data bytes, all chunks together. A chunk that would pass it is refused when its size is read: 413.
+    /// Most data bytes, all chunks together. A chunk that would pass it is refused when its size is
+    /// read: 413.
     pub body_bytes_max: u64,
     /// Most bytes of chunk extensions, all chunks together. Past it: 400.
     pub extension_bytes_max: u32,
@@ -55,7 +57,8 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// Status for the client: 400 or 413. (A bad response body ends the response: it is the worker's fault.)
+    /// Status for the client: 400 or 413. (A bad response body ends the response: it is the
+    /// worker's fault.)
     #[must_use]
     pub fn status(&self) -> u16 {
         if *self == Self::TooLarge { 413 } else { 400 }
@@ -67,7 +70,8 @@ impl BodyError {
 pub struct Decoded {
     /// Decoded data, now at `bytes[..data_bytes]`.
     pub data_bytes: usize,
-    /// Bytes read; `bytes[consumed_bytes..]` is unchanged and belongs to the next message when `done`.
+    /// Bytes read; `bytes[consumed_bytes..]` is unchanged and belongs to the next message when
+    /// `done`.
     pub consumed_bytes: usize,
     /// The body has ended.
     pub done: bool,
@@ -124,8 +128,8 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Decodes what is there: data of all whole and part chunks moves to the front of `bytes`. Consumes everything
-    /// unless the body ends first; after that it consumes nothing more.
+    /// Decodes what is there: data of all whole and part chunks moves to the front of `bytes`.
+    /// Consumes everything unless the body ends first; after that it consumes nothing more.
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, BodyError> {
         let (mut read, mut written) = (0_usize, 0_usize);
         while self.state != State::Done {

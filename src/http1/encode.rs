@@ -12,14 +12,16 @@ pub struct UpstreamHead<'a> {
     pub content_length: Option<u64>,
     /// `x-request-id`; the client's own is dropped unless this is empty.
     pub request_id: &'a [u8],
-    /// Whole `Authorization` value for the worker in place of the client's; `None` passes the client's on.
+    /// Whole `Authorization` value for the worker in place of the client's; `None` passes the
+    /// client's on.
     pub authorization: Option<&'a str>,
-    /// Further fields; each replaces the client's fields of the same name. Values must be free of CR and LF.
+    /// Further fields; each replaces the client's fields of the same name. Values must be free of
+    /// CR and LF.
     pub extra: &'a [(&'a str, &'a [u8])],
 }
 
-/// Appends the request head for a worker to `out`: always HTTP/1.1 in origin form, the client's end-to-end
-/// fields byte for byte, `Via` (RFC 9110 section 7.6.3) and what `upstream` says.
+/// Appends the request head for a worker to `out`: always HTTP/1.1 in origin form, the client's
+/// end-to-end fields byte for byte, `Via` (RFC 9110 section 7.6.3) and what `upstream` says.
 pub fn encode_request(
     head: &RequestHead,
     buffer: &[u8],
@@ -76,19 +78,21 @@ pub fn encode_request(
 /// What the proxy itself says in a response it passes on.
 #[derive(Clone, Copy, Debug)]
 pub struct DownstreamHead<'a> {
-    /// How the body reaches the client, see [`ResponseHead::framing_for`]. [`BodyFraming::None`] keeps the worker's
-    /// `Content-Length` where RFC 9110 section 8.6 allows it (answers to HEAD, 304).
+    /// How the body reaches the client, see [`ResponseHead::framing_for`]. [`BodyFraming::None`]
+    /// keeps the worker's `Content-Length` where RFC 9110 section 8.6 allows it (answers to HEAD,
+    /// 304).
     pub framing: BodyFraming,
     /// Keep the client's connection; ignored (closed) with [`BodyFraming::UntilClose`].
     pub keep_alive: bool,
     /// Version the client spoke: HTTP/1.0 has to be told that the connection stays.
     pub client_version: Version,
-    /// Further fields; each replaces the worker's fields of the same name. Values must be free of CR and LF.
+    /// Further fields; each replaces the worker's fields of the same name. Values must be free of
+    /// CR and LF.
     pub extra: &'a [(&'a str, &'a [u8])],
 }
 
-/// Appends the response head for the client to `out`: the worker's status and end-to-end fields byte for byte, then
-/// what `downstream` says.
+/// Appends the response head for the client to `out`: the worker's status and end-to-end fields
+/// byte for byte, then what `downstream` says.
 pub fn encode_response(
     head: &ResponseHead,
     buffer: &[u8],
@@ -179,8 +183,9 @@ pub(super) fn finish(content_length: Option<u64>, extra: &[(&str, &[u8])], out: 
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a chunk header (size in hexadecimal, CR LF) right-aligned into `out` and returns where it starts, so that
-/// it can stand right before the data in one buffer. `data_bytes` must be from 1 to 2^32 - 1.
+/// Writes a chunk header (size in hexadecimal, CR LF) right-aligned into `out` and returns where it
+/// starts, so that it can stand right before the data in one buffer. `data_bytes` must be from 1 to
+/// 2^32 - 1.
 pub fn encode_chunk_header(data_bytes: usize, out: &mut [u8; 10]) -> usize {
     crate::invariant!(data_bytes > 0 && data_bytes <= 0xffff_ffff, out.len());
     let mut left = data_bytes;

@@ -1,4 +1,5 @@
-//! What single fields say about the message: framing, persistence, expectations, and what must not travel on.
+//! What single fields say about the message: framing, persistence, expectations, and what must not
+//! travel on.
 
 use super::chars::trim_blanks;
 use super::error::HeadError;
@@ -62,8 +63,9 @@ pub(super) struct Framing {
     pub is_coded: bool,
 }
 
-/// Reads `Content-Length` and `Transfer-Encoding` (RFC 9112 sections 6.1 to 6.3): at most one of them, once, and
-/// nothing but digits or `chunked` in it. And whether `Content-Encoding` names a coding.
+/// Reads `Content-Length` and `Transfer-Encoding` (RFC 9112 sections 6.1 to 6.3): at most one of
+/// them, once, and nothing but digits or `chunked` in it. And whether `Content-Encoding` names a
+/// coding.
 pub(super) fn framing(
     fields: &[Field],
     buffer: &[u8],
@@ -115,8 +117,8 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     (value <= u64::MAX >> 1).then_some(value)
 }
 
-/// Reads `Connection`: marks the fields it names as hop-by-hop (RFC 9110 section 7.6.1) and says whether the
-/// connection persists (RFC 9112 section 9.3).
+/// Reads `Connection`: marks the fields it names as hop-by-hop (RFC 9110 section 7.6.1) and says
+/// whether the connection persists (RFC 9112 section 9.3).
 pub(super) fn connection(
     fields: &mut [Field],
     buffer: &[u8],
@@ -160,7 +162,8 @@ fn nominate(fields: &mut [Field], buffer: &[u8], option: &[u8]) {
     }
 }
 
-/// Reads `Expect` (RFC 9110 section 10.1.1): true for `100-continue`. HTTP/1.0 requests expect nothing.
+/// Reads `Expect` (RFC 9110 section 10.1.1): true for `100-continue`. HTTP/1.0 requests expect
+/// nothing.
 pub(super) fn expects_continue(
     fields: &[Field],
     buffer: &[u8],

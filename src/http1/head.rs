@@ -14,7 +14,8 @@ pub fn bytes_of<'a>(buffer: &'a [u8], span: &Span) -> &'a [u8] {
     buffer.get(start..end).unwrap_or(&[])
 }
 
-/// A span from array positions. Heads are bounded far below 4 GiB ([`HeadLimits`]); a position past it saturates.
+/// A span from array positions. Heads are bounded far below 4 GiB ([`HeadLimits`]); a position past
+/// it saturates.
 pub(super) fn span(range: Range<usize>) -> Span {
     u32::try_from(range.start).unwrap_or(u32::MAX)..u32::try_from(range.end).unwrap_or(u32::MAX)
 }
@@ -112,8 +113,9 @@ pub enum FieldKind {
     ContentLength,
     /// `Transfer-Encoding`
     TransferEncoding,
-    /// Belongs to the connection it came on: `Connection`, `Keep-Alive`, `Proxy-*`, `TE`, `Trailer`, `Upgrade`,
-    /// `HTTP2-Settings`, look-alikes of the framing fields spelt with `_`, and all that `Connection` names.
+    /// Belongs to the connection it came on: `Connection`, `Keep-Alive`, `Proxy-*`, `TE`,
+    /// `Trailer`, `Upgrade`, `HTTP2-Settings`, look-alikes of the framing fields spelt with `_`,
+    /// and all that `Connection` names.
     HopByHop,
     /// `Content-Type`
     ContentType,
@@ -165,7 +167,8 @@ pub struct RequestHead {
     pub method_span: Span,
     /// Target as sent.
     pub target: Span,
-    /// Path without query; the absolute form is reduced. Empty for `http://host` and `http://host?q`, which mean `/`.
+    /// Path without query; the absolute form is reduced. Empty for `http://host` and
+    /// `http://host?q`, which mean `/`.
     pub path: Span,
     /// Query with its question mark, empty when there is none.
     pub query: Span,
@@ -177,7 +180,8 @@ pub struct RequestHead {
     pub body: BodyFraming,
     /// False when the connection ends after the response (RFC 9112 section 9.3).
     pub keep_alive: bool,
-    /// True when the client waits for `100 Continue` before it sends the body (RFC 9110 section 10.1.1).
+    /// True when the client waits for `100 Continue` before it sends the body (RFC 9110 section
+    /// 10.1.1).
     pub expect_continue: bool,
     /// The body has a content coding such as gzip (RFC 9110 section 8.4).
     pub is_coded: bool,
@@ -241,8 +245,8 @@ impl ResponseHead {
         self.status < 200
     }
 
-    /// How to frame this body for a client of that version: a length stays, everything else becomes chunks, which
-    /// HTTP/1.0 does not know, so there the connection's end is the body's end.
+    /// How to frame this body for a client of that version: a length stays, everything else becomes
+    /// chunks, which HTTP/1.0 does not know, so there the connection's end is the body's end.
     #[must_use]
     pub fn framing_for(&self, client_version: Version) -> BodyFraming {
         match (self.body, client_version) {

@@ -1,9 +1,11 @@
-//! `Host` values and authorities: `uri-host [ ":" port ]` of RFC 9110 section 7.2 and RFC 3986 section 3.2.2.
+//! `Host` values and authorities: `uri-host [ ":" port ]` of RFC 9110 section 7.2 and RFC 3986
+//! section 3.2.2.
 
 use std::net::Ipv6Addr;
 
-/// True for a host with an optional port: a name, an IPv4 address or a bracketed IPv6 address. No user
-/// information; no comma either (allowed by RFC 3986, but also what a merger of two `Host` lines leaves).
+/// True for a host with an optional port: a name, an IPv4 address or a bracketed IPv6 address. No
+/// user information; no comma either (allowed by RFC 3986, but also what a merger of two `Host`
+/// lines leaves).
 pub(super) fn is_authority(value: &[u8]) -> bool {
     let (host_is_valid, port) = match value {
         [b'[', rest @ ..] => match rest.iter().position(|byte| *byte == b']') {

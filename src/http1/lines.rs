@@ -14,7 +14,8 @@ pub(super) fn line_end(window: &[u8], at: usize) -> Result<Option<usize>, HeadEr
     }
 }
 
-/// All field lines from `at` up to the empty line: the position after it, `None` when more bytes are needed.
+/// All field lines from `at` up to the empty line: the position after it, `None` when more bytes
+/// are needed.
 pub(super) fn field_lines(
     window: &[u8],
     mut at: usize,
@@ -70,8 +71,8 @@ fn field_line(window: &[u8], at: usize) -> Result<Option<(Field, usize)>, HeadEr
     Ok(Some((field, next)))
 }
 
-/// Reads `HTTP/1.x` at the front and returns it with its length; the byte that follows must already be there.
-/// `None`: more bytes are needed.
+/// Reads `HTTP/1.x` at the front and returns it with its length; the byte that follows must already
+/// be there. `None`: more bytes are needed.
 pub(super) fn protocol(rest: &[u8]) -> Result<Option<(Version, usize)>, HeadError> {
     const NAME: &[u8] = b"HTTP/";
     for (index, wanted) in NAME.iter().enumerate() {

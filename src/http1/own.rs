@@ -48,7 +48,8 @@ pub fn encode_own(response: &OwnResponse<'_>, out: &mut Vec<u8>) {
 /// Head of an event stream that the router begins itself, before it knows what comes.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnStream<'a> {
-    /// Version the client spoke: HTTP/1.1 gets chunks, and for HTTP/1.0 the end of the connection is the end of the stream.
+    /// Version the client spoke: HTTP/1.1 gets chunks, and for HTTP/1.0 the end of the connection
+    /// is the end of the stream.
     pub client_version: Version,
     /// Keep the client's connection; ignored (closed) for HTTP/1.0.
     pub keep_alive: bool,

@@ -107,7 +107,8 @@ fn request_line(
     line_end(window, line_end_at)
 }
 
-/// RFC 9112 section 3.2: origin-form, absolute-form, and `*` for OPTIONS. Authority-form belongs to CONNECT.
+/// RFC 9112 section 3.2: origin-form, absolute-form, and `*` for OPTIONS. Authority-form belongs to
+/// CONNECT.
 fn split_target(target: &[u8], at: usize, head: &mut RequestHead) -> Result<(), HeadError> {
     let end = at + target.len();
     head.target = span(at..end);
@@ -158,8 +159,9 @@ fn finish(window: &[u8], end: usize, head: &mut RequestHead) -> Result<(), HeadE
     Ok(())
 }
 
-/// RFC 9112 section 3.2: exactly one valid `Host` in HTTP/1.1, at most one in 1.0. It may be empty only where the
-/// target has no authority of its own (`*`). In absolute form the target's authority counts and `Host` is ignored.
+/// RFC 9112 section 3.2: exactly one valid `Host` in HTTP/1.1, at most one in 1.0. It may be empty
+/// only where the target has no authority of its own (`*`). In absolute form the target's authority
+/// counts and `Host` is ignored.
 fn host(window: &[u8], head: &RequestHead) -> Result<(), HeadError> {
     let mut hosts = head.fields.iter().filter(|field| field.kind == FieldKind::Host);
     let Some(first) = hosts.next() else {

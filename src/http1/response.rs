@@ -8,10 +8,12 @@ use super::head::{
 };
 use super::lines::{field_lines, line_end, protocol};
 
-/// Parses the response head at the front of `buffer`; `request_method` decides whether a body follows.
+/// Parses the response head at the front of `buffer`; `request_method` decides whether a body
+/// follows.
 ///
-/// Interim responses (1xx) are returned like others, without body; 101 is an error, because the proxy never
-/// forwards `Upgrade`. As strict as [`super::parse_request`]; an error means the worker's answer cannot be used.
+/// Interim responses (1xx) are returned like others, without body; 101 is an error, because the
+/// proxy never forwards `Upgrade`. As strict as [`super::parse_request`]; an error means the
+/// worker's answer cannot be used.
 pub fn parse_response(
     buffer: &[u8],
     request_method: &Method,

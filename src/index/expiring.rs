@@ -1,11 +1,12 @@
-//! What the router only believes to be in caches, and for how long: the owner of a slice notes when each chunk of a
-//! routed prompt was last used and takes it out of the slice after its time. Sans-IO: time is an argument, the slice
-//! a closure. One per slice, on the owner's thread.
+//! What the router only believes to be in caches, and for how long: the owner of a slice notes when
+//! each chunk of a routed prompt was last used and takes it out of the slice after its time.
+//! Sans-IO: time is an argument, the slice a closure. One per slice, on the owner's thread.
 //!
-//! A rank has a list of chunks per [`GuessKind`], oldest use first; a chunk stands in it once. It goes when its time is
-//! over, when the rank's capacity is reached, when the slice's room for chunks is full, or when the rank may have lost
-//! its cache. All memory is reserved at the start (and touched as it fills), so no step costs more than the chunks it
-//! is about. Must never remove what events stored: its keys are those of other roots.
+//! A rank has a list of chunks per [`GuessKind`], oldest use first; a chunk stands in it once. It
+//! goes when its time is over, when the rank's capacity is reached, when the slice's room for
+//! chunks is full, or when the rank may have lost its cache. All memory is reserved at the start
+//! (and touched as it fills), so no step costs more than the chunks it is about. Must never remove
+//! what events stored: its keys are those of other roots.
 
 use crate::base::limits::RANKS_MAX;
 use crate::base::{NanosSinceStart, RankIndex};
@@ -124,8 +125,8 @@ impl Expiring {
         self.lists.iter().all(|list| list.count == 0)
     }
 
-    /// Says which life of its cache a rank lives and how many bytes of prompts it can hold (0: not known). What was
-    /// believed of an earlier life goes with the next sweeps.
+    /// Says which life of its cache a rank lives and how many bytes of prompts it can hold (0: not
+    /// known). What was believed of an earlier life goes with the next sweeps.
     pub fn set_rank(
         &mut self,
         rank: RankIndex,
@@ -161,7 +162,8 @@ impl Expiring {
         let kept = prompt.chunks.len().min(count_max).min(self.limits.chunks_max);
         let chunks = prompt.chunks.get(..kept).unwrap_or_default();
         done.kept = true;
-        // Last chunk first, so that it is the oldest of them and goes first: its path stays whole without it.
+        // Last chunk first, so that it is the oldest of them and goes first: its path stays whole
+        // without it.
         for (position, &key) in chunks.iter().enumerate().rev() {
             if let Some(entry) = self.find(at, key) {
                 self.unlink(entry);
@@ -197,8 +199,8 @@ impl Expiring {
         done
     }
 
-    /// Removes up to `budget` chunks whose time is over or whose rank has lost its cache. Call it often: it looks at the
-    /// lists only once in a while.
+    /// Removes up to `budget` chunks whose time is over or whose rank has lost its cache. Call it
+    /// often: it looks at the lists only once in a while.
     pub fn sweep(
         &mut self,
         now: NanosSinceStart,
@@ -237,7 +239,8 @@ impl Expiring {
         is_dead.then_some(list.oldest)
     }
 
-    /// Moves a list to a later life of the rank's cache; earlier ones and the present change nothing.
+    /// Moves a list to a later life of the rank's cache; earlier ones and the present change
+    /// nothing.
     fn start_life(&mut self, at: usize, generation: u32, now: NanosSinceStart) {
         let Some(list) = self.lists.get_mut(at) else { return };
         // Generations wrap: the nearer way round says which is later.
@@ -282,8 +285,8 @@ impl Expiring {
         in_list && (self.free != NONE || self.entries.len() <= self.limits.chunks_max)
     }
 
-    /// Removes the oldest chunk of the list; if it has none but of this moment (the prompt that room is made for), of the
-    /// next list that has one.
+    /// Removes the oldest chunk of the list; if it has none but of this moment (the prompt that
+    /// room is made for), of the next list that has one.
     fn evict(&mut self, at: usize, now: NanosSinceStart) -> Option<(RankIndex, BlockKey)> {
         let oldest =
             |at: usize| self.lists.get(at).map(|list| list.oldest).filter(|oldest| *oldest != NONE);

@@ -1,11 +1,12 @@
-//! The index: which rank holds which prefix, by bytes. Each shard owns one slice and alone writes it
-//! ([`SliceWriter`]); every shard reads all slices in place ([`IndexReader`]), without locks and without messages.
+//! The index: which rank holds which prefix, by bytes. Each shard owns one slice and alone writes
+//! it ([`SliceWriter`]); every shard reads all slices in place ([`IndexReader`]), without locks and
+//! without messages.
 //!
-//! Blocks that follow each other without a branch lie together in runs, with the ranks that hold them; a path belongs to
-//! the slice that its first block gives ([`slice_of`]), with all that extends it. A walk is bounded by
-//! `WALK_PROBES_MAX`, the memory by the budget, at which the coldest ends of paths go and are counted. Never waits,
-//! never panics, and never says that a rank holds what it does not hold, but for the moments that a change is under
-//! way.
+//! Blocks that follow each other without a branch lie together in runs, with the ranks that hold
+//! them; a path belongs to the slice that its first block gives ([`slice_of`]), with all that
+//! extends it. A walk is bounded by `WALK_PROBES_MAX`, the memory by the budget, at which the
+//! coldest ends of paths go and are counted. Never waits, never panics, and never says that a rank
+//! holds what it does not hold, but for the moments that a change is under way.
 
 mod chunks;
 mod expiring;
@@ -28,7 +29,8 @@ use std::sync::Arc;
 use table::Table;
 use walk::Walk;
 
-/// Slots of one segment of a slice's locator: adding one segment stalls the owner for some microseconds.
+/// Slots of one segment of a slice's locator: adding one segment stalls the owner for some
+/// microseconds.
 const SEGMENT_SLOTS: usize = 512;
 
 /// Makes an empty index of one slice per shard. The budget is for all slices together, in bytes.
@@ -77,8 +79,8 @@ impl IndexReader {
         root.salted(self.seed, cache_salt)
     }
 
-    /// Finds how much of `text` each rank holds under `root` and adds it to `out`: a rank that is there already keeps
-    /// the larger overlap.
+    /// Finds how much of `text` each rank holds under `root` and adds it to `out`: a rank that is
+    /// there already keeps the larger overlap.
     pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {
         Walk { slices: &self.slices, seed: self.seed, text, out }.run(root);
     }
@@ -96,8 +98,9 @@ impl IndexReader {
         }
     }
 
-    /// Calls `each` with parent, key and byte length of every block that some rank holds or that a held one follows, in any
-    /// order, while the owners go on: a path that is split meanwhile may be left out in part.
+    /// Calls `each` with parent, key and byte length of every block that some rank holds or that a
+    /// held one follows, in any order, while the owners go on: a path that is split meanwhile may
+    /// be left out in part.
     pub fn visit(&self, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
         for slice in self.slices.iter() {
             slice.visit(each);
@@ -129,14 +132,15 @@ impl IndexReader {
         self.slices.iter().map(|slice| slice.memory_bytes()).sum()
     }
 
-    /// Blocks evicted since start, the coldest ends of paths first, to stay within the memory budget.
+    /// Blocks evicted since start, the coldest ends of paths first, to stay within the memory
+    /// budget.
     #[must_use]
     pub fn evicted_count(&self) -> u64 {
         self.slices.iter().map(|slice| slice.evicted_count()).sum()
     }
 
-    /// Stores refused since start, because a rank, a block or the number of different block lengths after one block was
-    /// outside its limit, or because evictions made no room.
+    /// Stores refused since start, because a rank, a block or the number of different block lengths
+    /// after one block was outside its limit, or because evictions made no room.
     #[must_use]
     pub fn refused_count(&self) -> u64 {
         self.slices.iter().map(|slice| slice.refused_count()).sum()

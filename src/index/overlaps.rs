@@ -1,5 +1,5 @@
-//! What a walk finds: for each rank how much of the prompt it holds. Owned by one shard and used again for every
-//! request, so that a walk allocates nothing in steady state.
+//! What a walk finds: for each rank how much of the prompt it holds. Owned by one shard and used
+//! again for every request, so that a walk allocates nothing in steady state.
 
 use super::walk::Scratch;
 use crate::base::RankIndex;
@@ -14,8 +14,8 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Blocks that an engine serves from its cache: it always computes the last token of a prompt itself (vLLM: at most
-    /// `floor((n-1)/B)` blocks).
+    /// Blocks that an engine serves from its cache: it always computes the last token of a prompt
+    /// itself (vLLM: at most `floor((n-1)/B)` blocks).
     #[must_use]
     pub fn servable_blocks(self, prompt_bytes: usize) -> u32 {
         let whole = usize::try_from(self.bytes).is_ok_and(|bytes| bytes >= prompt_bytes);

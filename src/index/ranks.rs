@@ -21,8 +21,9 @@ pub(super) enum Ranks {
 }
 
 impl Ranks {
-    /// Keeps the ranks that hold all that is matched of a run, if that is all of the run; the others are recorded with
-    /// what they hold. False when none is left. `before` is what was found before the run.
+    /// Keeps the ranks that hold all that is matched of a run, if that is all of the run; the
+    /// others are recorded with what they hold. False when none is left. `before` is what was found
+    /// before the run.
     #[inline]
     pub(super) fn narrow(&mut self, seen: &Seen, before: Overlap, out: &mut Overlaps) -> bool {
         let goes_on = seen.matched == seen.block_count;

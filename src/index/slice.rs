@@ -1,11 +1,12 @@
-//! The writing side of one slice: turns stores and removals of ranks into runs of blocks. Runs on the shard that owns
-//! the slice, called between requests.
+//! The writing side of one slice: turns stores and removals of ranks into runs of blocks. Runs on
+//! the shard that owns the slice, called between requests.
 //!
-//! A block stays while a rank holds it, or a later block of its path. A block whose parent was never stored hangs on an
-//! unlisted one: the walk does not reach it before the parent comes. So children may arrive before their parents and
-//! leave after them.
-//! At the memory budget the coldest of some leaves goes (an end of a path, up to `RUN_BLOCKS_MAX` blocks), with all its
-//! ranks. What does not fit then, or is outside a limit, is refused and counted. Either is a miss later, never a wrong hit.
+//! A block stays while a rank holds it, or a later block of its path. A block whose parent was
+//! never stored hangs on an unlisted one: the walk does not reach it before the parent comes. So
+//! children may arrive before their parents and leave after them.
+//! At the memory budget the coldest of some leaves goes (an end of a path, up to `RUN_BLOCKS_MAX`
+//! blocks), with all its ranks. What does not fit then, or is outside a limit, is refused and
+//! counted. Either is a miss later, never a wrong hit.
 
 use super::Shape;
 use super::table::{Location, RunId, STORE_CELLS_MAX, Table, TableWriter};
@@ -42,12 +43,14 @@ impl SliceWriter {
         self.table.table()
     }
 
-    /// Tells the time, in whole seconds of which the age of blocks counts. Call it about once a second.
+    /// Tells the time, in whole seconds of which the age of blocks counts. Call it about once a
+    /// second.
     pub fn tick(&self, now: NanosSinceStart) {
         self.table.set_epoch(u32::try_from(now.0 / 1_000_000_000).unwrap_or(u32::MAX));
     }
 
-    /// Applies one change. Storing what the rank holds and removing what it does not hold change nothing.
+    /// Applies one change. Storing what the rank holds and removing what it does not hold change
+    /// nothing.
     pub fn apply(&mut self, rank: RankIndex, op: KvOp) {
         match op {
             KvOp::Store { parent, key, block_bytes } => {
@@ -93,7 +96,8 @@ impl SliceWriter {
         }
     }
 
-    /// The run that ends with a block, which is at `at`; made by a split, or as an unlisted one if it is nowhere.
+    /// The run that ends with a block, which is at `at`; made by a split, or as an unlisted one if
+    /// it is nowhere.
     fn run_to(&mut self, end: BlockKey, at: Option<Location>) -> Option<RunId> {
         let Some(at) = at else {
             self.table.make_room(end);

@@ -1,9 +1,11 @@
-//! The walk: follows a prompt's bytes through the blocks that ranks hold. Any shard, reading in place.
+//! The walk: follows a prompt's bytes through the blocks that ranks hold. Any shard, reading in
+//! place.
 //!
-//! Inside a run of blocks there is one way on. At its end the walk tries the lengths that children are known to have.
-//! Mostly one length leads on; where several do, the others wait on a stack. A rank's overlap is the longest
-//! chain from the start of which it holds every block. The work for one prompt is bounded by `WALK_PROBES_MAX`, where
-//! long blocks count more than one; past it the walk ends with what it has.
+//! Inside a run of blocks there is one way on. At its end the walk tries the lengths that children
+//! are known to have. Mostly one length leads on; where several do, the others wait on a stack. A
+//! rank's overlap is the longest chain from the start of which it holds every block. The work for
+//! one prompt is bounded by `WALK_PROBES_MAX`, where long blocks count more than one; past it the
+//! walk ends with what it has.
 
 use super::overlaps::{Overlap, Overlaps};
 use super::ranks::Ranks;
@@ -65,8 +67,9 @@ impl Walk<'_> {
         self.out.scratch = Some(scratch);
     }
 
-    /// Finds the first blocks. Each slice knows the lengths of its own only, and which slice a first block belongs to
-    /// shows when it is hashed; most lengths are hashed once, whichever slices name them.
+    /// Finds the first blocks. Each slice knows the lengths of its own only, and which slice a
+    /// first block belongs to shows when it is hashed; most lengths are hashed once, whichever
+    /// slices name them.
     fn start(&self, root: BlockKey, scratch: &mut Scratch, budget: &mut usize) {
         let Scratch { branches, run, first_keys } = scratch;
         first_keys.clear();
@@ -123,7 +126,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The key one block of that length further; `None` past the end of the prompt or of the budget.
+    /// The key one block of that length further; `None` past the end of the prompt or of the
+    /// budget.
     #[inline]
     fn step(&self, key: BlockKey, start: u32, length: u16, budget: &mut usize) -> Option<BlockKey> {
         let start = usize::try_from(start).ok()?;

@@ -1,6 +1,6 @@
-//! The two value words of an entry: its ranks and the byte lengths of its children. Each holds up to four
-//! 16-bit lanes, lowest first and ascending, or a reference to overflow cells. Equal small sets are equal
-//! words. Pure functions, any thread.
+//! The two value words of an entry: its ranks and the byte lengths of its children. Each holds up
+//! to four 16-bit lanes, lowest first and ascending, or a reference to overflow cells. Equal small
+//! sets are equal words. Pure functions, any thread.
 
 use crate::base::RankIndex;
 use crate::base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
@@ -46,7 +46,8 @@ pub(super) fn contains(word: u64, wanted: u16) -> bool {
     lanes(word).any(|lane| lane == wanted)
 }
 
-/// The word with one more lane; `None` when all are taken. A lane that is there already stays as it is.
+/// The word with one more lane; `None` when all are taken. A lane that is there already stays as it
+/// is.
 pub(super) fn with(word: u64, added: u16) -> Option<u64> {
     if contains(word, added) {
         return Some(word);

@@ -1,5 +1,5 @@
-//! Read buffers of one shard. Taken when a read starts, given back when its bytes are used up, so that steady
-//! traffic allocates nothing.
+//! Read buffers of one shard. Taken when a read starts, given back when its bytes are used up, so
+//! that steady traffic allocates nothing.
 
 use crate::base::limits::{
     DISCARD_READ_BYTES, DISCARD_READS_MAX, POOLED_BUFFERS_MAX, READ_BYTES, STREAM_READ_BYTES,
@@ -40,7 +40,8 @@ impl BufferPool {
         free.unwrap_or_else(|| Vec::with_capacity(STREAM_READ_BYTES))
     }
 
-    /// The same, with room for much of a body that nobody wants; none while too many such reads wait.
+    /// The same, with room for much of a body that nobody wants; none while too many such reads
+    /// wait.
     #[must_use]
     pub fn take_large(&self) -> Option<(Vec<u8>, LargeRead)> {
         let reads = self.large_reads.get();
@@ -68,7 +69,8 @@ impl BufferPool {
         }
     }
 
-    /// Appends what a read brought to `input`. An empty `input` trades places with the read's buffer instead.
+    /// Appends what a read brought to `input`. An empty `input` trades places with the read's
+    /// buffer instead.
     pub fn append(&self, input: &mut Vec<u8>, chunk: Vec<u8>) {
         if input.is_empty() {
             self.give(std::mem::replace(input, chunk));

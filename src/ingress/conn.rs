@@ -113,8 +113,8 @@ impl Conn {
         self.deadline.poll(cx)
     }
 
-    /// Sends all of `bytes` before the deadline and gives the buffer back. `meanwhile` is polled too, so that the
-    /// worker's next bytes are already under way.
+    /// Sends all of `bytes` before the deadline and gives the buffer back. `meanwhile` is polled
+    /// too, so that the worker's next bytes are already under way.
     ///
     /// # Errors
     /// [`WriteEnd`] when the client left or does not read.
@@ -175,8 +175,8 @@ impl Conn {
         self.pool.give(buffer);
     }
 
-    /// Drops the first `bytes` of the input. An input that is empty then goes back to the pool: it may be large, and
-    /// the next read brings its own.
+    /// Drops the first `bytes` of the input. An input that is empty then goes back to the pool: it
+    /// may be large, and the next read brings its own.
     pub fn consume(&mut self, bytes: usize) {
         if bytes < self.input.len() {
             self.input.drain(..bytes);
@@ -190,9 +190,10 @@ impl Conn {
         Discarding::new(self, bounds)
     }
 
-    /// Ends the connection so that the client still gets what was sent: closes the sending side, then reads and
-    /// throws away what the client still sends, within bounds (RFC 9112 9.6). Closing with unread bytes would make the
-    /// kernel send a reset, which can destroy the answer on its way.
+    /// Ends the connection so that the client still gets what was sent: closes the sending side,
+    /// then reads and throws away what the client still sends, within bounds (RFC 9112 9.6).
+    /// Closing with unread bytes would make the kernel send a reset, which can destroy the answer
+    /// on its way.
     pub async fn linger(mut self, bounds: DiscardBounds) {
         use monoio::io::AsyncWriteRent;
         if self.closed || self.writer.shutdown().await.is_err() {

@@ -1,4 +1,5 @@
-//! One timer per connection, moved lazily: setting a later deadline costs a store, not a timer operation.
+//! One timer per connection, moved lazily: setting a later deadline costs a store, not a timer
+//! operation.
 
 use crate::base::{Clock, NanosSinceStart};
 use monoio::time::{Instant, Sleep, sleep_until};
@@ -12,7 +13,8 @@ use std::time::Duration;
 pub struct Deadline {
     clock: Clock,
     at: NanosSinceStart,
-    /// Time given to a wait that has not begun: most never do, and then nobody needs to look at the clock.
+    /// Time given to a wait that has not begun: most never do, and then nobody needs to look at the
+    /// clock.
     given: Option<Duration>,
     timer: Option<(Pin<Box<Sleep>>, NanosSinceStart)>,
 }
@@ -41,7 +43,8 @@ impl Deadline {
         self.clock.now()
     }
 
-    /// Ready when it has passed. The timer may fire early, for a deadline that has since moved; then it is set anew.
+    /// Ready when it has passed. The timer may fire early, for a deadline that has since moved;
+    /// then it is set anew.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(after) = self.given.take() {
             self.at = self.clock.now().plus(after);

@@ -1,5 +1,5 @@
-//! Throws away what a client sends and nobody wants: the rest of a refused body, or whatever comes before a
-//! connection is closed. Within bounds: a client that goes on for ever, or stalls, is cut.
+//! Throws away what a client sends and nobody wants: the rest of a refused body, or whatever comes
+//! before a connection is closed. Within bounds: a client that goes on for ever, or stalls, is cut.
 
 use super::{Conn, ReadEnd, TURN_BYTES, end_turn};
 use crate::base::NanosSinceStart;
@@ -54,7 +54,8 @@ impl<'a> Discarding<'a> {
         }
         // The deadline ends a wait; a client that never makes us wait is ended by the check above.
         self.conn.wait_until(give_up_at.min(now.plus(self.bounds.stall_max)));
-        // Nobody knows of a body without a length how much follows; if the last read was full, much does.
+        // Nobody knows of a body without a length how much follows; if the last read was full, much
+        // does.
         let much = expected_bytes.max(self.last_read_bytes) >= READ_BYTES;
         self.conn.reader.expect_much(much);
         let before = self.conn.input.len();

@@ -1,6 +1,7 @@
-//! Client connections of one shard: listener, buffers, the one outstanding read of each socket, deadlines.
-//! Runs on the shard's thread. Fills buffers and never parses; `shard::request` calls it and the parser.
-//! Limits: `limits.connections_max`, pooled buffers, one read buffer per connection, what is read of an unwanted body.
+//! Client connections of one shard: listener, buffers, the one outstanding read of each socket,
+//! deadlines. Runs on the shard's thread. Fills buffers and never parses; `shard::request` calls it
+//! and the parser. Limits: `limits.connections_max`, pooled buffers, one read buffer per
+//! connection, what is read of an unwanted body.
 
 mod buffer;
 mod conn;

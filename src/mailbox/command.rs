@@ -8,7 +8,8 @@ use crate::base::{NanosSinceStart, QueueIndex, WorkerIndex};
 /// From control to one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardCommand {
-    /// Stop accepting, let streams finish until the deadline, then close what is left and end the thread.
+    /// Stop accepting, let streams finish until the deadline, then close what is left and end the
+    /// thread.
     Drain {
         /// When what is left is closed.
         deadline: NanosSinceStart,
@@ -28,16 +29,18 @@ pub enum PlantedFault {
     Panic,
 }
 
-/// From one shard to another. The first two are hints: losing one costs time. The others are kept by the sender until there
-/// is room.
+/// From one shard to another. The first two are hints: losing one costs time. The others are kept
+/// by the sender until there is room.
 #[derive(Debug)]
 pub enum MeshMessage {
-    /// A connection to this worker was refused or died: pooled connections to it are not to be trusted.
+    /// A connection to this worker was refused or died: pooled connections to it are not to be
+    /// trusted.
     WorkerFailed {
         /// The worker that failed.
         worker: WorkerIndex,
     },
-    /// A prompt was routed whose path lies in the receiver's slice. Boxed, so that a ring of them stays small.
+    /// A prompt was routed whose path lies in the receiver's slice. Boxed, so that a ring of them
+    /// stays small.
     Routed(Box<RoutedPrompt>),
     /// A request waits in a queue that the receiver is home to.
     Join(Box<Waiter>),

@@ -1,4 +1,5 @@
-//! Compact index operations, made by the control plane from KV events, applied by the shard that owns the slice.
+//! Compact index operations, made by the control plane from KV events, applied by the shard that
+//! owns the slice.
 
 use crate::base::RankIndex;
 use crate::block::BlockKey;

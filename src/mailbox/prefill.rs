@@ -1,5 +1,5 @@
-//! Prefill legs as they cross from the shard that has the request to the shard that is home to the prefill rank, and what
-//! comes back.
+//! Prefill legs as they cross from the shard that has the request to the shard that is home to the
+//! prefill rank, and what comes back.
 
 use super::waiting::Ticket;
 use crate::account::Lease;
@@ -26,7 +26,8 @@ pub struct PrefillLeg {
     pub body: Vec<u8>,
     /// How its KV is handed over, and with it what its answer has to hold.
     pub handoff: Handoff,
-    /// How the engine is told that the leg is not wanted any more, beside the end of its connection.
+    /// How the engine is told that the leg is not wanted any more, beside the end of its
+    /// connection.
     pub abort: Option<AbortCall>,
     /// When it was posted.
     pub posted_at: NanosSinceStart,
@@ -43,8 +44,8 @@ pub struct AbortCall {
     pub authority: Arc<str>,
     /// Value of `Authorization`.
     pub authorization: Option<Arc<str>>,
-    /// The call's body: it names the request. Engines end all whose names begin with that, so no name may be the beginning of
-    /// another.
+    /// The call's body: it names the request. Engines end all whose names begin with that, so no
+    /// name may be the beginning of another.
     pub body: Arc<[u8]>,
 }
 
@@ -83,11 +84,13 @@ pub enum PrefillFault {
     TimedOut,
     /// The engine says that the decode leg never came: for people, in its words.
     NoDecode(String),
-    /// The KV did not get from one to the other, by prefill's fault or not: for people, in its words.
+    /// The KV did not get from one to the other, by prefill's fault or not: for people, in its
+    /// words.
     Transfer(String),
     /// The connection, the answer or the engine is broken: for people, what happened.
     Broken(String),
-    /// The answer lacks what the decode leg needs: a sentence for people. Another worker would hardly do better.
+    /// The answer lacks what the decode leg needs: a sentence for people. Another worker would
+    /// hardly do better.
     NoHandoff(String),
     /// It was not wanted any more.
     Cancelled,

@@ -1,11 +1,12 @@
-//! What a shard tells the owner of a slice about a prompt that it has just routed: which rank is going to hold it.
+//! What a shard tells the owner of a slice about a prompt that it has just routed: which rank is
+//! going to hold it.
 
 use crate::base::RankIndex;
 use crate::base::limits::{APPROXIMATE_CHUNK_BYTES, SPECULATIVE_CHUNK_BYTES};
 use crate::block::BlockKey;
 
-/// Why a rank is believed to hold a prompt that no event has told of. Each kind has its own tree of the index, so
-/// that neither touches what events stored.
+/// Why a rank is believed to hold a prompt that no event has told of. Each kind has its own tree of
+/// the index, so that neither touches what events stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuessKind {
     /// The rank has no live events: what was sent there is all that is known.
@@ -36,6 +37,7 @@ pub struct RoutedPrompt {
     pub kind: GuessKind,
     /// Root of the path.
     pub root: BlockKey,
-    /// Keys of the path's chunks from the first on; at most `ROUTED_CHUNKS_MAX`, all in the slice of the first.
+    /// Keys of the path's chunks from the first on; at most `ROUTED_CHUNKS_MAX`, all in the slice
+    /// of the first.
     pub chunks: Vec<BlockKey>,
 }

@@ -1,5 +1,5 @@
-//! Requests that wait for a rank, as they cross from the shard that has them to the shard that is home to their queue, and
-//! what comes back.
+//! Requests that wait for a rank, as they cross from the shard that has them to the shard that is
+//! home to their queue, and what comes back.
 
 use crate::account::Lease;
 use crate::base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex, ShardIndex};
@@ -27,7 +27,8 @@ pub struct Holding {
     pub on_the_way_bytes: u32,
 }
 
-/// A request that waits. What is needed to choose its rank when its turn comes, and nothing of its body.
+/// A request that waits. What is needed to choose its rank when its turn comes, and nothing of its
+/// body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiter {
     /// Its name.
@@ -62,7 +63,8 @@ pub struct Waiter {
     pub output_tokens: u32,
     /// May it be sent to look for another rank when it has waited long?
     pub movable: bool,
-    /// The ranks that hold most of the prompt; at most [`HOLDINGS_MAX`](crate::base::limits::HOLDINGS_MAX).
+    /// The ranks that hold most of the prompt; at most
+    /// [`HOLDINGS_MAX`](crate::base::limits::HOLDINGS_MAX).
     pub holdings: Vec<Holding>,
     /// Ranks that failed it, or refused it.
     pub tried: Vec<RankIndex>,
@@ -73,6 +75,7 @@ pub struct Waiter {
 pub enum Verdict {
     /// It may be sent. The lease has been taken; who drops it gives it back.
     Granted(Lease),
-    /// It has to choose again: it waited too long in this queue, or nothing that the queue leads to can take it.
+    /// It has to choose again: it waited too long in this queue, or nothing that the queue leads to
+    /// can take it.
     Reroute,
 }

@@ -1,4 +1,5 @@
-//! Chat messages: spans while every one of them is plain, otherwise only the fact that they are not.
+//! Chat messages: spans while every one of them is plain, otherwise only the fact that they are
+//! not.
 
 use super::json::{Cursor, ScanError, Text};
 use super::scan::MESSAGES_MAX;

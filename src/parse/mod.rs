@@ -1,9 +1,10 @@
-//! Bytes of a request to an [`ApiRequest`], or a [`Refusal`]. Sans-IO: no socket, no clock, no allocation once the
-//! reused request has grown to size.
+//! Bytes of a request to an [`ApiRequest`], or a [`Refusal`]. Sans-IO: no socket, no clock, no
+//! allocation once the reused request has grown to size.
 //!
-//! [`route`] says which API a path is, [`scan`] reads the body once and keeps spans into it, [`Refusal`] is every
-//! answer that the router gives itself. The body is never re-serialised: what the engine gets is what was scanned.
-//! This module must never follow a body deeper than [`crate::base::limits::JSON_DEPTH_MAX`].
+//! [`route`] says which API a path is, [`scan`] reads the body once and keeps spans into it,
+//! [`Refusal`] is every answer that the router gives itself. The body is never re-serialised: what
+//! the engine gets is what was scanned. This module must never follow a body deeper than
+//! [`crate::base::limits::JSON_DEPTH_MAX`].
 
 mod json;
 mod messages;

@@ -1,5 +1,6 @@
-//! The data-parallel rank that a client asks for by `X-Data-Parallel-Rank`, the field of both engines (vLLM 0.11.1, SGLang
-//! 0.5.10 and newer). The router then chooses among the ranks of that number, and tells the engine itself.
+//! The data-parallel rank that a client asks for by `X-Data-Parallel-Rank`, the field of both
+//! engines (vLLM 0.11.1, SGLang 0.5.10 and newer). The router then chooses among the ranks of that
+//! number, and tells the engine itself.
 
 use super::{Reason, Refusal};
 use crate::base::DpRank;

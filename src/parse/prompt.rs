@@ -54,8 +54,8 @@ fn list(cursor: &mut Cursor<'_>) -> Result<PromptSource, ScanError> {
     }
 }
 
-/// Reads an array to its end; true when it has elements and all are token ids. `fresh`: the cursor stands behind
-/// the bracket, otherwise on the first element.
+/// Reads an array to its end; true when it has elements and all are token ids. `fresh`: the cursor
+/// stands behind the bracket, otherwise on the first element.
 fn ids(cursor: &mut Cursor<'_>, depth: usize, fresh: bool) -> Result<bool, ScanError> {
     let mut first = true;
     if fresh && !cursor.next_element(&mut first)? {

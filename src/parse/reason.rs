@@ -1,6 +1,8 @@
-//! Why the router refuses: names, statuses and texts of every answer of its own that is not a success.
+//! Why the router refuses: names, statuses and texts of every answer of its own that is not a
+//! success.
 
-/// Why the router refused, for machines: header `x-forebay-reason`, label of `forebay_rejected_total`, log field.
+/// Why the router refused, for machines: header `x-forebay-reason`, label of
+/// `forebay_rejected_total`, log field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The HTTP message is malformed.
@@ -35,7 +37,8 @@ pub enum Reason {
     RejectedQueueFull,
     /// The rejection window of the model is open: its queue was full a moment ago.
     RejectedWindow,
-    /// The prompt and its expected answer would take more KV cache than the model's workers may promise.
+    /// The prompt and its expected answer would take more KV cache than the model's workers may
+    /// promise.
     RejectedDemand,
     /// The request waited in the queue for as long as a request may.
     RejectedQueueWait,
@@ -214,8 +217,9 @@ impl Reason {
         }
     }
 
-    /// What the answer says about sending the same request again (`x-should-retry`), where the status alone would
-    /// be read otherwise: 429 is worth another try, a request whose time is over is not.
+    /// What the answer says about sending the same request again (`x-should-retry`), where the
+    /// status alone would be read otherwise: 429 is worth another try, a request whose time is over
+    /// is not.
     #[must_use]
     pub const fn should_retry(self) -> Option<bool> {
         match self {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 /// Longest client text (a model name, say) that an error message repeats, in characters.
 const QUOTED_CHARS_MAX: usize = 128;
-/// Longest time that a client is told to stay away. The official clients give up, or sleep on, when told of more.
+/// Longest time that a client is told to stay away. The official clients give up, or sleep on, when
+/// told of more.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// One answer of the router's own.
@@ -74,7 +75,8 @@ impl Refusal {
         self
     }
 
-    /// When to try again, at most a minute: headers `retry-after` (whole seconds, rounded up) and `retry-after-ms`.
+    /// When to try again, at most a minute: headers `retry-after` (whole seconds, rounded up) and
+    /// `retry-after-ms`.
     #[must_use]
     pub fn with_retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after.min(RETRY_AFTER_MAX));
@@ -123,7 +125,8 @@ impl Refusal {
         self.retry_after.map(|after| (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1))
     }
 
-    /// Value of `retry-after-ms`: milliseconds, rounded up, at least 1, because clients take 0 for no value.
+    /// Value of `retry-after-ms`: milliseconds, rounded up, at least 1, because clients take 0 for
+    /// no value.
     #[must_use]
     pub fn retry_after_ms(&self) -> Option<u64> {
         let millis = self.retry_after?.as_nanos().div_ceil(1_000_000);

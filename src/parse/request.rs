@@ -3,8 +3,8 @@
 use crate::chat::MessageSpan;
 use std::ops::Range;
 
-/// What an image, a sound or a file weighs in a prompt: the tokens of one image under the common vision models, as bytes of
-/// text.
+/// What an image, a sound or a file weighs in a prompt: the tokens of one image under the common
+/// vision models, as bytes of text.
 pub const NOT_TEXT_BYTES: u64 = 4_096;
 
 /// The API surface, one variant per route.
@@ -92,7 +92,8 @@ impl Endpoint {
         }
     }
 
-    /// Does it cost an engine work that back pressure is about? Listing models and counting tokens do not.
+    /// Does it cost an engine work that back pressure is about? Listing models and counting tokens
+    /// do not.
     #[must_use]
     pub const fn is_inference(self) -> bool {
         !matches!(
@@ -117,17 +118,19 @@ pub enum PromptSource {
     /// None found, or of a shape that is not matched.
     #[default]
     None,
-    /// `messages` where every entry is plain; the spans are in [`ApiRequest::messages`]. Also `input` of
-    /// `/v1/responses` and `system` plus `messages` of `/v1/messages`, in the order the engine renders them.
+    /// `messages` where every entry is plain; the spans are in [`ApiRequest::messages`]. Also
+    /// `input` of `/v1/responses` and `system` plus `messages` of `/v1/messages`, in the order the
+    /// engine renders them.
     PlainMessages,
-    /// Messages that need the full template (parts, tools, template arguments ...): those of a chat, and the bodies of
-    /// `/v1/messages` and `/v1/responses` that become chats.
+    /// Messages that need the full template (parts, tools, template arguments ...): those of a
+    /// chat, and the bodies of `/v1/messages` and `/v1/responses` that become chats.
     Messages,
     /// One string: the span between the quotes, JSON-escaped if it holds a backslash.
     Text(Range<u32>),
     /// One list of token ids: the span of the array, brackets included.
     TokenIds(Range<u32>),
-    /// A list of strings or of id lists: the span of its first element, brackets or quotes included.
+    /// A list of strings or of id lists: the span of its first element, brackets or quotes
+    /// included.
     Batch(Range<u32>),
 }
 
@@ -142,7 +145,8 @@ pub struct ApiRequest {
     pub has_model: bool,
     /// `"stream": true`.
     pub stream: bool,
-    /// `max_completion_tokens` if present, else `max_tokens` (or `max_new_tokens` inside `sampling_params`).
+    /// `max_completion_tokens` if present, else `max_tokens` (or `max_new_tokens` inside
+    /// `sampling_params`).
     pub max_tokens: Option<u32>,
     /// Where the prompt is.
     pub prompt: PromptSource,
@@ -160,8 +164,8 @@ pub struct ApiRequest {
     pub priority: Option<i64>,
     /// LoRA adapter named apart from the model (SGLang's `lora_path`), decoded; empty when absent.
     pub lora: String,
-    /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it, or a list names several
-    /// namespaces.
+    /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it,
+    /// or a list names several namespaces.
     pub has_more_than_text: bool,
     /// The engine finds nothing of the prompt in its cache, or computes another prompt than the
     /// body shows.

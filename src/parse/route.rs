@@ -5,7 +5,8 @@ use super::refuse::Refusal;
 use super::request::Endpoint;
 use crate::http1::Method;
 
-/// Endpoint of a method and path (without query). Paths match byte for byte: no decoding, no trailing slash.
+/// Endpoint of a method and path (without query). Paths match byte for byte: no decoding, no
+/// trailing slash.
 ///
 /// Refuses with 404 for an unknown path and 405, naming what is allowed, for the wrong method.
 pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {

@@ -1,7 +1,7 @@
 //! One pass over a request body: what routing needs, as spans; everything else is only checked.
 //!
-//! Duplicate keys: the last one counts, in whatever spelling (`"mod\u0065l"`), because that is what the engines'
-//! parsers do; a body must never mean one thing here and another there.
+//! Duplicate keys: the last one counts, in whatever spelling (`"mod\u0065l"`), because that is what
+//! the engines' parsers do; a body must never mean one thing here and another there.
 
 use super::json::{Cursor, ScanError, Text};
 use super::messages::{MessageList, message_list, message_span};
@@ -77,7 +77,8 @@ const TEMPLATE_KEYS: [&str; 7] = [
     "reasoning_effort",
 ];
 
-/// The same for single endpoints: what sets the effort of reasoning there. SGLang knows `reasoning` in chats too.
+/// The same for single endpoints: what sets the effort of reasoning there. SGLang knows `reasoning`
+/// in chats too.
 const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 4] = [
     (Endpoint::ChatCompletions, "reasoning"),
     (Endpoint::Messages, "thinking"),
@@ -85,18 +86,21 @@ const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 4] = [
     (Endpoint::Responses, "reasoning"),
 ];
 
-/// Keys of what is computed beside the text (SGLang's first, then vLLM's). A value of `null` or `false` counts as absent.
+/// Keys of what is computed beside the text (SGLang's first, then vLLM's). A value of `null` or
+/// `false` counts as absent.
 const MORE_THAN_TEXT_KEYS: [&str; 6] =
     ["image_data", "video_data", "audio_data", "input_embeds", "prompt_embeds", "multi_modal_data"];
 
-/// Keys of `/v1/responses` that stand for text before the prompt: kept by the engine, or in a form of its own.
+/// Keys of `/v1/responses` that stand for text before the prompt: kept by the engine, or in a form
+/// of its own.
 const CONTINUING_KEYS: [&str; 4] =
     ["previous_response_id", "conversation", "previous_response", "previous_input_messages"];
 
 /// Reads a request body into `request`, which is cleared first.
 ///
-/// Strict: the body is one UTF-8 JSON object without trailing bytes, at most [`crate::base::limits::JSON_DEPTH_MAX`]
-/// deep. A missing or wrongly typed key is no error here: the caller decides about the model, the engine about the rest.
+/// Strict: the body is one UTF-8 JSON object without trailing bytes, at most
+/// [`crate::base::limits::JSON_DEPTH_MAX`] deep. A missing or wrongly typed key is no error here:
+/// the caller decides about the model, the engine about the rest.
 pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result<(), ScanError> {
     request.clear();
     request.endpoint = Some(endpoint);
@@ -324,7 +328,8 @@ impl Found {
             && !key.span.is_empty()
         {
             if key.span.len() <= CACHE_SALT_BYTES_MAX {
-                // No engine's salt holds a zero byte, so the two together are no salt that events could tell of.
+                // No engine's salt holds a zero byte, so the two together are no salt that events
+                // could tell of.
                 request.cache_salt.push('\0');
                 decode(key, cursor, &mut request.cache_salt);
             } else {
@@ -380,7 +385,8 @@ impl Found {
         }
         let rich = self.list == MessageList::Rich || self.needs_template();
         match &self.preamble {
-            // Anthropic's preamble may be a list of blocks; instructions are text or an error of the engine's.
+            // Anthropic's preamble may be a list of blocks; instructions are text or an error of
+            // the engine's.
             Optional::Other if endpoint != Endpoint::Messages => PromptSource::None,
             Optional::Other => PromptSource::Messages,
             _ if rich => PromptSource::Messages,

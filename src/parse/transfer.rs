@@ -10,8 +10,8 @@ use super::scan::unescaped;
 /// Keys that [`Told::read`] reads.
 pub(super) const KEYS: [&str; 2] = ["kv_transfer_params", "vllm_xargs"];
 
-/// Members by which engines find each other's KV (vLLM 0.33: NIXL, NIXL push, Mooncake), as they are told to the client.
-/// `null` and `false` count as absent.
+/// Members by which engines find each other's KV (vLLM 0.33: NIXL, NIXL push, Mooncake), as they
+/// are told to the client. `null` and `false` count as absent.
 const OWNED_OF_TRANSFER: [(&str, &str); 10] = [
     ("do_remote_decode", "kv_transfer_params.do_remote_decode"),
     ("do_remote_prefill", "kv_transfer_params.do_remote_prefill"),

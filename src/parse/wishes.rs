@@ -1,5 +1,5 @@
-//! What a client asks of the queue: its place in line and how long it waits, and who it is. Read off fields and body; a
-//! request without any of them costs one pass over the kinds of its fields.
+//! What a client asks of the queue: its place in line and how long it waits, and who it is. Read
+//! off fields and body; a request without any of them costs one pass over the kinds of its fields.
 //!
 //! | what | from | meaning |
 //! |---|---|---|
@@ -14,8 +14,9 @@
 //! tenant, which gets no better class than the usual one. vLLM is told no better priority than the
 //! tenant's best class stands for.
 //!
-//! The first field of a name counts. What cannot be read counts as absent, as proxies are used to treat hints: a request is
-//! never refused for one. Tenants are known by a keyed hash; their keys are neither kept per request nor printed.
+//! The first field of a name counts. What cannot be read counts as absent, as proxies are used to
+//! treat hints: a request is never refused for one. Tenants are known by a keyed hash; their keys
+//! are neither kept per request nor printed.
 
 use super::priority;
 use crate::config::{FlowConfig, QUEUE_CLASSES};
@@ -77,7 +78,8 @@ struct Sent<'a> {
 }
 
 impl WishRules {
-    /// `seed` is a secret of the process, the same in all shards: a tenant has the same number everywhere.
+    /// `seed` is a secret of the process, the same in all shards: a tenant has the same number
+    /// everywhere.
     #[must_use]
     pub fn new(flow: Arc<FlowConfig>, seed: u64) -> Self {
         let mut others = Tenant { key: 0, class_best: flow.queue.class_default, weight: 1 };

@@ -4,8 +4,8 @@ use crate::base::{PoolIndex, QueueIndex, RankIndex};
 use crate::config::QueueMode;
 use crate::worker::{FleetSnapshot, LoadBoard, QueueLimits};
 
-/// Bounds of a queue. The tokens that may wait are what the pool's caches hold, times the configured share, less what its
-/// ranks have been given and what waits in its other queues.
+/// Bounds of a queue. The tokens that may wait are what the pool's caches hold, times the
+/// configured share, less what its ranks have been given and what waits in its other queues.
 pub(super) fn bounds(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -58,8 +58,8 @@ pub(super) fn is_at_low_water(
         && low(cell.waiting_bytes(), bounds.bytes_max.max(1))
 }
 
-/// Has the queue no room for one more like those that it holds? Not for the one that found it full: that may be larger than
-/// all of them.
+/// Has the queue no room for one more like those that it holds? Not for the one that found it full:
+/// that may be larger than all of them.
 pub(super) fn is_full(
     fleet: &FleetSnapshot,
     board: &LoadBoard,

@@ -1,6 +1,7 @@
-//! When a pool is closed to whoever comes, and until when: no rank has room for one more, and no queue has either. By the measure of the
-//! requests that are there, not of the one that was turned away: a request that is larger than others, or that only some
-//! of the ranks can serve, says nothing about the next.
+//! When a pool is closed to whoever comes, and until when: no rank has room for one more, and no
+//! queue has either. By the measure of the requests that are there, not of the one that was turned
+//! away: a request that is larger than others, or that only some of the ranks can serve, says
+//! nothing about the next.
 
 use super::bounds::{is_at_low_water, is_full};
 use crate::account::LeaseCost;
@@ -31,9 +32,9 @@ pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
     }
 }
 
-/// May those come again whom a rejection window keeps away? Where there is no queue, as soon as one place in
-/// [`FREE_PLACES_PART`] is free; else once one is filled to no more than its low water, by the count of those who have no
-/// verdict yet.
+/// May those come again whom a rejection window keeps away? Where there is no queue, as soon as one
+/// place in [`FREE_PLACES_PART`] is free; else once one is filled to no more than its low water, by
+/// the count of those who have no verdict yet.
 #[must_use]
 pub fn is_relieved(binder: &Binder<'_>, index: PoolIndex) -> bool {
     let Binder { fleet, board, now, .. } = *binder;

@@ -1,11 +1,13 @@
-//! The seats of the requests of one shard that wait for another one: in a queue that is at home there, or for a leg that is
-//! sent there. A verdict finds its request by the ticket; one that comes too late finds nobody, and its lease is given back by being dropped.
+//! The seats of the requests of one shard that wait for another one: in a queue that is at home
+//! there, or for a leg that is sent there. A verdict finds its request by the ticket; one that
+//! comes too late finds nobody, and its lease is given back by being dropped.
 
 use crate::base::ShardIndex;
 use crate::mailbox::{Ticket, Verdict};
 use std::task::{Context, Poll, Waker};
 
-/// All seats of one shard, for those who wait for a `V`. At most as many as the shard has requests in flight.
+/// All seats of one shard, for those who wait for a `V`. At most as many as the shard has requests
+/// in flight.
 #[derive(Debug)]
 pub struct Desk<V = Verdict> {
     shard: ShardIndex,
@@ -53,7 +55,8 @@ impl<V: From<NoSeat>> Desk<V> {
         Ticket { shard: self.shard, seat: number, life }
     }
 
-    /// Hands a verdict to who waits for it; false if nobody does: the verdict is dropped then, and its lease given back.
+    /// Hands a verdict to who waits for it; false if nobody does: the verdict is dropped then, and
+    /// its lease given back.
     pub fn deliver(&mut self, ticket: Ticket, verdict: V) -> bool {
         self.take_or_return(ticket, verdict).is_none()
     }

@@ -1,4 +1,5 @@
-//! The way in: a request that came, or that has to choose again, is bound at once, sent to wait, or turned away.
+//! The way in: a request that came, or that has to choose again, is bound at once, sent to wait, or
+//! turned away.
 
 use super::bounds::bounds;
 use super::waiter::holdings;
@@ -49,7 +50,8 @@ pub struct Applicant<'a> {
     pub seated: Option<Seated>,
 }
 
-/// A place in a queue that is counted until its request has another one, so that nobody takes it who comes later.
+/// A place in a queue that is counted until its request has another one, so that nobody takes it
+/// who comes later.
 #[derive(Clone, Copy, Debug)]
 pub struct Seated {
     /// The queue.
@@ -80,8 +82,8 @@ impl Applicant<'_> {
 pub enum Entry {
     /// It has its rank.
     Bound(Lease),
-    /// It has been counted into its queue and has to be posted to that queue's home. Whoever ends the wait counts it out
-    /// with the same [`QueueWanted`].
+    /// It has been counted into its queue and has to be posted to that queue's home. Whoever ends
+    /// the wait counts it out with the same [`QueueWanted`].
     Wait(Box<Waiter>, QueueWanted),
     /// It is refused.
     Turned(Turned),
@@ -103,8 +105,8 @@ pub enum Turned {
     },
 }
 
-/// Decides. `seat` makes the ticket of one that waits; `projected` says how long it takes until so many requests of the
-/// pool have ended, if that is known.
+/// Decides. `seat` makes the ticket of one that waits; `projected` says how long it takes until so
+/// many requests of the pool have ended, if that is known.
 pub fn enter(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
@@ -141,8 +143,8 @@ pub fn enter(
     }
 }
 
-/// No place to wait is left. That may be for those who can only go elsewhere: a rank for which none of them waits is free
-/// for who comes.
+/// No place to wait is left. That may be for those who can only go elsewhere: a rank for which none
+/// of them waits is free for who comes.
 fn bind_beside(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
@@ -155,8 +157,9 @@ fn bind_beside(
     binder.bind(&applicant.request, applicant.output_tokens, candidates)
 }
 
-/// Finds a queue with room and counts the request into it. One that has been let in before is not refused: if all queues
-/// are full it joins the one that it would have chosen, and those who wait are no more than they were.
+/// Finds a queue with room and counts the request into it. One that has been let in before is not
+/// refused: if all queues are full it joins the one that it would have chosen, and those who wait
+/// are no more than they were.
 fn line_up(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
@@ -201,8 +204,8 @@ fn line_up(
     Ok((queue, wanted))
 }
 
-/// The rank whose queue is joined. One queue for all: any rank leads to it. One per rank: the one where the request will
-/// have waited and computed least, counting those who wait there.
+/// The rank whose queue is joined. One queue for all: any rank leads to it. One per rank: the one
+/// where the request will have waited and computed least, counting those who wait there.
 fn shortest(
     binder: &mut Binder<'_>,
     candidates: &Candidates,
@@ -243,7 +246,8 @@ fn too_late(
     (binder.now.plus(projected) > deadline).then_some(Turned::TooLate { projected })
 }
 
-/// Lines that the ends of a pool are divided among: what is known is how many requests of all of it end.
+/// Lines that the ends of a pool are divided among: what is known is how many requests of all of it
+/// end.
 fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
     if fleet.flow.queue.mode != QueueMode::Endpoint {
         return 1;

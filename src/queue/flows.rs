@@ -1,6 +1,8 @@
-//! One class of a queue: the requests of each tenant in a row, and the rows served in proportion to their weights. Fair queueing by start tags (Goyal, Vin and Cheng, 1996): a row's tag counts the tokens that it was given,
-//! divided by its weight; the row with the least tag is next. It serves as deficit round robin with an endlessly small
-//! quantum does, without rounds to go through for a prompt of 100,000 tokens.
+//! One class of a queue: the requests of each tenant in a row, and the rows served in proportion to
+//! their weights. Fair queueing by start tags (Goyal, Vin and Cheng, 1996): a row's tag counts the
+//! tokens that it was given, divided by its weight; the row with the least tag is next. It serves
+//! as deficit round robin with an endlessly small quantum does, without rounds to go through for a
+//! prompt of 100,000 tokens.
 
 use super::Waiting;
 use crate::base::ModelIndex;
@@ -14,8 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A token of a tenant of weight 1, in units of tags.
 const TAGS_PER_TOKEN: u64 = 1_000;
 
-/// Where in the rows a request stands: its tenant's row, and in it among those that want the same model. A tenant's share does
-/// not depend on how many models it uses; they are apart so that those of a model for which there is no room are not looked at.
+/// Where in the rows a request stands: its tenant's row, and in it among those that want the same
+/// model. A tenant's share does not depend on how many models it uses; they are apart so that those
+/// of a model for which there is no room are not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FlowKey {
     pub(super) tenant: u64,
@@ -35,7 +38,8 @@ pub(super) struct Order {
     pub(super) number: u64,
 }
 
-/// How far a turn through the rows has come. A row that is served goes back behind it, never before it.
+/// How far a turn through the rows has come. A row that is served goes back behind it, never before
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cursor {
     tag: u64,
@@ -141,8 +145,8 @@ impl Flows {
         row.put(key.model, order, waiting);
     }
 
-    /// The request that is served next, from `from` on, of those that are not barred. `model_barred` bars all of a tenant that
-    /// want one model, so that none of them is looked at.
+    /// The request that is served next, from `from` on, of those that are not barred.
+    /// `model_barred` bars all of a tenant that want one model, so that none of them is looked at.
     pub(super) fn next(
         &self,
         from: Cursor,

@@ -1,5 +1,5 @@
-//! The queues that one shard is home to. Requests join and leave by message; whenever a place may be free the home binds
-//! those at the front, takes their leases, and posts the verdicts.
+//! The queues that one shard is home to. Requests join and leave by message; whenever a place may
+//! be free the home binds those at the front, takes their leases, and posts the verdicts.
 
 use super::bounds::is_at_low_water;
 use super::line::{Line, Offer, Placed, Rules};
@@ -111,8 +111,8 @@ impl Home {
         self.queues.get(&queue).map_or(&[], |queue| queue.line.kept())
     }
 
-    /// Has anything happened since the last look? To be asked after the shard has announced its sleep and before it
-    /// sleeps: room that is made while it is awake rings no bell.
+    /// Has anything happened since the last look? To be asked after the shard has announced its
+    /// sleep and before it sleeps: room that is made while it is awake rings no bell.
     #[must_use]
     pub fn has_news(&self, board: &LoadBoard) -> bool {
         let news = |(&index, queue): (&QueueIndex, &Queue)| queue.has_news(board.queue(index));
@@ -214,13 +214,15 @@ impl Queue {
         }
     }
 
-    /// Enough have left the queue: new requests may come before the window's time is over. Who has its verdict under way
-    /// does not wait any more, though it is counted until its own shard has it.
+    /// Enough have left the queue: new requests may come before the window's time is over. Who has
+    /// its verdict under way does not wait any more, though it is counted until its own shard has
+    /// it.
     fn close_window(&self, binder: &Binder<'_>, index: QueueIndex) {
         let windows = binder.board.windows();
         let open = |&pool: &PoolIndex| windows.open_here_until(pool, binder.now).is_some();
         let Some(pool) = binder.fleet.pool_of(index).filter(open) else { return };
-        // Those with a verdict under way are in the sums of bytes and tokens; while anybody waits there is a next look.
+        // Those with a verdict under way are in the sums of bytes and tokens; while anybody waits
+        // there is a next look.
         let waiting = u64::try_from(self.line.len()).unwrap_or(u64::MAX);
         if waiting == 0 || is_at_low_water(binder.fleet, binder.board, pool, index, waiting) {
             windows.close(pool, OpenedBy::Here, binder.now);
@@ -270,7 +272,8 @@ fn place(
     };
     let least = least_uncached(candidates, &request);
     candidates.retain(|rank| !is_awaited(awaited, rank) && !offer.is_kept(rank));
-    // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is computed.
+    // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is
+    // computed.
     if offer.may_decline && waiter.leg != Leg::Decode {
         candidates.retain(|rank| {
             binder.has_room(rank, &lease_cost(&request, rank, waiter.output_tokens))
@@ -314,7 +317,8 @@ fn least_uncached(candidates: &Candidates, request: &PickRequest<'_>) -> u64 {
     candidates.ranks().iter().map(|&rank| request.uncached_tokens(rank)).min().unwrap_or(0)
 }
 
-/// A request leaves a place to those behind it for the sake of more than this: a quarter of its prompt.
+/// A request leaves a place to those behind it for the sake of more than this: a quarter of its
+/// prompt.
 fn declined_tokens(request: &PickRequest<'_>) -> u64 {
     (request.prompt_tokens() / 4).max(DECLINED_TOKENS_MIN)
 }
@@ -323,8 +327,9 @@ fn is_awaited(awaited: &[bool], rank: RankIndex) -> bool {
     awaited.get(rank.index()).is_some_and(|&awaited| awaited)
 }
 
-/// Is any of the ranks closed for now by what no lease tells the end of: a refusal of the engine, a report, a breaker? For
-/// decode ranks also: is the breaker of a prefill rank open, so that they are no candidates for now?
+/// Is any of the ranks closed for now by what no lease tells the end of: a refusal of the engine, a
+/// report, a breaker? For decode ranks also: is the breaker of a prefill rank open, so that they
+/// are no candidates for now?
 fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
     let fleet = binder.fleet;
     let ranks = || (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);

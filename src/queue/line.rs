@@ -1,5 +1,5 @@
-//! One queue: classes, and in each the rows of tenants. Sans-IO: time comes in, requests come out through a closure that
-//! places them.
+//! One queue: classes, and in each the rows of tenants. Sans-IO: time comes in, requests come out
+//! through a closure that places them.
 
 use super::flows::{Cursor, FlowKey, Flows, Legs, Order};
 use crate::base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
@@ -40,16 +40,19 @@ impl Waiting {
 pub(super) enum Placed {
     /// It has its rank: it leaves the queue.
     Yes,
-    /// No rank has room for it; neither for those behind it that could only go where it can: same model, same leg, no
-    /// nearer to anything, and they have tried the same ranks, or more.
+    /// No rank has room for it; neither for those behind it that could only go where it can: same
+    /// model, same leg, no nearer to anything, and they have tried the same ranks, or more.
     NoRoom,
-    /// The same, but some ranks were left out because their caches could never hold it. Smaller ones can go there, and so
-    /// can what is larger than this, the largest cache that was not left out: nothing could hold it anyway.
+    /// The same, but some ranks were left out because their caches could never hold it. Smaller
+    /// ones can go there, and so can what is larger than this, the largest cache that was not left
+    /// out: nothing could hold it anyway.
     NoRoomForLarge(u64),
-    /// There are places, but no cache has room for it. This rank is kept for it from now on, and gets no other request of its
-    /// class or a worse one until it fits; those behind it go on with the rest.
+    /// There are places, but no cache has room for it. This rank is kept for it from now on, and
+    /// gets no other request of its class or a worse one until it fits; those behind it go on with
+    /// the rest.
     Short(RankIndex),
-    /// There is room, but where little of its prompt is held: it leaves that to those behind it, if one of them wants it.
+    /// There is room, but where little of its prompt is held: it leaves that to those behind it, if
+    /// one of them wants it.
     Declined,
     /// Nothing here can ever take it.
     Never,
@@ -58,8 +61,9 @@ pub(super) enum Placed {
 /// Requests that may leave the same place to those behind them.
 const LOOK_AHEAD_MAX: usize = 32;
 
-/// Ranks of one queue that are kept for requests at the same time. Each is one more look at all ranks in each turn; whoever is
-/// short beyond them bars those behind it, and nobody passes a large request of which there are many.
+/// Ranks of one queue that are kept for requests at the same time. Each is one more look at all
+/// ranks in each turn; whoever is short beyond them bars those behind it, and nobody passes a large
+/// request of which there are many.
 pub const KEPT_MAX: usize = 8;
 
 /// How a request is offered what there is.
@@ -192,10 +196,11 @@ impl Line {
         Some(standing)
     }
 
-    /// Places as many as there is room for, in order. A request that finds no place keeps its own and bars those behind it
-    /// that could only go where it could: nobody overtakes. One that finds places and no cache with room for it has one rank
-    /// kept for it: it is overtaken by those who need less, and does not starve. `place` is told whether the request may
-    /// decline; what all have declined the first of them takes, so that no room is left unused.
+    /// Places as many as there is room for, in order. A request that finds no place keeps its own
+    /// and bars those behind it that could only go where it could: nobody overtakes. One that finds
+    /// places and no cache with room for it has one rank kept for it: it is overtaken by those who
+    /// need less, and does not starve. `place` is told whether the request may decline; what all
+    /// have declined the first of them takes, so that no room is left unused.
     pub(super) fn serve(
         &mut self,
         rules: Rules<'_>,
@@ -210,7 +215,8 @@ impl Line {
         }
     }
 
-    /// Those first for whom ranks are kept: they were first in line when they were looked at, and did not fit.
+    /// Those first for whom ranks are kept: they were first in line when they were looked at, and
+    /// did not fit.
     fn serve_short(
         &mut self,
         class: usize,
@@ -252,8 +258,8 @@ impl Line {
         debug_assert!(self.kept.len() <= KEPT_MAX, "more kept than may be");
     }
 
-    /// What one of that class is offered. What is kept for worse classes is there for it, and, if it is short itself, what is
-    /// kept for those of its class who were short later.
+    /// What one of that class is offered. What is kept for worse classes is there for it, and, if
+    /// it is short itself, what is kept for those of its class who were short later.
     fn offer(&self, ticket: Ticket, class: usize, may_decline: bool) -> Offer {
         let mut kept = [None; KEPT_MAX];
         let mut is_older = true;
@@ -423,12 +429,14 @@ struct Way {
     near: Option<RankIndex>,
     pin: Option<DpRank>,
     tried: Vec<RankIndex>,
-    /// Ranks were left out whose caches could never hold it; those left are all there is for whoever holds so many tokens.
+    /// Ranks were left out whose caches could never hold it; those left are all there is for
+    /// whoever holds so many tokens.
     large: Option<RangeInclusive<u64>>,
 }
 
 impl Way {
-    /// Who needs less may have more ranks, and so may who has others to choose from: if none of his could hold it, any will do.
+    /// Who needs less may have more ranks, and so may who has others to choose from: if none of his
+    /// could hold it, any will do.
     fn is_all_for(&self, waiter: &Waiter) -> bool {
         self.large.as_ref().is_none_or(|large| {
             large.contains(&waiter.held_tokens())
@@ -450,7 +458,8 @@ impl Bars<'_> {
         });
     }
 
-    /// Has it declined, is a rank kept for it, or could it only go where somebody before it found no room?
+    /// Has it declined, is a rank kept for it, or could it only go where somebody before it found
+    /// no room?
     fn bar(&self, waiter: &Waiter) -> bool {
         self.declined.contains(&waiter.ticket)
             || self.short.contains(&waiter.ticket)
@@ -473,7 +482,8 @@ impl Bars<'_> {
         }
     }
 
-    /// Is everybody in a row barred who wants the model? Who has to be near somebody is looked at one by one.
+    /// Is everybody in a row barred who wants the model? Who has to be near somebody is looked at
+    /// one by one.
     fn bar_all(&self, model: ModelIndex, legs: Legs) -> bool {
         let found_none = |leg: Leg| {
             let any = |way: &Way| {

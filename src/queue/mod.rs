@@ -1,7 +1,8 @@
-//! Where requests wait while no rank has room: lines with classes and fair shares ([`Home`], on the shard that owns a
-//! queue), the seats of those who wait ([`Desk`], on the shard that has the request), and the way in ([`enter`]). Sans-IO: the
-//! shards and the simulator run the same code. Nothing here polls; a home looks when a place was given back, when
-//! somebody joins, or at the moment that [`Home::look_again_at`] names.
+//! Where requests wait while no rank has room: lines with classes and fair shares ([`Home`], on the
+//! shard that owns a queue), the seats of those who wait ([`Desk`], on the shard that has the
+//! request), and the way in ([`enter`]). Sans-IO: the shards and the simulator run the same code.
+//! Nothing here polls; a home looks when a place was given back, when somebody joins, or at the
+//! moment that [`Home::look_again_at`] names.
 
 mod bounds;
 mod closed;

@@ -1,12 +1,13 @@
-//! Messages of one shard that must not be lost, while their ring is full. Each receiver gets its messages in the order in
-//! which they were posted: a `Leave` never passes its `Join`.
+//! Messages of one shard that must not be lost, while their ring is full. Each receiver gets its
+//! messages in the order in which they were posted: a `Leave` never passes its `Join`.
 
 use crate::base::ShardIndex;
 use std::collections::VecDeque;
 
-/// What found no room yet, by receiving shard. Bounded by the requests in flight: each has at most one wait to tell of, and for
-/// each attempt one prefill leg, its cancellation and its end. A leg holds its whole body, which `limits.buffered_bytes_max`
-/// counts; its end holds at most `PREFILL_ANSWER_BYTES_MAX` or an engine's error.
+/// What found no room yet, by receiving shard. Bounded by the requests in flight: each has at most
+/// one wait to tell of, and for each attempt one prefill leg, its cancellation and its end. A leg
+/// holds its whole body, which `limits.buffered_bytes_max` counts; its end holds at most
+/// `PREFILL_ANSWER_BYTES_MAX` or an engine's error.
 #[derive(Debug)]
 pub struct Outbox<M> {
     unsent: Vec<VecDeque<M>>,
@@ -19,8 +20,8 @@ impl<M> Outbox<M> {
         Self { unsent: (0..shard_count).map(|_| VecDeque::new()).collect() }
     }
 
-    /// Sends a message, or keeps it behind those that are kept already. True if it was sent; a message to a shard that there
-    /// is not is dropped.
+    /// Sends a message, or keeps it behind those that are kept already. True if it was sent; a
+    /// message to a shard that there is not is dropped.
     pub fn post(
         &mut self,
         to: ShardIndex,
@@ -38,7 +39,8 @@ impl<M> Outbox<M> {
         }
     }
 
-    /// Sends what was kept, as far as there is room now. `sent` hears of each shard that got something.
+    /// Sends what was kept, as far as there is room now. `sent` hears of each shard that got
+    /// something.
     pub fn flush(
         &mut self,
         mut send: impl FnMut(ShardIndex, M) -> Result<(), M>,

@@ -1,6 +1,6 @@
-//! The way in for a request that two ranks serve: first a decode rank, chosen together with the prefill that it can be
-//! handed, then a prefill rank near it. Always in this order, and who waits for a decode rank holds no prefill rank, so no
-//! two requests ever wait for each other.
+//! The way in for a request that two ranks serve: first a decode rank, chosen together with the
+//! prefill that it can be handed, then a prefill rank near it. Always in this order, and who waits
+//! for a decode rank holds no prefill rank, so no two requests ever wait for each other.
 
 use super::{Applicant, Entry, Turned, enter};
 use crate::account::Lease;
@@ -24,8 +24,8 @@ pub enum PairEntry {
     Whole(Lease),
     /// It waits for a decode rank, as in [`Entry::Wait`]. Its verdict goes to [`enter_prefill`].
     WaitDecode(Box<Waiter>, QueueWanted),
-    /// It has a decode rank and waits for a prefill rank. Granted: a pair. Sent on: [`enter_prefill`] again, with the same
-    /// lease.
+    /// It has a decode rank and waits for a prefill rank. Granted: a pair. Sent on:
+    /// [`enter_prefill`] again, with the same lease.
     WaitPrefill {
         /// To be kept meanwhile.
         decode: Lease,
@@ -34,13 +34,15 @@ pub enum PairEntry {
         /// As in [`Entry::Wait`].
         wanted: QueueWanted,
     },
-    /// It is refused, for want of this leg's rank; the other's lease has been given back. [`Turned::NoWorker`] means that
-    /// the ranks that were there have just gone: the request may be routed again.
+    /// It is refused, for want of this leg's rank; the other's lease has been given back.
+    /// [`Turned::NoWorker`] means that the ranks that were there have just gone: the request may be
+    /// routed again.
     Turned(Leg, Turned),
 }
 
-/// Decides. The applicant's `leg` and `near` are not looked at. `seat` makes the ticket of one that waits, and is called
-/// once at most; `projected` says how long it takes until so many requests of the leg's pool have ended, if that is known.
+/// Decides. The applicant's `leg` and `near` are not looked at. `seat` makes the ticket of one that
+/// waits, and is called once at most; `projected` says how long it takes until so many requests of
+/// the leg's pool have ended, if that is known.
 pub fn enter_pair(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
@@ -57,8 +59,8 @@ pub fn enter_pair(
     }
 }
 
-/// Goes on with the lease that was given to a decode leg: looks for a prefill rank near it. If the lease is of a rank that
-/// serves whole requests, that is all there is to do.
+/// Goes on with the lease that was given to a decode leg: looks for a prefill rank near it. If the
+/// lease is of a rank that serves whole requests, that is all there is to do.
 pub fn enter_prefill(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,

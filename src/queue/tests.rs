@@ -112,7 +112,8 @@ impl Naive {
         self.standing.len() < before
     }
 
-    /// Each rises at its own moment, so a row may be empty between one who leaves it upwards and one who comes from below.
+    /// Each rises at its own moment, so a row may be empty between one who leaves it upwards and
+    /// one who comes from below.
     fn promote(&mut self, now: u64) {
         let after = u64::try_from(AFTER.as_nanos()).unwrap();
         let due = |one: &Naively| {
@@ -183,8 +184,8 @@ fn leads_as_far(before: Option<RankIndex>, near: Option<RankIndex>) -> bool {
     matches!(before, None | Some(RankIndex(2))) || before == near
 }
 
-/// Free places by rank; models 0 and 1 share ranks 1 and 2. Decode legs have the first two of four, prefill legs of rank 0
-/// the first, of rank 1 the second, of rank 2 both.
+/// Free places by rank; models 0 and 1 share ranks 1 and 2. Decode legs have the first two of four,
+/// prefill legs of rank 0 the first, of rank 1 the second, of rank 2 both.
 #[derive(Clone)]
 struct Places([u8; 4]);
 
@@ -318,7 +319,8 @@ proptest! {
         prop_assert!(all.len() <= left && line.is_empty());
     }
 
-    /// Two tenants that always have something waiting get tokens as their weights say, up to one request of each.
+    /// Two tenants that always have something waiting get tokens as their weights say, up to one
+    /// request of each.
     #[test]
     fn shares_are_weights(
         sizes in prop::collection::vec((1..4_000_u64, 1..4_000_u64), 40..80),
@@ -350,7 +352,8 @@ proptest! {
         }
     }
 
-    /// One who has a single request waiting, now and then none, against one who always waits: it saves nothing up.
+    /// One who has a single request waiting, now and then none, against one who always waits: it
+    /// saves nothing up.
     #[test]
     fn who_comes_and_goes_gains_nothing(present in prop::collection::vec(any::<bool>(), 50..150)) {
         let mut line = Line::new(AFTER);
@@ -364,7 +367,8 @@ proptest! {
             if comes && !waits {
                 line.push(Box::new(Waiter { tenant: 1, ..waiter(seat) }));
                 (seat, waits) = (seat + 1, true);
-                // What it gets from here on is measured from here on: the time before earns nothing.
+                // What it gets from here on is measured from here on: the time before earns
+                // nothing.
                 since = (steady, visits);
             }
             for served in serve_some(&mut line, 0, 1) {
@@ -504,7 +508,8 @@ fn legs_bar_those_who_could_only_go_where_they_can() {
 #[test]
 fn tenants_that_come_once_are_forgotten() {
     let mut line = Line::new(AFTER);
-    // One that always waits, far ahead in tags, so that the others' rows are not behind the clock when they end.
+    // One that always waits, far ahead in tags, so that the others' rows are not behind the clock
+    // when they end.
     for seat in 0..20_000_u32 {
         let tenant = u64::from(seat);
         line.push(Box::new(Waiter { tenant, prompt_bytes: 4 << 20, ..waiter(seat) }));
@@ -523,8 +528,9 @@ fn a_ticket_that_comes_twice_is_one_wait() {
     assert!(line.is_empty());
 }
 
-/// A turn stays short with a full queue of many tenants. `cargo test --release --lib -- --nocapture a_turn_is_short` prints
-/// the figures; the bound is for a debug build on a busy machine.
+/// A turn stays short with a full queue of many tenants.
+/// `cargo test --release --lib -- --nocapture a_turn_is_short` prints the figures; the bound is for
+/// a debug build on a busy machine.
 #[test]
 fn a_turn_is_short() {
     const WAITERS: u32 = 1_024;
@@ -564,7 +570,8 @@ fn a_turn_is_short() {
     println!("all at once: {:?} a grant", begun.elapsed() / WAITERS);
 }
 
-/// A row whose requests are free is served in place: its tag does not change by a weight larger than the request.
+/// A row whose requests are free is served in place: its tag does not change by a weight larger
+/// than the request.
 #[test]
 fn the_cursor_finds_a_row_that_did_not_move() {
     let mut flows = Flows::default();

@@ -1,6 +1,7 @@
-//! Chunks: messages packed together, each chunk with its checksums. Sans-IO: [`ChunkWriter`] makes bytes, [`Decoder`]
-//! takes them, in whatever pieces they come. Claimed sizes are compared with limits and with what DEFLATE can do, and
-//! memory grows with what is unpacked, not with what is claimed.
+//! Chunks: messages packed together, each chunk with its checksums. Sans-IO: [`ChunkWriter`] makes
+//! bytes, [`Decoder`] takes them, in whatever pieces they come. Claimed sizes are compared with
+//! limits and with what DEFLATE can do, and memory grows with what is unpacked, not with what is
+//! claimed.
 
 use super::format::{Damage, Header, PLAIN_BYTES_MAX, RecordingError};
 use super::message::Message;
@@ -29,8 +30,8 @@ impl ChunkWriter {
         Self { source_count, plain: Vec::new(), packed: Vec::new(), message_count: 0, last_ns: 0 }
     }
 
-    /// Adds a message. A time before that of the message before becomes that time. Appends a chunk to `out` when one is
-    /// full.
+    /// Adds a message. A time before that of the message before becomes that time. Appends a chunk
+    /// to `out` when one is full.
     ///
     /// # Errors
     /// [`RecordingError::Message`] if it names no source of the recording.
@@ -69,7 +70,8 @@ impl ChunkWriter {
     }
 }
 
-/// Appends a chunk of packed messages. [`ChunkWriter`] does this; tests do it with bytes that nobody would write.
+/// Appends a chunk of packed messages. [`ChunkWriter`] does this; tests do it with bytes that
+/// nobody would write.
 pub fn frame_chunk(packed: &[u8], plain_bytes: usize, message_count: u32, out: &mut Vec<u8>) {
     put_chunk(CHUNK_MARK, packed, plain_bytes, message_count, out);
 }

@@ -1,4 +1,5 @@
-//! Recordings on disk: the codec over files, one chunk in memory. Blocking; for commands, never for a router's threads.
+//! Recordings on disk: the codec over files, one chunk in memory. Blocking; for commands, never for
+//! a router's threads.
 
 use super::chunk::{ChunkWriter, Decoder, Step};
 use super::format::{End, Header, RecordingError};
@@ -112,8 +113,8 @@ impl FileReader {
         &self.header
     }
 
-    /// Reads the next chunk, whose messages are then in [`FileReader::messages`]; `Some` says how the recording ends, if it
-    /// does so here.
+    /// Reads the next chunk, whose messages are then in [`FileReader::messages`]; `Some` says how
+    /// the recording ends, if it does so here.
     ///
     /// # Errors
     /// When it cannot be read, or is damaged here.
@@ -155,8 +156,8 @@ impl FileReader {
         }
     }
 
-    /// Reads until `wanted` bytes are there, in steps, so that a claimed size reserves nothing; false at the end of the
-    /// file.
+    /// Reads until `wanted` bytes are there, in steps, so that a claimed size reserves nothing;
+    /// false at the end of the file.
     fn fill(&mut self, wanted: usize) -> io::Result<bool> {
         self.bytes.drain(..self.start);
         self.start = 0;
@@ -187,7 +188,8 @@ pub struct Summary {
     pub end: End,
 }
 
-/// Reads a whole recording and checks all of it, so that nothing is done with half of a damaged one.
+/// Reads a whole recording and checks all of it, so that nothing is done with half of a damaged
+/// one.
 ///
 /// # Errors
 /// When it cannot be read, is none, or is damaged anywhere.

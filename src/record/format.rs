@@ -1,5 +1,5 @@
-//! The layout of a recording, version 1, and its header. Numbers are little-endian; `varint` is LEB128 of at most ten
-//! bytes; checksums are XXH3-64 without a seed.
+//! The layout of a recording, version 1, and its header. Numbers are little-endian; `varint` is
+//! LEB128 of at most ten bytes; checksums are XXH3-64 without a seed.
 //!
 //! ```text
 //! header   89 'F' 'K' 'V' 0D 0A 1A 0A    magic; shows a transfer that rewrote line ends
@@ -23,8 +23,9 @@
 //! end      a chunk header with the mark 'DONE', 0 packed and 0 plain bytes, 0 messages; nothing follows
 //! ```
 //!
-//! Chunks stand alone, so a file that ends early (a crash, a full disk) is good up to its last whole chunk. Lengths have a
-//! checksum of their own, so that a damaged length is not taken for an early end.
+//! Chunks stand alone, so a file that ends early (a crash, a full disk) is good up to its last
+//! whole chunk. Lengths have a checksum of their own, so that a damaged length is not taken for an
+//! early end.
 
 use crate::framing::Reader;
 use std::fmt;

@@ -1,10 +1,11 @@
-//! Recordings of KV-event streams: what engines published, when, in a file; and the way back, into an index of this
-//! process or onto sockets that a router follows.
+//! Recordings of KV-event streams: what engines published, when, in a file; and the way back, into
+//! an index of this process or onto sockets that a router follows.
 //!
-//! The codec ([`Header`], [`ChunkWriter`], [`Decoder`]) is sans-IO and fuzzed; the layout stands in `format`. [`record`]
-//! and [`publish`] run on a `tokio` runtime of one thread that belongs to the command. Limits: one message of
-//! [`MESSAGE_BYTES_MAX`], one chunk in memory, `WAITING_MAX` messages between a socket and the file. Must never be on
-//! the path of requests, and never trust a length, a count or a checksum that it reads.
+//! The codec ([`Header`], [`ChunkWriter`], [`Decoder`]) is sans-IO and fuzzed; the layout stands in
+//! `format`. [`record`] and [`publish`] run on a `tokio` runtime of one thread that belongs to the
+//! command. Limits: one message of [`MESSAGE_BYTES_MAX`], one chunk in memory, `WAITING_MAX`
+//! messages between a socket and the file. Must never be on the path of requests, and never trust a
+//! length, a count or a checksum that it reads.
 
 mod chunk;
 mod file;

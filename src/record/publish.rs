@@ -1,8 +1,9 @@
-//! Recorded messages onto sockets: one port per source, from the first one upwards, as data-parallel ranks have them. Any
-//! subscriber may connect. Unlike an engine it waits for slow subscribers, so at any speed nothing is lost on the way.
+//! Recorded messages onto sockets: one port per source, from the first one upwards, as
+//! data-parallel ranks have them. Any subscriber may connect. Unlike an engine it waits for slow
+//! subscribers, so at any speed nothing is lost on the way.
 //!
-//! Where the recorder lost its connection, subscribers lose theirs, and the rest waits until they are back: a router then
-//! forgets what an engine's loss made it forget.
+//! Where the recorder lost its connection, subscribers lose theirs, and the rest waits until they
+//! are back: a router then forgets what an engine's loss made it forget.
 
 use super::message::Message;
 use crate::base::{Clock, NanosSinceStart};
@@ -178,7 +179,8 @@ impl Publisher {
         }
     }
 
-    /// Waits until everything has been written, but not for a subscriber that does not read, then closes all connections.
+    /// Waits until everything has been written, but not for a subscriber that does not read, then
+    /// closes all connections.
     pub async fn close(self) -> Published {
         let hang_up = async {
             for outlet in &self.outlets {

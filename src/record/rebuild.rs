@@ -1,4 +1,5 @@
-//! A recording into an index of this process, by the very code that feeds run: each source is one rank.
+//! A recording into an index of this process, by the very code that feeds run: each source is one
+//! rank.
 
 use super::message::Message;
 use crate::base::limits::RANKS_MAX;
@@ -131,7 +132,8 @@ impl Rebuilt {
         BlockKey::root(self.seed, &name)
     }
 
-    /// Blocks that each rank holds, by the engines' hashes, and tokens per block, 0 if no event said.
+    /// Blocks that each rank holds, by the engines' hashes, and tokens per block, 0 if no event
+    /// said.
     pub fn ranks(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.feeds.iter().map(|feed| (feed.block_count(), feed.block_size_tokens()))
     }

@@ -1,5 +1,6 @@
-//! Follows publishers and writes what they say to a file. One task; each source reconnects by itself. Messages wait in one
-//! bounded queue between the sockets and the file: while the disk is slow the sockets are not read.
+//! Follows publishers and writes what they say to a file. One task; each source reconnects by
+//! itself. Messages wait in one bounded queue between the sockets and the file: while the disk is
+//! slow the sockets are not read.
 
 use super::file::FileWriter;
 use super::format::{Header, SourceName};
@@ -64,7 +65,8 @@ struct Heard {
     frames: Vec<Vec<u8>>,
 }
 
-/// Records until `stop` is done. Sources that cannot be reached are tried again for as long as that takes.
+/// Records until `stop` is done. Sources that cannot be reached are tried again for as long as that
+/// takes.
 ///
 /// # Errors
 /// [`RecordError`] when the file exists already or cannot be written.

@@ -1,4 +1,5 @@
-//! Turns the worker's body framing into the client's: sans-IO, one chunk of upstream bytes at a time.
+//! Turns the worker's body framing into the client's: sans-IO, one chunk of upstream bytes at a
+//! time.
 
 use super::RelayError;
 use crate::http1::{
@@ -83,7 +84,8 @@ impl AnswerBody {
         Self { inbound, framing, done }
     }
 
-    /// The same, as the rest of a body whose beginning the client has: framed as that, whatever its own length.
+    /// The same, as the rest of a body whose beginning the client has: framed as that, whatever its
+    /// own length.
     #[must_use]
     pub fn continued(inbound: BodyFraming, client: Version) -> Self {
         Self { framing: AnswerFraming::open(client), ..Self::new(inbound, client) }
@@ -107,8 +109,8 @@ impl AnswerBody {
         matches!(self.inbound, Inbound::UntilClose)
     }
 
-    /// Takes upstream bytes, appends what goes to the client to `out`. Returns how many body bytes stand at the
-    /// front of `bytes` afterwards, and how many of `bytes` belonged to this answer.
+    /// Takes upstream bytes, appends what goes to the client to `out`. Returns how many body bytes
+    /// stand at the front of `bytes` afterwards, and how many of `bytes` belonged to this answer.
     ///
     /// # Errors
     /// [`RelayError::BodyInvalid`] when the framing is broken.

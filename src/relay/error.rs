@@ -87,14 +87,16 @@ impl RelayError {
         if self.is_unsent() { Self::ClosedBeforeHead } else { self }
     }
 
-    /// True if asking another rank may help: not after a time-out of minutes, whose request may well be running.
+    /// True if asking another rank may help: not after a time-out of minutes, whose request may
+    /// well be running.
     #[must_use]
     pub const fn may_retry(self) -> bool {
         self.before_head()
             && !matches!(self, Self::FirstByteTimedOut | Self::NoHandoff | Self::OutOfSockets)
     }
 
-    /// True if a fresh connection to the same worker may help: the pooled one had died while it was idle.
+    /// True if a fresh connection to the same worker may help: the pooled one had died while it was
+    /// idle.
     #[must_use]
     pub const fn may_be_stale(self) -> bool {
         matches!(self, Self::ClosedBeforeHead)

@@ -1,5 +1,6 @@
-//! What the router itself writes into a stream of events (WHATWG HTML section 9.2): where a request stands, as comments, which
-//! every client skips, and why there is no answer, as an event in the shape of the API. Sans-IO.
+//! What the router itself writes into a stream of events (WHATWG HTML section 9.2): where a request
+//! stands, as comments, which every client skips, and why there is no answer, as an event in the
+//! shape of the API. Sans-IO.
 
 use crate::http1::reason_phrase;
 use crate::parse::{ApiShape, Endpoint, Reason, Refusal};
@@ -79,7 +80,8 @@ pub fn encode_standing(standing: Standing<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-/// Appends the end of a stream that the router refuses after all. A comment holds what its head would have said.
+/// Appends the end of a stream that the router refuses after all. A comment holds what its head
+/// would have said.
 pub fn encode_refused(shape: StreamShape, refusal: &Refusal, out: &mut Vec<u8>) {
     let (status, reason) = (refusal.status(), refusal.reason().as_str());
     let after = refusal.retry_after_ms().map(|ms| format!(" retry-after-ms={ms}"));
@@ -127,8 +129,8 @@ pub fn encode_engine_error(shape: StreamShape, status: u16, body: &[u8], out: &m
     push_end(shape, &body, out);
 }
 
-/// The object that says what is wrong, on one line: `error` of the body, or all of it, as older engines have it. `None` without a
-/// message, which clients show.
+/// The object that says what is wrong, on one line: `error` of the body, or all of it, as older
+/// engines have it. `None` without a message, which clients show.
 fn engine_error(body: &[u8]) -> Option<String> {
     let Ok(Value::Object(mut members)) = serde_json::from_slice(body) else { return None };
     let error = match members.remove("error") {
@@ -328,7 +330,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever an engine sends, a client reads one event with an `error` and, where it waits for that, the end.
+        /// Whatever an engine sends, a client reads one event with an `error` and, where it waits
+        /// for that, the end.
         #[test]
         fn any_answer_becomes_one_event(
             body in prop_oneof![

@@ -1,4 +1,5 @@
-//! Sends a request and waits for the head of its answer, watching all the while whether anybody still wants it.
+//! Sends a request and waits for the head of its answer, watching all the while whether anybody
+//! still wants it.
 
 use super::{Over, RelayError, Upstream, Watch};
 use crate::base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
@@ -11,14 +12,15 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 
-/// Body bytes that go out together with the head, and size of the pieces after it. Pieces bound how long one
-/// large body keeps the shard busy.
+/// Body bytes that go out together with the head, and size of the pieces after it. Pieces bound how
+/// long one large body keeps the shard busy.
 const PIECE_BYTES: usize = 4 * READ_BYTES;
 
 /// The request as it goes to the worker.
 #[derive(Debug)]
 pub struct Outbound<'a> {
-    /// Encoded head; the body is appended to it piece by piece. Given back in the answer's place when done.
+    /// Encoded head; the body is appended to it piece by piece. Given back in the answer's place
+    /// when done.
     pub head: Vec<u8>,
     /// The body, verbatim.
     pub body: &'a [u8],
@@ -28,9 +30,9 @@ pub struct Outbound<'a> {
     pub limits: &'a HeadLimits,
 }
 
-/// Sends the request; returns when the final answer's head is complete in `upstream.input` and parsed into
-/// `response`. True if the whole request had been sent by then (else the connection cannot be used again).
-/// The deadline for the first byte is that of `watch`, set by the caller.
+/// Sends the request; returns when the final answer's head is complete in `upstream.input` and
+/// parsed into `response`. True if the whole request had been sent by then (else the connection
+/// cannot be used again). The deadline for the first byte is that of `watch`, set by the caller.
 ///
 /// # Errors
 /// [`RelayError`], all of them `before_head`, or what `watch` says.
@@ -47,7 +49,8 @@ pub async fn send(
     let mut heads = Heads::default();
     poll_fn(|cx| {
         if !sent && let Poll::Ready(result) = writing.as_mut().poll(cx) {
-            // A worker may refuse early and stop reading; its answer is on the way then, so go on reading.
+            // A worker may refuse early and stop reading; its answer is on the way then, so go on
+            // reading.
             sent = result.is_ok();
         }
         loop {

@@ -1,17 +1,18 @@
-//! The beginning of an answer's body, before anything of it reaches the client: while that is so, another worker can still
-//! be asked.
+//! The beginning of an answer's body, before anything of it reaches the client: while that is so,
+//! another worker can still be asked.
 
 use super::pump::next_chunk;
 use super::{RelayError, Upstream, Watch};
 use crate::http1::{BodyFraming, BodyLimits, ChunkedDecoder, ResponseHead};
 
-/// Bytes of an answer that are looked at before it is passed on: `/v1/responses` repeats the request's instructions and tools
-/// in its first events.
+/// Bytes of an answer that are looked at before it is passed on: `/v1/responses` repeats the
+/// request's instructions and tools in its first events.
 const FIRST_BYTES_MAX: usize = 256 * 1024;
 
-/// Waits for the first bytes of the body whose head is parsed from `upstream.input`; they stay there. `is_enough` is asked
-/// about the body as far as it is here, without its framing. The deadline is that of `watch`, set when the request was sent: an
-/// engine that sends nothing but comments does not move it.
+/// Waits for the first bytes of the body whose head is parsed from `upstream.input`; they stay
+/// there. `is_enough` is asked about the body as far as it is here, without its framing. The
+/// deadline is that of `watch`, set when the request was sent: an engine that sends nothing but
+/// comments does not move it.
 ///
 /// # Errors
 /// As [`super::send`]; and [`RelayError::ClosedBeforeBody`] when the connection ends first.

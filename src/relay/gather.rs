@@ -1,5 +1,5 @@
-//! Takes a whole answer in instead of passing it on: what an engine says is wrong, for clients that have seen the head of a
-//! stream already; and what a prefill leg answers.
+//! Takes a whole answer in instead of passing it on: what an engine says is wrong, for clients that
+//! have seen the head of a stream already; and what a prefill leg answers.
 
 use super::pump::next_chunk;
 use super::{AnswerBody, RelayError, Upstream, Watch};
@@ -10,13 +10,15 @@ use std::time::Duration;
 /// The body of one answer.
 #[derive(Debug)]
 pub struct Gathered {
-    /// Without framing; at most [`ENGINE_ERROR_BYTES_MAX`], and less than was sent if the worker broke off.
+    /// Without framing; at most [`ENGINE_ERROR_BYTES_MAX`], and less than was sent if the worker
+    /// broke off.
     pub body: Vec<u8>,
     /// May the worker's connection be used again?
     pub upstream_reusable: bool,
 }
 
-/// Gathers the answer whose head is parsed from `upstream.input`. `idle_max`: longest silence of the worker.
+/// Gathers the answer whose head is parsed from `upstream.input`. `idle_max`: longest silence of
+/// the worker.
 ///
 /// # Errors
 /// What `watch` says; where the worker broke off, less than it sent is no error.
@@ -40,11 +42,12 @@ pub async fn gather(
     Ok(Gathered { body, upstream_reusable })
 }
 
-/// Reads the answer whose head is parsed from `upstream.input` to its end. `observe` sees every piece of it as it comes, and
-/// may end it. True if the worker's connection may be used again.
+/// Reads the answer whose head is parsed from `upstream.input` to its end. `observe` sees every
+/// piece of it as it comes, and may end it. True if the worker's connection may be used again.
 ///
 /// # Errors
-/// What `watch` or `observe` says, or [`RelayError::ClosedMidStream`], [`RelayError::StreamIdle`], [`RelayError::BodyInvalid`].
+/// What `watch` or `observe` says, or [`RelayError::ClosedMidStream`], [`RelayError::StreamIdle`],
+/// [`RelayError::BodyInvalid`].
 pub async fn drain(
     watch: &mut impl Watch,
     upstream: &mut Upstream,

@@ -1,5 +1,6 @@
-//! Idle connections to workers, per address. The engines close theirs after 5 s (uvicorn's default), so ours are
-//! dropped before, and each is looked at before use: the outstanding read has seen the close if there was one.
+//! Idle connections to workers, per address. The engines close theirs after 5 s (uvicorn's
+//! default), so ours are dropped before, and each is looked at before use: the outstanding read has
+//! seen the close if there was one.
 
 use super::Upstream;
 use crate::base::NanosSinceStart;
@@ -44,8 +45,8 @@ impl UpstreamPool {
     pub fn put(&mut self, address: SocketAddr, mut upstream: Upstream, now: NanosSinceStart) {
         let idle = self.idle.entry(address).or_default();
         upstream.reader.expect_little(false);
-        // Starts the read that sees the worker close, and that the next answer arrives in: now, where nobody
-        // waits, and not when the next request is to be sent.
+        // Starts the read that sees the worker close, and that the next answer arrives in: now,
+        // where nobody waits, and not when the next request is to be sent.
         let good = upstream.input.is_empty() && upstream.reader.is_quiet();
         if good && idle.len() < UPSTREAM_IDLE_MAX {
             upstream.idle_since = now;

@@ -51,8 +51,8 @@ pub struct Relayed {
 /// Relays the answer. `observe` sees every piece of body as it passes.
 ///
 /// # Errors
-/// [`RelayError`], never one of `before_head`: the client has seen the head. A stream of events that breaks gets a
-/// last event that says so, and then no clean end.
+/// [`RelayError`], never one of `before_head`: the client has seen the head. A stream of events
+/// that breaks gets a last event that says so, and then no clean end.
 pub async fn relay(
     client: &mut impl Client,
     upstream: &mut Upstream,
@@ -150,7 +150,8 @@ pub(super) async fn next_chunk(
     poll_fn(|cx| {
         match upstream.reader.poll_chunk(cx) {
             Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
-            // A reset ends a body that only the end of the connection delimits no better than any other.
+            // A reset ends a body that only the end of the connection delimits no better than any
+            // other.
             Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayError::ClosedMidStream)),
             Poll::Pending => {}
         }
@@ -180,8 +181,9 @@ impl Sent<'_> {
     }
 }
 
-/// The worker broke its answer off. What came is sent; a stream of events gets a last one that says why; then
-/// the connection is closed without the body's proper end, so that no client takes it for complete.
+/// The worker broke its answer off. What came is sent; a stream of events gets a last one that says
+/// why; then the connection is closed without the body's proper end, so that no client takes it for
+/// complete.
 async fn cut(
     conn: &mut Conn,
     answer: &Answer<'_>,

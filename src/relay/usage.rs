@@ -17,8 +17,8 @@ impl CachedTokens {
         Self { finder: Finder::new(KEY) }
     }
 
-    /// The last value in these body bytes. A value cut by the end of a read is missed: engines send the usage in
-    /// one write, and this is a statistic.
+    /// The last value in these body bytes. A value cut by the end of a read is missed: engines send
+    /// the usage in one write, and this is a statistic.
     #[must_use]
     pub fn find(&self, data: &[u8]) -> Option<u64> {
         let mut found = None;

@@ -1,4 +1,5 @@
-//! What else is looked at while a worker is waited for: whoever wants the answer may not want it any more.
+//! What else is looked at while a worker is waited for: whoever wants the answer may not want it
+//! any more.
 
 use super::RelayError;
 use crate::ingress::Conn;

@@ -1,5 +1,6 @@
-//! Some text of a prompt where the engine's own is not known: the same beginnings for the same conversation, so that
-//! prompts can be compared with earlier ones. Never compared with what events tell.
+//! Some text of a prompt where the engine's own is not known: the same beginnings for the same
+//! conversation, so that prompts can be compared with earlier ones. Never compared with what events
+//! tell.
 
 use super::slice;
 use crate::chat::MessageSpan;
@@ -8,9 +9,11 @@ use crate::parse::{ApiRequest, PromptSource};
 /// Bytes that are copied at most; what follows is counted only.
 pub const CANONICAL_BYTES_MAX: usize = 1024 * 1024;
 
-/// Writes the prompt to `out`, contents as they were sent (still JSON-escaped), and returns its whole length in bytes, images
-/// and other data that stand in it by what they weigh as text; 0 when the body has no prompt. Messages that are more than role and text are taken with all that stands around them
-/// in the body: conversations continue behind what was sent before, and clients write the rest the same way each time.
+/// Writes the prompt to `out`, contents as they were sent (still JSON-escaped), and returns its
+/// whole length in bytes, images and other data that stand in it by what they weigh as text; 0 when
+/// the body has no prompt. Messages that are more than role and text are taken with all that stands
+/// around them in the body: conversations continue behind what was sent before, and clients write
+/// the rest the same way each time.
 pub fn canonical(request: &ApiRequest, body: &[u8], out: &mut Vec<u8>) -> u64 {
     match &request.prompt {
         PromptSource::None => 0,
@@ -108,7 +111,8 @@ mod tests {
             let images = count * NOT_TEXT_BYTES;
             assert!((images..images + 1_000).contains(&total), "{total}: {}", &body[..200]);
         }
-        // Text is text, however long it is and whatever it begins with; so is what is said of an image.
+        // Text is text, however long it is and whatever it begins with; so is what is said of an
+        // image.
         let words = "data: all of it; ".repeat(1_000);
         let body = part(&format!(r#"{{"type":"text","text":"{words}"}}"#));
         assert_eq!(text(Endpoint::ChatCompletions, &body).1, body.len() as u64);

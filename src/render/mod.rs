@@ -1,5 +1,6 @@
-//! Stage: the prompt as the engine will see it, in bytes. Chat messages go through the model's template, token ids are
-//! decoded, text is taken as it is; then the vocabulary aligns the text with what its tokens decode to.
+//! Stage: the prompt as the engine will see it, in bytes. Chat messages go through the model's
+//! template, token ids are decoded, text is taken as it is; then the vocabulary aligns the text
+//! with what its tokens decode to.
 //!
 //! Runs once a request, on the shard's thread where that takes little ([`Place::Shard`]), else on
 //! its offload thread. In steady state it allocates nothing for plain chats and text on a shard.
@@ -175,7 +176,8 @@ pub fn render_at(
     rendered
 }
 
-/// A batch is routed by its first element: engines split it, and such lists tend to share their beginning.
+/// A batch is routed by its first element: engines split it, and such lists tend to share their
+/// beginning.
 fn first_of_batch(
     place: Place,
     element: &[u8],
@@ -190,7 +192,8 @@ fn first_of_batch(
     }
 }
 
-/// Does the engine put its special tokens (BOS) before the prompt? vLLM lets the request say so, SGLang does not.
+/// Does the engine put its special tokens (BOS) before the prompt? vLLM lets the request say so,
+/// SGLang does not.
 fn special(request: &ApiRequest, text: &ModelText, default: bool) -> bool {
     match text.rules {
         EngineRules::Vllm => request.add_special_tokens.unwrap_or(default),

@@ -1,4 +1,5 @@
-//! Prompts that are text already: unescaped, behind the tokens that the engine puts before a completion.
+//! Prompts that are text already: unescaped, behind the tokens that the engine puts before a
+//! completion.
 
 use super::{Place, Rendered, Unrenderable, align};
 use crate::base::limits::PROMPT_BYTES_MATCHED_MAX;

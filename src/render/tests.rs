@@ -175,7 +175,8 @@ fn rich_bodies_of_other_apis_render_as_their_chat() {
     );
 }
 
-/// Both ways of a body must give the same text, or a conversation would lose its match with its first block list.
+/// Both ways of a body must give the same text, or a conversation would lose its match with its
+/// first block list.
 #[test]
 fn plain_bodies_of_other_apis_render_the_same_either_way() {
     let model = model(Some(TEMPLATE));

@@ -1,4 +1,5 @@
-//! Prompts given as token ids: what the ids stand for. Nothing is aligned, this is what the tokenizer made.
+//! Prompts given as token ids: what the ids stand for. Nothing is aligned, this is what the
+//! tokenizer made.
 
 use super::{Place, Rendered, Unrenderable};
 use crate::base::limits::{INLINE_BODY_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX};

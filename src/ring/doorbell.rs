@@ -1,16 +1,17 @@
 //! The doorbell of a shard: how other threads wake it when it sleeps in its own I/O ring.
 //!
-//! A sender pushes its whole batch, then calls [`Bell::ring`]. The shard, having found its rings empty, calls
-//! [`Bell::park`], **looks at all its rings again**, and only then waits for a read of the descriptor:
+//! A sender pushes its whole batch, then calls [`Bell::ring`]. The shard, having found its rings
+//! empty, calls [`Bell::park`], **looks at all its rings again**, and only then waits for a read of
+//! the descriptor:
 //! ```text
 //! sender                          shard
 //! push ...                        park            (parked = true; fence)
 //! ring   (fence; parked?)         rings empty?    no  -> unpark, drain
 //!                                                 yes -> read the descriptor, unpark, drain
 //! ```
-//! Each side writes its own word, fences, and reads the other's: with both fences at least one of them sees
-//! the other, so no wake is lost. A wake too many is possible and harmless. While the shard is awake `ring` costs a
-//! fence and one load.
+//! Each side writes its own word, fences, and reads the other's: with both fences at least one of
+//! them sees the other, so no wake is lost. A wake too many is possible and harmless. While the
+//! shard is awake `ring` costs a fence and one load.
 
 use super::sync::{AtomicBool, Ordering, fence};
 use crossbeam_utils::CachePadded;
@@ -22,7 +23,8 @@ pub trait Wake {
     fn wake(&self);
 }
 
-/// One doorbell, shared by the shard and all that post to it. Ringing is multi-sender; parking is the shard's alone.
+/// One doorbell, shared by the shard and all that post to it. Ringing is multi-sender; parking is
+/// the shard's alone.
 #[derive(Debug)]
 pub struct Bell<W = OwnedFd> {
     parked: CachePadded<AtomicBool>,
@@ -39,28 +41,31 @@ impl<W: Wake> Bell<W> {
     /// After a push: wakes the shard if it sleeps. A system call only then.
     #[inline]
     pub fn ring(&self) {
-        // ordering: the SeqCst fence pairs with the one in `park`. We have pushed and now load `parked`; the shard
-        // has stored `parked` and then loads the rings. Without both fences each may read the old value and the
-        // shard sleeps on a full ring. Models: tests/loom.rs, `doorbell_never_loses_a_wake`.
+        // ordering: the SeqCst fence pairs with the one in `park`. We have pushed and now load
+        // `parked`; the shard has stored `parked` and then loads the rings. Without both fences
+        // each may read the old value and the shard sleeps on a full ring. Models: tests/loom.rs,
+        // `doorbell_never_loses_a_wake`.
         fence(Ordering::SeqCst);
-        // ordering: Relaxed load, ordered by the fence above; it spares awake shards a write to their line.
-        // AcqRel swap pairs with the other senders' swap and with `unpark`: one of them wins and wakes.
+        // ordering: Relaxed load, ordered by the fence above; it spares awake shards a write to
+        // their line. AcqRel swap pairs with the other senders' swap and with `unpark`: one of them
+        // wins and wakes.
         if self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::AcqRel) {
             self.wake.wake();
         }
     }
 
-    /// Shard only: announces sleep. Look at every ring again after this, then sleep or [`Bell::unpark`].
+    /// Shard only: announces sleep. Look at every ring again after this, then sleep or
+    /// [`Bell::unpark`].
     #[inline]
     pub fn park(&self) {
-        // ordering: Relaxed store, ordered before the later loads of the rings by the SeqCst fence, which pairs
-        // with the one in `ring`.
+        // ordering: Relaxed store, ordered before the later loads of the rings by the SeqCst fence,
+        // which pairs with the one in `ring`.
         self.parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Shard only: takes the announcement back. False when a sender was quicker: then a wake has been sent, or
-    /// is about to be, and the next wait may end at once without work.
+    /// Shard only: takes the announcement back. False when a sender was quicker: then a wake has
+    /// been sent, or is about to be, and the next wait may end at once without work.
     #[inline]
     pub fn unpark(&self) -> bool {
         // ordering: AcqRel pairs with the swap in `ring`: exactly one side takes the announcement.
@@ -74,11 +79,13 @@ impl<W: Wake> Bell<W> {
     }
 }
 
-/// Writes 8 bytes: an eventfd counts up by one, a socket or pipe gets 8 bytes to read (and throw away).
+/// Writes 8 bytes: an eventfd counts up by one, a socket or pipe gets 8 bytes to read (and throw
+/// away).
 impl Wake for OwnedFd {
     fn wake(&self) {
-        // The descriptor should be non-blocking. WouldBlock means that unread wakes are already waiting there;
-        // any other error means that the shard closed its end and is gone. Neither leaves a sleeper behind.
+        // The descriptor should be non-blocking. WouldBlock means that unread wakes are already
+        // waiting there; any other error means that the shard closed its end and is gone. Neither
+        // leaves a sleeper behind.
         let _ = rustix::io::retry_on_intr(|| rustix::io::write(self, &1_u64.to_ne_bytes()));
     }
 }

@@ -1,6 +1,7 @@
-//! A cell between two threads in which the newest value wins: for snapshots, where only the last one counts.
-//! Writing and taking are one atomic swap each. Cannot be full: an unread value is handed back to the
-//! writer, so that large snapshots are freed on the writer's thread and not on a shard.
+//! A cell between two threads in which the newest value wins: for snapshots, where only the last
+//! one counts. Writing and taking are one atomic swap each. Cannot be full: an unread value is
+//! handed back to the writer, so that large snapshots are freed on the writer's thread and not on a
+//! shard.
 
 use super::sync::{Arc, AtomicPtr, Ordering};
 use std::fmt;
@@ -24,13 +25,15 @@ pub struct LatestReader<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// INVARIANT: `unread` is null or a `Box` turned raw that the cell owns; whoever swaps it out owns it then.
+/// INVARIANT: `unread` is null or a `Box` turned raw that the cell owns; whoever swaps it out owns
+/// it then.
 struct Shared<T> {
     unread: AtomicPtr<T>,
     owns: PhantomData<T>,
 }
 
-// SAFETY: a swap moves the whole value to one side; no two threads ever hold a reference to the same `T`.
+// SAFETY: a swap moves the whole value to one side; no two threads ever hold a reference to the
+// same `T`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above; dropping the cell drops the value on that thread, hence `T: Send`.
 unsafe impl<T: Send> Send for Shared<T> {}
@@ -43,7 +46,8 @@ impl<T> LatestWriter<T> {
 }
 
 impl<T> LatestReader<T> {
-    /// Takes the value written last, if it was not taken yet. One load of a shared line when there is none.
+    /// Takes the value written last, if it was not taken yet. One load of a shared line when there
+    /// is none.
     #[inline]
     pub fn take(&self) -> Option<T> {
         // The plain load keeps the common "nothing new" from claiming the line for writing.
@@ -54,22 +58,22 @@ impl<T> LatestReader<T> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        // ordering: Relaxed; a hint, the swap that follows reads the value. After `Bell::park` the SeqCst fences
-        // of the bell decide which store it sees at the earliest.
+        // ordering: Relaxed; a hint, the swap that follows reads the value. After `Bell::park` the
+        // SeqCst fences of the bell decide which store it sees at the earliest.
         self.shared.unread.load(Ordering::Relaxed).is_null()
     }
 }
 
 impl<T> Shared<T> {
     fn swap(&self, new: *mut T) -> Option<T> {
-        // ordering: AcqRel; Release pairs with the Acquire of the next swap (the other side's, or our own in a
-        // later write): what `new` points to is complete before it can be taken.
+        // ordering: AcqRel; Release pairs with the Acquire of the next swap (the other side's, or
+        // our own in a later write): what `new` points to is complete before it can be taken.
         let old = self.unread.swap(new, Ordering::AcqRel);
         if old.is_null() {
             return None;
         }
-        // SAFETY: a non-null pointer in the cell came from `Box::into_raw`, and the swap took it out, so nobody
-        // else has it: ownership passes to us exactly once.
+        // SAFETY: a non-null pointer in the cell came from `Box::into_raw`, and the swap took it
+        // out, so nobody else has it: ownership passes to us exactly once.
         let boxed = unsafe { Box::from_raw(old) };
         Some(*boxed)
     }

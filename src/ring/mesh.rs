@@ -1,6 +1,6 @@
-//! One queue for every ordered pair of shards: shard A posts to shard B without sharing a queue with C. Full:
-//! the message comes back and the sender counts it. Ringing the receiver's bell is the caller's part, so
-//! that several messages cost one ring.
+//! One queue for every ordered pair of shards: shard A posts to shard B without sharing a queue
+//! with C. Full: the message comes back and the sender counts it. Ringing the receiver's bell is
+//! the caller's part, so that several messages cost one ring.
 
 use super::spsc::{Consumer, Producer, spsc};
 use crate::base::ShardIndex;
@@ -29,7 +29,8 @@ pub struct MeshReceiver<T> {
     next: usize,
 }
 
-/// Makes the ports of `shard_count` shards, in shard order, with room for `capacity` messages in each queue.
+/// Makes the ports of `shard_count` shards, in shard order, with room for `capacity` messages in
+/// each queue.
 #[must_use]
 pub fn mesh<T: Send>(shard_count: usize, capacity: usize) -> Vec<MeshPort<T>> {
     let mut ports: Vec<MeshPort<T>> = (0..shard_count)
@@ -75,7 +76,8 @@ impl<T> MeshSender<T> {
 }
 
 impl<T> MeshReceiver<T> {
-    /// The next message and who sent it. Takes turns between senders that all have messages waiting.
+    /// The next message and who sent it. Takes turns between senders that all have messages
+    /// waiting.
     pub fn receive(&mut self) -> Option<(ShardIndex, T)> {
         for _ in 0..self.from.len() {
             if self.next >= self.from.len() {

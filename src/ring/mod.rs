@@ -3,8 +3,9 @@
 //! all-to-all queues of the shards ([`mesh()`]). Wait-free on both sides, except for the one system
 //! call that wakes a parked shard. Beside them [`with_descriptor()`], which needs `unsafe` too.
 //!
-//! Knows no domain type. The only module with `unsafe`; every protocol here has a model in `tests/loom.rs`
-//! (`cargo test --release --features loom --test loom`). Must never block, spin or grow.
+//! Knows no domain type. The only module with `unsafe`; every protocol here has a model in
+//! `tests/loom.rs` (`cargo test --release --features loom --test loom`). Must never block, spin or
+//! grow.
 
 mod descriptor;
 mod doorbell;

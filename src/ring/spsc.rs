@@ -1,6 +1,7 @@
-//! Bounded queue from one thread to one other. Push and pop are wait-free: each side owns its own position
-//! and keeps a copy of the other's, so that it touches the other's cache line only when the copy says
-//! full (or empty). Full: [`Producer::push`] gives the value back, the caller decides.
+//! Bounded queue from one thread to one other. Push and pop are wait-free: each side owns its own
+//! position and keeps a copy of the other's, so that it touches the other's cache line only when
+//! the copy says full (or empty). Full: [`Producer::push`] gives the value back, the caller
+//! decides.
 
 use super::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 use crossbeam_utils::CachePadded;
@@ -54,9 +55,9 @@ struct Shared<T> {
     tail: CachePadded<AtomicUsize>,
 }
 
-// SAFETY: values move from one thread to another, hence `T: Send`. The slots are reached through the one
-// producer and the one consumer only, which by the invariants above never touch the same slot at once, so
-// sharing the queue never shares a `T`.
+// SAFETY: values move from one thread to another, hence `T: Send`. The slots are reached through
+// the one producer and the one consumer only, which by the invariants above never touch the same
+// slot at once, so sharing the queue never shares a `T`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above; whoever drops the queue last drops the values left in it, hence `T: Send`.
 unsafe impl<T: Send> Send for Shared<T> {}
@@ -67,8 +68,8 @@ impl<T> Producer<T> {
     pub fn push(&mut self, value: T) -> Result<(), T> {
         let capacity = self.shared.capacity;
         if self.tail.wrapping_sub(self.head_seen) >= capacity {
-            // ordering: Acquire pairs with the Release store of `head` in `Consumer::pop`: the consumer has
-            // moved the value out of the slot before we write the next one into it.
+            // ordering: Acquire pairs with the Release store of `head` in `Consumer::pop`: the
+            // consumer has moved the value out of the slot before we write the next one into it.
             self.head_seen = self.shared.head.load(Ordering::Acquire);
             if self.tail.wrapping_sub(self.head_seen) >= capacity {
                 return Err(value);
@@ -76,14 +77,15 @@ impl<T> Producer<T> {
         }
         let Some(slot) = self.shared.slot(self.tail) else { return Err(value) };
         slot.with_mut(|slot| {
-            // SAFETY: `tail - head < capacity` was checked above, so no position in `head..tail` shares this
-            // slot: it is uninitialised and the consumer stays off it until the Release store below. The
-            // pointer comes from a live cell, hence is valid and aligned.
+            // SAFETY: `tail - head < capacity` was checked above, so no position in `head..tail`
+            // shares this slot: it is uninitialised and the consumer stays off it until the Release
+            // store below. The pointer comes from a live cell, hence is valid and aligned.
             unsafe { (*slot).write(value) };
         });
         self.tail = self.tail.wrapping_add(1);
-        // ordering: Release pairs with the Acquire load of `tail` in `Consumer::{pop, is_empty, len}`: the value
-        // is in its slot before the consumer can see the position.
+        // ordering: Release pairs with the Acquire load of `tail` in
+        // `Consumer::{pop, is_empty, len}`: the value is in its slot before the consumer can see
+        // the position.
         self.shared.tail.store(self.tail, Ordering::Release);
         Ok(())
     }
@@ -119,8 +121,8 @@ impl<T> Consumer<T> {
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         if self.head == self.tail_seen {
-            // ordering: Acquire pairs with the Release store of `tail` in `Producer::push`: the value is in its
-            // slot before we read it.
+            // ordering: Acquire pairs with the Release store of `tail` in `Producer::push`: the
+            // value is in its slot before we read it.
             self.tail_seen = self.shared.tail.load(Ordering::Acquire);
             if self.head == self.tail_seen {
                 return None;
@@ -128,16 +130,17 @@ impl<T> Consumer<T> {
         }
         let slot = self.shared.slot(self.head)?;
         let value = slot.with_mut(|slot| {
-            // SAFETY: the pointer comes from a live cell, hence is valid and aligned, and by the check above
-            // (`head < tail`) the producer stays off this slot until the Release store below.
+            // SAFETY: the pointer comes from a live cell, hence is valid and aligned, and by the
+            // check above (`head < tail`) the producer stays off this slot until the Release store
+            // below.
             unsafe { slot.read() }
         });
-        // SAFETY: `head < tail`, so the slot was initialised; `head` moves past it now, so this copy of the value
-        // is the only one that is ever used.
+        // SAFETY: `head < tail`, so the slot was initialised; `head` moves past it now, so this
+        // copy of the value is the only one that is ever used.
         let value = unsafe { value.assume_init() };
         self.head = self.head.wrapping_add(1);
-        // ordering: Release pairs with the Acquire load of `head` in `Producer::push`: the value is out of the
-        // slot before the producer may fill it again.
+        // ordering: Release pairs with the Acquire load of `head` in `Producer::push`: the value is
+        // out of the slot before the producer may fill it again.
         self.shared.head.store(self.head, Ordering::Release);
         Some(value)
     }
@@ -145,12 +148,13 @@ impl<T> Consumer<T> {
     /// Values queued now; may already be more.
     #[must_use]
     pub fn len(&self) -> usize {
-        // ordering: Acquire pairs with the Release store of `tail` in `Producer::push`; after `Bell::park` the
-        // SeqCst fences of the bell decide which store it sees at the earliest.
+        // ordering: Acquire pairs with the Release store of `tail` in `Producer::push`; after
+        // `Bell::park` the SeqCst fences of the bell decide which store it sees at the earliest.
         self.shared.tail.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
-    /// True when nothing is queued. This is what a shard looks at between [`super::Bell::park`] and its sleep.
+    /// True when nothing is queued. This is what a shard looks at between [`super::Bell::park`] and
+    /// its sleep.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -167,13 +171,15 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // ordering: Relaxed; `&mut self` says that both handles are gone, and dropping the `Arc` synchronised.
+        // ordering: Relaxed; `&mut self` says that both handles are gone, and dropping the `Arc`
+        // synchronised.
         let mut head = self.head.load(Ordering::Relaxed);
         let tail = self.tail.load(Ordering::Relaxed);
         while head != tail {
             if let Some(slot) = self.slot(head) {
                 let value = slot.with_mut(|slot| {
-                    // SAFETY: the pointer comes from a live cell, and nobody else can reach the slots any more.
+                    // SAFETY: the pointer comes from a live cell, and nobody else can reach the
+                    // slots any more.
                     unsafe { slot.read() }
                 });
                 // SAFETY: positions `head..tail` are initialised, and each is visited once.

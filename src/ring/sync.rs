@@ -1,6 +1,7 @@
-//! The one switch between the real atomics and loom's, so that the models in `tests/loom.rs` run the very
-//! code that ships. Owns nothing, runs on any thread. Feature `loom` is for those models only: its types
-//! panic outside of one. Never name `std::sync::atomic` in a module that has a model.
+//! The one switch between the real atomics and loom's, so that the models in `tests/loom.rs` run
+//! the very code that ships. Owns nothing, runs on any thread. Feature `loom` is for those models
+//! only: its types panic outside of one. Never name `std::sync::atomic` in a module that has a
+//! model.
 
 #[cfg(feature = "loom")]
 pub use loom::{
@@ -23,7 +24,8 @@ pub use std::sync::{
 
 #[cfg(not(feature = "loom"))]
 mod real {
-    /// `std`'s cell behind loom's closure interface; loom's records each access, this one costs nothing.
+    /// `std`'s cell behind loom's closure interface; loom's records each access, this one costs
+    /// nothing.
     #[derive(Debug)]
     #[repr(transparent)]
     pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

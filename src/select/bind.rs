@@ -1,5 +1,5 @@
-//! Binds a request to a rank: the best one that has room, and its lease. Shards run it when a request comes, homes of queues
-//! when one may leave; both by the same rules.
+//! Binds a request to a rank: the best one that has room, and its lease. Shards run it when a
+//! request comes, homes of queues when one may leave; both by the same rules.
 
 use super::pick::pick_by;
 use super::sources::Sources;
@@ -55,12 +55,13 @@ pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32
 }
 
 impl Binder<'_> {
-    /// Takes a lease on the best of the candidates that has room; `None` when none has. `request.ranks` is not looked at.
-    /// The candidates are used up.
+    /// Takes a lease on the best of the candidates that has room; `None` when none has.
+    /// `request.ranks` is not looked at. The candidates are used up.
     ///
-    /// A decode leg is weighed together with the prefill that it can be handed. In this order it gets a rank of a pair of
-    /// which both have room, a rank that serves the request whole, or a decode rank whose prefill will have to be waited
-    /// for; the last not where nobody may wait. [`FleetSnapshot::is_whole_only`] tells the second from the others.
+    /// A decode leg is weighed together with the prefill that it can be handed. In this order it
+    /// gets a rank of a pair of which both have room, a rank that serves the request whole, or a
+    /// decode rank whose prefill will have to be waited for; the last not where nobody may wait.
+    /// [`FleetSnapshot::is_whole_only`] tells the second from the others.
     #[must_use]
     pub fn bind(
         &mut self,
@@ -170,8 +171,8 @@ impl Binder<'_> {
         })
     }
 
-    /// Looks at what the decode ranks among the candidates can be handed, if the request wants one; before
-    /// [`Self::weight`] and [`Self::choose`].
+    /// Looks at what the decode ranks among the candidates can be handed, if the request wants one;
+    /// before [`Self::weight`] and [`Self::choose`].
     pub fn weigh(
         &self,
         request: &PickRequest<'_>,
@@ -183,7 +184,8 @@ impl Binder<'_> {
         }
     }
 
-    /// What the policy minimises: for a decode rank together with the prefill that it can be handed.
+    /// What the policy minimises: for a decode rank together with the prefill that it can be
+    /// handed.
     #[must_use]
     pub fn weight(
         &self,
@@ -194,9 +196,9 @@ impl Binder<'_> {
         weight(self.policy, self.fleet, request, candidates, rank)
     }
 
-    /// Leaves out the ranks whose caches could never hold the request, if one is left whose cache could; true if it did. A
-    /// request that none could hold keeps all: it needs a place and no room in a cache, and hears from the engine what becomes
-    /// of it.
+    /// Leaves out the ranks whose caches could never hold the request, if one is left whose cache
+    /// could; true if it did. A request that none could hold keeps all: it needs a place and no
+    /// room in a cache, and hears from the engine what becomes of it.
     pub fn keep_able(
         &self,
         request: &PickRequest<'_>,
@@ -214,8 +216,9 @@ impl Binder<'_> {
         candidates.ranks().len() < before
     }
 
-    /// The rank to be kept for a request that no rank has room for: the one that is kept already, or, if there are places and
-    /// no cache with room, the one with a place that lacks fewest tokens. `None`: it waits for a place.
+    /// The rank to be kept for a request that no rank has room for: the one that is kept already,
+    /// or, if there are places and no cache with room, the one with a place that lacks fewest
+    /// tokens. `None`: it waits for a place.
     #[must_use]
     pub fn to_keep(
         &self,
@@ -251,8 +254,8 @@ impl Binder<'_> {
         queue.is_some_and(|cell| cell.waiting() > 0)
     }
 
-    /// Does anybody wait who could use room on the rank? One queue leads to all ranks of a pool, also where those who wait
-    /// can only go to some of them.
+    /// Does anybody wait who could use room on the rank? One queue leads to all ranks of a pool,
+    /// also where those who wait can only go to some of them.
     #[must_use]
     pub fn is_awaited(&self, rank: RankIndex) -> bool {
         let is_spare = self.board.rank(rank).is_some_and(RankLoad::is_spare);
@@ -280,8 +283,8 @@ impl Binder<'_> {
         of_role.unwrap_or(flow.queue.kv_use_percent)
     }
 
-    /// Does the engine say that its cache is as full as it may be, and is part of that ours? A report alone never closes a
-    /// rank: it may be old, and what it tells of may be over.
+    /// Does the engine say that its cache is as full as it may be, and is part of that ours? A
+    /// report alone never closes a rank: it may be old, and what it tells of may be over.
     #[must_use]
     pub fn is_reported_full(&self, rank: RankIndex, limits: RoomLimits) -> bool {
         let percent = u64::from(self.kv_use_percent(rank));

@@ -1,4 +1,5 @@
-//! Which ranks may take a leg of a request at all: role, health, breaker, place in the network, not tried before.
+//! Which ranks may take a leg of a request at all: role, health, breaker, place in the network, not
+//! tried before.
 
 use super::sources::Sources;
 use crate::base::{DpRank, NanosSinceStart, RankIndex};
@@ -17,8 +18,8 @@ pub struct Candidates {
 /// What a rank is sought for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seeking<'a> {
-    /// What it has to do. A rank that is sought for a decode leg may also be one that serves whole requests only: it then
-    /// takes the pair's place (`select/route.rs` says when).
+    /// What it has to do. A rank that is sought for a decode leg may also be one that serves whole
+    /// requests only: it then takes the pair's place (`select/route.rs` says when).
     pub leg: Leg,
     /// The rank that the other leg has, if it has one: the two must be near each other.
     pub near: Option<RankIndex>,
@@ -36,7 +37,8 @@ pub enum NoCandidate {
 }
 
 impl Candidates {
-    /// Collects the eligible ranks of `model`: of decode ranks those that some usable prefill rank can hand KV to.
+    /// Collects the eligible ranks of `model`: of decode ranks those that some usable prefill rank
+    /// can hand KV to.
     ///
     /// # Errors
     /// [`NoCandidate`] when none is left.

@@ -1,16 +1,20 @@
-//! Predicted work on a rank, in tokens of prefill: what a new request would wait for, plus what it adds.
+//! Predicted work on a rank, in tokens of prefill: what a new request would wait for, plus what it
+//! adds.
 
 use crate::worker::{LoadReport, RankLoad, ReportWeight};
 
-/// What one running request costs its rank's prefill, as prefill tokens: it shares every step of the batch.
+/// What one running request costs its rank's prefill, as prefill tokens: it shares every step of
+/// the batch.
 const RUNNING_REQUEST_TOKENS: u64 = 32;
-/// KV tokens held by running requests that weigh like one token of prefill: attention over them is cheap but
-/// not free, and they crowd out cached blocks.
+/// KV tokens held by running requests that weigh like one token of prefill: attention over them is
+/// cheap but not free, and they crowd out cached blocks.
 const HELD_TOKENS_PER_PREFILL_TOKEN: u64 = 64;
-/// Up to this share of its KV cache a rank takes another request without anybody noticing, in thousandths.
+/// Up to this share of its KV cache a rank takes another request without anybody noticing, in
+/// thousandths.
 const KV_PERMILLE_EASY: u16 = 900;
-/// What each further thousandth weighs. A rank without a free block lets a newcomer wait for somebody's end, which takes as
-/// long as some thousand tokens of prefill; full ranks are avoided, not excluded.
+/// What each further thousandth weighs. A rank without a free block lets a newcomer wait for
+/// somebody's end, which takes as long as some thousand tokens of prefill; full ranks are avoided,
+/// not excluded.
 const FULL_TOKENS_PER_PERMILLE: u64 = 40;
 
 /// Cost of one rank for one request. Lower is better.
@@ -28,7 +32,8 @@ pub struct CostParts {
     pub running_tokens: u64,
     /// KV that they hold.
     pub held_tokens: u64,
-    /// What the engine reports beyond that: load of others, a cache that is nearly full. Fades with the report's age.
+    /// What the engine reports beyond that: load of others, a cache that is nearly full. Fades with
+    /// the report's age.
     pub reported_tokens: u64,
 }
 
@@ -44,9 +49,9 @@ impl CostParts {
 
 /// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself.
 ///
-/// `shared_tokens` of its prompt are believed to be in the rank's queue, as part of a sibling's: they are no wait for
-/// other people's work, since any other rank would have to compute them for this request. `report` is what the engine
-/// says, if it counts; without one only the leases do.
+/// `shared_tokens` of its prompt are believed to be in the rank's queue, as part of a sibling's:
+/// they are no wait for other people's work, since any other rank would have to compute them for
+/// this request. `report` is what the engine says, if it counts; without one only the leases do.
 #[must_use]
 pub fn predicted_work(
     load: &RankLoad,

@@ -1,5 +1,6 @@
-//! What each rank holds of one prompt: exactly where KV events tell; elsewhere, and until events tell, by where earlier
-//! prompts went. Shards run it for requests, the control plane for explanations; both see the same.
+//! What each rank holds of one prompt: exactly where KV events tell; elsewhere, and until events
+//! tell, by where earlier prompts went. Shards run it for requests, the control plane for
+//! explanations; both see the same.
 
 use super::prompt::View;
 use super::{ANY_MODEL, Prompt, TierOverlaps, Told, cache_namespace, reaches, weigh_tiers};
@@ -125,7 +126,8 @@ impl Matched {
         TierOverlaps::of(rank, tiers, &self.exact)
     }
 
-    /// What the rank's events tell it holds, by tier; `None` where the selection's view rests on something else.
+    /// What the rank's events tell it holds, by tier; `None` where the selection's view rests on
+    /// something else.
     #[must_use]
     pub fn exact(&self, fleet: &FleetSnapshot, rank: RankIndex) -> Option<TierOverlaps> {
         let told = self.kind(fleet, rank) == GuessKind::Speculative
@@ -253,8 +255,8 @@ impl Matched {
         told.is_due((end, rank), now, ttl / TTL_PARTS)
     }
 
-    /// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it? If not, nothing that is
-    /// on its way matters, and conversations that go on are spared a walk.
+    /// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it? If
+    /// not, nothing that is on its way matters, and conversations that go on are spared a walk.
     fn leaves_a_chunk(&self, text: &[u8]) -> bool {
         let told_most = self.exact.iter_held().map(|(_, found)| found.bytes).max().unwrap_or(0);
         let told_most = usize::try_from(told_most).unwrap_or(usize::MAX);
@@ -277,8 +279,8 @@ impl Matched {
         }
     }
 
-    /// Ranks with events: what was just sent to them and is not told of yet. Differences of up to a block and a chunk
-    /// come from the different cuts and are left to the events.
+    /// Ranks with events: what was just sent to them and is not told of yet. Differences of up to a
+    /// block and a chunk come from the different cuts and are left to the events.
     fn add_speculative(&mut self, ask: &MatchRequest<'_>, text: &[u8], bytes_per_token: f32) {
         self.guessed.clear();
         let root = root(ask, GuessKind::Speculative);

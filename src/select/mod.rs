@@ -1,5 +1,5 @@
-//! Chooses the rank of a request: what each rank holds of its prompt, what each would cost, the choice. Pure: candidates,
-//! loads, overlaps and a random source in, a choice out.
+//! Chooses the rank of a request: what each rank holds of its prompt, what each would cost, the
+//! choice. Pure: candidates, loads, overlaps and a random source in, a choice out.
 //! Called by `shard::request` on the shard's thread; never blocks, never allocates.
 
 mod bind;

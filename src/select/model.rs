@@ -5,7 +5,8 @@ use crate::parse::{ApiRequest, Endpoint};
 use crate::worker::{FleetSnapshot, Model};
 use std::borrow::Cow;
 
-/// A model of this name takes requests for any model: with health checks off the served names are unknown.
+/// A model of this name takes requests for any model: with health checks off the served names are
+/// unknown.
 pub const ANY_MODEL: &str = "*";
 
 /// Why no model is found.
@@ -19,7 +20,8 @@ pub enum NoModel {
     Missing,
 }
 
-/// The model a request asks for. Endpoints that engines serve without a model name get the first one.
+/// The model a request asks for. Endpoints that engines serve without a model name get the first
+/// one.
 ///
 /// # Errors
 /// [`NoModel`] when there is none.
@@ -53,8 +55,8 @@ pub fn model<'a>(
     fleet.models.first().map(|model| (ModelIndex(0), model)).ok_or(NoModel::NoneYet)
 }
 
-/// What separates the request's blocks from others of the model: its salt, and an adapter that it asks for and that no
-/// worker lists, so that it has no model of its own.
+/// What separates the request's blocks from others of the model: its salt, and an adapter that it
+/// asks for and that no worker lists, so that it has no model of its own.
 #[must_use]
 pub fn cache_namespace<'a>(model: &Model, request: &'a ApiRequest) -> Cow<'a, str> {
     let (salt, adapter) = (request.cache_salt.as_str(), request.lora.as_str());
@@ -84,7 +86,8 @@ fn adapter<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<(ModelIndex, &'a 
     served(fleet, name).filter(|(_, model)| model.is_adapter)
 }
 
-/// The second half of SGLang's `model:adapter`, if the first is a model that is served. Both may hold colons themselves.
+/// The second half of SGLang's `model:adapter`, if the first is a model that is served. Both may
+/// hold colons themselves.
 fn named_with_base<'a>(fleet: &FleetSnapshot, name: &'a str) -> Option<&'a str> {
     name.match_indices(':').find_map(|(at, _)| {
         let (base, adapter) = name.split_at_checked(at)?;

@@ -7,7 +7,8 @@ use crate::worker::{Leg, LoadBoard, LoadReports, ReportWeight};
 
 pub use crate::config::Policy;
 
-/// Bytes per token until matched blocks have told better. English and code under the common vocabularies: 3.5 to 4.5.
+/// Bytes per token until matched blocks have told better. English and code under the common
+/// vocabularies: 3.5 to 4.5.
 pub const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
 
 /// Everything a policy looks at.
@@ -25,7 +26,8 @@ pub struct PickRequest<'a> {
     pub now: NanosSinceStart,
     /// Prompt bytes found per rank.
     pub overlaps: &'a Overlaps,
-    /// The part of them that no event has told of: a sibling with the same beginning is on its way to the rank.
+    /// The part of them that no event has told of: a sibling with the same beginning is on its way
+    /// to the rank.
     pub on_the_way: &'a Overlaps,
     /// Length of the prompt.
     pub prompt_bytes: u64,
@@ -33,8 +35,8 @@ pub struct PickRequest<'a> {
     pub bytes_per_token: f32,
 }
 
-/// The one piece of state a policy keeps, per shard. Each leg takes its own turns: with one count for all, a pair's first
-/// leg would get the even ranks for ever, its second the odd ones.
+/// The one piece of state a policy keeps, per shard. Each leg takes its own turns: with one count
+/// for all, a pair's first leg would get the even ranks for ever, its second the odd ones.
 #[derive(Debug, Default)]
 pub struct RoundRobin {
     next: [usize; 3],
@@ -127,7 +129,8 @@ impl PickRequest<'_> {
         Some(predicted_work(self.board.rank(rank)?, uncached, shared, report))
     }
 
-    /// What the policies minimise that look at load alone: requests, ours and reported ones, in units of 1/1,024.
+    /// What the policies minimise that look at load alone: requests, ours and reported ones, in
+    /// units of 1/1,024.
     #[must_use]
     pub fn load_only(&self, rank: RankIndex) -> RankCost {
         let Some(load) = self.board.rank(rank) else { return RankCost(u64::MAX) };
@@ -293,7 +296,8 @@ mod tests {
 
     const AGE_MAX: Duration = Duration::from_secs(5);
 
-    /// Sends `count` equal requests one after the other, each with its lease kept; requests per rank.
+    /// Sends `count` equal requests one after the other, each with its lease kept; requests per
+    /// rank.
     fn burst(policy: Policy, reports: &LoadReports, now: u64, ranks: u16, count: u32) -> Vec<u32> {
         let board = LoadBoard::new();
         let all: Vec<RankIndex> = (0..ranks).map(RankIndex).collect();

@@ -1,15 +1,16 @@
 //! Whole or in two: does one rank serve the request, or does one compute its prompt for another?
 //!
-//! * A prompt of which some rank that can serve it whole has all but `uncached_tokens_min` tokens stays whole: handing KV
-//!   over would cost more than it saves.
-//! * Otherwise a pair is preferred, also where the model has ranks that only serve whole requests (`role = "both"`). Those
-//!   take it when no pair has room, at arrival and while it waits ([`Binder::bind`](super::Binder::bind)); no request waits
-//!   for a pair beside a free one. Decode ranks that could compute prompts do so only in the cases below: it would hold up
-//!   everybody's tokens there.
-//! * What cannot be handed over (the engine's protocol has no way for it) stays whole. A model with prefill ranks of
-//!   several engines goes by the strictest.
-//! * Without a usable pair the request stays whole if the configured fallback lets decode ranks compute prompts; ranks that
-//!   only serve whole requests may always.
+//! * A prompt of which some rank that can serve it whole has all but `uncached_tokens_min` tokens
+//!   stays whole: handing KV over would cost more than it saves.
+//! * Otherwise a pair is preferred, also where the model has ranks that only serve whole requests
+//!   (`role = "both"`). Those take it when no pair has room, at arrival and while it waits
+//!   ([`Binder::bind`](super::Binder::bind)); no request waits for a pair beside a free one. Decode
+//!   ranks that could compute prompts do so only in the cases below: it would hold up everybody's
+//!   tokens there.
+//! * What cannot be handed over (the engine's protocol has no way for it) stays whole. A model with
+//!   prefill ranks of several engines goes by the strictest.
+//! * Without a usable pair the request stays whole if the configured fallback lets decode ranks
+//!   compute prompts; ranks that only serve whole requests may always.
 
 use super::candidate::{has_number, is_usable};
 use super::{Candidates, PickRequest};
@@ -111,7 +112,8 @@ impl NoPair {
         }
     }
 
-    /// What a client is told who is refused for it, to be put after "No worker can take this request: ".
+    /// What a client is told who is refused for it, to be put after "No worker can take this
+    /// request: ".
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
@@ -131,7 +133,8 @@ impl NoPair {
     }
 }
 
-/// Decides. `can_hand_off` is asked for each kind of handoff that the model's prefill ranks use, and only when it matters.
+/// Decides. `can_hand_off` is asked for each kind of handoff that the model's prefill ranks use,
+/// and only when it matters.
 ///
 /// # Errors
 /// [`NoPair`] when no rank may take it: why there is no pair for it.
@@ -163,7 +166,8 @@ pub fn route(
 
 /// The usable ranks that can serve the request whole.
 struct Whole {
-    /// Tokens that the one with most of the prompt would have to compute; `None` without such a rank.
+    /// Tokens that the one with most of the prompt would have to compute; `None` without such a
+    /// rank.
     uncached_least: Option<u64>,
     /// Some of them do nothing else.
     has_own_ranks: bool,

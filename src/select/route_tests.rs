@@ -27,7 +27,8 @@ struct Scene {
     random: fastrand::Rng,
 }
 
-/// One rank per word: `b`oth, `p`refill, `d`ecode; in upper case of SGLang, else of vLLM; then its label, if any.
+/// One rank per word: `b`oth, `p`refill, `d`ecode; in upper case of SGLang, else of vLLM; then its
+/// label, if any.
 fn scene(words: &str) -> Scene {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let mut fleet = FleetSnapshot::default();

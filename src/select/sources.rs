@@ -1,5 +1,6 @@
-//! The prefill ranks that a decode rank can be handed KV from, gathered by part of the network, so that weighing them for
-//! every decode rank costs one look at each prefill rank and one at each part: one part in a fleet without labels.
+//! The prefill ranks that a decode rank can be handed KV from, gathered by part of the network, so
+//! that weighing them for every decode rank costs one look at each prefill rank and one at each
+//! part: one part in a fleet without labels.
 
 use super::{Binder, PickRequest, RankCost, candidate::is_usable, lease_cost};
 use crate::base::{NanosSinceStart, RankIndex};
@@ -20,7 +21,8 @@ struct Part {
     best: Source,
 }
 
-/// The best prefill rank within reach of a decode rank. One that has room is better than any that has not.
+/// The best prefill rank within reach of a decode rank. One that has room is better than any that
+/// has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Source {
     pub(super) is_full: bool,

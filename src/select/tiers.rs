@@ -1,4 +1,5 @@
-//! What blocks in a rank's lower tiers are worth: bringing them back takes time too, but less than computing them.
+//! What blocks in a rank's lower tiers are worth: bringing them back takes time too, but less than
+//! computing them.
 
 use crate::base::RankIndex;
 use crate::config::KvConfig;
@@ -102,7 +103,8 @@ mod tests {
         assert_eq!(worth(100, 200, 0, CONFIG), 180);
         assert_eq!(worth(0, 200, 300, CONFIG), 160 + 30);
         assert_eq!(worth(100, 200, 300, CONFIG), 100 + 80 + 30);
-        // The trees are read one after the other, while they change: the device may seem to hold more.
+        // The trees are read one after the other, while they change: the device may seem to hold
+        // more.
         assert_eq!(worth(300, 200, 100, CONFIG), 300);
         let off =
             KvConfig { host_credit_percent: 0, disk_credit_percent: 0, tier_ttl: Duration::ZERO };

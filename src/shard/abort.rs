@@ -1,5 +1,6 @@
-//! Tells an engine that a request of its own name is not wanted any more, beside the end of the connection: SGLang's Python
-//! server notices that only after seconds, and holds the KV cache of a prefill until then (SGLang 0.5.23).
+//! Tells an engine that a request of its own name is not wanted any more, beside the end of the
+//! connection: SGLang's Python server notices that only after seconds, and holds the KV cache of a
+//! prefill until then (SGLang 0.5.23).
 
 use super::state::Shard;
 use crate::account::Count;
@@ -12,7 +13,8 @@ use std::panic::AssertUnwindSafe;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Engines that are being told at once, per shard. Further ones are not told; their connection is closed all the same.
+/// Engines that are being told at once, per shard. Further ones are not told; their connection is
+/// closed all the same.
 const ABORTS_MAX: usize = 256;
 /// An engine that has not answered by then has not heard.
 const ABORT_TIME_MAX: Duration = Duration::from_secs(5);

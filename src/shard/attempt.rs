@@ -31,7 +31,8 @@ pub(super) struct Attempt {
     pub(super) is_retry: bool,
 }
 
-/// Sends the request and relays the answer; the leases go back when this returns, whatever happened.
+/// Sends the request and relays the answer; the leases go back when this returns, whatever
+/// happened.
 pub(super) async fn run(
     shard: &Shard,
     conn: &mut Conn,
@@ -49,7 +50,8 @@ pub(super) async fn run(
         Ok(upstream) => upstream,
         Err(error) => {
             shard.note_lack_of_sockets(error);
-            // It may be prefill that is gone, with the KV. Who fails it again without that prefill is ill.
+            // It may be prefill that is gone, with the KV. Who fails it again without that prefill
+            // is ill.
             if is_retry || !pair::may_lack_kv(paired.as_ref(), error) {
                 judge::failed(shard, &mut lease, &plan, paired.as_mut(), error);
             }
@@ -71,7 +73,8 @@ pub(super) async fn run(
         shard.suspect(plan.worker);
     }
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
-        // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no illness.
+        // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
+        // illness.
         judge::mark_failed(shard, &mut lease);
     } else {
         lease.judge_success();
@@ -80,7 +83,8 @@ pub(super) async fn run(
     let accounted = Accounted { plan: &plan, lease, predicted, paired: paired.as_ref(), shape };
     match answer(shard, conn, slot, upstream, accounted).await {
         Ok(after) => {
-            // Its KV has arrived; its own answer follows, and nobody waits for that. A refused request has no use for it.
+            // Its KV has arrived; its own answer follows, and nobody waits for that. A refused
+            // request has no use for it.
             if let Some(paired) = &mut paired
                 && !paired.is_refused
             {
@@ -95,7 +99,8 @@ pub(super) async fn run(
     }
 }
 
-/// Sends the request and waits for the head of the answer. A pooled connection that had died is replaced once.
+/// Sends the request and waits for the head of the answer. A pooled connection that had died is
+/// replaced once.
 async fn exchange(
     shard: &Shard,
     conn: &mut Conn,
@@ -182,8 +187,8 @@ fn waiting<'a, 'b>(
     Waiting { conn, leg, down: DownWatch::new(shard, plan.worker) }
 }
 
-/// How engines say that they have no room: vLLM `--max-num-queued-reqs` and SGLang `--max-queued-requests` answer 503, others
-/// 429 or 529.
+/// How engines say that they have no room: vLLM `--max-num-queued-reqs` and SGLang
+/// `--max-queued-requests` answer 503, others 429 or 529.
 pub(super) const fn has_no_room(status: u16) -> bool {
     matches!(status, 429 | 503 | 529)
 }
@@ -208,7 +213,8 @@ fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {
     message.get(head.head_bytes..).unwrap_or_default()
 }
 
-/// Appends the head, and the beginning of the body where that is not the client's; returns how much of the body stands in it.
+/// Appends the head, and the beginning of the body where that is not the client's; returns how much
+/// of the body stands in it.
 fn encode(
     slot: &Slot,
     (plan, endpoint): (&SendPlan, Endpoint),
@@ -231,7 +237,8 @@ fn encode(
     };
     let mut digits = [0; 10];
     let pin = in_header.map(|rank| ("x-data-parallel-rank", decimal(rank, &mut digits)));
-    // The head that the client has promises a body as it is. A pair's answer is read before the client has any of it.
+    // The head that the client has promises a body as it is. A pair's answer is read before the
+    // client has any of it.
     let is_plain = paired.is_some() || slot.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let told_priority = told_priority(slot, plan);
@@ -340,7 +347,8 @@ async fn answer(
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
 }
 
-/// The engine's answer is not the stream that the client was promised: it becomes the last event of one.
+/// The engine's answer is not the stream that the client was promised: it becomes the last event of
+/// one.
 async fn end_early(
     shard: &Shard,
     conn: &mut Conn,
@@ -360,7 +368,8 @@ async fn end_early(
 fn account_error(shard: &Shard, predicted: Predicted, reported_tokens: u64) {
     let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
     let reported = i64::try_from(reported).unwrap_or(i64::MAX);
-    // What lies between is in a lower tier: whether it counts as cached differs between engines and connectors.
+    // What lies between is in a lower tier: whether it counts as cached differs between engines and
+    // connectors.
     let within = i64::from(predicted.blocks)..=i64::from(predicted.blocks_most);
     let expected = reported.clamp(*within.start(), *within.end());
     shard.counters.overlap_error(expected.saturating_sub(reported));

@@ -1,5 +1,5 @@
-//! select for one request: the rank, its lease, and what the engine should find in its cache; or the queue that it joins.
-//! No await in here, so the shard's working memory serves all requests.
+//! select for one request: the rank, its lease, and what the engine should find in its cache; or
+//! the queue that it joins. No await in here, so the shard's working memory serves all requests.
 
 use super::connection::Slot;
 use super::journey::Journey;
@@ -53,8 +53,8 @@ pub(super) enum Found {
     Rank(Box<Chosen>),
     /// It is counted into a queue.
     Queue(Box<Queued>),
-    /// A rank that it has, or all that could compute its prompt for that, went while it waited: to be routed again, with the
-    /// decode rank that it still has.
+    /// A rank that it has, or all that could compute its prompt for that, went while it waited: to
+    /// be routed again, with the decode rank that it still has.
     Again(Option<Lease>),
 }
 
@@ -88,15 +88,18 @@ pub(super) struct Prefilling {
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Predicted {
-    /// Blocks on the device, as the engine will count them: never the one with the prompt's last token.
+    /// Blocks on the device, as the engine will count them: never the one with the prompt's last
+    /// token.
     pub(super) blocks: u32,
-    /// The same with those in lower tiers, which some engines count and some do not, or not in time.
+    /// The same with those in lower tiers, which some engines count and some do not, or not in
+    /// time.
     pub(super) blocks_most: u32,
     /// Tokens per block on that rank.
     pub(super) block_size_tokens: u32,
 }
 
-/// The model a request asks for. Endpoints that engines serve without a model name get the first one.
+/// The model a request asks for. Endpoints that engines serve without a model name get the first
+/// one.
 pub(super) fn model<'a>(
     fleet: &'a FleetSnapshot,
     endpoint: Endpoint,
@@ -109,8 +112,8 @@ pub(super) fn model<'a>(
     })
 }
 
-/// Chooses a rank, or a pair of ranks, that has room and takes the leases; else finds a queue for the request.
-/// `seated`: where it stands meanwhile.
+/// Chooses a rank, or a pair of ranks, that has room and takes the leases; else finds a queue for
+/// the request. `seated`: where it stands meanwhile.
 pub(super) fn rank(
     shard: &Shard,
     slot: &mut Slot,
@@ -284,8 +287,8 @@ fn found(
         PairEntry::WaitPrefill { decode, waiter, wanted } => {
             Ok(queued(waiter, wanted, Some(decode)))
         }
-        // Its decode rank, or all that could have computed its prompt for it, went while it waited: the lease is back, and
-        // the request is routed again.
+        // Its decode rank, or all that could have computed its prompt for it, went while it waited:
+        // the lease is back, and the request is routed again.
         PairEntry::Turned(Leg::Prefill, Turned::NoWorker) => Ok(Found::Again(None)),
         PairEntry::Turned(leg, turned) => {
             Err(pressure::turned(shard, target.fleet, target.pool(leg), turned))
@@ -309,7 +312,8 @@ pub(super) fn pick_request<'a>(
         now,
         overlaps: matched.overlaps(),
         on_the_way: matched.on_the_way(),
-        // A prompt that was not matched weighs what its body does: mostly text, a little JSON; not the bytes of images.
+        // A prompt that was not matched weighs what its body does: mostly text, a little JSON; not
+        // the bytes of images.
         prompt_bytes: match matched.prompt_bytes() {
             0 => slot.request.text_bytes(body_bytes(slot)),
             matched => matched,
@@ -355,7 +359,8 @@ fn pair(
     else {
         return Found::Again(Some(decode));
     };
-    // Routed as a pair while there was no prefill rank to ask what it can hand over. Now there is, and it cannot hand this over.
+    // Routed as a pair while there was no prefill rank to ask what it can hand over. Now there is,
+    // and it cannot hand this over.
     if !slot.handoff.as_ref().is_some_and(|wanted| wanted.can_hand_off(&handoff)) {
         return Found::Again(None);
     }

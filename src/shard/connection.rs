@@ -22,7 +22,8 @@ use std::rc::Rc;
 /// What one connection reuses from request to request.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// Parsed head; its spans point into `message`, or into the connection's input while that is read.
+    /// Parsed head; its spans point into `message`, or into the connection's input while that is
+    /// read.
     pub(super) head: RequestHead,
     /// What the scan of the body found.
     pub(super) request: ApiRequest,
@@ -83,8 +84,8 @@ impl Slot {
         self.request_id.extend_from_slice(id);
     }
 
-    /// Moves a request that has been read completely out of the connection's input, so that what the client
-    /// sends meanwhile has its own place.
+    /// Moves a request that has been read completely out of the connection's input, so that what
+    /// the client sends meanwhile has its own place.
     pub(super) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize) {
         let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
         let next = conn.input.split_off(end);

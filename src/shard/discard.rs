@@ -1,6 +1,6 @@
-//! What becomes of a body that nobody wants: thrown away as it comes, so that the client, which may send all of it before
-//! it reads, gets its answer. Closing with unread bytes would make the kernel send a reset, which can destroy the
-//! answer on its way.
+//! What becomes of a body that nobody wants: thrown away as it comes, so that the client, which may
+//! send all of it before it reads, gets its answer. Closing with unread bytes would make the kernel
+//! send a reset, which can destroy the answer on its way.
 
 use super::connection::After;
 use super::state::Shard;
@@ -22,9 +22,11 @@ pub(super) fn bounds(shard: &Shard) -> DiscardBounds {
     }
 }
 
-/// Whether the connection can go on after a refusal: it is known where the next request starts, and not too far.
+/// Whether the connection can go on after a refusal: it is known where the next request starts, and
+/// not too far.
 pub(super) fn goes_on(shard: &Shard, conn: &Conn, head: &RequestHead) -> bool {
-    // Who waits for 100 Continue may now leave the body out or not (RFC 9110 10.1.1); who has begun, sends it.
+    // Who waits for 100 Continue may now leave the body out or not (RFC 9110 10.1.1); who has
+    // begun, sends it.
     let waits = head.expect_continue && conn.input.len() <= head.head_bytes;
     let has_near_end = match head.body {
         BodyFraming::None => true,
@@ -37,7 +39,8 @@ pub(super) fn goes_on(shard: &Shard, conn: &Conn, head: &RequestHead) -> bool {
     has_near_end && head.keep_alive && !shard.draining.is_set()
 }
 
-/// Throws the head and body of a refused request away. What then stands in the input is the next request.
+/// Throws the head and body of a refused request away. What then stands in the input is the next
+/// request.
 pub(super) async fn request(shard: &Shard, conn: &mut Conn, head: &RequestHead) -> After {
     let mut discarding = conn.discarding(bounds(shard));
     let ended = match head.body {

@@ -1,5 +1,6 @@
-//! When a draining shard may end. Requests of other shards wait in queues that are at home here, and their prefill legs
-//! are sent from here; so a shard that has nothing left itself stays until all have served their last connection.
+//! When a draining shard may end. Requests of other shards wait in queues that are at home here,
+//! and their prefill legs are sent from here; so a shard that has nothing left itself stays until
+//! all have served their last connection.
 
 use super::state::Shard;
 use crate::account::ShardPhase;

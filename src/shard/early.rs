@@ -1,5 +1,6 @@
-//! The head of an answer that goes out while its request still waits (`queue.sse_comments`): a streaming client is told where it
-//! stands, and whatever becomes of the request then follows as events. Once begun, no status can be told any more.
+//! The head of an answer that goes out while its request still waits (`queue.sse_comments`): a
+//! streaming client is told where it stands, and whatever becomes of the request then follows as
+//! events. Once begun, no status can be told any more.
 
 use super::connection::{After, Slot};
 use super::state::Shard;
@@ -102,7 +103,8 @@ impl Begun {
     }
 }
 
-/// The request has joined a queue in which so many wait. The first time, the client gets the head too.
+/// The request has joined a queue in which so many wait. The first time, the client gets the head
+/// too.
 pub(super) async fn queued(
     shard: &Shard,
     conn: &mut Conn,

@@ -1,5 +1,6 @@
-//! What other threads have for this shard: KV operations for its slice, fleets, commands, hints. One task; it
-//! yields after a bounded amount of work, so that requests go on under any flood of events. A panic ends one turn of it.
+//! What other threads have for this shard: KV operations for its slice, fleets, commands, hints.
+//! One task; it yields after a bounded amount of work, so that requests go on under any flood of
+//! events. A panic ends one turn of it.
 
 use super::offload::Replies;
 use super::pressure;
@@ -21,7 +22,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Before the next turn after a panic: one that comes with every turn must not take the shard's time, and fills no disk.
+/// Before the next turn after a panic: one that comes with every turn must not take the shard's
+/// time, and fills no disk.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// The receiving ends, and the slice that only this shard writes.
@@ -44,8 +46,9 @@ impl Inbox {
         loop {
             let more = self.turn_or_panic(&shard).await;
             if more {
-                // Ring our own bell: the read below then completes in the next turn of the loop, after the I/O
-                // that is ready. A task that only woke itself would be run again before it.
+                // Ring our own bell: the read below then completes in the next turn of the loop,
+                // after the I/O that is ready. A task that only woke itself would be run again
+                // before it.
                 self.bell.wake_action().wake();
             } else {
                 self.bell.park();
@@ -65,7 +68,8 @@ impl Inbox {
         }
     }
 
-    /// Sleeps until the bell rings: because others ring it, or because the home has to look again even if nothing is heard.
+    /// Sleeps until the bell rings: because others ring it, or because the home has to look again
+    /// even if nothing is heard.
     async fn sleep(
         &mut self,
         shard: &Shard,
@@ -86,8 +90,8 @@ impl Inbox {
         .await
     }
 
-    /// A turn. After a panic the shard goes on: all that it owns is whole, except that some request may have lost its place
-    /// in a queue, and waits for its deadline then.
+    /// A turn. After a panic the shard goes on: all that it owns is whole, except that some request
+    /// may have lost its place in a queue, and waits for its deadline then.
     async fn turn_or_panic(&mut self, shard: &Shard) -> bool {
         let turned = catch_unwind(AssertUnwindSafe(|| self.turn(shard)));
         if turned.is_err() {
@@ -139,7 +143,8 @@ impl Inbox {
         }
         self.slice.tick(shard);
         self.slice.apply_events(shard, &mut self.kv);
-        // A budget of their own: a flood of events must not keep the hints waiting until they are worth nothing.
+        // A budget of their own: a flood of events must not keep the hints waiting until they are
+        // worth nothing.
         let mut work = 0;
         while work < APPLY_OPS_PER_TURN {
             let own = shard.routed.borrow_mut().pop_front();

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// What a request has been through, and what it wishes.
 #[derive(Debug)]
 pub(super) struct Journey {
-    /// When it had been read: its place among others, and how long it waits, count from here. How long a client takes to send
-    /// a body is neither.
+    /// When it had been read: its place among others, and how long it waits, count from here. How
+    /// long a client takes to send a body is neither.
     pub(super) arrived_at: NanosSinceStart,
     /// It waits for a rank no longer than this.
     pub(super) wait_until: NanosSinceStart,

@@ -1,5 +1,6 @@
-//! account: whose breaker hears of a failed attempt. A leg is blamed for what it did itself; one that waited for the other leg
-//! is not. Where either may be the cause, what the two do with others tells (`LoadBoard::doubt`), or nobody is blamed.
+//! account: whose breaker hears of a failed attempt. A leg is blamed for what it did itself; one
+//! that waited for the other leg is not. Where either may be the cause, what the two do with others
+//! tells (`LoadBoard::doubt`), or nobody is blamed.
 
 use super::pair::Paired;
 use super::state::Shard;

@@ -1,5 +1,5 @@
-//! The prefill leg of a request, as seen by the shard that has the request: posted to its rank's home, waited for, cancelled
-//! when it is not wanted any more.
+//! The prefill leg of a request, as seen by the shard that has the request: posted to its rank's
+//! home, waited for, cancelled when it is not wanted any more.
 
 use super::down::DownWatch;
 use super::state::Shard;
@@ -12,7 +12,8 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-/// The home ends a leg that takes too long; this much later its request stops waiting for word of it.
+/// The home ends a leg that takes too long; this much later its request stops waiting for word of
+/// it.
 const NO_WORD_MAX: Duration = Duration::from_secs(1);
 
 impl From<NoSeat> for PrefillEnded {
@@ -81,7 +82,8 @@ impl<'a> Leg<'a> {
         self.ended.as_ref().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits for the end of the leg, which the other leg cannot leave before; with what it is to be sent, if there is anything.
+    /// Waits for the end of the leg, which the other leg cannot leave before; with what it is to be
+    /// sent, if there is anything.
     ///
     /// # Errors
     /// [`RelayError::PrefillFailed`], with why in [`Self::ended`]; or the client left.
@@ -113,7 +115,8 @@ impl Drop for Leg<'_> {
     }
 }
 
-/// Who waits for an answer: the client, and the prefill leg that the answer comes from, if there is one.
+/// Who waits for an answer: the client, and the prefill leg that the answer comes from, if there is
+/// one.
 pub(super) struct Waiting<'a, 'b> {
     pub(super) conn: &'a mut Conn,
     pub(super) leg: Option<&'a mut Leg<'b>>,

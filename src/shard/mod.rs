@@ -1,8 +1,9 @@
-//! The data plane: one pinned thread that owns one of everything. `request.rs` calls the stages in order and is
-//! the file to open first.
+//! The data plane: one pinned thread that owns one of everything. `request.rs` calls the stages in
+//! order and is the file to open first.
 //!
-//! Limits: `limits.connections_max`, `limits.in_flight_max`, `limits.buffered_bytes_max` per shard; the rings of
-//! `mailbox`. A shard never waits for another thread, never locks, never resolves names, never opens files.
+//! Limits: `limits.connections_max`, `limits.in_flight_max`, `limits.buffered_bytes_max` per shard;
+//! the rings of `mailbox`. A shard never waits for another thread, never locks, never resolves
+//! names, never opens files.
 
 mod abort;
 mod attempt;

@@ -13,7 +13,8 @@ use crate::worker::FleetSnapshot;
 pub(super) struct Failed {
     /// Whose fault it is, as far as it is a worker's.
     pub(super) rank: RankIndex,
-    /// The other one of the pair, where the two failed together: the next attempt does without both, if it can.
+    /// The other one of the pair, where the two failed together: the next attempt does without
+    /// both, if it can.
     pub(super) with: Option<RankIndex>,
     pub(super) error: RelayError,
     /// For people, where the error alone says too little.
@@ -89,8 +90,9 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
     Stop::Refused(Refusal::new(reason).with_message(message))
 }
 
-/// How the request ends that found no other worker after one had failed it. When none is left, the client hears what the last
-/// one did; when one is left that has no room, or that has not been reached in time, it hears that.
+/// How the request ends that found no other worker after one had failed it. When none is left, the
+/// client hears what the last one did; when one is left that has no room, or that has not been
+/// reached in time, it hears that.
 pub(super) fn after(failed: Option<Stop>, stop: Stop) -> Stop {
     let none_left = |stop: &Stop| matches!(stop, Stop::Refused(refusal) if refusal.reason() == Reason::NoHealthyWorker);
     failed.filter(|_| none_left(&stop)).unwrap_or(stop)

@@ -1,5 +1,5 @@
-//! dispatch of a request that a pair of ranks serves: what both legs are sent, and the prefill leg's departure. The decode leg
-//! then goes the way of any request, see `attempt`.
+//! dispatch of a request that a pair of ranks serves: what both legs are sent, and the prefill
+//! leg's departure. The decode leg then goes the way of any request, see `attempt`.
 
 use super::abort;
 use super::attempt::{PRIORITY, has_no_room, told_priority};
@@ -159,8 +159,9 @@ fn timeout(shard: &Shard) -> Duration {
     flow.disaggregation.prefill_timeout.unwrap_or(shard.config.timeouts.first_byte)
 }
 
-/// Looks at the beginning of the decode leg's answer while nothing of it has reached the client: once it has begun there is no
-/// other pair for the request, and nobody looks at its prefill leg any more.
+/// Looks at the beginning of the decode leg's answer while nothing of it has reached the client:
+/// once it has begun there is no other pair for the request, and nobody looks at its prefill leg
+/// any more.
 ///
 /// # Errors
 /// [`RelayError`], all `before_head`.
@@ -208,8 +209,8 @@ pub(super) async fn first(
     }
 }
 
-/// The decode leg ended with an error: both engines hear that they need not go on, and whoever asks hears which of them is
-/// to blame. `decode`: the decode rank, or the only one.
+/// The decode leg ended with an error: both engines hear that they need not go on, and whoever asks
+/// hears which of them is to blame. `decode`: the decode rank, or the only one.
 pub(super) fn abandoned(
     shard: &Shard,
     paired: Option<Paired<'_>>,
@@ -243,8 +244,8 @@ pub(super) fn abandoned(
     Failed::of(decode, error)
 }
 
-/// vLLM's decode rank says nothing but "Internal server error" when the prefill rank whose KV it was promised is gone, at
-/// once and for each such request. It computes prompts itself as before.
+/// vLLM's decode rank says nothing but "Internal server error" when the prefill rank whose KV it
+/// was promised is gone, at once and for each such request. It computes prompts itself as before.
 pub(super) fn may_lack_kv(paired: Option<&Paired<'_>>, error: RelayError) -> bool {
     error == RelayError::EngineFailed
         && paired.is_some_and(|paired| !matches!(paired.handoff, Handoff::Bootstrap(_)))
@@ -282,7 +283,8 @@ fn blamed(leg: &Leg<'_>, decode: RankIndex) -> Failed {
     }
 }
 
-/// How a leg says which of its worker's ranks is meant: SGLang's in the body, because its `/generate` reads no header.
+/// How a leg says which of its worker's ranks is meant: SGLang's in the body, because its
+/// `/generate` reads no header.
 fn pin(plan: &SendPlan, handoff: &Handoff) -> RankPin {
     RankPin {
         dp_rank: plan.dp_rank,

@@ -1,4 +1,5 @@
-//! select and queue for one request: from what it asks for to a rank with room, now or after a wait.
+//! select and queue for one request: from what it asks for to a rank with room, now or after a
+//! wait.
 
 use super::choose::{self, Chosen, Found, Queued, Target};
 use super::connection::Slot;
@@ -32,8 +33,9 @@ pub(super) enum Placed<'a> {
     Moved(Held<'a>),
 }
 
-/// A rank with room and its lease, or two of them, now or after a wait. At most one wait: who comes out of it goes on with
-/// the fleet of that moment, which may have ranks and addresses that were not there before.
+/// A rank with room and its lease, or two of them, now or after a wait. At most one wait: who comes
+/// out of it goes on with the fleet of that moment, which may have ranks and addresses that were
+/// not there before.
 pub(super) async fn place<'a>(
     shard: &'a Shard,
     conn: &mut Conn,

@@ -1,5 +1,5 @@
-//! The prefill legs that this shard sends, as home of their ranks, for requests of any shard: sent, read to the end, judged.
-//! What comes of one goes back to the shard that has the request.
+//! The prefill legs that this shard sends, as home of their ranks, for requests of any shard: sent,
+//! read to the end, judged. What comes of one goes back to the shard that has the request.
 
 use super::abort;
 use super::attempt::{has_no_room, seconds};
@@ -21,7 +21,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Ends with its request's cancellation or with its time, which counts from when the leg was posted.
+/// Ends with its request's cancellation or with its time, which counts from when the leg was
+/// posted.
 struct LegWatch<'a> {
     cancelled: &'a Signal,
     seat: super::signal::Seat<'a>,
@@ -49,7 +50,8 @@ impl Watch for LegWatch<'_> {
         }
     }
 
-    /// The leg has one deadline for everything: an engine that keeps sending without coming to an end is late as well.
+    /// The leg has one deadline for everything: an engine that keeps sending without coming to an
+    /// end is late as well.
     fn wait_at_most(&mut self, _: Duration) {}
 }
 
@@ -253,7 +255,8 @@ async fn answered(
     })
 }
 
-/// An engine that streams says 200 before it has looked at the request: a fault of the request is one in a stream as well.
+/// An engine that streams says 200 before it has looked at the request: a fault of the request is
+/// one in a stream as well.
 fn wrong_answer(handoff: &Handoff, wrong: &HandoffError) -> PrefillEnded {
     if let Some((status, body)) = wrong.refusal() {
         return PrefillEnded::Refused(EngineAnswer { status, body });

@@ -1,5 +1,5 @@
-//! Back pressure as a client hears it: what is refused before its body is read, what a full queue answers, and when to come
-//! back.
+//! Back pressure as a client hears it: what is refused before its body is read, what a full queue
+//! answers, and when to come back.
 
 use super::choose::Target;
 use super::outcome::{self, Failed};
@@ -36,7 +36,8 @@ impl Drop for Entered {
     }
 }
 
-/// Is this request among the share that an open window refuses? Drawn once a request, whatever windows it meets.
+/// Is this request among the share that an open window refuses? Drawn once a request, whatever
+/// windows it meets.
 #[derive(Debug, Default)]
 pub(super) struct Drawn(OnceCell<bool>);
 
@@ -47,8 +48,8 @@ impl Drawn {
     }
 }
 
-/// The rejection window and the router's own limit, on the head alone. The model is not known yet: only what closes all
-/// pools refuses here.
+/// The rejection window and the router's own limit, on the head alone. The model is not known yet:
+/// only what closes all pools refuses here.
 pub(super) fn before_body(
     shard: &Shard,
     endpoint: Endpoint,
@@ -91,8 +92,9 @@ pub(super) fn of_pool(
     }
 }
 
-/// The window of the ranks that would compute its prompt, for a request that only a pair can serve. Before its decode rank is
-/// taken: it would be given back at once. Who was let in before is not asked again.
+/// The window of the ranks that would compute its prompt, for a request that only a pair can serve.
+/// Before its decode rank is taken: it would be given back at once. Who was let in before is not
+/// asked again.
 pub(super) fn of_pair(shard: &Shard, target: &Target<'_>) -> Result<(), Refusal> {
     let Target { fleet, model, journey, .. } = *target;
     let Some(pool) = model.prefill_pool.filter(|_| journey.is_new()) else { return Ok(()) };
@@ -105,8 +107,8 @@ pub(super) fn of_pair(shard: &Shard, target: &Target<'_>) -> Result<(), Refusal>
     of_pool(shard, fleet, pool, &journey.drawn)
 }
 
-/// Refused by an open window. It may close early, so the drain rate says when to come back, and the clock while that is
-/// unknown.
+/// Refused by an open window. It may close early, so the drain rate says when to come back, and the
+/// clock while that is unknown.
 fn window(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
     let left = shard.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
     let after = back_after(shard, fleet, pool, now);
@@ -115,7 +117,8 @@ fn window(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSince
     )
 }
 
-/// `limits.in_flight_max` or `limits.buffered_bytes_max` of this shard is reached, or `limits.router_in_flight_max`.
+/// `limits.in_flight_max` or `limits.buffered_bytes_max` of this shard is reached, or
+/// `limits.router_in_flight_max`.
 pub(super) const fn in_flight_full() -> Refusal {
     Refusal::new(Reason::RejectedInFlight)
 }
@@ -163,7 +166,8 @@ pub(super) fn turned(
     come_back(shard, fleet, pool, Refusal::new(reason))
 }
 
-/// The same for a request that ends after it was let in: it waited too long, or engines had no room for it.
+/// The same for a request that ends after it was let in: it waited too long, or engines had no room
+/// for it.
 pub(super) fn ended(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, stop: Stop) -> Stop {
     match stop {
         Stop::Refused(refusal)
@@ -186,7 +190,8 @@ pub(super) fn failed(
     ended(shard, fleet, pool, outcome::stop(fleet, failed))
 }
 
-/// Adds when to come back, as far as that is known: by the drain rate, and not before an engine asks for it.
+/// Adds when to come back, as far as that is known: by the drain rate, and not before an engine
+/// asks for it.
 pub(super) fn come_back(
     shard: &Shard,
     fleet: &FleetSnapshot,
@@ -211,7 +216,8 @@ fn back_after(
     shard.retry_after(fleet, pool, now).max(asked)
 }
 
-/// Time until the first of the engines that had no room is asked again, if all of them are left alone.
+/// Time until the first of the engines that had no room is asked again, if all of them are left
+/// alone.
 fn engines_ask_for(
     shard: &Shard,
     fleet: &FleetSnapshot,
@@ -226,8 +232,8 @@ fn engines_ask_for(
     soonest.map(Duration::from_nanos)
 }
 
-/// Called by who has made room in a pool, or in its queues: the window ends with what it was opened for. The home of a queue
-/// sees only those who stand in it, and nothing once it is empty.
+/// Called by who has made room in a pool, or in its queues: the window ends with what it was opened
+/// for. The home of a queue sees only those who stand in it, and nothing once it is empty.
 pub(super) fn relieve(shard: &Shard, model: &Model) {
     // One load of a line that is hardly ever written: this is on the way of every request.
     if !shard.board.windows().may_be_open(shard.now()) {

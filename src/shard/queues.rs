@@ -1,4 +1,5 @@
-//! The shard's part in the queues: messages to and from the other shards, and the turn of its own home.
+//! The shard's part in the queues: messages to and from the other shards, and the turn of its own
+//! home.
 
 use super::prefill;
 use super::state::Shard;
@@ -79,7 +80,8 @@ impl Shard {
         }
     }
 
-    /// Binds what can be bound in the queues at home here, and tells the shards that have the requests.
+    /// Binds what can be bound in the queues at home here, and tells the shards that have the
+    /// requests.
     pub(super) fn serve_home(&self) {
         let mut home = self.home.borrow_mut();
         if home.is_empty() {

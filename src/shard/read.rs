@@ -29,8 +29,8 @@ pub(super) enum NoRequest {
     Refused(Refusal),
 }
 
-/// Waits for the next request's head and parses it into the slot. `reused`: requests came before on this
-/// connection, so that its idle time counts.
+/// Waits for the next request's head and parses it into the slot. `reused`: requests came before on
+/// this connection, so that its idle time counts.
 pub(super) async fn head(
     shard: &Shard,
     conn: &mut Conn,
@@ -74,7 +74,8 @@ async fn first_byte(shard: &Shard, conn: &mut Conn) -> Result<(), NoRequest> {
     filled.await.map_err(|_| NoRequest::Silent)
 }
 
-/// Reads the body so that it stands right after the head in `conn.input`, without its framing. Returns its length.
+/// Reads the body so that it stands right after the head in `conn.input`, without its framing.
+/// Returns its length.
 pub(super) async fn body(
     shard: &Shard,
     conn: &mut Conn,
@@ -102,7 +103,8 @@ pub(super) async fn body(
             if length > shard.config.limits.body_bytes_max {
                 return Err(reading.too_large());
             }
-            // What has come is counted, not what was announced: an announcement costs its sender nothing.
+            // What has come is counted, not what was announced: an announcement costs its sender
+            // nothing.
             loop {
                 let received = conn.input.len().saturating_sub(start).min(length);
                 reading.hold(received)?;
@@ -141,7 +143,8 @@ impl BodyReading<'_> {
                 decoded += step.data_bytes;
                 raw += step.consumed_bytes;
                 self.hold(decoded - start)?;
-                // What follows the consumed bytes belongs to the next request; it moves up to the data.
+                // What follows the consumed bytes belongs to the next request; it moves up to the
+                // data.
                 conn.input.drain(decoded..raw.max(decoded));
                 if step.done {
                     return Ok(decoded - start);

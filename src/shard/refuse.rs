@@ -1,4 +1,5 @@
-//! Writes the answers that the router gives itself, counts them, and keeps the connection usable where it can.
+//! Writes the answers that the router gives itself, counts them, and keeps the connection usable
+//! where it can.
 
 use super::connection::{After, Slot};
 use super::discard;
@@ -26,7 +27,8 @@ pub(super) struct Labels {
     pub(super) status: u16,
 }
 
-/// Answers a request whose head or body is no good. The connection ends: where the next request starts is unknown.
+/// Answers a request whose head or body is no good. The connection ends: where the next request
+/// starts is unknown.
 pub(super) async fn and_close(
     shard: &Shard,
     conn: &mut Conn,
@@ -38,8 +40,8 @@ pub(super) async fn and_close(
     answer(shard, conn, refusal, labels, wire, &slot.request_id).await
 }
 
-/// Answers a request whose body has not been read. The body is thrown away as it comes; one that is too long for that
-/// ends the connection.
+/// Answers a request whose body has not been read. The body is thrown away as it comes; one that is
+/// too long for that ends the connection.
 pub(super) async fn before_body(
     shard: &Shard,
     conn: &mut Conn,

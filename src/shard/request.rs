@@ -120,7 +120,8 @@ async fn stages(
     pressure::of_pool(shard, &fleet, model.pool, &drawn).map_err(Stop::Refused)?;
     hold_legs(&mut admitted, model, (&slot.request, body_bytes)).map_err(Stop::Refused)?;
 
-    // render, index, select, queue, dispatch, relay: again with another worker while no byte has reached the client.
+    // render, index, select, queue, dispatch, relay: again with another worker while no byte has
+    // reached the client.
     slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
     let mut journey = Journey::start(shard, slot, &fleet, model, (started, read_at, drawn))
         .map_err(Stop::Refused)?;
@@ -238,7 +239,8 @@ fn readable(head: &RequestHead) -> Result<(), HeadError> {
     if is_coded { Err(HeadError::ContentCoding) } else { Ok(()) }
 }
 
-/// A request that may be split is in memory three times: as it came, and once for each leg, there with a room for each prompt.
+/// A request that may be split is in memory three times: as it came, and once for each leg, there
+/// with a room for each prompt.
 fn hold_legs(
     admitted: &mut Admitted,
     model: &Model,

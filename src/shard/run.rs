@@ -39,7 +39,8 @@ use std::time::Duration;
 
 /// How often a draining shard looks whether it is empty.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
-/// Pause after the kernel refused to hand out a connection (out of descriptors): others will end meanwhile.
+/// Pause after the kernel refused to hand out a connection (out of descriptors): others will end
+/// meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Everything a shard's thread starts with.
@@ -74,7 +75,8 @@ pub struct ShardSetup {
 /// # Errors
 /// When the runtime cannot be built or the sockets cannot be taken into it.
 pub fn run(setup: ShardSetup) -> io::Result<()> {
-    // Not fatal: in a container the core may not be ours. The shard then runs unpinned, and says so.
+    // Not fatal: in a container the core may not be ours. The shard then runs unpinned, and says
+    // so.
     if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.core }) {
         tracing::warn!(core = setup.core, "could not pin a shard to its core; it runs unpinned");
     }
@@ -174,7 +176,8 @@ const fn head_limits(limits: &LimitsConfig) -> HeadLimits {
     HeadLimits { head_bytes_max: limits.head_bytes_max, fields_max: limits.head_fields_max }
 }
 
-/// Chunks of routed prompts may take up to half of a slice's memory: about as much in the slice as for their times.
+/// Chunks of routed prompts may take up to half of a slice's memory: about as much in the slice as
+/// for their times.
 fn expiring_limits(config: &Config, shard_count: usize) -> ExpiringLimits {
     /// An entry of the slice with its spare room, and an entry of [`Expiring`].
     const CHUNK_BYTES: usize = 128;
@@ -188,8 +191,9 @@ fn expiring_limits(config: &Config, shard_count: usize) -> ExpiringLimits {
     }
 }
 
-/// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits in the kernel
-/// instead of being told that there is no worker. Dropping the listener then takes it out of the kernel's spread.
+/// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits
+/// in the kernel instead of being told that there is no worker. Dropping the listener then takes it
+/// out of the kernel's spread.
 async fn accept(shard: Rc<Shard>, listener: TcpListener) {
     let seat = shard.draining.seat();
     let ready = shard.ready.seat();
@@ -237,7 +241,8 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
         {
             deliver(shard, histograms);
             shard.offload.close();
-            // Closed sockets whose last read is being cancelled need a turn of the ring to be closed for good.
+            // Closed sockets whose last read is being cancelled need a turn of the ring to be
+            // closed for good.
             return monoio::time::sleep(2 * DRAIN_TICK).await;
         }
         if now >= next {
@@ -247,7 +252,8 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             shard.observe_drain(now);
             // Idle shards choose no ranks; without this their ring would fill with what is old.
             shard.reported.borrow_mut().receive();
-            // The inbox looks for chunks whose time is over whenever it is awake, and at least this often.
+            // The inbox looks for chunks whose time is over whenever it is awake, and at least this
+            // often.
             if let Some(bell) = shard.bells.get(shard.number.index()) {
                 bell.ring();
             }
@@ -316,7 +322,8 @@ mod tests {
         assert_eq!((counters.phase(), count), (ShardPhase::Ended, 1));
     }
 
-    /// A lease that comes back twice stops debug builds: here in the inbox of a shard, which has to go on.
+    /// A lease that comes back twice stops debug builds: here in the inbox of a shard, which has to
+    /// go on.
     #[test]
     #[cfg(debug_assertions)]
     fn a_shard_outlives_a_panic_of_its_inbox() {

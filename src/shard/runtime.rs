@@ -9,7 +9,8 @@ use std::io;
 pub enum Driver {
     /// io_uring.
     IoUring,
-    /// epoll, where io_uring is refused (e.g. Docker's default seccomp profile, `kernel.io_uring_disabled`).
+    /// epoll, where io_uring is refused (e.g. Docker's default seccomp profile,
+    /// `kernel.io_uring_disabled`).
     Epoll,
 }
 
@@ -31,8 +32,8 @@ impl Driver {
     }
 }
 
-/// Runs `main` to its end on this thread. The runtime is built here, because the best io_uring flags tie a
-/// ring to the thread that made it.
+/// Runs `main` to its end on this thread. The runtime is built here, because the best io_uring
+/// flags tie a ring to the thread that made it.
 ///
 /// # Errors
 /// When no runtime can be built.
@@ -41,7 +42,8 @@ pub(super) fn block_on<F: Future>(driver: Driver, main: F) -> io::Result<F::Outp
         let mut runtime = RuntimeBuilder::<LegacyDriver>::new().enable_timer().build()?;
         return Ok(runtime.block_on(main));
     }
-    // DEFER_TASKRUN runs completions when the shard asks for them (Linux 6.1), COOP_TASKRUN spares the interrupt (5.19).
+    // DEFER_TASKRUN runs completions when the shard asks for them (Linux 6.1), COOP_TASKRUN spares
+    // the interrupt (5.19).
     let mut deferred = io_uring::IoUring::builder();
     deferred.setup_single_issuer().setup_defer_taskrun();
     let mut cooperative = io_uring::IoUring::builder();

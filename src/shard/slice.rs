@@ -1,6 +1,7 @@
-//! The slice of the index that this shard alone writes: what the feeds say, and what it believes of routed prompts until
-//! their time is over. A panic in here may leave it half written. Readers bear that, as they bear a writer that is at work;
-//! the next writes would build on it, so there are none: it stays as it is until the router is started again.
+//! The slice of the index that this shard alone writes: what the feeds say, and what it believes of
+//! routed prompts until their time is over. A panic in here may leave it half written. Readers bear
+//! that, as they bear a writer that is at work; the next writes would build on it, so there are
+//! none: it stays as it is until the router is started again.
 
 use super::matching::cache_bytes;
 use super::state::Shard;

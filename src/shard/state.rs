@@ -108,7 +108,8 @@ impl Reported {
         Self { ring, reports: LoadReports::new(age_max) }
     }
 
-    /// Takes in what has come; bounded by the ring. One load of a shared line when there is nothing.
+    /// Takes in what has come; bounded by the ring. One load of a shared line when there is
+    /// nothing.
     pub(super) fn receive(&mut self) {
         for _ in 0..LOAD_RING_MAX {
             let Some(report) = self.ring.pop() else { return };
@@ -209,7 +210,8 @@ impl Shard {
         }
     }
 
-    /// A worker failed under a request: its idle connections are dropped, here and on the other shards.
+    /// A worker failed under a request: its idle connections are dropped, here and on the other
+    /// shards.
     pub(super) fn worker_failed(&self, worker: WorkerIndex) {
         self.forget_connections(worker);
         self.suspect(worker);

@@ -1,5 +1,6 @@
-//! queue for one request: it waits for a verdict of its queue's home, for the end of its time, or for its client to leave,
-//! whichever comes first. However it ends, it is counted out of the queue and its seat is given back.
+//! queue for one request: it waits for a verdict of its queue's home, for the end of its time, or
+//! for its client to leave, whichever comes first. However it ends, it is counted out of the queue
+//! and its seat is given back.
 
 use super::connection::Slot;
 use super::early;
@@ -64,8 +65,8 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// Waits in the queue that the request has been counted into; the verdict, and the place, which is counted until it is dropped.
-/// `gives_up_first`: its deadline is the client's own.
+/// Waits in the queue that the request has been counted into; the verdict, and the place, which is
+/// counted until it is dropped. `gives_up_first`: its deadline is the client's own.
 pub(super) async fn for_verdict<'a>(
     shard: &'a Shard,
     conn: &mut Conn,
@@ -102,7 +103,8 @@ pub(super) async fn for_verdict<'a>(
     }
 }
 
-/// Waits until the deadline at the latest; a client that wants to know hears meanwhile where it stands.
+/// Waits until the deadline at the latest; a client that wants to know hears meanwhile where it
+/// stands.
 async fn told(
     shard: &Shard,
     conn: &mut Conn,

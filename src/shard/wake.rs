@@ -1,5 +1,5 @@
-//! What a parked shard sleeps on: an eventfd read in the io_uring, or a socket when the driver is epoll (which
-//! cannot wait for a plain read).
+//! What a parked shard sleeps on: an eventfd read in the io_uring, or a socket when the driver is
+//! epoll (which cannot wait for a plain read).
 
 use super::Driver;
 use monoio::io::AsyncReadRent;
@@ -24,14 +24,16 @@ pub(super) enum Sleeper {
     Socket(UnixStream),
 }
 
-/// Makes both ends of one shard's wake-up: the descriptor to write to, and what the shard sleeps on.
+/// Makes both ends of one shard's wake-up: the descriptor to write to, and what the shard sleeps
+/// on.
 ///
 /// # Errors
 /// When the process is out of descriptors.
 pub fn wake_pair(driver: Driver) -> io::Result<(OwnedFd, WakeSource)> {
     match driver {
         Driver::IoUring => {
-            // Not EFD_NONBLOCK: io_uring would complete the read at once with EAGAIN instead of waiting.
+            // Not EFD_NONBLOCK: io_uring would complete the read at once with EAGAIN instead of
+            // waiting.
             let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
             let source = bell.try_clone()?;
             Ok((bell, WakeSource::EventFd(source)))

@@ -21,7 +21,8 @@ const LEFTOVER_AGE: Duration = Duration::from_secs(3_600);
 /// Bytes that are made before they go to the file.
 const WRITE_BYTES: usize = 256 * 1024;
 
-/// Writes a snapshot beside its place and puts it there when it is whole. Dropped before, it leaves nothing behind.
+/// Writes a snapshot beside its place and puts it there when it is whole. Dropped before, it leaves
+/// nothing behind.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     file: File,
@@ -81,7 +82,8 @@ impl SnapshotWriter {
         self.file.sync_all()?;
         fs::rename(&self.beside, &self.path)?;
         self.is_whole = true;
-        // Without this a crash of the machine may bring the last one back, which is no harm worth failing for.
+        // Without this a crash of the machine may bring the last one back, which is no harm worth
+        // failing for.
         let _ = File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all());
         Ok(self.written_bytes)
     }

@@ -1,5 +1,5 @@
-//! The layout of a snapshot, version 1, and its header. Chunks, checksums and `varint` are those of `framing`; numbers are
-//! little-endian.
+//! The layout of a snapshot, version 1, and its header. Chunks, checksums and `varint` are those of
+//! `framing`; numbers are little-endian.
 //!
 //! ```text
 //! header   89 'F' 'S' 'N' 0D 0A 1A 0A    magic; shows a transfer that rewrote line ends
@@ -22,8 +22,9 @@
 //! end      a chunk 'DONE': u32 ranks, u64 digest of all chunk headers before it; nothing follows
 //! ```
 //!
-//! The digest is `d = XXH3-64(chunk header, seed d)` from the header's checksum on: chunks that are whole but lost, doubled
-//! or in another order are damage too. A file that ends early is refused: it was never put in its place by this program.
+//! The digest is `d = XXH3-64(chunk header, seed d)` from the header's checksum on: chunks that are
+//! whole but lost, doubled or in another order are damage too. A file that ends early is refused:
+//! it was never put in its place by this program.
 
 use crate::block::{BlockKey, KeySeed, RootName};
 use crate::framing::Reader;
@@ -137,7 +138,8 @@ impl Header {
         out
     }
 
-    /// Reads the header from the beginning of a file; `bytes` are at most [`HEADER_BYTES`], fewer if the file is that short.
+    /// Reads the header from the beginning of a file; `bytes` are at most [`HEADER_BYTES`], fewer
+    /// if the file is that short.
     ///
     /// # Errors
     /// [`SnapshotError`] when this is not a header of this version, or damaged.

@@ -1,4 +1,5 @@
-//! All links of a snapshot, to look a block up by its key and to go from it towards its root. 24 bytes a block.
+//! All links of a snapshot, to look a block up by its key and to go from it towards its root. 24
+//! bytes a block.
 
 use super::Link;
 use crate::base::ShardIndex;
@@ -110,8 +111,9 @@ impl Paths {
         depths.into_iter().map(Option::unwrap_or_default).collect()
     }
 
-    /// Gives every block the slice of its path in an index of another number of slices. A path that begins with a block
-    /// which another slice would have owned before is not whole, and its new slice not known.
+    /// Gives every block the slice of its path in an index of another number of slices. A path that
+    /// begins with a block which another slice would have owned before is not whole, and its new
+    /// slice not known.
     pub fn place_anew(
         &mut self,
         slice_of: fn(BlockKey, usize) -> ShardIndex,
@@ -125,7 +127,8 @@ impl Paths {
             let mut slice = None;
             while let Some(at) = next {
                 if done.get(at).copied().unwrap_or(true) {
-                    // Also for keys that follow from each other in a circle, which no hash has made.
+                    // Also for keys that follow from each other in a circle, which no hash has
+                    // made.
                     slice = self.link(at).map(|link| link.slice);
                     break;
                 }

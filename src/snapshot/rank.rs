@@ -37,7 +37,8 @@ pub struct RankHead {
     pub payload_hash: u64,
     /// Trees of the index that it had, one bit for each tier.
     pub trees: u8,
-    /// Attention groups that keep whole prefixes, as far as is known; `u32::MAX` for events that name none.
+    /// Attention groups that keep whole prefixes, as far as is known; `u32::MAX` for events that
+    /// name none.
     pub whole_groups: Vec<u32>,
     /// Attention groups that forget.
     pub forgetful_groups: Vec<u32>,
@@ -46,7 +47,8 @@ pub struct RankHead {
 }
 
 impl RankHead {
-    /// Appends the head; false, and nothing is appended, if a name is too long or there are too many groups.
+    /// Appends the head; false, and nothing is appended, if a name is too long or there are too
+    /// many groups.
     pub(super) fn encode(&self, out: &mut Vec<u8>) -> bool {
         let name = &self.name;
         let texts = [&name.worker, &name.endpoint, &name.topic, &name.model];

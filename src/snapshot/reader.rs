@@ -1,4 +1,5 @@
-//! Reads a snapshot from front to back, chunk by chunk, and checks everything that it says about itself.
+//! Reads a snapshot from front to back, chunk by chunk, and checks everything that it says about
+//! itself.
 
 use super::entry::Entry;
 use super::format::{

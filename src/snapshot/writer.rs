@@ -1,4 +1,5 @@
-//! Ranks, entries and links to bytes. Sans-IO: bytes are appended to a buffer that the caller takes away.
+//! Ranks, entries and links to bytes. Sans-IO: bytes are appended to a buffer that the caller takes
+//! away.
 
 use super::entry::Entry;
 use super::format::{END_MARK, ENTRIES_MARK, Header, LINKS_MARK, RANK_MARK};
@@ -8,7 +9,8 @@ use crate::framing::{CHUNK_HEADER_BYTES, pack, put_chunk};
 use flate2::Compression;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Plain bytes after which a chunk is closed: enough to pack well, and small beside what it is made from.
+/// Plain bytes after which a chunk is closed: enough to pack well, and small beside what it is made
+/// from.
 const CHUNK_BYTES_AIM: usize = 256 * 1024;
 
 /// Makes a snapshot: the header at once, then rank by rank, then the links, then the end.
@@ -35,8 +37,9 @@ impl Encoder {
         Self { out, plain, packed, mark, in_chunk: 0, rank_count: 0, digest }
     }
 
-    /// Begins a rank, which ends with the next one, the links or the end. Exactly `head.entry_count` entries have to follow.
-    /// False if a name is too long: then the rank has to be left out.
+    /// Begins a rank, which ends with the next one, the links or the end. Exactly
+    /// `head.entry_count` entries have to follow. False if a name is too long: then the rank has to
+    /// be left out.
     pub fn rank(&mut self, head: &RankHead) -> bool {
         self.close_chunk();
         if !head.encode(&mut self.plain) {

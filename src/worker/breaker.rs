@@ -1,5 +1,6 @@
-//! The passive breaker of one rank, as words of its cell of the load board. Closed: traffic flows. Open: none until
-//! `open_until`. Half open: one trial. Any shard writes it, whoever saw the outcome of a request.
+//! The passive breaker of one rank, as words of its cell of the load board. Closed: traffic flows.
+//! Open: none until `open_until`. Half open: one trial. Any shard writes it, whoever saw the
+//! outcome of a request.
 
 use super::{LoadBoard, RankLoad};
 use crate::base::{NanosSinceStart, RankIndex};
@@ -8,8 +9,9 @@ use std::cmp::Ordering::{Equal, Greater, Less};
 use std::time::Duration;
 
 impl LoadBoard {
-    /// Two ranks failed together and neither could be seen to be the cause. Who is, is told by what they do with others: the one
-    /// that has failed so more often since it last answered. `None`: that cannot be told, or not yet.
+    /// Two ranks failed together and neither could be seen to be the cause. Who is, is told by what
+    /// they do with others: the one that has failed so more often since it last answered. `None`:
+    /// that cannot be told, or not yet.
     #[must_use]
     pub fn doubt(&self, first: RankIndex, second: RankIndex) -> Option<RankIndex> {
         let doubted = |rank| self.rank(rank).map(RankLoad::doubted);
@@ -31,7 +33,8 @@ pub enum Claim {
 }
 
 impl RankLoad {
-    /// May a request go there now? In half-open state exactly one caller gets `true`; its outcome decides.
+    /// May a request go there now? In half-open state exactly one caller gets `true`; its outcome
+    /// decides.
     #[must_use]
     pub fn breaker_admits(&self, now: NanosSinceStart) -> bool {
         // ordering: one word, monotone between successes; pairs with the store in `failed`.
@@ -39,10 +42,12 @@ impl RankLoad {
         open_until == 0 || (now.0 >= open_until && !self.trial_taken())
     }
 
-    /// Claims the one trial of a half-open rank, called when such a rank was picked. `None`: somebody else has it.
+    /// Claims the one trial of a half-open rank, called when such a rank was picked. `None`:
+    /// somebody else has it.
     #[must_use]
     pub fn claim(&self, now: NanosSinceStart) -> Option<Claim> {
-        // ordering: pairs with `failed`; a stale 0 sends one request more, which is retried elsewhere.
+        // ordering: pairs with `failed`; a stale 0 sends one request more, which is retried
+        // elsewhere.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         if open_until == 0 {
             return Some(Claim::Free);
@@ -67,19 +72,22 @@ impl RankLoad {
         }
     }
 
-    /// The rank failed: refused, reset, timed out or 5xx of its own. Opens after `failures_max` in a row.
+    /// The rank failed: refused, reset, timed out or 5xx of its own. Opens after `failures_max` in
+    /// a row.
     pub fn failed(&self, now: NanosSinceStart, failures_max: u32, open: Duration) {
         // ordering: a count; the read-modify-write makes it exact.
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if failures >= failures_max {
-            // ordering: pairs with `breaker_admits`; one word, a late reader sends one request more.
+            // ordering: pairs with `breaker_admits`; one word, a late reader sends one request
+            // more.
             self.open_until_ns.store(now.plus(open).0.max(1), Ordering::Relaxed);
             // ordering: as above.
             self.trial.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The trial ended without an outcome (client left): the next request may try. Only for who has claimed it.
+    /// The trial ended without an outcome (client left): the next request may try. Only for who has
+    /// claimed it.
     pub fn trial_abandoned(&self) {
         // ordering: pairs with the swap in `claim`.
         self.trial.store(0, Ordering::Relaxed);

@@ -9,8 +9,8 @@ use crate::config::{Fallback, FlowConfig, QueueMode};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The fleet at one moment. Indices are stable: a rank keeps its [`RankIndex`] for the life of the process,
-/// also while its worker is down.
+/// The fleet at one moment. Indices are stable: a rank keeps its [`RankIndex`] for the life of the
+/// process, also while its worker is down.
 #[derive(Debug, Default)]
 pub struct FleetSnapshot {
     /// Counts up with every snapshot.
@@ -98,7 +98,8 @@ pub struct Rank {
     pub kv_feed_live: bool,
     /// Which legs it serves.
     pub role: Role,
-    /// How its KV is handed over, when it prefills for others; `None` while that is not known, and then it gets no legs.
+    /// How its KV is handed over, when it prefills for others; `None` while that is not known, and
+    /// then it gets no legs.
     pub handoff: Option<Handoff>,
     /// Label of the part of the network it is in: ranks with different labels are no pair.
     pub topology: Option<Arc<str>>,
@@ -110,9 +111,9 @@ pub struct Rank {
     pub tiers: TierRanks,
 }
 
-/// Numbers under which the index knows what a rank could bring back from its lower tiers: like ranks of their own, but
-/// counted from [`RANKS_MAX`](crate::base::limits::RANKS_MAX) down, so that none is ever a rank. `None` while the rank was
-/// never seen to use that tier.
+/// Numbers under which the index knows what a rank could bring back from its lower tiers: like
+/// ranks of their own, but counted from [`RANKS_MAX`](crate::base::limits::RANKS_MAX) down, so that
+/// none is ever a rank. `None` while the rank was never seen to use that tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierRanks {
     /// What the device or the host holds.
@@ -126,7 +127,8 @@ pub struct TierRanks {
 pub struct Model {
     /// As clients write it.
     pub name: Arc<str>,
-    /// Its object in the answer of `GET /v1/models`, as JSON text from the first worker that serves it.
+    /// Its object in the answer of `GET /v1/models`, as JSON text from the first worker that serves
+    /// it.
     pub card_json: Arc<str>,
     /// Ranks that serve it, in index order, whatever their state.
     pub ranks: Vec<RankIndex>,
@@ -138,8 +140,9 @@ pub struct Model {
     pub roots: Vec<BlockRoot>,
     /// Roots of what is only believed to be held.
     pub guess_roots: GuessRoots,
-    /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by guesses only). Of the
-    /// first configured worker that has one, also where workers of different engines serve the model.
+    /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by
+    /// guesses only). Of the first configured worker that has one, also where workers of different
+    /// engines serve the model.
     pub text: Option<Arc<ModelText>>,
     /// A LoRA adapter of another model, with blocks of its own.
     pub is_adapter: bool,
@@ -222,7 +225,8 @@ impl FleetSnapshot {
         })
     }
 
-    /// Does its worker still have the rank? One that it has no more serves no model, and so belongs to no pool.
+    /// Does its worker still have the rank? One that it has no more serves no model, and so belongs
+    /// to no pool.
     #[must_use]
     pub fn has(&self, index: RankIndex) -> bool {
         let rank = self.ranks.get(index.index());
@@ -256,7 +260,8 @@ impl FleetSnapshot {
         self.ranks.get(index.index()).is_some_and(|rank| rank.role == Role::Both)
     }
 
-    /// May these two be a pair? Their engines understand each other, and their labels, if both have one, are the same.
+    /// May these two be a pair? Their engines understand each other, and their labels, if both have
+    /// one, are the same.
     #[must_use]
     pub fn are_near(&self, one: RankIndex, other: RankIndex) -> bool {
         let (Some((one, is_sglang)), Some((other, is_other_sglang))) =

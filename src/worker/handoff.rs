@@ -1,4 +1,5 @@
-//! Prefill and decode on different ranks: who does what, and how the KV cache gets from one to the other.
+//! Prefill and decode on different ranks: who does what, and how the KV cache gets from one to the
+//! other.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ pub enum Leg {
     Decode,
 }
 
-/// How the KV of a prefill rank reaches a decode rank. The fields are what the decode engine has to be told.
+/// How the KV of a prefill rank reaches a decode rank. The fields are what the decode engine has to
+/// be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handoff {
     /// SGLang: both legs at once, they meet in a room.
@@ -40,7 +42,8 @@ pub enum Handoff {
 }
 
 impl Handoff {
-    /// Prefill's answer comes when decode has the KV, so a decode rank that hangs makes both legs hang.
+    /// Prefill's answer comes when decode has the KV, so a decode rank that hangs makes both legs
+    /// hang.
     #[must_use]
     pub const fn prefill_waits_for_decode(&self) -> bool {
         matches!(self, Self::Bootstrap(_))

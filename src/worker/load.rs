@@ -1,6 +1,6 @@
 //! The load board: one padded cell of atomics per rank, shared by all shards and the control plane.
-//! It is the truth of what this router has in flight. Leases (`account::lease`) are the only writers of the counts of
-//! requests and tokens; the other words say who may change them.
+//! It is the truth of what this router has in flight. Leases (`account::lease`) are the only
+//! writers of the counts of requests and tokens; the other words say who may change them.
 
 use super::{QueueCell, Windows};
 use crate::base::limits::{POOLS_MAX, RANKS_MAX};
@@ -10,18 +10,21 @@ use crate::ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 
-/// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million tokens.
+/// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
+/// tokens.
 const PLACE_BIT: u32 = 40;
 const ONE_PLACE: u64 = 1 << PLACE_BIT;
 const TOKENS_MASK: u64 = ONE_PLACE - 1;
 /// `queue` of a rank that nobody waits for.
 const NO_QUEUE: u32 = u32::MAX;
-/// So long after an engine has refused, one request more than it had then may try; each such time after it twice as many more.
+/// So long after an engine has refused, one request more than it had then may try; each such time
+/// after it twice as many more.
 const REFUSAL_STEP_MS: u64 = 200;
 /// After so many steps more may try than a rank can have places: the refusal is forgotten.
 const REFUSAL_STEPS: u64 = 24;
 
-/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less than 1 MiB.
+/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less
+/// than 1 MiB.
 #[derive(Debug)]
 pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
@@ -34,7 +37,8 @@ pub struct LoadBoard {
 /// What is in flight on one rank, as counted by this process.
 #[derive(Debug)]
 pub struct RankLoad {
-    /// Places taken and KV tokens reserved, in one word, so that both limits hold by one compare-and-swap.
+    /// Places taken and KV tokens reserved, in one word, so that both limits hold by one
+    /// compare-and-swap.
     held: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
@@ -44,7 +48,8 @@ pub struct RankLoad {
     elsewhere: AtomicU64,
     /// The engine refused work; until then it gets none. Written by who was refused.
     busy_until_ns: AtomicU64,
-    /// When it refused last, in milliseconds below [`PLACE_BIT`], and how many requests it had then above it; 0: never.
+    /// When it refused last, in milliseconds below [`PLACE_BIT`], and how many requests it had then
+    /// above it; 0: never.
     refused: AtomicU64,
     /// Whose waiters are told when there is room. Written by the control plane.
     queue: AtomicU32,
@@ -64,7 +69,8 @@ pub struct RankLoad {
 pub struct RoomLimits {
     /// Requests in flight.
     pub places_max: u32,
-    /// Tokens that they add to the KV cache. A request that wants more than this in all takes what is left of it.
+    /// Tokens that they add to the KV cache. A request that wants more than this in all takes what
+    /// is left of it.
     pub kv_tokens_max: u64,
     /// Prompt tokens yet to be computed; reached, no further request comes.
     pub prefill_tokens_max: u64,
@@ -116,8 +122,9 @@ impl LoadBoard {
         &self.windows
     }
 
-    /// Counts one request of the whole router in unless `max` (0 = no limit) are. Exact under any interleaving, and counted
-    /// without a limit too: one that is loaded later counts those that are there.
+    /// Counts one request of the whole router in unless `max` (0 = no limit) are. Exact under any
+    /// interleaving, and counted without a limit too: one that is loaded later counts those that
+    /// are there.
     #[must_use]
     pub fn enter(&self, max: u32) -> bool {
         if max == 0 {
@@ -143,8 +150,9 @@ impl LoadBoard {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Gives a place and its tokens back, and tells whoever waits for one. `served`: the engine had taken the request, so it
-    /// has room now that it had not before; that of one which it refused, or never saw, says nothing.
+    /// Gives a place and its tokens back, and tells whoever waits for one. `served`: the engine had
+    /// taken the request, so it has room now that it had not before; that of one which it refused,
+    /// or never saw, says nothing.
     pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: bool) {
         if let Some(cell) = self.rank(rank) {
             cell.release(kv_tokens);
@@ -206,27 +214,30 @@ impl Default for RankLoad {
 }
 
 impl RankLoad {
-    /// Takes one place and tokens, unless a limit would be exceeded: the number of tokens, which is to be given back. They are
-    /// those wanted; where that is more than the rank may ever hold, those that are left. Exact under any interleaving, for
-    /// places and tokens together: one word decides. The prefill limit is checked before: it bounds what is begun, not what
-    /// is taken.
+    /// Takes one place and tokens, unless a limit would be exceeded: the number of tokens, which is
+    /// to be given back. They are those wanted; where that is more than the rank may ever hold,
+    /// those that are left. Exact under any interleaving, for places and tokens together: one word
+    /// decides. The prefill limit is checked before: it bounds what is begun, not what is taken.
     #[must_use]
     pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomWanted) -> Option<u64> {
         if limits.prefill_tokens_max > 0 && self.prefill_tokens() >= limits.prefill_tokens_max {
             return None;
         }
-        // ordering: written by one thread, read as a limit; pairs with the store in `set_elsewhere`.
+        // ordering: written by one thread, read as a limit; pairs with the store in
+        // `set_elsewhere`.
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
         let wanted = wanted.kv_tokens.min(TOKENS_MASK);
         let mut taken = 0;
         let take = |held: u64| {
-            // What is counted fits the word, whatever is wanted: the same number is taken off again.
+            // What is counted fits the word, whatever is wanted: the same number is taken off
+            // again.
             taken = share(held.saturating_add(elsewhere), limits, wanted)?
                 .min(TOKENS_MASK - (held & TOKENS_MASK));
             Some(held.saturating_add(ONE_PLACE | taken))
         };
-        // ordering: a count nothing is published through; the read-modify-write decides, so two shards cannot take the
-        // last place both. That waiters hear of room is the affair of `QueueCell`.
+        // ordering: a count nothing is published through; the read-modify-write decides, so two
+        // shards cannot take the last place both. That waiters hear of room is the affair of
+        // `QueueCell`.
         let took = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         took.is_ok().then_some(taken)
     }
@@ -244,12 +255,12 @@ impl RankLoad {
         prefill_fits && share(held.saturating_add(elsewhere), limits, tokens).is_some()
     }
 
-    /// Gives a place and its tokens back, and tells nobody: leases go through [`LoadBoard::give_back`], which tells those
-    /// who wait.
+    /// Gives a place and its tokens back, and tells nobody: leases go through
+    /// [`LoadBoard::give_back`], which tells those who wait.
     pub fn release(&self, kv_tokens: u64) {
         let tokens = kv_tokens.min(TOKENS_MASK);
-        // ordering: pairs with `try_acquire` on the same word only. The fence that orders it before the look at the
-        // waiters is in `QueueCell::room_made`.
+        // ordering: pairs with `try_acquire` on the same word only. The fence that orders it before
+        // the look at the waiters is in `QueueCell::room_made`.
         let before = self.held.fetch_sub(ONE_PLACE | tokens, Ordering::Relaxed);
         debug_assert!(
             before >= ONE_PLACE && before & TOKENS_MASK >= tokens,
@@ -295,28 +306,32 @@ impl RankLoad {
         self.suspect.load(Ordering::Relaxed) && self.suspect.swap(false, Ordering::Relaxed)
     }
 
-    /// The engine refused work for lack of room: it gets none until then, or until one of our requests there ends; and from
-    /// now on no more at once than it has, see [`Self::places_now`]. Called after the refused request has given its place back.
+    /// The engine refused work for lack of room: it gets none until then, or until one of our
+    /// requests there ends; and from now on no more at once than it has, see [`Self::places_now`].
+    /// Called after the refused request has given its place back.
     pub fn refused(&self, now: NanosSinceStart, until: NanosSinceStart) {
         // ordering: a hint; whoever reads an old value is refused once more.
         self.busy_until_ns.fetch_max(until.0, Ordering::Relaxed);
         let note = |word: u64| {
-            // ordering: read after the refused request's own place is back, which the same thread gave; others that will be
-            // refused too may still be in it, and lower it in their turn. Pairs with nothing else.
+            // ordering: read after the refused request's own place is back, which the same thread
+            // gave; others that will be refused too may still be in it, and lower it in their turn.
+            // Pairs with nothing else.
             let held = self.held.load(Ordering::Relaxed);
             // ordering: as in `try_acquire`.
             let had = held.saturating_add(self.elsewhere.load(Ordering::Relaxed));
             let least = places(had).min(places_after(word, now).unwrap_or(u32::MAX));
             Some(u64::from(least) << PLACE_BIT | millis(now).max(1))
         };
-        // ordering: one word of its own, read as a limit in `places_now`; the read-modify-write keeps the least of several.
-        // Model: tests/loom.rs, `after_a_refusal_one_end_lets_one_through`.
+        // ordering: one word of its own, read as a limit in `places_now`; the read-modify-write
+        // keeps the least of several. Model: tests/loom.rs,
+        // `after_a_refusal_one_end_lets_one_through`.
         let _ = self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }
 
-    /// How many requests the rank may have now, as far as its engine has refused lately; `None`: no limit of this kind. What
-    /// it had when it refused, so that each end lets one through and not all who wait; after a while without a refusal one
-    /// more, then 3, 7, 15 and so on: what it had may be less than it can take, and nothing else would tell.
+    /// How many requests the rank may have now, as far as its engine has refused lately; `None`: no
+    /// limit of this kind. What it had when it refused, so that each end lets one through and not
+    /// all who wait; after a while without a refusal one more, then 3, 7, 15 and so on: what it had
+    /// may be less than it can take, and nothing else would tell.
     #[must_use]
     pub fn places_now(&self, now: NanosSinceStart) -> Option<u32> {
         // ordering: one word, read as a limit; whoever reads an old value may be refused once more.
@@ -350,7 +365,8 @@ impl RankLoad {
         NanosSinceStart(self.busy_until_ns.load(Ordering::Relaxed))
     }
 
-    /// What other replicas have there. Only the control plane calls it, and [`LoadBoard::room_made`] after it lowered.
+    /// What other replicas have there. Only the control plane calls it, and
+    /// [`LoadBoard::room_made`] after it lowered.
     pub fn set_elsewhere(&self, places: u32, kv_tokens: u64) {
         let word = u64::from(places) << PLACE_BIT | kv_tokens.min(TOKENS_MASK);
         // ordering: one word, read as a limit in `try_acquire`; its age is the replicas' affair.
@@ -367,8 +383,9 @@ impl RankLoad {
     /// Which queue is told of room on this rank. Only the control plane calls it.
     pub fn set_queue(&self, queue: Option<QueueIndex>) {
         let number = queue.map_or(NO_QUEUE, |queue| u32::from(queue.0));
-        // ordering: Release; pairs with the Acquire in `queue`. A reader of the old queue wakes a home for nothing; the new
-        // home looks for itself when it gets the fleet that the change belongs to.
+        // ordering: Release; pairs with the Acquire in `queue`. A reader of the old queue wakes a
+        // home for nothing; the new home looks for itself when it gets the fleet that the change
+        // belongs to.
         self.queue.store(number, Ordering::Release);
     }
 
@@ -377,8 +394,9 @@ impl RankLoad {
         u16::try_from(self.queue.load(Ordering::Acquire)).ok().map(QueueIndex)
     }
 
-    /// Is what room there is of no use to anybody in the rank's queue, as its home saw it at its last look? A queue leads to
-    /// several ranks, and some of those who wait can use only some of them.
+    /// Is what room there is of no use to anybody in the rank's queue, as its home saw it at its
+    /// last look? A queue leads to several ranks, and some of those who wait can use only some of
+    /// them.
     #[must_use]
     pub fn is_spare(&self) -> bool {
         // ordering: a hint, as old as the home's last look; pairs with nothing.
@@ -446,8 +464,9 @@ fn places(word: u64) -> u32 {
     u32::try_from(word >> PLACE_BIT).unwrap_or(u32::MAX)
 }
 
-/// The tokens that one more request takes which wants so many; `None`: there is no room for it. One that wants more than the
-/// rank may ever hold needs a place, and takes what is left: to wait for an empty rank would not help it.
+/// The tokens that one more request takes which wants so many; `None`: there is no room for it. One
+/// that wants more than the rank may ever hold needs a place, and takes what is left: to wait for
+/// an empty rank would not help it.
 fn share(held: u64, limits: RoomLimits, wanted: u64) -> Option<u64> {
     let (taken, most) = (places(held), limits.kv_tokens_max);
     if limits.places_max > 0 && taken >= limits.places_max {

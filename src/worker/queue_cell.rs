@@ -1,14 +1,16 @@
-//! What all shards know of one queue without asking its home: how many wait, and that there may be room.
+//! What all shards know of one queue without asking its home: how many wait, and that there may be
+//! room.
 //!
-//! Who waits is counted *before* the home hears of it, and who makes room looks at the count *after* the place is back:
+//! Who waits is counted *before* the home hears of it, and who makes room looks at the count
+//! *after* the place is back:
 //! ```text
 //! origin                         who ends a request              home
 //! waiting += 1                   place given back                (got the message)
 //! message to the home            fence; waiting > 0?             fence
 //!                                  yes: freed += 1, ring         look for room
 //! ```
-//! With both fences either the home finds the place, or who gave it back sees the waiter and rings. Model: tests/loom.rs,
-//! `nobody_waits_beside_a_free_place`.
+//! With both fences either the home finds the place, or who gave it back sees the waiter and rings.
+//! Model: tests/loom.rs, `nobody_waits_beside_a_free_place`.
 
 use crate::config::QUEUE_CLASSES;
 use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -103,8 +105,9 @@ impl QueueCell {
     pub fn join(&self, limits: QueueLimits, wanted: QueueWanted) -> Result<(), QueueFull> {
         let one_more =
             |waiting: u32| (waiting < limits.depth_max).then(|| waiting.saturating_add(1));
-        // ordering: the read-modify-write bounds the count. That the home, which gets a message after it, sees it is the
-        // message's Release; that who makes room sees it is the fence in `look`.
+        // ordering: the read-modify-write bounds the count. That the home, which gets a message
+        // after it, sees it is the message's Release; that who makes room sees it is the fence in
+        // `look`.
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             return Err(QueueFull::Depth);
         }
@@ -151,9 +154,10 @@ impl QueueCell {
         self.of_class.get(class).into_iter().chain(self.of_tenants.get(tenant_slot(wanted.tenant)))
     }
 
-    /// How many are served before one who comes now, as far as one can tell: all of better classes, and of its own class
-    /// either all or, where that is less, those of its tenant and as many turns of each other tenant as that takes it. Who has
-    /// risen from a worse class is not seen: it is rather too few than too many.
+    /// How many are served before one who comes now, as far as one can tell: all of better classes,
+    /// and of its own class either all or, where that is less, those of its tenant and as many
+    /// turns of each other tenant as that takes it. Who has risen from a worse class is not seen:
+    /// it is rather too few than too many.
     #[must_use]
     pub fn ahead(&self, class: u8, tenant: u64, weight: u32) -> u64 {
         // ordering: statistics; pair with nothing.
@@ -171,7 +175,8 @@ impl QueueCell {
     }
 
     fn one_less(&self) {
-        // ordering: a count; who reads a value too high joins a queue that its home empties at once.
+        // ordering: a count; who reads a value too high joins a queue that its home empties at
+        // once.
         let before = self.waiting.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "left twice");
     }
@@ -179,7 +184,8 @@ impl QueueCell {
     /// Requests that wait.
     #[must_use]
     pub fn waiting(&self) -> u32 {
-        // ordering: a newcomer that reads 0 while another is joining was as early as that one; pairs with nothing.
+        // ordering: a newcomer that reads 0 while another is joining was as early as that one;
+        // pairs with nothing.
         self.waiting.load(Ordering::Relaxed)
     }
 
@@ -200,20 +206,23 @@ impl QueueCell {
     /// Called after a place was given back. True: somebody waits, wake the home.
     #[must_use]
     pub fn room_made(&self) -> bool {
-        // ordering: the SeqCst fence pairs with the one in `look`: the place was given back before, the count of waiters
-        // is read after. Model: tests/loom.rs, `nobody_waits_beside_a_free_place`.
+        // ordering: the SeqCst fence pairs with the one in `look`: the place was given back before,
+        // the count of waiters is read after. Model: tests/loom.rs,
+        // `nobody_waits_beside_a_free_place`.
         fence(Ordering::SeqCst);
         // ordering: Relaxed, ordered by the fence.
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        // ordering: Release; pairs with the Acquire in `look`, so that the home that sees the count sees the place.
+        // ordering: Release; pairs with the Acquire in `look`, so that the home that sees the count
+        // sees the place.
         self.freed.fetch_add(1, Ordering::Release);
         true
     }
 
-    /// How often room was made. Unchanged since the last [`Self::look`] and nobody new: nothing to look for. The home asks
-    /// once more after it has announced its sleep: who made room while it was awake rang for nothing.
+    /// How often room was made. Unchanged since the last [`Self::look`] and nobody new: nothing to
+    /// look for. The home asks once more after it has announced its sleep: who made room while it
+    /// was awake rang for nothing.
     #[must_use]
     pub fn freed(&self) -> u32 {
         // ordering: Acquire; pairs with the Release in `room_made`.
@@ -224,7 +233,8 @@ impl QueueCell {
     #[must_use]
     pub fn look(&self) -> u32 {
         let freed = self.freed();
-        // ordering: the SeqCst fence pairs with the one in `room_made`: waiters were counted before, places are read after.
+        // ordering: the SeqCst fence pairs with the one in `room_made`: waiters were counted
+        // before, places are read after.
         fence(Ordering::SeqCst);
         freed
     }

@@ -1,15 +1,16 @@
-//! What engines say of their load, and what of it this router did not send. Made by the control plane, carried to the
-//! shards one by one, kept there by rank: the newest wins. A report corrects the leases and never replaces them: only load
-//! that is not our own counts, less with every moment, and nothing once it is too old.
+//! What engines say of their load, and what of it this router did not send. Made by the control
+//! plane, carried to the shards one by one, kept there by rank: the newest wins. A report corrects
+//! the leases and never replaces them: only load that is not our own counts, less with every
+//! moment, and nothing once it is too old.
 
 use super::RankLoad;
 use crate::base::limits::RANKS_MAX;
 use crate::base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
 
-/// Prompt tokens that a foreign request which waits is expected to need, where the engine tells only their number.
-/// Chats of public traces leave a few hundred to a few thousand uncached; too little makes the correction weak, too much
-/// would make it a gate.
+/// Prompt tokens that a foreign request which waits is expected to need, where the engine tells
+/// only their number. Chats of public traces leave a few hundred to a few thousand uncached; too
+/// little makes the correction weak, too much would make it a gate.
 const WAITING_REQUEST_TOKENS: u64 = 512;
 
 /// What one answer or message of an engine says of one rank.
@@ -27,8 +28,8 @@ pub struct LoadReading {
     pub capacity_tokens: Option<u64>,
     /// Share of the KV cache that live requests hold, in thousandths, where told; at most 1,000.
     pub kv_permille: Option<u16>,
-    /// Tokens that the rank has taken in and given out since its start, where told. While this stands still so does the
-    /// engine, and the other figures are those of its last step.
+    /// Tokens that the rank has taken in and given out since its start, where told. While this
+    /// stands still so does the engine, and the other figures are those of its last step.
     pub progress_tokens: Option<u64>,
 }
 
@@ -40,7 +41,8 @@ impl LoadReading {
         self.running == 0 && self.waiting == 0 && kv_permille == 0
     }
 
-    /// Fills in what follows from the rest. `capacity_tokens` is what discovery knows, 0 if nothing.
+    /// Fills in what follows from the rest. `capacity_tokens` is what discovery knows, 0 if
+    /// nothing.
     #[must_use]
     pub fn completed(mut self, capacity_tokens: u64) -> Self {
         let known = self.capacity_tokens.filter(|&tokens| tokens > 0);
@@ -84,8 +86,8 @@ impl OwnLoad {
         }
     }
 
-    /// The larger of each. An engine's figures are from some moment between two that we know; what was ours at either of
-    /// them may be in the figures and must not be taken for foreign.
+    /// The larger of each. An engine's figures are from some moment between two that we know; what
+    /// was ours at either of them may be in the figures and must not be taken for foreign.
     #[must_use]
     pub fn or_more(self, other: Self) -> Self {
         Self {
@@ -112,7 +114,8 @@ impl ForeignLoad {
         let all = reading.running.saturating_add(reading.waiting);
         let requests = all.saturating_sub(own.in_flight);
         if requests == 0 {
-            // Engines round up to blocks and count tokens as they make them: what is over is ours all the same.
+            // Engines round up to blocks and count tokens as they make them: what is over is ours
+            // all the same.
             return Self::default();
         }
         // Who of them waits is not told: the same part as of all.
@@ -159,7 +162,8 @@ impl LoadReport {
     }
 }
 
-/// How much a report still counts: [`ReportWeight::FULL`] at once, nothing at its greatest age, a straight line between.
+/// How much a report still counts: [`ReportWeight::FULL`] at once, nothing at its greatest age, a
+/// straight line between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReportWeight(u64);
 

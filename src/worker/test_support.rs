@@ -23,7 +23,8 @@ pub(crate) fn model(name: &str, ranks: &[u16]) -> Model {
     }
 }
 
-/// Three ranks of one worker: two serve `base` with its `adapter`, one serves `other`. Nobody serves `nobody`.
+/// Three ranks of one worker: two serve `base` with its `adapter`, one serves `other`. Nobody
+/// serves `nobody`.
 pub(crate) fn three_ranks() -> FleetSnapshot {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let rank = |dp_rank| Rank {

@@ -1,6 +1,7 @@
-//! The rejection windows: while one is open, requests of its pool are refused at once. One word per pool that this
-//! router's shards share, one that the control plane writes for the other replicas, and one that covers all pools and is
-//! looked at before a body is read. A window ends by the clock alone; nothing has to happen for it.
+//! The rejection windows: while one is open, requests of its pool are refused at once. One word per
+//! pool that this router's shards share, one that the control plane writes for the other replicas,
+//! and one that covers all pools and is looked at before a body is read. A window ends by the clock
+//! alone; nothing has to happen for it.
 
 use crate::base::limits::POOLS_MAX;
 use crate::base::{NanosSinceStart, PoolIndex};
@@ -64,8 +65,8 @@ impl Windows {
         let _ = self.control.set(control);
     }
 
-    /// May any pool be closed to traffic? One load of a line that is written only when a window opens. Looked at for every
-    /// request, before its body is read.
+    /// May any pool be closed to traffic? One load of a line that is written only when a window
+    /// opens. Looked at for every request, before its body is read.
     #[must_use]
     pub fn may_be_open(&self, now: NanosSinceStart) -> bool {
         // ordering: one word; who reads an old value accepts or looks closer, both harmless.
@@ -79,8 +80,8 @@ impl Windows {
         by(OpenedBy::Here).max(by(OpenedBy::Hand)).max(by(OpenedBy::Elsewhere))
     }
 
-    /// Until when this router itself has the pool's window open, on its own or its operator's word; `None` if it has not.
-    /// This is what other replicas are told.
+    /// Until when this router itself has the pool's window open, on its own or its operator's word;
+    /// `None` if it has not. This is what other replicas are told.
     #[must_use]
     pub fn open_here_until(
         &self,
@@ -104,7 +105,8 @@ impl Windows {
         (now.0 < until).then_some(NanosSinceStart(until))
     }
 
-    /// Opens a window, or makes it last longer. True for the one caller who opened it: one event per opening.
+    /// Opens a window, or makes it last longer. True for the one caller who opened it: one event
+    /// per opening.
     pub fn open(
         &self,
         pool: PoolIndex,
@@ -115,7 +117,8 @@ impl Windows {
         let Some(words) = self.pools.get(pool.index()) else { return false };
         // ordering: the read-modify-write picks one opener; nothing else is published through it.
         let before = words.of(by).fetch_max(until.0, Ordering::Relaxed);
-        // ordering: covers the word above; a reader that sees this one first finds the pool closed and goes on.
+        // ordering: covers the word above; a reader that sees this one first finds the pool closed
+        // and goes on.
         self.latest_ns.fetch_max(until.0, Ordering::Relaxed);
         let opened = before <= now.0 && now.0 < until.0;
         if opened {
@@ -123,8 +126,9 @@ impl Windows {
             words.openings.fetch_add(1, Ordering::Relaxed);
             self.edge(by);
         }
-        // ordering: the SeqCst fence pairs with the one in `QueueCell::leave`: who opens a window looks at the queue after it,
-        // who leaves the queue looks at the window after it, and one of the two closes it.
+        // ordering: the SeqCst fence pairs with the one in `QueueCell::leave`: who opens a window
+        // looks at the queue after it, who leaves the queue looks at the window after it, and one
+        // of the two closes it.
         fence(Ordering::SeqCst);
         opened
     }
@@ -144,7 +148,8 @@ impl Windows {
         if by == OpenedBy::Elsewhere {
             return;
         }
-        // ordering: Release; pairs with the Acquire in `edges`: who sees the count sees the pools' words.
+        // ordering: Release; pairs with the Acquire in `edges`: who sees the count sees the pools'
+        // words.
         self.edges.fetch_add(1, Ordering::Release);
         if let Some(bell) = self.control.get() {
             bell.ring();

@@ -1,5 +1,5 @@
-//! Prefix affinity without events: workers that publish none, prompts that nobody can render, and bursts that are
-//! quicker than any event. Simulated engines with real sockets and caches.
+//! Prefix affinity without events: workers that publish none, prompts that nobody can render, and
+//! bursts that are quicker than any event. Simulated engines with real sockets and caches.
 
 use crate::rig::{Client, Reply, admin, any_port, metric, post, router, until, usable};
 use forebay::config::{Config, Policy, WorkerConfig};
@@ -96,7 +96,8 @@ impl Person {
     }
 }
 
-/// Twelve people talk for three turns; whoever asks again finds its history. Returns the workers that were used.
+/// Twelve people talk for three turns; whoever asks again finds its history. Returns the workers
+/// that were used.
 fn conversations(handle: &ServerHandle, message: fn(&str, &str) -> Value) -> HashSet<String> {
     let name = |number| format!("person {number}");
     let mut people: Vec<Person> =
@@ -269,8 +270,8 @@ fn in_flight(handle: &ServerHandle) -> u64 {
     ranks.filter_map(|rank| rank["in_flight"].as_u64()).sum()
 }
 
-/// Sends `count` requests that begin alike, each when the one before has been routed but none has been answered; the
-/// workers that served them, with how many each.
+/// Sends `count` requests that begin alike, each when the one before has been routed but none has
+/// been answered; the workers that served them, with how many each.
 fn burst(handle: &ServerHandle, count: u64) -> HashMap<String, usize> {
     let shared = "The whole company shares these rules, whoever asks. ".repeat(120);
     let mut clients = Vec::new();

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Most that may pass between the client's close and the worker's sight of it. The promise is 50 ms; the rest is
-/// for a machine that runs other things.
+/// Most that may pass between the client's close and the worker's sight of it. The promise is 50
+/// ms; the rest is for a machine that runs other things.
 const SOON: Duration = Duration::from_millis(250);
 
 /// A worker that sends `first`, then reports when its connection ends.

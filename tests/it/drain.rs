@@ -62,7 +62,8 @@ fn begun(address: SocketAddr) -> Client {
 
 #[test]
 fn a_queue_serves_until_the_last_shard_is_done() {
-    // The two connections are on shards of the kernel's choice: once they might both be on the queue's home, or near it.
+    // The two connections are on shards of the kernel's choice: once they might both be on the
+    // queue's home, or near it.
     for _ in 0..2 {
         let gate = Gate::start();
         let mut config = config(&[&gate.worker]);

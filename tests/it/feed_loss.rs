@@ -1,6 +1,6 @@
-//! Messages are lost between an engine and the router. After every fault the router's view is compared with the
-//! engine's truth for every prompt that ever was: nothing is believed that is not held, and where the engine can
-//! replay, nothing that is held is unknown.
+//! Messages are lost between an engine and the router. After every fault the router's view is
+//! compared with the engine's truth for every prompt that ever was: nothing is believed that is not
+//! held, and where the engine can replay, nothing that is held is unknown.
 
 use crate::rig::truth::{
     NONE, follower, following, losses, metric, replays, resets, until_difference, until_feed,

@@ -104,7 +104,8 @@ fn one_that_is_slower_than_the_stream_is_given_up() {
     assert!(resets(handle.admin, "") > 0.5);
 }
 
-/// A replay socket that is not reachable is tried again now and then, but what the stream tells is not given up for it.
+/// A replay socket that is not reachable is tried again now and then, but what the stream tells is
+/// not given up for it.
 #[test]
 fn one_that_is_not_there_costs_nothing_that_is_known() {
     let mut publisher = Publisher::start(0, Replay::Topic);

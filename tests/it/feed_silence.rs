@@ -45,8 +45,8 @@ fn a_dead_connection_is_noticed_by_its_silence() {
     until("followed again", || crate::rig::truth::believed(&mut client, &prompt) == [2]);
 }
 
-/// One that does not answer PING, but replays: what the stream does not bring is found there, and the second time the
-/// connection is opened anew.
+/// One that does not answer PING, but replays: what the stream does not bring is found there, and
+/// the second time the connection is opened anew.
 #[test]
 fn a_dead_connection_is_noticed_by_what_it_does_not_bring() {
     let (mut publisher, wire, handle) = followed(0, true);
@@ -77,7 +77,8 @@ fn an_idle_publisher_keeps_its_connection() {
     assert!(feed(handle.admin, 0)["quiet_s"].as_u64().unwrap() >= 11);
 }
 
-/// A peer that takes connections and drops them at once is neither hammered nor logged at each turn.
+/// A peer that takes connections and drops them at once is neither hammered nor logged at each
+/// turn.
 #[test]
 fn a_flapping_peer_is_tried_with_growing_pauses() {
     let publisher = Publisher::start(0, Replay::Topic);

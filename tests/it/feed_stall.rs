@@ -1,4 +1,5 @@
-//! A router that does not read for a while: the publisher drops what it cannot send, the router sees that it did.
+//! A router that does not read for a while: the publisher drops what it cannot send, the router
+//! sees that it did.
 
 use crate::rig::truth::{NONE, feed, get, replays, resets, until_difference, until_feed};
 use crate::rig::{Publisher, Replay, RouterProcess, until};

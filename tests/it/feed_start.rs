@@ -1,4 +1,5 @@
-//! Everything in another order: the router first, the engine first, the engine that connects, ranks that come later.
+//! Everything in another order: the router first, the engine first, the engine that connects, ranks
+//! that come later.
 
 use crate::rig::truth::{
     NONE, believed, feed, follower, following, replays, resets, until_difference, until_feed,
@@ -44,7 +45,8 @@ fn a_history_longer_than_the_memory_of_it_is_incomplete_and_true() {
     assert!(resets(handle.admin, "") < 0.5);
 }
 
-/// A gap that goes further back than the engine remembers: what it does remember is known afterwards.
+/// A gap that goes further back than the engine remembers: what it does remember is known
+/// afterwards.
 #[test]
 fn a_gap_beyond_memory_is_resynced_from_what_is_left() {
     let mut publisher = Publisher::start(0, Replay::Topic);

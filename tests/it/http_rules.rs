@@ -1,4 +1,5 @@
-//! HTTP/1.1 as clients use it: keep-alive, pipelining, expectations, limits, versions, the router's own answers.
+//! HTTP/1.1 as clients use it: keep-alive, pipelining, expectations, limits, versions, the router's
+//! own answers.
 
 use crate::rig::{ASK, Client, Worker, config, post, router};
 

@@ -1,5 +1,5 @@
-//! The main job: conversations land on the rank that holds them, exactly as its engine sees it. Simulated engines with
-//! real sockets, KV events and caches.
+//! The main job: conversations land on the rank that holds them, exactly as its engine sees it.
+//! Simulated engines with real sockets, KV events and caches.
 
 use crate::rig::{Client, Reply, admin, admin_post, any_port, metric, post, router, until, usable};
 use forebay::config::{Config, Policy, WorkerConfig};
@@ -93,8 +93,9 @@ pub(crate) fn applied(handle: &ServerHandle) -> f64 {
     metric(handle, "forebay_kv_ops_applied")
 }
 
-/// Makes sure that the router hears every rank: a publisher drops what comes before it knows its subscriber. Returns
-/// how many batches were lost until then, as a number to add to the received ones.
+/// Makes sure that the router hears every rank: a publisher drops what comes before it knows its
+/// subscriber. Returns how many batches were lost until then, as a number to add to the received
+/// ones.
 fn follow(handle: &ServerHandle, engines: &[&EngineHandle]) -> u64 {
     for engine in engines {
         for rank in 0..engine.stats().len() {

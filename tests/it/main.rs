@@ -1,4 +1,5 @@
-//! Behaviour through bytes: a real router in this process, scripted workers and clients on loopback sockets.
+//! Behaviour through bytes: a real router in this process, scripted workers and clients on loopback
+//! sockets.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! More requests than the engines can take: limits as the engines themselves count, and what becomes of the rest.
+//! More requests than the engines can take: limits as the engines themselves count, and what
+//! becomes of the rest.
 
 use crate::rig::{Client, Reply, any_port, metric, post, router, until, usable};
 use forebay::config::{Config, Policy, QueueMode, WorkerConfig};

@@ -1,5 +1,6 @@
-//! Who of a pair is blamed for what: the rank whose fault it is, and nobody where that cannot be told. All breakers here open at
-//! the first failure and stay open, so a rank that was blamed gets nothing any more.
+//! Who of a pair is blamed for what: the rank whose fault it is, and nobody where that cannot be
+//! told. All breakers here open at the first failure and stay open, so a rank that was blamed gets
+//! nothing any more.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
 use crate::rig::stub::{STREAM_HEAD, Step, Stub, answer, chunk, reply_bytes, stream_of};
@@ -107,7 +108,8 @@ fn given_up(stubs: &[Stub]) -> usize {
     stubs.iter().position(closed).unwrap()
 }
 
-/// Whoever waits says after its 300 s that the other one never came. It is the other one that hangs.
+/// Whoever waits says after its 300 s that the other one never came. It is the other one that
+/// hangs.
 #[test]
 fn a_leg_that_says_that_the_other_never_came_is_well() {
     let by_prefill =
@@ -300,7 +302,8 @@ fn a_fault_of_the_request_in_a_stream_is_nobodys() {
     for (steps, status, words) in [
         (stream(BAD), 400, "bad grammar"),
         (answer(aborted), 400, "bad grammar"),
-        // SGLang's `/generate` does not say more. What it was cannot be told, and another pair would do no better.
+        // SGLang's `/generate` does not say more. What it was cannot be told, and another pair
+        // would do no better.
         (stream(TOO_LONG), 502, "too long"),
     ] {
         prefill.always(steps);

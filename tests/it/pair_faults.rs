@@ -1,5 +1,5 @@
-//! Either leg of a pair fails at each phase: the client hears of it at once and hears the truth, the other leg is let go,
-//! and nothing is left behind.
+//! Either leg of a pair fails at each phase: the client hears of it at once and hears the truth,
+//! the other leg is let go, and nothing is left behind.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason, text};
 use crate::rig::stub::{STREAM_HEAD, Step, Stub, answer, chunk, reply_bytes, stream_of};
@@ -9,8 +9,9 @@ use forebay::config::Config;
 use forebay::server::ServerHandle;
 use std::time::{Duration, Instant};
 
-/// The promise, from the moment at which the fault can be seen to the client's answer and to the other leg's end. The
-/// machine may run other things: one of [`ATTEMPTS`] has to keep it, all have to be right.
+/// The promise, from the moment at which the fault can be seen to the client's answer and to the
+/// other leg's end. The machine may run other things: one of [`ATTEMPTS`] has to keep it, all have
+/// to be right.
 const SOON: Duration = Duration::from_millis(100);
 const ATTEMPTS: usize = 12;
 /// Until a silent leg is given up, in the cases where one is silent.
@@ -636,8 +637,8 @@ fn an_engine_without_room_is_no_failure() {
     }
 }
 
-/// A name of the client's own goes to the next attempt as it is: an abort of the first would end the second, and those of
-/// other clients whose names begin with it.
+/// A name of the client's own goes to the next attempt as it is: an abort of the first would end
+/// the second, and those of other clients whose names begin with it.
 #[test]
 fn nothing_is_aborted_by_a_name_that_the_client_chose() {
     let (broken, prefill) =
@@ -675,8 +676,8 @@ fn nothing_is_aborted_by_a_name_that_the_client_chose() {
     }
 }
 
-/// vLLM's decode engine says no more than that it failed when the prefill engine has gone with the KV. That is no illness, and
-/// it can compute the prompt.
+/// vLLM's decode engine says no more than that it failed when the prefill engine has gone with the
+/// KV. That is no illness, and it can compute the prompt.
 #[test]
 fn a_decode_rank_whose_kv_is_gone_takes_the_request_whole() {
     let fleet = Flow::TwoPhase.fleet(1, "", |config| config.breaker.failures = 1);

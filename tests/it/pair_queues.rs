@@ -1,4 +1,5 @@
-//! Legs are admitted like any request: no rank ever has more than its places, who finds none waits, and a full queue says so.
+//! Legs are admitted like any request: no rank ever has more than its places, who finds none waits,
+//! and a full queue says so.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
 use crate::rig::stub::{Step, Stub, answer};
@@ -103,7 +104,8 @@ fn a_full_queue_of_either_leg_is_a_429() {
                 until(&what, || metric(&router, "forebay_queue_depth") == f64::from(number));
             }
             if hold_prefill {
-                // One waits for prefill and one behind it for decode; decode's queue has one more place.
+                // One waits for prefill and one behind it for decode; decode's queue has one more
+                // place.
                 waiters.push(ask(&router, "/v1/completions", ASK));
                 until(&what, || metric(&router, "forebay_queue_depth") == 3.0);
             }

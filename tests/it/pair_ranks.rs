@@ -1,4 +1,5 @@
-//! Data-parallel ranks, of pairs and of whole requests: the rank that was chosen is the one that the engine is told.
+//! Data-parallel ranks, of pairs and of whole requests: the rank that was chosen is the one that
+//! the engine is told.
 
 use crate::rig::pairs::{ask, ask_with, idle, number, pair_config, ready, room};
 use crate::rig::stub::{Arrival, Stub};

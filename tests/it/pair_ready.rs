@@ -1,4 +1,5 @@
-//! Pairs that cannot be: prefill workers that have not registered, none at all, and handoffs that are no handoffs.
+//! Pairs that cannot be: prefill workers that have not registered, none at all, and handoffs that
+//! are no handoffs.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
 use crate::rig::stub::{Step, Stub, answer, reply_bytes};
@@ -81,7 +82,8 @@ fn without_prefill_workers_vllm_decodes_alone_unless_that_is_not_wanted() {
     }
 }
 
-/// Who waits for a worker that serves it whole, beside a pair that is not one yet, is not split when it becomes one.
+/// Who waits for a worker that serves it whole, beside a pair that is not one yet, is not split
+/// when it becomes one.
 #[test]
 fn what_cannot_be_split_is_not_split_by_a_prefill_worker_that_comes_later() {
     let mut pages = Pages::sglang("prefill");

@@ -1,4 +1,5 @@
-//! Prefill legs travel between shards: more shards than cores, every leg counted by its way, all answered.
+//! Prefill legs travel between shards: more shards than cores, every leg counted by its way, all
+//! answered.
 
 use crate::rig::pairs::{ask, idle, legs, pair_config, ready, room};
 use crate::rig::stub::{Step, Stub, answer};
@@ -69,8 +70,9 @@ fn a_client_on_one_shard_that_leaves_ends_the_leg_on_another() {
     }
 }
 
-/// Hops between shards that sleep, one at a time. `tools/disaggregation_timing` measures where the machine is quiet and the
-/// program optimised; here a bell that nobody heard would show. `--nocapture` prints what they took.
+/// Hops between shards that sleep, one at a time. `tools/disaggregation_timing` measures where the
+/// machine is quiet and the program optimised; here a bell that nobody heard would show.
+/// `--nocapture` prints what they took.
 #[test]
 fn a_leg_wakes_the_shard_that_it_travels_to() {
     let prefill: Vec<Stub> = (0..3).map(|_| Stub::start(Pages::sglang("prefill"))).collect();

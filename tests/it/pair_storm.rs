@@ -1,5 +1,5 @@
-//! Many pairs at once on four shards, engines that break at random, and clients that leave: everybody who stays is answered,
-//! nobody gets a success that is none, and nothing is left behind.
+//! Many pairs at once on four shards, engines that break at random, and clients that leave:
+//! everybody who stays is answered, nobody gets a success that is none, and nothing is left behind.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready};
 use crate::rig::stub::{STREAM_HEAD, Step, Stub, answer, chunk, reply_bytes, stream_of};

@@ -1,4 +1,5 @@
-//! Streams of pairs whose first events come before the prompt is computed: as long as there is no token, prefill may still fail.
+//! Streams of pairs whose first events come before the prompt is computed: as long as there is no
+//! token, prefill may still fail.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready, ready_pair, reason};
 use crate::rig::stub::{STREAM_HEAD, Step, Stub, chunk, stream_of};

@@ -1,4 +1,5 @@
-//! Prefill and decode on two workers: the exact bytes of both legs, when they leave, and what the client gets.
+//! Prefill and decode on two workers: the exact bytes of both legs, when they leave, and what the
+//! client gets.
 
 use crate::rig::pairs::{ask, ask_with, idle, pair_config, ready, ready_pair, room, spliced, text};
 use crate::rig::stub::{Arrival, Step, Stub, answer, reply_bytes, stream_of};
@@ -8,7 +9,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 const CHAT: &str = "/v1/chat/completions";
-/// As clients write it: unknown members, blanks, numbers and escapes that must come through as they are.
+/// As clients write it: unknown members, blanks, numbers and escapes that must come through as they
+/// are.
 const BODY: &str = r#"{"model": "m","messages":[{"role":"user","content":"h\u00e9 {}"}], "temperature":0.10,"max_tokens":7,"unknown":{"a":[1e3]}}"#;
 const TOKENS: &[&str] = &["data: {\"a\":1}\n\n", ": comment\n\n", "data: [DONE]\n\n"];
 
@@ -217,7 +219,8 @@ fn legs_reuse_connections_and_replace_those_that_died_meanwhile() {
     assert_eq!(metric(&router, "forebay_retries_total"), 0.0);
 }
 
-// vLLM --------------------------------------------------------------------------------------------------------------
+// vLLM
+// --------------------------------------------------------------------------------------------------------------
 
 const HANDED: &str = r#"{"do_remote_prefill":true, "remote_block_ids":[[1,2]],"remote_engine_id":"e-1","remote_port":5600,"x":1e2}"#;
 
@@ -301,7 +304,8 @@ fn a_prefill_leg_that_asks_for_no_length_is_told_one_token() {
     );
 }
 
-/// Older engines hand over nothing where the first token ends the answer. Such a prompt is answered all the same.
+/// Older engines hand over nothing where the first token ends the answer. Such a prompt is answered
+/// all the same.
 #[test]
 fn an_answer_that_ends_with_its_first_token_is_computed_by_decode() {
     let (prefill, decode) = vllm_pair();
@@ -365,8 +369,8 @@ fn pushed_kv_needs_no_answer_of_prefill() {
     idle(&router);
 }
 
-/// vLLM pairs the legs of a push by their id: two requests under one would get each other's KV, and a second attempt would
-/// meet what is left of the first.
+/// vLLM pairs the legs of a push by their id: two requests under one would get each other's KV, and
+/// a second attempt would meet what is left of the first.
 #[test]
 fn pushes_never_share_an_id_whatever_clients_call_them() {
     let (prefill, decode) = vllm_pair();

@@ -1,4 +1,5 @@
-//! `queue.sse_comments`: a streaming client that waits sees where it stands, and how its request ends, in one stream.
+//! `queue.sse_comments`: a streaming client that waits sees where it stands, and how its request
+//! ends, in one stream.
 
 use crate::rig::gate::prompt;
 use crate::rig::{Client, Gate, Worker, config, metric, router, until};

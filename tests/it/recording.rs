@@ -1,5 +1,5 @@
-//! Recordings: an engine's events through a file, into an index here and over sockets again, against an index that
-//! followed the engine itself.
+//! Recordings: an engine's events through a file, into an index here and over sockets again,
+//! against an index that followed the engine itself.
 
 use crate::rig::{PATIENCE, router};
 use forebay::base::RankIndex;

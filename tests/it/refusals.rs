@@ -9,11 +9,12 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// A client that sends nothing for this long after its refusal is cut; the rest is for a slow machine.
+/// A client that sends nothing for this long after its refusal is cut; the rest is for a slow
+/// machine.
 const CUT_SOON: Duration = Duration::from_secs(15);
 
-/// A router whose one place is taken until `release` is sent to or dropped. In the order in which they have to go: a
-/// router waits for its requests.
+/// A router whose one place is taken until `release` is sent to or dropped. In the order in which
+/// they have to go: a router waits for its requests.
 struct Full {
     release: Sender<()>,
     holder: Client,
@@ -77,7 +78,8 @@ fn ways(bytes: usize) -> [(&'static str, Vec<u8>); 6] {
     ]
 }
 
-/// All of the request, then the answer, as the simplest clients do. What went wrong, if something did.
+/// All of the request, then the answer, as the simplest clients do. What went wrong, if something
+/// did.
 fn write_then_read(address: SocketAddr, request: &[u8]) -> Result<(), String> {
     let mut stream = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,5 @@
-//! Limits that change while requests are served: the configuration read again, and rejection windows by hand.
+//! Limits that change while requests are served: the configuration read again, and rejection
+//! windows by hand.
 
 use crate::rig::{
     ASK, Client, Reply, RouterProcess, Worker, admin_post, config, metric, port_for_later, post,
@@ -13,7 +14,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 
-/// A worker that answers with `ab`, and `cd` when it is told to; what is asked with `?now` is answered at once.
+/// A worker that answers with `ab`, and `cd` when it is told to; what is asked with `?now` is
+/// answered at once.
 fn holding() -> (Worker, Sender<()>) {
     let (release, released) = channel::<()>();
     let released = std::sync::Mutex::new(released);

@@ -1,4 +1,5 @@
-//! Several routers that meet at a real nats-server: windows, load, limits in sum, and what happens without it.
+//! Several routers that meet at a real nats-server: windows, load, limits in sum, and what happens
+//! without it.
 
 use crate::rig::{
     ASK, Client, Gate, Nats, Worker, admin, admin_post, config, metric, port_for_later, post,

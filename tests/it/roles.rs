@@ -1,5 +1,5 @@
-//! Prefill and decode workers as the control plane finds them: roles and registries asked of servers that only answer
-//! questions, readiness that follows them, ranks that come and go.
+//! Prefill and decode workers as the control plane finds them: roles and registries asked of
+//! servers that only answer questions, readiness that follows them, ranks that come and go.
 
 use crate::rig::{admin, any_port, config, metric, router, until};
 use forebay::config::{Config, HandoffConfig, WorkerConfig, WorkerRole};

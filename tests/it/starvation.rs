@@ -1,4 +1,5 @@
-//! Nothing starves: timers, new connections and quiet streams go on under a flood of other work on one shard.
+//! Nothing starves: timers, new connections and quiet streams go on under a flood of other work on
+//! one shard.
 
 use crate::rig::{ASK, Client, Worker, config, post, router};
 use std::io::Write;

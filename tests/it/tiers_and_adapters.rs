@@ -1,5 +1,5 @@
-//! Scripted workers with a real publisher each: blocks in host memory draw requests, adapters are matched and served by
-//! whom they belong to.
+//! Scripted workers with a real publisher each: blocks in host memory draw requests, adapters are
+//! matched and served by whom they belong to.
 
 use crate::rig::{
     Client, Reply, Worker, admin_post, any_port, metric, post, router, until, usable,
@@ -62,7 +62,8 @@ impl Publisher {
         self.sent += 1;
     }
 
-    /// Clears the cache again and again until the router hears it: what comes before it listens is lost.
+    /// Clears the cache again and again until the router hears it: what comes before it listens is
+    /// lost.
     fn meet(&mut self, handle: &ServerHandle) {
         let heard = || metric(handle, "forebay_kv_batches_total{");
         let before = heard();
@@ -164,7 +165,8 @@ fn blocks_in_host_memory_draw_the_request() {
     let pairs: Vec<_> = workers.iter().zip(&publishers).collect();
     let handle = kv_router(&pairs);
     publishers.iter_mut().for_each(|publisher| publisher.meet(&handle));
-    // The first has a quarter of it on its device, the second all of it in the host's memory, the third nothing.
+    // The first has a quarter of it on its device, the second all of it in the host's memory, the
+    // third nothing.
     publishers[0].store(&prompt(1)[..16], "GPU", None);
     publishers[1].store(&prompt(1), "CPU", None);
     until("both are in the index", || {
@@ -196,7 +198,8 @@ fn adapters_are_served_and_matched_where_they_are() {
     let pairs: Vec<_> = workers.iter().zip(&publishers).collect();
     let handle = kv_router(&pairs);
     publishers.iter_mut().for_each(|publisher| publisher.meet(&handle));
-    // The same tokens: the adapter's on the second worker, the model's own on the first and the third.
+    // The same tokens: the adapter's on the second worker, the model's own on the first and the
+    // third.
     publishers[0].store(&prompt(1), "GPU", None);
     publishers[1].store(&prompt(1), "GPU", Some("tuned"));
     publishers[2].store(&prompt(1), "GPU", None);

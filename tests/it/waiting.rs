@@ -1,4 +1,5 @@
-//! Requests that wait for a rank: in what order they get one, who is taken out, and that nobody is forgotten.
+//! Requests that wait for a rank: in what order they get one, who is taken out, and that nobody is
+//! forgotten.
 
 use crate::rig::gate::prompt;
 use crate::rig::stub::{Step, Stub, answer};

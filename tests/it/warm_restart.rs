@@ -1,4 +1,5 @@
-//! A router that is stopped and started again knows what its fleet holds, and nothing that it does not hold.
+//! A router that is stopped and started again knows what its fleet holds, and nothing that it does
+//! not hold.
 
 use crate::kv_routing::{Person, applied, overlap_tokens, received, sent};
 use crate::rig::{Client, admin, any_port, metric, post, router, until, usable};
@@ -97,8 +98,8 @@ fn near(one: f64, other: f64) -> bool {
     (one - other).abs() < 0.5
 }
 
-/// Until the router has applied everything that the engines have published. `unheard`: batches that they had sent before it
-/// followed them, or that are lost to it.
+/// Until the router has applied everything that the engines have published. `unheard`: batches that
+/// they had sent before it followed them, or that are lost to it.
 fn settle(handle: &ServerHandle, engines: &[&EngineHandle], unheard: u64) {
     let busy =
         |engine: &&EngineHandle| engine.stats().iter().any(|rank| rank.running + rank.waiting > 0);
@@ -134,7 +135,8 @@ fn tell_engine(ports: &Ports, prompt: &str) {
     assert_eq!(client.reply().status, 200);
 }
 
-/// Everybody asks; nobody's cached prompt is over- or underestimated. Returns the workers that answered.
+/// Everybody asks; nobody's cached prompt is over- or underestimated. Returns the workers that
+/// answered.
 fn ask_all(
     handle: &ServerHandle,
     people: &mut [Person],

@@ -45,7 +45,8 @@ fn with_no_other_worker_the_answer_is_a_502_that_says_so() {
 
 #[test]
 fn a_pooled_connection_that_died_is_replaced_unseen() {
-    // Answers once per connection, then closes without saying so, like a server whose idle time is over.
+    // Answers once per connection, then closes without saying so, like a server whose idle time is
+    // over.
     let answers = AtomicUsize::new(0);
     let worker = Worker::start(move |_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap();

@@ -58,8 +58,8 @@ impl World {
         Ok(())
     }
 
-    /// What was bound at once: a rank that serves that leg of the model, near the other leg's, of a worker that is up and
-    /// has not failed the request, and nobody waits for it.
+    /// What was bound at once: a rank that serves that leg of the model, near the other leg's, of a
+    /// worker that is up and has not failed the request, and nobody waits for it.
     pub(crate) fn check_bound(
         &self,
         id: usize,
@@ -172,8 +172,9 @@ impl World {
         Ok(())
     }
 
-    /// What was kept for somebody before the home looked went to him, or to one of a better class, or to one who was short
-    /// before him: whoever is short is served in the end. `kept` is in the order in which they became so.
+    /// What was kept for somebody before the home looked went to him, or to one of a better class,
+    /// or to one who was short before him: whoever is short is served in the end. `kept` is in the
+    /// order in which they became so.
     fn check_kept(
         &self,
         fleet: &FleetSnapshot,
@@ -185,7 +186,8 @@ impl World {
             if *ticket == waiter.ticket {
                 return Ok(());
             }
-            // Who was served, or sent on, has no claim any more; nor who cannot use the rank any more.
+            // Who was served, or sent on, has no claim any more; nor who cannot use the rank any
+            // more.
             let Some((_, short)) = self.books.at_home.get(ticket) else { continue };
             let has_claim = *queue == waiter.queue
                 && *of == rank
@@ -209,8 +211,8 @@ impl World {
         queues.flat_map(of).collect()
     }
 
-    /// Nobody is left behind who could have had the rank and comes first: of a better class by now, or, unless requests let
-    /// others go first, earlier of the same tenant, class and model.
+    /// Nobody is left behind who could have had the rank and comes first: of a better class by now,
+    /// or, unless requests let others go first, earlier of the same tenant, class and model.
     fn check_order(
         &self,
         home: usize,
@@ -286,7 +288,8 @@ impl World {
         Ok(())
     }
 
-    /// Room is left only where nobody who waits has a use for it: there others take it when the queue is full.
+    /// Room is left only where nobody who waits has a use for it: there others take it when the
+    /// queue is full.
     pub(crate) fn check_spare(&self, at: usize, fleet: &FleetSnapshot) -> Checked {
         for (_, waiter) in self.books.at_home.values().filter(|(home, _)| *home == at) {
             // What only time opens again is seen at the next look.
@@ -298,7 +301,8 @@ impl World {
             }
             for rank in self.ways(fleet, waiter) {
                 let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
-                // Who is short has another rank kept for it, and others may have had the last place here since.
+                // Who is short has another rank kept for it, and others may have had the last place
+                // here since.
                 let kept = self.shards[at].home.kept(waiter.queue);
                 let has_other =
                     kept.iter().any(|(ticket, of)| *ticket == waiter.ticket && *of != rank);
@@ -326,7 +330,8 @@ impl World {
         }
     }
 
-    /// Before a home looks: which of its queues lead to ranks that are closed by what only time, or a report, ends?
+    /// Before a home looks: which of its queues lead to ranks that are closed by what only time, or
+    /// a report, ends?
     pub(crate) fn look_for_holds(&mut self, at: usize) {
         let shard = &self.shards[at];
         let fleet = &shard.fleet;
@@ -354,8 +359,8 @@ impl World {
         }
     }
 
-    /// Nothing moves until time passes. Then nobody waits who could go: whoever stands in a line finds no room, or stands
-    /// behind one who finds none and wants the same ranks.
+    /// Nothing moves until time passes. Then nobody waits who could go: whoever stands in a line
+    /// finds no room, or stands behind one who finds none and wants the same ranks.
     pub(crate) fn check_quiet(&mut self) -> Checked {
         self.stats.quiet_checks += 1;
         for (id, request) in self.requests.iter().enumerate() {
@@ -371,7 +376,8 @@ impl World {
                 return Err(format!("shard {at} sleeps, and has work"));
             }
             let fleet = std::sync::Arc::clone(&self.shards[at].fleet);
-            // Who frees a place tells the queues of the newest fleet; the others hear when they get it.
+            // Who frees a place tells the queues of the newest fleet; the others hear when they get
+            // it.
             if fleet.generation != self.truth.generation {
                 continue;
             }
@@ -389,7 +395,8 @@ impl World {
         Ok(())
     }
 
-    /// A window is open no longer than there is a reason: all is quiet, so nobody has a verdict under way.
+    /// A window is open no longer than there is a reason: all is quiet, so nobody has a verdict
+    /// under way.
     fn check_open_windows(&self, fleet: &FleetSnapshot) -> Checked {
         let is_open = |&pool: &PoolIndex| {
             self.board.windows().open_by_until(pool, OpenedBy::Here, self.now).is_some()
@@ -424,8 +431,8 @@ impl World {
         Ok(())
     }
 
-    /// No rank but those that are kept for somebody has room for one who waits. With as many kept as may be, who is short
-    /// beyond them bars the ranks that it could go to.
+    /// No rank but those that are kept for somebody has room for one who waits. With as many kept
+    /// as may be, who is short beyond them bars the ranks that it could go to.
     fn check_line(&self, at: usize, fleet: &FleetSnapshot, queue: QueueIndex) -> Checked {
         let here = self
             .books
@@ -600,7 +607,8 @@ impl<'a> Way<'a> {
         Self { model: waiter.model.index(), leg: *leg, near: *near, pin: *pin, tried }
     }
 
-    /// May the request have the rank, whatever room it has? `usable` says of prefill ranks whether they count.
+    /// May the request have the rank, whatever room it has? `usable` says of prefill ranks whether
+    /// they count.
     fn leads_to(
         &self,
         fleet: &FleetSnapshot,

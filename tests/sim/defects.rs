@@ -1,6 +1,7 @@
-//! What queues like these have got wrong elsewhere, each as one case: a queue of one endpoint that waits for itself, bodies
-//! compared when two clocks agree, percentages held against shares of one, and the rest. (That a panic in one request leaves
-//! the others alone, and that an answer keeps its content type, is seen on sockets: `tests/it`.)
+//! What queues like these have got wrong elsewhere, each as one case: a queue of one endpoint that
+//! waits for itself, bodies compared when two clocks agree, percentages held against shares of one,
+//! and the rest. (That a panic in one request leaves the others alone, and that an answer keeps its
+//! content type, is seen on sockets: `tests/it`.)
 
 use super::stage::{Ask, Stage, ranks};
 use forebay::account::Lease;
@@ -194,7 +195,8 @@ fn the_one_that_was_looked_at_is_the_one_that_goes() {
 
 #[test]
 fn a_move_never_crosses_model_adapter_role_or_a_worker_that_failed() {
-    // Model 0 on ranks 0 and 1, its adapter (a model of its own) on 1 alone, another model on 2; rank 3 prefills only.
+    // Model 0 on ranks 0 and 1, its adapter (a model of its own) on 1 alone, another model on 2;
+    // rank 3 prefills only.
     let models: [&[u16]; 3] = [&[0, 1, 3], &[1], &[2]];
     for mode in [QueueMode::Pool, QueueMode::Endpoint] {
         let mut stage = Stage::new(mode, &[1, 1, 1, 1], &models);
@@ -205,7 +207,8 @@ fn a_move_never_crosses_model_adapter_role_or_a_worker_that_failed() {
         let on_1 = stage.bind(&adapter);
         let on_0 = stage.bind(&ask);
         let waiting = [stage.wait(&adapter), stage.wait(&failed_at_0)];
-        // Free places of other models, of a worker that failed it, and of another role are none for them.
+        // Free places of other models, of a worker that failed it, and of another role are none for
+        // them.
         drop(on_0);
         assert!(stage.look().is_empty(), "{mode:?}");
         stage.pass(20);
@@ -439,7 +442,8 @@ fn who_is_short_does_not_starve_under_those_who_go_on() {
     let mut running: VecDeque<Lease> = leases.into();
     let large = stage.wait(&Ask { prompt_bytes: 3_600, ..stage.any() });
     for end in 0..12 {
-        // There is always one more than can be served, in either class that its own does not come before.
+        // There is always one more than can be served, in either class that its own does not come
+        // before.
         stage.wait(&Ask { prompt_bytes: 1_600, class: 1 + end % 2, ..stage.any() });
         drop(running.pop_front());
         for (ticket, verdict) in stage.look() {

@@ -1,4 +1,5 @@
-//! The fleet as the control plane knows it, how it changes, and the snapshots that shards get of it.
+//! The fleet as the control plane knows it, how it changes, and the snapshots that shards get of
+//! it.
 
 use super::plan::{self, NO_POOL};
 use fastrand::Rng;

@@ -1,5 +1,5 @@
-//! What pairs can get wrong, each as one case: ranks that are held while others are waited for, lines in which one leg stops
-//! the other, halves that lose their other half.
+//! What pairs can get wrong, each as one case: ranks that are held while others are waited for,
+//! lines in which one leg stops the other, halves that lose their other half.
 
 use super::plan::MS;
 use super::stage::{Ask, PREFILL_POOL, Stage, ranks};
@@ -55,7 +55,8 @@ fn whole_requests_and_decode_legs_in_one_line_do_not_stop_each_other() {
     let ask = stage.any();
     let _on_both = stage.bind(&ask);
     let whole = stage.wait(&ask);
-    // The line is not empty, so this one joins it, and is served at once: its rank is nobody else's.
+    // The line is not empty, so this one joins it, and is served at once: its rank is nobody
+    // else's.
     let pair = stage.wait_for_decode(&ask);
     let verdicts = stage.look();
     assert_eq!(ranks(&verdicts), [(pair.ticket, Some(1))]);

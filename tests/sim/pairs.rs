@@ -1,4 +1,5 @@
-//! Requests that two ranks serve: what `shard/pair.rs` and `shard/prefill.rs` do between two awaits.
+//! Requests that two ranks serve: what `shard/pair.rs` and `shard/prefill.rs` do between two
+//! awaits.
 
 use super::plan::MS;
 use super::request::{Answer, Fate, Paired, PrefillLeg, State};

@@ -1,4 +1,5 @@
-//! A request from its arrival to its answer, as the shell carries it: `shard/request.rs` and `shard/wait.rs` without sockets.
+//! A request from its arrival to its answer, as the shell carries it: `shard/request.rs` and
+//! `shard/wait.rs` without sockets.
 
 use super::plan::{MS, Plan};
 use fastrand::Rng;

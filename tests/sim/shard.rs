@@ -1,5 +1,6 @@
-//! One shard: the inbox's turn as `shard/inbox.rs` and `shard/queues.rs` run it, cut into steps that the steps of the other
-//! shards come between. Tasks of requests run between two turns only: a shard is one thread.
+//! One shard: the inbox's turn as `shard/inbox.rs` and `shard/queues.rs` run it, cut into steps
+//! that the steps of the other shards come between. Tasks of requests run between two turns only: a
+//! shard is one thread.
 
 use super::request::Request;
 use super::world::{Checked, Event, World};

@@ -1,4 +1,5 @@
-//! A small scene for single cases: one shard that is home to all queues, and time that stands still unless it is moved.
+//! A small scene for single cases: one shard that is home to all queues, and time that stands still
+//! unless it is moved.
 
 use super::plan::MS;
 use forebay::account::Lease;
@@ -156,7 +157,8 @@ impl Stage {
         }
     }
 
-    /// Gives the ranks roles, one word each: `p`refill, `d`ecode or `b`oth, in upper case of SGLang; then its label, if any.
+    /// Gives the ranks roles, one word each: `p`refill, `d`ecode or `b`oth, in upper case of
+    /// SGLang; then its label, if any.
     pub(crate) fn roles(mut self, words: &str) -> Self {
         for (number, word) in words.split(' ').enumerate() {
             let (kind, label) = word.split_at(1);
@@ -238,7 +240,8 @@ impl Stage {
         })
     }
 
-    /// Asks for a tenant whose client gives up after so long, where all of the pool ends one request in each `end_ms`.
+    /// Asks for a tenant whose client gives up after so long, where all of the pool ends one
+    /// request in each `end_ms`.
     pub(crate) fn ask_in_time(
         &mut self,
         ask: &Ask,

@@ -1,4 +1,5 @@
-//! The task of one request: what `shard/request.rs`, `choose.rs` and `wait.rs` do between two awaits.
+//! The task of one request: what `shard/request.rs`, `choose.rs` and `wait.rs` do between two
+//! awaits.
 
 use super::request::{Answer, Fate, Running, State, Wait};
 use super::world::{Checked, Event, World};
@@ -63,7 +64,8 @@ impl World {
         self.find_rank(id, None)
     }
 
-    /// Looks for ranks: from the beginning, or with the lease of a decode rank for a prefill rank near it.
+    /// Looks for ranks: from the beginning, or with the lease of a decode rank for a prefill rank
+    /// near it.
     pub(crate) fn find_rank(&mut self, id: usize, held: Option<Lease>) -> Checked {
         self.moved = false;
         let decode = held.as_ref().map(Lease::rank);

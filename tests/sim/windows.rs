@@ -85,7 +85,8 @@ fn want_of_kv_closes_no_pool() {
     }
 }
 
-/// Two ranks, of which the request can have one: a data-parallel rank that it asks for, or the only one with its adapter.
+/// Two ranks, of which the request can have one: a data-parallel rank that it asks for, or the only
+/// one with its adapter.
 #[test]
 fn a_request_for_some_of_the_ranks_closes_no_pool() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint, QueueMode::Off] {

@@ -1,4 +1,5 @@
-//! All there is in one run, and the order in which it happens: one step at a time, each chosen by the seed.
+//! All there is in one run, and the order in which it happens: one step at a time, each chosen by
+//! the seed.
 
 use super::books::Books;
 use super::fleets::Truth;

@@ -1,4 +1,5 @@
-//! A thread that applies events while prompts are looked up: sessions come and go, a million blocks a second.
+//! A thread that applies events while prompts are looked up: sessions come and go, a million blocks
+//! a second.
 
 use crate::byte_keyed::Feeds;
 use crate::dynamo::{Dynamo, router_event};
@@ -31,7 +32,8 @@ pub struct Paced<'a> {
     target: Target<'a>,
 }
 
-/// The first sessions come; then for each that comes one goes; then all that are left go. Ends as it began.
+/// The first sessions come; then for each that comes one goes; then all that are left go. Ends as
+/// it began.
 fn schedule(churn: &[Event]) -> Vec<Event> {
     let mut events = Vec::new();
     let gone = |event: &Event| Event { kind: Kind::Remove, ..event.clone() };

@@ -3,7 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// `mimalloc`, as the router runs with, and a count of the bytes that were asked for and not given back.
+/// `mimalloc`, as the router runs with, and a count of the bytes that were asked for and not given
+/// back.
 pub struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);

@@ -1,5 +1,6 @@
-//! Dynamo's default index, as its crate offers it: looked up by ready-made hashes of token blocks, fed through its worker
-//! loop. Its own router makes the hashes from the tokens, and the tokens from the text, before it asks.
+//! Dynamo's default index, as its crate offers it: looked up by ready-made hashes of token blocks,
+//! fed through its worker loop. Its own router makes the hashes from the tokens, and the tokens
+//! from the text, before it asks.
 
 use crate::history::{Event, Kind, Prompt};
 use dynamo_kv_router::ConcurrentRadixTreeCompressed;
@@ -54,7 +55,8 @@ impl Dynamo {
         wait.blocking_recv().expect("the worker answers");
     }
 
-    /// How long an empty tree takes for phases of events that are all waiting when it starts: no time of the sender is in it.
+    /// How long an empty tree takes for phases of events that are all waiting when it starts: no
+    /// time of the sender is in it.
     pub fn time_phases(phases: Vec<Vec<RouterEvent>>) -> Vec<Duration> {
         let tree = ConcurrentRadixTreeCompressed::new();
         let (tasks, inbox) = flume::unbounded();

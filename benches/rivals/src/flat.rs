@@ -1,4 +1,5 @@
-//! A flat table of paths and the ranks that hold them: open addressing, linear probing, sixteen bytes a slot.
+//! A flat table of paths and the ranks that hold them: open addressing, linear probing, sixteen
+//! bytes a slot.
 
 /// Ranks that a slot itself has room for.
 const FEW: usize = 4;

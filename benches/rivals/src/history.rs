@@ -1,5 +1,5 @@
-//! What a fleet's engines say about their caches: prompts that share their beginnings, and the events of ranks that
-//! store and remove their blocks. The same history goes to every index.
+//! What a fleet's engines say about their caches: prompts that share their beginnings, and the
+//! events of ranks that store and remove their blocks. The same history goes to every index.
 
 use crate::words::Words;
 use fastrand::Rng;
@@ -110,7 +110,8 @@ impl History {
         self.prompts.len() as u32 - 1
     }
 
-    /// A rank computes the prompt up to `until`: what it does not hold is stored, `decoded` of it block by block.
+    /// A rank computes the prompt up to `until`: what it does not hold is stored, `decoded` of it
+    /// block by block.
     fn serve(&mut self, held: &mut Held, rank: u16, prompt: u32, until: usize, decoded: usize) {
         let held = held.of(rank);
         let hashes = &self.prompts[prompt as usize].hashes[..until];
@@ -145,7 +146,8 @@ pub struct Fleet {
     pub churn: Vec<Event>,
 }
 
-/// Depths that are looked up, with the number of sessions of each and the blocks of their system prompts.
+/// Depths that are looked up, with the number of sessions of each and the blocks of their system
+/// prompts.
 pub const DEPTHS: [(usize, usize, usize); 4] =
     [(10, 3_000, 4), (100, 2_000, 32), (1_000, 400, 128), (8_000, 60, 128)];
 /// System prompts of each depth.
@@ -153,9 +155,9 @@ const SYSTEM_PROMPTS: usize = 8;
 /// Prompts that come and go while others are looked up.
 const CHURN: usize = 2_000;
 
-/// A fleet in use: more than a million blocks. The prompts come in the order of [`DEPTHS`]; each is held whole by one rank,
-/// and by up to two others up to an earlier turn. Every fourth session branched off another. All ranks hold all
-/// system prompts.
+/// A fleet in use: more than a million blocks. The prompts come in the order of [`DEPTHS`]; each is
+/// held whole by one rank, and by up to two others up to an earlier turn. Every fourth session
+/// branched off another. All ranks hold all system prompts.
 pub fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
     let mut rng = Rng::with_seed(u64::from(ranks));
     let (mut history, mut held) = (History::default(), Held::default());
@@ -230,7 +232,8 @@ pub fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
     Fleet { history, of_depth, churn }
 }
 
-/// Sessions of 120 blocks behind 64 system prompts of 40, `unique` blocks in all, each held by `sharing` ranks of 64.
+/// Sessions of 120 blocks behind 64 system prompts of 40, `unique` blocks in all, each held by
+/// `sharing` ranks of 64.
 pub fn shared(words: &Words, unique: usize, sharing: u16, prefill: usize) -> History {
     let mut rng = Rng::with_seed(u64::from(sharing) + 77);
     let (mut history, mut held) = (History::default(), Held::default());
@@ -238,7 +241,8 @@ pub fn shared(words: &Words, unique: usize, sharing: u16, prefill: usize) -> His
     let mut systems = Vec::new();
     let mut turns = Vec::new();
     for session in 0..unique / (blocks - system_blocks) {
-        // Ranks of one system prompt stay together, so that it is held by as many as its sessions are.
+        // Ranks of one system prompt stay together, so that it is held by as many as its sessions
+        // are.
         let group = session % 64;
         if systems.len() <= group {
             let (mut text, mut ids) = (Vec::new(), Vec::new());
@@ -264,8 +268,8 @@ pub fn shared(words: &Words, unique: usize, sharing: u16, prefill: usize) -> His
     history
 }
 
-/// Removes all that a history stored as engines evict: the oldest session first, from its last block up to where another
-/// session of the rank goes on; in events of up to `batch` blocks.
+/// Removes all that a history stored as engines evict: the oldest session first, from its last
+/// block up to where another session of the rank goes on; in events of up to `batch` blocks.
 pub fn removal(history: &History, batch: usize) -> Vec<Event> {
     let mut children: HashMap<(u16, u64), u32, ahash::RandomState> = HashMap::default();
     let mut ends: HashMap<(u16, u32), u32, ahash::RandomState> = HashMap::default();

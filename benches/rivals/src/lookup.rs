@@ -104,7 +104,8 @@ impl Rivals {
         Self { fleet, bytes, tokens, dynamo: reader, writers }
     }
 
-    /// All give the same blocks for every rank and prompt, and the tokenizer gives the tokens that engines named.
+    /// All give the same blocks for every rank and prompt, and the tokenizer gives the tokens that
+    /// engines named.
     fn agree(&mut self, words: &Words) {
         let mut paths = Vec::new();
         for prompt in &self.fleet.history.prompts {

@@ -1,5 +1,5 @@
-//! Compares prefix indexes on the same histories: Forebay's, which is looked up by the bytes of the prompt; one of token
-//! blocks; and Dynamo's. See the package's README.
+//! Compares prefix indexes on the same histories: Forebay's, which is looked up by the bytes of the
+//! prompt; one of token blocks; and Dynamo's. See the package's README.
 
 mod apply;
 mod byte_keyed;

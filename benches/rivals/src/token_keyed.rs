@@ -1,8 +1,10 @@
-//! The honest other way: an index of token blocks. Prompts are tokenized, each block's tokens are hashed into the hash of
-//! the path before it, and one flat table says which ranks hold a path. A path is looked up by its depth: ranks hold no
-//! block without those before it, so the set of ranks only shrinks along a prompt, and eight-ary search finds where.
+//! The honest other way: an index of token blocks. Prompts are tokenized, each block's tokens are
+//! hashed into the hash of the path before it, and one flat table says which ranks hold a path. A
+//! path is looked up by its depth: ranks hold no block without those before it, so the set of ranks
+//! only shrinks along a prompt, and eight-ary search finds where.
 //!
-//! Built as such an index would be, and no more than this comparison needs: one table, a lock around it.
+//! Built as such an index would be, and no more than this comparison needs: one table, a lock
+//! around it.
 
 use crate::flat::{FlatTable, RankSet};
 use crate::history::{BLOCK_TOKENS, Event, Kind, Prompt, chain, local_hash};

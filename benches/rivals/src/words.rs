@@ -1,5 +1,6 @@
-//! Text like that of prompts, made of words whose tokens are known: about four bytes a token, sixteen tokens in 45 to 90
-//! bytes. Every word begins what the tokenizer looks at as one piece, so the tokens of a text are those of its words.
+//! Text like that of prompts, made of words whose tokens are known: about four bytes a token,
+//! sixteen tokens in 45 to 90 bytes. Every word begins what the tokenizer looks at as one piece, so
+//! the tokens of a text are those of its words.
 
 use fastokens::{Tokenizer, tiktoken};
 use fastrand::Rng;

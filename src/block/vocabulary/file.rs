@@ -108,7 +108,8 @@ pub(super) fn kind(step: &Value) -> &str {
     step.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The steps of a pipeline: itself, or what its `Sequence` lists under `key` (nested ones flattened).
+/// The steps of a pipeline: itself, or what its `Sequence` lists under `key` (nested ones
+/// flattened).
 pub(super) fn steps<'a>(pipeline: &'a Value, key: &str) -> Vec<&'a Value> {
     let mut found = Vec::new();
     let mut open = vec![pipeline];

@@ -1,4 +1,5 @@
-//! Is a tokenizer's way from text to tokens one that its tokens lead back from? If so, how are tokens spelt?
+//! Is a tokenizer's way from text to tokens one that its tokens lead back from? If so, how are
+//! tokens spelt?
 
 use super::VocabularyError;
 use super::file::{TokenizerFile, kind, steps};

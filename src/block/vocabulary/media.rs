@@ -1,10 +1,12 @@
-//! Tokens that stand for something that is not text. The same placeholder stands for every image, so a block with one
-//! says nothing about what it holds; engines since vLLM 0.17 say so in the event, older ones do not.
+//! Tokens that stand for something that is not text. The same placeholder stands for every image,
+//! so a block with one says nothing about what it holds; engines since vLLM 0.17 say so in the
+//! event, older ones do not.
 
 use super::file::TokenizerFile;
 
-/// What the names of placeholders and of the marks around them have in common: `<|image_pad|>`, `<image_soft_token>`,
-/// `[IMG]`, `<IMG_CONTEXT>`, `<|vision_start|>`, `<|AUDIO|>`, `<|patch|>`. A token that is taken for one by mistake costs a miss.
+/// What the names of placeholders and of the marks around them have in common: `<|image_pad|>`,
+/// `<image_soft_token>`, `[IMG]`, `<IMG_CONTEXT>`, `<|vision_start|>`, `<|AUDIO|>`, `<|patch|>`. A
+/// token that is taken for one by mistake costs a miss.
 const WORDS: [&str; 7] = ["image", "img", "video", "vision", "audio", "speech", "patch"];
 
 /// Ids of placeholders, ascending. Text models have none or a handful.

@@ -1,15 +1,17 @@
-//! Token ids to bytes, and how the tokenizer reads text. Built by the control plane from `tokenizer.json`, then
-//! immutable and shared by every shard.
+//! Token ids to bytes, and how the tokenizer reads text. Built by the control plane from
+//! `tokenizer.json`, then immutable and shared by every shard.
 //!
-//! Only tokenizers that keep every byte are accepted: byte-level BPE and SentencePiece models. Normalizers to NFC
-//! (Qwen) are followed: `align` composes what is written apart. Text with characters that a SentencePiece model
-//! without byte fallback does not know is matched up to the first of them, which costs a hit and nothing else.
+//! Only tokenizers that keep every byte are accepted: byte-level BPE and SentencePiece models.
+//! Normalizers to NFC (Qwen) are followed: `align` composes what is written apart. Text with
+//! characters that a SentencePiece model without byte fallback does not know is matched up to the
+//! first of them, which costs a hit and nothing else.
 //!
 //! # Spaces that the tokenizer makes up
-//! Decoded blocks hold what the tokenizer saw, so the prompt's text is changed to that ([`Vocabulary::align`]) and
-//! the blocks never are. SentencePiece models put a space before the text (or before each run of text between special
-//! tokens): `align` inserts it. Special tokens marked `lstrip` or `rstrip` swallow the whitespace beside them (Phi):
-//! `align` takes it away. For most byte-level models both are absent and `align` does nothing.
+//! Decoded blocks hold what the tokenizer saw, so the prompt's text is changed to that
+//! ([`Vocabulary::align`]) and the blocks never are. SentencePiece models put a space before the
+//! text (or before each run of text between special tokens): `align` inserts it. Special tokens
+//! marked `lstrip` or `rstrip` swallow the whitespace beside them (Phi): `align` takes it away. For
+//! most byte-level models both are absent and `align` does nothing.
 //!
 //! Limits: `TOKEN_IDS_MAX` ids; 2 GiB of token text. Must never allocate after it is built.
 
@@ -64,7 +66,8 @@ impl Vocabulary {
         Ok(vocabulary)
     }
 
-    /// The same with other bytes before completion prompts, for configurations that override the file's own.
+    /// The same with other bytes before completion prompts, for configurations that override the
+    /// file's own.
     #[must_use]
     pub fn with_completion_prefix(mut self, prefix: &[u8]) -> Self {
         self.completion_prefix = prefix.into();
@@ -90,14 +93,15 @@ impl Vocabulary {
         true
     }
 
-    /// True if one of the ids is a placeholder for an image, sound or the like, as far as its name tells.
+    /// True if one of the ids is a placeholder for an image, sound or the like, as far as its name
+    /// tells.
     #[must_use]
     pub fn has_media(&self, ids: &[u32]) -> bool {
         self.media.has_any(ids)
     }
 
-    /// Bytes that the engine puts before the prompt of `/v1/completions` (the BOS token of the post-processor);
-    /// empty if none. Chat templates write their own.
+    /// Bytes that the engine puts before the prompt of `/v1/completions` (the BOS token of the
+    /// post-processor); empty if none. Chat templates write their own.
     #[must_use]
     pub fn completion_prefix(&self) -> &[u8] {
         &self.completion_prefix

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(super) struct Arena {
     bytes: Box<[u8]>,
-    /// `ends[id]` is where token `id - 1` ends and token `id` starts; with [`ABSENT`] set, id - 1 does not exist.
+    /// `ends[id]` is where token `id - 1` ends and token `id` starts; with [`ABSENT`] set, id - 1
+    /// does not exist.
     ends: Box<[u32]>,
 }
 
@@ -68,7 +69,8 @@ pub(super) fn build(file: &TokenizerFile, style: Spelling) -> Result<Arena, Voca
     Arena::try_new(&tokens)
 }
 
-/// Added tokens are literal text. SentencePiece files also list runs of their space mark, which stand for spaces.
+/// Added tokens are literal text. SentencePiece files also list runs of their space mark, which
+/// stand for spaces.
 fn literal(content: &str, style: Spelling) -> Vec<u8> {
     match style {
         Spelling::Spaced => content.replace(SPACE_MARK, " ").into_bytes(),
@@ -109,7 +111,8 @@ impl Speller {
     fn bytes(&self, piece: &str) -> Vec<u8> {
         match self.style {
             Spelling::ByteLevel => {
-                // A piece with a character outside the table is literal text, as the reference decoder has it.
+                // A piece with a character outside the table is literal text, as the reference
+                // decoder has it.
                 let bytes: Option<Vec<u8>> =
                     piece.chars().map(|character| self.byte_of.get(&character).copied()).collect();
                 bytes.unwrap_or_else(|| piece.as_bytes().to_vec())
@@ -131,7 +134,8 @@ fn fallback_byte(piece: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// GPT-2's table: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on in order.
+/// GPT-2's table: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on in
+/// order.
 fn byte_level_table() -> HashMap<char, u8> {
     let mut table = HashMap::with_capacity(256);
     let mut next = 0x100;

@@ -1,4 +1,5 @@
-//! What a tokenizer does to text before it cuts it: whitespace swallowed by special tokens, spaces put in front.
+//! What a tokenizer does to text before it cuts it: whitespace swallowed by special tokens, spaces
+//! put in front.
 
 use super::composed;
 use super::file::{TokenizerFile, kind, steps};
@@ -71,7 +72,8 @@ impl Reading {
         Self { prefix, literals, first_bytes, plain, spaced, composes }
     }
 
-    /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then taken out.
+    /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then
+    /// taken out.
     pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) -> bool {
         let mut whole = true;
         if !self.plain || self.would_compose(text.get(from..).unwrap_or_default()) {
@@ -141,7 +143,8 @@ impl Reading {
         !self.composes || compose(text, start)
     }
 
-    /// The first literal at or after `position`, the longest there; the text's end if there is none.
+    /// The first literal at or after `position`, the longest there; the text's end if there is
+    /// none.
     fn find(&self, text: &[u8], position: usize) -> (usize, Option<&Literal>) {
         let mut at = position;
         while let Some(step) = self.next_candidate(text.get(at..).unwrap_or_default()) {
@@ -155,8 +158,9 @@ impl Reading {
         (text.len(), None)
     }
 
-    /// The longest literal that `rest` starts with. All literals between such a one and `rest`, in order of bytes,
-    /// start with it too: so look below `rest`, cut `rest` to what it shares with that neighbour, and look again.
+    /// The longest literal that `rest` starts with. All literals between such a one and `rest`, in
+    /// order of bytes, start with it too: so look below `rest`, cut `rest` to what it shares with
+    /// that neighbour, and look again.
     fn longest(&self, rest: &[u8]) -> Option<&Literal> {
         let mut key = rest;
         loop {

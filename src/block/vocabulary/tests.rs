@@ -8,7 +8,8 @@ use tokenizers::Tokenizer;
 
 const OWN: &str = include_str!("../../../tests/data/tokenizer/tokenizer.json");
 
-/// A SentencePiece-like file: all bytes, some letters and words, two special tokens of which one swallows whitespace.
+/// A SentencePiece-like file: all bytes, some letters and words, two special tokens of which one
+/// swallows whitespace.
 fn spaced(normalizer: &Value, pre_tokenizer: &Value, strips: bool) -> String {
     let mut vocab = serde_json::Map::new();
     let mut pieces: Vec<String> = ["<unk>", "<s>", "<|end|>"].map(String::from).to_vec();

@@ -105,7 +105,8 @@ impl Kind {
         if self.takes_turns { 7 } else { 4 }
     }
 
-    /// Length of the sequences in which strings are tried: every role once as the last one and once before another.
+    /// Length of the sequences in which strings are tried: every role once as the last one and once
+    /// before another.
     pub(super) fn trial_length(self) -> usize {
         if self.takes_turns { 3 } else { 2 }
     }

@@ -2,7 +2,8 @@
 
 use memchr::{memchr, memchr2, memchr3, memmem};
 
-/// The strings and how they are searched for: by their first bytes if there are at most three, else one by one.
+/// The strings and how they are searched for: by their first bytes if there are at most three, else
+/// one by one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Triggers {
     texts: Vec<Box<[u8]>>,

@@ -1,4 +1,5 @@
-//! Compares a plan with the template on random conversations. Fixed seed: the same template always gets the same plan.
+//! Compares a plan with the template on random conversations. Fixed seed: the same template always
+//! gets the same plan.
 
 use super::Plan;
 use super::triggers::Triggers;
@@ -44,7 +45,8 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
     Some(plan)
 }
 
-/// Is a literal of the template, as part of a content, printed like any text? When all trials are used up: no.
+/// Is a literal of the template, as part of a content, printed like any text? When all trials are
+/// used up: no.
 fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer, trials_left: &mut usize) -> bool {
     let forms =
         [text.to_owned(), format!("{text}b"), format!("a{text}"), format!("a{text}b{text}c")];
@@ -161,7 +163,8 @@ fn random_content(rng: &mut Rng, blanks: bool) -> String {
 const CONVERSATIONS: usize = 240;
 const CONVERSATIONS_WITH_BLANKS: usize = 80;
 const CONVERSATIONS_AT_END: usize = 80;
-/// Renderings spent on literals of the template: a second or less, for templates of a thousand lines too.
+/// Renderings spent on literals of the template: a second or less, for templates of a thousand
+/// lines too.
 const LITERAL_TRIALS_MAX: usize = 12_000;
 
 const SPACES: [&str; 12] = [

@@ -1,5 +1,5 @@
-//! Bodies of `/v1/messages` (Anthropic) and `/v1/responses` (OpenAI) as bodies of `/v1/chat/completions`, the way vLLM
-//! converts them.
+//! Bodies of `/v1/messages` (Anthropic) and `/v1/responses` (OpenAI) as bodies of
+//! `/v1/chat/completions`, the way vLLM converts them.
 
 use super::{BILLING_LINE, RenderError};
 use serde_json::{Map, Value, json};
@@ -124,7 +124,8 @@ fn from_responses(body: &mut Map<String, Value>) -> Result<(), RenderError> {
     body.insert("messages".into(), Value::Array(messages));
     let effort = body.get("reasoning").and_then(|reasoning| reasoning.get("effort")).cloned();
     if let Some(effort) = effort.filter(|effort| !effort.is_null()) {
-        // An argument of the template, not the chat's own key: that would also switch thinking on or off.
+        // An argument of the template, not the chat's own key: that would also switch thinking on
+        // or off.
         let arguments = body.entry("chat_template_kwargs").or_insert_with(|| json!({}));
         if let Some(arguments) = arguments.as_object_mut() {
             arguments.insert("reasoning_effort".into(), effort);

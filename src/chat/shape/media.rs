@@ -1,11 +1,13 @@
-//! Conversations with images, sound or anything else that is not text. What the engine makes of these is not known here,
-//! so the prompt's text ends before the first of them: a mark is put there, and what was rendered is cut at it.
+//! Conversations with images, sound or anything else that is not text. What the engine makes of
+//! these is not known here, so the prompt's text ends before the first of them: a mark is put
+//! there, and what was rendered is cut at it.
 
 use super::ContentFormat;
 use memchr::memmem;
 use serde_json::{Map, Value, json};
 
-/// Stands where the text ends. A client that writes it into a conversation with images gets a shorter match.
+/// Stands where the text ends. A client that writes it into a conversation with images gets a
+/// shorter match.
 const MARK: &str = "[[forebay:not-text]]";
 
 /// Kinds of parts that are text, or become text.
@@ -56,7 +58,8 @@ fn mark_message(message: &mut Value, format: ContentFormat) -> bool {
         result.insert("content".into(), MARK.into());
         return true;
     }
-    // Templates that take plain strings: the engine puts a placeholder somewhere into the message's text.
+    // Templates that take plain strings: the engine puts a placeholder somewhere into the message's
+    // text.
     let position = if format == ContentFormat::Text { 0 } else { position };
     parts.insert(position, json!({ "type": "text", "text": MARK }));
     true

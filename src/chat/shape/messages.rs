@@ -13,8 +13,8 @@ pub(super) fn plain_message(shaper: &Shaper, role: &str, content: &str) -> Value
     json!({ "role": role, "content": content })
 }
 
-/// Puts [`CONTINUE_MARK`] behind the text of a shaped message, the string or the last part that has one, and returns the
-/// text.
+/// Puts [`CONTINUE_MARK`] behind the text of a shaped message, the string or the last part that has
+/// one, and returns the text.
 pub(super) fn mark_end(message: &mut Value) -> Option<String> {
     let text = match message.get_mut("content")? {
         Value::String(text) => text,
@@ -75,7 +75,8 @@ impl Shaper {
         match content {
             Value::Array(parts) if is_text => {
                 let texts = parts.iter().filter_map(part_text);
-                // Empty parts are left out before they are joined, but not taken out of a list of parts.
+                // Empty parts are left out before they are joined, but not taken out of a list of
+                // parts.
                 let keeps_empty = self.format == ContentFormat::Parts;
                 let texts: Vec<&str> =
                     texts.filter(|text| keeps_empty || !text.is_empty()).collect();
@@ -110,8 +111,8 @@ fn without_billing(content: Value) -> Value {
     }
 }
 
-/// vLLM: for a template that does not know the role, developer messages become system messages, and then all system
-/// messages one, at the front.
+/// vLLM: for a template that does not know the role, developer messages become system messages, and
+/// then all system messages one, at the front.
 pub(super) fn settle_developers(knows_developer: bool, messages: &mut Vec<Value>) {
     let role_of = |message: &Value| -> Option<String> {
         message.get("role").and_then(Value::as_str).map(str::to_owned)
@@ -156,8 +157,8 @@ fn insert_reasoning(sent: &mut Map<String, Value>, shaped: &mut Map<String, Valu
     }
 }
 
-/// Arguments of tool calls come as JSON text; templates get the object, an empty one if there is none to be read.
-/// `None` for an empty list.
+/// Arguments of tool calls come as JSON text; templates get the object, an empty one if there is
+/// none to be read. `None` for an empty list.
 fn parsed_calls(calls: Value) -> Option<Value> {
     let Value::Array(mut calls) = calls else { return None };
     for call in &mut calls {

@@ -1,7 +1,8 @@
 //! A request body turned into the variables of the template, as the engine's own front end does it.
 //!
-//! Bodies of `/v1/chat/completions` come first; those of `/v1/messages` and `/v1/responses` are brought into that
-//! form (`foreign`). Which API a body belongs to shows in its keys: `system` or Anthropic's blocks, `input`.
+//! Bodies of `/v1/chat/completions` come first; those of `/v1/messages` and `/v1/responses` are
+//! brought into that form (`foreign`). Which API a body belongs to shows in its keys: `system` or
+//! Anthropic's blocks, `input`.
 
 mod foreign;
 pub(super) mod media;
@@ -13,11 +14,12 @@ use super::rules::{ContentFormat, EngineRules};
 use super::template::RenderError;
 use serde_json::{Map, Value};
 
-/// Start of a line that Claude Code puts before its instructions. It changes with every request, so vLLM takes it out of
-/// system messages (`renderers/chat_utils` of vLLM 0.33).
+/// Start of a line that Claude Code puts before its instructions. It changes with every request, so
+/// vLLM takes it out of system messages (`renderers/chat_utils` of vLLM 0.33).
 pub(super) const BILLING_LINE: &str = "x-anthropic-billing-header";
 
-/// What transformers puts behind a message that is to be continued, to find its end in the rendered text.
+/// What transformers puts behind a message that is to be continued, to find its end in the rendered
+/// text.
 pub(super) const CONTINUE_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// How to shape: fixed for a template.
@@ -45,7 +47,8 @@ pub(super) struct Conversation {
 /// How a prompt that continues its last message ends.
 #[derive(Debug)]
 pub(super) enum Ending {
-    /// Cut the rendered text at [`CONTINUE_MARK`], which stands behind this text (vLLM, by way of transformers).
+    /// Cut the rendered text at [`CONTINUE_MARK`], which stands behind this text (vLLM, by way of
+    /// transformers).
     CutAtMark(String),
     /// Append this; the message was taken out before (SGLang).
     Append(String),

@@ -1,5 +1,5 @@
-//! Messages and tools as SGLang (0.5.23) gives them to the template: read into typed objects and written out again, so
-//! unknown keys are gone and some absent ones are null.
+//! Messages and tools as SGLang (0.5.23) gives them to the template: read into typed objects and
+//! written out again, so unknown keys are gone and some absent ones are null.
 
 use super::messages::{part_text, shaped_part};
 use super::{ContentFormat, RenderError};

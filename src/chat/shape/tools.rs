@@ -1,5 +1,5 @@
-//! Tools as the template gets them: engines read them into typed objects and write those out again, so keys come in
-//! the order of their classes, missing ones as null.
+//! Tools as the template gets them: engines read them into typed objects and write those out again,
+//! so keys come in the order of their classes, missing ones as null.
 
 use super::{EngineRules, Shaper, sglang};
 use serde_json::{Map, Value};
@@ -25,7 +25,8 @@ impl Shaper {
         tools.into_iter().map(|tool| self.tool(tool)).collect()
     }
 
-    /// What the engine tries when the template fails on `tools`: the functions without what stands around them.
+    /// What the engine tries when the template fails on `tools`: the functions without what stands
+    /// around them.
     pub(in crate::chat) fn other_tools(&self, tools: &Value) -> Option<Value> {
         let tools = tools.as_array().filter(|_| self.rules == EngineRules::Sglang)?;
         Some(tools.iter().map(|tool| tool.get("function").unwrap_or(tool).clone()).collect())

@@ -63,7 +63,8 @@ impl RenderError {
 }
 
 impl ChatTemplate {
-    /// Compiles a template under vLLM's rules and learns its plan (some hundred renderings, milliseconds).
+    /// Compiles a template under vLLM's rules and learns its plan (some hundred renderings,
+    /// milliseconds).
     ///
     /// # Errors
     /// [`TemplateError`] when the source is no template.
@@ -100,8 +101,8 @@ impl ChatTemplate {
         Ok(self)
     }
 
-    /// Appends the prompt of plain messages if the plan covers them; otherwise returns false and appends nothing.
-    /// Allocates only when `out` has to grow.
+    /// Appends the prompt of plain messages if the plan covers them; otherwise returns false and
+    /// appends nothing. Allocates only when `out` has to grow.
     pub fn render_plain(
         &self,
         messages: &[MessageSpan],
@@ -113,11 +114,12 @@ impl ChatTemplate {
         plan.is_some_and(|plan| plan.write(messages, body, add_generation_prompt, out))
     }
 
-    /// Appends the prompt of plain messages by way of the template, for those that the plan does not cover. On an error
-    /// nothing is appended.
+    /// Appends the prompt of plain messages by way of the template, for those that the plan does
+    /// not cover. On an error nothing is appended.
     ///
     /// # Errors
-    /// [`RenderError`] when the template refuses the messages or a span is not UTF-8 text of the body.
+    /// [`RenderError`] when the template refuses the messages or a span is not UTF-8 text of the
+    /// body.
     pub fn render_messages(
         &self,
         messages: &[MessageSpan],
@@ -135,7 +137,8 @@ impl ChatTemplate {
         self.renderer.render(conversation, out)
     }
 
-    /// Appends the prompt of a whole body: chat, Anthropic messages or responses. On an error nothing is appended.
+    /// Appends the prompt of a whole body: chat, Anthropic messages or responses. On an error
+    /// nothing is appended.
     ///
     /// # Errors
     /// [`RenderError`] when the body has no messages or the template refuses them.
@@ -143,8 +146,9 @@ impl ChatTemplate {
         self.render_body(parse(body)?, out)
     }
 
-    /// The same up to the first image, sound or other thing that is not text: what the engine makes of these, and so all
-    /// that follows, cannot be compared as text. True if there was such a thing. On an error nothing is appended.
+    /// The same up to the first image, sound or other thing that is not text: what the engine makes
+    /// of these, and so all that follows, cannot be compared as text. True if there was such a
+    /// thing. On an error nothing is appended.
     ///
     /// # Errors
     /// [`RenderError`] as above, and when the template leaves text parts out.
@@ -261,8 +265,8 @@ impl Renderer {
     }
 }
 
-/// `text` up to the mark behind the last message, without whitespace before it if the template trims messages: then the
-/// space that ends the mark is gone too.
+/// `text` up to the mark behind the last message, without whitespace before it if the template
+/// trims messages: then the space that ends the mark is gone too.
 fn cut_at_mark<'a>(text: &'a str, last: &str) -> Option<&'a str> {
     let at = text.rfind(CONTINUE_MARK.trim_end())?;
     let (before, from_mark) = text.split_at_checked(at)?;
@@ -285,8 +289,8 @@ fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
     }
 }
 
-/// Deepest nesting of brackets outside of strings. The scan of the body checks it too; this keeps the recursion below
-/// bounded for every caller.
+/// Deepest nesting of brackets outside of strings. The scan of the body checks it too; this keeps
+/// the recursion below bounded for every caller.
 fn depth(body: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let mut rest = body;

@@ -1,6 +1,7 @@
-//! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO: descriptions and health in,
-//! snapshots ([`shown`]) and plans of feeds and questions ([`plans`]) out. Worker, rank and model indices never change their
-//! meaning: ranks that a worker has no more keep theirs, and serve nothing.
+//! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO:
+//! descriptions and health in, snapshots ([`shown`]) and plans of feeds and questions ([`plans`])
+//! out. Worker, rank and model indices never change their meaning: ranks that a worker has no more
+//! keep theirs, and serve nothing.
 
 mod plans;
 mod sharing;
@@ -263,8 +264,8 @@ impl Fleet {
     }
 }
 
-/// Compares only what a restart may change and nothing else does: model cards carry the time of the question, and how
-/// many requests a rank runs is sometimes not told.
+/// Compares only what a restart may change and nothing else does: model cards carry the time of the
+/// question, and how many requests a rank runs is sometimes not told.
 fn same_caches(before: &[DescribedRank], now: &[DescribedRank]) -> bool {
     let core = |rank: &DescribedRank| DescribedRank { running_max: None, ..rank.clone() };
     before.iter().map(core).eq(now.iter().map(core))

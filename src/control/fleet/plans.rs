@@ -1,4 +1,5 @@
-//! What follows from the fleet for the tasks that ask and listen: one feed per rank with KV events, load reports per worker.
+//! What follows from the fleet for the tasks that ask and listen: one feed per rank with KV events,
+//! load reports per worker.
 
 use super::shown::root_model;
 use super::{Fleet, KnownRank, KnownWorker};

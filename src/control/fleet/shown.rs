@@ -106,14 +106,16 @@ impl Fleet {
     fn handoff(&self, place: &Place<'_>) -> Option<Handoff> {
         let is_unknown = matches!(place.description.source, Some(KvSource::PushUnknown(_)));
         if is_unknown && self.flow.disaggregation.fallback == Fallback::TwoPhase {
-            // What a push connector answers can be handed on like a pull connector's (vLLM 0.32, `push_scheduler.py`).
+            // What a push connector answers can be handed on like a pull connector's (vLLM 0.32,
+            // `push_scheduler.py`).
             return Some(Handoff::TwoPhase);
         }
         place.worker.registration.ranks.get(place.position)?.clone()
     }
 
-    /// How much a rank may be given: what is configured for the worker, for its role, for all; then what its engine
-    /// declares. An engine that declares nothing queues by itself, as it does without a router.
+    /// How much a rank may be given: what is configured for the worker, for its role, for all; then
+    /// what its engine declares. An engine that declares nothing queues by itself, as it does
+    /// without a router.
     fn room(
         &self,
         role: Role,
@@ -205,8 +207,8 @@ impl Fleet {
     }
 }
 
-/// The name under which a worker's blocks are rooted: its first base model's. Other names of the same model share
-/// the engine's cache, so they share the root.
+/// The name under which a worker's blocks are rooted: its first base model's. Other names of the
+/// same model share the engine's cache, so they share the root.
 pub(super) fn root_model(description: &Description) -> Arc<str> {
     let base = description.models.iter().find(|model| model.parent.is_none());
     base.map_or_else(|| ANY_MODEL.into(), |model| Arc::clone(&model.name))

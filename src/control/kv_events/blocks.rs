@@ -1,15 +1,17 @@
-//! What one rank holds, and how the engine's events change the index. Sans-IO and single-threaded: one
-//! [`RankBlocks`] per KV-event stream, events in, index operations out.
+//! What one rank holds, and how the engine's events change the index. Sans-IO and single-threaded:
+//! one [`RankBlocks`] per KV-event stream, events in, index operations out.
 //!
-//! Engine hashes are opaque here: they name parents and removals, nothing else. The block's own key comes from the
-//! bytes of its tokens. Two levels are counted: engines store and remove the same hash several times (a prompt
-//! that is an exact multiple of the block size stores its last block again each time; tiers store copies), and
-//! different hashes can have the same bytes (two tokenizations of one text, several attention groups). A tree of the
-//! index sees a key appear once and disappear once.
+//! Engine hashes are opaque here: they name parents and removals, nothing else. The block's own key
+//! comes from the bytes of its tokens. Two levels are counted: engines store and remove the same
+//! hash several times (a prompt that is an exact multiple of the block size stores its last block
+//! again each time; tiers store copies), and different hashes can have the same bytes (two
+//! tokenizations of one text, several attention groups). A tree of the index sees a key appear once
+//! and disappear once.
 //!
 //! # Tiers
-//! A block is in tree `t` while the tier `t` or a nearer one holds it, see [`super::tier`]. A tier gets its tree with its
-//! first event: what was stored before joins it when it is stored again, so that ranks without lower tiers pay nothing.
+//! A block is in tree `t` while the tier `t` or a nearer one holds it, see [`super::tier`]. A tier
+//! gets its tree with its first event: what was stored before joins it when it is stored again, so
+//! that ranks without lower tiers pay nothing.
 //!
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
@@ -257,7 +259,8 @@ impl<T: BlockText> RankBlocks<T> {
         self.opaque.clear();
     }
 
-    /// Hashes alone, as vLLM's offloading names them: copies of blocks that were stored with their tokens before.
+    /// Hashes alone, as vLLM's offloading names them: copies of blocks that were stored with their
+    /// tokens before.
     fn stored_by_name(&mut self, event: &Stored<'_>, group: u32, tier: Tier) -> Outcome {
         if self.groups.forgetful.contains(&group) {
             return Outcome::OtherGroup;
@@ -391,8 +394,8 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
-    /// Where sequences of the event start. Lower tiers may keep larger blocks than the device; prompts are looked for under
-    /// the device's root, whatever the length of what follows.
+    /// Where sequences of the event start. Lower tiers may keep larger blocks than the device;
+    /// prompts are looked for under the device's root, whatever the length of what follows.
     fn root(&mut self, event: &Stored<'_>, tier: Tier) -> Tip {
         let lower = tier != Tier::Device;
         let is_part = event.group.is_some() && event.block_size_tokens < self.device_block_tokens;

@@ -1,5 +1,5 @@
-//! [`RankBlocks`](super::RankBlocks) against a model that has no tricks: every hash with its counts by tier and its whole
-//! text, and a list of what waits.
+//! [`RankBlocks`](super::RankBlocks) against a model that has no tricks: every hash with its counts
+//! by tier and its whole text, and a list of what waits.
 
 use super::restart_tests::restarted;
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, remove, store};
@@ -266,7 +266,8 @@ proptest! {
                 prop_assert_eq!(tree, &model.tree(tier), "tree {}", tier);
                 let truth = model.truth(tier);
                 prop_assert!(tree.is_subset(&truth), "tree {} says too much", tier);
-                // Without text a block cannot join a tree; and a block whose parent is not known was in none.
+                // Without text a block cannot join a tree; and a block whose parent is not known
+                // was in none.
                 if whole[tier] && model.waiting.is_empty() && tier > 0 {
                     prop_assert!(trees[tier - 1].is_subset(tree), "trees are nested");
                 }

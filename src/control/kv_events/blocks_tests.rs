@@ -8,7 +8,8 @@ use crate::snapshot::Link;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
-/// Token n is the letter n mod 26, so that different tokens share bytes; tokens from 1000 are unknown.
+/// Token n is the letter n mod 26, so that different tokens share bytes; tokens from 1000 are
+/// unknown.
 pub(super) struct Letters;
 
 impl BlockText for Letters {
@@ -68,7 +69,8 @@ pub(super) fn remove(hashes: &[u64]) -> Removed<'_> {
     Removed { hashes, medium: Medium::Device, group: None, remote: false }
 }
 
-/// What the index would hold after the operations, checking that each slice sees each key consistently.
+/// What the index would hold after the operations, checking that each slice sees each key
+/// consistently.
 #[derive(Default)]
 pub(super) struct Index {
     pub(super) held: BTreeMap<u64, (ShardIndex, u64, u16)>,

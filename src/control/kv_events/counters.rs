@@ -1,4 +1,5 @@
-//! What the feeds count. One set for all feeds; they share the control plane's thread, so plain cells will do.
+//! What the feeds count. One set for all feeds; they share the control plane's thread, so plain
+//! cells will do.
 
 use super::holding::{Expired, Holding, OrphansGone};
 use super::outcome::Outcome;
@@ -78,7 +79,8 @@ impl ResetReason {
     ];
 }
 
-/// Why blocks of a snapshot are not held, or not any more; the words are the metrics label `reason`.
+/// Why blocks of a snapshot are not held, or not any more; the words are the metrics label
+/// `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
     /// The engine went on without us, further than it can replay.
@@ -99,8 +101,8 @@ pub enum Dropped {
     Tier,
     /// The rank may not track so many.
     Limit,
-    /// They changed while the snapshot was taken; or their path does not reach its first block, and the number of shards is
-    /// another now.
+    /// They changed while the snapshot was taken; or their path does not reach its first block, and
+    /// the number of shards is another now.
     Orphan,
     /// No rank of the fleet has that stream.
     Unclaimed,

@@ -1,8 +1,9 @@
-//! KV-event payloads to events. Sans-IO: bytes in, one borrowed event at a time out. Understands both shapes that
-//! engines send: positional arrays (vLLM up to 0.23, SGLang up to 0.5.19) and maps with the key `type` (later
-//! ones); the batch around them is always an array `[ts, events, rank?, …]`. Unknown fields are skipped, unknown
-//! event types are reported as such, a malformed event does not hide the ones after it. Allocates at most what the
-//! payload can hold; never panics, never recurses.
+//! KV-event payloads to events. Sans-IO: bytes in, one borrowed event at a time out. Understands
+//! both shapes that engines send: positional arrays (vLLM up to 0.23, SGLang up to 0.5.19) and maps
+//! with the key `type` (later ones); the batch around them is always an array
+//! `[ts, events, rank?, …]`. Unknown fields are skipped, unknown event types are reported as such,
+//! a malformed event does not hide the ones after it. Allocates at most what the payload can hold;
+//! never panics, never recurses.
 
 use super::event::{Event, Removed, Stored};
 use super::fields::{Fields, array, hash, keyed, optional, positional, read_extra_keys, small};
@@ -84,7 +85,8 @@ impl Decoder {
         Self::default()
     }
 
-    /// Decodes one payload. Events before a fault of the batch itself have been reported when it returns the error.
+    /// Decodes one payload. Events before a fault of the batch itself have been reported when it
+    /// returns the error.
     pub fn decode(
         &mut self,
         payload: &[u8],
@@ -279,7 +281,8 @@ impl Scratch {
         Ok(())
     }
 
-    /// Tokens, or the pairs that SGLang publishes with EAGLE: of `[a, b]` the block's own token is `a`.
+    /// Tokens, or the pairs that SGLang publishes with EAGLE: of `[a, b]` the block's own token is
+    /// `a`.
     fn read_tokens(&mut self, list: &mut List<'_>, count: usize) -> Result<(), MsgpackError> {
         let reader = &mut list.reader;
         self.token_ids.clear();

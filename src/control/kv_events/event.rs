@@ -84,13 +84,14 @@ pub enum Medium {
     Host,
     /// Disks, and stores of files or objects.
     Disk,
-    /// A word that this version does not know, or that does not say whose store it is: taken for none of the above.
+    /// A word that this version does not know, or that does not say whose store it is: taken for
+    /// none of the above.
     Unknown,
 }
 
 impl Medium {
-    /// From the engines' words: vLLM's `GPU`, `CPU`, `STORAGE`, `FS`, `OBJ`; SGLang's `GPU`, `CPU_PINNED`, `DISK`,
-    /// `EXTERNAL`. Absent before vLLM 0.10.2 and SGLang 0.5.9.
+    /// From the engines' words: vLLM's `GPU`, `CPU`, `STORAGE`, `FS`, `OBJ`; SGLang's `GPU`,
+    /// `CPU_PINNED`, `DISK`, `EXTERNAL`. Absent before vLLM 0.10.2 and SGLang 0.5.9.
     #[must_use]
     pub fn from_word(word: Option<&str>) -> Self {
         match word {

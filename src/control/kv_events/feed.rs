@@ -1,10 +1,12 @@
-//! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts what they change
-//! to the shards that own the slices. What was missed, before the connection or in a gap, is asked for first where the
-//! engine can replay ([`super::recovery`]); else the rank's blocks are forgotten. A feed may go on from a
-//! snapshot: what that told is posted at once and confirmed or forgotten by the engine's stream. Runs on the control plane's thread.
+//! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts
+//! what they change to the shards that own the slices. What was missed, before the connection or in
+//! a gap, is asked for first where the engine can replay ([`super::recovery`]); else the rank's
+//! blocks are forgotten. A feed may go on from a snapshot: what that told is posted at once and
+//! confirmed or forgotten by the engine's stream. Runs on the control plane's thread.
 //!
-//! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine then drops events
-//! at its own limit, which shows as a gap. Must never hold more than one message and its operations.
+//! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine
+//! then drops events at its own limit, which shows as a gap. Must never hold more than one message
+//! and its operations.
 
 use super::counters::{FeedCounters, ResetReason};
 use super::fit::TextSource;
@@ -36,7 +38,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, info, warn};
 
-/// A connection that held so long was a good one: the next attempt comes soon, the next loss is worth a word.
+/// A connection that held so long was a good one: the next attempt comes soon, the next loss is
+/// worth a word.
 const SESSION_SOUND: Duration = Duration::from_secs(5);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
@@ -188,7 +191,8 @@ impl<P: KvPort> Feed<P> {
                 _ = &mut stop => break,
                 () = overdue => self.give_up_restored(),
                 ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
-                    // It never ends by itself. What it held is taken out of the index, then it starts anew.
+                    // It never ends by itself. What it held is taken out of the index, then it
+                    // starts anew.
                     if ended.is_err() {
                         count_broken_invariant();
                         self.warn("following its KV events failed: a bug, please report; trying on");
@@ -217,8 +221,8 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// Follows connections of one source: until the first error where we connect, for ever where we listen, because the
-    /// listening socket has to stay.
+    /// Follows connections of one source: until the first error where we connect, for ever where we
+    /// listen, because the listening socket has to stay.
     async fn follow_from(&mut self, source: &Source, backoff: &mut Backoff) -> SocketError {
         loop {
             let error = match source.subscribe(&self.topic).await {
@@ -261,7 +265,8 @@ impl<P: KvPort> Feed<P> {
         self.recover(Why::Joined).await;
         let is_continued = self.state.borrow().is_continued();
         if self.replay.is_some() && self.trees() != trees_before && !is_continued {
-            // A tier showed up in the middle: what was stored before is in its tree only if it is taken again.
+            // A tier showed up in the middle: what was stored before is in its tree only if it is
+            // taken again.
             self.state.borrow_mut().begin_again(&self.counters, &mut self.ops);
             self.state.borrow_mut().expect_repeats();
             self.post().await;
@@ -393,7 +398,8 @@ impl<P: KvPort> Feed<P> {
         self.settle(FeedState::Connecting).await;
     }
 
-    /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they are posted.
+    /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they
+    /// are posted.
     pub(super) async fn post(&mut self) {
         self.number_tiers();
         let tiers = self.tiers;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use zeromq::{Socket, SocketSend};
 
-/// A process that was killed leaves its socket file behind; the next one listens there all the same. One that is alive is
-/// not pushed aside.
+/// A process that was killed leaves its socket file behind; the next one listens there all the
+/// same. One that is alive is not pushed aside.
 #[test]
 fn a_socket_file_that_was_left_behind_is_not_in_the_way() {
     block_on_local(async move {
@@ -71,8 +71,9 @@ fn a_feed_survives_its_own_panic() {
     });
 }
 
-/// A shard that is paused fills its ring; the feed stops reading, the publisher drops what it cannot send, among it that
-/// everything was cleared. When the shard goes on the gap shows, and nothing of before is left.
+/// A shard that is paused fills its ring; the feed stops reading, the publisher drops what it
+/// cannot send, among it that everything was cleared. When the shard goes on the gap shows, and
+/// nothing of before is left.
 #[test]
 fn a_paused_shard_leads_to_a_resync() {
     struct Gate(Shard, Rc<Cell<bool>>);

@@ -1,6 +1,6 @@
-//! MessagePack values as far as KV events need them: a thin layer over `rmp` that borrows texts and bytes from the
-//! payload and skips values. Allocates nothing, never recurses, trusts no claimed length, accepts any header width
-//! (engines write wider headers than they need).
+//! MessagePack values as far as KV events need them: a thin layer over `rmp` that borrows texts and
+//! bytes from the payload and skips values. Allocates nothing, never recurses, trusts no claimed
+//! length, accepts any header width (engines write wider headers than they need).
 
 use rmp::Marker as M;
 use rmp::decode::{self, ValueReadError};
@@ -54,8 +54,8 @@ impl<'a> Reader<'a> {
         self.bytes.len()
     }
 
-    /// Reads an unsigned integer of up to 32 bits if one is next. Token ids are nearly all that events hold: the general way
-    /// takes several times as long.
+    /// Reads an unsigned integer of up to 32 bits if one is next. Token ids are nearly all that
+    /// events hold: the general way takes several times as long.
     #[inline]
     pub(in crate::control) fn short_unsigned(&mut self) -> Option<u32> {
         let (value, rest) = match *self.bytes {
@@ -110,7 +110,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads one value and everything inside it. Bounded by the payload: every step takes at least a byte.
+    /// Reads one value and everything inside it. Bounded by the payload: every step takes at least
+    /// a byte.
     pub(in crate::control) fn skip(&mut self) -> Result<(), MsgpackError> {
         let mut pending = 1_u64;
         while pending > 0 {
@@ -135,7 +136,8 @@ impl<'a> Reader<'a> {
 
 type ReadLength<'a> = fn(&mut &'a [u8]) -> Result<u32, ValueReadError>;
 
-/// What is left of an error of `rmp` once the marker is known to fit: a slice can only end too early.
+/// What is left of an error of `rmp` once the marker is known to fit: a slice can only end too
+/// early.
 fn cut<E>(_: E) -> MsgpackError {
     MsgpackError::Truncated
 }

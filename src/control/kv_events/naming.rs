@@ -11,7 +11,8 @@ pub trait BlockText {
     /// Appends the bytes of the tokens; false for an id that it does not know.
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool;
 
-    /// True if one of the tokens stands for an image, sound or the like: equal tokens then do not mean equal content.
+    /// True if one of the tokens stands for an image, sound or the like: equal tokens then do not
+    /// mean equal content.
     fn has_media(&self, _token_ids: &[u32]) -> bool {
         false
     }

@@ -1,5 +1,6 @@
-//! Blocks that cannot be compared as text, such as those of images: what continues them cannot be either. Without this list
-//! it would wait for a parent that never comes. Bounded; the oldest are forgotten first.
+//! Blocks that cannot be compared as text, such as those of images: what continues them cannot be
+//! either. Without this list it would wait for a parent that never comes. Bounded; the oldest are
+//! forgotten first.
 
 use crate::base::limits::OPAQUE_BLOCKS_MAX;
 use std::collections::{HashSet, VecDeque};

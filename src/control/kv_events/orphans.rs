@@ -1,6 +1,6 @@
-//! Blocks whose parent was never seen, kept until it is: a start-up out of order, a replay that overlaps, batches that
-//! were cut oddly. Each waits by itself, with its text. Bounded in blocks and in bytes; the oldest go first. Lives
-//! with one rank's blocks, on the control plane's thread.
+//! Blocks whose parent was never seen, kept until it is: a start-up out of order, a replay that
+//! overlaps, batches that were cut oddly. Each waits by itself, with its text. Bounded in blocks
+//! and in bytes; the oldest go first. Lives with one rank's blocks, on the control plane's thread.
 
 use super::tier::Tier;
 use crate::base::limits::{ORPHAN_BLOCKS_MAX, ORPHAN_BYTES_MAX};
@@ -70,7 +70,8 @@ impl Orphans {
         self.bytes + self.waiting.len() * ORPHAN_OVERHEAD_BYTES
     }
 
-    /// Keeps one; returns how many had to go for it. `None` when it is too large for the limits by itself.
+    /// Keeps one; returns how many had to go for it. `None` when it is too large for the limits by
+    /// itself.
     pub(super) fn hold(&mut self, orphan: Orphan) -> Option<usize> {
         if orphan.bytes.len() > self.bytes_max || self.blocks_max == 0 {
             return None;
@@ -101,7 +102,8 @@ impl Orphans {
         numbers.into_iter().filter_map(|number| self.take(number)).collect()
     }
 
-    /// The engine let go of a block that waits: takes out the oldest of that id and tier, false if there is none.
+    /// The engine let go of a block that waits: takes out the oldest of that id and tier, false if
+    /// there is none.
     pub(super) fn remove(&mut self, id: u64, tier: Tier) -> bool {
         let numbers = self.by_id.get(&id).map(Vec::as_slice).unwrap_or_default();
         let of_tier =

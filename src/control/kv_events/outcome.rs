@@ -23,7 +23,8 @@ pub enum Outcome {
     NoText,
     /// A block without bytes, or longer than the index knows.
     BlockLength,
-    /// A hash that stands for other bytes already: an engine whose hashes are not chained, or a loop.
+    /// A hash that stands for other bytes already: an engine whose hashes are not chained, or a
+    /// loop.
     Conflict,
     /// The rank's entries have reached their limit, or those of one text have.
     Full,

@@ -1,5 +1,5 @@
-//! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that tests and the
-//! fuzzer run the very path that sockets feed.
+//! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that
+//! tests and the fuzzer run the very path that sockets feed.
 
 use super::blocks::RankBlocks;
 use super::copies::{KeptBlocks, RestoredBlocks};
@@ -24,7 +24,8 @@ pub struct RankFeed<T> {
     blocks: RankBlocks<T>,
     sequence: Sequence,
     block_size_tokens: u32,
-    /// What is held came from a snapshot, and nothing has shown yet that the engine still is where it was then.
+    /// What is held came from a snapshot, and nothing has shown yet that the engine still is where
+    /// it was then.
     is_unverified: bool,
     /// What is held goes back to before a snapshot: the engine may not remember all of it.
     is_continued: bool,
@@ -71,8 +72,8 @@ pub struct RankState<B> {
 pub struct Taken {
     /// For the counters.
     pub result: BatchResult,
-    /// Set when the rank was cleared: batches before this one were lost, the publisher restarted, or this one could not
-    /// be read.
+    /// Set when the rank was cleared: batches before this one were lost, the publisher restarted,
+    /// or this one could not be read.
     pub reset: Option<ResetReason>,
     /// Batches missing before this one.
     pub missed: u64,
@@ -110,7 +111,8 @@ impl<T: BlockText> RankFeed<T> {
         self.blocks.keep_recent();
     }
 
-    /// Goes on where a snapshot was taken; unverified until the stream shows that the engine did so too.
+    /// Goes on where a snapshot was taken; unverified until the stream shows that the engine did so
+    /// too.
     pub fn restore(&mut self, state: RankState<RestoredBlocks>, counters: &FeedCounters) {
         let before = self.blocks.holding();
         self.blocks.restore(state.blocks, state.block_size_tokens);
@@ -133,7 +135,8 @@ impl<T: BlockText> RankFeed<T> {
         self.is_unverified
     }
 
-    /// The engine has the batch that was the last one before the snapshot. True if that was not known.
+    /// The engine has the batch that was the last one before the snapshot. True if that was not
+    /// known.
     pub fn confirm(&mut self) -> bool {
         std::mem::take(&mut self.is_unverified)
     }
@@ -144,8 +147,8 @@ impl<T: BlockText> RankFeed<T> {
         self.block_size_tokens
     }
 
-    /// Which tiers beside the device count; `expected` are those of an engine that is known to use them. Before the first
-    /// message.
+    /// Which tiers beside the device count; `expected` are those of an engine that is known to use
+    /// them. Before the first message.
     pub fn set_lower_tiers(&mut self, counted: LowerTiers, expected: bool) {
         self.blocks.set_lower_tiers(counted);
         if expected {
@@ -309,7 +312,8 @@ impl<T: BlockText> RankFeed<T> {
         self.block_size_tokens = 0;
     }
 
-    /// What is held cannot be trusted for another reason: forgets everything, also which batches came.
+    /// What is held cannot be trusted for another reason: forgets everything, also which batches
+    /// came.
     pub fn reset(&mut self, reason: ResetReason, counters: &FeedCounters, ops: &mut SliceOps) {
         counters.reset(reason);
         self.count_dropped(reason, counters);
@@ -459,7 +463,8 @@ fn apply<T: BlockText>(
     }
 }
 
-/// Some engines also announce part blocks in a finer size; those say nothing about the size of whole ones.
+/// Some engines also announce part blocks in a finer size; those say nothing about the size of
+/// whole ones.
 fn is_finer(stored: &Stored<'_>, block_size_tokens: u32) -> bool {
     stored.group.is_some() && stored.block_size_tokens < block_size_tokens
 }

@@ -1,12 +1,14 @@
-//! The blocks that a rank stored last, with what they follow: a snapshot reads that from the index, which may not have
-//! been told yet. At most a small part of what is held, so that it costs some 2 bytes a block.
+//! The blocks that a rank stored last, with what they follow: a snapshot reads that from the index,
+//! which may not have been told yet. At most a small part of what is held, so that it costs some 2
+//! bytes a block.
 
 use crate::snapshot::Link;
 use std::collections::VecDeque;
 
 /// One block in so many that are held is remembered here.
 const HELD_PER_RECENT: usize = 16;
-/// Fewest and most that are remembered: a long prompt, and what a shard applies in some milliseconds.
+/// Fewest and most that are remembered: a long prompt, and what a shard applies in some
+/// milliseconds.
 const RECENT_MIN: usize = 256;
 const RECENT_MAX: usize = 8_192;
 

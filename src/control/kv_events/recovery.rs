@@ -1,11 +1,13 @@
-//! What was missed is asked for from the engine's replay socket: after connecting, in a gap, and in quiet moments, when
-//! a lost last batch, or a connection that is dead without having been closed, would otherwise go unnoticed.
+//! What was missed is asked for from the engine's replay socket: after connecting, in a gap, and in
+//! quiet moments, when a lost last batch, or a connection that is dead without having been closed,
+//! would otherwise go unnoticed.
 //!
-//! Every request starts at the last batch taken, not after it. Only if the answer begins with the very same bytes do
-//! the new batches belong behind it: an engine that was restarted and has counted past that number cannot pass for the old
-//! one. An answer with a hole is asked for again from before the hole, as long as that brings anything new. Until an
-//! answer has come to its end what it brought is history, so a replay that fails half way leaves nothing behind.
-//! Limits: time per request and altogether, one request at a time, growing pauses after a failure.
+//! Every request starts at the last batch taken, not after it. Only if the answer begins with the
+//! very same bytes do the new batches belong behind it: an engine that was restarted and has
+//! counted past that number cannot pass for the old one. An answer with a hole is asked for again
+//! from before the hole, as long as that brings anything new. Until an answer has come to its end
+//! what it brought is history, so a replay that fails half way leaves nothing behind. Limits: time
+//! per request and altogether, one request at a time, growing pauses after a failure.
 
 use super::counters::{ReplayResult, ResetReason};
 use super::feed::{Feed, KvPort};
@@ -16,7 +18,8 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-/// Longest wait for the next batch of a replay; idle engines look at their replay socket ten times a second.
+/// Longest wait for the next batch of a replay; idle engines look at their replay socket ten times
+/// a second.
 const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Longest recovery of a rank that was followed before: until it is over, what is held is old.
 const RECOVERY_TIME_MAX: Duration = Duration::from_secs(10);
@@ -29,14 +32,15 @@ const PAUSE_MIN: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Restarts of an engine behind one connection that come faster are none.
 const RESTART_INTERVAL_MIN: Duration = Duration::from_secs(60);
-/// Tries on one connection to have the whole history after all; each that fails half way costs what was known.
+/// Tries on one connection to have the whole history after all; each that fails half way costs what
+/// was known.
 const DEBT_TRIES_MAX: u32 = 5;
-/// Silence of the live stream after which the engine is asked whether it has published more; doubles up to
-/// [`AUDIT_AFTER_MAX`] while nothing happens.
+/// Silence of the live stream after which the engine is asked whether it has published more;
+/// doubles up to [`AUDIT_AFTER_MAX`] while nothing happens.
 const AUDIT_AFTER: Duration = Duration::from_secs(5);
 const AUDIT_AFTER_MAX: Duration = Duration::from_secs(60);
-/// The same right after joining: publishers take note of a subscriber in their own time, and what they publish between the
-/// end of the replay and that moment is not sent to it.
+/// The same right after joining: publishers take note of a subscriber in their own time, and what
+/// they publish between the end of the replay and that moment is not sent to it.
 const AUDIT_JOINED: Duration = Duration::from_millis(500);
 /// Sequence number of the message that ends a replay.
 const REPLAY_END: [u8; 8] = [0xff; 8];
@@ -192,8 +196,8 @@ impl<P: KvPort> Feed<P> {
         recovered.batches
     }
 
-    /// After a replay that failed: tries again to have all that the engine remembers. What is known by now is given up
-    /// for it only once the engine answers again.
+    /// After a replay that failed: tries again to have all that the engine remembers. What is known
+    /// by now is given up for it only once the engine answers again.
     pub(super) async fn settle_debt(&mut self) {
         if !self.replays.is_debt_due() {
             return;
@@ -289,7 +293,8 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// One request and its answer, up to the first hole; past the holes once it is known that something is missing.
+    /// One request and its answer, up to the first hole; past the holes once it is known that
+    /// something is missing.
     async fn replay_once(
         &mut self,
         endpoint: &Endpoint,
@@ -352,8 +357,8 @@ impl<P: KvPort> Feed<P> {
     }
 }
 
-/// Number and payload of an answer. Since vLLM 0.26 and SGLang 0.5.22 with the topic, before without; the delimiter is
-/// always there.
+/// Number and payload of an answer. Since vLLM 0.26 and SGLang 0.5.22 with the topic, before
+/// without; the delimiter is always there.
 fn answered<'a>(parts: &[&'a [u8]]) -> Option<([u8; 8], &'a [u8])> {
     let (&[_, number, payload] | &[_, _, number, payload]) = parts else { return None };
     Some((number.try_into().ok()?, payload))

@@ -24,7 +24,8 @@ fn naming() -> Naming<Arc<crate::block::Vocabulary>> {
     Naming { seed: KeySeed(1), model: "m".into(), text, slice_of, shard_count: 1 }
 }
 
-/// A store of one block, the `number`-th of one chain, in a batch with a time, as every engine's have.
+/// A store of one block, the `number`-th of one chain, in a batch with a time, as every engine's
+/// have.
 fn chained(time: u8, number: u8) -> Vec<u8> {
     let mut payload = vec![0x92, 0xca, 0, 0, 0, time, 0x91, 0x95, 0xab];
     payload.extend_from_slice(b"BlockStored");
@@ -324,7 +325,8 @@ fn what_is_confirmed_outlives_the_deadline_and_a_lost_connection_does_not_refute
 fn a_replay_that_fails_leaves_it_to_the_live_stream() {
     block_on_local(async {
         let (mut publisher, place, _, _) = sockets().await;
-        // Nobody answers there, and the engine began again: its low numbers must not pass for old ones.
+        // Nobody answers there, and the engine began again: its low numbers must not pass for old
+        // ones.
         let running = Running::start(&place, Some("tcp://127.0.0.1:1"), LONG);
         let counters = Rc::clone(&running.counters);
         until(|| counters.replay_count(ReplayResult::Incomplete) == 1).await;

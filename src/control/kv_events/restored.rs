@@ -1,5 +1,5 @@
-//! Feeds that go on from a snapshot: what that told is posted at once, and then confirmed by the engine's stream or
-//! forgotten, at the latest when its time is over.
+//! Feeds that go on from a snapshot: what that told is posted at once, and then confirmed by the
+//! engine's stream or forgotten, at the latest when its time is over.
 
 use super::copies::RestoredBlocks;
 use super::counters::ResetReason;
@@ -25,7 +25,8 @@ pub struct Restored {
     pub verified_by: Instant,
 }
 
-/// A feed's state, which a snapshot is taken of between two messages. Never borrowed across an await.
+/// A feed's state, which a snapshot is taken of between two messages. Never borrowed across an
+/// await.
 pub type SharedState = Rc<RefCell<RankFeed<Arc<Vocabulary>>>>;
 
 impl<P: KvPort> Feed<P> {
@@ -35,8 +36,9 @@ impl<P: KvPort> Feed<P> {
         Rc::clone(&self.state)
     }
 
-    /// Goes on from a snapshot. The shards are told, and the blocks count, at once: a wrong one costs a miss. To be awaited
-    /// before [`Feed::run`]; when dropped half-way, `run` does the rest.
+    /// Goes on from a snapshot. The shards are told, and the blocks count, at once: a wrong one
+    /// costs a miss. To be awaited before [`Feed::run`]; when dropped half-way, `run` does the
+    /// rest.
     pub async fn restore(&mut self, restored: Restored) {
         let Restored { state, ops, verified_by } = restored;
         let blocks = state.blocks.len();

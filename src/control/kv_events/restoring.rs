@@ -1,8 +1,8 @@
-//! Puts together what a rank held before a restart: its entries from the snapshot, each with its block from the snapshot's
-//! links. Runs on the thread that reads the snapshot.
+//! Puts together what a rank held before a restart: its entries from the snapshot, each with its
+//! block from the snapshot's links. Runs on the thread that reads the snapshot.
 //!
-//! An entry whose block is not among the links (it was under change when the snapshot was taken) is left out, a miss. Its
-//! children stay, without what leads to them.
+//! An entry whose block is not among the links (it was under change when the snapshot was taken) is
+//! left out, a miss. Its children stay, without what leads to them.
 
 use super::copies::{Groups, RestoredBlocks};
 use super::held::{Entry as HeldEntry, Held, State};
@@ -15,7 +15,8 @@ use crate::snapshot::{Entry, Link, Paths};
 pub struct Restoring<'a> {
     paths: &'a Paths,
     blocks: RestoredBlocks,
-    /// Trees that hold the block at each place of the paths and of which the index has not been told.
+    /// Trees that hold the block at each place of the paths and of which the index has not been
+    /// told.
     untold: Vec<u8>,
     /// Places of the rank's blocks.
     places: Vec<u32>,
@@ -30,8 +31,8 @@ pub struct Restoring<'a> {
 pub struct Left {
     /// The rank may not track so many.
     pub over_limit: usize,
-    /// Their block is not in the snapshot, or their path does not reach its first block and the index has another
-    /// number of slices now.
+    /// Their block is not in the snapshot, or their path does not reach its first block and the
+    /// index has another number of slices now.
     pub orphans: usize,
     /// No tier that counts has them.
     pub tiers: usize,
@@ -40,7 +41,8 @@ pub struct Left {
 }
 
 impl<'a> Restoring<'a> {
-    /// Nothing yet. `trees` are those in use when the snapshot was taken, as far as their tiers still count.
+    /// Nothing yet. `trees` are those in use when the snapshot was taken, as far as their tiers
+    /// still count.
     #[must_use]
     pub fn new(
         paths: &'a Paths,
@@ -77,7 +79,8 @@ impl<'a> Restoring<'a> {
         self.blocks.groups = groups;
     }
 
-    /// Takes all entries. If they are more than the rank may track, those near the roots come first.
+    /// Takes all entries. If they are more than the rank may track, those near the roots come
+    /// first.
     pub fn add_all(&mut self, mut entries: Vec<Entry>) {
         if entries.len() > self.entries_max {
             let depths = self.paths.depths();

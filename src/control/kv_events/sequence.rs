@@ -1,16 +1,19 @@
-//! Which batches of one publisher have been taken: is anything missing, did it come before, is it the same publisher
-//! still? Pure state.
+//! Which batches of one publisher have been taken: is anything missing, did it come before, is it
+//! the same publisher still? Pure state.
 //!
-//! A number alone does not tell one engine process from the next, so a digest of the last batch's bytes is kept; they
-//! hold the time of publication. While repeats are expected, after a replay, the digests of what it brought are kept too.
+//! A number alone does not tell one engine process from the next, so a digest of the last batch's
+//! bytes is kept; they hold the time of publication. While repeats are expected, after a replay,
+//! the digests of what it brought are kept too.
 
 use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Most digests kept: what a publisher may hold back for a reader that replays (its default limit is 100,000).
+/// Most digests kept: what a publisher may hold back for a reader that replays (its default limit
+/// is 100,000).
 const DIGESTS_MAX: usize = 131_072;
 
-/// Digests that stay once the stream has been quiet for a while: a rank that rests should not cost much.
+/// Digests that stay once the stream has been quiet for a while: a rank that rests should not cost
+/// much.
 const DIGESTS_AT_REST: usize = 1_024;
 
 /// A batch as it came: its number and a digest of its payload.
@@ -108,7 +111,8 @@ impl Sequence {
         arrival
     }
 
-    /// From here on batches are remembered: a replay begins, and the live stream may bring the same again.
+    /// From here on batches are remembered: a replay begins, and the live stream may bring the same
+    /// again.
     pub(super) fn expect_repeats(&mut self) {
         self.repeats_expected = true;
     }

@@ -6,7 +6,8 @@ use crate::block::BlockKey;
 use crate::mailbox::KvOp;
 use std::collections::VecDeque;
 
-/// By tree and slice, in the engine's order within each. Queues: what a snapshot told is long and leaves in pieces.
+/// By tree and slice, in the engine's order within each. Queues: what a snapshot told is long and
+/// leaves in pieces.
 #[derive(Debug)]
 pub struct SliceOps {
     trees: [Vec<VecDeque<KvOp>>; TIERS],
@@ -30,7 +31,8 @@ impl SliceOps {
         self.trees.iter_mut().flatten().for_each(VecDeque::shrink_to_fit);
     }
 
-    /// The operations of every slice for what the device holds. Enough where lower tiers do not count.
+    /// The operations of every slice for what the device holds. Enough where lower tiers do not
+    /// count.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = (ShardIndex, &mut VecDeque<KvOp>)> {
         self.trees_mut()
             .filter(|(tier, ..)| *tier == Tier::Device)

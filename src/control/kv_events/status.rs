@@ -1,5 +1,5 @@
-//! What one feed is doing, for `/workers` and the metrics. Written by the feed, read by the control plane's loop, both
-//! on its thread.
+//! What one feed is doing, for `/workers` and the metrics. Written by the feed, read by the control
+//! plane's loop, both on its thread.
 
 use super::fit::TextFit;
 use std::cell::Cell;

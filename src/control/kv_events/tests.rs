@@ -1,4 +1,5 @@
-//! Feeds as a whole: recorded payloads against an independent reading of them, hostile bytes, and a real publisher.
+//! Feeds as a whole: recorded payloads against an independent reading of them, hostile bytes, and a
+//! real publisher.
 
 use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
@@ -410,7 +411,8 @@ pub(super) async fn publish_until(
         if done() {
             return;
         }
-        // What is sent before the subscription has arrived is lost, and then the next number is a gap: harmless.
+        // What is sent before the subscription has arrived is lost, and then the next number is a
+        // gap: harmless.
         socket.send(frames(*number, payload)).await.unwrap();
         *number += 1;
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -530,7 +532,8 @@ fn a_peer_that_is_no_publisher_is_left() {
     });
 }
 
-/// A store of one block, the `number`-th of one chain: `[0.0, [["BlockStored", [n+1], n or nil, [n], 1]]]`.
+/// A store of one block, the `number`-th of one chain:
+/// `[0.0, [["BlockStored", [n+1], n or nil, [n], 1]]]`.
 pub(super) fn chained(number: u8) -> Vec<u8> {
     let mut payload = vec![0x92, 0xca, 0, 0, 0, 0, 0x91, 0x95, 0xab];
     payload.extend_from_slice(b"BlockStored");
@@ -614,7 +617,8 @@ fn missed_batches_are_replayed() {
             // A silent engine with six batches behind it.
             until(|| counters.block_count() == 6).await;
             assert!(noticed.recv().await.unwrap().live);
-            // The last of them arrives again, then three are lost, of which two cannot be had any more.
+            // The last of them arrives again, then three are lost, of which two cannot be had any
+            // more.
             for number in [4, 5, 9_u64] {
                 let payload = chained(u8::try_from(number).unwrap());
                 publisher.send(frames(number, &payload)).await.unwrap();
@@ -702,7 +706,8 @@ impl Trees {
     }
 }
 
-/// The host shows up in the middle of the history: it is taken again, so that what came before is in the host's tree too.
+/// The host shows up in the middle of the history: it is taken again, so that what came before is
+/// in the host's tree too.
 #[test]
 fn a_tier_that_shows_up_in_the_history_gets_all_of_it() {
     use zeromq::{Socket, SocketRecv, SocketSend, ZmqMessage};

@@ -1,5 +1,6 @@
-//! Storage tiers of a rank, nearest to the accelerator first, and the trees of the index that stand for them: the first
-//! has what the device holds, the second what the device or the host holds, the third what any of the three holds.
+//! Storage tiers of a rank, nearest to the accelerator first, and the trees of the index that stand
+//! for them: the first has what the device holds, the second what the device or the host holds, the
+//! third what any of the three holds.
 
 use super::event::Medium;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Where readings become reports: compared with what this router has in flight, kept for the admin API, and handed to the
-//! shards: the first of a rank at once, what comes before the next tick then, the newest alone. Used by all tasks of the control plane's thread; never borrowed across
+//! Where readings become reports: compared with what this router has in flight, kept for the admin
+//! API, and handed to the shards: the first of a rank at once, what comes before the next tick
+//! then, the newest alone. Used by all tasks of the control plane's thread; never borrowed across
 //! an await.
 
 use super::plan::LoadPlan;
@@ -11,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bounds of the buckets for the time of one scrape, in milliseconds and as the label says them, in seconds.
+/// Bounds of the buckets for the time of one scrape, in milliseconds and as the label says them, in
+/// seconds.
 pub(in crate::control) const SCRAPE_BOUNDS: [(u64, f64); 11] = [
     (1, 1e-3),
     (2, 2e-3),
@@ -25,8 +27,8 @@ pub(in crate::control) const SCRAPE_BOUNDS: [(u64, f64); 11] = [
     (1_000, 1.0),
     (2_000, 2.0),
 ];
-/// After so long without progress a rank's figures are taken for old. A step, also one that computes a large prompt, takes
-/// less.
+/// After so long without progress a rank's figures are taken for old. A step, also one that
+/// computes a large prompt, takes less.
 const STILL_MAX: Duration = Duration::from_secs(3);
 const FAULTS: usize = ReadFault::ALL.len();
 
@@ -113,8 +115,8 @@ impl Desk {
         plan.ranks.iter().flatten().all(is_heard)
     }
 
-    /// Takes what an answer said. `before` is what this router had on each rank at some moment before the engine made its
-    /// figures.
+    /// Takes what an answer said. `before` is what this router had on each rank at some moment
+    /// before the engine made its figures.
     pub(super) fn lay(&self, plan: &LoadPlan, readings: &Readings, before: &[OwnLoad]) {
         let (now, after) = (self.clock.now(), self.own(plan));
         let mut state = self.state.borrow_mut();
@@ -156,8 +158,8 @@ impl Desk {
         state.scrapes.sum = state.scrapes.sum.saturating_add(took);
     }
 
-    /// Once per tick of the loop, for a fleet of so many ranks: notes what is ours, and hands over what has come since a
-    /// rank's last report was.
+    /// Once per tick of the loop, for a fleet of so many ranks: notes what is ours, and hands over
+    /// what has come since a rank's last report was.
     pub(in crate::control) fn tick(&self, rank_count: usize) {
         let mut state = self.state.borrow_mut();
         let ranks = (0..rank_count).filter_map(RankIndex::try_from_index);
@@ -195,8 +197,9 @@ impl Desk {
 }
 
 impl State {
-    /// Does the rank claim work without having done any for a while? vLLM sets its figures at the end of a step. When
-    /// clients leave while it does their requests alone, there is no further step, and the figures stay.
+    /// Does the rank claim work without having done any for a while? vLLM sets its figures at the
+    /// end of a step. When clients leave while it does their requests alone, there is no further
+    /// step, and the figures stay.
     fn stands_still(
         &mut self,
         rank: RankIndex,

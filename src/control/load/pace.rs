@@ -1,4 +1,5 @@
-//! How often a worker is asked: as configured, unless its answers cost the engine too much. Sans-IO.
+//! How often a worker is asked: as configured, unless its answers cost the engine too much.
+//! Sans-IO.
 
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ const BYTES_PER_SECOND_MAX: u64 = 512 * 1024;
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Longest pause after answers that did not come.
 const FAILED_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Answers after which a pause may be longer: the first ones also open the connection and find cold code.
+/// Answers after which a pause may be longer: the first ones also open the connection and find cold
+/// code.
 const JUDGED_MIN: usize = 4;
-/// Times that are looked at. The shortest of them is taken for the cost: what is above it was waiting for the engine's
-/// other work, and to ask a busy engine less often would be to know least when it matters most.
+/// Times that are looked at. The shortest of them is taken for the cost: what is above it was
+/// waiting for the engine's other work, and to ask a busy engine less often would be to know least
+/// when it matters most.
 const REMEMBERED: usize = 8;
 
 /// Pauses between the questions to one worker.
@@ -32,7 +35,8 @@ impl Pace {
         Self { interval, backs_off, times: [None; REMEMBERED], next: 0, failures: 0 }
     }
 
-    /// The pause after an answer of that size that took so long, from the question to its last byte.
+    /// The pause after an answer of that size that took so long, from the question to its last
+    /// byte.
     pub(super) fn answered(&mut self, took: Duration, bytes: usize) -> Duration {
         self.failures = 0;
         if let Some(time) = self.times.get_mut(self.next) {

@@ -1,4 +1,5 @@
-//! What is to be asked of a worker, or listened to: made by the fleet from what was discovered and configured.
+//! What is to be asked of a worker, or listened to: made by the fleet from what was discovered and
+//! configured.
 
 use crate::base::{RankIndex, WorkerIndex};
 use crate::config::LoadSource;

@@ -1,5 +1,5 @@
-//! Listens to what one rank of an SGLang server publishes of its load. Messages are states: gaps do not matter, silence
-//! does, and shows as a report that ages.
+//! Listens to what one rank of an SGLang server publishes of its load. Messages are states: gaps do
+//! not matter, silence does, and shows as a report that ages.
 
 use super::desk::Desk;
 use super::plan::LoadPlan;
@@ -82,7 +82,8 @@ impl Push {
                 _ => readings.fault(ReadFault::Malformed),
             }
             connection.done(end);
-            // The engine made its figures before they came here: what was ours a moment ago may be in them.
+            // The engine made its figures before they came here: what was ours a moment ago may be
+            // in them.
             self.desk.lay(&self.plan, &readings, &self.desk.own_before(&self.plan));
         }
     }

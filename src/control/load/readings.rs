@@ -1,11 +1,13 @@
-//! What one answer says, by rank, and what was wrong with it. Every fault is counted; none spoils the other ranks.
+//! What one answer says, by rank, and what was wrong with it. Every fault is counted; none spoils
+//! the other ranks.
 
 use crate::base::limits::RANKS_MAX;
 use crate::worker::LoadReading;
 
 /// Requests on one rank that are believed: far above what an engine can hold.
 const REQUESTS_MAX: f64 = 1e6;
-/// A share of the cache that is believed, in thousandths: rounding may bring it just above the whole.
+/// A share of the cache that is believed, in thousandths: rounding may bring it just above the
+/// whole.
 const PERMILLE_BELIEVED_MAX: f64 = 1_010.0;
 
 /// Why a report, or a part of one, was not taken; the words are the metrics label `reason`.
@@ -23,7 +25,8 @@ pub enum ReadFault {
     RankMissing,
     /// A number that is missing, negative, not finite or beyond belief.
     Value,
-    /// Figures of an engine that says it has work and has done none for a while: they are left from its last step.
+    /// Figures of an engine that says it has work and has done none for a while: they are left from
+    /// its last step.
     Still,
 }
 
@@ -104,8 +107,8 @@ impl Readings {
         }
     }
 
-    /// The reading of a rank, to be filled in; a rank that the worker does not have is counted. Without a number it is the
-    /// only one there is.
+    /// The reading of a rank, to be filled in; a rank that the worker does not have is counted.
+    /// Without a number it is the only one there is.
     pub(super) fn at(&mut self, rank: RankNumber) -> Option<&mut Draft> {
         let position = match rank {
             RankNumber::Is(number) => {
@@ -166,8 +169,8 @@ pub(super) fn tokens(value: f64) -> Option<u64> {
     whole(value, 9e15)
 }
 
-/// A share of 0 to 1, as thousandths. Engines name it per cent and mean a fraction; what is above 1 is neither believed
-/// nor guessed at.
+/// A share of 0 to 1, as thousandths. Engines name it per cent and mean a fraction; what is above 1
+/// is neither believed nor guessed at.
 pub(super) fn permille(share: f64) -> Option<u16> {
     let permille = whole((share * 1_000.0).round(), PERMILLE_BELIEVED_MAX)?;
     u16::try_from(permille.min(1_000)).ok()

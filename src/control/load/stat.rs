@@ -1,13 +1,14 @@
-//! Load from SGLang's `LoadStat` messages (since 0.5.19): an array whose first six elements are the same in all versions.
+//! Load from SGLang's `LoadStat` messages (since 0.5.19): an array whose first six elements are the
+//! same in all versions.
 
 use super::readings::{RankNumber, ReadFault, Readings, requests, tokens};
 use crate::control::kv_events::msgpack::{Reader, Value};
 
 const TAG: &[u8] = b"LoadStat";
 
-/// Reads the payload of a message from the publisher of `dp_rank` into readings that have been begun. The publisher says
-/// which rank it is; what the message says of it has to be a rank, and is not used (under plain data parallelism it may be
-/// the rank inside of it).
+/// Reads the payload of a message from the publisher of `dp_rank` into readings that have been
+/// begun. The publisher says which rank it is; what the message says of it has to be a rank, and is
+/// not used (under plain data parallelism it may be the rank inside of it).
 pub fn read_load_stat(payload: &[u8], dp_rank: u32, readings: &mut Readings) {
     if read(payload, dp_rank, readings).is_none() {
         readings.fault(ReadFault::Malformed);

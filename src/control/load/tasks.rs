@@ -1,5 +1,6 @@
-//! Which tasks run: one per worker that is asked, one per rank that is listened to. Starts, replaces and ends them so that
-//! they are as planned. They hold nothing that outlives them, so ending one is dropping it.
+//! Which tasks run: one per worker that is asked, one per rank that is listened to. Starts,
+//! replaces and ends them so that they are as planned. They hold nothing that outlives them, so
+//! ending one is dropping it.
 
 use super::desk::Desk;
 use super::plan::{LoadPlan, Source};

@@ -15,7 +15,8 @@ enum Figure {
     Progress,
 }
 
-/// Reads `GET /metrics` of vLLM (label `engine`) or SGLang (label `dp_rank`) into readings that have been begun.
+/// Reads `GET /metrics` of vLLM (label `engine`) or SGLang (label `dp_rank`) into readings that
+/// have been begun.
 pub fn read_metrics(text: &str, readings: &mut Readings) {
     let mut any = false;
     for line in text.lines() {
@@ -52,8 +53,8 @@ pub fn read_metrics(text: &str, readings: &mut Readings) {
     }
 }
 
-/// Capacity from a configuration that is told in labels. Some versions report it once for all engines, and some say
-/// `None`: then discovery knows, or nobody.
+/// Capacity from a configuration that is told in labels. Some versions report it once for all
+/// engines, and some say `None`: then discovery knows, or nobody.
 fn capacity(rank: RankNumber, sample: &Sample, readings: &mut Readings) {
     if rank == RankNumber::NotTold {
         return;

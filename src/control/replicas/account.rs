@@ -1,27 +1,32 @@
 //! One limit of one rank among the replicas: how much of it this one may use. Sans-IO.
 //!
-//! Every rank has a *steward*, the same in everybody's eyes ([`steward`]), who alone gives its places out, so nobody has to
-//! guess what others are about to take. The rules that make the sum hold:
-//! - A replica uses at most what it is granted, and *claims* whatever it may still have: a claim falls only once the requests
-//!   above it have ended, one turn after the shards were told.
-//! - The steward counts the larger of grant and claim of each replica, and forgets a larger grant of before only when
-//!   the replica has *heard* of the smaller one and claims less.
-//! - The two belong together: a message names only the claims that changed, so that one has heard counts only from
-//!   messages before which none is missing, or from full ones (`peers`).
-//! - What runs somewhere above its grant, as an empty rank takes a request of any size, is taken off what others have been granted
-//!   and do not use. They hear of it before or together with the place that they would use it with, which is given only
-//!   after the first one said that it has given that place up, and what it holds.
-//! - It gives only what is left then, and only while everybody who knows the rank takes it for the steward, and
-//!   nobody hears a replica that it does not.
+//! Every rank has a *steward*, the same in everybody's eyes ([`steward`]), who alone gives its
+//! places out, so nobody has to guess what others are about to take. The rules that make the sum
+//! hold:
+//! - A replica uses at most what it is granted, and *claims* whatever it may still have: a claim
+//!   falls only once the requests above it have ended, one turn after the shards were told.
+//! - The steward counts the larger of grant and claim of each replica, and forgets a larger grant
+//!   of before only when the replica has *heard* of the smaller one and claims less.
+//! - The two belong together: a message names only the claims that changed, so that one has heard
+//!   counts only from messages before which none is missing, or from full ones (`peers`).
+//! - What runs somewhere above its grant, as an empty rank takes a request of any size, is taken
+//!   off what others have been granted and do not use. They hear of it before or together with the
+//!   place that they would use it with, which is given only after the first one said that it has
+//!   given that place up, and what it holds.
+//! - It gives only what is left then, and only while everybody who knows the rank takes it for the
+//!   steward, and nobody hears a replica that it does not.
 //!
-//! So with stable membership claims are never more than the limit together, whatever is late or lost; what is lost costs use, not the
-//! limit. Who may use a place at any time: what a replica may have is at most the larger of the last grant it heard and of what
-//! still runs. Every grant that it may yet hear, late or never, is one since the last that it is known to have heard, and the steward
-//! counts the largest of these (`owed`). What still runs beyond them was its claim when it said that it had heard, since a
-//! claim covers the allowance until one turn after; it is known here, as nothing before it is missing, and only falls until a larger
-//! grant comes, which is counted from when it is given. What is given is what is left of the limit beside all that.
+//! So with stable membership claims are never more than the limit together, whatever is late or
+//! lost; what is lost costs use, not the limit. Who may use a place at any time: what a replica may
+//! have is at most the larger of the last grant it heard and of what still runs. Every grant that
+//! it may yet hear, late or never, is one since the last that it is known to have heard, and the
+//! steward counts the largest of these (`owed`). What still runs beyond them was its claim when it
+//! said that it had heard, since a claim covers the allowance until one turn after; it is known
+//! here, as nothing before it is missing, and only falls until a larger grant comes, which is
+//! counted from when it is given. What is given is what is left of the limit beside all that.
 //!
-//! When replicas come, go or find each other again it may be exceeded by what they had already, until that has ended.
+//! When replicas come, go or find each other again it may be exceeded by what they had already,
+//! until that has ended.
 
 use super::divide::{Wish, divide};
 use super::wire::ReplicaId;
@@ -90,8 +95,8 @@ pub(super) struct Told {
     pub(super) grants: Vec<(ReplicaId, u64)>,
 }
 
-/// Who gives out the places of a rank: by the highest hash, so that ranks are spread over the replicas and most keep their
-/// steward when replicas come and go.
+/// Who gives out the places of a rank: by the highest hash, so that ranks are spread over the
+/// replicas and most keep their steward when replicas come and go.
 pub(super) fn steward(
     rank_hash: u64,
     replicas: impl Iterator<Item = ReplicaId>,
@@ -112,8 +117,8 @@ impl Account {
         self.allowed
     }
 
-    /// One turn: hears what the others said, decides, and says what to tell. To be called some milliseconds apart, so that
-    /// what shards took by the old allowance is in `held`.
+    /// One turn: hears what the others said, decides, and says what to tell. To be called some
+    /// milliseconds apart, so that what shards took by the old allowance is in `held`.
     pub(super) fn turn(&mut self, own: &Own, rank_hash: u64, others: &[Other]) -> Told {
         let claim_before = own.held.max(self.allowed);
         let ids = others.iter().map(|other| other.id).chain([own.id]);
@@ -217,7 +222,8 @@ impl Account {
             kept = kept.saturating_add(seat.granted.max(held(seat.replica)));
         }
         let mut free = capacity.saturating_sub(used);
-        // What runs above a grant (an empty rank takes a request of any size) is taken off what others do not use of theirs.
+        // What runs above a grant (an empty rank takes a request of any size) is taken off what
+        // others do not use of theirs.
         let mut over = kept.saturating_sub(capacity);
         let own_cut = over.min(own_kept.saturating_sub(own.held));
         over -= own_cut;

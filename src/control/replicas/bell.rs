@@ -1,5 +1,5 @@
-//! Wakes the control plane when a shard opens or closes a rejection window. The protocol is that of `ring::Bell`, over a pair of
-//! sockets: tokio cannot watch an eventfd without unsafe code.
+//! Wakes the control plane when a shard opens or closes a rejection window. The protocol is that of
+//! `ring::Bell`, over a pair of sockets: tokio cannot watch an eventfd without unsafe code.
 
 use crate::ring::Bell;
 use std::io;
@@ -29,8 +29,8 @@ impl EdgeBell {
         Arc::clone(&self.bell)
     }
 
-    /// Resolves when `edges` has counted up since the last time. Cancel-safe: it may stay parked, then a wake waits in the
-    /// socket.
+    /// Resolves when `edges` has counted up since the last time. Cancel-safe: it may stay parked,
+    /// then a wake waits in the socket.
     pub(super) async fn rung(&mut self, edges: impl Fn() -> u64) {
         let mut wakes = [0; 64];
         loop {

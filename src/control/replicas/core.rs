@@ -1,4 +1,5 @@
-//! One replica among others, without its sockets and clocks: messages and turns come in, messages and allowances go out.
+//! One replica among others, without its sockets and clocks: messages and turns come in, messages
+//! and allowances go out.
 
 use super::account::{Account, Other, Own, Told, steward};
 use super::peers::{Heard, PeerRank, PeerUse, Peers};
@@ -250,8 +251,8 @@ impl Core {
         self.write(Kind::Window, |message| message.set_windows(changed))
     }
 
-    /// One turn: decides how much of each rank this router may use, and says what changed. `local` has a value for each rank.
-    /// Returns the names of the replicas that are gone.
+    /// One turn: decides how much of each rank this router may use, and says what changed. `local`
+    /// has a value for each rank. Returns the names of the replicas that are gone.
     pub(super) fn turn(
         &mut self,
         local: &[LocalRank],
@@ -382,8 +383,8 @@ impl Core {
         self.peers.iter().filter_map(other).collect()
     }
 
-    /// What counts as held elsewhere on a rank, after a turn: the limit less what is allowed here; without a limit, what
-    /// the others have.
+    /// What counts as held elsewhere on a rank, after a turn: the limit less what is allowed here;
+    /// without a limit, what the others have.
     pub(super) fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
         let Some(rank) = self.ranks.get(position) else { return Elsewhere::default() };
         let reported = self.reported(position);

@@ -1,7 +1,7 @@
 //! How a rank's limit is divided among replicas, by what each could use. Pure.
 
-/// Part of each one's even share that stays its own while it wants nothing, as a divisor: a request that comes to an idle
-/// replica should not have to wait until the busy ones have heard of it.
+/// Part of each one's even share that stays its own while it wants nothing, as a divisor: a request
+/// that comes to an idle replica should not have to wait until the busy ones have heard of it.
 const RESERVE: u64 = 16;
 
 /// What one replica says.
@@ -13,8 +13,9 @@ pub(super) struct Wish {
     pub(super) held: u64,
 }
 
-/// What each may have; in sum at most `max`, but at least 1 each. Who wants little gets that, the others equal shares
-/// (max-min fair), and what nobody wants is spread evenly, so that it is at hand.
+/// What each may have; in sum at most `max`, but at least 1 each. Who wants little gets that, the
+/// others equal shares (max-min fair), and what nobody wants is spread evenly, so that it is at
+/// hand.
 pub(super) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
     let count = u64::try_from(wishes.len()).unwrap_or(u64::MAX).max(1);
     if let Some(alone) = needs_all(max, wishes) {
@@ -41,7 +42,8 @@ pub(super) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
     shares
 }
 
-/// The one that gets everything: nobody else has anything there, or wants it as much and comes before.
+/// The one that gets everything: nobody else has anything there, or wants it as much and comes
+/// before.
 fn needs_all(max: u64, wishes: &[Wish]) -> Option<usize> {
     let greedy = wishes.iter().position(|wish| wish.want > max)?;
     let mut others =

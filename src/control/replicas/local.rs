@@ -1,4 +1,5 @@
-//! This router as its replicas should see it, read off the load board, and what they have, written to it.
+//! This router as its replicas should see it, read off the load board, and what they have, written
+//! to it.
 
 use super::core::{Core, Elsewhere, Local, LocalRank, LocalWindow};
 use super::wire::WindowLeg;
@@ -11,10 +12,11 @@ use std::time::Duration;
 
 /// Models that a window is named by; own models before adapters.
 const WINDOW_MODELS_MAX: usize = 64;
-/// A busy rank is wanted by so much more than is held, as a divisor of its limit: what comes next should find room.
+/// A busy rank is wanted by so much more than is held, as a divisor of its limit: what comes next
+/// should find room.
 const HEADROOM: u64 = 8;
-/// A window of others is shortened only if it ends so much earlier: each report says anew how long it lasts, by its own
-/// delay wrong.
+/// A window of others is shortened only if it ends so much earlier: each report says anew how long
+/// it lasts, by its own delay wrong.
 const SHORTER_MIN: Duration = Duration::from_millis(50);
 
 fn leg(pool: PoolIndex) -> WindowLeg {
@@ -98,7 +100,8 @@ impl LocalView {
         let waiting_tokens = queue.map_or(0, QueueCell::waiting_tokens);
         let held = u64::from(load.in_flight());
         let is_active = held > 0 || waiting > 0;
-        // Somebody waits beside an empty rank: the request is larger than what this replica may use of it.
+        // Somebody waits beside an empty rank: the request is larger than what this replica may use
+        // of it.
         let is_starved = held == 0 && waiting > 0;
         let local = |max: u64, held: u64, waiting: u64| {
             let headroom = if is_active && !self.is_draining { (max / HEADROOM).max(1) } else { 0 };
@@ -107,7 +110,8 @@ impl LocalView {
         };
         LocalRank {
             places: local(u64::from(room.places_max), held, waiting.div_ceil(sharing)),
-            // Any of the ranks may get the largest of those who wait, so each is asked for all of them.
+            // Any of the ranks may get the largest of those who wait, so each is asked for all of
+            // them.
             kv: local(room.kv_tokens_max, load.kv_tokens(), waiting_tokens),
             prefill: load.prefill_tokens(),
         }

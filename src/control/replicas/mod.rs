@@ -1,11 +1,14 @@
-//! Several routers in front of the same engines: *replicas*. They tell each other of rejection windows, of their load and of
-//! themselves through NATS, so that a queue that is full here is known there, and a rank's limits hold for all of them together.
+//! Several routers in front of the same engines: *replicas*. They tell each other of rejection
+//! windows, of their load and of themselves through NATS, so that a queue that is full here is
+//! known there, and a rank's limits hold for all of them together.
 //!
-//! [`wire`] is what they say, [`core`](self::core) one replica without sockets and clocks, [`account`] and [`divide`] how a limit is
-//! shared, [`peers`] who else is there, [`local`] the bridge to the load board, [`task`] the connection. Nothing on the path of a
-//! request waits for any of it: shards read two words that this module writes. Without a connection the router goes on alone: after
-//! 3 s the others' load and windows are forgotten and its limits are its own. Limits: 32 replicas, 1 MiB a message, as many
-//! ranks and windows as a fleet may have; full channels drop, and the next second's full report makes up for it.
+//! [`wire`] is what they say, [`core`](self::core) one replica without sockets and clocks,
+//! [`account`] and [`divide`] how a limit is shared, [`peers`] who else is there, [`local`] the
+//! bridge to the load board, [`task`] the connection. Nothing on the path of a request waits for
+//! any of it: shards read two words that this module writes. Without a connection the router goes
+//! on alone: after 3 s the others' load and windows are forgotten and its limits are its own.
+//! Limits: 32 replicas, 1 MiB a message, as many ranks and windows as a fleet may have; full
+//! channels drop, and the next second's full report makes up for it.
 
 mod account;
 mod bell;

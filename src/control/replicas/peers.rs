@@ -30,7 +30,8 @@ pub(super) struct Peer {
     pub(super) seq: u64,
     /// All up to this one was heard.
     pub(super) whole_seq: u64,
-    /// Our last message up to which it had heard all when it last was whole here: its claims are not older.
+    /// Our last message up to which it had heard all when it last was whole here: its claims are
+    /// not older.
     pub(super) obeys_seq: u64,
     /// Whom it hears.
     hears: Vec<ReplicaId>,
@@ -192,7 +193,8 @@ impl Peer {
     fn take(&mut self, kind: Kind, message: &Message, me: ReplicaId, now: NanosSinceStart) {
         self.name.clone_from(&message.name);
         self.heard_at = now;
-        // After a gap the message is taken, but what was lost may matter: only the next full one makes the picture whole.
+        // After a gap the message is taken, but what was lost may matter: only the next full one
+        // makes the picture whole.
         let is_next = self.seq > 0 && self.whole_seq == self.seq;
         let is_whole = message.full || is_next && message.seq == self.seq.saturating_add(1);
         if is_whole {
@@ -200,8 +202,9 @@ impl Peer {
         }
         self.seq = message.seq;
         if kind == Kind::Load {
-            // What it obeys counts together with its claims, and of those a message names only what changed: after a gap
-            // the claim known here may be one of before a larger grant, not what it has left of it.
+            // What it obeys counts together with its claims, and of those a message names only what
+            // changed: after a gap the claim known here may be one of before a larger grant, not
+            // what it has left of it.
             if is_whole {
                 let ours = message.heard.iter().find(|(id, _)| *id == me);
                 self.obeys_seq = ours.map_or(0, |(_, seq)| *seq);

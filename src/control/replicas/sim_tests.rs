@@ -1,5 +1,5 @@
-//! Several replicas over a network that is late, loses and parts, in simulated time: what they hold together, and that they
-//! agree again.
+//! Several replicas over a network that is late, loses and parts, in simulated time: what they hold
+//! together, and that they agree again.
 
 use super::core::{Core, Local, LocalRank, LocalWindow, Outgoing};
 use super::wire::{ReplicaId, WindowLeg};
@@ -268,8 +268,9 @@ const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// Most places and tokens at once, of replicas that know each other, under one load after the other over a bad network:
-/// its longest delay, its losses, and whether later messages may be earlier. What might be started counts, started or not.
+/// Most places and tokens at once, of replicas that know each other, under one load after the other
+/// over a bad network: its longest delay, its losses, and whether later messages may be earlier.
+/// What might be started counts, started or not.
 fn peaks(
     seed: u64,
     count: usize,
@@ -302,8 +303,8 @@ fn peaks(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// The bound: never more than the limit (or one each) while the same replicas are there, whatever is late, lost or
-    /// out of order, from idle to overload and back.
+    /// The bound: never more than the limit (or one each) while the same replicas are there,
+    /// whatever is late, lost or out of order, from idle to overload and back.
     #[test]
     fn the_limit_holds_in_sum(
         seed in any::<u64>(),
@@ -353,7 +354,8 @@ proptest! {
         prop_assert!(sim.peak_places <= places_max.max(count as u64));
     }
 
-    /// Parted, each side goes on alone; together again they come back under the limit, and to agreement.
+    /// Parted, each side goes on alone; together again they come back under the limit, and to
+    /// agreement.
     #[test]
     fn a_partition_heals(seed in any::<u64>(), count in 2_usize..5, places_max in 1_u64..12) {
         let mut sim = Sim::new(seed, places_max);
@@ -380,8 +382,8 @@ proptest! {
     }
 }
 
-/// Once nine places of eight: claims of three places were overtaken by a message that acknowledged a grant of two and, as
-/// nothing had changed since, did not name the rank.
+/// Once nine places of eight: claims of three places were overtaken by a message that acknowledged
+/// a grant of two and, as nothing had changed since, did not name the rank.
 #[test]
 fn an_acknowledgement_that_overtakes_a_claim_frees_nothing() {
     let loads = [

@@ -1,5 +1,5 @@
-//! The connection to NATS and the clock of [`Core`]. Publishing never waits: what the client has no room for is dropped and
-//! counted. While there is no connection nothing is handed to it at all.
+//! The connection to NATS and the clock of [`Core`]. Publishing never waits: what the client has no
+//! room for is dropped and counted. While there is no connection nothing is handed to it at all.
 
 use super::bell::EdgeBell;
 use super::core::{Core, Outgoing};
@@ -94,7 +94,8 @@ impl Replicas {
         self.local.borrow_mut().drain();
     }
 
-    /// Nothing is in flight any more: the others need not wait until this router's silence tells them.
+    /// Nothing is in flight any more: the others need not wait until this router's silence tells
+    /// them.
     pub(in crate::control) async fn leave(&self) {
         let bye = self.core.borrow_mut().leave();
         self.publish(bye);
@@ -117,7 +118,8 @@ impl Replicas {
         }
     }
 
-    /// Does whatever is to be done, for ever. A turn that is due comes first: it must not wait until the others are silent.
+    /// Does whatever is to be done, for ever. A turn that is due comes first: it must not wait
+    /// until the others are silent.
     async fn follow(
         &self,
         mut events: mpsc::Receiver<Event>,
@@ -245,7 +247,8 @@ impl Replicas {
     }
 }
 
-/// The client takes none from URLs. Those of the first that has some: `user:password@`, or `token@`.
+/// The client takes none from URLs. Those of the first that has some: `user:password@`, or
+/// `token@`.
 fn with_credentials(options: ConnectOptions, servers: &[ServerAddr]) -> ConnectOptions {
     let Some(server) = servers.iter().find(|server| server.has_user_pass()) else { return options };
     let user = percent_decoded(server.username().unwrap_or_default());

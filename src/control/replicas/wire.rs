@@ -8,13 +8,14 @@
 //! | `<prefix>.v1.hello` | a replica came, or is connected again | nothing more; everybody answers with a full load |
 //! | `<prefix>.v1.bye` | a replica drains | nothing more; it is forgotten at once |
 //!
-//! The version is in the subject: replicas of another one do not disturb, they are counted. Within a version fields are only
-//! ever added; unknown ones are ignored and counted.
+//! The version is in the subject: replicas of another one do not disturb, they are counted. Within
+//! a version fields are only ever added; unknown ones are ignored and counted.
 //!
 //! # Messages
-//! JSON: an operator reads it with `nats sub 'forebay.>'`, any language writes it, and at a few hundred messages a second
-//! its cost is that of some requests. `replica` is a process (random, new with each start), `name` is for people, `seq` counts
-//! the messages of that process, whatever their subject. Times are relative: nobody compares clocks.
+//! JSON: an operator reads it with `nats sub 'forebay.>'`, any language writes it, and at a few
+//! hundred messages a second its cost is that of some requests. `replica` is a process (random, new
+//! with each start), `name` is for people, `seq` counts the messages of that process, whatever
+//! their subject. Times are relative: nobody compares clocks.
 //!
 //! A window opens, one closes early:
 //! ```json
@@ -22,22 +23,25 @@
 //! {"replica":"5be1c0ffee15600d","name":"router-a","seq":18,"windows":[{"models":["llama","llama-lora"],"remaining_ms":0}]}
 //! {"replica":"5be1c0ffee15600d","name":"router-a","seq":20,"prefill_windows":[{"models":["llama"],"remaining_ms":700}]}
 //! ```
-//! Windows of ranks that prefill for others stand in `prefill_windows` instead. A pool is named by its models, an engine's rank by the authority of its worker's URL and its `dp` number: replicas have
-//! to be configured with the same URLs. Load:
+//! Windows of ranks that prefill for others stand in `prefill_windows` instead. A pool is named by
+//! its models, an engine's rank by the authority of its worker's URL and its `dp` number: replicas
+//! have to be configured with the same URLs. Load:
 //! ```json
 //! {"replica":"5be1c0ffee15600d","name":"router-a","seq":19,"heard":[["00000000000000a7",230]],
 //!  "ranks":[{"worker":"10.0.0.5:8000","dp":0,"prefill":512,
 //!            "places":{"held":3,"max":4,"claim":4,"want":5,"grants":[[1,0]]},
 //!            "kv":{"held":9000,"max":64000,"claim":32000,"want":17000,"by":1}}]}
 //! ```
-//! - `heard`: of which replica everything up to which `seq` was heard and obeyed; to be believed only of a sender of whom no
-//!   message is missing since its last full one, as it tells which grants the sender's last claims are an answer to. In what follows 0 stands for the sender, 1 for
-//!   the first of `heard`, and so on.
-//! - `held`: requests (`places`) or tokens (`kv`) that this replica has there. `max`: what the rank may be given in all; 0 or
-//!   absent: no limit, and the next four mean nothing.
-//! - `claim`: the sender will not go above this before it says more. `want`: what it could use; more than `max`: it needs the
-//!   rank to itself.
-//! - `by`: whom the sender takes for the rank's steward. `grants`: the sender is it, and lets these have so much.
+//! - `heard`: of which replica everything up to which `seq` was heard and obeyed; to be believed
+//!   only of a sender of whom no message is missing since its last full one, as it tells which
+//!   grants the sender's last claims are an answer to. In what follows 0 stands for the sender, 1
+//!   for the first of `heard`, and so on.
+//! - `held`: requests (`places`) or tokens (`kv`) that this replica has there. `max`: what the rank
+//!   may be given in all; 0 or absent: no limit, and the next four mean nothing.
+//! - `claim`: the sender will not go above this before it says more. `want`: what it could use;
+//!   more than `max`: it needs the rank to itself.
+//! - `by`: whom the sender takes for the rank's steward. `grants`: the sender is it, and lets these
+//!   have so much.
 //! - `prefill`: prompt tokens sent and not yet answered.
 
 use serde::{Deserialize, Serialize};
@@ -79,7 +83,8 @@ pub(super) struct Message {
     pub(super) ranks: Vec<RankWord>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(super) windows: Vec<WindowWord>,
-    /// Of the ranks that prefill for others. A field of its own: who does not know it must not take them for the models'.
+    /// Of the ranks that prefill for others. A field of its own: who does not know it must not take
+    /// them for the models'.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(super) prefill_windows: Vec<WindowWord>,
     /// Fields of a later time.

@@ -1,5 +1,6 @@
-//! The last snapshot, read on a thread of its own: first all of it, to know that it is sound, then rank by rank as the fleet's
-//! feeds start and claim their part. What nobody has claimed in time is let go.
+//! The last snapshot, read on a thread of its own: first all of it, to know that it is sound, then
+//! rank by rank as the fleet's feeds start and claim their part. What nobody has claimed in time is
+//! let go.
 
 use super::give_way;
 use crate::block::Vocabulary;
@@ -111,8 +112,8 @@ impl Loading {
         UnderWay(Rc::clone(self))
     }
 
-    /// What the snapshot has for a rank, which is gone from it then. A disk that hangs is waited for only as long as its
-    /// answer could still be confirmed.
+    /// What the snapshot has for a rank, which is gone from it then. A disk that hangs is waited
+    /// for only as long as its answer could still be confirmed.
     pub(in super::super) async fn claim(
         &self,
         claim: Claim,

@@ -1,10 +1,11 @@
-//! What is known of the caches, across restarts: reads the last snapshot when the router starts ([`load`]) and writes new ones
-//! while it runs and when it ends ([`save`]).
+//! What is known of the caches, across restarts: reads the last snapshot when the router starts
+//! ([`load`]) and writes new ones while it runs and when it ends ([`save`]).
 //!
-//! Files are read and written on threads of their own; the control plane's loop only copies one rank at a time and hands
-//! over what it gets. Limits: the copies of three ranks in memory at once, or the links of one slice, [`RESTORE_TIME_MAX`] for what was
-//! restored to be confirmed, [`LAST_SNAPSHOT_TIME_MAX`] for the last write. Must never keep the router from starting,
-//! serving or ending.
+//! Files are read and written on threads of their own; the control plane's loop only copies one
+//! rank at a time and hands over what it gets. Limits: the copies of three ranks in memory at once,
+//! or the links of one slice, [`RESTORE_TIME_MAX`] for what was restored to be confirmed,
+//! [`LAST_SNAPSHOT_TIME_MAX`] for the last write. Must never keep the router from starting, serving
+//! or ending.
 
 mod load;
 mod save;
@@ -82,7 +83,8 @@ impl Snapshots {
         let settled = self.is_settled();
         let Some(saving) = &mut self.saving else { return };
         if !settled {
-            // Workers that were not heard of yet would be missing in a new one; replay makes up for the old one's age.
+            // Workers that were not heard of yet would be missing in a new one; replay makes up for
+            // the old one's age.
             debug!("the snapshot stays as it was read: not all of its ranks were heard of");
             return;
         }

@@ -1,7 +1,8 @@
-//! Writes snapshots: every so often, and at the end. The loop's task copies one rank after the other, each at one moment
-//! between two of its messages, and waits until the writing thread has taken it; so each rank is whole in itself, and the
-//! copies of at most three ranks exist at once. What leads from block to block the thread reads from the index, after all
-//! ranks, so that it knows what they hold; but for what came last, which the copies bring.
+//! Writes snapshots: every so often, and at the end. The loop's task copies one rank after the
+//! other, each at one moment between two of its messages, and waits until the writing thread has
+//! taken it; so each rank is whole in itself, and the copies of at most three ranks exist at once.
+//! What leads from block to block the thread reads from the index, after all ranks, so that it
+//! knows what they hold; but for what came last, which the copies bring.
 
 use super::{Setup, give_way};
 use crate::base::{Clock, NanosSinceStart, ShardIndex};

@@ -48,8 +48,8 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Reads an endpoint: `*`, `0.0.0.0` and `[::]` stand for the worker's host; a leading `bind:` means that the
-    /// engine connects to us.
+    /// Reads an endpoint: `*`, `0.0.0.0` and `[::]` stand for the worker's host; a leading `bind:`
+    /// means that the engine connects to us.
     pub fn parse(text: &str, worker_host: &str) -> Result<Self, EndpointError> {
         let form = || EndpointError::Form(text.to_owned());
         let (side, address) = match text.strip_prefix("bind:") {
@@ -73,8 +73,9 @@ impl Endpoint {
         Ok(Self { side, place: Place::Tcp { host: host.to_owned(), port } })
     }
 
-    /// Reads an endpoint as an engine announces its own: it listens where the host is a wildcard or its own
-    /// address, else it connects to somebody at that address (vLLM and SGLang decide by the same rule).
+    /// Reads an endpoint as an engine announces its own: it listens where the host is a wildcard or
+    /// its own address, else it connects to somebody at that address (vLLM and SGLang decide by the
+    /// same rule).
     pub fn announced(
         text: &str,
         worker_host: &str,

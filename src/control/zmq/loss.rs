@@ -9,7 +9,8 @@ pub enum LossReason {
     Io,
     /// The other side broke the protocol.
     Protocol,
-    /// Nothing came although something had to: no answer to a PING, or events that only a replay knew of.
+    /// Nothing came although something had to: no answer to a PING, or events that only a replay
+    /// knew of.
     Silent,
 }
 

@@ -1,9 +1,11 @@
-//! A connection to an engine's publisher or replay socket, or to a subscriber of ours: ZMTP over TCP or a Unix socket,
-//! opened from either side. One peer at a time; when it goes away the connection ends and the feed opens the next one.
+//! A connection to an engine's publisher or replay socket, or to a subscriber of ours: ZMTP over
+//! TCP or a Unix socket, opened from either side. One peer at a time; when it goes away the
+//! connection ends and the feed opens the next one.
 //!
-//! Written by hand because the published client does not report a peer that closes in good order: the feed would
-//! wait on a dead socket for ever and keep routing to blocks that are gone. For the same reason a quiet publisher is
-//! asked for a sign of life (PING) where it speaks ZMTP 3.1, as libzmq does since 4.3.3.
+//! Written by hand because the published client does not report a peer that closes in good order:
+//! the feed would wait on a dead socket for ever and keep routing to blocks that are gone. For the
+//! same reason a quiet publisher is asked for a sign of life (PING) where it speaks ZMTP 3.1, as
+//! libzmq does since 4.3.3.
 
 use super::endpoint::{Endpoint, Place, Side};
 use super::loss::LossReason;
@@ -25,7 +27,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// Idle time after which the kernel asks whether the peer's machine is still there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-/// A publisher that was silent for so long is asked for a sign of life; after as long again it counts as gone.
+/// A publisher that was silent for so long is asked for a sign of life; after as long again it
+/// counts as gone.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 64 * 1024;
 
@@ -149,7 +152,8 @@ async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Socke
     }
 }
 
-/// A socket file that nobody listens on any more was left by a process that was killed: it must not be in the way.
+/// A socket file that nobody listens on any more was left by a process that was killed: it must not
+/// be in the way.
 async fn listen_on(path: &Path) -> io::Result<UnixListener> {
     let in_use = match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => error,

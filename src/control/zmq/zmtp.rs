@@ -1,5 +1,6 @@
-//! ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as feeds need it: NULL security, a SUB with one subscription, a DEALER,
-//! multipart messages. Sans-IO. A claimed length is compared with a limit before anything is reserved.
+//! ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as feeds need it: NULL security, a SUB with one
+//! subscription, a DEALER, multipart messages. Sans-IO. A claimed length is compared with a limit
+//! before anything is reserved.
 
 use std::ops::Range;
 use thiserror::Error;
@@ -51,7 +52,8 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// Is this the greeting of a peer that can be talked to? Says whether it answers PING, which came with ZMTP 3.1.
+/// Is this the greeting of a peer that can be talked to? Says whether it answers PING, which came
+/// with ZMTP 3.1.
 pub fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<bool, ZmtpError> {
     let [0xff, _, _, _, _, _, _, _, _, signature, version, minor, rest @ ..] = bytes else {
         return Err(ZmtpError::Greeting);

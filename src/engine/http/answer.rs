@@ -210,7 +210,8 @@ impl Answer {
         body.into()
     }
 
-    /// The chunk with the role, sent with the first token of a chat's choice. Nothing for completions.
+    /// The chunk with the role, sent with the first token of a chat's choice. Nothing for
+    /// completions.
     pub(super) fn write_role_chunk(&self, index: usize, out: &mut String) {
         match self.api {
             Api::Completion => return,

@@ -1,5 +1,5 @@
-//! What a request body asks for. Unknown fields are ignored and of a repeated field the last counts, as in the engine
-//! that this imitates.
+//! What a request body asks for. Unknown fields are ignored and of a repeated field the last
+//! counts, as in the engine that this imitates.
 
 use super::error::ApiError;
 use crate::engine::config::EngineConfig;
@@ -123,7 +123,8 @@ fn output_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(None)
 }
 
-/// Rank that the client pins; text that is no number is ignored, a rank that does not exist is refused.
+/// Rank that the client pins; text that is no number is ignored, a rank that does not exist is
+/// refused.
 fn dp_rank(headers: &HeaderMap, rank_count: u32) -> Result<Option<usize>, ApiError> {
     let value = headers.get("x-data-parallel-rank").and_then(|value| value.to_str().ok());
     let Some(rank) = value.and_then(|value| value.trim().parse::<i64>().ok()) else {

@@ -1,7 +1,8 @@
-//! `POST /debug/fault {"at":"mid_body","count":3}`: the next requests for an answer die so. Not part of any engine's
-//! interface. `at` is one of `connect`, `before_head`, `in_head`, `after_head`, `mid_body`, `hang`, `error`, `refuse`;
-//! `count` is 1 unless said, 0 ends what was planned; `body_bytes` (20) go out before `mid_body` cuts; for `connect`
-//! nobody listens for `ms` (1000), and connections that are open end with their next request.
+//! `POST /debug/fault {"at":"mid_body","count":3}`: the next requests for an answer die so. Not
+//! part of any engine's interface. `at` is one of `connect`, `before_head`, `in_head`,
+//! `after_head`, `mid_body`, `hang`, `error`, `refuse`; `count` is 1 unless said, 0 ends what was
+//! planned; `body_bytes` (20) go out before `mid_body` cuts; for `connect` nobody listens for `ms`
+//! (1000), and connections that are open end with their next request.
 
 use super::EngineState;
 use super::error::ApiError;

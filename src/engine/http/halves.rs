@@ -1,5 +1,6 @@
-//! The halves of a vLLM request: what `kv_transfer_params` ask of an engine with a role. A prefill holds its KV until a
-//! decode takes it or its lease is over; a decode waits for KV before it goes to a rank.
+//! The halves of a vLLM request: what `kv_transfer_params` ask of an engine with a role. A prefill
+//! holds its KV until a decode takes it or its lease is over; a decode waits for KV before it goes
+//! to a rank.
 
 use super::EngineState;
 use super::asked::Fields;
@@ -13,7 +14,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// `kv_transfer_params` of a request, as far as they count here. Of fields with other types nothing is believed.
+/// `kv_transfer_params` of a request, as far as they count here. Of fields with other types nothing
+/// is believed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct TransferParams {
@@ -65,8 +67,8 @@ impl TransferParams {
         Ok(fields.get("kv_transfer_params")?.unwrap_or_default())
     }
 
-    /// What they ask of this engine. `full_id` names the request as its answer does. Engines without a role ignore
-    /// them, as vLLM does without a connector.
+    /// What they ask of this engine. `full_id` names the request as its answer does. Engines
+    /// without a role ignore them, as vLLM does without a connector.
     pub(super) async fn half(self, state: &EngineState, full_id: &str) -> Result<Half, ApiError> {
         if state.config.role == EngineRole::Both {
             return Ok(Half::Whole);

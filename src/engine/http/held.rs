@@ -1,5 +1,5 @@
-//! `POST /debug/held`: what each rank's cache holds of a prompt, without computing anything. Not part of any engine's
-//! interface: it is the truth that a router's view can be compared with.
+//! `POST /debug/held`: what each rank's cache holds of a prompt, without computing anything. Not
+//! part of any engine's interface: it is the truth that a router's view can be compared with.
 
 use super::EngineState;
 use super::asked::Fields;
@@ -12,7 +12,8 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-/// Takes the body of a chat or a completion; answers with the leading full blocks of the prompt that each rank holds.
+/// Takes the body of a chat or a completion; answers with the leading full blocks of the prompt
+/// that each rank holds.
 pub(super) async fn held(
     State(state): State<EngineState>,
     headers: HeaderMap,

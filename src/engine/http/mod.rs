@@ -1,5 +1,6 @@
-//! HTTP of the simulated engine: what every wire shares, and the shapes of vLLM 0.33 (SGLang's are in `sglang`). Runs on
-//! the engine's runtime; holds no state of its own: everything goes to the encode thread and to the ranks' task.
+//! HTTP of the simulated engine: what every wire shares, and the shapes of vLLM 0.33 (SGLang's are
+//! in `sglang`). Runs on the engine's runtime; holds no state of its own: everything goes to the
+//! encode thread and to the ranks' task.
 
 mod answer;
 mod asked;

@@ -1,5 +1,6 @@
-//! Answers of an engine that has no room, as the engines write them. vLLM's was captured from 0.32; SGLang's follows
-//! its source (0.5.23), which aborts the request inside: before a stream has begun that is too late for a status.
+//! Answers of an engine that has no room, as the engines write them. vLLM's was captured from 0.32;
+//! SGLang's follows its source (0.5.23), which aborts the request inside: before a stream has begun
+//! that is too late for a status.
 
 use crate::engine::refusal::Refusal;
 use axum::http::{HeaderValue, StatusCode, header};

@@ -1,5 +1,5 @@
-//! `POST /debug/stall?ms=500`: the ranks stand still for a while, as an engine that hangs. Requests are still taken and
-//! `/health` still answers. Not part of any engine's interface.
+//! `POST /debug/stall?ms=500`: the ranks stand still for a while, as an engine that hangs. Requests
+//! are still taken and `/health` still answers. Not part of any engine's interface.
 
 use super::EngineState;
 use super::error::ApiError;

@@ -1,5 +1,5 @@
-//! Server-sent events: tokens as they come. The stream owns the answer, so a client that leaves drops it, which frees
-//! the request in its rank at once.
+//! Server-sent events: tokens as they come. The stream owns the answer, so a client that leaves
+//! drops it, which frees the request in its rank at once.
 
 use super::answer::Answer;
 use super::error::ApiError;
@@ -54,7 +54,8 @@ async fn next_chunk(
 ) -> (Chunk, Option<Phase>) {
     let mut batch = Vec::new();
     if steps.recv_many(&mut batch, STEPS_AT_ONCE).await == 0 {
-        // The engine stops: break the connection, so that the client sees that the answer is not whole.
+        // The engine stops: break the connection, so that the client sees that the answer is not
+        // whole.
         return (Err(std::io::Error::other("the engine is stopping")), None);
     }
     let mut out = String::with_capacity(batch.len() * 256);

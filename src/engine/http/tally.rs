@@ -1,4 +1,5 @@
-//! Counts of requests over all ranks, for `/metrics`: what is open, what ended otherwise than by its last token.
+//! Counts of requests over all ranks, for `/metrics`: what is open, what ended otherwise than by
+//! its last token.
 
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -6,7 +7,8 @@ use tokio::sync::watch;
 /// The counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct Counts {
-    /// Requests that are being served, also while they wait for their other half. Each answer of several counts.
+    /// Requests that are being served, also while they wait for their other half. Each answer of
+    /// several counts.
     pub(in crate::engine) open: usize,
     /// Requests that were aborted by id, or because their client had left.
     pub(in crate::engine) aborted: u64,

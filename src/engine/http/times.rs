@@ -1,5 +1,5 @@
-//! A line for each request, for tools that look at how an engine's places are used: when its request was there, when
-//! its answer was, and what the other half of it is called.
+//! A line for each request, for tools that look at how an engine's places are used: when its
+//! request was there, when its answer was, and what the other half of it is called.
 
 use crate::base::Clock;
 use crate::engine::config::EngineRole;
@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The file. Lines `received_ns ended_ns outcome first_ns role meeting`, in the order of the ends; times are those of
-/// Unix, but never jump. `first_ns` is the first byte of the answer's body, `meeting` the room or transfer; `-` for none.
+/// The file. Lines `received_ns ended_ns outcome first_ns role meeting`, in the order of the ends;
+/// times are those of Unix, but never jump. `first_ns` is the first byte of the answer's body,
+/// `meeting` the room or transfer; `-` for none.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct TimesLog {
     file: Arc<File>,
@@ -56,7 +57,8 @@ impl Timed {
         }
     }
 
-    /// Name of what this and the other half of the request meet by. Cut to what a line has room for.
+    /// Name of what this and the other half of the request meet by. Cut to what a line has room
+    /// for.
     pub(in crate::engine) fn meets_at(&mut self, name: impl AsRef<str>) {
         let word = name.as_ref().split_whitespace().next().unwrap_or_default();
         self.meeting = Some(word.chars().take(MEETING_CHARS_MAX).collect());

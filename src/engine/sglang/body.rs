@@ -1,4 +1,5 @@
-//! Top-level fields of a body. Unknown ones are ignored and of a repeated one the last counts, as in SGLang.
+//! Top-level fields of a body. Unknown ones are ignored and of a repeated one the last counts, as
+//! in SGLang.
 
 use super::error::{Failure, Shape};
 use serde::Deserialize;

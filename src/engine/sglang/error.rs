@@ -1,4 +1,5 @@
-//! Errors as SGLang's Rust server writes them: nested with few fields on its own routes, OpenAI's on the others.
+//! Errors as SGLang's Rust server writes them: nested with few fields on its own routes, OpenAI's
+//! on the others.
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -1,4 +1,5 @@
-//! From a request that has been read to its answer: starts the items, gathers or streams what comes of them.
+//! From a request that has been read to its answer: starts the items, gathers or streams what comes
+//! of them.
 
 use super::answer::Answer;
 use super::asked::Asked;

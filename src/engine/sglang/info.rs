@@ -33,8 +33,8 @@ pub(super) async fn model_info(State(state): State<EngineState>) -> Json<Value> 
     }))
 }
 
-/// `GET /server_info`. With one rank it is that of the Rust server; several behind one port is what the Python server
-/// does, which says nothing of a frontend.
+/// `GET /server_info`. With one rank it is that of the Rust server; several behind one port is what
+/// the Python server does, which says nothing of a frontend.
 pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value> {
     let config = &state.config;
     let (path, tokens) = (model_path(&state), config.model_tokens_max());

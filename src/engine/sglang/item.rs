@@ -1,5 +1,6 @@
-//! One answer to one prompt, as a task: meets its other half where the engine has a role, goes through a rank, sends
-//! its tokens out. Ends early when aborted by its id or when its client has been gone for a while.
+//! One answer to one prompt, as a task: meets its other half where the engine has a role, goes
+//! through a rank, sends its tokens out. Ends early when aborted by its id or when its client has
+//! been gone for a while.
 
 use super::error::Failure;
 use super::rooms::Room;
@@ -163,8 +164,8 @@ async fn decode(state: &EngineState, item: &Item, room: &Room, sink: &Sink) -> R
     let settings = &state.config.transfer;
     let host = room.host.clone().unwrap_or_default();
     let port = room.port.or(settings.bootstrap_port).unwrap_or(BOOTSTRAP_PORT_DEFAULT);
-    // Known while it waits, which is how a room that is used twice is noticed: a decode engine has one table of rooms
-    // for all prefill engines.
+    // Known while it waits, which is how a room that is used twice is noticed: a decode engine has
+    // one table of rooms for all prefill engines.
     let waiting = state.desk.offer(format!("waits in {}", key(room.id))).await;
     let waiting = waiting.ok_or_else(|| failed("Duplicate decode bootstrap room"))?;
     if room.id == 0 {

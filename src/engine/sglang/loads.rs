@@ -12,8 +12,8 @@ pub(super) struct LoadsQuery {
     dp_rank: Option<usize>,
 }
 
-/// Figures of every rank, or of one. Requests that wait for KV count among the waiting, as in SGLang; they are told of
-/// rank 0, since which rank will run them is not decided.
+/// Figures of every rank, or of one. Requests that wait for KV count among the waiting, as in
+/// SGLang; they are told of rank 0, since which rank will run them is not decided.
 pub(super) async fn loads(
     State(state): State<EngineState>,
     Query(asked): Query<LoadsQuery>,

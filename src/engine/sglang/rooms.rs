@@ -1,4 +1,5 @@
-//! Where a request meets its other half: ids, rooms and ranks of a body, spread over its prompts and answers.
+//! Where a request meets its other half: ids, rooms and ranks of a body, spread over its prompts
+//! and answers.
 
 use super::body::{Body, OneOrList};
 use super::error::Failure;
@@ -128,8 +129,8 @@ impl Routing {
         Ok(())
     }
 
-    /// Room of one answer. A single room of several answers is the first of a row; a list is used again for the
-    /// second answer to each prompt, as in SGLang, where it ends in a conflict.
+    /// Room of one answer. A single room of several answers is the first of a row; a list is used
+    /// again for the second answer to each prompt, as in SGLang, where it ends in a conflict.
     pub(super) fn room(&self, index: usize) -> Result<Option<Room>, Failure> {
         let id = match &self.rooms {
             None => None,

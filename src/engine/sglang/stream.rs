@@ -1,4 +1,5 @@
-//! Server-sent events of SGLang's routes. The status is told before anything is known, so a failure is an event.
+//! Server-sent events of SGLang's routes. The status is told before anything is known, so a failure
+//! is an event.
 
 use super::answer::Answer;
 use super::asked::Api;
@@ -19,7 +20,8 @@ pub(super) fn stream_response(
         let (mut answer, mut events) = state?;
         let mut batch = Vec::new();
         if events.recv_many(&mut batch, EVENTS_AT_ONCE).await == 0 {
-            // The engine stops: break the connection, so that the client sees that the answer is not whole.
+            // The engine stops: break the connection, so that the client sees that the answer is
+            // not whole.
             return Some((Err(std::io::Error::other("the engine is stopping")), None));
         }
         let mut out = String::with_capacity(batch.len() * 256);

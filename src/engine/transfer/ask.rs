@@ -1,4 +1,5 @@
-//! The decode side: asks a prefill engine for KV until it is there, the prefill failed, or patience ends.
+//! The decode side: asks a prefill engine for KV until it is there, the prefill failed, or patience
+//! ends.
 
 use super::ASK_TIME_MAX;
 use super::desk::{HandedKv, Taken};

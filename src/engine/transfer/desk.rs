@@ -1,5 +1,6 @@
-//! What a prefill engine offers and who waits for it: one task that owns the table, and handles to it. Offers and
-//! questions may come in either order, since a router sends both halves of a request at once.
+//! What a prefill engine offers and who waits for it: one task that owns the table, and handles to
+//! it. Offers and questions may come in either order, since a router sends both halves of a request
+//! at once.
 
 use ahash::AHashMap;
 use serde::{Deserialize, Serialize};
@@ -113,8 +114,8 @@ impl Desk {
         answer.await.ok()?.then_some(offer)
     }
 
-    /// Asks for an offer, which may not be there yet. The answer never comes if a later question of the same name
-    /// takes its place.
+    /// Asks for an offer, which may not be there yet. The answer never comes if a later question of
+    /// the same name takes its place.
     pub(in crate::engine) fn take(&self, key: String) -> oneshot::Receiver<Taken> {
         let (reply, answer) = oneshot::channel();
         let _stopping = self.notes.send(Note::Take { key, reply });

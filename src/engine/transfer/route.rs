@@ -1,5 +1,6 @@
-//! Routes of a prefill engine's registry: SGLang's bootstrap server, vLLM's Mooncake registry, and the question for KV
-//! that stands in for the transfer itself. On the engine's own port, or on one of its own.
+//! Routes of a prefill engine's registry: SGLang's bootstrap server, vLLM's Mooncake registry, and
+//! the question for KV that stands in for the transfer itself. On the engine's own port, or on one
+//! of its own.
 
 use super::ask::{Answered, Question};
 use super::desk::Desk;

@@ -31,8 +31,8 @@ impl FromStr for KvConnector {
 /// How an engine with a role meets its peers.
 #[derive(Clone, Debug)]
 pub struct TransferSettings {
-    /// Port of the registry of a prefill engine (SGLang's bootstrap server, vLLM's side channel); `None`: the port of
-    /// its HTTP. Of an SGLang decode engine: the port where requests tell none.
+    /// Port of the registry of a prefill engine (SGLang's bootstrap server, vLLM's side channel);
+    /// `None`: the port of its HTTP. Of an SGLang decode engine: the port where requests tell none.
     pub bootstrap_port: Option<u16>,
     /// Time after the start from which the registry knows the engine.
     pub register_after: Duration,
@@ -40,10 +40,11 @@ pub struct TransferSettings {
     pub bootstrap_timeout: Duration,
     /// SGLang: longest wait of a decode for its KV, and of a computed prefill for its decode.
     pub waiting_timeout: Duration,
-    /// SGLang decode: longest time that a prefill engine may be silent. `None`: 15 s for one that was never reached,
-    /// 10 s for one that was.
+    /// SGLang decode: longest time that a prefill engine may be silent. `None`: 15 s for one that
+    /// was never reached, 10 s for one that was.
     pub prefill_lost_after: Option<Duration>,
-    /// SGLang: time from a client's going to the end of its request. `None`: 2 s for streams, 4 s for others.
+    /// SGLang: time from a client's going to the end of its request. `None`: 2 s for streams, 4 s
+    /// for others.
     pub abort_on_close_after: Option<Duration>,
     /// vLLM: how KV is handed over.
     pub connector: KvConnector,

@@ -131,7 +131,8 @@ impl TableWriter {
         }
     }
 
-    /// Cuts a run to its first `left` blocks, at least one. Nobody else than whole holders has the others.
+    /// Cuts a run to its first `left` blocks, at least one. Nobody else than whole holders has the
+    /// others.
     pub(in super::super) fn truncate(&mut self, id: RunId, left: usize) {
         let count = self.block_count(id);
         for offset in left..count {
@@ -161,9 +162,9 @@ impl TableWriter {
         parent
     }
 
-    /// Splits a run before the block `at`, which is neither the first nor past the end: the blocks before it get a run of
-    /// their own, which is returned; the others keep the run, and so its children keep their parent. `None`: refused,
-    /// nothing has changed.
+    /// Splits a run before the block `at`, which is neither the first nor past the end: the blocks
+    /// before it get a run of their own, which is returned; the others keep the run, and so its
+    /// children keep their parent. `None`: refused, nothing has changed.
     pub(in super::super) fn split(&mut self, id: RunId, at: usize) -> Option<RunId> {
         let count = self.block_count(id);
         let head = self.take_run()?;
@@ -205,7 +206,8 @@ impl TableWriter {
         self.put_run(head);
     }
 
-    /// Readers find the first blocks in their new run from here on; the old one still says the same.
+    /// Readers find the first blocks in their new run from here on; the old one still says the
+    /// same.
     fn move_blocks(&self, from: RunId, to: RunId, at: usize, count: usize) {
         for offset in 0..at.min(count) {
             if let Some(key) = self.key(from, offset) {
@@ -215,8 +217,8 @@ impl TableWriter {
         }
     }
 
-    /// Takes the blocks before `at` out of a run. Its new first block is found at its new offset before the change ends, so
-    /// that a reader who comes from the new run before it finds it.
+    /// Takes the blocks before `at` out of a run. Its new first block is found at its new offset
+    /// before the change ends, so that a reader who comes from the new run before it finds it.
     fn cut_front(&mut self, id: RunId, head: RunId, at: usize, count: usize, back: &[CellId]) {
         let keys: Vec<_> = (at..count).filter_map(|offset| self.key(id, offset)).collect();
         let moved = |offset: usize| {
@@ -239,7 +241,8 @@ impl TableWriter {
         moves.for_each(|(key, (from, to))| self.relocate(key, from, to));
     }
 
-    /// Copies of `count` blocks from `first` on, in cells of their own; fewer than that when memory ran out.
+    /// Copies of `count` blocks from `first` on, in cells of their own; fewer than that when memory
+    /// ran out.
     fn copy_cells(&mut self, id: RunId, first: usize, count: usize) -> Vec<CellId> {
         let mut cells = Vec::with_capacity(RUN_CELLS);
         for start in (0..count).step_by(CELL_PAIRS) {

@@ -1,9 +1,11 @@
-//! Cells: the one kind of memory that runs take and give back, 16 words each. Cells are never freed, only used
-//! again; the stamp of the run that referred to one tells a late reader that it did.
+//! Cells: the one kind of memory that runs take and give back, 16 words each. Cells are never
+//! freed, only used again; the stamp of the run that referred to one tells a late reader that it
+//! did.
 //!
-//! A cell holds either `RANKS_MAX` bits, or twelve pairs of a word and a half-word: blocks (key, length), ranks that
-//! hold a part of a run (mask, lane), or child lengths (count, length). The halves lie in the words 12 to 14. Lists of pairs
-//! go on in the cell that the last word refers to and end at a half of 0.
+//! A cell holds either `RANKS_MAX` bits, or twelve pairs of a word and a half-word: blocks (key,
+//! length), ranks that hold a part of a run (mask, lane), or child lengths (count, length). The
+//! halves lie in the words 12 to 14. Lists of pairs go on in the cell that the last word refers to
+//! and end at a half of 0.
 
 use super::super::words::{CellId, cell_of, many};
 use super::shelves::Shelves;
@@ -107,13 +109,14 @@ impl Cells {
     pub(super) fn copy_bits<'a>(&self, cell: CellId, bits: impl Iterator<Item = &'a mut u64>) {
         let words = self.cell(cell).map_or(&[][..], |cell| &cell.0);
         for (bits, word) in bits.zip(words) {
-            // ordering: Relaxed; each word is right by itself, and the caller checks the run's stamp afterwards.
+            // ordering: Relaxed; each word is right by itself, and the caller checks the run's
+            // stamp afterwards.
             *bits = word.load(Ordering::Relaxed);
         }
     }
 
-    /// Calls `each` with the half and word of every pair of a list. A reader may meet cells in their next life, hence the
-    /// bound; it checks the run's stamp afterwards.
+    /// Calls `each` with the half and word of every pair of a list. A reader may meet cells in
+    /// their next life, hence the bound; it checks the run's stamp afterwards.
     #[inline]
     pub(super) fn for_each(&self, first: CellId, mut each: impl FnMut(u16, u64)) {
         let mut cell = first;
@@ -136,8 +139,8 @@ impl Cells {
 impl Pairs<'_> {
     #[inline]
     fn load(self, index: usize) -> u64 {
-        // ordering: Acquire pairs with the Release store in `Cells::store`: a list's next cell is filled before a word
-        // refers to it, a pair's word is there before its half.
+        // ordering: Acquire pairs with the Release store in `Cells::store`: a list's next cell is
+        // filled before a word refers to it, a pair's word is there before its half.
         self.0.and_then(|cell| cell.0.get(index)).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
@@ -168,8 +171,9 @@ impl CellPool {
             self.grow(cells);
         }
         let cell = self.free.pop()?;
-        // ordering: the Release fence pairs with the Acquire fence in `Run::read_end`: a reader of the cell's last
-        // life that sees a word of this one sees the stamp under which the cell was given up.
+        // ordering: the Release fence pairs with the Acquire fence in `Run::read_end`: a reader of
+        // the cell's last life that sees a word of this one sees the stamp under which the cell was
+        // given up.
         fence(Ordering::Release);
         for index in 0..CELL_WORDS {
             cells.store(cell, index, 0);

@@ -1,5 +1,5 @@
-//! The owner's side of the locator: find, insert, move, forget, grow. [`TableWriter::make_room`], the longest step,
-//! moves half of one segment.
+//! The owner's side of the locator: find, insert, move, forget, grow. [`TableWriter::make_room`],
+//! the longest step, moves half of one segment.
 
 use super::TableWriter;
 use super::locator::{
@@ -72,7 +72,8 @@ impl TableWriter {
         self.entry_count = self.entry_count.saturating_sub(1);
     }
 
-    /// Splits the segment of a key that may be inserted next, if it is getting full and the budget allows.
+    /// Splits the segment of a key that may be inserted next, if it is getting full and the budget
+    /// allows.
     pub(in super::super) fn make_room(&mut self, key: BlockKey) {
         let tag = tag_of(key);
         let segment = self.table.locator.directory.segment_of(tag);
@@ -148,7 +149,8 @@ fn put(segment: &Segment, entry: u64) {
     }
 }
 
-/// Empties a slot; entries behind it that would not be found any more are shifted back, one after the other.
+/// Empties a slot; entries behind it that would not be found any more are shifted back, one after
+/// the other.
 fn shift_back(segment: &Segment, emptied: usize) {
     let mask = segment.slots.len().wrapping_sub(1);
     let mut hole = emptied;
@@ -170,7 +172,8 @@ fn shift_back(segment: &Segment, emptied: usize) {
     segment.set_entry(hole, 0);
 }
 
-/// A segment is split at thirteen sixteenths: probes are still short, and there is room until the next chance to split.
+/// A segment is split at thirteen sixteenths: probes are still short, and there is room until the
+/// next chance to split.
 const fn split_at(slots: usize) -> usize {
     slots - slots / 16 * 3
 }

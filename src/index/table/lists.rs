@@ -1,5 +1,6 @@
-//! The owner's side of lists of pairs, and of the child lengths of a run, which live in their word while there are up to
-//! four and in a list beyond. Additions publish one word; whatever takes a pair out does so under the run's stamp.
+//! The owner's side of lists of pairs, and of the child lengths of a run, which live in their word
+//! while there are up to four and in a list beyond. Additions publish one word; whatever takes a
+//! pair out does so under the run's stamp.
 
 use super::super::words::{CellId, LANES, cell_of, from_lanes, lanes, many, with};
 use super::TableWriter;
@@ -10,8 +11,9 @@ use crate::block::BlockKey;
 /// Different lengths of children that one run can have. Past it children are refused.
 const LENGTHS_MAX: usize = 480;
 
-/// A list of lengths has, beside how many children have a length, a filter of their keys: a walk at a fork with
-/// many lengths then looks up one child or two, not one for each length. A filter forgets nothing before its length goes.
+/// A list of lengths has, beside how many children have a length, a filter of their keys: a walk at
+/// a fork with many lengths then looks up one child or two, not one for each length. A filter
+/// forgets nothing before its length goes.
 const COUNT_BITS: u32 = 24;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 /// Of a length whose children came before the list.
@@ -159,8 +161,8 @@ impl TableWriter {
         true
     }
 
-    /// Under the run's stamp: takes a pair out; the last one fills the gap. True when the list is empty then; its first cell
-    /// is still there.
+    /// Under the run's stamp: takes a pair out; the last one fills the gap. True when the list is
+    /// empty then; its first cell is still there.
     pub(super) fn take_out(&mut self, first: CellId, listed: Listed) -> bool {
         let (mut before, mut last) = (first, listed);
         for next in self.listed(first) {
@@ -183,7 +185,8 @@ impl TableWriter {
         false
     }
 
-    /// Gives the cells of a list back. Under the stamp of the run that nothing refers to it from any more.
+    /// Gives the cells of a list back. Under the stamp of the run that nothing refers to it from
+    /// any more.
     pub(super) fn put_list(&mut self, first: CellId) {
         let mut cell = Some(first);
         for _ in 0..LIST_CELLS_MAX {

@@ -1,13 +1,14 @@
-//! Where a key's block lies: key to (run, offset), one word an entry. Readers look up the first block of a run with
-//! it, the owner any block.
+//! Where a key's block lies: key to (run, offset), one word an entry. Readers look up the first
+//! block of a run with it, the owner any block.
 //!
-//! Extendible hashing: a directory, indexed by the low bits of the key, names the segment of a key. A segment is a
-//! small open-addressing table with linear probing. One that gets full is split: half of its entries go to a new
-//! segment. So growth comes in small equal steps, nothing is ever copied as a whole, and no memory that a reader may look
-//! at is ever freed. Removal shifts later entries back, so probes do not get longer with age.
+//! Extendible hashing: a directory, indexed by the low bits of the key, names the segment of a key.
+//! A segment is a small open-addressing table with linear probing. One that gets full is split:
+//! half of its entries go to a new segment. So growth comes in small equal steps, nothing is ever
+//! copied as a whole, and no memory that a reader may look at is ever freed. Removal shifts later
+//! entries back, so probes do not get longer with age.
 //!
-//! An entry has the low 35 bits of its key, which choose segment and slot; whether it is the key itself says the
-//! run it leads to.
+//! An entry has the low 35 bits of its key, which choose segment and slot; whether it is the key
+//! itself says the run it leads to.
 
 use super::run::{RUN_BLOCKS_MAX, RunId};
 use super::shelves::Shelves;
@@ -27,7 +28,8 @@ pub(super) const RUNS_MAX: usize = (1 << RUN_BITS) - 1;
 const DIRECTORY_BITS: u32 = 24;
 /// Most slots of a segment, so that what chooses the slot is within the tag.
 pub(super) const SLOTS_MAX: usize = 1 << (TAG_BITS - DIRECTORY_BITS);
-/// Looks at a key before a reader that always meets changes gives up and calls it a miss; few in models.
+/// Looks at a key before a reader that always meets changes gives up and calls it a miss; few in
+/// models.
 const LOOKS_MAX: usize = if cfg!(feature = "loom") { 8 } else { 64 };
 
 const _: () = assert!(RUN_BLOCKS_MAX <= 1 << OFFSET_BITS);
@@ -52,7 +54,8 @@ pub(super) enum Found<T> {
 #[derive(Debug)]
 pub(super) struct Locator {
     pub(super) directory: Directory,
-    /// Filled from the front, one by one. INVARIANT: the directory names only places that are filled.
+    /// Filled from the front, one by one. INVARIANT: the directory names only places that are
+    /// filled.
     pub(super) segments: Shelves<Segment>,
 }
 
@@ -80,9 +83,10 @@ impl Locator {
         Self { directory: Directory::new(segments_max), segments: Shelves::new(segments_max) }
     }
 
-    /// Asks `look` about the locations that the key may have until it finds it. A miss is exact unless the entry itself
-    /// was under change at each of `LOOKS_MAX` looks: moves inside a segment are covered by its *moves* (a sequence lock),
-    /// moves to another segment by a second look at the directory, moves to another run by a second look at the slot.
+    /// Asks `look` about the locations that the key may have until it finds it. A miss is exact
+    /// unless the entry itself was under change at each of `LOOKS_MAX` looks: moves inside a
+    /// segment are covered by its *moves* (a sequence lock), moves to another segment by a second
+    /// look at the directory, moves to another run by a second look at the slot.
     #[inline]
     pub(super) fn find<T>(
         &self,
@@ -110,7 +114,8 @@ impl Locator {
         let mut index = home_of(tag, segment.slots.len());
         for _ in 0..segment.slots.len() {
             let Some(slot) = segment.slots.get(index) else { break };
-            // ordering: Acquire pairs with the Release stores of entries: the run is as the entry says.
+            // ordering: Acquire pairs with the Release stores of entries: the run is as the entry
+            // says.
             let entry = slot.load(Ordering::Acquire);
             if entry == 0 {
                 break;
@@ -118,16 +123,18 @@ impl Locator {
             if entry >> (64 - TAG_BITS) == tag {
                 match look(location_of(entry)) {
                     Found::Here(found) => return Found::Here(found),
-                    // ordering: Relaxed: `look` has read the run's stamp with Acquire; if the run was already changed,
-                    // the entry's change, made before the end of the run's, is visible.
+                    // ordering: Relaxed: `look` has read the run's stamp with Acquire; if the run
+                    // was already changed, the entry's change, made before the end of the run's, is
+                    // visible.
                     Found::Other => disturbed |= slot.load(Ordering::Relaxed) != entry,
                     Found::Disturbed => disturbed = true,
                 }
             }
             index = (index + 1) & (segment.slots.len() - 1);
         }
-        // ordering: the Acquire fence pairs with the Release fence in `Segment::shifting`: if we saw a slot in a later
-        // state, we see the directory and the moves as they were made before it.
+        // ordering: the Acquire fence pairs with the Release fence in `Segment::shifting`: if we
+        // saw a slot in a later state, we see the directory and the moves as they were made before
+        // it.
         fence(Ordering::Acquire);
         // ordering: Relaxed, ordered by the fence above.
         let undisturbed = !disturbed
@@ -144,8 +151,8 @@ impl Locator {
 }
 
 impl Directory {
-    /// A directory of one segment, number 0, that can grow to name `segments_max`, with two bits to spare for segments that
-    /// fill faster than others.
+    /// A directory of one segment, number 0, that can grow to name `segments_max`, with two bits to
+    /// spare for segments that fill faster than others.
     fn new(segments_max: usize) -> Self {
         let depth_max = (segments_max.next_power_of_two().ilog2() + 2).min(DIRECTORY_BITS);
         let names: [OnceLock<Box<[AtomicU32]>>; LEVELS] = std::array::from_fn(|_| OnceLock::new());
@@ -157,10 +164,11 @@ impl Directory {
 
     #[inline]
     pub(super) fn segment_of(&self, tag: u64) -> usize {
-        // ordering: Acquire pairs with the Release store in `deepen`: the places of that depth are filled.
+        // ordering: Acquire pairs with the Release store in `deepen`: the places of that depth are
+        // filled.
         let depth = self.depth.load(Ordering::Acquire);
-        // ordering: Acquire pairs with the Release store in `point`: the entries that moved are in their new segment
-        // before it is named.
+        // ordering: Acquire pairs with the Release store in `point`: the entries that moved are in
+        // their new segment before it is named.
         let name = self.name(place_of(tag, depth)).map_or(0, |name| name.load(Ordering::Acquire));
         usize::try_from(name).unwrap_or(usize::MAX)
     }
@@ -171,7 +179,8 @@ impl Directory {
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// Owner only: one more bit counts; false at the limit. The new half of the places says what the old half says.
+    /// Owner only: one more bit counts; false at the limit. The new half of the places says what
+    /// the old half says.
     pub(super) fn deepen(&self) -> bool {
         let depth = self.depth();
         let level = usize::try_from(depth).unwrap_or(LEVELS) + 1;
@@ -213,16 +222,17 @@ impl Segment {
         Self { moves: AtomicU64::new(0), slots }
     }
 
-    /// Owner only: runs `shift`, during which entries of this segment change places; readers that miss meanwhile look
-    /// again.
+    /// Owner only: runs `shift`, during which entries of this segment change places; readers that
+    /// miss meanwhile look again.
     pub(super) fn shifting(&self, shift: impl FnOnce()) {
-        // ordering: Relaxed; only the owner writes it. The Release fence pairs with the Acquire fence in
-        // `Locator::try_find`: who sees a shifted slot sees the odd count.
+        // ordering: Relaxed; only the owner writes it. The Release fence pairs with the Acquire
+        // fence in `Locator::try_find`: who sees a shifted slot sees the odd count.
         let moves = self.moves.load(Ordering::Relaxed);
         self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         shift();
-        // ordering: Release pairs with the Acquire load in `try_find`: who starts after it sees the slots shifted.
+        // ordering: Release pairs with the Acquire load in `try_find`: who starts after it sees the
+        // slots shifted.
         self.moves.store(moves.wrapping_add(2), Ordering::Release);
     }
 

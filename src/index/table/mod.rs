@@ -1,15 +1,19 @@
-//! The memory of one slice: runs of blocks, who holds them, and where each key's block is. One thread writes
-//! ([`TableWriter`]), every thread reads in place ([`Table::enter`]) without locks, messages or reference counts.
+//! The memory of one slice: runs of blocks, who holds them, and where each key's block is. One
+//! thread writes ([`TableWriter`]), every thread reads in place ([`Table::enter`]) without locks,
+//! messages or reference counts.
 //!
-//! A *run* is a path of blocks without a branch, up to `RUN_BLOCKS_MAX` of them, in cells that are read one after the
-//! other: following a prompt through a run costs hashing, not a cache miss a block. Ranks that hold all of a run are a set of
-//! its head, ranks that hold a part have a bit for each block. Where paths part, the run is split.
+//! A *run* is a path of blocks without a branch, up to `RUN_BLOCKS_MAX` of them, in cells that are
+//! read one after the other: following a prompt through a run costs hashing, not a cache miss a
+//! block. Ranks that hold all of a run are a set of its head, ranks that hold a part have a bit for
+//! each block. Where paths part, the run is split.
 //!
 //! # What a reader may see
-//! * A hit is exact: what was read of a run belonged together at one moment. Every change of more than one word, and
-//!   every release of cells, happens under the run's *stamp* (a sequence lock); a reader that met one looks again.
+//! * A hit is exact: what was read of a run belonged together at one moment. Every change of more
+//!   than one word, and every release of cells, happens under the run's *stamp* (a sequence lock);
+//!   a reader that met one looks again.
 //! * A miss is exact but for keys that were under change at every look, see [`Locator::find`].
-//! * A rank's blocks and a run's child lengths change one word at a time; a reader sees each either before or after.
+//! * A rank's blocks and a run's child lengths change one word at a time; a reader sees each either
+//!   before or after.
 
 mod blocks;
 mod cells;
@@ -100,7 +104,8 @@ impl Table {
         self.gauges.bytes.get()
     }
 
-    /// Stores refused since start: a rank, length or set outside its limit, or no memory after evictions.
+    /// Stores refused since start: a rank, length or set outside its limit, or no memory after
+    /// evictions.
     pub(super) fn refused_count(&self) -> u64 {
         self.gauges.refused.get()
     }

@@ -28,7 +28,8 @@ pub(in super::super) struct Seen {
     pub rank_words: usize,
     /// Ranks, as lanes, that hold some of the blocks: a bit for each, the lowest for the first.
     pub partial: Vec<(u16, u64)>,
-    /// Byte lengths of the blocks after the last one, if all are matched; each once, with the filter of their keys.
+    /// Byte lengths of the blocks after the last one, if all are matched; each once, with the
+    /// filter of their keys.
     pub lengths: Vec<(u16, ChildFilter)>,
 }
 
@@ -77,8 +78,8 @@ pub(in super::super) struct Arrival<S> {
     pub key: BlockKey,
     /// Prompt bytes up to its end.
     pub bytes: u32,
-    /// From the key of a block, its end in the prompt, and the length of the next one: the key that the prompt has there,
-    /// `None` past its end.
+    /// From the key of a block, its end in the prompt, and the length of the next one: the key that
+    /// the prompt has there, `None` past its end.
     pub step: S,
 }
 
@@ -104,7 +105,8 @@ impl Table {
         self.locator.find(key, has).is_some()
     }
 
-    /// Runs `read` on a run; what it returns (true: this is it) counts if the run did not change meanwhile.
+    /// Runs `read` on a run; what it returns (true: this is it) counts if the run did not change
+    /// meanwhile.
     #[inline]
     fn look(&self, location: Location, read: impl FnOnce(&Run) -> bool) -> Found<()> {
         let Some(run) = self.run(location.run) else { return Found::Other };

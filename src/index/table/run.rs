@@ -1,5 +1,5 @@
-//! The head of a run: up to [`RUN_BLOCKS_MAX`] blocks that follow each other without a branch, who holds them, and what
-//! follows. One cache line; the blocks themselves lie in cells.
+//! The head of a run: up to [`RUN_BLOCKS_MAX`] blocks that follow each other without a branch, who
+//! holds them, and what follows. One cache line; the blocks themselves lie in cells.
 
 use super::super::words::CellId;
 use super::cells::CELL_PAIRS;
@@ -15,7 +15,8 @@ const _: () = assert!(RUN_BLOCKS_MAX < 64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(in super::super) struct RunId(pub u32);
 
-/// Shared part of a run. The owner writes all but `used`, which readers set to the present epoch as they pass.
+/// Shared part of a run. The owner writes all but `used`, which readers set to the present epoch as
+/// they pass.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Run {
@@ -50,7 +51,8 @@ impl Run {
 
     #[inline]
     pub(super) fn ranks(&self) -> u64 {
-        // ordering: Acquire pairs with the Release store in `set_ranks`: a cell is filled before a word refers to it.
+        // ordering: Acquire pairs with the Release store in `set_ranks`: a cell is filled before a
+        // word refers to it.
         self.ranks.load(Ordering::Acquire)
     }
 
@@ -69,7 +71,8 @@ impl Run {
     /// Blocks of the run; 0 while it is not in use.
     #[inline]
     pub(super) fn block_count(&self) -> usize {
-        // ordering: Acquire pairs with the Release store in `set_block_count`: so many blocks are in their cells.
+        // ordering: Acquire pairs with the Release store in `set_block_count`: so many blocks are
+        // in their cells.
         let count = self.block_count.load(Ordering::Acquire);
         usize::try_from(count).unwrap_or(0).min(RUN_BLOCKS_MAX)
     }
@@ -83,7 +86,8 @@ impl Run {
     /// Cell of the blocks `index * CELL_PAIRS..`.
     #[inline]
     pub(super) fn cell(&self, index: usize) -> CellId {
-        // ordering: Relaxed; set before the block count that makes it count, and trusted only under the stamp.
+        // ordering: Relaxed; set before the block count that makes it count, and trusted only under
+        // the stamp.
         CellId(self.cells.get(index).map_or(u32::MAX, |cell| cell.load(Ordering::Relaxed)))
     }
 
@@ -143,25 +147,28 @@ impl Run {
     /// Stamp to hand to [`Run::read_end`]; `None` while the run changes.
     #[inline]
     pub(super) fn read_begin(&self) -> Option<u64> {
-        // ordering: Acquire pairs with the Release store in `end`: the words are at least as new as the stamp.
+        // ordering: Acquire pairs with the Release store in `end`: the words are at least as new as
+        // the stamp.
         let stamp = self.stamp.load(Ordering::Acquire);
         stamp.is_multiple_of(2).then_some(stamp)
     }
 
-    /// True when nothing that was read since the stamp was changed between [`Run::begin`] and [`Run::end`].
+    /// True when nothing that was read since the stamp was changed between [`Run::begin`] and
+    /// [`Run::end`].
     #[inline]
     pub(super) fn read_end(&self, stamp: u64) -> bool {
-        // ordering: the Acquire fence pairs with the Release fence in `begin` (and in `CellPool::take`, for cells in
-        // their next life): if any word we read was written after one, we see its odd stamp here, or a later one.
+        // ordering: the Acquire fence pairs with the Release fence in `begin` (and in
+        // `CellPool::take`, for cells in their next life): if any word we read was written after
+        // one, we see its odd stamp here, or a later one.
         fence(Ordering::Acquire);
         self.stamp.load(Ordering::Relaxed) == stamp
     }
 
     /// Owner only: from here on, readers of the run will look again.
     pub(super) fn begin(&self) {
-        // ordering: the load is Relaxed, only the owner writes it. The Release store pairs with the Acquire load in
-        // `read_begin`: who looks again because the stamp is odd sees what was done before. The Release fence pairs
-        // with the Acquire fence in `read_end`.
+        // ordering: the load is Relaxed, only the owner writes it. The Release store pairs with the
+        // Acquire load in `read_begin`: who looks again because the stamp is odd sees what was done
+        // before. The Release fence pairs with the Acquire fence in `read_end`.
         let stamp = self.stamp.load(Ordering::Relaxed);
         self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
         fence(Ordering::Release);
@@ -169,8 +176,8 @@ impl Run {
 
     /// Owner only: the change that `begin` announced is done.
     pub(super) fn end(&self) {
-        // ordering: the load is Relaxed, only the owner writes it; the Release store pairs with the Acquire load in
-        // `read_begin`.
+        // ordering: the load is Relaxed, only the owner writes it; the Release store pairs with the
+        // Acquire load in `read_begin`.
         let stamp = self.stamp.load(Ordering::Relaxed);
         self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
     }

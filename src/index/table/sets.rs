@@ -1,5 +1,6 @@
-//! The owner's side of who holds a run: a set of ranks that hold all of it (in a word while there are up to four, in a
-//! cell of bits beyond), and a list of those that hold a part, with a bit for each block. A rank is in one of the two.
+//! The owner's side of who holds a run: a set of ranks that hold all of it (in a word while there
+//! are up to four, in a cell of bits beyond), and a list of those that hold a part, with a bit for
+//! each block. A rank is in one of the two.
 
 use super::super::words::{
     CellId, LANES, cell_of, contains, from_lanes, lanes, many, with, without,
@@ -47,7 +48,8 @@ impl TableWriter {
             let left = self.whole_of(id) & !bit;
             self.begin(id);
             self.remove_whole(id, lane);
-            // Without memory for its part the rank counts as holding nothing here: too little, never too much.
+            // Without memory for its part the rank counts as holding nothing here: too little,
+            // never too much.
             if left != 0 && !self.push_part(id, left, lane) {
                 self.count_refused();
             }
@@ -81,8 +83,8 @@ impl TableWriter {
         held
     }
 
-    /// Under the stamp: ranks that hold all of what is left of a run become whole holders. None of them had blocks that are
-    /// gone.
+    /// Under the stamp: ranks that hold all of what is left of a run become whole holders. None of
+    /// them had blocks that are gone.
     pub(super) fn promote(&mut self, id: RunId) {
         let whole = self.whole_of(id);
         let next = |writer: &Self| {
@@ -112,8 +114,8 @@ impl TableWriter {
         }
     }
 
-    /// For a run that is split off: `to`, not yet seen by readers, gets the holders of the first `count` blocks of `from`.
-    /// False: no memory; `to` has some of them then.
+    /// For a run that is split off: `to`, not yet seen by readers, gets the holders of the first
+    /// `count` blocks of `from`. False: no memory; `to` has some of them then.
     pub(super) fn copy_holders(&mut self, from: RunId, to: RunId, count: usize) -> bool {
         let whole = whole(count);
         let (lanes, parts) = self.holders(from);

@@ -1,5 +1,5 @@
-//! An array that grows at its end without ever moving: what is set stays where it is, for readers that hold on to it.
-//! Two levels, so that a large limit costs next to nothing before it is used.
+//! An array that grows at its end without ever moving: what is set stays where it is, for readers
+//! that hold on to it. Two levels, so that a large limit costs next to nothing before it is used.
 
 use std::sync::OnceLock;
 

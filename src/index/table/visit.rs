@@ -7,8 +7,9 @@ use crate::block::BlockKey;
 const LOOKS_MAX: usize = 64;
 
 impl Table {
-    /// Calls `each` with parent, key and byte length of blocks. Every block that stays throughout is there, maybe more
-    /// than once and in any order; blocks that come or go meanwhile may be there.
+    /// Calls `each` with parent, key and byte length of blocks. Every block that stays throughout
+    /// is there, maybe more than once and in any order; blocks that come or go meanwhile may be
+    /// there.
     pub(in super::super) fn visit(&self, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
         let chunks = (0..).take_while(|chunk| self.runs.get(*chunk).is_some()).count();
         let runs = 1..chunks.saturating_mul(super::CHUNK_RUNS);

@@ -1,5 +1,5 @@
-//! The owner's side of the table: its memory. Runs on the owning shard's thread. Each call does a bounded amount of
-//! work.
+//! The owner's side of the table: its memory. Runs on the owning shard's thread. Each call does a
+//! bounded amount of work.
 
 use super::cells::{CHUNK_BYTES, CellPool};
 use super::locator::{Locator, RUNS_MAX, SLOTS_MAX, Segment};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Sizes of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Slots of one segment of the locator, a power of two from 16 to 2,048. More make growth steps longer, fewer fill
-    /// less evenly.
+    /// Slots of one segment of the locator, a power of two from 16 to 2,048. More make growth steps
+    /// longer, fewer fill less evenly.
     pub segment_slots: usize,
     /// Most bytes of runs, cells and segments, on both sides.
     pub memory_bytes_max: usize,
@@ -170,8 +170,8 @@ impl TableWriter {
         self.memory_bytes().saturating_add(bytes) <= self.shape.memory_bytes_max
     }
 
-    /// Runs and cells leave room for the locator to double: it has to grow with the blocks that their cells can still
-    /// take.
+    /// Runs and cells leave room for the locator to double: it has to grow with the blocks that
+    /// their cells can still take.
     fn may_grow(&self, bytes: usize) -> bool {
         let locator_bytes = self.parts.len() * segment_bytes(self.shape.segment_slots);
         self.fits(bytes.saturating_add(locator_bytes))
@@ -207,7 +207,8 @@ impl TableWriter {
         self.free_runs.extend(runs.filter_map(|run| u32::try_from(run).ok()).map(RunId));
     }
 
-    /// Fills the next place of the segments; readers do not look there before the directory names it.
+    /// Fills the next place of the segments; readers do not look there before the directory names
+    /// it.
     pub(super) fn add_segment(&mut self, depth: u32) -> bool {
         let segment = Segment::new(self.shape.segment_slots);
         if !self.table.locator.segments.set(self.parts.len(), segment) {

@@ -9,7 +9,8 @@ pub(crate) fn any_port() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// An address where nobody listens yet; its port is not of those that the system gives to others meanwhile.
+/// An address where nobody listens yet; its port is not of those that the system gives to others
+/// meanwhile.
 pub(crate) fn port_for_later() -> SocketAddr {
     let place = || SocketAddr::from(([127, 0, 0, 1], fastrand::u16(20_000..30_000)));
     let mut places = std::iter::repeat_with(place).take(1_000);

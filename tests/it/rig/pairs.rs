@@ -13,7 +13,8 @@ const WARM: &[u8] = br#"{"kv_transfer_params":{"do_remote_prefill":true}}"#;
 /// A worker and further lines of its table.
 pub(crate) type Listed<'a> = (&'a Stub, &'a str);
 
-/// One shard, no second look at the workers while a test runs, no breaker. `disaggregation`: lines of that table.
+/// One shard, no second look at the workers while a test runs, no breaker. `disaggregation`: lines
+/// of that table.
 pub(crate) fn pair_config(workers: &[Listed<'_>], disaggregation: &str) -> Config {
     let always = if disaggregation.contains("uncached") { "" } else { "uncached_tokens_min = 0\n" };
     let mut text = format!(
@@ -27,8 +28,8 @@ pub(crate) fn pair_config(workers: &[Listed<'_>], disaggregation: &str) -> Confi
     Config::from_toml(&text).unwrap_or_else(|findings| panic!("{findings:#?}\n{text}"))
 }
 
-/// Starts it and waits until every worker of the list has had a request. What the workers do with requests and what they
-/// had is as new then.
+/// Starts it and waits until every worker of the list has had a request. What the workers do with
+/// requests and what they had is as new then.
 pub(crate) fn ready(config: Config, workers: &[Listed<'_>]) -> ServerHandle {
     let handle = router(config);
     for (worker, _) in workers {

@@ -1,5 +1,5 @@
-//! A wire between an engine's socket and the router that knows ZMTP: it loses whole messages, stops without closing, or
-//! is cut.
+//! A wire between an engine's socket and the router that knows ZMTP: it loses whole messages, stops
+//! without closing, or is cut.
 
 use super::frames::{Unit, encode, read_unit};
 use std::io::{ErrorKind, Read, Write};

@@ -1,5 +1,6 @@
-//! A scripted engine's KV events: a naive model of a prefix cache, a PUB socket and a ROUTER socket that do what the test
-//! says. Nothing here is shared with the router's code but the encoder of the simulated engine.
+//! A scripted engine's KV events: a naive model of a prefix cache, a PUB socket and a ROUTER socket
+//! that do what the test says. Nothing here is shared with the router's code but the encoder of the
+//! simulated engine.
 
 use super::frames::{Unit, encode, handshake, read_unit};
 use forebay::engine::{BlockHash, CacheEvent, encode_batch};
@@ -161,8 +162,8 @@ impl Publisher {
         true
     }
 
-    /// Another process takes over the same sockets: empty cache, numbers from 0. Open connections stay, as behind a
-    /// forwarder.
+    /// Another process takes over the same sockets: empty cache, numbers from 0. Open connections
+    /// stay, as behind a forwarder.
     pub(crate) fn restart_behind_its_connections(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
         (state.next, state.buffer) = (0, VecDeque::new());
@@ -241,8 +242,8 @@ impl Publisher {
         }
     }
 
-    /// One step of a busy engine: something is stored, stored twice or evicted, seldom everything is cleared; published
-    /// as one batch.
+    /// One step of a busy engine: something is stored, stored twice or evicted, seldom everything
+    /// is cleared; published as one batch.
     pub(crate) fn churn(&mut self) {
         match self.random.u32(0..100) {
             0 => {

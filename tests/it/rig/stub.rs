@@ -1,5 +1,5 @@
-//! A stub engine for pairs: tells about itself what the router asks, notes when each request came and when the router
-//! let go of it, and does to it what the test says, step by step.
+//! A stub engine for pairs: tells about itself what the router asks, notes when each request came
+//! and when the router let go of it, and does to it what the test says, step by step.
 
 use super::PATIENCE;
 use super::stub_pages::Pages;
@@ -201,7 +201,8 @@ impl Shared {
         self.state.lock().unwrap()
     }
 
-    /// Reads requests until the router closes; another thread answers, so that a close is seen at once.
+    /// Reads requests until the router closes; another thread answers, so that a close is seen at
+    /// once.
     fn serve(self: &Arc<Self>, mut stream: TcpStream) {
         stream.set_nodelay(true).unwrap();
         self.lock().connections.push(stream.try_clone().unwrap());

@@ -1,7 +1,8 @@
-//! Which entries have a key: for each of them a word with some bits of its id and of the key, near the place that the key
-//! gives. The entry is then found by its id and its key compared, so that a look-up never errs; most that would fail
-//! fail by the word alone. Robin Hood hashing: words stand in the order of their homes and say how far from home they
-//! are, so nothing is left behind where one goes. Costs 4 bytes a slot, at most seven eighths of which are in use.
+//! Which entries have a key: for each of them a word with some bits of its id and of the key, near
+//! the place that the key gives. The entry is then found by its id and its key compared, so that a
+//! look-up never errs; most that would fail fail by the word alone. Robin Hood hashing: words stand
+//! in the order of their homes and say how far from home they are, so nothing is left behind where
+//! one goes. Costs 4 bytes a slot, at most seven eighths of which are in use.
 
 use crate::block::BlockKey;
 
@@ -28,7 +29,8 @@ impl ByKey {
         self.slots.capacity() * size_of::<u32>()
     }
 
-    /// Makes a table for entries of that number. `None` when some would be too far from home: try with a larger number.
+    /// Makes a table for entries of that number. `None` when some would be too far from home: try
+    /// with a larger number.
     pub(super) fn of(
         room_for: usize,
         entries: impl Iterator<Item = (u64, BlockKey)>,
@@ -43,8 +45,8 @@ impl ByKey {
         Some(table)
     }
 
-    /// Adds an entry. False when there is no room or some entry would be too far from home: then the table is spoilt and
-    /// has to be made anew.
+    /// Adds an entry. False when there is no room or some entry would be too far from home: then
+    /// the table is spoilt and has to be made anew.
     pub(super) fn insert(&mut self, id: u64, key: BlockKey) -> bool {
         if (self.len + 1).saturating_mul(8) > self.slots.len().saturating_mul(7) {
             return false;
@@ -92,7 +94,8 @@ impl ByKey {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Ids that entries with that key begin like, see [`is_candidate`]; each is the least of its kind.
+    /// Ids that entries with that key begin like, see [`is_candidate`]; each is the least of its
+    /// kind.
     pub(super) fn candidates(&self, key: BlockKey) -> impl Iterator<Item = u64> + '_ {
         let wanted = tag(key);
         let same = self.run(key).map(|(_, slot)| slot >> DISTANCE_BITS);

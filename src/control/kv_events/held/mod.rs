@@ -1,6 +1,6 @@
-//! What one rank holds, in some 25 bytes a block: for each engine hash and attention group the key of its path, how
-//! often each tier stored it, and the trees of the index that rest on it. Entries are found by id (hash and group,
-//! mixed) and by key.
+//! What one rank holds, in some 25 bytes a block: for each engine hash and attention group the key
+//! of its path, how often each tier stored it, and the trees of the index that rest on it. Entries
+//! are found by id (hash and group, mixed) and by key.
 
 mod ages;
 mod by_key;
@@ -20,7 +20,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Memory of one block when a table has grown to its full size, rounded up: what budgets count with.
+/// Memory of one block when a table has grown to its full size, rounded up: what budgets count
+/// with.
 pub const TRACKED_BLOCK_BYTES: usize = 28;
 const _: () =
     assert!(TRACKED_BLOCK_BYTES >= Ordered::SLOT_BYTES * 10 / 8 + size_of::<u32>() * 5 / 4);
@@ -97,7 +98,8 @@ impl Held {
             .fold(0, |all, one| all | one.state.trees())
     }
 
-    /// Adds an entry whose id is not there, stored once by a tier. False when its key has too many entries already.
+    /// Adds an entry whose id is not there, stored once by a tier. False when its key has too many
+    /// entries already.
     pub(super) fn insert(&mut self, added: Entry, tier: Tier) -> bool {
         if self.is_spoilt || self.by_key.candidates(added.key).nth(SAME_KEY_MAX - 1).is_some() {
             return false;
@@ -117,8 +119,8 @@ impl Held {
         Kept::new(&self.table, &self.more)
     }
 
-    /// Adds an entry that was stored so often by each tier, at least once by one. False if its id is there already, or
-    /// its key has too many entries.
+    /// Adds an entry that was stored so often by each tier, at least once by one. False if its id
+    /// is there already, or its key has too many entries.
     pub(super) fn restore(&mut self, entry: Entry, stores: [u32; TIERS]) -> bool {
         let stored_by = |tier: &Tier| stores.get(tier.index()).is_some_and(|stores| *stores > 0);
         let Some(first) = Tier::ALL.into_iter().find(stored_by) else { return false };
@@ -208,8 +210,8 @@ impl Held {
         }
     }
 
-    /// Takes one store back; the entry goes with its last one. What it was before, and the trees that still rest on it;
-    /// `None` if the tier has not stored it.
+    /// Takes one store back; the entry goes with its last one. What it was before, and the trees
+    /// that still rest on it; `None` if the tier has not stored it.
     pub(super) fn take(&mut self, id: u64, tier: Tier) -> Option<(Entry, u8)> {
         let (place, before) = self.place(id)?;
         let found = entry(self.table.at(place)?)?;
@@ -260,7 +262,8 @@ impl Held {
         *self = Self::expiring(self.ttl);
     }
 
-    /// Makes the way from keys to entries anew, a twelfth larger than it has to be; larger where many share a key.
+    /// Makes the way from keys to entries anew, a twelfth larger than it has to be; larger where
+    /// many share a key.
     fn make_by_key(&mut self) {
         let mut room_for = self.table.len() + self.table.len() / 12;
         for _ in 0..2 {

@@ -1,6 +1,7 @@
-//! A map in three flat arrays: ids ascending with gaps between them, so that an id is found near the place that its
-//! value as a fraction of all ids gives. Costs 18 bytes a slot, and four fifths of the slots or more are in use while it grows; a
-//! search and a removal touch one run of neighbours, an insertion moves part of one.
+//! A map in three flat arrays: ids ascending with gaps between them, so that an id is found near
+//! the place that its value as a fraction of all ids gives. Costs 18 bytes a slot, and four fifths
+//! of the slots or more are in use while it grows; a search and a removal touch one run of
+//! neighbours, an insertion moves part of one.
 
 /// Slots of the smallest table.
 const HOMES_MIN: usize = 64;

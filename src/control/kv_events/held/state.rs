@@ -1,11 +1,12 @@
-//! The half-word of an entry: its slice, the trees of the index that rest on it, and how often each tier stored it.
+//! The half-word of an entry: its slice, the trees of the index that rest on it, and how often each
+//! tier stored it.
 
 use super::super::tier::{ALL_TREES, Tier};
 use crate::base::ShardIndex;
 use crate::base::limits::SHARDS_MAX;
 
-/// Slice in 6 bits, trees in 3, then counts of stores: 3 bits for the device, 2 for each other tier. A count at its
-/// largest means that there may be more, which [`super::Held`] counts apart.
+/// Slice in 6 bits, trees in 3, then counts of stores: 3 bits for the device, 2 for each other
+/// tier. A count at its largest means that there may be more, which [`super::Held`] counts apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct State(u16);
 
