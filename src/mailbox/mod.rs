@@ -1,5 +1,6 @@
-//! Every type that crosses a thread, and the rings that carry them (the table in ARCHITECTURE.md is
-//! this module). Holds `Send` data only, no behaviour beyond building the rings.
+//! Every type that crosses a thread, and the rings that carry them. The tables of
+//! docs/internals/threads.md list both. Holds `Send` data only, no behaviour beyond
+//! building the rings.
 
 mod command;
 mod kv;

@@ -1,5 +1,5 @@
 //! The rings between the planes, built once at start. What each carries, its capacity and what
-//! happens when it is full stand in `base::limits` and in the table of ARCHITECTURE.md.
+//! happens when it is full stand in `base::limits` and in docs/internals/threads.md.
 
 use crate::account::{ShardCounters, StageHistograms};
 use crate::base::ShardIndex;
