@@ -3,11 +3,11 @@
 //! before and after everything else.
 
 mod check;
-mod cores;
 mod demo;
 mod engine;
 mod engine_role;
 mod findings;
+mod key_flags;
 mod logging;
 mod record;
 mod replay;
@@ -46,7 +46,7 @@ enum Command {
     /// Route requests to workers
     Serve(serve::ServeArgs),
     /// Run one simulated engine that speaks vLLM's wire: HTTP, SSE, KV events, metrics
-    Engine(engine::EngineArgs),
+    Engine(Box<engine::EngineArgs>),
     /// Compare KV-aware routing with round robin on simulated engines, in this process
     Demo(demo::DemoArgs),
     /// Write KV-event streams to a file, with their times
@@ -62,7 +62,7 @@ enum Command {
 pub fn run() -> ExitCode {
     match CommandLine::parse().command {
         Command::Serve(args) => serve::run(&args),
-        Command::Engine(args) => engine::run(args),
+        Command::Engine(args) => engine::run(*args),
         Command::Demo(args) => demo::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Replay(args) => replay::run(&args),

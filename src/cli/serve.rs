@@ -1,6 +1,6 @@
 //! `forebay serve`: file and flags to one configuration, checked, logged, started.
 
-use super::cores::CoreList;
+use super::key_flags::KeyFlags;
 use super::{failed, findings, logging};
 use crate::config::{Config, ConfigSource, Flags, Reloader, to_json};
 use crate::control::ControlError;
@@ -25,21 +25,6 @@ pub(super) struct ServeArgs {
     /// Configuration file (TOML); flags win over it
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where clients connect [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<String>,
-    /// Health, metrics and worker listing [default: 127.0.0.1:9090]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// Share the port of --listen with another router, which gets its share of the connections
-    #[arg(long)]
-    listen_shared: bool,
-    /// File with the token that calls to --admin need which change something
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<PathBuf>,
-    /// Cores to run on, one shard each [default: all but the last]
-    #[arg(long, value_name = "LIST")]
-    cores: Option<CoreList>,
     /// A worker; repeat for more. Everything else about it is discovered
     #[arg(long = "worker", value_name = "URL", help_heading = "Workers")]
     workers: Vec<String>,
@@ -49,50 +34,12 @@ pub(super) struct ServeArgs {
     /// A worker that takes over computed prompts and answers; repeat for more
     #[arg(long, value_name = "URL", help_heading = "Workers")]
     decode: Vec<String>,
-    /// What the workers speak: auto, vllm, sglang, openai [default: auto]
-    #[arg(long, value_name = "KIND", help_heading = "Workers")]
-    engine: Option<String>,
-    /// Active health checks and discovery: on, off [default: on]
-    #[arg(long, value_name = "on|off", help_heading = "Workers")]
-    health: Option<String>,
-    /// tokenizer.json, tokenizer_config.json and chat_template.jinja of the model
-    #[arg(long, value_name = "DIR", help_heading = "Workers")]
-    model_dir: Option<PathBuf>,
     /// KV event endpoint where it cannot be discovered; one per worker, in the order
     /// --worker, --prefill, --decode; `-` for none
     #[arg(long, value_name = "ENDPOINT", help_heading = "Workers", allow_hyphen_values = true)]
     kv_events: Vec<String>,
-    /// kv, least_loaded, power_of_two, round_robin, random [default: kv]
-    #[arg(long, value_name = "POLICY", help_heading = "Routing")]
-    policy: Option<String>,
-    /// Most requests in flight on one rank; 0 for no limit [default: what the engine declares, else
-    /// none]
-    #[arg(long, value_name = "N", help_heading = "Back pressure")]
-    rank_concurrency_max: Option<u32>,
-    /// pool: one queue, the rank chosen last; endpoint: one per rank; off [default: pool]
-    #[arg(long, value_name = "MODE", help_heading = "Back pressure")]
-    queue_mode: Option<String>,
-    /// Requests that one queue holds [default: 1024]
-    #[arg(long, value_name = "N", help_heading = "Back pressure")]
-    queue_depth_max: Option<u32>,
-    /// Longest wait in a queue [default: the client's own time-out, else timeouts.first_byte]
-    #[arg(long, value_name = "DURATION", help_heading = "Back pressure")]
-    queue_wait_max: Option<String>,
-    /// How long all are refused once the queue is full; 0s for never [default: 1s]
-    #[arg(long, value_name = "DURATION", help_heading = "Back pressure")]
-    rejection_window: Option<String>,
-    /// Where replicas of this router meet, for example nats://127.0.0.1:4222
-    #[arg(long, value_name = "URL", help_heading = "Back pressure")]
-    nats: Option<String>,
-    /// Write logs as JSON, one object per line
-    #[arg(long, help_heading = "Logging")]
-    log_json: bool,
-    /// Write one record per request
-    #[arg(long, help_heading = "Logging")]
-    log_requests: bool,
-    /// error, warn, info, debug, trace [default: info]
-    #[arg(long, value_name = "LEVEL", help_heading = "Logging")]
-    log_level: Option<String>,
+    #[command(flatten)]
+    keys: KeyFlags,
 }
 
 pub(super) fn run(args: &ServeArgs) -> ExitCode {
@@ -150,28 +97,11 @@ fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
 impl ServeArgs {
     pub(super) fn flags(&self) -> Flags {
         Flags {
-            listen: self.listen.clone(),
-            admin: self.admin.clone(),
-            listen_shared: self.listen_shared,
-            admin_token_file: self.admin_token_file.clone(),
-            cores: self.cores.clone().map_or_else(Vec::new, |cores| cores.0),
+            keys: self.keys.0.clone(),
             workers: self.workers.clone(),
             prefill: self.prefill.clone(),
             decode: self.decode.clone(),
-            engine: self.engine.clone(),
-            health: self.health.clone(),
-            model_dir: self.model_dir.clone(),
             kv_events: self.kv_events.clone(),
-            policy: self.policy.clone(),
-            rank_concurrency_max: self.rank_concurrency_max,
-            queue_mode: self.queue_mode.clone(),
-            queue_depth_max: self.queue_depth_max,
-            queue_wait_max: self.queue_wait_max.clone(),
-            rejection_window: self.rejection_window.clone(),
-            nats: self.nats.clone(),
-            log_json: self.log_json,
-            log_requests: self.log_requests,
-            log_level: self.log_level.clone(),
         }
     }
 }

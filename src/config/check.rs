@@ -1,22 +1,21 @@
-//! What a well-formed configuration may still get wrong: values out of range and values at odds with each other.
-//! Looks at the whole configuration and reports everything; never stops at the first fault.
+//! What a well-formed configuration may still get wrong: values out of range and values at odds
+//! with each other. Looks at the whole configuration and reports everything; never stops at the
+//! first fault.
 
 use super::finding::{Finding, Origins};
-use super::flow::QUEUE_CLASSES;
+use super::key::Table;
 use super::read_token;
 use super::schema::{Config, IndexConfig, LoadSource};
 use super::url::WorkerUrl;
 use super::worker::WorkerConfig;
-use crate::base::limits::{RANKS_MAX, SHARDS_MAX, WORKERS_MAX};
+use crate::base::limits::{SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
 use std::path::Path;
 use std::time::Duration;
 
-/// Engines' HTTP servers close idle connections after this long (uvicorn's default, vLLM 0.33 and SGLang 0.5).
+/// Engines' HTTP servers close idle connections after this long (uvicorn's default, vLLM 0.33 and
+/// SGLang 0.5).
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
-
-/// Below it the questions themselves would be a load.
-const LOAD_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Events follow the prefill; a prefill does not take longer.
 const SPECULATIVE_TTL_SENSIBLE: Duration = Duration::from_secs(60);
@@ -25,6 +24,7 @@ const SPECULATIVE_TTL_SENSIBLE: Duration = Duration::from_secs(60);
 #[must_use]
 pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     let mut check = Check { origins, findings: Vec::new() };
+    check.ranges(config);
     check.addresses(config);
     check.cores(config);
     check.workers(config);
@@ -37,9 +37,6 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.times(config);
     check.findings
 }
-
-/// Last class of a queue.
-const CLASS_LAST: usize = QUEUE_CLASSES as usize - 1;
 
 /// Writing all of a large fleet takes a good part of this.
 const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
@@ -56,6 +53,32 @@ impl Check<'_> {
 
     pub(super) fn warning(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
         self.findings.push(Finding::warning(self.origins.of(path), what, help));
+    }
+
+    /// Each value against the range of its key.
+    fn ranges(&mut self, config: &Config) {
+        self.ranges_of(config, None);
+        for (position, worker) in config.workers.iter().enumerate() {
+            self.ranges_of(worker, Some(position));
+        }
+        for (position, tenant) in config.flow.tenants.iter().enumerate() {
+            self.ranges_of(tenant, Some(position));
+        }
+    }
+
+    fn ranges_of<T: Table + Clone>(&mut self, values: &T, position: Option<usize>) {
+        values.each(|key, setting| {
+            let Some(number) = setting.number().filter(|number| !key.range.contains(number)) else {
+                return;
+            };
+            let path = match (position, key.path.split_once('.')) {
+                (Some(position), Some((list, name))) => format!("{list}.{position}.{name}"),
+                _ => key.path.to_owned(),
+            };
+            let (kind, shown) = (setting.kind(key), key.path);
+            let (is, range) = (kind.format(number), kind.format_range(key));
+            self.error(&path, format!("`{shown}` is {is}, should be {range}"), "");
+        });
     }
 
     fn addresses(&mut self, config: &Config) {
@@ -144,18 +167,6 @@ impl Check<'_> {
                 }
             }
         }
-        let ranks = worker.ranks.map_or(1, |ranks| usize::try_from(ranks).unwrap_or(usize::MAX));
-        if ranks == 0 || ranks > RANKS_MAX {
-            let what = format!("`ranks` is {ranks}, should be 1 to {RANKS_MAX}");
-            self.error(&format!("{path}.ranks"), what, "");
-        }
-        if worker.block_size_tokens == Some(0) {
-            self.error(
-                &format!("{path}.block_size"),
-                "`block_size` is 0",
-                "leave it out if unknown",
-            );
-        }
         let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if worker.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
             let what = "`name` goes into a header field and has to be visible ASCII without spaces";
@@ -206,37 +217,6 @@ impl Check<'_> {
 
     fn limits(&mut self, config: &Config) {
         let limits = &config.limits;
-        let ranges = [
-            ("limits.head_bytes_max", limits.head_bytes_max, 1_024, 1 << 20),
-            ("limits.head_fields_max", limits.head_fields_max, 8, 1_000),
-            ("limits.body_bytes_max", limits.body_bytes_max, 1_024, 1 << 30),
-            ("limits.in_flight_max", limits.in_flight_max, 1, 1 << 20),
-            ("limits.connections_max", limits.connections_max, 1, 1 << 20),
-            ("limits.buffered_bytes_max", limits.buffered_bytes_max, 1 << 16, 1 << 40),
-            ("limits.index_bytes_max", limits.index_bytes_max, 1 << 20, 1 << 40),
-            ("approximate.rank_bytes_max", config.approximate.rank_bytes_max, 1 << 12, 1 << 40),
-            ("kv.host_credit_percent", wide(config.kv.host_credit_percent), 0, 100),
-            ("kv.disk_credit_percent", wide(config.kv.disk_credit_percent), 0, 100),
-            ("retry.attempts_max", wide(config.retry.attempts_max), 1, 10),
-            ("retry.budget_percent", wide(config.retry.budget_percent), 0, 100),
-            ("breaker.failures", wide(config.breaker.failures), 1, 1_000),
-            ("queue.depth_max", wide(config.flow.queue.depth_max), 1, 1 << 16),
-            ("queue.bytes_max", config.flow.queue.bytes_max, 1 << 16, 1 << 40),
-            ("queue.hops_max", wide(config.flow.queue.hops_max), 0, 100),
-            ("queue.overtaken_max", wide(config.flow.queue.overtaken_max), 0, 1_000),
-            ("queue.class_default", config.flow.queue.class_default.into(), 0, CLASS_LAST),
-            ("queue.kv_use_percent", wide(config.flow.queue.kv_use_percent), 0, 1_000),
-            ("rejection.share_percent", wide(config.flow.rejection.share_percent), 1, 100),
-            ("rejection.low_water_percent", wide(config.flow.rejection.low_water_percent), 0, 99),
-            ("limits.kv_demand_percent", wide(config.flow.kv_demand_percent), 0, 100_000),
-            ("health.unhealthy_after", wide(config.health.unhealthy_after), 1, 1_000),
-            ("health.healthy_after", wide(config.health.healthy_after), 1, 1_000),
-        ];
-        for (path, value, least, most) in ranges {
-            if value < least || value > most {
-                self.error(path, format!("`{path}` is {value}, should be {least} to {most}"), "");
-            }
-        }
         if limits.buffered_bytes_max < limits.body_bytes_max {
             let what = "`limits.buffered_bytes_max` is smaller than `limits.body_bytes_max`";
             let help = "a body of the largest size could never be taken; raise it";
@@ -246,28 +226,6 @@ impl Check<'_> {
 
     fn times(&mut self, config: &Config) {
         let times = &config.timeouts;
-        let positive = [
-            ("timeouts.head", times.head),
-            ("timeouts.body", times.body),
-            ("timeouts.idle", times.idle),
-            ("timeouts.connect", times.connect),
-            ("timeouts.first_byte", times.first_byte),
-            ("timeouts.stream_idle", times.stream_idle),
-            ("timeouts.write", times.write),
-            ("breaker.open", config.breaker.open),
-            ("health.interval", config.health.interval),
-            ("health.timeout", config.health.timeout),
-            ("load.age_max", config.load.age_max),
-        ];
-        for (path, value) in positive {
-            if value.is_zero() {
-                self.error(
-                    path,
-                    format!("`{path}` is 0"),
-                    "every wait needs an end; give a duration",
-                );
-            }
-        }
         if config.kv.disk_credit_percent > config.kv.host_credit_percent {
             let what = "`kv.disk_credit_percent` is more than `kv.host_credit_percent`";
             let help =
@@ -275,10 +233,6 @@ impl Check<'_> {
             self.warning("kv.disk_credit_percent", what, help);
         }
         let load = &config.load;
-        if load.interval < LOAD_INTERVAL_MIN {
-            let what = "`load.interval` is less than 100ms";
-            self.error("load.interval", what, "each question costs the engine some milliseconds");
-        }
         if load.age_max < load.interval && load.source != LoadSource::Off {
             let what = "`load.age_max` is less than `load.interval`";
             let help = "reports would count nothing most of the time";
@@ -287,20 +241,18 @@ impl Check<'_> {
         let approximate = &config.approximate;
         if approximate.speculative_ttl > SPECULATIVE_TTL_SENSIBLE {
             let what = "`approximate.speculative_ttl` is more than a minute";
-            let help = "it only bridges the time until the engine's event; events of prompts that failed never come";
+            let help = "it only bridges the time until the engine's event; \
+                events of prompts that failed never come";
             self.warning("approximate.speculative_ttl", what, help);
         }
         if times.upstream_idle >= ENGINE_KEEP_ALIVE {
-            let what = "`timeouts.upstream_idle` is 5s or more, and engines close idle connections after 5s";
+            let what = "`timeouts.upstream_idle` is 5s or more, and engines \
+                close idle connections after 5s";
             let help =
                 "stay below the engines' keep-alive time, or requests meet closed connections";
             self.warning("timeouts.upstream_idle", what, help);
         }
     }
-}
-
-fn wide(value: u32) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
 }
 
 fn check_endpoint(endpoint: &str) -> Result<(), String> {

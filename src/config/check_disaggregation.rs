@@ -1,8 +1,10 @@
-//! What the keys of disaggregation may get wrong: roles that do not fit, and fields that nobody reads.
+//! What the keys of disaggregation may get wrong: roles that do not fit, and fields that nobody
+//! reads.
 
 use super::check::Check;
-use super::disaggregation::{DisaggregationConfig, Fallback};
-use super::schema::{Config, EngineKind, Word};
+use super::flow::{DisaggregationConfig, Fallback};
+use super::schema::{Config, EngineKind};
+use super::setting::Word;
 use super::url::WorkerUrl;
 use super::worker::{KvFlow, WorkerConfig, WorkerRole};
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,22 +14,10 @@ const PROMPT_TOKENS_SENSIBLE: u32 = 1 << 24;
 
 impl Check<'_> {
     pub(super) fn disaggregation(&mut self, split: &DisaggregationConfig) {
-        if split.prefill_timeout.is_some_and(|time| time.is_zero()) {
-            let key = "disaggregation.prefill_timeout";
-            self.error(key, format!("`{key}` is 0"), "every wait needs an end; give a duration");
-        }
         if split.uncached_tokens_min > PROMPT_TOKENS_SENSIBLE {
             let key = "disaggregation.uncached_tokens_min";
             let what = format!("`{key}` is {}: no prompt is longer", split.uncached_tokens_min);
             self.warning(key, what, "no request would be split");
-        }
-        for (key, percent) in [
-            ("disaggregation.prefill_kv_use_percent", split.prefill_kv_use_percent),
-            ("disaggregation.decode_kv_use_percent", split.decode_kv_use_percent),
-        ] {
-            if let Some(percent) = percent.filter(|percent| *percent > 1_000) {
-                self.error(key, format!("`{key}` is {percent}, should be 0 to 1000"), "");
-            }
         }
     }
 
@@ -44,7 +34,8 @@ impl Check<'_> {
         self.loopback(config);
     }
 
-    /// What decode workers are told of a prefill worker is its own address unless something else is configured.
+    /// What decode workers are told of a prefill worker is its own address unless something else is
+    /// configured.
     fn loopback(&mut self, config: &Config) {
         if config.workers.iter().all(is_loopback) {
             return;
@@ -116,9 +107,6 @@ impl Check<'_> {
                 "give a name or an address, without a port",
             );
         }
-        if handoff.bootstrap_port == Some(0) {
-            self.error(&format!("{path}.bootstrap_port"), "`bootstrap_port` is 0", "");
-        }
     }
 
     fn kv_flow(&mut self, path: &str, worker: &WorkerConfig, engine: EngineKind) {
@@ -126,7 +114,8 @@ impl Check<'_> {
         let key = format!("{path}.kv_flow");
         if handoff.kv_flow.is_some() && matches!(engine, EngineKind::Sglang | EngineKind::Openai) {
             let what = format!("`kv_flow` is for vLLM, and this worker is {:?}", engine.word());
-            let help = "SGLang's prefill and decode workers find each other by `bootstrap_host` and `bootstrap_port`";
+            let help = "SGLang's prefill and decode workers find each other \
+                by `bootstrap_host` and `bootstrap_port`";
             self.error(&key, what, help);
         } else if handoff.kv_flow.is_some() && !worker.role.may_prefill() {
             let what = format!("`kv_flow` is not used: the role is {:?}", worker.role.word());
@@ -140,12 +129,6 @@ impl Check<'_> {
                 what,
                 "give a name or an address, without a port",
             );
-        }
-        for (name, size) in [("kv_tp_size", handoff.kv_tp_size), ("kv_pp_size", handoff.kv_pp_size)]
-        {
-            if size == Some(0) {
-                self.error(&format!("{path}.{name}"), format!("`{name}` is 0"), "it is at least 1");
-            }
         }
         self.kv_port(path, worker);
         let only_push = [
@@ -164,9 +147,7 @@ impl Check<'_> {
     fn kv_port(&mut self, path: &str, worker: &WorkerConfig) {
         let Some(first) = worker.handoff.kv_port else { return };
         let last = u32::from(first).saturating_add(worker.ranks.unwrap_or(1).saturating_sub(1));
-        if first == 0 {
-            self.error(&format!("{path}.kv_port"), "`kv_port` is 0", "");
-        } else if last > u32::from(u16::MAX) {
+        if last > u32::from(u16::MAX) {
             let what = format!("the last rank's port, counted up from `kv_port`, would be {last}");
             self.error(&format!("{path}.kv_port"), what, "ports end at 65535");
         }
@@ -182,7 +163,8 @@ impl Check<'_> {
             let what = "`kv_engine_id` is missing: the worker is used in two phases";
             self.warning(&key, what, help);
         } else if is_push || (lacks(KvFlow::Mooncake) && !config.health.enabled) {
-            let what = "`kv_engine_id` is missing: decode workers have to be told it before prefill answers";
+            let what = "`kv_engine_id` is missing: decode workers have to be told it \
+                before prefill answers";
             self.error(&key, what, help);
         }
         let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
@@ -204,7 +186,8 @@ impl Check<'_> {
             config.workers.iter().any(|worker| worker.role == role || undecided(worker))
         };
         if let Some(position) = first(WorkerRole::Prefill).filter(|_| !may_be(WorkerRole::Decode)) {
-            let what = "there are prefill workers but no decode worker: nothing takes over what they compute";
+            let what = "there are prefill workers but no decode worker: \
+                nothing takes over what they compute";
             let help = "give role = \"decode\" to the workers that answer";
             self.warning(&format!("worker.{position}.role"), what, help);
         }
@@ -216,7 +199,8 @@ impl Check<'_> {
         if let Some(position) =
             first(WorkerRole::Decode).filter(|_| lonely && !may_be(WorkerRole::Prefill))
         {
-            let what = "there are SGLang decode workers but no prefill worker: they refuse requests that come alone";
+            let what = "there are SGLang decode workers but no prefill worker: \
+                they refuse requests that come alone";
             let help = "give role = \"prefill\" to the workers that compute prompts";
             self.warning(&format!("worker.{position}.role"), what, help);
         }

@@ -1,7 +1,7 @@
 //! What the keys of back pressure may get wrong.
 
 use super::check::Check;
-use super::flow::{FlowConfig, NatsConfig, QUEUE_CLASSES, QueueMode, TenantConfig};
+use super::flow::{FlowConfig, NatsConfig, QueueMode, TenantConfig};
 use std::time::Duration;
 
 /// A longer window refuses clients long after there is room again.
@@ -63,18 +63,6 @@ impl Check<'_> {
         } else if before.any(|other| other.key == tenant.key) {
             let what = format!("the tenant {:?} has the `key` of another one", tenant.name);
             self.error(&format!("{path}.key"), what, "remove one of the two");
-        }
-        if tenant.class_best >= QUEUE_CLASSES {
-            let what = format!("`class_best` is {}", tenant.class_best);
-            self.error(
-                &format!("{path}.class_best"),
-                what,
-                format!("give 0 to {}", QUEUE_CLASSES - 1),
-            );
-        }
-        if !(1..=1_000).contains(&tenant.weight) {
-            let what = format!("`weight` is {}", tenant.weight);
-            self.error(&format!("{path}.weight"), what, "give 1 to 1000");
         }
     }
 

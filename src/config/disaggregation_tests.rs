@@ -44,7 +44,7 @@ fn keys_that_do_not_fit_are_found() {
         ("vllm", "bootstrap_port = 1", "f:8:18: warning: `bootstrap_port` is not used"),
         ("sglang", "bootstrap_host = \"a b\"", "f:8:18: error: `bootstrap_host` is no host"),
         ("sglang", "bootstrap_host = \"h:1\"", "f:8:18: error: `bootstrap_host` is no host"),
-        ("sglang", "bootstrap_port = 0", "f:8:18: error: `bootstrap_port` is 0"),
+        ("sglang", "bootstrap_port = 0", "f:8:18: error: `worker.bootstrap_port` is 0"),
         ("sglang", "bootstrap_port = 70000", "f:8:18: error: `worker.bootstrap_port`: 70000 is"),
         ("sglang", "topology = \"\"", "f:8:12: error: `topology` is a label"),
         ("openai", "", "f:7:8: error: `role` is \"prefill\", but an `openai` worker cannot"),
@@ -55,7 +55,7 @@ fn keys_that_do_not_fit_are_found() {
     }
     let push = "kv_flow = \"push\"\nkv_engine_id = \"e\"";
     for (keys, expected) in [
-        ("kv_port = 0", "f:10:11: error: `kv_port` is 0"),
+        ("kv_port = 0", "f:10:11: error: `worker.kv_port` is 0"),
         (
             "kv_port = 65534\nranks = 3",
             "f:10:11: error: the last rank's port, counted up from `kv_port`, would be 65536",
@@ -67,7 +67,7 @@ fn keys_that_do_not_fit_are_found() {
     assert_eq!(of_prefill("vllm", &format!("{push}\nkv_port = 65534\nranks = 2")), [""; 0]);
     let zero = of_prefill("vllm", "kv_flow = \"push\"\nkv_engine_id = \"\"\nkv_tp_size = 0");
     assert!(zero[0].starts_with("f:9:16: error: `kv_engine_id` has to be"), "{zero:?}");
-    assert!(zero[1].starts_with("f:10:14: error: `kv_tp_size` is 0"), "{zero:?}");
+    assert!(zero[1].starts_with("f:10:14: error: `worker.kv_tp_size` is 0"), "{zero:?}");
 }
 
 #[test]
@@ -186,6 +186,6 @@ fn limits_of_roles_change_by_reload_and_roles_by_restart() {
     let wanted = config(&format!("{}[disaggregation]\nuncached_tokens_min = 9\n", worker("both")));
     let changes = running.take_over(&wanted);
     assert_eq!(changes.applied, ["disaggregation.uncached_tokens_min"]);
-    assert_eq!(changes.restart, ["worker.0"]);
+    assert_eq!(changes.restart, ["worker.0.role"]);
     assert_eq!(running.flow.disaggregation.uncached_tokens_min, 9);
 }

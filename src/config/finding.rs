@@ -90,7 +90,8 @@ impl Finding {
         Self { severity: Severity::Warning, origin, what: what.into(), help: help.into() }
     }
 
-    /// Order of the listing: flags, then the file from top to bottom, then what belongs to no place.
+    /// Order of the listing: flags, then the file from top to bottom, then what belongs to no
+    /// place.
     #[must_use]
     pub fn position(&self) -> (u8, usize, usize) {
         match &self.origin {

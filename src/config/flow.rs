@@ -1,161 +1,186 @@
-//! How much the fleet is given and what happens to the rest: limits, queues, the rejection window. All of it but the
-//! queue's mode may change while the router runs; shards see it as part of the fleet.
+//! The table of keys, back pressure: limits, queues, the rejection window, pairs, tenants,
+//! replicas. All of `FlowConfig` but the queue's mode may change while the router runs; shards see
+//! it as part of the fleet.
 
-use super::disaggregation::DisaggregationConfig;
-use super::schema::Word;
+use super::key::{Form, flag, table, words};
 use std::time::Duration;
 
 /// Classes of a queue; 0 is served first.
 pub const QUEUE_CLASSES: u8 = 4;
+/// Last class of a queue.
+const CLASS_LAST: u64 = QUEUE_CLASSES as u64 - 1;
 
-/// Limits, queues, window and tenants.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowConfig {
-    /// `rejection_window`: how long all are refused once nothing has room and the queue is full; 0 never.
-    pub rejection_window: Duration,
-    /// `rank_concurrency_max`: most requests in flight on one rank; 0 means no limit. Absent: what
-    /// the engine declares. An engine that declares nothing has no limit of requests, only that of
-    /// its KV tokens.
-    pub rank_concurrency_max: Option<u32>,
-    /// `[queue]`.
-    pub queue: QueueConfig,
-    /// `[rejection]`.
-    pub rejection: RejectionConfig,
-    /// `[disaggregation]`.
-    pub disaggregation: DisaggregationConfig,
-    /// `[[tenant]]`: clients that share the queue by weight, or may use better classes.
-    pub tenants: Vec<TenantConfig>,
-    /// `limits.router_in_flight_max`: requests in flight in all shards together; 0 means no limit.
-    pub router_in_flight_max: u32,
-    /// `limits.kv_demand_percent`: KV tokens that all requests of a pool may want, in per cent of what its ranks hold; 0
-    /// means no limit.
-    pub kv_demand_percent: u32,
-}
-
-/// Where requests wait while no rank has room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum QueueMode {
-    /// `pool`: one queue for all ranks that share models; the rank is chosen when the request leaves it.
-    #[default]
-    Pool,
-    /// `endpoint`: one queue per rank, chosen when the request comes; who waits too long chooses again.
-    Endpoint,
-    /// `off`: nowhere.
-    Off,
-}
-
-/// The queues.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueConfig {
-    /// `queue.mode`.
-    pub mode: QueueMode,
-    /// `queue.depth_max`: requests that one queue holds.
-    pub depth_max: u32,
-    /// `queue.bytes_max`: bodies of the requests that one queue holds.
-    pub bytes_max: usize,
-    /// `queue.wait_max`: a request waits at most so long. Absent: the client's own time-out, else
-    /// `timeouts.first_byte`.
-    pub wait_max: Option<Duration>,
-    /// `queue.stale_after`: mode `endpoint`: who has waited so long looks for another rank.
-    pub stale_after: Duration,
-    /// `queue.hops_max`: mode `endpoint`: how often it may.
-    pub hops_max: u32,
-    /// `queue.promote_after`: each such wait raises a request by one class; 0 never.
-    pub promote_after: Duration,
-    /// `queue.overtaken_max`: mode `pool`: so often a request lets others of its class go first, to ranks that hold most of
-    /// their prompts and little of its own; 0: strictly first come, first served.
-    pub overtaken_max: u32,
-    /// `queue.class_default`: class of requests that name none; 0 is served first.
-    pub class_default: u8,
-    /// `queue.tenant_header`: field whose value tells tenants apart; empty: the API key does.
-    pub tenant_header: String,
-    /// `queue.kv_use_percent`: share of a rank's KV cache that requests in flight may fill; 0 means no limit.
-    pub kv_use_percent: u32,
-    /// `queue.prefill_tokens_max`: a rank with so many prompt tokens yet to compute gets no further request; 0 means no
-    /// limit.
-    pub prefill_tokens_max: u32,
-    /// `queue.sse_comments`: tell streaming clients where they stand, as comments of the event stream.
-    pub sse_comments: bool,
-}
-
-/// The rejection window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RejectionConfig {
-    /// `rejection.share_percent`: share of the requests that are refused while the window is open.
-    pub share_percent: u32,
-    /// `rejection.low_water_percent`: the window closes early once the queue is filled to no more than this.
-    pub low_water_percent: u32,
-}
-
-/// One `[[tenant]]` table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TenantConfig {
-    /// `name`: for people.
-    pub name: String,
-    /// `key`: value of `queue.tenant_header`, or the API key (without `Bearer`); `*` stands for all that have no table of
-    /// their own. Never printed.
-    pub key: String,
-    /// `class_best`: best class that its requests may have; a better one asked for becomes this.
-    pub class_best: u8,
-    /// `weight`: its share of a class beside other tenants, at least 1.
-    pub weight: u32,
-}
-
-/// `[nats]`: where replicas meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NatsConfig {
-    /// `nats.url` or `nats = "…"`: `nats://host:port`; several are separated by commas. Absent: this router is alone.
-    pub url: Option<String>,
-    /// `nats.prefix`: first word of all subjects. Routers with the same prefix are replicas of each other.
-    pub prefix: String,
-    /// `nats.name`: this replica's name among them; made up when absent.
-    pub name: Option<String>,
-}
-
-impl Default for FlowConfig {
-    fn default() -> Self {
-        Self {
-            rejection_window: Duration::from_secs(1),
-            rank_concurrency_max: None,
-            queue: QueueConfig::default(),
-            rejection: RejectionConfig { share_percent: 100, low_water_percent: 50 },
-            disaggregation: DisaggregationConfig::default(),
-            tenants: Vec::new(),
-            router_in_flight_max: 0,
-            // A batch of prompts that waits for hours in an engine's own queue is no fault:
-            // `queue.depth_max` bounds it.
-            kv_demand_percent: 0,
-        }
+table! {
+    /// How much the fleet is given at once.
+    pub struct FlowConfig in "" {
+        /// Most requests in flight on one rank. 0 means no limit.
+        rank_concurrency_max: Option<u32> = None, {
+            absent: "what the engine declares, else no limit",
+            reloadable: true,
+            flag: flag("Back pressure", "rank-concurrency-max", "N"),
+        };
+        /// Time that all requests are refused once a queue is full. 0 means never.
+        rejection_window: Duration = Duration::from_secs(1),
+            { reloadable: true, flag: flag("Back pressure", "rejection-window", "DURATION") };
+        /// Requests in flight in all shards together. 0 means no limit.
+        router_in_flight_max: u32 = 0, { path: "limits.router_in_flight_max", reloadable: true };
+        // A batch of prompts that waits for hours in an engine's own queue is no fault:
+        // `queue.depth_max` bounds it.
+        /// KV tokens that all requests of a pool may want, in percent of what its ranks hold.
+        /// 0 means no limit.
+        kv_demand_percent: u32 = 0,
+            { path: "limits.kv_demand_percent", range: 0..=100_000, reloadable: true };
+    }
+    sections {
+        /// `[queue]`.
+        queue: QueueConfig,
+        /// `[rejection]`.
+        rejection: RejectionConfig,
+        /// `[disaggregation]`.
+        disaggregation: DisaggregationConfig,
+    }
+    lists {
+        /// `[[tenant]]`: clients that share the queue by weight, or may use better classes.
+        tenants: TenantConfig,
     }
 }
 
-impl Default for QueueConfig {
-    fn default() -> Self {
-        Self {
-            mode: QueueMode::Pool,
-            depth_max: 1_024,
-            bytes_max: 256 << 20,
-            wait_max: None,
-            stale_after: Duration::from_secs(2),
-            hops_max: 3,
-            promote_after: Duration::from_secs(2),
-            overtaken_max: 16,
-            class_default: 1,
-            tenant_header: String::new(),
-            kv_use_percent: 95,
-            prefill_tokens_max: 0,
-            sse_comments: false,
-        }
+table! {
+    /// Where requests wait while no rank has room.
+    pub struct QueueConfig in "queue." {
+        /// Where requests wait.
+        mode: QueueMode = QueueMode::Pool, { flag: flag("Back pressure", "queue-mode", "MODE") };
+        /// Requests that one queue holds.
+        depth_max: u32 = 1_024, {
+            range: 1..=1 << 16,
+            reloadable: true,
+            flag: flag("Back pressure", "queue-depth-max", "N"),
+        };
+        /// Bodies of the requests that one queue holds.
+        bytes_max: usize = 256 << 20,
+            { form: Form::Size, range: 1 << 16..=1 << 40, reloadable: true };
+        /// Longest wait in a queue, counted from the last byte of the request.
+        wait_max: Option<Duration> = None, {
+            absent: "the client's own time-out, else `timeouts.first_byte`",
+            reloadable: true,
+            flag: flag("Back pressure", "queue-wait-max", "DURATION"),
+        };
+        /// Mode `endpoint`: a request that has waited this long chooses its rank again.
+        stale_after: Duration = Duration::from_secs(2), { reloadable: true };
+        /// Mode `endpoint`: how often a request may choose again.
+        hops_max: u32 = 3, { range: 0..=100, reloadable: true };
+        /// Each such wait raises a request by one class. 0 means never.
+        promote_after: Duration = Duration::from_secs(2), { reloadable: true };
+        /// Mode `pool`: how often later requests may go before this one, to ranks that hold most
+        /// of their prompts. 0 means strict order.
+        overtaken_max: u32 = 16, { range: 0..=1_000, reloadable: true };
+        /// Class of requests that name none. Class 0 is served first.
+        class_default: u8 = 1, { range: 0..=CLASS_LAST, reloadable: true };
+        /// Header field whose value tells tenants apart. Empty: the API key does.
+        tenant_header: String = String::new(), { reloadable: true };
+        /// Share of a rank's KV cache that requests in flight may fill. 0 means no limit.
+        kv_use_percent: u32 = 95, { range: 0..=1_000, reloadable: true };
+        /// A rank with this many prompt tokens yet to compute gets no further request.
+        /// 0 means no limit.
+        prefill_tokens_max: u32 = 0, { reloadable: true };
+        /// Tell streaming clients their place in the queue, as comments of the event stream.
+        sse_comments: bool = false, { reloadable: true };
     }
 }
 
-impl Default for NatsConfig {
-    fn default() -> Self {
-        Self { url: None, prefix: "forebay".to_owned(), name: None }
+words! {
+    /// Where requests wait while no rank has room.
+    pub enum QueueMode {
+        /// One queue for all ranks that share models. The rank is chosen when a request leaves it.
+        Pool = "pool",
+        /// One queue per rank, chosen when a request comes.
+        Endpoint = "endpoint",
+        /// No queue.
+        Off = "off",
     }
 }
 
-impl Word for QueueMode {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("pool", Self::Pool), ("endpoint", Self::Endpoint), ("off", Self::Off)];
+table! {
+    /// The rejection window: what is refused after a queue was full.
+    #[derive(Copy)]
+    pub struct RejectionConfig in "rejection." {
+        /// Share of the requests that are refused while the window is open.
+        share_percent: u32 = 100, { range: 1..=100, reloadable: true };
+        /// The window closes early once the queue is no fuller than this.
+        low_water_percent: u32 = 50, { range: 0..=99, reloadable: true };
+    }
+}
+
+table! {
+    /// Prefill and decode on different workers: when a request is split, and what each side is
+    /// given.
+    pub struct DisaggregationConfig in "disaggregation." {
+        /// What happens to a request while no prefill worker is usable.
+        fallback: Fallback = Fallback::DecodeOnly, { reloadable: true };
+        /// Prompts with fewer tokens to compute than this go whole to a worker that can do both.
+        /// 0 splits all prompts.
+        uncached_tokens_min: u32 = 0, { reloadable: true };
+        /// For a prefill leg, from its departure to the end of its answer.
+        prefill_timeout: Option<Duration> = None,
+            { absent: "`timeouts.first_byte`", range: 1..=u64::MAX, reloadable: true };
+        /// `rank_concurrency_max` of ranks that prefill for others.
+        prefill_concurrency_max: Option<u32> = None,
+            { absent: "`rank_concurrency_max`", reloadable: true };
+        /// `rank_concurrency_max` of ranks that decode.
+        decode_concurrency_max: Option<u32> = None,
+            { absent: "`rank_concurrency_max`", reloadable: true };
+        /// `queue.prefill_tokens_max` of ranks that prefill for others.
+        prefill_tokens_max: Option<u32> = None,
+            { absent: "`queue.prefill_tokens_max`", reloadable: true };
+        /// `queue.kv_use_percent` of ranks that prefill for others.
+        prefill_kv_use_percent: Option<u32> = None,
+            { absent: "`queue.kv_use_percent`", range: 0..=1_000, reloadable: true };
+        /// `queue.kv_use_percent` of ranks that decode.
+        decode_kv_use_percent: Option<u32> = None,
+            { absent: "`queue.kv_use_percent`", range: 0..=1_000, reloadable: true };
+    }
+}
+
+words! {
+    /// What becomes of a request that wants a prefill worker while none can be used.
+    pub enum Fallback {
+        /// A worker that also computes prompts takes the request whole. Without any it is refused.
+        DecodeOnly = "decode_only",
+        /// As `decode_only`. Also uses a vLLM `push` worker in two phases while its engine id is
+        /// unknown.
+        TwoPhase = "two_phase",
+        /// The request is refused.
+        Reject = "reject",
+    }
+}
+
+table! {
+    /// One table per client that shares the queue by weight, or may use better classes.
+    pub struct TenantConfig in "tenant." {
+        /// Shown to people.
+        name: String = String::new(), { reloadable: true };
+        /// Value of `queue.tenant_header`, or the API key without `Bearer`. `*` stands for all
+        /// without a table. Never printed.
+        key: String = String::new(), { absent: "required", form: Form::Secret, reloadable: true };
+        /// Best class that its requests may have. A better class asked for becomes this.
+        class_best: u8 = 0, { range: 0..=CLASS_LAST, reloadable: true };
+        /// Share of a class beside other tenants.
+        weight: u32 = 1, { range: 1..=1_000, reloadable: true };
+    }
+}
+
+table! {
+    /// Where replicas of this router tell each other of windows and load.
+    pub struct NatsConfig in "nats." {
+        /// `nats://host:4222` or `tls://…`; several are separated by commas.
+        url: Option<String> = None, {
+            absent: "this router is alone",
+            form: Form::Urls,
+            flag: flag("Back pressure", "nats", "URL"),
+        };
+        /// First word of all subjects. Routers with the same prefix are replicas of each other.
+        prefix: String = "forebay".to_owned();
+        /// This replica's name, in logs and `GET /replicas`.
+        name: Option<String> = None, { absent: "made up" };
+    }
 }

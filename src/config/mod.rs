@@ -1,44 +1,44 @@
-//! The configuration: its types and defaults, the TOML file, the command line laid over it, and the check that
-//! reports every finding at once. Runs once, in `main`, before any other thread; holds no state; never prints
-//! a secret.
+//! The configuration: its types and defaults, the TOML file, the command line laid over it, and the
+//! check that reports every finding at once. Runs once, in `main`, before any other thread; holds
+//! no state; never prints a secret.
 
 mod check;
 mod check_disaggregation;
 mod check_flow;
-mod disaggregation;
 #[cfg(test)]
 mod disaggregation_tests;
 mod effective;
-mod file;
-mod file_flow;
-mod file_worker;
 mod finding;
 mod flags;
 mod flow;
+mod key;
 mod nearest;
 mod quantity;
 mod reader;
 mod reload;
 mod schema;
+mod setting;
 mod token;
 #[cfg(test)]
 mod tests;
 mod url;
 mod worker;
 
-pub use disaggregation::{DisaggregationConfig, Fallback};
-pub use effective::{to_json, to_toml};
+pub use effective::{KeyEntry, all_keys, to_json, to_toml};
 pub use finding::{Finding, Origin, Origins, Severity};
 pub use flags::Flags;
 pub use flow::{
-    FlowConfig, NatsConfig, QUEUE_CLASSES, QueueConfig, QueueMode, RejectionConfig, TenantConfig,
+    DisaggregationConfig, Fallback, FlowConfig, NatsConfig, QUEUE_CLASSES, QueueConfig, QueueMode,
+    RejectionConfig, TenantConfig,
 };
+pub use key::{Flag, Form, Key};
 pub use quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use reload::{Changes, ConfigSource, ReloadError, Reloader};
 pub use schema::{
     ApproximateConfig, BreakerConfig, Config, EngineKind, HealthConfig, IndexConfig, KvConfig,
-    LimitsConfig, LoadConfig, LoadSource, LogConfig, Policy, RetryConfig, TimeoutsConfig, Word,
+    LimitsConfig, LoadConfig, LoadSource, LogConfig, Policy, RetryConfig, TimeoutsConfig,
 };
+pub use setting::{Kind, Word};
 pub use token::read_token;
 pub use url::{WorkerUrl, WorkerUrlError};
 pub use worker::{
@@ -75,7 +75,7 @@ impl Loaded {
 #[must_use]
 pub fn load(source: Option<Source<'_>>, flags: &Flags) -> Loaded {
     let Source { name, text } = source.unwrap_or(Source { name: "", text: "" });
-    let mut reading = file::read_file(name, text);
+    let mut reading = reader::read_file(name, text);
     flags::Merge {
         config: &mut reading.config,
         origins: &mut reading.origins,

@@ -1,6 +1,7 @@
 //! "Did you mean": the known word nearest to a mistyped one.
 
-/// The candidate within a third of the word's length (at least two edits), nearest first, earliest on a tie.
+/// The candidate within a third of the word's length (at least two edits), nearest first, earliest
+/// on a tie.
 pub(super) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,

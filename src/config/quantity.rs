@@ -1,5 +1,5 @@
-//! Durations (`250ms`, `10s`, `5m`, `1h`) and sizes (`512B`, `64KiB`, `32MiB`, `2GiB`) as people write them.
-//! Pure functions; exact, no fractions: `1500ms` instead of `1.5s`.
+//! Durations (`250ms`, `10s`, `5m`, `1h`) and sizes (`512B`, `64KiB`, `32MiB`, `2GiB`) as people
+//! write them. Pure functions; exact, no fractions: `1500ms` instead of `1.5s`.
 
 use std::time::Duration;
 

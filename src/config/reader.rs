@@ -1,53 +1,200 @@
-//! Reads typed values out of a TOML document without stopping at the first fault: a bad value leaves the default
-//! in place and becomes a finding. Keys count as known because somebody reads them, so the list of known keys
-//! cannot go stale.
+//! The TOML file as a [`Config`]. Walks the file, not the table of keys: each entry is read into
+//! its key, or becomes a finding. Does not stop at the first fault: a bad value leaves the default
+//! in place.
 
 use super::finding::{Finding, Origin, Origins};
+use super::key::Table;
 use super::nearest::nearest;
-use super::quantity::{parse_duration, parse_size};
-use super::schema::Word;
-use std::net::SocketAddr;
+use super::schema::Config;
+use super::{TenantConfig, WorkerConfig};
 use std::ops::Range;
-use std::path::PathBuf;
-use std::time::Duration;
-use toml_edit::{Item, TableLike};
+use toml_edit::{Document, Item, TableLike};
 
-/// State of one reading: findings so far and where each key stood.
-pub(super) struct Reader<'a> {
-    text: &'a str,
-    file: &'a str,
-    known: Vec<String>,
-    unknown: Vec<(String, Origin)>,
-    /// What was found wrong.
+/// A reading of a file: what was understood, what was not, and where each key stood.
+pub(super) struct FileReading {
+    pub(super) config: Config,
     pub(super) findings: Vec<Finding>,
-    /// Where each key was written.
     pub(super) origins: Origins,
 }
 
-/// One table under reading.
-pub(super) struct Section<'t> {
-    table: Option<&'t dyn TableLike>,
-    /// Dotted path with list positions, for origins: `worker.0.`; empty or ending in a dot.
-    path: String,
-    /// The same as people write it: `worker.`.
-    shown: String,
+struct Reader<'a> {
+    text: &'a str,
+    file: &'a str,
+    /// Paths of all keys and sections.
+    known: Vec<&'static str>,
+    findings: Vec<Finding>,
+    origins: Origins,
 }
 
-impl<'a> Reader<'a> {
-    /// For a file of that name and text.
-    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
-        Self {
-            text,
-            file,
-            known: Vec::new(),
-            unknown: Vec::new(),
-            findings: Vec::new(),
-            origins: Origins::default(),
+/// A table under reading, and what stands before the names of its keys.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    /// For origins, with the position in a list: `worker.0.`.
+    path: &'p str,
+    /// The same as people write it: `worker.`.
+    shown: &'p str,
+}
+
+/// Reads a whole file. A text that is no TOML gives one finding, else every fault gives its own.
+pub(super) fn read_file(file: &str, text: &str) -> FileReading {
+    let mut config = Config::default();
+    let (known, findings) = (known_paths(), Vec::new());
+    let mut reader = Reader { text, file, known, findings, origins: Origins::default() };
+    match Document::parse(text) {
+        Ok(document) => reader.root(&mut config, document.as_table()),
+        Err(error) => {
+            let what = error.message().trim_end().replace('\n', "; ");
+            let help = "the rest of the file was not looked at";
+            reader.findings.push(Finding::error(reader.place(error.span()), what, help));
+        }
+    }
+    FileReading { config, findings: reader.findings, origins: reader.origins }
+}
+
+fn known_paths() -> Vec<&'static str> {
+    let mut known = vec!["worker", "tenant"];
+    let mut add = |path: &'static str| {
+        let section = path.split_once('.').map(|(section, _)| section);
+        for path in section.into_iter().chain([path]) {
+            if !known.contains(&path) {
+                known.push(path);
+            }
+        }
+    };
+    Config::default().visit(&mut |key, _| add(key.path));
+    WorkerConfig::default().visit(&mut |key, _| add(key.path));
+    TenantConfig::default().visit(&mut |key, _| add(key.path));
+    known
+}
+
+impl Reader<'_> {
+    fn root(&mut self, config: &mut Config, table: &dyn TableLike) {
+        let root = Place { path: "", shown: "" };
+        for (name, item) in table.iter() {
+            let key_span = table.key(name).and_then(toml_edit::Key::span);
+            let origin = self.place(item.span().or_else(|| key_span.clone()));
+            match name {
+                "worker" => config.workers = self.list(name, item, origin),
+                "tenant" => config.flow.tenants = self.list(name, item, origin),
+                _ if self.known.iter().any(|path| is_in(path, name)) => {
+                    self.section(config, name, item, origin);
+                }
+                _ => self.entry(config, root, name, item, key_span),
+            }
         }
     }
 
+    fn section(&mut self, config: &mut Config, name: &str, item: &Item, origin: Origin) {
+        let shown = format!("{name}.");
+        if let Some(table) = item.as_table_like() {
+            self.origins.set(name.to_owned(), origin);
+            return self.table(config, Place { path: &shown, shown: &shown }, table);
+        }
+        // The flag's word alone means the flag's key: `nats = "nats://…"`.
+        let mut of_flag = None;
+        config.visit(&mut |key, _| {
+            if item.is_str() && key.flag.is_some_and(|flag| flag.name == name) {
+                of_flag = key.path.strip_prefix(&shown);
+            }
+        });
+        if let Some(key) = of_flag {
+            return self.entry(config, Place { path: &shown, shown: &shown }, key, item, None);
+        }
+        let what = format!("`{name}` has type {}, not a section", item.type_name());
+        let help = format!("write [{name}] on its own line and the keys below it");
+        self.findings.push(Finding::error(origin, what, help));
+    }
+
+    fn table(&mut self, target: &mut dyn Table, place: Place<'_>, table: &dyn TableLike) {
+        for (name, item) in table.iter() {
+            let key_span = table.key(name).and_then(toml_edit::Key::span);
+            self.entry(target, place, name, item, key_span);
+        }
+    }
+
+    /// The tables of `[[name]]`.
+    fn list<'t, T: Table + Default>(
+        &mut self,
+        name: &str,
+        item: &'t Item,
+        origin: Origin,
+    ) -> Vec<T> {
+        let tables: Vec<(&dyn TableLike, Option<Range<usize>>)> = match item {
+            Item::ArrayOfTables(tables) => {
+                tables.iter().map(|table| (table as &dyn TableLike, table.span())).collect()
+            }
+            _ => {
+                let inline = |value: &'t toml_edit::Value| {
+                    value.as_inline_table().map(|table| (table as &dyn TableLike, value.span()))
+                };
+                item.as_array()
+                    .map(|values| values.iter().filter_map(inline).collect())
+                    .unwrap_or_default()
+            }
+        };
+        if tables.is_empty() {
+            let what = format!("`{name}` has type {}, not a list of tables", item.type_name());
+            let help = format!("write [[{name}]] on its own line and the keys below it");
+            self.findings.push(Finding::error(origin.clone(), what, help));
+        }
+        self.origins.set(name.to_owned(), origin);
+        let mut list = Vec::new();
+        for (position, (table, span)) in tables.into_iter().enumerate() {
+            let (path, mut values) = (format!("{name}.{position}"), T::default());
+            self.origins.set(path.clone(), self.place(span));
+            let place = Place { path: &format!("{path}."), shown: &format!("{name}.") };
+            self.table(&mut values, place, table);
+            list.push(values);
+        }
+        list
+    }
+
+    /// One key with its value.
+    fn entry(
+        &mut self,
+        target: &mut dyn Table,
+        place: Place<'_>,
+        name: &str,
+        item: &Item,
+        key_span: Option<Range<usize>>,
+    ) {
+        let shown = format!("{}{name}", place.shown);
+        let mut read = None;
+        target.visit(&mut |key, setting| {
+            if key.path == shown {
+                read = Some(setting.read(key, item));
+            }
+        });
+        let Some(read) = read else {
+            let origin = self.place(key_span.or_else(|| item.span()));
+            self.findings.push(self.unknown(&shown, origin));
+            return;
+        };
+        let origin = self.place(item.span().or(key_span));
+        self.origins.set(format!("{}{name}", place.path), origin.clone());
+        if let Err(what) = read {
+            self.findings.push(Finding::error(origin, format!("`{shown}`: {what}"), ""));
+        }
+    }
+
+    /// What to say of an unknown key: the nearest of its section, else one of the same name, else
+    /// the nearest of all.
+    fn unknown(&self, path: &str, origin: Origin) -> Finding {
+        let split = |path: &'static str| path.rsplit_once('.').unwrap_or(("", path));
+        let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
+        let known = || self.known.iter().copied();
+        let near = nearest(path, known().filter(|known| split(known).0 == section))
+            .or_else(|| known().find(|known| split(known).1 == name))
+            .or_else(|| nearest(path, known()));
+        let help = near.map_or_else(
+            || "remove it; `forebay check --print` lists the keys".to_owned(),
+            |near| format!("did you mean `{near}`?"),
+        );
+        Finding::error(origin, format!("unknown key `{path}`"), help)
+    }
+
     /// Place of a byte range, as line and column.
-    pub(super) fn place(&self, span: Option<Range<usize>>) -> Origin {
+    fn place(&self, span: Option<Range<usize>>) -> Origin {
         let before = span.and_then(|span| self.text.get(..span.start)).unwrap_or("");
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         Origin::File {
@@ -56,238 +203,9 @@ impl<'a> Reader<'a> {
             column: before.get(line_start..).unwrap_or("").chars().count() + 1,
         }
     }
-
-    /// Turns the keys that nobody read into findings, each with the nearest key that exists.
-    pub(super) fn finish(mut self) -> (Vec<Finding>, Origins) {
-        for (path, origin) in std::mem::take(&mut self.unknown) {
-            let (section, key) = path.rsplit_once('.').unwrap_or(("", &path));
-            let same_name = || {
-                let is_that = |known: &&String| known.rsplit('.').next() == Some(key);
-                self.known.iter().find(is_that).map(String::as_str)
-            };
-            let of_section =
-                |known: &&str| known.rsplit_once('.').map_or("", |(of, _)| of) == section;
-            let here = self.known.iter().map(String::as_str).filter(of_section);
-            let near = nearest(&path, here)
-                .or_else(same_name)
-                .or_else(|| nearest(&path, self.known.iter().map(String::as_str)));
-            let help = near.map_or_else(
-                || "remove it, or see the list of keys in the manual".to_owned(),
-                |near| format!("did you mean `{near}`?"),
-            );
-            self.findings.push(Finding::error(origin, format!("unknown key `{path}`"), help));
-        }
-        (self.findings, self.origins)
-    }
 }
 
-impl<'t> Section<'t> {
-    /// The whole document.
-    pub(super) fn root(table: &'t dyn TableLike) -> Self {
-        Self { table: Some(table), path: String::new(), shown: String::new() }
-    }
-
-    /// A section without a table: reads nothing, but makes its keys known for suggestions.
-    pub(super) fn absent(shown: &str) -> Self {
-        Self { table: None, path: format!("{shown}."), shown: format!("{shown}.") }
-    }
-
-    /// A `[section]`; absent ones read as empty.
-    pub(super) fn section(&self, reader: &mut Reader<'_>, key: &str) -> Self {
-        let mut inner = Self::absent(&format!("{}{key}", self.shown));
-        let Some((origin, item)) = self.known(reader, key) else { return inner };
-        inner.table = item.as_table_like();
-        if inner.table.is_none() {
-            let what = format!("`{key}` has type {}, not a section", item.type_name());
-            let help = format!("write [{key}] on its own line and the keys below it");
-            reader.findings.push(Finding::error(origin, what, help));
-        }
-        inner
-    }
-
-    /// The tables of `[[key]]`, each with its origin path.
-    pub(super) fn sections(&self, reader: &mut Reader<'_>, key: &str) -> Vec<Self> {
-        let Some((origin, item)) = self.known(reader, key) else { return Vec::new() };
-        let tables: Vec<(&dyn TableLike, Option<Range<usize>>)> = match item {
-            Item::ArrayOfTables(tables) => {
-                tables.iter().map(|table| (table as &dyn TableLike, table.span())).collect()
-            }
-            _ => item
-                .as_array()
-                .map(|values| {
-                    let inline = |value: &'t toml_edit::Value| {
-                        value.as_inline_table().map(|table| (table as &dyn TableLike, value.span()))
-                    };
-                    values.iter().filter_map(inline).collect()
-                })
-                .unwrap_or_default(),
-        };
-        if tables.is_empty() {
-            let what = format!("`{key}` has type {}, not a list of tables", item.type_name());
-            let help = format!("write [[{key}]] on its own line and the keys below it");
-            reader.findings.push(Finding::error(origin, what, help));
-        }
-        let mut sections = Vec::new();
-        for (position, (table, span)) in tables.into_iter().enumerate() {
-            let place = reader.place(span);
-            reader.origins.set(format!("{key}.{position}"), place);
-            sections.push(Self {
-                table: Some(table),
-                path: format!("{key}.{position}."),
-                shown: format!("{key}."),
-            });
-        }
-        sections
-    }
-
-    /// Reads one key into its place; a fault leaves the place as it was.
-    pub(super) fn read<T>(
-        &self,
-        reader: &mut Reader<'_>,
-        key: &str,
-        slot: &mut T,
-        parse: impl Fn(&Item) -> Result<T, String>,
-    ) {
-        let Some((origin, item)) = self.known(reader, key) else { return };
-        match parse(item) {
-            Ok(value) => *slot = value,
-            Err(what) => {
-                let what = format!("`{}{key}`: {what}", self.shown);
-                reader.findings.push(Finding::error(origin, what, ""));
-            }
-        }
-    }
-
-    /// Is the key there, as a string?
-    pub(super) fn is_text(&self, key: &str) -> bool {
-        self.table.and_then(|table| table.get(key)).is_some_and(Item::is_str)
-    }
-
-    /// Notes the keys that nobody asked for.
-    pub(super) fn finish(&self, reader: &mut Reader<'_>) {
-        let Some(table) = self.table else { return };
-        for (key, item) in table.iter() {
-            let path = format!("{}{key}", self.shown);
-            if !reader.known.contains(&path) {
-                let span = table.key(key).and_then(toml_edit::Key::span).or_else(|| item.span());
-                let origin = reader.place(span);
-                reader.unknown.push((path, origin));
-            }
-        }
-    }
-
-    fn known(&self, reader: &mut Reader<'_>, key: &str) -> Option<(Origin, &'t Item)> {
-        let shown = format!("{}{key}", self.shown);
-        if !reader.known.contains(&shown) {
-            reader.known.push(shown);
-        }
-        let table = self.table?;
-        let (name, item) = table.get_key_value(key)?;
-        let origin = reader.place(item.span().or_else(|| name.span()));
-        reader.origins.set(format!("{}{key}", self.path), origin.clone());
-        Some((origin, item))
-    }
-}
-
-fn mismatch(item: &Item, wanted: &str) -> String {
-    format!("has type {}, should be {wanted}", item.type_name())
-}
-
-/// A string.
-pub(super) fn text(item: &Item) -> Result<String, String> {
-    item.as_str().map(str::to_owned).ok_or_else(|| mismatch(item, "a string in quotes"))
-}
-
-/// A string that may be left out.
-pub(super) fn some_text(item: &Item) -> Result<Option<String>, String> {
-    text(item).map(Some)
-}
-
-/// A path that may be left out.
-pub(super) fn some_path(item: &Item) -> Result<Option<PathBuf>, String> {
-    text(item).map(|path| Some(PathBuf::from(path)))
-}
-
-/// One string or a list of strings.
-pub(super) fn texts(item: &Item) -> Result<Vec<String>, String> {
-    if let Some(one) = item.as_str() {
-        return Ok(vec![one.to_owned()]);
-    }
-    let wanted = "a string or a list of strings";
-    let values = item.as_array().ok_or_else(|| mismatch(item, wanted))?;
-    let one = |value: &toml_edit::Value| value.as_str().map(str::to_owned);
-    values.iter().map(one).collect::<Option<_>>().ok_or_else(|| format!("should be {wanted}"))
-}
-
-/// `true`, `false`, or the flags' `"on"` and `"off"`.
-pub(super) fn switch(item: &Item) -> Result<bool, String> {
-    match (item.as_bool(), item.as_str()) {
-        (Some(value), _) => Ok(value),
-        (None, Some("on")) => Ok(true),
-        (None, Some("off")) => Ok(false),
-        _ => Err(mismatch(item, "true or false")),
-    }
-}
-
-/// A whole number from 0.
-pub(super) fn count<T: TryFrom<i64>>(item: &Item) -> Result<T, String> {
-    let value = item.as_integer().ok_or_else(|| mismatch(item, "a whole number"))?;
-    T::try_from(value).map_err(|_| format!("{value} is out of range"))
-}
-
-/// A whole number that may be left out.
-pub(super) fn some_count<T: TryFrom<i64>>(item: &Item) -> Result<Option<T>, String> {
-    count(item).map(Some)
-}
-
-/// A list of whole numbers.
-pub(super) fn counts(item: &Item) -> Result<Vec<usize>, String> {
-    let wanted = "a list of whole numbers, for example [0, 1]";
-    let values = item.as_array().ok_or_else(|| mismatch(item, wanted))?;
-    let one =
-        |value: &toml_edit::Value| value.as_integer().and_then(|core| usize::try_from(core).ok());
-    values.iter().map(one).collect::<Option<_>>().ok_or_else(|| format!("should be {wanted}"))
-}
-
-/// A duration in quotes.
-pub(super) fn duration(item: &Item) -> Result<Duration, String> {
-    let text =
-        item.as_str().ok_or_else(|| mismatch(item, "a duration in quotes, for example \"10s\""))?;
-    parse_duration(text)
-}
-
-/// A size in quotes.
-pub(super) fn size(item: &Item) -> Result<usize, String> {
-    let text =
-        item.as_str().ok_or_else(|| mismatch(item, "a size in quotes, for example \"32MiB\""))?;
-    parse_size(text)
-}
-
-/// `address:port`.
-pub(super) fn address(item: &Item) -> Result<SocketAddr, String> {
-    parse_address(item.as_str().ok_or_else(|| mismatch(item, "an address in quotes"))?)
-}
-
-/// `address:port` from a flag or the file.
-pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!(
-            "{text:?} is not an address with a port; write for example 127.0.0.1:8080 or [::]:8080"
-        )
-    })
-}
-
-/// One of the words of an enumeration.
-pub(super) fn word<T: Word>(item: &Item) -> Result<T, String> {
-    parse_word(item.as_str().ok_or_else(|| mismatch(item, "a word in quotes"))?)
-}
-
-/// One of the words of an enumeration, from a flag or the file.
-pub(super) fn parse_word<T: Word>(text: &str) -> Result<T, String> {
-    T::from_word(text).ok_or_else(|| {
-        let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
-        let near = nearest(text, words.iter().copied())
-            .map_or_else(String::new, |near| format!("; did you mean {near}?"));
-        format!("{text:?} is not one of {}{near}", words.join(", "))
-    })
+/// Is it a key of that section?
+fn is_in(path: &str, section: &str) -> bool {
+    path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
 }

@@ -1,15 +1,13 @@
-//! The configuration read again while the router runs: what may be taken over as it is, and what needs a restart. Limits,
-//! queues, window and tenants may change, since shards see them as part of the fleet; the rest is built into threads,
-//! sockets and tables.
+//! The configuration read again while the router runs: what may be taken over as it is, and what
+//! needs a restart. Each key says for itself which it is. Limits, queues, window and tenants may
+//! change, since shards see them as part of the fleet; the rest is built into threads, sockets and
+//! tables.
 
-use super::effective::to_json;
 use super::finding::Finding;
 use super::flags::Flags;
+use super::key::{Key, Table};
 use super::schema::Config;
-use super::worker::WorkerConfig;
 use super::{Loaded, Source, load};
-use serde_json::Value;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Where a configuration came from, to read it again.
@@ -45,20 +43,6 @@ pub struct Changes {
     /// Only a restart makes them count.
     pub restart: Vec<String>,
 }
-
-/// Keys that may change, and sections of such keys.
-const RELOADABLE: [&str; 8] = [
-    "disaggregation",
-    "queue",
-    "rejection",
-    "rejection_window",
-    "rank_concurrency_max",
-    "limits.router_in_flight_max",
-    "limits.kv_demand_percent",
-    "tenant",
-];
-/// Among them; queues of another mode have other homes.
-const FIXED: &str = "queue.mode";
 
 impl ConfigSource {
     /// Reads and checks.
@@ -100,79 +84,51 @@ impl Reloader {
 }
 
 impl Config {
-    /// Takes over what may change while the router runs and says what differs. Workers are known by their URL.
+    /// Takes over what may change while the router runs and says what differs. Workers are known by
+    /// their URL.
     pub fn take_over(&mut self, wanted: &Self) -> Changes {
-        let changes = changes(self, wanted);
-        let mode = self.flow.queue.mode;
-        self.flow.clone_from(&wanted.flow);
-        self.flow.queue.mode = mode;
-        for worker in &mut self.workers {
-            if let Some(same) = wanted.workers.iter().find(|other| other.url == worker.url) {
-                worker.concurrency_max = same.concurrency_max;
-            }
+        let mut changes = Changes::default();
+        self.take_from(wanted, &mut changes);
+        if self.flow.tenants != wanted.flow.tenants {
+            self.flow.tenants.clone_from(&wanted.flow.tenants);
+            changes.applied.push("tenant".to_owned());
         }
+        let urls = |config: &Self| -> Vec<String> {
+            config.workers.iter().map(|worker| worker.url.clone()).collect()
+        };
+        if urls(self) != urls(wanted) {
+            changes.restart.push("worker".to_owned());
+        }
+        for (position, worker) in self.workers.iter_mut().enumerate() {
+            let Some(same) = wanted.workers.iter().find(|other| other.url == worker.url) else {
+                continue;
+            };
+            let mut of_worker = Changes::default();
+            worker.take_from(same, &mut of_worker);
+            let placed = |path: String| path.replacen("worker.", &format!("worker.{position}."), 1);
+            changes.applied.extend(of_worker.applied.into_iter().map(placed));
+            changes.restart.extend(of_worker.restart.into_iter().map(placed));
+        }
+        changes.applied.sort_unstable();
+        changes.restart.sort_unstable();
         changes
     }
 }
 
-fn changes(running: &Config, wanted: &Config) -> Changes {
-    let (before, after) = (to_json(running), to_json(wanted));
-    let mut paths = BTreeSet::new();
-    differing("", &before, &after, &mut paths);
-    // Lists of tables and what is never shown are compared by themselves.
-    for list in ["worker", "tenant", "nats.url"] {
-        paths.remove(list);
-    }
-    if running.flow.tenants != wanted.flow.tenants {
-        paths.insert("tenant".to_owned());
-    }
-    if running.nats.url != wanted.nats.url {
-        paths.insert("nats.url".to_owned());
-    }
-    let mut changes = Changes::default();
-    for path in paths {
-        let of_section = |key: &str| {
-            path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        let may_change = path != FIXED && RELOADABLE.iter().any(|key| of_section(key));
-        if may_change { changes.applied.push(path) } else { changes.restart.push(path) }
-    }
-    workers(&running.workers, &wanted.workers, &mut changes);
-    changes
-}
-
-/// Paths of the values that differ, down to plain values and lists.
-fn differing(path: &str, before: &Value, after: &Value, out: &mut BTreeSet<String>) {
-    let (Value::Object(before), Value::Object(after)) = (before, after) else {
-        if before != after {
-            out.insert(path.to_owned());
-        }
-        return;
-    };
-    for key in before.keys().chain(after.keys()) {
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        let of =
-            |table: &serde_json::Map<String, Value>| table.get(key).cloned().unwrap_or(Value::Null);
-        differing(&path, &of(before), &of(after), out);
-    }
-}
-
-fn workers(running: &[WorkerConfig], wanted: &[WorkerConfig], changes: &mut Changes) {
-    let urls = |workers: &[WorkerConfig]| -> Vec<String> {
-        workers.iter().map(|worker| worker.url.clone()).collect()
-    };
-    if urls(running) != urls(wanted) {
-        changes.restart.push("worker".to_owned());
-    }
-    for (position, worker) in running.iter().enumerate() {
-        let Some(same) = wanted.iter().find(|other| other.url == worker.url) else { continue };
-        if worker.concurrency_max != same.concurrency_max {
-            changes.applied.push(format!("worker.{position}.concurrency_max"));
-        }
-        let other_than_that =
-            WorkerConfig { concurrency_max: worker.concurrency_max, ..same.clone() };
-        if *worker != other_than_that {
-            changes.restart.push(format!("worker.{position}"));
+impl Changes {
+    /// Compares a key's values, and takes the wanted one over if the key allows.
+    pub(super) fn take<T: Clone + PartialEq>(
+        &mut self,
+        key: Option<&Key>,
+        running: &mut T,
+        wanted: &T,
+    ) {
+        let Some(key) = key.filter(|_| running != wanted) else { return };
+        if key.reloadable {
+            running.clone_from(wanted);
+            self.applied.push(key.path.to_owned());
+        } else {
+            self.restart.push(key.path.to_owned());
         }
     }
 }
@@ -265,7 +221,7 @@ mod tests {
         ));
         let Changes { applied, restart } = running.take_over(&wanted);
         assert_eq!(applied, ["worker.1.concurrency_max"]);
-        assert_eq!(restart, ["worker", "worker.0"], "another order, and a key");
+        assert_eq!(restart, ["worker", "worker.0.api_key"], "another order, and a key");
         let limits: Vec<_> = running.workers.iter().map(|w| w.concurrency_max).collect();
         assert_eq!((limits, &*running.workers[0].url), (vec![None, Some(3)], "http://a:1"));
     }
@@ -274,7 +230,7 @@ mod tests {
     fn a_file_is_read_again_with_the_flags_over_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f.toml");
-        let flags = Flags { queue_depth_max: Some(3), ..Flags::default() };
+        let flags = Flags { keys: vec![("queue-depth-max", "3".to_owned())], ..Flags::default() };
         let source = ConfigSource { file: Some(file.clone()), flags };
         assert!(source.load().unwrap_err().contains("cannot read"));
         let write = |text: &str| std::fs::write(&file, format!("{TWO}{text}")).unwrap();

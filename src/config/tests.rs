@@ -1,7 +1,10 @@
 //! The configuration as people meet it: files in, findings out.
 
+use super::key::Table;
+use super::setting::Setting;
 use super::*;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,6 +33,7 @@ listen_shared = true
 admin = "127.0.0.1:91"
 admin_hosts = ["router-a.example"]
 admin_token_file = "tests/data/admin_token"
+model_dir = "tests"
 cores = [2, 3]
 engine = "vllm"
 policy = "power_of_two"
@@ -72,6 +76,8 @@ timeout = "1s"
 unhealthy_after = 5
 healthy_after = 2
 [kv]
+host_credit_percent = 70
+disk_credit_percent = 20
 tier_ttl = "90s"
 [approximate]
 ttl = "90s"
@@ -120,6 +126,8 @@ level = "debug"
 [[worker]]
 url = "http://a:1"
 name = "a"
+model_dir = "tests"
+health_path = "/h"
 kv_events = "tcp://a:5557"
 replay = ["tcp://a:5657"]
 kv_topic = "kv"
@@ -184,6 +192,19 @@ fn every_key_is_read() {
         WorkerConfig { url: "http://b:1".to_owned(), ..Default::default() }
     );
 
+    // The text above leaves no key at its default.
+    let mut usual = BTreeSet::new();
+    let mut note = |defaults: bool, key: &'static Key, setting: &dyn Setting| {
+        let value = format!("{} {:?}", key.path, setting.show(key));
+        if defaults {
+            usual.insert(value);
+        } else {
+            assert!(!usual.contains(&value), "at its default: {value}");
+        }
+    };
+    Config::default().each(|key, setting| note(true, key, setting));
+    config.each(|key, setting| note(false, key, setting));
+
     // What is printed reads back to the same, but for the secret.
     let printed = to_toml(&config);
     assert!(!printed.contains("secret") && !to_json(&config).to_string().contains("secret"));
@@ -191,6 +212,39 @@ fn every_key_is_read() {
     again.workers[0].api_key = Some("secret".to_owned());
     again.flow.tenants[0].key = "sk-1".to_owned();
     assert_eq!(again, config);
+}
+
+#[test]
+fn the_table_of_keys_is_sound() {
+    let all = all_keys();
+    let paths: BTreeSet<_> = all.iter().map(|entry| entry.key.path).collect();
+    assert_eq!(paths.len(), all.len(), "a path twice");
+    for KeyEntry { key, .. } in &all {
+        let words = key.doc.split_whitespace().count();
+        assert!((1..=25).contains(&words) && key.doc.ends_with('.'), "{key:?}");
+        if let Some(flag) = key.flag.filter(|flag| !["health", "nats"].contains(&flag.name)) {
+            assert_eq!(flag.name, key.path.replace(['.', '_'], "-"), "the same words");
+        }
+    }
+    assert_eq!(findings(WORKER), [""; 0], "each default is in its range");
+}
+
+/// A section's name alone means the key that the flag of that name sets.
+#[test]
+fn the_word_of_a_flag_alone_is_its_key() {
+    let text = format!("nats = \"nats://a:1\"\nhealth = \"off\"\ncores = \"0-2\"\n{WORKER}");
+    let config = Config::from_toml(&text).unwrap();
+    assert_eq!(config.nats.url.as_deref(), Some("nats://a:1"));
+    assert!(!config.health.enabled);
+    assert_eq!(config.cores, [0, 1, 2]);
+    only_finding(
+        "health = \"of\"",
+        "forebay.toml:1:10: error: `health.enabled`: \"of\" is not on or off",
+    );
+    only_finding(
+        "health = 1",
+        "forebay.toml:1:10: error: `health` has type integer, not a section",
+    );
 }
 
 #[test]
@@ -230,7 +284,7 @@ fn conflicts_and_ranges() {
         ("cores = [1, 1]", "forebay.toml:1:9: error: `cores` lists core 1 twice"),
         (
             "[limits]\nhead_bytes_max = \"1B\"",
-            "forebay.toml:2:18: error: `limits.head_bytes_max` is 1",
+            "forebay.toml:2:18: error: `limits.head_bytes_max` is 1B, should be 1KiB to 1MiB",
         ),
         (
             "[limits]\nbuffered_bytes_max = \"1MiB\"",
@@ -248,16 +302,22 @@ fn conflicts_and_ranges() {
             "[timeouts]\nupstream_idle = \"5s\"",
             "forebay.toml:2:17: warning: `timeouts.upstream_idle`",
         ),
-        ("[timeouts]\nconnect = \"0s\"", "forebay.toml:2:11: error: `timeouts.connect` is 0"),
+        (
+            "[timeouts]\nconnect = \"0s\"",
+            "forebay.toml:2:11: error: `timeouts.connect` is 0ms, should be at least 1ms",
+        ),
         (
             "[approximate]\nrank_bytes_max = \"1KiB\"",
-            "forebay.toml:2:18: error: `approximate.rank_bytes_max` is 1024",
+            "forebay.toml:2:18: error: `approximate.rank_bytes_max` is 1KiB, should be 4KiB to",
         ),
         (
             "[approximate]\nspeculative_ttl = \"2m\"",
             "forebay.toml:2:19: warning: `approximate.speculative_ttl`",
         ),
-        ("[load]\ninterval = \"50ms\"", "forebay.toml:2:12: error: `load.interval` is less"),
+        (
+            "[load]\ninterval = \"50ms\"",
+            "forebay.toml:2:12: error: `load.interval` is 50ms, should be at least 100ms",
+        ),
         ("[load]\nage_max = \"500ms\"", "forebay.toml:2:11: warning: `load.age_max` is less"),
         ("[load]\nsource = \"ask\"", "forebay.toml:2:10: error: `load.source`"),
         ("[retry]\nattempts_max = 0", "forebay.toml:2:16: error: `retry.attempts_max` is 0"),
@@ -329,7 +389,7 @@ fn conflicts_and_ranges_of_back_pressure() {
         ),
         ("rejection_window = \"5m\"", "forebay.toml:1:20: warning: `rejection_window` is longer"),
         ("[[tenant]]\nname = \"a\"", "forebay.toml:1:1: error: a tenant has no `key`"),
-        ("[[tenant]]\nkey = \"a\"\nweight = 0", "forebay.toml:3:10: error: `weight` is 0"),
+        ("[[tenant]]\nkey = \"a\"\nweight = 0", "forebay.toml:3:10: error: `tenant.weight` is 0"),
         (
             "[nats]\nurl = \"127.0.0.1:4222\"",
             "forebay.toml:2:7: error: `nats.url` \"127.0.0.1:4222\" has no scheme",
@@ -365,21 +425,27 @@ fn kv_endpoints_are_checked() {
     }
 }
 
+fn keys(flags: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+    flags.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
+}
+
 #[test]
 fn flags_win_over_the_file() {
     let flags = Flags {
-        listen: Some("127.0.0.1:1".to_owned()),
-        cores: vec![5],
+        keys: keys(&[
+            ("listen", "127.0.0.1:1"),
+            ("cores", "5"),
+            ("policy", "random"),
+            ("health", "off"),
+            ("queue-mode", "off"),
+            ("queue-depth-max", "3"),
+            ("queue-wait-max", "4s"),
+            ("rejection-window", "0s"),
+            ("nats", "nats://b:4222"),
+            ("rank-concurrency-max", "9"),
+        ]),
         workers: vec!["http://127.0.0.1:8000".to_owned(), "http://b:2".to_owned()],
         kv_events: vec!["-".to_owned(), "tcp://b:5557".to_owned()],
-        policy: Some("random".to_owned()),
-        health: Some("off".to_owned()),
-        queue_mode: Some("off".to_owned()),
-        queue_depth_max: Some(3),
-        queue_wait_max: Some("4s".to_owned()),
-        rejection_window: Some("0s".to_owned()),
-        nats: Some("nats://b:4222".to_owned()),
-        rank_concurrency_max: Some(9),
         ..Flags::default()
     };
     let text = format!("listen = \"127.0.0.1:2\"\ncores = [1]\n{WORKER}name = \"first\"\n");
@@ -405,9 +471,13 @@ fn faults_of_flags_are_findings_too() {
     let flags = Flags {
         workers: vec!["a:1".to_owned()],
         kv_events: vec!["-".to_owned(), "tcp://b:1".to_owned()],
-        policy: Some("session".to_owned()),
-        queue_mode: Some("heap".to_owned()),
-        nats: Some("b:4222".to_owned()),
+        keys: keys(&[
+            ("policy", "session"),
+            ("queue-mode", "heap"),
+            ("nats", "b:4222"),
+            ("queue-depth-max", "0"),
+            ("rank-concurrency-max", "many"),
+        ]),
         ..Flags::default()
     };
     let found: Vec<String> = load(None, &flags).findings.iter().map(ToString::to_string).collect();
@@ -416,8 +486,10 @@ fn faults_of_flags_are_findings_too() {
         [
             "--policy session: error: \"session\" is not available in this version",
             "--queue-mode heap: error: \"heap\" is not one of pool, endpoint, off",
+            "--rank-concurrency-max many: error: \"many\" is not a whole number",
             "--kv-events tcp://b:1: error: --kv-events tcp://b:1 has no --worker to belong to. help: give \
              one --kv-events per --worker, in the same order",
+            "--queue-depth-max 0: error: `queue.depth_max` is 0, should be 1 to 65536",
             "--worker a:1: error: `url` \"a:1\": it does not start with http://. help: write it as \
              http://host:port",
             "--nats b:4222: error: `nats.url` \"b:4222\" has no scheme. help: write it as nats://host:4222",

@@ -1,115 +1,112 @@
-//! One worker as configured. What is not given is discovered.
+//! The table of keys, workers: one `[[worker]]` table. What is not given is discovered.
 
-use super::schema::{EngineKind, LoadSource, Word};
+use super::key::{Form, table, words};
+use super::schema::{EngineKind, LoadSource};
+use crate::base::limits::RANKS_MAX;
 use std::path::PathBuf;
 
-/// One `[[worker]]` table, or one flag `--worker`, `--prefill` or `--decode`. What is not given is discovered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WorkerConfig {
-    /// `url`: `http://host:port`.
-    pub url: String,
-    /// `name`: shown to people; `host:port` when absent.
-    pub name: Option<String>,
-    /// `model_dir`: tokenizer and chat template of this worker's model.
-    pub model_dir: Option<PathBuf>,
-    /// `kv_events`: ZMQ endpoints, one per rank, or one base (`tcp`, port + rank) for all. A host `*` is the
-    /// worker's; `bind:tcp://…` where the engine connects to the router.
-    pub kv_events: Vec<String>,
-    /// `replay`: ZMQ endpoints that repeat old batches, in the same form.
-    pub replay: Vec<String>,
-    /// `kv_topic`: prefix that the events' topic must have; empty takes all.
-    pub kv_topic: String,
-    /// `engine`: what this worker speaks.
-    pub engine: Option<EngineKind>,
-    /// `api_key`: sent as `Authorization: Bearer …` to this worker. Never printed.
-    pub api_key: Option<String>,
-    /// `concurrency_max`: most requests in flight on each of its ranks, instead of `rank_concurrency_max`.
-    pub concurrency_max: Option<u32>,
-    /// `ranks`: data-parallel ranks, where they cannot be discovered.
-    pub ranks: Option<u32>,
-    /// `models`: names it serves, where they cannot be discovered.
-    pub models: Vec<String>,
-    /// `block_size`: tokens per KV block, where it cannot be discovered.
-    pub block_size_tokens: Option<u32>,
-    /// `health_path`: what health checks ask for, instead of what its engine is known to answer.
-    pub health_path: Option<String>,
-    /// `load_source`: where its load reports come from, instead of `load.source`.
-    pub load_source: Option<LoadSource>,
-    /// `port_per_rank`: rank n listens on the port of `url` plus n, where it cannot be discovered.
-    pub port_per_rank: Option<bool>,
-    /// `role`: which legs of a disaggregated request it serves.
-    pub role: WorkerRole,
-    /// `topology`: label of the part of the network it is in: workers with different labels are no pair.
-    pub topology: Option<String>,
-    /// How others fetch the KV cache that it has computed for them.
-    pub handoff: HandoffConfig,
+table! {
+    /// One table per worker, or one flag `--worker`, `--prefill` or `--decode`. What is left out is
+    /// discovered.
+    pub struct WorkerConfig in "worker." {
+        /// `http://host:port`.
+        url: String = String::new(), { absent: "required" };
+        /// Shown in headers, logs and metrics.
+        name: Option<String> = None, { absent: "`host:port`" };
+        /// Folder with the tokenizer and chat template of this worker's model.
+        model_dir: Option<PathBuf> = None, { absent: "`model_dir`" };
+        /// ZMQ endpoints of KV events: one per rank, or one for all, counting ports up.
+        /// `bind:tcp://…` where the engine connects to the router.
+        kv_events: Vec<String> = Vec::new(), { absent: "discovered" };
+        /// ZMQ endpoints that repeat old batches, in the same form.
+        replay: Vec<String> = Vec::new(), { absent: "discovered" };
+        /// Prefix that the events' topic must have. Empty takes all.
+        kv_topic: String = String::new();
+        /// What this worker speaks.
+        engine: Option<EngineKind> = None, { absent: "`engine`" };
+        /// Sent to this worker as `Authorization: Bearer …`. Never printed.
+        api_key: Option<String> = None, { absent: "none", form: Form::Secret };
+        /// Most requests in flight on each of its ranks. 0 means no limit.
+        concurrency_max: Option<u32> = None, { absent: "`rank_concurrency_max`", reloadable: true };
+        /// Data-parallel ranks, where they cannot be discovered.
+        ranks: Option<u32> = None, { absent: "discovered", range: 1..=RANKS_MAX as u64 };
+        /// Models that it serves, where they cannot be discovered.
+        models: Vec<String> = Vec::new(), { absent: "discovered" };
+        /// Tokens per KV block, where it cannot be discovered.
+        block_size_tokens: Option<u32> = None,
+            { path: "worker.block_size", absent: "discovered", range: 1..=u64::MAX };
+        /// Path of health checks, where the engine's usual path does work. LiteLLM calls its
+        /// models at `/health`.
+        health_path: Option<String> = None, { absent: "by engine" };
+        /// Where its load reports come from.
+        load_source: Option<LoadSource> = None, { absent: "`load.source`" };
+        /// Rank n listens on the port of `url` plus n. For vLLM's
+        /// `--data-parallel-multi-port-external-lb`; SGLang's Rust server tells by itself.
+        port_per_rank: Option<bool> = None, { absent: "discovered" };
+        /// Which legs of a disaggregated request it serves.
+        role: WorkerRole = WorkerRole::Auto;
+        /// Label of its part of the network. Workers with different labels are no pair.
+        topology: Option<String> = None, { absent: "near to all" };
+    }
+    sections {
+        /// How others fetch the KV cache that it has computed for them.
+        handoff: HandoffConfig,
+    }
 }
 
-/// Which legs of a disaggregated request a worker serves, as written in the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WorkerRole {
-    /// `auto`: SGLang tells; all others serve whole requests.
-    #[default]
-    Auto,
-    /// `both`: whole requests.
-    Both,
-    /// `prefill`: computes prompts for decode workers.
-    Prefill,
-    /// `decode`: takes the KV cache of prompts that a prefill worker has computed.
-    Decode,
+words! {
+    /// Which legs of a disaggregated request a worker serves, as written in the file.
+    pub enum WorkerRole {
+        /// SGLang tells. All others serve whole requests.
+        Auto = "auto",
+        /// Whole requests.
+        Both = "both",
+        /// Computes prompts for decode workers.
+        Prefill = "prefill",
+        /// Takes the KV cache of prompts that a prefill worker has computed.
+        Decode = "decode",
+    }
 }
 
-/// How a vLLM prefill worker hands its KV cache over, as written in the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KvFlow {
-    /// `two_phase`: `NixlConnector`; decode is sent what prefill has answered.
-    #[default]
-    TwoPhase,
-    /// `push`: `NixlPushConnector`; both are sent at once.
-    Push,
-    /// `mooncake`: `MooncakeConnector`; both are sent at once.
-    Mooncake,
+words! {
+    /// How a vLLM prefill worker hands its KV cache over, as written in the file.
+    pub enum KvFlow {
+        /// `NixlConnector`: decode is sent what prefill has answered.
+        TwoPhase = "two_phase",
+        /// `NixlPushConnector`: both are sent at once.
+        Push = "push",
+        /// `MooncakeConnector`: both are sent at once.
+        Mooncake = "mooncake",
+    }
 }
 
-/// What a decode worker has to be told of a prefill worker.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HandoffConfig {
-    /// `bootstrap_host`: host of its registry (SGLang, Mooncake), as the decode workers reach it; the host of `url` when
-    /// absent. An IPv6 address may stand in brackets.
-    pub bootstrap_host: Option<String>,
-    /// `bootstrap_port`: port of its registry; absent: what SGLang says, and 8998 for Mooncake.
-    pub bootstrap_port: Option<u16>,
-    /// `kv_flow`: vLLM only; two phases when absent.
-    pub kv_flow: Option<KvFlow>,
-    /// `kv_engine_id`: `engine_id` of its `--kv-transfer-config`, for `push`; with several ranks without the `_dpN` that
-    /// vLLM adds.
-    pub kv_engine_id: Option<String>,
-    /// `kv_host`: host of its side channel, for `push`; the host of `url` when absent.
-    pub kv_host: Option<String>,
-    /// `kv_port`: port of its side channel, for `push`; rank n has this plus n. [`SIDE_CHANNEL_PORT`] when absent.
-    pub kv_port: Option<u16>,
-    /// `kv_tp_size`: its tensor-parallel size, for `push`; 1 when absent.
-    pub kv_tp_size: Option<u32>,
-    /// `kv_pp_size`: its pipeline-parallel size, for `push`; 1 when absent.
-    pub kv_pp_size: Option<u32>,
+table! {
+    /// What a decode worker has to be told of a prefill worker.
+    pub struct HandoffConfig in "worker." {
+        /// Host of the prefill registry (SGLang, Mooncake), as decode workers reach it.
+        bootstrap_host: Option<String> = None, { absent: "host of `url`" };
+        /// Port of the prefill registry.
+        bootstrap_port: Option<u16> = None,
+            { absent: "what SGLang says; 8998 for Mooncake", range: 1..=65_535 };
+        /// How a vLLM prefill worker hands its KV cache over.
+        kv_flow: Option<KvFlow> = None, { absent: "`two_phase`" };
+        /// `engine_id` of its `--kv-transfer-config`, for `push`. With several ranks, without the
+        /// `_dpN` that vLLM adds.
+        kv_engine_id: Option<String> = None, { absent: "none" };
+        /// Host of its side channel, for `push`.
+        kv_host: Option<String> = None, { absent: "host of `url`" };
+        /// Port of its side channel, for `push`. Rank n has this port plus n.
+        kv_port: Option<u16> = None, { absent: "5600", range: 1..=65_535 };
+        /// Its tensor-parallel size, for `push`.
+        kv_tp_size: Option<u32> = None, { absent: "1", range: 1..=u64::MAX };
+        /// Its pipeline-parallel size, for `push`.
+        kv_pp_size: Option<u32> = None, { absent: "1", range: 1..=u64::MAX };
+    }
 }
 
-/// Where vLLM's `NixlConnector` listens unless `VLLM_NIXL_SIDE_CHANNEL_PORT` says otherwise (vLLM 0.33, `envs.py`).
+/// Where vLLM's `NixlConnector` listens unless `VLLM_NIXL_SIDE_CHANNEL_PORT` says otherwise (vLLM
+/// 0.33, `envs.py`).
 pub const SIDE_CHANNEL_PORT: u16 = 5_600;
-/// Where vLLM's `MooncakeConnector` has its registry unless `VLLM_MOONCAKE_BOOTSTRAP_PORT` says otherwise (vLLM 0.33,
-/// `envs.py`).
+/// Where vLLM's `MooncakeConnector` has its registry unless `VLLM_MOONCAKE_BOOTSTRAP_PORT` says
+/// otherwise (vLLM 0.33, `envs.py`).
 pub const MOONCAKE_PORT: u16 = 8_998;
-
-impl Word for WorkerRole {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("auto", Self::Auto),
-        ("both", Self::Both),
-        ("prefill", Self::Prefill),
-        ("decode", Self::Decode),
-    ];
-}
-
-impl Word for KvFlow {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("two_phase", Self::TwoPhase), ("push", Self::Push), ("mooncake", Self::Mooncake)];
-}
