@@ -12,7 +12,7 @@
 //!
 //! # Import order
 //! The list below *is* the import order: a module may use only what stands above it
-//! (`tests/house.rs` keeps this true).
+//! (`tests/house` keeps this true).
 
 // Things.
 pub mod base;

@@ -80,8 +80,17 @@ impl DrainRates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::test_support::two_pools;
+    use crate::worker::test_support::three_ranks;
     use crate::worker::{RoomLimits, RoomWanted};
+
+    /// Ranks 0 and 1 in a pool, rank 2 in another.
+    fn two_pools() -> FleetSnapshot {
+        let pool = |ranks: &[u16]| Pool {
+            ranks: ranks.iter().map(|rank| RankIndex(*rank)).collect(),
+            ..Pool::default()
+        };
+        FleetSnapshot { pools: vec![pool(&[0, 1]), pool(&[2])], ..three_ranks() }
+    }
 
     #[test]
     fn each_pool_has_its_own_and_ranks_that_join_are_no_ends() {

@@ -50,7 +50,7 @@ mod snapshots;
 mod stop;
 mod systemd;
 #[cfg(test)]
-pub(crate) mod test_support;
+mod test_support;
 #[cfg(test)]
 mod tests;
 mod text_log;

@@ -22,7 +22,7 @@ pub(super) fn vocabulary() -> Vocabulary {
 
 /// Two pools on three ranks of one worker: `base` with its `adapter`, and `other`. Nobody serves
 /// `nobody`.
-pub(crate) fn two_pools() -> FleetSnapshot {
+pub(super) fn two_pools() -> FleetSnapshot {
     let mut fleet = three_ranks();
     pools::assign(&mut fleet);
     fleet

@@ -1,0 +1,119 @@
+//! House rules that neither rustc nor clippy knows, read off the sources.
+//!
+//! Without exception (`rules`):
+//! 1. Import order: a module uses only modules that stand above it in `src/lib.rs`.
+//! 2. Planes: `monoio` and `tokio` are named only in the modules of their plane.
+//! 3. Atomics: every `Ordering::…` stands in a file listed in `rules`, under a comment that says
+//!    what it pairs with.
+//! 4. Unsafe code is in `ring` only.
+//! 5. Every file has a module doc, belongs to a module, and stays below the size limit.
+//!
+//! With the exceptions in `tests/data/house_baseline.toml` (`ratchet`): see `ratchet::RULES`. That
+//! list may only become shorter. `tools/figures --lower` removes what is no exception any more.
+//!
+//! `tools/figures` prints the figures of the house (`figures`).
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails must stop")]
+#![allow(clippy::indexing_slicing, reason = "places in the list of files come from that list")]
+
+mod figures;
+mod planted;
+mod ratchet;
+mod rules;
+mod source;
+mod tree;
+
+use ratchet::Finding;
+use source::Source;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::thread;
+use tree::Tree;
+
+/// Folders beside `src` whose sources are held to the width.
+const BESIDE: &[&str] = &["benches", "fuzz", "tests", "tools"];
+/// Set to `lower`: the baseline is written again.
+const MODE: &str = "FOREBAY_HOUSE";
+
+/// What the rules look at.
+struct House {
+    tree: Tree,
+    beside: Vec<Source>,
+    findings: Vec<Finding>,
+}
+
+static HOUSE: LazyLock<House> = LazyLock::new(|| {
+    let tree = Tree::new(parsed(&["src"]));
+    let beside = parsed(BESIDE);
+    let findings = ratchet::findings(&tree, &beside);
+    House { tree, beside, findings }
+});
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All sources below the folders. Half of them are read by another thread.
+fn parsed(folders: &[&str]) -> Vec<Source> {
+    let mut paths = Vec::new();
+    for folder in folders {
+        collect(&root().join(folder), &mut paths);
+    }
+    let parse = |path: &PathBuf| {
+        let relative = path.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+        Source::parse(&relative, &fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let (here, there) = paths.split_at(paths.len() / 2);
+    thread::scope(|scope| {
+        let there = scope.spawn(|| there.iter().map(parse).collect::<Vec<_>>());
+        let mut sources: Vec<Source> = here.iter().map(parse).collect();
+        sources.extend(there.join().unwrap());
+        sources
+    })
+}
+
+/// Sources below the folder; what is built or fetched there is none.
+fn collect(folder: &Path, out: &mut Vec<PathBuf>) {
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            collect(&path, out);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn baseline_file() -> PathBuf {
+    root().join("tests/data/house_baseline.toml")
+}
+
+#[test]
+fn the_house_rules_hold() {
+    assert!(HOUSE.tree.sources.len() > 100 && HOUSE.beside.len() > 50, "the sources are found");
+    assert!(HOUSE.tree.order.len() > 10, "lib.rs lists the modules: {:?}", HOUSE.tree.order);
+    let faults = rules::faults(&HOUSE.tree);
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn exceptions_become_fewer() {
+    let counts = ratchet::count(&HOUSE.findings);
+    let baseline = fs::read_to_string(baseline_file()).map(|text| ratchet::read(&text).unwrap());
+    if std::env::var(MODE).is_ok_and(|mode| mode == "lower") {
+        let grown = baseline.map_or_else(|_| Vec::new(), |then| ratchet::grown(&counts, &then));
+        assert!(grown.is_empty(), "not written:\n{}", grown.join("\n"));
+        fs::write(baseline_file(), ratchet::write(&counts)).unwrap();
+        return;
+    }
+    let faults = ratchet::compare(&HOUSE.findings, &baseline.unwrap());
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+#[ignore = "prints, checks nothing: tools/figures"]
+fn figures() {
+    print!("{}", figures::all(&HOUSE.tree, &HOUSE.findings));
+}

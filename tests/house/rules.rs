@@ -1,0 +1,138 @@
+//! Rules without exceptions: import order, planes, atomics, unsafe code, clocks, chance, shape.
+
+use super::source::{Name, Source};
+use super::tree::{Tree, first, scope};
+
+/// Lines of a file, its unit tests aside.
+pub(crate) const FILE_LINES_MAX: usize = 500;
+/// Lines of a file of tests.
+pub(crate) const TEST_LINES_MAX: usize = 800;
+/// An `ordering:` comment stands at most so many lines above what it explains.
+const COMMENT_REACH_LINES: usize = 8;
+/// `ring` lends the descriptor of a socket: the only unsafe code that knows one.
+const MONOIO: &[&str] = &["ingress", "relay", "ring", "shard"];
+const TOKIO: &[&str] = &["control", "record", "server", "engine", "demo", "cli"];
+/// Files, or folders with a slash at the end.
+const ATOMICS: &[&str] = &[
+    "ring/",
+    "index/table/",
+    "worker/load.rs",
+    "worker/breaker.rs",
+    "worker/queue_cell.rs",
+    "worker/window.rs",
+    "account/counters.rs",
+    "base/invariant.rs",
+    "log.rs",
+];
+const ORDERINGS: &[&str] = &["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
+/// Pairs (user, used) that the order alone would allow.
+const NEVER: &[(&str, &str)] = &[("shard", "control"), ("control", "shard"), ("record", "shard")];
+/// STYLE: words that say nothing about what is in a module or type.
+const EMPTY_WORDS: &[&str] = &[
+    "manager", "handler", "helper", "util", "common", "misc", "core", "service", "context", "desk",
+];
+
+/// All faults of the crate.
+pub(crate) fn faults(tree: &Tree) -> Vec<String> {
+    let lost = tree.lost.iter().map(|source| format!("{}: no module names this file", source.path));
+    (0..tree.sources.len()).flat_map(|file| of_file(tree, file)).chain(lost).collect()
+}
+
+fn of_file(tree: &Tree, file: usize) -> Vec<String> {
+    let source = &tree.sources[file];
+    let mut faults = shape(source, tree.is_test[file]);
+    let mut note = |line: usize, found: Option<String>| {
+        faults.extend(found.map(|fault| format!("{}:{line}: {fault}", source.path)));
+    };
+    for one in &source.uses {
+        note(one.line, import(tree, file, &one.path, &one.inside));
+        note(one.line, plane(tree.room(file), &one.path));
+        note(one.line, bare_ordering(&one.path));
+    }
+    for name in source.names.iter().filter(|name| !name.is_member) {
+        note(name.line, import(tree, file, &name.path, &name.inside));
+        note(name.line, plane(tree.room(file), &name.path));
+        note(name.line, ordering(source, name));
+        let is_unsafe = name.path == "unsafe" && tree.room(file) != "ring";
+        note(name.line, is_unsafe.then(|| "unsafe outside of ring".to_owned()));
+    }
+    faults
+}
+
+fn import(tree: &Tree, file: usize, path: &str, inside: &[String]) -> Option<String> {
+    if !path.contains("::") && tree.modules[file].len() > 1 {
+        return None;
+    }
+    let user = tree.room(file);
+    let there = tree.absolute(&scope(&tree.modules[file], inside), path)?;
+    let used = there.first()?;
+    let place = |room: &str| tree.order.iter().position(|declared| declared == room);
+    let is_wrong = place(used)? > place(user)? || NEVER.contains(&(user, used));
+    is_wrong.then(|| format!("{user} may not use {used}"))
+}
+
+fn plane(room: &str, path: &str) -> Option<String> {
+    let planes = [("monoio", MONOIO), ("tokio", TOKIO)];
+    let is_foreign = |(runtime, rooms): &&(&str, &[&str])| {
+        first(path) == *runtime && path.contains("::") && !rooms.contains(&room)
+    };
+    let (runtime, rooms) = planes.iter().find(is_foreign)?;
+    Some(format!("`{runtime}` outside of {rooms:?}"))
+}
+
+fn bare_ordering(path: &str) -> Option<String> {
+    let is_bare = ORDERINGS.iter().any(|one| path.ends_with(&format!("Ordering::{one}")));
+    is_bare.then(|| "say `Ordering::…` where it is used, under its comment".to_owned())
+}
+
+fn ordering(source: &Source, name: &Name) -> Option<String> {
+    let (before, variant) = name.path.rsplit_once("::")?;
+    let is_atomic = before.rsplit("::").next() == Some("Ordering") && ORDERINGS.contains(&variant);
+    if !is_atomic || source.is_test_line(name.line) {
+        return None;
+    }
+    let path = source.path.strip_prefix("src/").unwrap_or(&source.path);
+    let is_in = |place: &&str| path == *place || place.ends_with('/') && path.starts_with(*place);
+    if !ATOMICS.iter().any(is_in) {
+        return Some(format!("an atomic outside of {ATOMICS:?}"));
+    }
+    let above = source.lines.get(name.line.saturating_sub(COMMENT_REACH_LINES + 1)..name.line)?;
+    let explains = |text: &String| text.trim_start().starts_with("ordering:");
+    let is_explained = above.iter().any(|line| line.comment.as_ref().is_some_and(explains));
+    (!is_explained).then(|| "no `// ordering:` comment above".to_owned())
+}
+
+fn shape(source: &Source, is_test: bool) -> Vec<String> {
+    let path = &source.path;
+    let mut faults = Vec::new();
+    let lines_max = if is_test { TEST_LINES_MAX } else { FILE_LINES_MAX };
+    let line_count = source.lines.iter().filter(|line| is_test || !line.is_test).count();
+    if line_count > lines_max {
+        faults.push(format!("{path}: {line_count} lines, at most {lines_max}"));
+    }
+    if !source.has_module_doc {
+        faults.push(format!("{path}: no module doc"));
+    }
+    faults
+}
+
+/// The word of a module's or a type's name that says nothing. `core` is a core of the processor
+/// where another word follows, as are `cores`.
+pub(crate) fn empty_word(name: &str) -> Option<&'static str> {
+    let mut spaced = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() {
+            spaced.push('_');
+        }
+        spaced.extend(letter.to_lowercase());
+    }
+    let mut words = spaced.split('_').peekable();
+    while let Some(word) = words.next() {
+        let is_processor = word == "cores" || word == "core" && words.peek().is_some();
+        let is_empty = |empty: &&&str| word == **empty || word.strip_suffix('s') == Some(**empty);
+        if let Some(empty) = EMPTY_WORDS.iter().find(is_empty).filter(|_| !is_processor) {
+            return Some(empty);
+        }
+    }
+    None
+}
