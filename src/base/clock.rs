@@ -1,25 +1,32 @@
 //! The one place that reads the monotonic clock.
 
 use super::NanosSinceStart;
-use std::time::Instant;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Handle to the process clock. Copied to every thread at start; all copies agree.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    start: Instant,
+    start: u64,
 }
 
 impl Clock {
     /// Starts the clock. Called once, in `main`, before any thread starts.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
     pub fn start() -> Self {
-        Self { start: Instant::now() }
+        Self { start: monotonic_ns() }
     }
 
     /// Time since [`Clock::start`]. Costs about 23 ns.
     #[must_use]
     pub fn now(&self) -> NanosSinceStart {
-        NanosSinceStart(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        NanosSinceStart(monotonic_ns().saturating_sub(self.start))
     }
+}
+
+/// Nanoseconds of the monotonic clock. A request reads it a dozen times; the arithmetic of
+/// `std::time::Instant` costs more than the reading.
+fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let part = |value: i64| u64::try_from(value).unwrap_or(0);
+    part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }
