@@ -12,7 +12,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 type Half = OwnedReadHalf<TcpStream>;
 type Reading = Pin<Box<dyn Future<Output = (Half, BufResult<usize, Vec<u8>>)>>>;
@@ -88,26 +88,14 @@ impl Reader {
     }
 
     fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-        let mut reading = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Idle(half) => {
-                let large = match self.expects {
-                    Expects::Much => self.pool.take_large(),
-                    Expects::Little | Expects::Some => None,
-                };
-                let (buffer, large) = match large {
-                    Some((buffer, large)) => (buffer, Some(large)),
-                    None if self.expects == Expects::Little => (self.pool.take_small(), None),
-                    None => (self.pool.take(), None),
-                };
-                Box::pin(read_once(half, buffer, large)) as Reading
-            }
-            State::Reading(reading) => reading,
-            State::Ended => return Poll::Ready(Ok(Vec::new())),
+        if let State::Idle(_) = self.state {
+            self.begin();
+        }
+        let State::Reading(reading) = &mut self.state else {
+            return Poll::Ready(Ok(Vec::new()));
         };
-        let Poll::Ready((half, (result, buffer))) = reading.as_mut().poll(cx) else {
-            self.state = State::Reading(reading);
-            return Poll::Pending;
-        };
+        let (half, (result, buffer)) = ready!(reading.as_mut().poll(cx));
+        self.state = State::Ended;
         match result {
             Ok(0) => {
                 self.pool.give(buffer);
@@ -122,6 +110,20 @@ impl Reader {
                 Poll::Ready(Err(error))
             }
         }
+    }
+
+    fn begin(&mut self) {
+        let State::Idle(half) = std::mem::replace(&mut self.state, State::Ended) else { return };
+        let large = match self.expects {
+            Expects::Much => self.pool.take_large(),
+            Expects::Little | Expects::Some => None,
+        };
+        let (buffer, large) = match large {
+            Some((buffer, large)) => (buffer, Some(large)),
+            None if self.expects == Expects::Little => (self.pool.take_small(), None),
+            None => (self.pool.take(), None),
+        };
+        self.state = State::Reading(Box::pin(read_once(half, buffer, large)));
     }
 }
 
