@@ -117,7 +117,8 @@ async fn answers_have_the_names_and_kinds_that_sglang_sends() {
         (
             "gen_batch",
             "/generate",
-            json!({ "input_ids": [[5, 6, 7], [8, 9, 10]], "sampling_params": { "max_new_tokens": 2 } }),
+            json!({ "input_ids": [[5, 6, 7], [8, 9, 10]],
+                "sampling_params": { "max_new_tokens": 2 } }),
         ),
         ("tokenize", "/tokenize", json!({ "prompt": "hello fox" })),
     ];

@@ -142,13 +142,14 @@ fn compare(directory: &Path, name: &str) -> Vec<String> {
             *histogram.entry(difference).or_default() += 1;
             let most = i64::try_from(RECUT_TOKENS_MAX.div_ceil(block_tokens)).unwrap();
             if !(0..=most).contains(&difference) {
+                let behind = prompt.get(found.bytes as usize..).unwrap();
                 faults.push(format!(
                     "{name}, blocks of {block_tokens}, case {number} ({}): {} blocks by bytes, {held} by tokens; {} of {} bytes, then {:?}",
                     case.kind,
                     found.blocks,
                     found.bytes,
                     prompt.len(),
-                    String::from_utf8_lossy(prompt.get(found.bytes as usize..).unwrap().get(..40).unwrap_or_default()),
+                    String::from_utf8_lossy(behind.get(..40).unwrap_or_default()),
                 ));
             }
         }

@@ -83,10 +83,14 @@ macro_rules! target {
                 #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
                 #[test]
-                fn changed_seeds_hold(edits in proptest::collection::vec(any::<u32>(), 1..4), pick in any::<usize>()) {
+                fn changed_seeds_hold(
+                    edits in proptest::collection::vec(any::<u32>(), 1..4),
+                    pick in any::<usize>(),
+                ) {
                     let seeds = seeds(stringify!($name));
                     for offset in 0..16 {
-                        super::super::$name::check(&changed(&seeds[(pick % seeds.len() + offset) % seeds.len()], &edits));
+                        let seed = &seeds[(pick % seeds.len() + offset) % seeds.len()];
+                        super::super::$name::check(&changed(seed, &edits));
                     }
                 }
 

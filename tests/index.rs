@@ -165,7 +165,8 @@ proptest! {
         prop_assert_eq!(index.reader.refused_count(), 0);
         for (rank, held) in held.iter().enumerate() {
             for path in held {
-                let blocks: Vec<&[u8]> = path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
+                let blocks: Vec<&[u8]> =
+                    path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
                 index.apply(u16::try_from(rank).unwrap(), &blocks, false);
             }
         }
@@ -183,8 +184,10 @@ proptest! {
         for (change, with_prefixes) in changes {
             replay(&mut index, &mut held, &change, with_prefixes);
             let paths: BTreeSet<&[usize]> = held.iter().flatten().map(Vec::as_slice).collect();
-            let before: BTreeSet<&[usize]> =
-                paths.iter().flat_map(|path| (0..path.len()).map(|length| &path[..length])).collect();
+            let before: BTreeSet<&[usize]> = paths
+                .iter()
+                .flat_map(|path| (0..path.len()).map(|length| &path[..length]))
+                .collect();
             let count = usize::try_from(index.reader.entry_count()).unwrap();
             prop_assert!(count >= paths.len() && count <= paths.union(&before).count());
         }
@@ -205,8 +208,10 @@ proptest! {
             let mut all = Vec::new();
             index.reader.visit(&mut |parent, key, bytes| all.push((parent, key, bytes)));
             let count = all.len();
-            let all: HashSet<(u64, u64, u16)> =
-                all.into_iter().map(|(parent, key, bytes)| (parent.to_word(), key.to_word(), bytes)).collect();
+            let all: HashSet<(u64, u64, u16)> = all
+                .into_iter()
+                .map(|(parent, key, bytes)| (parent.to_word(), key.to_word(), bytes))
+                .collect();
             prop_assert_eq!(all.len(), count, "each once when nothing changes");
             all.into_iter()
                 .map(|(parent, key, bytes)| {
@@ -214,12 +219,17 @@ proptest! {
                 })
                 .collect()
         };
-        let (reader, mut writers) = index_of_shape(1, SEED, Shape { segment_slots: 16, memory_bytes_max: 1 << 20 });
+        let (reader, mut writers) =
+            index_of_shape(1, SEED, Shape { segment_slots: 16, memory_bytes_max: 1 << 20 });
         for (parent, key, block_bytes) in all {
             writers[0].apply(RankIndex(0), KvOp::Store { parent, key, block_bytes });
         }
         for text in texts {
-            let longest = index.overlaps(text.as_bytes(), 6).into_iter().max_by_key(|found| found.bytes).unwrap();
+            let longest = index
+                .overlaps(text.as_bytes(), 6)
+                .into_iter()
+                .max_by_key(|found| found.bytes)
+                .unwrap();
             let mut overlaps = Overlaps::new(1);
             reader.overlap(root(), text.as_bytes(), &mut overlaps);
             prop_assert!(overlaps.get(RankIndex(0)).bytes >= longest.bytes);
@@ -230,13 +240,18 @@ proptest! {
     #[test]
     fn long_paths_agree_with_the_naive_model(
         rank_count in prop_oneof![Just(3_u16), Just(9), Just(70)],
-        steps in prop::collection::vec((0..9_u16, 0..4_usize, 0..150_usize, 0..150_usize, 0..5_u8), 1..60),
+        steps in prop::collection::vec(
+            (0..9_u16, 0..4_usize, 0..150_usize, 0..150_usize, 0..5_u8),
+            1..60,
+        ),
     ) {
         let mut index = Index::new(1, 16, 8 << 20);
         let mut held = vec![Held::new(); usize::from(rank_count)];
         // Path p is that of 0 up to block 40 * p, and then of its own.
         let path = |number: usize, length: usize| -> Vec<usize> {
-            (0..length).map(|at| if at < 40 * number { at % 4 } else { (at * 7 + number) % 4 }).collect()
+            (0..length)
+                .map(|at| if at < 40 * number { at % 4 } else { (at * 7 + number) % 4 })
+                .collect()
         };
         for (rank, number, from, to, what) in steps {
             let rank = rank * 31 % rank_count;
@@ -251,15 +266,22 @@ proptest! {
             let store = what < 2 || what == 4;
             for length in lengths {
                 let path = path(number, length);
-                let blocks: Vec<&[u8]> = path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
+                let blocks: Vec<&[u8]> =
+                    path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
                 index.apply(rank, &blocks, store);
                 let held = &mut held[usize::from(rank)];
-                if store { held.insert(path); } else { held.remove(&path); }
+                if store {
+                    held.insert(path);
+                } else {
+                    held.remove(&path);
+                }
             }
         }
         let texts: Vec<String> = (0..4)
             .flat_map(|number| [150, 61, 60, 41, 13].map(|length| (number, length)))
-            .map(|(number, length)| path(number, length).iter().map(|block| BLOCKS[*block]).collect())
+            .map(|(number, length)| {
+                path(number, length).iter().map(|block| BLOCKS[*block]).collect()
+            })
             .collect();
         for text in &texts {
             let found = index.overlaps(text.as_bytes(), rank_count);
@@ -271,7 +293,8 @@ proptest! {
         prop_assert_eq!(index.reader.refused_count(), 0);
         for (rank, held) in held.iter().enumerate() {
             for path in held {
-                let blocks: Vec<&[u8]> = path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
+                let blocks: Vec<&[u8]> =
+                    path.iter().map(|number| BLOCKS[*number].as_bytes()).collect();
                 index.apply(u16::try_from(rank).unwrap(), &blocks, false);
             }
         }

@@ -217,18 +217,28 @@ fn value() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn generated_bodies_are_read_as_serde_json_reads_them(members in proptest::collection::vec((key(), value()), 0..8)) {
-        let members: Vec<_> = members.into_iter().map(|(key, value)| format!("{key}: {value}")).collect();
+    fn generated_bodies_are_read_as_serde_json_reads_them(
+        members in proptest::collection::vec((key(), value()), 0..8),
+    ) {
+        let members: Vec<_> =
+            members.into_iter().map(|(key, value)| format!("{key}: {value}")).collect();
         let body = format!("{{{}}}\n", members.join(",\t"));
         prop_assert_eq!(check_json(body.as_bytes()), Ok(()));
         json_scan::check(body.as_bytes());
     }
 
     #[test]
-    fn generated_bodies_cut_short_are_refused(members in proptest::collection::vec((key(), value()), 1..4), at in any::<usize>()) {
-        let members: Vec<_> = members.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
+    fn generated_bodies_cut_short_are_refused(
+        members in proptest::collection::vec((key(), value()), 1..4),
+        at in any::<usize>(),
+    ) {
+        let members: Vec<_> =
+            members.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
         let body = format!("{{{}}}", members.join(","));
         let cut = &body.as_bytes()[..at % body.len()];
-        prop_assert_eq!(scan(cut, Endpoint::Completions, &mut ApiRequest::default()).is_err(), true);
+        prop_assert_eq!(
+            scan(cut, Endpoint::Completions, &mut ApiRequest::default()).is_err(),
+            true
+        );
     }
 }

@@ -14,10 +14,20 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) nginx: bool,
     /// Only answers, without and with so many blocks per second of KV events from 64 ranks
-    #[arg(long, value_name = "BLOCKS_PER_S", num_args = 0..=1, default_missing_value = "1000000", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(
+        long,
+        value_name = "BLOCKS_PER_S",
+        num_args = 0..=1,
+        default_missing_value = "1000000",
+        value_parser = clap::value_parser!(u64).range(1..=100_000_000)
+    )]
     pub(crate) kv_blocks: Option<u64>,
     /// Requests per second
-    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long,
+        default_value_t = 2_000,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000)
+    )]
     pub(crate) rate: u64,
     /// Connections that the requests take in turn
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4_096))]

@@ -17,7 +17,12 @@ pub(crate) struct Options {
     #[arg(long, global = true, default_value_t = 27_400)]
     pub(crate) port: u16,
     /// Routers in front of the same engines; requests go to them in turn
-    #[arg(long, global = true, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(
+        long,
+        global = true,
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=8)
+    )]
     pub(crate) replicas: u8,
     /// Further flag of the routers, as --router=--nats --router=nats://127.0.0.1:4222
     #[arg(long = "router", global = true, value_name = "FLAG", allow_hyphen_values = true)]

@@ -210,7 +210,9 @@ proptest! {
             let known = rate.per_second(at);
             prop_assert!(known.is_none_or(|rate| rate.is_finite() && rate > 0.0));
             let wait = rate.retry_after(at, ahead, &mut random);
-            prop_assert!(wait.is_none_or(|wait| wait >= RETRY_AFTER_MIN && wait <= RETRY_AFTER_MAX));
+            prop_assert!(
+                wait.is_none_or(|wait| wait >= RETRY_AFTER_MIN && wait <= RETRY_AFTER_MAX)
+            );
         }
     }
 

@@ -52,17 +52,29 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_str(left in "[ \n\t\u{3000}\u{a0}]{0,3}", middle in any::<String>(), right in "[ \n\u{2003}]{0,3}") {
+        fn agrees_with_str(
+            left in "[ \n\t\u{3000}\u{a0}]{0,3}",
+            middle in any::<String>(),
+            right in "[ \n\u{2003}]{0,3}",
+        ) {
             let text = format!("{left}{middle}{right}");
             let white = char::is_whitespace;
-            prop_assert_eq!(leading_bytes(text.as_bytes(), white), text.len() - text.trim_start().len());
-            prop_assert_eq!(trailing_bytes(text.as_bytes(), white), text.len() - text.trim_end().len());
+            prop_assert_eq!(
+                leading_bytes(text.as_bytes(), white),
+                text.len() - text.trim_start().len()
+            );
+            prop_assert_eq!(
+                trailing_bytes(text.as_bytes(), white),
+                text.len() - text.trim_end().len()
+            );
         }
 
         #[test]
         fn any_bytes_are_survived(bytes in any::<Vec<u8>>()) {
             let white = char::is_whitespace;
-            assert!(leading_bytes(&bytes, white) + trailing_bytes(&bytes, white) <= 2 * bytes.len());
+            assert!(
+                leading_bytes(&bytes, white) + trailing_bytes(&bytes, white) <= 2 * bytes.len()
+            );
         }
     }
 }

@@ -141,10 +141,14 @@ mod tests {
         /// A cut text is the beginning of the whole one, ends with a whole character and is about
         /// as long as asked.
         #[test]
-        fn what_is_cut_is_a_beginning(text in "[aé日\n\"\u{1f600}]{0,40}", bytes_max in 0_usize..80) {
+        fn what_is_cut_is_a_beginning(
+            text in "[aé日\n\"\u{1f600}]{0,40}",
+            bytes_max in 0_usize..80,
+        ) {
             let quoted = serde_json::to_string(&text).unwrap();
             let mut out = b"kept".to_vec();
-            let whole = unescape_up_to(&quoted.as_bytes()[1..quoted.len() - 1], bytes_max, &mut out);
+            let whole =
+                unescape_up_to(&quoted.as_bytes()[1..quoted.len() - 1], bytes_max, &mut out);
             let cut = std::str::from_utf8(&out[4..]).unwrap();
             assert!(text.starts_with(cut) && cut.len() <= bytes_max + 3);
             prop_assert_eq!(whole, cut == text);

@@ -13,7 +13,12 @@ use std::time::Duration;
 #[command(after_help = "Examples:\n  forebay demo\n  forebay demo --seconds 5 --json demo.json")]
 pub(super) struct DemoArgs {
     /// Time under load per policy
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..=3_600)
+    )]
     seconds: u64,
     /// Also write the figures there
     #[arg(long, value_name = "FILE")]

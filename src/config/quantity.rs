@@ -74,7 +74,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(millis in 0_u64..u64::MAX / 2, bytes in 0_usize..usize::MAX / 2) {
+        fn what_is_printed_is_read_back(
+            millis in 0_u64..u64::MAX / 2,
+            bytes in 0_usize..usize::MAX / 2,
+        ) {
             let duration = Duration::from_millis(millis);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
             prop_assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));

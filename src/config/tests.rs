@@ -265,7 +265,8 @@ fn reports_everything_at_once_with_line_and_column() {
             "forebay.toml:8:3: error: unknown key `timeouts.conect`. help: did you mean `timeouts.connect`?",
             "forebay.toml:11:7: error: `url` \"https://a\": https to workers is not available in this \
              version. help: write it as http://host:port",
-            "forebay.toml:12:1: error: unknown key `worker.nmae`. help: did you mean `worker.name`?",
+            "forebay.toml:12:1: error: unknown key `worker.nmae`. help: did you mean \
+             `worker.name`?",
         ]
     );
 }

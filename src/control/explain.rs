@@ -127,6 +127,7 @@ impl Explainer {
             "not_matched": rendered.err().map(|reason| reason.to_string()),
             "text": text,
         });
+        let block_sizes: Vec<u32> = model.roots.iter().map(|root| root.block_size_tokens).collect();
         Ok(json!({
             "endpoint": endpoint.name(),
             "model": &*model.name,
@@ -136,7 +137,7 @@ impl Explainer {
             "route_because": route_because(route),
             "route_refused": route.err().map(NoPair::why),
             "leg": leg_name(case.leg),
-            "block_sizes": model.roots.iter().map(|root| root.block_size_tokens).collect::<Vec<_>>(),
+            "block_sizes": block_sizes,
             "bytes_per_token": ratio,
             "bytes_per_token_learnt": learnt.is_some(),
             "chosen": choice.rank.and_then(|rank| named(rank, sources.fleet)),

@@ -421,14 +421,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_of_a_registry_panics(body in "\\PC{0,80}", size in any::<i64>(), ranks in 0_u32..5) {
+        fn no_answer_of_a_registry_panics(
+            body in "\\PC{0,80}",
+            size in any::<i64>(),
+            ranks in 0_u32..5,
+        ) {
             let ranks: Vec<u32> = (0..ranks).collect();
             for dialect in [Dialect::Sglang, Dialect::Vllm] {
-                let flow = HandoffConfig { kv_flow: Some(KvFlow::Mooncake), ..HandoffConfig::default() };
+                let flow =
+                    HandoffConfig { kv_flow: Some(KvFlow::Mooncake), ..HandoffConfig::default() };
                 let registry = of_registry(found(flow, dialect, "http://p:1", None, &ranks));
                 let read = registry.read(&body);
                 prop_assert!(read.ranks.len() <= ranks.len());
-                let sized = registry.read(&format!("{{\"dp_size\":{size},\"0\":{{\"engine_id\":{size}}}}}"));
+                let sized = registry
+                    .read(&format!("{{\"dp_size\":{size},\"0\":{{\"engine_id\":{size}}}}}"));
                 let whole = sized.ranks.iter().flatten().count();
                 prop_assert!(whole == 0 || size > 0);
             }

@@ -102,7 +102,8 @@ fn shown(index: RankIndex, rank: &Rank, sources: &Sources<'_>) -> Option<Value> 
 fn queue(rank: RankIndex, sources: &Sources<'_>) -> Value {
     let queue = sources.fleet.queue_of(rank).and_then(|queue| sources.board.queue(queue));
     queue.map_or(Value::Null, |queue| {
-        json!({ "depth": queue.waiting(), "bytes": queue.waiting_bytes(), "kv_tokens": queue.waiting_tokens() })
+        json!({ "depth": queue.waiting(), "bytes": queue.waiting_bytes(),
+            "kv_tokens": queue.waiting_tokens() })
     })
 }
 

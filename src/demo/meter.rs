@@ -98,7 +98,8 @@ impl Figures {
     pub fn to_json(&self) -> Value {
         json!({
             "requests": self.requests, "errors": self.errors, "hit_rate": rounded(self.hit_rate, 4),
-            "ttft_ms_p50": rounded(self.ttft_ms_p50, 2), "ttft_ms_p99": rounded(self.ttft_ms_p99, 2),
+            "ttft_ms_p50": rounded(self.ttft_ms_p50, 2),
+            "ttft_ms_p99": rounded(self.ttft_ms_p99, 2),
             "requests_per_s": rounded(self.requests_per_s, 2),
         })
     }

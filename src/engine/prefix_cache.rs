@@ -513,7 +513,8 @@ mod tests {
                 prop_assert_eq!(&consumer.held, &content(&cache));
                 for hash in consumer.held.keys() {
                     let parent = consumer.parents.get(hash).copied().flatten();
-                    let leaf_first = parent.is_none_or(|parent| consumer.held.contains_key(&parent));
+                    let leaf_first =
+                        parent.is_none_or(|parent| consumer.held.contains_key(&parent));
                     prop_assert!(leaf_first, "a parent went before its child");
                 }
                 for (sequence, _) in &live {

@@ -361,7 +361,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_answer_says_the_same_at_every_cut(pick in 0_usize..7, form in any::<bool>(), flow in any::<bool>()) {
+        fn an_answer_says_the_same_at_every_cut(
+            pick in 0_usize..7,
+            form in any::<bool>(),
+            flow in any::<bool>(),
+        ) {
             let body = [
                 r#"{"choices":[{"finish_reason":"stop"}],"status":"completed"}"#,
                 r#"{"id":"cmpl","kv_transfer_params":{"remote_host":"h","x":"é"},"usage":{}}"#,

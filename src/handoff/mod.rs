@@ -6,10 +6,15 @@
 //!
 //! | flow | engine | legs | prefill gets | decode gets |
 //! |---|---|---|---|---|
-//! | [`Handoff::Bootstrap`] | SGLang | together | `bootstrap_host`, `bootstrap_port`, `bootstrap_room`, `rid` | the same |
-//! | [`Handoff::TwoPhase`] | vLLM, NIXL | prefill first | one token, `do_remote_decode` | `kv_transfer_params` of prefill's answer |
-//! | [`Handoff::Push`] | vLLM, NIXL push | together | one token, `do_remote_decode` | where the KV will come from, under one id ([`legs_request_id`]) |
-//! | [`Handoff::Mooncake`] | vLLM, Mooncake | together | the same with a transfer id | the same transfer id |
+//! | [`Handoff::Bootstrap`] | SGLang | together | the room and `rid` | the same |
+//! | [`Handoff::TwoPhase`] | vLLM, NIXL | prefill first | one token | prefill's parameters |
+//! | [`Handoff::Push`] | vLLM, NIXL push | together | one token | where the KV comes from |
+//! | [`Handoff::Mooncake`] | vLLM, Mooncake | together | one token, a transfer id | that id |
+//!
+//! * The room is `bootstrap_host`, `bootstrap_port` and `bootstrap_room`.
+//! * With one token goes `do_remote_decode`.
+//! * Prefill's parameters are `kv_transfer_params` of its answer.
+//! * The legs of a push have one id ([`legs_request_id`]).
 //!
 //! # Endpoints
 //! Read in the sources of SGLang 0.5.23 and vLLM 0.32 and 0.33:

@@ -183,7 +183,10 @@ mod tests {
         fn rooms_are_in_bounds_and_of_their_rank(
             shard in 0..u16::try_from(SHARDS_MAX).unwrap(),
             start: u64,
-            draws in proptest::collection::vec((0_u32..=1_024, 0_u32..=1_024, 0_u32..6_000, any::<bool>()), 1..40),
+            draws in proptest::collection::vec(
+                (0_u32..=1_024, 0_u32..=1_024, 0_u32..6_000, any::<bool>()),
+                1..40,
+            ),
         ) {
             let mut rooms = Rooms::new(ShardIndex(shard), start);
             let mut seen = HashSet::new();

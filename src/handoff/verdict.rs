@@ -5,7 +5,7 @@
 //! | where | form |
 //! |---|---|
 //! | streams of all endpoints | `{"error":{"message":..}}` or `{"error":".."}` |
-//! | SGLang `/generate` | `meta_info.finish_reason` with `"type":"abort"`; batches are lists of these |
+//! | SGLang `/generate` | `meta_info.finish_reason` with `"type":"abort"`; a batch is a list |
 //! | SGLang chat and completions | a choice with `"finish_reason":"abort"` |
 //! | `/v1/responses` | `"error"` of the response, in streams inside `"response"` |
 //!

@@ -6,11 +6,15 @@
 //!
 //! | who says it | words | after |
 //! |---|---|---|
-//! | prefill | `timed out after 300.0s in KVPoll.Bootstrapping`, Mori: `waiting for decode handshake` | decode never came |
+//! | prefill | `timed out after 300.0s in KVPoll.Bootstrapping` | decode never came |
+//! | prefill, Mori | `waiting for decode handshake` | decode never came |
 //! | decode | `timed out after 300.0s in KVPoll.WaitingForInput` | prefill never sent |
-//! | decode | `Could not fetch prefill parallel info from ..` | its registry did not answer 15 times |
-//! | decode | `Lost connection with prefill instance ..` | its registry did not answer twice |
-//! | both | `Prefill`/`Decode` ... `failed for request ..`, `KVTransferError(..)` | a transfer that failed, which each of them lays to the other |
+//! | decode | `Could not fetch prefill parallel info from ..` | 15 times no registry answered |
+//! | decode | `Lost connection with prefill instance ..` | twice no registry answered |
+//! | both | `Prefill`/`Decode` ... `failed for request ..` | a transfer that failed |
+//! | both | `KVTransferError(..)` | a transfer that failed |
+//!
+//! Of a transfer that failed each leg says that the other one failed.
 
 use super::answer::MESSAGE_CHARS_MAX;
 use crate::worker::Handoff;

@@ -377,7 +377,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_payload_in_any_pieces(payload in any::<Vec<u8>>(), chunk in 1..40_usize, cuts in proptest::collection::vec(1..30_usize, 1..50)) {
+        fn any_payload_in_any_pieces(
+            payload in any::<Vec<u8>>(),
+            chunk in 1..40_usize,
+            cuts in proptest::collection::vec(1..30_usize, 1..50),
+        ) {
             let mut wire = Vec::new();
             for piece in payload.chunks(chunk) {
                 wire.extend(format!("{:X};n=1\r\n", piece.len()).into_bytes());

@@ -3,7 +3,8 @@
 /// True for bytes of a token.
 pub(super) const fn is_token(byte: u8) -> bool {
     matches!(byte,
-        b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'
+        | b'_' | b'`' | b'|' | b'~'
         | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')
 }
 

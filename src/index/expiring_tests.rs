@@ -218,14 +218,19 @@ proptest! {
         rank_chunks in 1..20_usize,
         chunks_max in 0..40_usize,
     ) {
-        let limits = ExpiringLimits { rank_bytes_max: rank_chunks * APPROXIMATE_CHUNK_BYTES, chunks_max, ..LIMITS };
+        let limits = ExpiringLimits {
+            rank_bytes_max: rank_chunks * APPROXIMATE_CHUNK_BYTES,
+            chunks_max,
+            ..LIMITS
+        };
         let mut owner = Owner::new(limits);
         let mut now = NanosSinceStart(0);
         let mut lives = [0_u32; 4];
         for step in steps {
             match step {
                 Step::Sent { rank, speculative, name, chunks, generation } => {
-                    let kind = if speculative { GuessKind::Speculative } else { GuessKind::Approximate };
+                    let kind =
+                        if speculative { GuessKind::Speculative } else { GuessKind::Approximate };
                     let asked = text(&format!("{name}"), chunks);
                     let mut prompt = owner.prompt(rank, kind, &asked);
                     prompt.generation = generation;
@@ -235,9 +240,9 @@ proptest! {
                     prop_assert_eq!(done.kept, generation >= known);
                     if done.kept {
                         // All of it that fits is there now.
-                        let fits = prompt.chunks.len()
-                            .min(chunks_max)
-                            .min((rank_chunks * APPROXIMATE_CHUNK_BYTES / kind.chunk_bytes()).max(1));
+                        let fits = prompt.chunks.len().min(chunks_max).min(
+                            (rank_chunks * APPROXIMATE_CHUNK_BYTES / kind.chunk_bytes()).max(1),
+                        );
                         for key in &prompt.chunks[..fits] {
                             prop_assert!(owner.held.contains(&(prompt.rank, *key)));
                         }

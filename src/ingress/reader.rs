@@ -1,7 +1,8 @@
 //! The one outstanding read of a socket.
 //!
-//! `monoio` loses bytes when a read in flight is dropped, so a read that has started is kept until it completes:
-//! across requests, and while the answer is relayed. That also shows at once when the peer closes.
+//! `monoio` loses bytes when a read in flight is dropped, so a read that has started is kept until
+//! it completes: across requests, and while the answer is relayed. That also shows at once when the
+//! peer closes.
 
 use super::BufferPool;
 use super::buffer::LargeRead;
@@ -17,7 +18,8 @@ use std::task::{Context, Poll, ready};
 type Half = OwnedReadHalf<TcpStream>;
 type Reading = Pin<Box<dyn Future<Output = (Half, BufResult<usize, Vec<u8>>)>>>;
 
-/// Reads a socket in chunks of at most one buffer; at most one read in flight and one chunk waiting.
+/// Reads a socket in chunks of at most one buffer; at most one read in flight and one chunk
+/// waiting.
 pub struct Reader {
     state: State,
     ahead: Option<io::Result<Vec<u8>>>,
@@ -46,12 +48,14 @@ impl Reader {
         Self { state: State::Idle(half), ahead: None, expects: Expects::Some, pool }
     }
 
-    /// From the next read on: will little come, and perhaps not for long? Then reads use small buffers.
+    /// From the next read on: will little come, and perhaps not for long? Then reads use small
+    /// buffers.
     pub const fn expect_little(&mut self, little: bool) {
         self.expects = if little { Expects::Little } else { Expects::Some };
     }
 
-    /// From the next read on: will much come that is thrown away at once? Then reads use large buffers.
+    /// From the next read on: will much come that is thrown away at once? Then reads use large
+    /// buffers.
     pub const fn expect_much(&mut self, much: bool) {
         self.expects = if much { Expects::Much } else { Expects::Some };
     }
@@ -64,8 +68,8 @@ impl Reader {
         }
     }
 
-    /// Keeps a read in flight while nobody wants the bytes yet. Holds at most one chunk: a socket whose
-    /// bytes are not taken is not read further. True once a chunk (or the end) waits.
+    /// Keeps a read in flight while nobody wants the bytes yet. Holds at most one chunk: a socket
+    /// whose bytes are not taken is not read further. True once a chunk (or the end) waits.
     pub fn poll_ahead(&mut self, cx: &mut Context<'_>) -> bool {
         if self.ahead.is_none()
             && let Poll::Ready(ready) = self.poll_socket(cx)
@@ -75,8 +79,8 @@ impl Reader {
         self.ahead.is_some()
     }
 
-    /// True when no byte and no end has arrived that was not taken. For a connection in the idle pool, anything
-    /// else means that it is not to be used again.
+    /// True when no byte and no end has arrived that was not taken. For a connection in the idle
+    /// pool, anything else means that it is not to be used again.
     pub fn is_quiet(&mut self) -> bool {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         !self.poll_ahead(&mut cx)

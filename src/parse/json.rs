@@ -1,4 +1,5 @@
-//! A cursor over JSON text: strict (RFC 8259), no tree, no recursion. Strings are skipped eight bytes at a time.
+//! A cursor over JSON text: strict (RFC 8259), no tree, no recursion. Strings are skipped eight
+//! bytes at a time.
 
 use super::request::NOT_TEXT_BYTES;
 use crate::base::limits::JSON_DEPTH_MAX;
@@ -156,8 +157,8 @@ impl<'a> Cursor<'a> {
         self.at += 1;
     }
 
-    /// Next key of the object entered; then the cursor stands on its value. `None`: the object is closed.
-    /// `first` is true before the first call.
+    /// Next key of the object entered; then the cursor stands on its value. `None`: the object is
+    /// closed. `first` is true before the first call.
     pub(crate) fn next_key(&mut self, first: &mut bool) -> Result<Option<Text>, ScanError> {
         if !self.next_item(b'}', first)? {
             return Ok(None);
@@ -165,7 +166,8 @@ impl<'a> Cursor<'a> {
         self.key().map(Some)
     }
 
-    /// True when the cursor stands on another element of the array entered, false when the array is closed.
+    /// True when the cursor stands on another element of the array entered, false when the array is
+    /// closed.
     pub(crate) fn next_element(&mut self, first: &mut bool) -> Result<bool, ScanError> {
         self.next_item(b']', first)
     }
@@ -255,7 +257,8 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// The number the cursor stands on; its range when it is a plain one (no sign, fraction or exponent).
+    /// The number the cursor stands on; its range when it is a plain one (no sign, fraction or
+    /// exponent).
     pub(crate) fn number(&mut self) -> Result<Option<Range<usize>>, ScanError> {
         let start = self.at;
         let mut plain = true;
@@ -284,7 +287,8 @@ impl<'a> Cursor<'a> {
         Ok(plain.then_some(start..self.at))
     }
 
-    /// Goes over elements that are plainly token ids (`12,` or `12, `), up to one that is not, or the last one.
+    /// Goes over elements that are plainly token ids (`12,` or `12, `), up to one that is not, or
+    /// the last one.
     pub(crate) fn skip_ids(&mut self) {
         let mut rest = self.text.as_bytes().get(self.at..).unwrap_or(&[]);
         loop {
@@ -367,8 +371,9 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Counts a string that was skipped if it is no text: a `data:` URL of encoded bytes, or the `data` of an image or a sound.
-    /// Short ones are left: what they stand for weighs more. Looks at the first bytes of long strings only.
+    /// Counts a string that was skipped if it is no text: a `data:` URL of encoded bytes, or the
+    /// `data` of an image or a sound. Short ones are left: what they stand for weighs more. Looks
+    /// at the first bytes of long strings only.
     fn note_data(&mut self, span: &Range<usize>) -> Option<u128> {
         let bytes = u64::try_from(span.len()).unwrap_or(u64::MAX);
         if bytes <= NOT_TEXT_BYTES {
@@ -412,7 +417,8 @@ fn plain_run(bytes: &[u8]) -> usize {
 /// Words of a run that are looked at one by one first.
 const NEAR_WORDS: usize = 2;
 
-/// Length of the run in whole words, at most `words_max` of them, and whether something special ended it.
+/// Length of the run in whole words, at most `words_max` of them, and whether something special
+/// ended it.
 #[inline]
 fn word_run(bytes: &[u8], words_max: usize) -> (usize, bool) {
     let mut at = 0;
@@ -471,7 +477,10 @@ mod tests {
             rest in any::<Vec<u8>>(),
         ) {
             let bytes = [vec![b'a'; plain], end.into_iter().collect(), rest].concat();
-            let slow = bytes.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(bytes.len());
+            let slow = bytes
+                .iter()
+                .position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))
+                .unwrap_or(bytes.len());
             prop_assert_eq!(plain_run(&bytes), slow);
         }
     }

@@ -16,10 +16,15 @@ pub fn rank_pin(head: &RequestHead, buffer: &[u8]) -> Result<Option<DpRank>, Ref
         std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
     match number.and_then(|text| text.parse().ok()) {
         Some(rank) => Ok(Some(DpRank(rank))),
-        None => Err(Refusal::new(Reason::BadRequest).with_message(format!(
-            "`X-Data-Parallel-Rank: {}` is no rank: send a whole number from 0 on, or leave the field out.",
-            String::from_utf8_lossy(value.get(..value.len().min(40)).unwrap_or_default()).escape_debug()
-        ))),
+        None => {
+            let shown = value.get(..value.len().min(40)).unwrap_or_default();
+            let shown = String::from_utf8_lossy(shown);
+            Err(Refusal::new(Reason::BadRequest).with_message(format!(
+                "`X-Data-Parallel-Rank: {}` is no rank: send a whole number from 0 on, or leave \
+                 the field out.",
+                shown.escape_debug()
+            )))
+        }
     }
 }
 

@@ -358,9 +358,15 @@ mod tests {
             let mut out = Vec::new();
             Refusal::unknown_model(&long).encode_body(ApiShape::OpenAi, &mut out);
             prop_assert!(out.len() < 1_200);
-            let text = serde_json::from_slice::<Value>(&out).unwrap()["error"]["message"].as_str().unwrap().to_owned();
+            let text = serde_json::from_slice::<Value>(&out).unwrap()["error"]["message"]
+                .as_str()
+                .unwrap()
+                .to_owned();
             let start: String = long.chars().take(128).collect();
-            prop_assert_eq!(text.strip_prefix("No worker serves the model `").unwrap().starts_with(&start), true);
+            prop_assert_eq!(
+                text.strip_prefix("No worker serves the model `").unwrap().starts_with(&start),
+                true
+            );
         }
     }
 }

@@ -4,11 +4,15 @@
 //! | what | from | meaning |
 //! |---|---|---|
 //! | class | `x-forebay-priority: 0` to `3` | that class, 0 is served first |
-//! | | else vLLM's priority: `X-Vllm-Priority`, else `"priority"` of the body | 0 is the usual class, each less one class better, each more one worse |
+//! | | else vLLM's `X-Vllm-Priority`, else `"priority"` of the body | 0 is the usual class |
 //! | deadline | `x-forebay-timeout-ms` | longest wait for the first byte |
-//! | | else `x-stainless-read-timeout`, else `x-stainless-timeout` | the same in seconds, as the SDKs of OpenAI and Anthropic send them: their own read timeout, and Node's for the whole answer |
+//! | | else `x-stainless-read-timeout`, else `x-stainless-timeout` | the same in seconds |
 //! | tenant | the field `queue.tenant_header` | if that key is set |
 //! | | else `Authorization: Bearer`, else `x-api-key` | the API key |
+//!
+//! vLLM's priority counts from the usual class: each less is one class better, each more is one
+//! worse. The SDKs of OpenAI and Anthropic send the `x-stainless` fields: their own read timeout,
+//! and Node's for the whole answer.
 //!
 //! Keys are not checked, so a key without a `[[tenant]]` is worth nothing: all such callers are one
 //! tenant, which gets no better class than the usual one. vLLM is told no better priority than the

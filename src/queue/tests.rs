@@ -295,9 +295,13 @@ proptest! {
                     line.push(Box::new(waiter));
                 }
                 Op::Leave(index) => {
-                    let who = naive.standing.get(*index).map_or(u32::MAX, |one| one.waiter.ticket.seat);
+                    let who =
+                        naive.standing.get(*index).map_or(u32::MAX, |one| one.waiter.ticket.seat);
                     let removed = line.remove(ticket(who));
-                    prop_assert_eq!(removed.map(|waiter| waiter.ticket.seat), naive.remove(who).then_some(who));
+                    prop_assert_eq!(
+                        removed.map(|waiter| waiter.ticket.seat),
+                        naive.remove(who).then_some(who)
+                    );
                     prop_assert!(line.remove(ticket(who)).is_none(), "once");
                 }
                 Op::Serve(places) => {
@@ -332,7 +336,8 @@ proptest! {
         for (turn, (left, right)) in sizes.iter().enumerate() {
             for (tenant, bytes, weight) in [(0, *left, weights.0), (1, *right, weights.1)] {
                 // The first asks for three models in turn, which makes no difference.
-                let model = ModelIndex(if tenant == 0 { u16::try_from(turn % 3).unwrap() } else { 0 });
+                let model =
+                    ModelIndex(if tenant == 0 { u16::try_from(turn % 3).unwrap() } else { 0 });
                 let waiter = Waiter { tenant, weight, model, prompt_bytes: bytes, ..waiter(seat) };
                 cost_of.insert(seat, (tenant, cost(&waiter)));
                 line.push(Box::new(waiter));
@@ -346,7 +351,8 @@ proptest! {
             let (tenant, tokens) = cost_of[&served[0]];
             got[usize::try_from(tenant).unwrap()] += tokens;
             left[usize::try_from(tenant).unwrap()] -= 1;
-            let (a, b) = (got[0] * 1_000 / u64::from(weights.0), got[1] * 1_000 / u64::from(weights.1));
+            let (a, b) =
+                (got[0] * 1_000 / u64::from(weights.0), got[1] * 1_000 / u64::from(weights.1));
             let one_each = 1_000_000 / u64::from(weights.0) + 1_000_000 / u64::from(weights.1);
             prop_assert!(a.abs_diff(b) <= one_each + 2, "{got:?} by {weights:?}");
         }

@@ -3,29 +3,30 @@
 //!
 //! ```text
 //! header   89 'F' 'K' 'V' 0D 0A 1A 0A    magic; shows a transfer that rewrote line ends
-//!          u16 version = 1
-//!          u16 sources                   1 to 1024
-//!          u32 bytes of the source list
-//!          u64 start                     nanoseconds since 1970
-//!          sources times: u16 bytes, endpoint in UTF-8; u16 bytes, topic in UTF-8
-//!          u64 checksum of all the above
+//! u16 version = 1
+//! u16 sources                   1 to 1024
+//! u32 bytes of the source list
+//! u64 start                     nanoseconds since 1970
+//! sources times: u16 bytes, endpoint in UTF-8; u16 bytes, topic in UTF-8
+//! u64 checksum of all the above
 //! chunk    u32 mark = 'CHNK'
-//!          u32 packed bytes
-//!          u32 plain bytes
-//!          u32 messages                  1 or more
-//!          u64 checksum of the packed bytes
-//!          u64 checksum of the five numbers above
-//!          packed bytes: raw DEFLATE (RFC 1951) of the messages
-//! message  varint time                   ns since the start for the first of a chunk, since the one before for others
-//!          varint source                 position in the source list
-//!          varint frames                 0 to 8; 0 says that the connection to the source ended here
-//!          frames times: varint bytes, bytes as they came
-//! end      a chunk header with the mark 'DONE', 0 packed and 0 plain bytes, 0 messages; nothing follows
+//! u32 packed bytes
+//! u32 plain bytes
+//! u32 messages                  1 or more
+//! u64 checksum of the packed bytes
+//! u64 checksum of the five numbers above
+//! packed bytes: raw DEFLATE (RFC 1951) of the messages
+//! message  varint time                   ns since the start for the first of a chunk,
+//! since the one before for others
+//! varint source                 position in the source list
+//! varint frames                 0 to 8; 0: the connection to the source ended here
+//! frames times: varint bytes, bytes as they came
+//! end      a chunk header with the mark 'DONE', 0 packed and 0 plain bytes, 0 messages
 //! ```
 //!
-//! Chunks stand alone, so a file that ends early (a crash, a full disk) is good up to its last
-//! whole chunk. Lengths have a checksum of their own, so that a damaged length is not taken for an
-//! early end.
+//! Nothing follows the end. Chunks stand alone, so a file that ends early (a crash, a full disk) is
+//! good up to its last whole chunk. Lengths have a checksum of their own, so that a damaged length
+//! is not taken for an early end.
 
 use crate::framing::Reader;
 use std::fmt;

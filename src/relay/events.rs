@@ -336,7 +336,8 @@ mod tests {
         fn any_answer_becomes_one_event(
             body in prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..3_000),
-                any::<String>().prop_map(|text| serde_json::json!({ "error": text }).to_string().into_bytes()),
+                any::<String>()
+                    .prop_map(|text| serde_json::json!({ "error": text }).to_string().into_bytes()),
                 any::<String>().prop_map(|text| format!("{{\"{text}\":[\r\n1]}}").into_bytes()),
             ],
             status in 100_u16..600,
@@ -344,7 +345,8 @@ mod tests {
             for shape in SHAPES {
                 let text = engine(shape, status, &body);
                 prop_assert!(!text.contains('\r') && text.ends_with("\n\n") && text.len() < 16_384);
-                let data: Vec<&str> = text.split('\n').filter_map(|line| line.strip_prefix("data: ")).collect();
+                let data: Vec<&str> =
+                    text.split('\n').filter_map(|line| line.strip_prefix("data: ")).collect();
                 let ends = if shape == StreamShape::OpenAi { &["[DONE]"][..] } else { &[] };
                 prop_assert_eq!(&data[1..], ends);
                 let event: Value = serde_json::from_str(data[0]).unwrap();
@@ -352,9 +354,7 @@ mod tests {
                 let typed = shape != StreamShape::OpenAi;
                 prop_assert_eq!(typed, event["type"] == "error");
                 prop_assert_eq!(typed, text.contains("\nevent: error\n"));
-                let other = |line: &str| {
-                    !line.is_empty() && !line.starts_with([':', 'd', 'e'])
-                };
+                let other = |line: &str| !line.is_empty() && !line.starts_with([':', 'd', 'e']);
                 prop_assert!(!text.split('\n').any(other), "{}", text);
             }
         }

@@ -345,12 +345,17 @@ mod tests {
             now in 0_u64..20_000_000_000,
         ) {
             let none = LoadReports::new(AGE_MAX);
-            let ours: Vec<_> = figures.iter().map(|&(running, more)| (running, running + more)).collect();
+            let ours: Vec<_> =
+                figures.iter().map(|&(running, more)| (running, running + more)).collect();
             let old = u64::try_from(AGE_MAX.as_nanos()).unwrap() + now;
             for policy in [Policy::Kv, Policy::LeastLoaded, Policy::PowerOfTwo] {
                 let leases_alone = burst(policy, &none, now, 4, count);
                 prop_assert_eq!(&burst(policy, &reports(&ours), now, 4, count), &leases_alone);
-                prop_assert_eq!(&burst(policy, &reports(&figures), old, 4, count), &leases_alone, "old");
+                prop_assert_eq!(
+                    &burst(policy, &reports(&figures), old, 4, count),
+                    &leases_alone,
+                    "old"
+                );
             }
         }
 

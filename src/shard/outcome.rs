@@ -94,7 +94,10 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
 /// client hears what the last one did; when one is left that has no room, or that has not been
 /// reached in time, it hears that.
 pub(super) fn after(failed: Option<Stop>, stop: Stop) -> Stop {
-    let none_left = |stop: &Stop| matches!(stop, Stop::Refused(refusal) if refusal.reason() == Reason::NoHealthyWorker);
+    let none_left = |stop: &Stop| match stop {
+        Stop::Refused(refusal) => refusal.reason() == Reason::NoHealthyWorker,
+        _ => false,
+    };
     failed.filter(|_| none_left(&stop)).unwrap_or(stop)
 }
 

@@ -8,10 +8,11 @@
 //!          u32 zero
 //!          u64 written                   nanoseconds since 1970
 //!          u64 seed                      of the block keys: the file is a secret
-//!          u64 key check                 a key made from that seed: another value means keys made in another way
+//!          u64 key check                 a key made from that seed: if another value
+//!                                        comes out, keys are made in another way
 //!          u64 checksum of all the above
 //! rank     a chunk 'RANK' with one `RankHead`, then chunks 'HELD' with its entries:
-//!          u64 id                        the engine's hash and attention group, mixed with the seed
+//!          u64 id                        the engine's hash and group, mixed with the seed
 //!          u64 key                       of the path with the block
 //!          varint * 3                    times that device, host and disk stored it
 //! links    after all ranks chunks 'LINK', with every block that any of them may hold:

@@ -306,7 +306,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn weights_never_rise(age_max_ms in 0_u64..100_000, ages in proptest::collection::vec(0_u64..200_000_000_000, 2)) {
+        fn weights_never_rise(
+            age_max_ms in 0_u64..100_000,
+            ages in proptest::collection::vec(0_u64..200_000_000_000, 2),
+        ) {
             let mut reports = LoadReports::new(Duration::from_millis(age_max_ms));
             reports.take(LoadReport::new(RANK, NanosSinceStart(0), &reading(1, 1), own(0)));
             let weight = |age| reports.counting(RANK, NanosSinceStart(age)).map_or(0, |(_, w)| w.0);
@@ -324,9 +327,16 @@ mod tests {
             (in_flight, prefill_tokens, decode_tokens) in any::<(u32, u64, u64)>(),
             capacity in any::<u64>(),
         ) {
-            let (running, waiting, waiting_tokens, used_tokens, capacity_tokens, kv_permille) = numbers;
+            let (running, waiting, waiting_tokens, used_tokens, capacity_tokens, kv_permille) =
+                numbers;
             let reading = LoadReading {
-                running, waiting, waiting_tokens, used_tokens, capacity_tokens, kv_permille, progress_tokens: None,
+                running,
+                waiting,
+                waiting_tokens,
+                used_tokens,
+                capacity_tokens,
+                kv_permille,
+                progress_tokens: None,
             };
             let reading = reading.completed(capacity);
             let foreign = foreign(&reading, OwnLoad { in_flight, prefill_tokens, decode_tokens });

@@ -5,7 +5,8 @@ use super::rules::{self, FILE_LINES_MAX, TEST_LINES_MAX};
 use super::source::Source;
 use super::tree::Tree;
 
-/// A crate of these files below `src`. What `lib.rs` and the folders' `mod.rs` have to say is added.
+/// A crate of these files below `src`. What `lib.rs` and the folders' `mod.rs` have to say is
+/// added.
 fn crate_of(files: &[(&str, &str)]) -> Tree {
     let rooms = ["base", "ring", "index", "select", "control", "shard"];
     let mut texts: Vec<(String, String)> = files

@@ -170,7 +170,10 @@ impl Found {
     }
 
     fn function(&mut self, signature: &syn::Signature, body: &syn::Block) {
-        let is_tuple = |input: &&syn::FnArg| matches!(input, syn::FnArg::Typed(typed) if matches!(*typed.pat, syn::Pat::Tuple(_)));
+        let is_tuple = |input: &&syn::FnArg| match input {
+            syn::FnArg::Typed(typed) => matches!(*typed.pat, syn::Pat::Tuple(_)),
+            syn::FnArg::Receiver(_) => false,
+        };
         let first = signature.fn_token.span.start().line;
         self.functions.push(Function {
             name: signature.ident.to_string(),
@@ -446,8 +449,12 @@ impl<'a> Lexed<'a> {
     /// Collects the names.
     fn name(&mut self, tokens: TokenStream) {
         let trees: Vec<TokenTree> = tokens.into_iter().collect();
-        let is_punct = |at: usize, sign: char| matches!(trees.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == sign);
-        let is_joint = |at: usize| matches!(trees.get(at), Some(TokenTree::Punct(punct)) if punct.spacing() == Spacing::Joint);
+        let punct = |at: usize| match trees.get(at) {
+            Some(TokenTree::Punct(punct)) => Some(punct),
+            _ => None,
+        };
+        let is_punct = |at: usize, sign: char| punct(at).is_some_and(|one| one.as_char() == sign);
+        let is_joint = |at: usize| punct(at).is_some_and(|one| one.spacing() == Spacing::Joint);
         let mut at = 0;
         while let Some(tree) = trees.get(at) {
             match tree {

@@ -238,7 +238,8 @@ fn no_rank_is_claimed_where_the_engine_chooses_it() {
     let input = "Tell me about ranks, please, and leave nothing out. ".repeat(20);
     let (mut answers, chat) = (
         json!({ "model": "sim", "input": input, "max_output_tokens": 4 }),
-        json!({ "model": "sim", "messages": [{ "role": "user", "content": input }], "max_tokens": 4 }),
+        json!({ "model": "sim", "messages": [{ "role": "user", "content": input }],
+            "max_tokens": 4 }),
     );
     let booked = |rank: u32| {
         let labels = format!("{{worker=\"{worker}\",dp_rank=\"{rank}\"}}");

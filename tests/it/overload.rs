@@ -55,7 +55,8 @@ fn start(config: Config, engines: usize) -> ServerHandle {
 fn burst(address: SocketAddr, clients: usize, stream: bool) -> Vec<Reply> {
     let one = |number: usize| {
         let body = json!({
-            "model": "sim", "prompt": format!("client {number}"), "max_tokens": 10, "stream": stream,
+            "model": "sim", "prompt": format!("client {number}"), "max_tokens": 10,
+            "stream": stream,
         });
         let mut client = Client::connect(address);
         client.send(&post("/v1/completions", body.to_string().as_bytes()));

@@ -220,7 +220,7 @@ fn legs_reuse_connections_and_replace_those_that_died_meanwhile() {
 }
 
 // vLLM
-// --------------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------
 
 const HANDED: &str = r#"{"do_remote_prefill":true, "remote_block_ids":[[1,2]],"remote_engine_id":"e-1","remote_port":5600,"x":1e2}"#;
 

@@ -93,7 +93,8 @@ fn a_raised_limit_counts_at_once_and_nobody_is_disturbed() {
         (status, done),
         (
             200,
-            json!({ "applied": ["rank_concurrency_max"], "needs_restart": ["policy"], "findings": [] })
+            json!({ "applied": ["rank_concurrency_max"], "needs_restart": ["policy"],
+                "findings": [] })
         )
     );
     until("the shard has the limit", || ask(handle.listen, "/v1/completions?now").status == 200);

@@ -22,17 +22,22 @@ fn spaced(normalizer: &Value, pre_tokenizer: &Value, strips: bool) -> String {
     let added = |id: u32, content: &str, strips: bool| json!({ "id": id, "content": content, "single_word": false, "lstrip": strips, "rstrip": strips, "normalized": false, "special": true });
     json!({
         "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [added(0, "<unk>", false), added(1, "<s>", false), added(2, "<|end|>", strips)],
+        "added_tokens": [added(0, "<unk>", false), added(1, "<s>", false),
+            added(2, "<|end|>", strips)],
         "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
         "post_processor": { "type": "TemplateProcessing",
             "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+                {"Sequence": {"id": "B", "type_id": 1}}],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}} },
         "decoder": { "type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
             {"type": "Strip", "content": " ", "start": 1, "stop": 0}] },
-        "model": { "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+        "model": { "type": "BPE", "dropout": null, "unk_token": "<unk>",
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true,
+            "ignore_merges": false,
             "vocab": vocab, "merges": ["▁ ▁", "▁ t", "h e"] },
     })
     .to_string()
@@ -112,7 +117,10 @@ proptest! {
         thread_local! {
             static ALL: Vec<(Tokenizer, Vocabulary)> = all_files()
                 .iter()
-                .map(|file| (Tokenizer::from_str(file).unwrap(), Vocabulary::from_tokenizer_json(file).unwrap()))
+                .map(|file| {
+                    let vocabulary = Vocabulary::from_tokenizer_json(file).unwrap();
+                    (Tokenizer::from_str(file).unwrap(), vocabulary)
+                })
                 .collect();
         }
         ALL.with(|all| {
@@ -125,7 +133,10 @@ proptest! {
                     aligned.extend_from_slice(text.as_bytes());
                     vocabulary.align(&mut aligned, 4);
                     assert_eq!(&aligned[..4], b"kept");
-                    prop_assert_eq!(String::from_utf8_lossy(&aligned[4..]), String::from_utf8_lossy(&decoded));
+                    prop_assert_eq!(
+                        String::from_utf8_lossy(&aligned[4..]),
+                        String::from_utf8_lossy(&decoded)
+                    );
                 }
             }
             Ok(())
@@ -181,7 +192,8 @@ fn sentence_piece_tokens_are_spaces_and_bytes() {
 
 #[test]
 fn unigram_files_are_read_by_position() {
-    let file = json!({ "pre_tokenizer": metaspace("never"), "model": { "type": "Unigram", "unk_id": 0, "byte_fallback": true,
+    let file = json!({ "pre_tokenizer": metaspace("never"),
+        "model": { "type": "Unigram", "unk_id": 0, "byte_fallback": true,
         "vocab": [["<unk>", 0.0], ["▁a", -1.0], ["<0x41>", -2.0], ["<0xZZ>", -3.0]] } });
     let vocabulary = Vocabulary::from_tokenizer_json(&file.to_string()).unwrap();
     let all: Vec<&[u8]> = (0..4).map(|id| vocabulary.bytes(id).unwrap()).collect();
@@ -195,7 +207,9 @@ fn tokenizers_that_lose_text_are_refused() {
         json!({ "model": { "type": "WordPiece", "vocab": {}, "unk_token": "[UNK]" } }),
         json!({ "model": { "type": "BPE", "vocab": {}, "end_of_word_suffix": "</w>" } }),
         json!({ "model": model, "normalizer": { "type": "Lowercase" } }),
-        json!({ "model": model, "normalizer": { "type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}] } }),
+        json!({ "model": model,
+            "normalizer": { "type": "Sequence",
+                "normalizers": [{"type": "NFC"}, {"type": "NFKC"}] } }),
         json!({ "model": model, "normalizer": { "type": "Replace", "pattern": {"Regex": " +"}, "content": " " } }),
         json!({ "model": model, "pre_tokenizer": { "type": "Whitespace" } }),
         json!({ "model": model, "pre_tokenizer": { "type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": false } }),

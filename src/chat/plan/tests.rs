@@ -138,7 +138,9 @@ proptest! {
         thread_local! {
             static TEMPLATES: Vec<ChatTemplate> = ALL
                 .iter()
-                .flat_map(|(source, _)| [EngineRules::Vllm, EngineRules::Sglang].map(|rules| compile(source, rules)))
+                .flat_map(|(source, _)| {
+                    [EngineRules::Vllm, EngineRules::Sglang].map(|rules| compile(source, rules))
+                })
                 .collect();
         }
         let (body, spans) = body_of(&messages);

@@ -61,9 +61,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_contains_finds(texts in prop::collection::vec("[a-e<]{1,3}", 0..6), content in "[a-f<]{0,40}") {
+        fn finds_what_contains_finds(
+            texts in prop::collection::vec("[a-e<]{1,3}", 0..6),
+            content in "[a-f<]{0,40}",
+        ) {
             let expected = texts.iter().any(|text| content.contains(text.as_str()));
-            prop_assert_eq!(Triggers::new(texts.into_iter()).found_in(content.as_bytes()), expected);
+            prop_assert_eq!(
+                Triggers::new(texts.into_iter()).found_in(content.as_bytes()),
+                expected
+            );
         }
     }
 }

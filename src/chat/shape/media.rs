@@ -92,7 +92,8 @@ mod tests {
     }
 
     fn chat(parts: &Value) -> Value {
-        json!({ "messages": [{ "role": "system", "content": "s" }, { "role": "user", "content": parts }] })
+        json!({ "messages": [{ "role": "system", "content": "s" },
+            { "role": "user", "content": parts }] })
     }
 
     #[test]
@@ -121,7 +122,10 @@ mod tests {
 
     #[test]
     fn results_of_tools_sound_and_other_apis_are_looked_at_too() {
-        let result = |content: &Value| json!([{ "type": "tool_result", "tool_use_id": "t", "content": content }]);
+        let result = |content: &Value| {
+            let id = "t";
+            json!([{ "type": "tool_result", "tool_use_id": id, "content": content }])
+        };
         let image = json!({ "type": "image", "source": {} });
         assert!(
             !marked(chat(&result(&json!([{ "type": "text", "text": "a" }]))), ContentFormat::Parts)

@@ -69,9 +69,8 @@ fn call(role: &str, mut sent: Value) -> Result<Value, RenderError> {
         other => other,
     };
     let function = json!({ "name": take("/function/name"), "arguments": arguments });
-    Ok(
-        json!({ "id": take("/id"), "index": take("/index"), "type": "function", "function": function }),
-    )
+    Ok(json!({ "id": take("/id"), "index": take("/index"), "type": "function",
+        "function": function }))
 }
 
 /// An answer at the end is to be continued and comes back as text, or becomes the user's words.

@@ -31,7 +31,10 @@ fn messages_come_as_vllm_gives_them() {
     let body = json!({ "messages": [
         {"role": "developer", "content": "d", "name": null},
         {"role": "user", "name": "ann", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}], "unknown": 1},
-        {"role": "assistant", "content": null, "reasoning_content": "r", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": [2.0]}"}}, {"function": {"name": "g", "arguments": "[broken"}}]},
+        {"role": "assistant", "content": null, "reasoning_content": "r",
+            "tool_calls": [{"id": "1", "type": "function",
+                "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": [2.0]}"}},
+                {"function": {"name": "g", "arguments": "[broken"}}]},
         {"role": "tool", "tool_call_id": "1", "content": "done"},
         {"role": "assistant", "content": "x", "tool_calls": []},
     ]});
@@ -47,7 +50,8 @@ null"#;
 #[test]
 fn developers_become_the_system_message_at_the_front() {
     let body = json!({ "messages": [
-        {"role": "system", "content": "a"}, {"role": "user", "content": "q"}, {"role": "developer", "content": "b", "tools": []},
+        {"role": "system", "content": "a"}, {"role": "user", "content": "q"},
+        {"role": "developer", "content": "b", "tools": []},
     ]});
     let text = render(EVERYTHING, &body);
     assert_eq!(
@@ -67,7 +71,8 @@ fn the_billing_line_of_claude_code_is_taken_out() {
     let source = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
     let body = json!({ "messages": [{"role": "system", "content": format!("{line}\nBe kind.")}, {"role": "user", "content": line}] });
     assert_eq!(render(source, &body), format!("[Be kind.][{line}]"));
-    let anthropic = json!({ "system": [{"type": "text", "text": line}, {"type": "text", "text": "S"}], "messages": [{"role": "user", "content": "q"}] });
+    let anthropic = json!({ "system": [{"type": "text", "text": line},
+        {"type": "text", "text": "S"}], "messages": [{"role": "user", "content": "q"}] });
     assert_eq!(render(source, &anthropic), "[S][q]");
     let template = compile(source, EngineRules::Vllm);
     let span = MessageSpan {
@@ -89,7 +94,9 @@ fn the_billing_line_of_claude_code_is_taken_out() {
 fn anthropic_thinking_becomes_reasoning() {
     let body = json!({ "thinking": {"type": "disabled"}, "messages": [
         {"role": "user", "content": "q"},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "a"}]} ]});
+        {"role": "assistant",
+            "content": [{"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "a"}]} ]});
     let source = "{{ messages[1] | tojson }}{{ enable_thinking }}{{ reasoning_effort }}";
     assert_eq!(
         render(source, &body),
@@ -165,7 +172,8 @@ null"#;
         (json!({ "reasoning": {"effort": "high"} }), "True,True,high"),
         (json!({ "reasoning": {"enabled": true} }), "True,True,"),
         (
-            json!({ "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": false} }),
+            json!({ "reasoning_effort": "low",
+                "chat_template_kwargs": {"enable_thinking": false} }),
             "True,False,low",
         ),
     ] {
@@ -308,9 +316,12 @@ fn what_cannot_be_rendered_is_an_error() {
 
 #[test]
 fn the_test_template_renders_tools() {
-    let body = json!({ "messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"},
-        {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": \"é\"}"}}]},
-        {"role": "tool", "content": "20"}], "tools": [{"type": "function", "function": {"name": "f"}}] });
+    let body = json!({ "messages": [{"role": "system", "content": "S"},
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": null,
+            "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": \"é\"}"}}]},
+        {"role": "tool", "content": "20"}],
+        "tools": [{"type": "function", "function": {"name": "f"}}] });
     let text = render(OWN, &body);
     assert!(text.starts_with("<|im_start|>system\nS\n\nFunctions"));
     assert!(text.contains("{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": null, \"parameters\": null}}\n"));

@@ -242,13 +242,15 @@ proptest! {
         (names, steps) in any::<bool>().prop_flat_map(|names| (Just(names), steps(names))),
         expected in any::<bool>(),
     ) {
-        let (mut blocks, mut ops, mut index) = (blocks(1_000), SliceOps::new(SHARDS), Index::default());
+        let (mut blocks, mut ops, mut index) =
+            (blocks(1_000), SliceOps::new(SHARDS), Index::default());
         blocks.set_lower_tiers(LowerTiers { host: true, disk: true, ttl: Duration::ZERO });
         if expected {
             blocks.expect_lower_tiers();
         }
         let trees = if expected { 0b111 } else { 1 };
-        let mut model = Model { blocks: BTreeMap::new(), waiting: Vec::new(), groups: Vec::new(), trees };
+        let mut model =
+            Model { blocks: BTreeMap::new(), waiting: Vec::new(), groups: Vec::new(), trees };
         for step in steps {
             apply(&step, (&mut blocks, &mut ops), &mut model);
             if matches!(step, Step::Restart) {

@@ -195,7 +195,7 @@ impl<P: KvPort> Feed<P> {
                     // starts anew.
                     if ended.is_err() {
                         count_broken_invariant();
-                        self.warn("following its KV events failed: a bug, please report; trying on");
+                        self.warn("following KV events failed: a bug, please report; trying on");
                     }
                     self.status.lost();
                     self.forget().await;

@@ -317,7 +317,11 @@ proptest! {
     }
 
     #[test]
-    fn no_damage_panics(pick in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+    fn no_damage_panics(
+        pick in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
         let vectors = vectors();
         let mut payload = pick.get(&vectors).payload.clone();
         if !payload.is_empty() {

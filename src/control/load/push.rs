@@ -58,7 +58,8 @@ impl Push {
         let source = Source::open(&self.publisher.endpoint).await?;
         let connection = source.subscribe(&self.publisher.topic).await?;
         let endpoint = &self.publisher.endpoint;
-        info!(worker = &*self.plan.name, dp_rank = self.dp_rank, %endpoint, "following load reports");
+        let (worker, dp_rank) = (&*self.plan.name, self.dp_rank);
+        info!(worker, dp_rank, %endpoint, "following load reports");
         Ok(connection)
     }
 

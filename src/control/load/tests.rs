@@ -218,7 +218,8 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         words in proptest::collection::vec(prop::sample::select(vec![
             "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "sglang:token_usage", "{engine=\"0\"}",
-            "{engine=\"", "} ", "NaN", "1e999", "-0", "\n", " ", "\\", "\"", "[", "{", "\"loads\":", "\"dp_rank\":",
+            "{engine=\"", "} ", "NaN", "1e999", "-0", "\n", " ", "\\", "\"", "[", "{", "\"loads\":",
+            "\"dp_rank\":",
         ]), 0..40),
         ranks in 0_usize..4,
     ) {

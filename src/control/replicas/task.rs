@@ -191,7 +191,8 @@ impl Replicas {
                 if !self.connected.get() && !self.complained.replace(true) =>
             {
                 self.core.borrow_mut().unreachable(self.clock.now());
-                warn!(reason = %event, "no connection to NATS yet: going on alone until it is there");
+                let reason = event;
+                warn!(%reason, "no connection to NATS yet: going on alone until it is there");
             }
             event => debug!(%event, "NATS"),
         }

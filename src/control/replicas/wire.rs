@@ -3,10 +3,13 @@
 //! # Subjects
 //! | subject | when | what it says |
 //! |---|---|---|
-//! | `<prefix>.v1.window` | a rejection window opens or closes | `windows`: these and no others changed |
-//! | `<prefix>.v1.load` | every second (`full`), and within milliseconds of a change | `ranks`, in a full one all of them, and all open `windows` |
-//! | `<prefix>.v1.hello` | a replica came, or is connected again | nothing more; everybody answers with a full load |
+//! | `<prefix>.v1.window` | a rejection window opens or closes | `windows`: only these changed |
+//! | `<prefix>.v1.load` | every second (`full`), and after a change | `ranks` and open `windows` |
+//! | `<prefix>.v1.hello` | a replica came, or connects again | nothing more |
 //! | `<prefix>.v1.bye` | a replica drains | nothing more; it is forgotten at once |
+//!
+//! A full load has all ranks and all open windows. A change is told within milliseconds. All
+//! replicas answer a `hello` with a full load.
 //!
 //! The version is in the subject: replicas of another one do not disturb, they are counted. Within
 //! a version fields are only ever added; unknown ones are ignored and counted.
@@ -19,9 +22,12 @@
 //!
 //! A window opens, one closes early:
 //! ```json
-//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":17,"windows":[{"models":["llama","llama-lora"],"remaining_ms":1000}]}
-//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":18,"windows":[{"models":["llama","llama-lora"],"remaining_ms":0}]}
-//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":20,"prefill_windows":[{"models":["llama"],"remaining_ms":700}]}
+//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":17,
+//!  "windows":[{"models":["llama","llama-lora"],"remaining_ms":1000}]}
+//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":18,
+//!  "windows":[{"models":["llama","llama-lora"],"remaining_ms":0}]}
+//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":20,
+//!  "prefill_windows":[{"models":["llama"],"remaining_ms":700}]}
 //! ```
 //! Windows of ranks that prefill for others stand in `prefill_windows` instead. A pool is named by
 //! its models, an engine's rank by the authority of its worker's URL and its `dp` number: replicas

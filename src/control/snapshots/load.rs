@@ -188,7 +188,8 @@ impl Reading {
                 let written = Duration::from_nanos(self.file.header().written_unix_ns);
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let age_s = since_1970.saturating_sub(written).as_secs();
-                info!(ranks = contents.ranks.len(), blocks = contents.paths.len(), age_s, path = %self.path.display(), "snapshot read");
+                let (ranks, blocks) = (contents.ranks.len(), contents.paths.len());
+                info!(ranks, blocks, age_s, path = %self.path.display(), "snapshot read");
                 self.contents = contents;
             }
             Err(error) => refuse_snapshot(&self.path, &error),

@@ -322,7 +322,8 @@ impl Answer {
             Api::Chat | Api::Responses => json!({
                 "index": index,
                 "message": {
-                    "role": "assistant", "content": choice.text, "refusal": null, "annotations": null,
+                    "role": "assistant", "content": choice.text, "refusal": null,
+                    "annotations": null,
                     "audio": null, "function_call": null, "reasoning": null,
                 },
                 "logprobs": null, "finish_reason": reason, "stop_reason": null, "token_ids": ids,
@@ -357,7 +358,8 @@ impl Answer {
         });
         json!({
             "id": self.full_id(), "object": self.object(), "created_at": self.created_s,
-            "model": self.asked.model, "status": if is_complete { "completed" } else { "in_progress" },
+            "model": self.asked.model,
+            "status": if is_complete { "completed" } else { "in_progress" },
             "output": choices.map(message).collect::<Vec<_>>(), "usage": usage,
             "kv_transfer_params": self.kv_transfer_params,
         })
@@ -373,7 +375,8 @@ impl Answer {
             return json!({
                 "prompt_tokens": prompt, "total_tokens": total, "completion_tokens": completion,
                 "prompt_tokens_details": {
-                    "cached_tokens": cached, "created_cache_tokens": null, "multimodal_tokens": null,
+                    "cached_tokens": cached, "created_cache_tokens": null,
+                    "multimodal_tokens": null,
                 },
                 "completion_tokens_details": null,
             });
@@ -387,7 +390,8 @@ impl Answer {
     fn running_usage(&self, index: usize, completion: usize) -> Value {
         let prompt = self.choices.get(index).map_or(0, |choice| choice.prompt.len());
         json!({
-            "prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion,
+            "prompt_tokens": prompt, "total_tokens": prompt + completion,
+            "completion_tokens": completion,
             "completion_tokens_details": null,
         })
     }

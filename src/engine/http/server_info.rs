@@ -14,7 +14,8 @@ pub(super) async fn server_info(State(state): State<EngineState>) -> Response {
     }
     Json(json!({
         "vllm_config": {
-            "model_config": { "model": config.model_name(), "max_model_len": config.model_tokens_max() },
+            "model_config": { "model": config.model_name(),
+                "max_model_len": config.model_tokens_max() },
             "cache_config": { "block_size": config.block_size, "num_gpu_blocks": config.kv_blocks },
             "parallel_config": { "data_parallel_size": config.ranks },
             "scheduler_config": { "max_num_seqs": config.concurrency },

@@ -64,10 +64,13 @@ pub(super) async fn embeddings(
     let data: Vec<_> = inputs
         .iter()
         .enumerate()
-        .map(|(index, ids)| json!({ "index": index, "object": "embedding", "embedding": embed(ids) }))
+        .map(|(index, ids)| {
+            json!({ "index": index, "object": "embedding", "embedding": embed(ids) })
+        })
         .collect();
     Ok(Json(json!({
-        "id": format!("embd-{}", super::hex_id()), "object": "list", "created": super::unix_time_s(),
+        "id": format!("embd-{}", super::hex_id()), "object": "list",
+        "created": super::unix_time_s(),
         "model": model, "data": data,
         "usage": {
             "prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens, "completion_tokens": 0,

@@ -147,7 +147,8 @@ impl Answer {
                 let choice = |(index, told): (usize, &Told)| {
                     json!({
                         "index": index,
-                        "message": { "role": "assistant", "content": told.text, "reasoning_content": null },
+                        "message": { "role": "assistant", "content": told.text,
+                            "reasoning_content": null },
                         "logprobs": null, "finish_reason": told.reason(), "matched_stop": null,
                     })
                 };
@@ -166,7 +167,8 @@ impl Answer {
                 };
                 let choices: Vec<_> = self.told.iter().enumerate().map(choice).collect();
                 json!({
-                    "id": self.id, "choices": choices, "created": self.created_s, "model": self.model,
+                    "id": self.id, "choices": choices, "created": self.created_s,
+                    "model": self.model,
                     "usage": self.usage(), "object": "text_completion",
                 })
             }
@@ -292,7 +294,8 @@ impl Answer {
             }),
             Api::Chat | Api::Generate => json!({
                 "prompt_tokens": prompt, "total_tokens": total, "completion_tokens": completion,
-                "prompt_tokens_details": details, "reasoning_tokens": 0, "completion_tokens_details": null,
+                "prompt_tokens_details": details, "reasoning_tokens": 0,
+                "completion_tokens_details": null,
             }),
         }
     }

@@ -48,7 +48,8 @@ impl Failure {
                     _ => "InternalServerError",
                 };
                 json!({ "error": {
-                    "object": "error", "message": self.message, "type": kind, "param": null, "code": code,
+                    "object": "error", "message": self.message, "type": kind, "param": null,
+                    "code": code,
                 } })
             }
         }

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 pub(super) async fn models(State(state): State<EngineState>) -> Json<Value> {
     let name = state.config.model_name();
     Json(json!({ "object": "list", "data": [{
-        "id": name, "object": "model", "created": state.started_s, "owned_by": "sglang", "root": name,
+        "id": name, "object": "model", "created": state.started_s, "owned_by": "sglang",
+        "root": name,
         "parent": null, "max_model_len": state.config.model_tokens_max(),
     }] }))
 }
@@ -39,11 +40,13 @@ pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value>
     let config = &state.config;
     let (path, tokens) = (model_path(&state), config.model_tokens_max());
     let mut info = json!({
-        "model_path": path, "served_model_name": config.model_name(), "disaggregation_mode": mode(config.role),
+        "model_path": path, "served_model_name": config.model_name(),
+        "disaggregation_mode": mode(config.role),
         "disaggregation_bootstrap_port": state.registry_port, "dp_size": config.ranks,
         "page_size": config.block_size, "kv_events": kv_events(&state), "status": "ready",
         "max_total_num_tokens": config.kv_blocks as usize * config.block_size as usize,
-        "max_req_input_len": tokens, "max_running_requests": config.concurrency, "enable_http2": false,
+        "max_req_input_len": tokens, "max_running_requests": config.concurrency,
+        "enable_http2": false,
         "launch_command": "forebay engine", "tokenizer_path": path, "max_context_length": tokens,
         "version": super::SGLANG_VERSION, "frontend": "rust", "internal_states": [{}],
         "host": config.listen.ip().to_string(), "port": state.http_port,

@@ -36,7 +36,8 @@ fn load(state: &EngineState, rank: usize, stats: &RankStats, rooms: usize) -> Va
     let used = stats.used_blocks * block;
     let computed = stats.queried_tokens.saturating_sub(stats.hit_tokens);
     json!({
-        "dp_rank": rank, "num_running_reqs": stats.running, "num_waiting_reqs": stats.waiting + rooms,
+        "dp_rank": rank, "num_running_reqs": stats.running,
+        "num_waiting_reqs": stats.waiting + rooms,
         "num_used_tokens": used, "num_total_tokens": used,
         "max_total_num_tokens": stats.capacity_blocks * block,
         "max_running_requests": state.config.concurrency,

@@ -98,7 +98,8 @@ impl Pages {
             return (503, text.to_owned());
         }
         let route = json!({
-            "attn_tp_size": 1, "attn_cp_size": 1, "dp_size": self.dp_size, "pp_size": 1, "page_size": 4,
+            "attn_tp_size": 1, "attn_cp_size": 1, "dp_size": self.dp_size, "pp_size": 1,
+            "page_size": 4,
             "kv_cache_dtype": "auto", "follow_bootstrap_room": self.follows_room,
             "enable_dsa_cache_layer_split": false, "prefill_http_port": self.port,
         });

@@ -360,7 +360,9 @@ mod tests {
     proptest! {
         /// Few ids and keys, so that entries share both halves of what they are found by.
         #[test]
-        fn agrees_with_a_plain_map(steps in proptest::collection::vec((0_u8..6, 0_u64..40, 0_usize..3), 0..400)) {
+        fn agrees_with_a_plain_map(
+            steps in proptest::collection::vec((0_u8..6, 0_u64..40, 0_usize..3), 0..400),
+        ) {
             let tiers = [Tier::Device, Tier::Host, Tier::Disk];
             let mut held = Held::default();
             let mut model: BTreeMap<u64, (u64, [u32; TIERS])> = BTreeMap::new();
@@ -370,7 +372,14 @@ mod tests {
                 let key_of = key(spread(number % 8 + 1));
                 match (step, model.get_mut(&id)) {
                     (0..4, None) => {
-                        let _ = held.insert(Entry { id, key: key_of, state: State::new(ShardIndex(3), tier.trees()) }, tier);
+                        let _ = held.insert(
+                            Entry {
+                                id,
+                                key: key_of,
+                                state: State::new(ShardIndex(3), tier.trees()),
+                            },
+                            tier,
+                        );
                         let mut counts = [0; TIERS];
                         counts[tier_index] = 1;
                         model.insert(id, (key_of.to_word(), counts));
@@ -381,7 +390,8 @@ mod tests {
                         counts[tier_index] += 1;
                     }
                     (_, found) => {
-                        let stored = found.as_ref().is_some_and(|(_, counts)| counts[tier_index] > 0);
+                        let stored =
+                            found.as_ref().is_some_and(|(_, counts)| counts[tier_index] > 0);
                         prop_assert_eq!(held.take(id, tier).is_some(), stored);
                         if let Some((_, counts)) = found.filter(|_| stored) {
                             counts[tier_index] -= 1;
@@ -392,11 +402,17 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(held.len(), model.len());
-                let in_tier = |at: usize| model.values().filter(|(_, counts)| counts[at] > 0).count();
+                let in_tier =
+                    |at: usize| model.values().filter(|(_, counts)| counts[at] > 0).count();
                 prop_assert_eq!(held.tier_counts(), [in_tier(0), in_tier(1), in_tier(2)]);
-                let others = model.iter().filter(|(other, (word, _))| **other != id && *word == key_of.to_word());
+                let others = model
+                    .iter()
+                    .filter(|(other, (word, _))| **other != id && *word == key_of.to_word());
                 let trees = others.fold(0, |all, (_, (_, counts))| {
-                    all | tiers.iter().filter(|tier| counts[tier.index()] > 0).fold(0, |one, tier| one | tier.trees())
+                    all | tiers
+                        .iter()
+                        .filter(|tier| counts[tier.index()] > 0)
+                        .fold(0, |one, tier| one | tier.trees())
                 });
                 prop_assert_eq!(held.trees_of_others(key_of, id), trees);
             }

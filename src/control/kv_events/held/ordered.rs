@@ -168,11 +168,14 @@ mod tests {
     proptest! {
         /// Ids from few places, so that runs are long and cross the table's end.
         #[test]
-        fn agrees_with_a_tree(steps in proptest::collection::vec((any::<bool>(), 0_u64..300, 0_u64..4), 0..1_500)) {
+        fn agrees_with_a_tree(
+            steps in proptest::collection::vec((any::<bool>(), 0_u64..300, 0_u64..4), 0..1_500),
+        ) {
             let mut table = Ordered::default();
             let mut model = BTreeMap::new();
             for (adds, low, high) in steps {
-                let id = low | [0, 1 << 40, u64::MAX - 1_023, 1 << 63][usize::try_from(high).unwrap()];
+                let id =
+                    low | [0, 1 << 40, u64::MAX - 1_023, 1 << 63][usize::try_from(high).unwrap()];
                 match (table.find(id), adds) {
                     (None, true) => {
                         table.insert(id, low + 1, 7);
@@ -187,7 +190,10 @@ mod tests {
                 prop_assert_eq!(table.len(), model.len());
             }
             let held: Vec<(u64, u64)> = table.iter().map(|(id, word, _)| (id, word)).collect();
-            prop_assert_eq!(&held, &model.iter().map(|(id, word)| (*id, *word)).collect::<Vec<_>>());
+            prop_assert_eq!(
+                &held,
+                &model.iter().map(|(id, word)| (*id, *word)).collect::<Vec<_>>()
+            );
             for id in model.keys() {
                 prop_assert!(table.find(*id).is_some());
                 prop_assert_eq!(table.from(*id).next().map(|(found, _)| found), Some(*id));
