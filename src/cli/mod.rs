@@ -12,11 +12,12 @@ mod logging;
 mod record;
 mod replay;
 mod serve;
+mod shell;
 #[cfg(test)]
 mod tests;
 
 use crate::base::limits::LOG_FLUSH_TIME_MAX;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -55,6 +56,16 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Check a configuration file and report everything that is wrong with it
     Check(check::CheckArgs),
+    /// Print the completions of a shell
+    Completions(shell::CompletionsArgs),
+    /// Write the man pages
+    Man(shell::ManArgs),
+}
+
+/// The definition of the command line, for the reference page.
+#[must_use]
+pub fn definition() -> clap::Command {
+    CommandLine::command()
 }
 
 /// Parses the command line, runs what it asks for and returns the exit code.
@@ -67,7 +78,14 @@ pub fn run() -> ExitCode {
         Command::Record(args) => record::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Completions(args) => finish(shell::completions(&args, definition())),
+        Command::Man(args) => finish(shell::man(&args, definition())),
     }
+}
+
+/// The exit code of a command that has nothing to say when it is done.
+fn finish(done: Result<(), String>) -> ExitCode {
+    done.map_or_else(failed, |()| ExitCode::SUCCESS)
 }
 
 /// Runs a task on a runtime of this thread alone.

@@ -1,9 +1,8 @@
 //! The command line as people type it.
 
 use super::*;
-use crate::config::{Policy, load};
+use crate::config::{Policy, all_keys, load};
 use crate::engine::{EngineRole, KvConnector, Refusal, Wire};
-use clap::CommandFactory;
 use clap::error::ErrorKind;
 use std::time::Duration;
 
@@ -38,6 +37,23 @@ fn every_documented_flag_of_serve_is_taken() {
     assert_eq!(loaded.config.workers.len(), 2);
     assert_eq!(loaded.config.workers[1].kv_events, ["tcp://b:5557"]);
     assert_eq!(loaded.config.flow.rank_concurrency_max, Some(8));
+}
+
+#[test]
+fn every_key_with_a_flag_is_completed_and_in_the_man_page() {
+    let mut script = Vec::new();
+    clap_complete::generate(clap_complete::Shell::Bash, &mut definition(), "forebay", &mut script);
+    let script = String::from_utf8(script).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    clap_mangen::generate_to(definition(), folder.path()).unwrap();
+    let page = std::fs::read_to_string(folder.path().join("forebay-serve.1")).unwrap();
+    let flags: Vec<_> = all_keys().iter().filter_map(|entry| entry.key.flag).collect();
+    assert!(flags.len() > 15, "{flags:?}");
+    for flag in flags {
+        assert!(script.contains(&format!("--{} ", flag.name)), "{}", flag.name);
+        assert!(page.contains(&flag.name.replace('-', "\\-")), "{}", flag.name);
+    }
+    assert!(script.contains("round_robin"), "words are completed");
 }
 
 #[test]

@@ -1,0 +1,39 @@
+//! `forebay completions` and `forebay man`: what shells and man readers know of the command line.
+
+use clap::{Args, Command};
+use clap_complete::Shell;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// What `forebay completions` is told.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay completions bash > /etc/bash_completion.d/forebay\n  \
+    forebay completions zsh > ~/.zfunc/_forebay\n  \
+    forebay completions fish > ~/.config/fish/completions/forebay.fish")]
+pub(super) struct CompletionsArgs {
+    /// The shell that will read the script
+    shell: Shell,
+}
+
+/// What `forebay man` is told.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  forebay man /usr/local/share/man/man1")]
+pub(super) struct ManArgs {
+    /// Folder for the pages, one per command
+    folder: PathBuf,
+}
+
+/// Writes the script of a command line to standard output.
+pub(super) fn completions(args: &CompletionsArgs, mut of: Command) -> Result<(), String> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut of, "forebay", &mut script);
+    let written = io::stdout().lock().write_all(&script);
+    written.map_err(|error| format!("cannot write the script: {error}"))
+}
+
+/// Writes a page for each command of a command line.
+pub(super) fn man(args: &ManArgs, of: Command) -> Result<(), String> {
+    clap_mangen::generate_to(of, &args.folder)
+        .map_err(|error| format!("cannot write to {}: {error}", args.folder.display()))
+}
