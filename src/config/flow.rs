@@ -69,7 +69,7 @@ table! {
         stale_after: Duration = Duration::from_secs(2), { reloadable: true };
         /// Mode `endpoint`: how often a request may choose again.
         hops_max: u32 = 3, { range: 0..=100, reloadable: true };
-        /// Each such wait raises a request by one class. 0 means never.
+        /// Each wait of this length raises a request by one class. 0 means never.
         promote_after: Duration = Duration::from_secs(2), { reloadable: true };
         /// Mode `pool`: how often later requests may go before this one, to ranks that hold most
         /// of their prompts. 0 means strict order.

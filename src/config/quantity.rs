@@ -5,7 +5,7 @@ use std::time::Duration;
 
 const DURATION_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 const SIZE_UNITS: &[(&str, u64)] =
-    &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 
 /// Reads a duration; the error says what is accepted.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -29,7 +29,7 @@ table! {
         /// File with the token that admin calls need which change something.
         admin_token_file: Option<PathBuf> = None,
             { absent: "no token", flag: flag("", "admin-token-file", "FILE") };
-        /// Cores to run on, one shard each: `[0, 1]` or `"0-3,8"`. Empty means all but the last.
+        /// Cores to run on, one shard each: `0-3,8`. The file also takes a list, `[0, 1]`.
         cores: Vec<usize> = Vec::new(),
             { absent: "all but the last", flag: flag("", "cores", "LIST") };
         /// What the workers speak, unless a worker says otherwise.
@@ -132,7 +132,7 @@ table! {
     pub struct BreakerConfig in "breaker." {
         /// Failures in a row that open it.
         failures: u32 = 3, { range: 1..=1_000 };
-        /// Time without requests, before one is tried.
+        /// Time without requests before a trial request.
         open: Duration = Duration::from_secs(2), { range: 1..=u64::MAX };
     }
 }
@@ -249,27 +249,27 @@ table! {
     /// Every wait has an end.
     #[derive(Copy)]
     pub struct TimeoutsConfig in "timeouts." {
-        /// For a whole request head.
+        /// Longest time for a whole request head.
         head: Duration = Duration::from_secs(10), { range: 1..=u64::MAX };
-        /// Between two reads of a request body.
+        /// Longest silence between two reads of a request body.
         body: Duration = Duration::from_secs(30), { range: 1..=u64::MAX };
-        /// For a client connection between two requests.
+        /// Longest idle time of a client connection between requests.
         idle: Duration = Duration::from_secs(75), { range: 1..=u64::MAX };
-        /// For a connection to a worker.
+        /// Longest time to connect to a worker.
         connect: Duration = Duration::from_secs(2), { range: 1..=u64::MAX };
-        /// From the request sent to the first byte of the answer.
-        /// For a pair's stream: to the first event with a part of the answer.
+        /// Longest time from the request sent to the first byte of the answer.
+        /// For a pair's stream: to the first event with content.
         first_byte: Duration = Duration::from_mins(10), { range: 1..=u64::MAX };
-        /// Between two reads of an answer.
+        /// Longest silence between two reads of an answer.
         stream_idle: Duration = Duration::from_mins(5), { range: 1..=u64::MAX };
-        /// For a client that does not read its answer.
+        /// Longest time for a client that does not read its answer.
         write: Duration = Duration::from_secs(60), { range: 1..=u64::MAX };
-        /// For a worker's connection between two requests. Stay below the engines' keep-alive
-        /// time of 5 s.
+        /// Longest idle time of a worker's connection. Stay below the engines' keep-alive time
+        /// of 5 s.
         upstream_idle: Duration = Duration::from_secs(4);
-        /// For requests in flight when the router stops.
+        /// Longest time for requests in flight when the router stops.
         drain: Duration = Duration::from_secs(30);
-        /// For a shard that makes no progress: past this the process aborts. 0 means never.
+        /// The process aborts when a shard makes no progress for this time. 0 means never.
         stall_abort: Duration = Duration::ZERO;
     }
 }

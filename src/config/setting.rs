@@ -131,9 +131,9 @@ impl Setting for String {
 
     fn show(&self, key: &Key) -> Option<Value> {
         Some(match key.form {
-            Form::Secret => json!(MASK),
+            Form::Secret if !self.is_empty() => json!(MASK),
             Form::Urls => json!(without_password(self)),
-            Form::Plain | Form::Size => json!(self),
+            _ => json!(self),
         })
     }
 

@@ -6,15 +6,14 @@ use crate::base::limits::RANKS_MAX;
 use std::path::PathBuf;
 
 table! {
-    /// One table per worker, or one flag `--worker`, `--prefill` or `--decode`. What is left out is
-    /// discovered.
+    /// One table per worker. What is left out is discovered.
     pub struct WorkerConfig in "worker." {
         /// `http://host:port`.
         url: String = String::new(), { absent: "required" };
         /// Shown in headers, logs and metrics.
         name: Option<String> = None, { absent: "`host:port`" };
         /// Folder with the tokenizer and chat template of this worker's model.
-        model_dir: Option<PathBuf> = None, { absent: "`model_dir`" };
+        model_dir: Option<PathBuf> = None, { absent: "top-level `model_dir`" };
         /// ZMQ endpoints of KV events: one per rank, or one for all, counting ports up.
         /// `bind:tcp://…` where the engine connects to the router.
         kv_events: Vec<String> = Vec::new(), { absent: "discovered" };
@@ -23,7 +22,7 @@ table! {
         /// Prefix that the events' topic must have. Empty takes all.
         kv_topic: String = String::new();
         /// What this worker speaks.
-        engine: Option<EngineKind> = None, { absent: "`engine`" };
+        engine: Option<EngineKind> = None, { absent: "top-level `engine`" };
         /// Sent to this worker as `Authorization: Bearer …`. Never printed.
         api_key: Option<String> = None, { absent: "none", form: Form::Secret };
         /// Most requests in flight on each of its ranks. 0 means no limit.

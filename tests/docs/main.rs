@@ -1,10 +1,11 @@
-//! What the documentation must not forget: every key of the configuration, every flag of `serve`,
-//! every reason of a refusal.
-#![allow(clippy::unwrap_used, reason = "a test that fails must stop")]
+//! The documentation against the code: the reference pages say what the code says, examples work,
+//! every flag of `serve` has help.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails must stop")]
 
-use forebay::config::{Config, FlowConfig, to_json};
+mod reference;
+
+use forebay::config::{Config, FlowConfig};
 use forebay::parse::Reason;
-use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -27,47 +28,6 @@ static PAGES: LazyLock<String> = LazyLock::new(|| {
     }
     files.iter().map(|file| fs::read_to_string(file).unwrap()).collect()
 });
-
-/// Is it there as a word of its own?
-fn is_documented(word: &str) -> bool {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    PAGES.match_indices(word).any(|(at, _)| {
-        let before = PAGES.get(..at).and_then(|text| text.chars().next_back());
-        let after = PAGES.get(at + word.len()..).and_then(|text| text.chars().next());
-        !before.is_some_and(is_part) && !after.is_some_and(is_part)
-    })
-}
-
-fn keys(value: &Value, out: &mut Vec<String>) {
-    match value {
-        Value::Object(table) => {
-            for (key, value) in table {
-                out.push(key.clone());
-                keys(value, out);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(|item| keys(item, out)),
-        _ => {}
-    }
-}
-
-#[test]
-fn every_key_of_the_configuration_is_in_the_pages() {
-    let text = "model_dir = \"tests\"\nadmin_token_file = \"tests/data/admin_token\"\nrank_concurrency_max = 1\n[index]\nsnapshot = \"/tmp/s\"\n\
-        [nats]\nurl = \"nats://a:1\"\nname = \"n\"\n[[tenant]]\nname = \"t\"\nkey = \"k\"\n\
-        [[worker]]\nurl = \"http://a:1\"\nname = \"w\"\nmodel_dir = \"tests\"\nkv_events = [\"tcp://a:1\"]\n\
-        replay = [\"tcp://a:2\"]\nkv_topic = \"t\"\nengine = \"vllm\"\napi_key = \"k\"\nconcurrency_max = 1\n\
-        ranks = 1\nmodels = [\"m\"]\nblock_size = 16\nload_source = \"off\"\nhealth_path = \"/h\"\n\
-        port_per_rank = true\nrole = \"prefill\"\ntopology = \"t\"\nbootstrap_host = \"h\"\nbootstrap_port = 1\n\
-        kv_flow = \"push\"\nkv_engine_id = \"e\"\nkv_host = \"h\"\nkv_port = 1\nkv_tp_size = 1\nkv_pp_size = 1\n\
-        [disaggregation]\nprefill_timeout = \"1s\"\nprefill_concurrency_max = 1\ndecode_concurrency_max = 1\n\
-        prefill_tokens_max = 1\nprefill_kv_use_percent = 1\ndecode_kv_use_percent = 1\n";
-    let mut all = Vec::new();
-    keys(&to_json(&Config::from_toml(text).unwrap()), &mut all);
-    assert!(all.len() > 90, "{all:?}");
-    let missing: Vec<&String> = all.iter().filter(|key| !is_documented(key)).collect();
-    assert!(missing.is_empty(), "in no page: {missing:?}");
-}
 
 /// The configuration files that the pages show, comments and all.
 fn shown_files() -> impl Iterator<Item = &'static str> {

@@ -1,0 +1,200 @@
+//! The generated parts of the reference pages. Each part stands between two comments of its page.
+
+use clap::{Arg, Command};
+use forebay::config::{KeyEntry, Kind, all_keys};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::{env, fs};
+
+/// Writes the parts instead of comparing them.
+const WRITE: &str = "FOREBAY_WRITE_DOCS=1 cargo test --test docs";
+
+/// Page of `docs/reference`, name of the part, and what the code says.
+fn parts() -> Vec<(&'static str, &'static str, String)> {
+    vec![("configuration.md", "keys", keys()), ("cli.md", "commands", commands())]
+}
+
+#[test]
+fn reference_pages_say_what_the_code_says() {
+    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "docs", "reference"].iter().collect();
+    for (page, name, text) in parts() {
+        let path = folder.join(page);
+        let before = fs::read_to_string(&path).unwrap();
+        let after = with_part(&before, name, &text);
+        let after = after.unwrap_or_else(|| panic!("{page} lacks the comments of `{name}`"));
+        if env::var_os("FOREBAY_WRITE_DOCS").is_some() {
+            fs::write(&path, after).unwrap();
+        } else {
+            assert!(before == after, "{page}, part `{name}`, is out of date. Run: {WRITE}");
+        }
+    }
+}
+
+/// The page with the part between its two comments replaced.
+fn with_part(page: &str, name: &str, text: &str) -> Option<String> {
+    let (begin, end) =
+        (format!("<!-- {name}: written by {WRITE} -->\n"), format!("<!-- end of {name} -->\n"));
+    let (head, rest) = page.split_once(&begin)?;
+    let (_, tail) = rest.split_once(&end)?;
+    Some(format!("{head}{begin}\n{}\n\n{end}{tail}", text.trim()))
+}
+
+#[test]
+fn a_change_of_a_part_is_seen() {
+    let page = with_part("a\n<!-- x: written by FOREBAY_WRITE_DOCS=1 cargo test --test docs -->\nold\n<!-- end of x -->\nb\n", "x", "new").unwrap();
+    assert!(page.contains("\n\nnew\n\n") && !page.contains("old") && page.ends_with("\nb\n"));
+    assert_eq!(with_part(&page, "x", "new").as_ref(), Some(&page));
+    assert_eq!(with_part(&page, "y", "new"), None);
+}
+
+/// A text in the cell of a table.
+fn cell(text: &str) -> String {
+    text.trim().replace('|', "\\|")
+}
+
+/// Each section of the configuration with a table of its keys.
+fn keys() -> String {
+    let all = all_keys();
+    let section_of =
+        |entry: &KeyEntry| entry.key.path.split_once('.').map_or("", |(section, _)| section);
+    let mut sections: Vec<&str> = Vec::new();
+    for entry in &all {
+        if !sections.contains(&section_of(entry)) {
+            sections.push(section_of(entry));
+        }
+    }
+    let mut text = String::new();
+    for section in sections {
+        let of_section: Vec<&KeyEntry> =
+            all.iter().filter(|entry| section_of(entry) == section).collect();
+        match section {
+            "" => text.push_str("## Top level\n"),
+            "worker" | "tenant" => writeln!(text, "## `[[{section}]]`").unwrap(),
+            _ => writeln!(text, "## `[{section}]`").unwrap(),
+        }
+        let about = of_section.first().unwrap().key.about.trim();
+        writeln!(text, "\n{about}\n").unwrap();
+        text.push_str("| key | type | default | reload | meaning |\n|---|---|---|---|---|\n");
+        for entry in &of_section {
+            text.push_str(&key_row(entry));
+        }
+        text.push('\n');
+        for entry in &of_section {
+            words(&mut text, entry);
+        }
+    }
+    text
+}
+
+fn key_row(entry: &KeyEntry) -> String {
+    let key = entry.key;
+    let name = key.path.rsplit('.').next().unwrap();
+    let default = match &entry.default {
+        Some(value) => format!("`{value}`"),
+        None => key.absent.to_owned(),
+    };
+    let range = entry.kind.format_range(key);
+    let kind = [kind(&entry.kind), &range]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(", ");
+    let reload = if key.reloadable { "yes" } else { "" };
+    format!("| `{name}` | {kind} | {} | {reload} | {} |\n", cell(&default), cell(key.doc))
+}
+
+fn kind(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Switch => "true or false",
+        Kind::Count => "number",
+        Kind::Size => "size",
+        Kind::Duration => "duration",
+        Kind::Address => "address",
+        Kind::Text => "text",
+        Kind::Texts => "list of texts",
+        Kind::Cores => "list of cores",
+        Kind::Words(_) => "word",
+    }
+}
+
+fn words(text: &mut String, entry: &KeyEntry) {
+    let Kind::Words(words) = &entry.kind else { return };
+    // The worker's own `engine` and `load_source` take the words of the general keys.
+    if ["worker.engine", "worker.load_source"].contains(&entry.key.path) {
+        return;
+    }
+    let name = entry.key.path.rsplit('.').next().unwrap();
+    writeln!(text, "| `{name}` | meaning |\n|---|---|").unwrap();
+    for (word, doc) in words {
+        writeln!(text, "| `{word}` | {} |", cell(doc)).unwrap();
+    }
+    text.push('\n');
+}
+
+/// Each command with its usage, flags and examples.
+fn commands() -> String {
+    let mut root = forebay::cli::definition();
+    root.build();
+    let mut text = String::new();
+    for command in root.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+        let about = command.get_about().unwrap().to_string();
+        let usage = command.render_usage().to_string();
+        writeln!(text, "## `forebay {}`\n\n{about}.\n", command.get_name()).unwrap();
+        writeln!(text, "```text\n{}\n```\n", usage.trim_start_matches("Usage: ")).unwrap();
+        flags(&mut text, command);
+        if let Some(after) = command.get_after_help() {
+            writeln!(text, "```text\n{}\n```\n", after.to_string().trim_end()).unwrap();
+        }
+    }
+    text
+}
+
+fn flags(text: &mut String, command: &Command) {
+    let shown = |arg: &&Arg| arg.get_id() != "help" && !arg.is_hide_set();
+    let args: Vec<&Arg> = command.get_arguments().filter(shown).collect();
+    let mut headings: Vec<Option<&str>> = Vec::new();
+    for arg in &args {
+        if !headings.contains(&arg.get_help_heading()) {
+            headings.push(arg.get_help_heading());
+        }
+    }
+    for heading in headings {
+        writeln!(text, "| {} | meaning |\n|---|---|", heading.unwrap_or("argument")).unwrap();
+        for arg in args.iter().filter(|arg| arg.get_help_heading() == heading) {
+            writeln!(text, "| {} | {} |", cell(&flag_name(arg)), cell(&flag_help(arg))).unwrap();
+        }
+        text.push('\n');
+    }
+}
+
+fn flag_name(arg: &Arg) -> String {
+    let value =
+        arg.get_value_names().and_then(<[_]>::first).filter(|_| arg.get_action().takes_values());
+    let names = [
+        arg.get_short().map(|short| format!("-{short}")),
+        arg.get_long().map(|long| format!("--{long}")),
+    ];
+    let names = names.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    match value {
+        Some(value) if names.is_empty() => format!("`{value}`"),
+        Some(value) => format!("`{names} {value}`"),
+        None => format!("`{names}`"),
+    }
+}
+
+fn flag_help(arg: &Arg) -> String {
+    let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    if !arg.get_action().takes_values() {
+        return help;
+    }
+    let values: Vec<_> = arg.get_possible_values();
+    let values: Vec<_> = values.iter().map(|value| format!("`{}`", value.get_name())).collect();
+    if !values.is_empty() {
+        write!(help, " [one of {}]", values.join(", ")).unwrap();
+    }
+    let default = arg.get_default_values().first().map(|value| value.to_string_lossy());
+    if let Some(default) = default.filter(|default| !default.is_empty()) {
+        write!(help, " [default: {default}]").unwrap();
+    }
+    help
+}
