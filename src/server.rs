@@ -135,8 +135,10 @@ fn launch(
 ) -> Result<ServerHandle, StartError> {
     let clock = Clock::start();
     let snapshot = config.index.snapshot.as_deref().and_then(last_snapshot);
-    let new_seed = || KeySeed(fastrand::u64(..));
-    let seed = snapshot.as_ref().map_or_else(new_seed, |snapshot| snapshot.header().seed);
+    let seed = match &snapshot {
+        Some(snapshot) => snapshot.header().seed,
+        None => KeySeed(getrandom::u64().map_err(io::Error::from)?),
+    };
     let (reader, slices) = index::index(listeners.len(), seed, config.limits.index_bytes_max);
     let mut wakes = Vec::new();
     let mut sources = Vec::new();

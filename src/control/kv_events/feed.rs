@@ -12,7 +12,7 @@ use super::counters::{FeedCounters, ResetReason};
 use super::fit::TextSource;
 use super::naming::Naming;
 use super::patience::{BACKOFF_MAX, Backoff, Complaints};
-use super::rank::{RankFeed, Taken, number_of};
+use super::rank::{KvMessage, RankFeed, Taken};
 use super::recovery::{Audit, Replays, Why};
 use super::restored::{SharedState, overdue};
 use super::sequence::Arrival;
@@ -302,7 +302,8 @@ impl<P: KvPort> Feed<P> {
     async fn take(&mut self, parts: &[&[u8]]) {
         self.audit = Audit::default();
         self.settle_debt().await;
-        let arrival = self.state.borrow().arrival(parts);
+        let message = KvMessage::read(parts);
+        let arrival = message.map(|message| self.state.borrow().arrival(&message));
         match arrival {
             Some(Arrival::Repeated) => {
                 self.confirm();
@@ -313,19 +314,19 @@ impl<P: KvPort> Feed<P> {
                 self.state.borrow_mut().no_more_repeats();
             }
             Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
-                self.recover(Why::Behind(number_of(parts).unwrap_or(0))).await;
+                self.recover(Why::Behind(message.map_or(0, |message| message.number()))).await;
                 self.settle(FeedState::Live).await;
             }
             None => {}
         }
-        self.take_in_turns(parts).await;
+        self.take_in_turns(message).await;
         self.settle(FeedState::Live).await;
     }
 
     /// Takes a message and posts what it changes; however long it is, the thread's other tasks get
     /// their turns.
-    pub(super) async fn take_in_turns(&mut self, parts: &[&[u8]]) {
-        let begun = self.state.borrow_mut().begin(parts, &self.counters, &mut self.ops);
+    pub(super) async fn take_in_turns(&mut self, message: Option<KvMessage<'_>>) {
+        let begun = self.state.borrow_mut().begin(message, &self.counters, &mut self.ops);
         let mut taking = match begun {
             Ok(taking) => taking,
             Err(taken) => return self.note(taken),

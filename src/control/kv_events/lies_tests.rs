@@ -1,6 +1,7 @@
 //! Publishers that lie, or say very much at once: what they cost, and what becomes of what they
 //! said.
 
+use super::rank::KvMessage;
 use super::tests::{Digits, Shard, frames, naming, spec, until};
 use super::*;
 use crate::base::broken_invariant_count;
@@ -90,7 +91,7 @@ fn a_long_message_is_the_same_in_parts() {
     let mut whole = RankFeed::new(naming(Digits), 1_000_000);
     assert_eq!(whole.message(&message, &counters, &mut whole_ops).result, BatchResult::Applied);
     let (mut feed, mut ops) = (RankFeed::new(naming(Digits), 1_000_000), SliceOps::new(1));
-    let mut taking = feed.begin(&message, &counters, &mut ops).unwrap();
+    let mut taking = feed.begin(KvMessage::read(&message), &counters, &mut ops).unwrap();
     let mut steps = 0;
     let taken = loop {
         steps += 1;
@@ -115,7 +116,8 @@ fn a_message_given_up_half_way_is_a_gap() {
     let payload = stored(1..5_001, |hash| u32::try_from(hash).unwrap());
     let (counters, mut ops) = (FeedCounters::new(), SliceOps::new(1));
     let mut feed = RankFeed::new(naming(Digits), 1_000_000);
-    let mut taking = feed.begin(&[b"", &[0; 8], &payload], &counters, &mut ops).unwrap();
+    let mut taking =
+        feed.begin(KvMessage::read(&[b"", &[0; 8], &payload]), &counters, &mut ops).unwrap();
     assert!(feed.step(&mut taking, 100, &counters, &mut ops).is_none());
     let next = stored(9_001..9_002, |_| 1);
     let taken = feed.message(&[b"", &1_u64.to_be_bytes(), &next], &counters, &mut ops);

@@ -174,10 +174,10 @@ impl<T: BlockText> RankFeed<T> {
         self.blocks.text_fit()
     }
 
-    /// What a message is to those taken before; `None` if it has no number. Changes nothing.
+    /// What a message is to those taken before. Changes nothing.
     #[must_use]
-    pub fn arrival(&self, parts: &[&[u8]]) -> Option<Arrival> {
-        Some(self.sequence.judge(mark(parts)?))
+    pub fn arrival(&self, message: &KvMessage<'_>) -> Arrival {
+        self.sequence.judge(message.mark)
     }
 
     /// Number of the last batch taken.
@@ -208,7 +208,7 @@ impl<T: BlockText> RankFeed<T> {
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> Taken {
-        let mut taking = match self.begin(parts, counters, ops) {
+        let mut taking = match self.begin(KvMessage::read(parts), counters, ops) {
             Ok(taking) => taking,
             Err(taken) => return taken,
         };
@@ -219,24 +219,26 @@ impl<T: BlockText> RankFeed<T> {
         }
     }
 
-    /// Begins to take a message; [`RankFeed::step`] goes on. The error is a message that is done.
+    /// Begins to take a message, `None` if it was malformed; [`RankFeed::step`] goes on. The error
+    /// is a message that is done.
     ///
     /// # Errors
-    /// It was taken before, or its number cannot be read.
+    /// It was taken before, or was malformed.
     pub fn begin<'p>(
         &mut self,
-        parts: &[&'p [u8]],
+        message: Option<KvMessage<'p>>,
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> Result<Taking<'p>, Taken> {
-        if self.arrival(parts) == Some(Arrival::Repeated) {
-            self.is_unverified = false;
-            return Err(Taken { result: BatchResult::Applied, reset: None, missed: 0 });
-        }
-        let (Some(mark), Some(payload)) = (mark(parts), parts.get(2)) else {
+        let Some(message) = message else {
             counters.batch(BatchResult::Refused);
             return Err(Taken { result: BatchResult::Refused, reset: None, missed: 0 });
         };
+        if self.arrival(&message) == Arrival::Repeated {
+            self.is_unverified = false;
+            return Err(Taken { result: BatchResult::Applied, reset: None, missed: 0 });
+        }
+        let KvMessage { mark, payload } = message;
         let before = self.blocks.holding();
         let (mut reset, missed) = match self.sequence.take(mark) {
             Arrival::Next | Arrival::Repeated => (None, 0),
@@ -426,15 +428,27 @@ impl Counts {
     }
 }
 
-/// Number of a well-formed message.
-pub(super) fn number_of(parts: &[&[u8]]) -> Option<u64> {
-    let &[_, number, _] = parts else { return None };
-    <[u8; 8]>::try_from(number).ok().map(u64::from_be_bytes)
+/// A message of an engine, `[topic, sequence, payload]`. Its payload may be megabytes: it is hashed
+/// here, once.
+#[derive(Clone, Copy, Debug)]
+pub struct KvMessage<'p> {
+    mark: Mark,
+    payload: &'p [u8],
 }
 
-/// Number and digest of a well-formed message.
-fn mark(parts: &[&[u8]]) -> Option<Mark> {
-    Some(Mark::new(number_of(parts)?, parts.get(2)?))
+impl<'p> KvMessage<'p> {
+    /// `None` if it is malformed.
+    #[must_use]
+    pub fn read(parts: &[&'p [u8]]) -> Option<Self> {
+        let &[_, number, payload] = parts else { return None };
+        let number = u64::from_be_bytes(number.try_into().ok()?);
+        Some(Self { mark: Mark::new(number, payload), payload })
+    }
+
+    /// The publisher's number of it.
+    pub(super) const fn number(&self) -> u64 {
+        self.mark.number
+    }
 }
 
 fn apply<T: BlockText>(

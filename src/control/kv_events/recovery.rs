@@ -11,6 +11,7 @@
 
 use super::counters::{ReplayResult, ResetReason};
 use super::feed::{Feed, KvPort};
+use super::rank::KvMessage;
 use super::sequence::Arrival;
 use super::status::FeedState;
 use crate::control::zmq::{Endpoint, SocketError, Source, ZmtpError};
@@ -320,40 +321,38 @@ impl<P: KvPort> Feed<P> {
             if number == REPLAY_END {
                 return Ok((batches, if joined { End::Reached } else { End::Foreign }));
             }
-            let message = [b"".as_slice(), &number, payload];
+            let Some(message) = KvMessage::read(&[b"".as_slice(), &number, payload]) else {
+                return Err(ZmtpError::Framing.into());
+            };
             let arrival = self.state.borrow().arrival(&message);
             match arrival {
-                Some(Arrival::Repeated) => {
+                Arrival::Repeated => {
                     joined = true;
                     self.confirm();
                 }
-                Some(Arrival::Restarted) if joined => return Err(ZmtpError::Framing.into()),
-                Some(Arrival::Restarted) if Some(u64::from_be_bytes(number)) == from => {
+                Arrival::Restarted if joined => return Err(ZmtpError::Framing.into()),
+                Arrival::Restarted if Some(u64::from_be_bytes(number)) == from => {
                     return Ok((batches, End::Foreign));
                 }
                 // Older than what was asked for.
-                Some(Arrival::Restarted) | None => {}
-                Some(Arrival::First { missed }) => {
+                Arrival::Restarted => {}
+                Arrival::First { missed } => {
                     recovered.incomplete |= missed > 0;
-                    self.take_replayed(&message).await;
+                    self.take_in_turns(Some(message)).await;
                     batches += 1;
                 }
-                Some(Arrival::Gap { .. }) if recovered.past_holes => {
-                    self.take_replayed(&message).await;
+                Arrival::Gap { .. } if recovered.past_holes => {
+                    self.take_in_turns(Some(message)).await;
                     (joined, batches) = (true, batches + 1);
                 }
-                Some(Arrival::Next) if joined => {
-                    self.take_replayed(&message).await;
+                Arrival::Next if joined => {
+                    self.take_in_turns(Some(message)).await;
                     batches += 1;
                 }
-                Some(Arrival::Next | Arrival::Gap { .. }) => return Ok((batches, End::Hole)),
+                Arrival::Next | Arrival::Gap { .. } => return Ok((batches, End::Hole)),
             }
             connection.done(end);
         }
-    }
-
-    async fn take_replayed(&mut self, message: &[&[u8]]) {
-        self.take_in_turns(message).await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a snapshot told of a rank: confirmed by the engine's stream, or forgotten.
 
+use super::rank::KvMessage;
 use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::{BlockKey, KeySeed};
@@ -90,7 +91,8 @@ fn only_the_very_same_batch_is_the_one_before() {
         (3, chained(1, 3), Arrival::Restarted),
     ] {
         let number = u64::to_be_bytes(number);
-        assert_eq!(feed.arrival(&[b"", &number, &payload]), Some(arrival));
+        let message = KvMessage::read(&[b"", &number, &payload]).unwrap();
+        assert_eq!(feed.arrival(&message), arrival);
     }
 }
 
