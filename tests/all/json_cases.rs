@@ -9,12 +9,10 @@
     reason = "a test stops where it finds a fault"
 )]
 
+use crate::fuzz_seeds;
 use forebay::parse::{ApiRequest, Endpoint, PromptSource, Refusal, check_json, scan};
 use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 use serde_json::Value;
-
-#[path = "../fuzz/checks/json_scan.rs"]
-mod json_scan;
 
 #[test]
 fn json_test_suite() {
@@ -224,7 +222,7 @@ proptest! {
             members.into_iter().map(|(key, value)| format!("{key}: {value}")).collect();
         let body = format!("{{{}}}\n", members.join(",\t"));
         prop_assert_eq!(check_json(body.as_bytes()), Ok(()));
-        json_scan::check(body.as_bytes());
+        fuzz_seeds::json_scan::check(body.as_bytes());
     }
 
     #[test]

@@ -8,6 +8,7 @@
     reason = "a test that fails must stop"
 )]
 
+use crate::fuzz_seeds;
 use forebay::base::ShardIndex;
 use forebay::handoff::{
     AnswerForm, Handed, HandoffId, LegBodies, Obstacle, PrefillAnswer, RankPin, Rooms, decode_body,
@@ -18,9 +19,6 @@ use forebay::worker::{Bootstrap, Handoff, MooncakeSource, PushSource};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-
-#[path = "../fuzz/checks/handoff.rs"]
-mod oracle;
 
 const ALONE: RankPin = RankPin { dp_rank: 0, dp_size: 1, in_body: false };
 const BEHIND_ONE_PORT: RankPin = RankPin { dp_rank: 1, dp_size: 2, in_body: true };
@@ -382,6 +380,6 @@ proptest! {
 
     #[test]
     fn only_the_members_of_the_flow_are_changed(body in any_body()) {
-        oracle::check(body.as_bytes());
+        fuzz_seeds::handoff::check(body.as_bytes());
     }
 }

@@ -12,26 +12,26 @@
 use proptest::prelude::{ProptestConfig, any, proptest};
 use std::path::Path;
 
-#[path = "../fuzz/checks/handoff.rs"]
-mod handoff;
-#[path = "../fuzz/checks/http_body.rs"]
+#[path = "../../fuzz/checks/handoff.rs"]
+pub(crate) mod handoff;
+#[path = "../../fuzz/checks/http_body.rs"]
 mod http_body;
-#[path = "../fuzz/checks/http_head.rs"]
+#[path = "../../fuzz/checks/http_head.rs"]
 mod http_head;
-#[path = "../fuzz/checks/index_events.rs"]
+#[path = "../../fuzz/checks/index_events.rs"]
 mod index_events;
-#[path = "../fuzz/checks/json_scan.rs"]
-mod json_scan;
+#[path = "../../fuzz/checks/json_scan.rs"]
+pub(crate) mod json_scan;
 
-#[path = "../fuzz/checks/kv_decode.rs"]
+#[path = "../../fuzz/checks/kv_decode.rs"]
 mod kv_decode;
-#[path = "../fuzz/checks/load_report.rs"]
+#[path = "../../fuzz/checks/load_report.rs"]
 mod load_report;
-#[path = "../fuzz/checks/recording.rs"]
+#[path = "../../fuzz/checks/recording.rs"]
 mod recording;
-#[path = "../fuzz/checks/snapshot.rs"]
+#[path = "../../fuzz/checks/snapshot.rs"]
 mod snapshot;
-#[path = "../fuzz/checks/zmtp.rs"]
+#[path = "../../fuzz/checks/zmtp.rs"]
 mod zmtp;
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {

@@ -4,7 +4,6 @@
 //! and once more through the template itself.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
 #![allow(clippy::print_stderr, reason = "a summary for people")]
-#![cfg(not(feature = "loom"))]
 
 use forebay::block::Vocabulary;
 use forebay::chat::{ChatTemplate, EngineRules, SpecialTokens};
@@ -18,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Byte-level, without tokens that swallow spaces: leaves texts as they are.
-const TOKENIZER: &str = include_str!("data/tokenizer/tokenizer.json");
+const TOKENIZER: &str = include_str!("../data/tokenizer/tokenizer.json");
 const DATE_START: char = '\u{fdd0}';
 const DATE_END: char = '\u{fdd1}';
 

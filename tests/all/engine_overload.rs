@@ -80,7 +80,7 @@ async fn a_full_queue_refuses_in_vllms_bytes_and_counts() {
     let statuses: Vec<_> = answers.iter().map(|answer| answer.status).collect();
     assert_eq!(statuses, [200, 200, 200, 503, 503, 503, 503, 503]);
     for refused in &answers[3..] {
-        assert_eq!(refused.body, include_str!("data/workers/vllm-0.32.0/admission_503.json"));
+        assert_eq!(refused.body, include_str!("../data/workers/vllm-0.32.0/admission_503.json"));
         assert_eq!(refused.retry_after, None);
     }
     assert_eq!(metric(&engine, "forebay_engine_received_total").await, 8.0);

@@ -1,0 +1,20 @@
+//! Tests of parts of the router, without its sockets: what was a program for each is a module here,
+//! so that the crate is linked once. `cargo test --test all -- handoff::` runs one of them.
+#![cfg(not(feature = "loom"))]
+
+mod chat_templates;
+mod demo;
+mod engine;
+mod engine_captures;
+mod engine_disaggregation;
+mod engine_faults;
+mod engine_halves;
+mod engine_overload;
+mod engine_sglang;
+mod exactness;
+mod fuzz_seeds;
+mod handoff;
+mod http1_cases;
+mod index;
+mod json_cases;
+mod kv_paths;
