@@ -1,6 +1,7 @@
 //! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no
 //! read-modify-write. While they drain, shards look at each other's phase.
 
+use super::count::Count;
 use crate::base::ModelIndex;
 use crate::base::limits::MODELS_MAX;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,136 +18,6 @@ const STATUSES: usize = 500;
 /// the end buckets.
 pub const OVERLAP_ERROR_BLOCKS_MAX: i64 = 8;
 const OVERLAP_BUCKETS: usize = 17;
-
-/// Plain counters, exported as `forebay_<name>`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    /// Client connections accepted.
-    ConnectionsAccepted,
-    /// Client connections closed.
-    ConnectionsClosed,
-    /// Connections refused because `connections_max` was reached.
-    ConnectionsRefused,
-    /// Connections that could not be opened or accepted for lack of descriptors, ports or memory.
-    OutOfSockets,
-    /// Connections opened to workers.
-    UpstreamConnects,
-    /// Requests sent on a pooled connection.
-    UpstreamReused,
-    /// Requests sent again because a pooled connection died before a byte came back.
-    Resends,
-    /// Requests sent to another rank before the first byte.
-    Retries,
-    /// Requests whose client left before the answer was complete.
-    ClientGone,
-    /// Answers cut because the worker died in the middle.
-    CutMidStream,
-    /// Prompts rendered by the chat template's verified fast path.
-    RenderedPlan,
-    /// Prompts rendered by the full chat template, or plain text and token ids.
-    RenderedFull,
-    /// Prompts that could not be rendered and were routed by load alone.
-    Unrenderable,
-    /// The same because the chat template took too many steps, or the thread that runs templates
-    /// was too far behind.
-    RendersGivenUp,
-    /// Prompt bytes walked.
-    PromptBytes,
-    /// Prompt bytes found on the chosen rank, as its events tell.
-    OverlapBytes,
-    /// Prompt bytes that the chosen rank is believed to hold because of where earlier prompts went.
-    GuessedBytes,
-    /// Chunks of routed prompts stored in this shard's slice.
-    GuessedChunksStored,
-    /// Chunks of routed prompts removed after their time, or because their rank may have lost them.
-    GuessedChunksExpired,
-    /// Chunks of routed prompts removed because their rank's capacity, or the shard's room for
-    /// them, was reached.
-    GuessedChunksEvicted,
-    /// Routed prompts not remembered: a ring was full, or their rank had lost its cache since.
-    GuessedPromptsDropped,
-    /// Index operations applied by this shard.
-    KvOpsApplied,
-    /// Hints to other shards dropped because the ring was full.
-    MeshDropped,
-    /// Times that a home looked at its queues.
-    QueueTurns,
-    /// Requests that left a queue with a lease.
-    QueueGrants,
-    /// Requests that left a queue to choose again: they waited too long, or their workers had gone.
-    QueueReroutes,
-    /// Leases that came for a request which had given up meanwhile.
-    GrantsReturned,
-    /// Requests that left a queue because their client did.
-    QueueLeft,
-    /// Requests that left a queue because their time was over.
-    QueueExpired,
-    /// Refusals of engines for lack of room (429, 503, 529) that did not reach a client.
-    EngineRefusals,
-    /// Prefill legs that were sent by the shard that has the request.
-    PrefillLegsLocal,
-    /// Prefill legs that travelled to another shard, which sent them.
-    PrefillLegsMesh,
-    /// Prefill legs that failed.
-    PrefillLegsFailed,
-    /// Prefill legs that were cancelled because their request had ended.
-    PrefillLegsCancelled,
-    /// Engines told that a request of theirs is not wanted any more.
-    Aborts,
-    /// The same not told: too many were being told already, or the engine did not answer.
-    AbortsFailed,
-    /// Requests of a model that has prefill ranks, sent whole.
-    SentWhole,
-    /// Tasks that panicked; the connection was closed, or the shard ended. Anything but 0 is a bug.
-    TasksPanicked,
-    /// Response body bytes relayed.
-    ResponseBytes,
-}
-
-impl Count {
-    /// All, in order of their index.
-    pub const ALL: [(Self, &'static str); 39] = [
-        (Self::ConnectionsAccepted, "connections_accepted"),
-        (Self::ConnectionsClosed, "connections_closed"),
-        (Self::ConnectionsRefused, "connections_refused"),
-        (Self::OutOfSockets, "out_of_sockets"),
-        (Self::UpstreamConnects, "upstream_connects"),
-        (Self::UpstreamReused, "upstream_reused"),
-        (Self::Resends, "resends"),
-        (Self::Retries, "retries"),
-        (Self::ClientGone, "client_gone"),
-        (Self::CutMidStream, "cut_mid_stream"),
-        (Self::RenderedPlan, "rendered_plan"),
-        (Self::RenderedFull, "rendered_full"),
-        (Self::Unrenderable, "unrenderable"),
-        (Self::RendersGivenUp, "renders_given_up"),
-        (Self::PromptBytes, "prompt_bytes"),
-        (Self::OverlapBytes, "overlap_bytes"),
-        (Self::GuessedBytes, "guessed_bytes"),
-        (Self::GuessedChunksStored, "guessed_chunks_stored"),
-        (Self::GuessedChunksExpired, "guessed_chunks_expired"),
-        (Self::GuessedChunksEvicted, "guessed_chunks_evicted"),
-        (Self::GuessedPromptsDropped, "guessed_prompts_dropped"),
-        (Self::KvOpsApplied, "kv_ops_applied"),
-        (Self::MeshDropped, "mesh_dropped"),
-        (Self::QueueTurns, "queue_turns"),
-        (Self::QueueGrants, "queue_grants"),
-        (Self::QueueReroutes, "queue_reroutes"),
-        (Self::GrantsReturned, "queue_grants_returned"),
-        (Self::QueueLeft, "queue_left"),
-        (Self::QueueExpired, "queue_expired"),
-        (Self::EngineRefusals, "engine_refusals"),
-        (Self::PrefillLegsLocal, "prefill_legs_local"),
-        (Self::PrefillLegsMesh, "prefill_legs_mesh"),
-        (Self::PrefillLegsFailed, "prefill_legs_failed"),
-        (Self::PrefillLegsCancelled, "prefill_legs_cancelled"),
-        (Self::Aborts, "aborts"),
-        (Self::AbortsFailed, "aborts_failed"),
-        (Self::SentWhole, "sent_whole"),
-        (Self::TasksPanicked, "tasks_panicked"),
-        (Self::ResponseBytes, "response_bytes"),
-    ];
-}
 
 /// Where a shard stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

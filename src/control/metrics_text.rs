@@ -2,10 +2,11 @@
 //! the text format (0.0.4) that every scraper reads. Holds nothing between scrapes: the values live
 //! elsewhere, as plain numbers, and a registry would only copy them.
 
+use crate::account::{Metric, MetricKind};
 use crate::base::count_broken_invariant;
 use prometheus::TextEncoder;
 use prometheus::proto::{
-    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+    self, Bucket, Counter, Gauge, Histogram, LabelPair, MetricFamily, MetricType,
 };
 
 /// All metrics of one scrape.
@@ -16,33 +17,27 @@ pub(super) struct MetricsText {
 
 /// One metric that takes its samples. Without any it is left out.
 #[derive(Debug)]
-pub(super) struct Family<'a>(&'a mut MetricFamily);
+pub(super) struct Family<'a> {
+    family: &'a mut MetricFamily,
+    /// Names of the labels that its samples may have.
+    labels: &'static [&'static str],
+}
 
 /// Label names with their values.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl MetricsText {
-    /// Opens a counter: `name` without the prefix `forebay_`, with the suffix `_total`.
-    pub(super) fn counter(&mut self, name: &str, help: &str) -> Family<'_> {
-        self.family(name, help, MetricType::COUNTER)
-    }
-
-    /// Opens a gauge: `name` without the prefix.
-    pub(super) fn gauge(&mut self, name: &str, help: &str) -> Family<'_> {
-        self.family(name, help, MetricType::GAUGE)
-    }
-
-    /// Opens a histogram: `name` without the prefix.
-    pub(super) fn histogram(&mut self, name: &str, help: &str) -> Family<'_> {
-        self.family(name, help, MetricType::HISTOGRAM)
-    }
-
-    fn family(&mut self, name: &str, help: &str, kind: MetricType) -> Family<'_> {
+    /// Opens a metric for its samples.
+    pub(super) fn open(&mut self, metric: &'static Metric) -> Family<'_> {
         let mut family = MetricFamily::default();
-        family.set_name(format!("forebay_{name}"));
-        family.set_help(help.to_owned());
-        family.set_field_type(kind);
-        Family(self.families.push_mut(family))
+        family.set_name(format!("forebay_{}", metric.name));
+        family.set_help(metric.help.trim().to_owned());
+        family.set_field_type(match metric.kind {
+            MetricKind::Counter => MetricType::COUNTER,
+            MetricKind::Gauge => MetricType::GAUGE,
+            MetricKind::Histogram => MetricType::HISTOGRAM,
+        });
+        Family { family: self.families.push_mut(family), labels: metric.labels }
     }
 
     /// The whole text.
@@ -69,8 +64,8 @@ impl Family<'_> {
 
     /// The same for a value that need not be whole.
     pub(super) fn fraction(&mut self, labels: Labels<'_>, value: f64) {
-        let mut metric = Metric::from_label(pairs(labels));
-        if self.0.get_field_type() == MetricType::COUNTER {
+        let mut metric = proto::Metric::from_label(self.pairs(labels));
+        if self.family.get_field_type() == MetricType::COUNTER {
             let mut counter = Counter::default();
             counter.set_value(value);
             metric.set_counter(counter);
@@ -79,7 +74,7 @@ impl Family<'_> {
             gauge.set_value(value);
             metric.set_gauge(gauge);
         }
-        self.0.mut_metric().push(metric);
+        self.family.mut_metric().push(metric);
     }
 
     /// One histogram from its cumulative counts below the bounds; the encoder adds `+Inf` with the
@@ -100,20 +95,21 @@ impl Family<'_> {
         histogram.set_bucket(buckets.collect());
         histogram.set_sample_count(count);
         histogram.set_sample_sum(sum);
-        let mut metric = Metric::from_label(pairs(labels));
+        let mut metric = proto::Metric::from_label(self.pairs(labels));
         metric.set_histogram(histogram);
-        self.0.mut_metric().push(metric);
+        self.family.mut_metric().push(metric);
     }
-}
 
-fn pairs(labels: Labels<'_>) -> Vec<LabelPair> {
-    let pair = |(name, value): &(&str, &str)| {
-        let mut pair = LabelPair::default();
-        pair.set_name((*name).to_owned());
-        pair.set_value((*value).to_owned());
-        pair
-    };
-    labels.iter().map(pair).collect()
+    fn pairs(&self, labels: Labels<'_>) -> Vec<LabelPair> {
+        let pair = |(name, value): &(&str, &str)| {
+            debug_assert!(self.labels.contains(name), "the entry of a metric names its labels");
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value((*value).to_owned());
+            pair
+        };
+        labels.iter().map(pair).collect()
+    }
 }
 
 /// A count as a float, which is what Prometheus keeps; exact up to 2^53.
@@ -126,13 +122,28 @@ pub(super) fn approximate(count: u64) -> f64 {
 mod tests {
     use super::*;
 
+    const fn metric(
+        kind: MetricKind,
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Metric {
+        Metric { name, kind, labels, section: "", help }
+    }
+
+    static SOME: Metric = metric(MetricKind::Counter, "a_total", &["x"], " Some.");
+    static NONE: Metric =
+        metric(MetricKind::Counter, "none_total", &[], " A family without samples is no family.");
+    static NOW: Metric = metric(MetricKind::Gauge, "g", &[], " Now.");
+    static TIMES: Metric = metric(MetricKind::Histogram, "b_seconds", &["s"], " Times.");
+
     #[test]
     fn writes_what_scrapers_read() {
         let mut text = MetricsText::default();
-        text.counter("a_total", "Some.").sample(&[("x", "q\"\\\n")], 3);
-        text.counter("none_total", "A family without samples is no family.");
-        text.gauge("g", "Now.").sample(&[], 9_007_199_254_740_992);
-        let mut times = text.histogram("b_seconds", "Times.");
+        text.open(&SOME).sample(&[("x", "q\"\\\n")], 3);
+        text.open(&NONE);
+        text.open(&NOW).sample(&[], 9_007_199_254_740_992);
+        let mut times = text.open(&TIMES);
         times.buckets(&[("s", "t")], [(2e-5, 1), (1.0, 2)].into_iter(), (3, 4.5));
         assert_eq!(
             text.finish(),

@@ -15,6 +15,7 @@ mod admin;
 mod admin_flow;
 mod admin_port;
 mod capacity;
+mod catalogue;
 mod described;
 #[cfg(test)]
 mod described_tests;
@@ -73,6 +74,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
 
+pub use catalogue::all_metrics;
 pub use fleet::ANY_MODEL;
 pub use run::run;
 pub use snapshots::refuse_snapshot;

@@ -2,6 +2,7 @@
 //! by the control plane's loop; costs nothing between scrapes. Label sets are bounded: workers,
 //! ranks, models (the first 64 have their own label, the rest share `other`), endpoints, reasons.
 
+use super::catalogue;
 use super::feeds::Feeds;
 use super::kv_events::{
     BatchResult, Dropped, EventKind, FeedCounters, Outcome, ReplayResult, ResetReason, Tier,
@@ -17,7 +18,7 @@ use super::watchdog::Watchdog;
 use super::workers::engine;
 use super::zmq::LossReason;
 use crate::account::{
-    Count, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms,
+    Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms,
 };
 use crate::admit::DrainRates;
 use crate::base::limits::MODELS_MAX;
@@ -77,7 +78,7 @@ const NANOS_PER_SECOND: f64 = 1e9;
 pub(super) fn render(sources: &Sources<'_>) -> String {
     let mut text = MetricsText::default();
     let version = [("version", env!("CARGO_PKG_VERSION"))];
-    text.gauge("build_info", "The version that runs.").sample(&version, 1);
+    text.open(&catalogue::BUILD_INFO).sample(&version, 1);
     requests(sources, &mut text);
     rejected(sources, &mut text);
     plain(sources, &mut text);
@@ -97,10 +98,8 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
         snapshots(saving, sources, &mut text);
     }
     stalled(sources.watchdog, &mut text);
-    let help = "Lines of the log that were dropped: standard error was full, slow or closed.";
-    text.counter("log_dropped_total", help).sample(&[], dropped_lines_count());
-    let help = "Anything but 0 is a bug: please report.";
-    text.counter("broken_invariants_total", help).sample(&[], broken_invariant_count());
+    text.open(&catalogue::LOG_DROPPED).sample(&[], dropped_lines_count());
+    text.open(&catalogue::BROKEN_INVARIANTS).sample(&[], broken_invariant_count());
     text.finish()
 }
 
@@ -109,7 +108,7 @@ fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) 
 }
 
 fn requests(sources: &Sources<'_>, text: &mut MetricsText) {
-    let mut family = text.counter("requests_total", "Answered requests by endpoint and status.");
+    let mut family = text.open(&catalogue::REQUESTS);
     for (position, endpoint) in endpoints() {
         for code in 100..600 {
             let count = total(sources.counters, |shard| shard.answered_count(position, code));
@@ -133,7 +132,7 @@ const KINDS: [(Option<bool>, &str); 3] =
     [(Some(false), "unary"), (Some(true), "stream"), (None, UNKNOWN)];
 
 fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
-    let mut family = text.counter("rejected_total", "Requests that the router itself refused.");
+    let mut family = text.open(&catalogue::REJECTED);
     for (reason_index, reason) in Reason::ALL.iter().enumerate() {
         for (endpoint_index, endpoint) in endpoints() {
             for (stream, kind) in KINDS {
@@ -162,107 +161,46 @@ fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
 }
 
 fn plain(sources: &Sources<'_>, text: &mut MetricsText) {
-    for (count, name) in Count::ALL {
-        let name = format!("{name}_total");
-        let value = total(sources.counters, |shard| shard.value(count));
-        text.counter(&name, help(count)).sample(&[], value);
+    for (count, metric) in Count::ALL {
+        let value = total(sources.counters, |shard| shard.value(*count));
+        text.open(metric).sample(&[], value);
     }
 }
 
 fn stalled(watchdog: &Watchdog, text: &mut MetricsText) {
-    let mut family = text.gauge("shard_stalled", "1 while a shard makes no progress.");
+    let mut family = text.open(&catalogue::SHARD_STALLED);
     for (shard, is_stalled) in watchdog.are_stalled().enumerate() {
         family.sample(&[("shard", &shard.to_string())], u64::from(is_stalled));
     }
 }
 
-fn help(count: Count) -> &'static str {
-    match count {
-        Count::ConnectionsAccepted => "Client connections accepted.",
-        Count::ConnectionsClosed => "Client connections closed.",
-        Count::ConnectionsRefused => "Client connections refused at limits.connections_max.",
-        Count::OutOfSockets => {
-            "Connections not opened or accepted for lack of descriptors, ports or memory."
-        }
-        Count::UpstreamConnects => "Connections opened to workers.",
-        Count::UpstreamReused => "Requests sent on a pooled connection.",
-        Count::Resends => "Requests sent again because a pooled connection had died.",
-        Count::Retries => "Requests sent to another rank before the first byte.",
-        Count::ClientGone => "Requests whose client left before the end.",
-        Count::CutMidStream => "Answers cut because the worker died in the middle.",
-        Count::RenderedPlan => "Prompts rendered by the fast path.",
-        Count::RenderedFull => {
-            "Prompts rendered by the full template, or plain text and token ids."
-        }
-        Count::Unrenderable => {
-            "Prompts that could not be rendered and were matched by guesses only."
-        }
-        Count::RendersGivenUp => {
-            "Prompts whose chat template took too many steps, or waited too long to be run."
-        }
-        Count::PromptBytes => "Prompt bytes walked through the index.",
-        Count::OverlapBytes => "Prompt bytes that the chosen rank already held.",
-        Count::GuessedBytes => {
-            "Prompt bytes that the chosen rank is believed to hold by where earlier prompts went."
-        }
-        Count::GuessedChunksStored => "Chunks of routed prompts stored in the index.",
-        Count::GuessedChunksExpired => {
-            "Chunks of routed prompts removed after their time or with their worker's cache."
-        }
-        Count::GuessedChunksEvicted => "Chunks of routed prompts removed to make room.",
-        Count::GuessedPromptsDropped => "Routed prompts not remembered: no room, or too late.",
-        Count::KvOpsApplied => "Index operations applied.",
-        Count::MeshDropped => "Hints between shards dropped because a ring was full.",
-        Count::QueueTurns => "Times that a home looked at its queues.",
-        Count::QueueGrants => "Requests that left a queue with a place on a rank.",
-        Count::QueueReroutes => {
-            "Requests that left a queue to choose again: stale, or their workers had gone."
-        }
-        Count::GrantsReturned => "Places that came for a request which had given up meanwhile.",
-        Count::QueueLeft => "Requests that left a queue because their client did.",
-        Count::QueueExpired => "Requests that left a queue because their time was over.",
-        Count::EngineRefusals => "Refusals of engines (429, 503, 529) that no client saw.",
-        Count::PrefillLegsLocal => {
-            "Prefill legs sent by the shard that has the request, which is home to their rank too."
-        }
-        Count::PrefillLegsMesh => "Prefill legs that travelled to their rank's home shard.",
-        Count::PrefillLegsFailed => "Prefill legs that failed.",
-        Count::PrefillLegsCancelled => "Prefill legs cancelled because their request had ended.",
-        Count::Aborts => "Engines told that a request of theirs is not wanted any more.",
-        Count::AbortsFailed => "Engines that could not be told so.",
-        Count::SentWhole => "Requests of a model with prefill ranks that were sent whole.",
-        Count::TasksPanicked => "Tasks that panicked. Anything but 0 is a bug: please report.",
-        Count::ResponseBytes => "Response body bytes relayed.",
-    }
-}
-
 fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
     type Read = fn(&Sources<'_>, RankIndex) -> Option<u64>;
-    let gauges: [(&str, &str, Read); 7] = [
-        ("in_flight", "Requests in flight on a rank from this router.", |sources, rank| {
+    let gauges: [(&'static Metric, Read); 7] = [
+        (&catalogue::IN_FLIGHT, |sources, rank| {
             sources.board.rank(rank).map(|load| u64::from(load.in_flight()))
         }),
-        ("prefill_tokens", "Prompt tokens sent and not answered yet.", |sources, rank| {
+        (&catalogue::PREFILL_TOKENS, |sources, rank| {
             sources.board.rank(rank).map(|load| load.prefill_tokens())
         }),
-        ("decode_tokens", "Tokens held by requests in flight.", |sources, rank| {
+        (&catalogue::DECODE_TOKENS, |sources, rank| {
             sources.board.rank(rank).map(|load| load.decode_tokens())
         }),
-        ("breaker_open", "1 while the rank's breaker keeps requests away.", |sources, rank| {
+        (&catalogue::BREAKER_OPEN, |sources, rank| {
             sources.board.rank(rank).map(|load| u64::from(load.is_open()))
         }),
-        ("kv_feed_live", "1 while the rank's KV events are followed.", |sources, rank| {
+        (&catalogue::KV_FEED_LIVE, |sources, rank| {
             sources.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
         }),
-        ("kv_rank_blocks", "Blocks of a rank known by its engine's hashes.", |sources, rank| {
+        (&catalogue::KV_RANK_BLOCKS, |sources, rank| {
             sources.feeds.status(rank).map(|feed| u64::try_from(feed.blocks()).unwrap_or(u64::MAX))
         }),
-        ("kv_quiet_seconds", "Time since the rank's last KV event batch.", |sources, rank| {
+        (&catalogue::KV_QUIET_SECONDS, |sources, rank| {
             sources.feeds.status(rank)?.quiet().map(|quiet| quiet.as_secs())
         }),
     ];
-    for (name, help, read) in gauges {
-        let mut family = text.gauge(name, help);
+    for (metric, read) in gauges {
+        let mut family = text.open(metric);
         for (index, rank, worker) in sources.fleet.present() {
             let Some(value) = read(sources, index) else { continue };
             let dp_rank = rank.dp_rank.0.to_string();
@@ -272,24 +210,21 @@ fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
 }
 
 fn workers(sources: &Sources<'_>, text: &mut MetricsText) {
-    let mut family = text.gauge("worker_up", "1 while the worker passes its health checks.");
+    let mut family = text.open(&catalogue::WORKER_UP);
     for worker in &sources.fleet.workers {
         let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
         family.sample(&labels, u64::from(worker.state == WorkerState::Up));
     }
-    let help = "Workers by what they serve and how they are; registering: up, and waited for.";
-    let mut family = text.gauge("workers", help);
+    let mut family = text.open(&catalogue::WORKERS);
     for (role, state, count) in roles::census(sources.fleet) {
         let labels = [("role", role), ("state", state)];
         family.sample(&labels, u64::try_from(count).unwrap_or(u64::MAX));
     }
-    let help = "Counts up with every change of the fleet.";
-    text.gauge("fleet_generation", help).sample(&[], sources.fleet.generation);
+    text.open(&catalogue::FLEET_GENERATION).sample(&[], sources.fleet.generation);
 }
 
 fn overlap_errors(sources: &Sources<'_>, text: &mut MetricsText) {
-    let help = "How far the predicted overlap was from the engine's own count, in blocks.";
-    let mut family = text.histogram("overlap_error_blocks", help);
+    let mut family = text.open(&catalogue::OVERLAP_ERROR_BLOCKS);
     let count_of = |error: i64| -> u64 {
         let of_shard = |shard: &ShardCounters| -> u64 {
             let same = shard.overlap_errors().filter(|(blocks, _)| blocks.abs() == error);
@@ -313,8 +248,7 @@ fn overlap_errors(sources: &Sources<'_>, text: &mut MetricsText) {
 }
 
 fn stages(sources: &Sources<'_>, text: &mut MetricsText) {
-    let help = "Time per stage: parse to dispatch are the router's own, first_byte and total include the worker.";
-    let mut family = text.histogram("stage_seconds", help);
+    let mut family = text.open(&catalogue::STAGE_SECONDS);
     for (stage, name) in Stage::ALL {
         let Some(histogram) = sources.histograms.stage(stage) else { continue };
         let mut cumulative = Vec::with_capacity(STAGE_BOUNDS.len());
@@ -333,11 +267,11 @@ fn stages(sources: &Sources<'_>, text: &mut MetricsText) {
 }
 
 fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
-    let mut family = text.counter("kv_batches_total", "KV event batches received.");
+    let mut family = text.open(&catalogue::KV_BATCHES);
     for (result, label) in BatchResult::ALL {
         family.sample(&[("result", label)], feeds.batch_count(result));
     }
-    let mut family = text.counter("kv_events_total", "KV events by what became of them.");
+    let mut family = text.open(&catalogue::KV_EVENTS);
     for (kind, kind_label) in EventKind::ALL {
         for (outcome, label) in Outcome::ALL {
             let count = feeds.event_count(kind, outcome);
@@ -346,49 +280,39 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
             }
         }
     }
-    let help = "Times a rank's blocks were forgotten because its event stream was not whole.";
-    let mut family = text.counter("kv_resets_total", help);
+    let mut family = text.open(&catalogue::KV_RESETS);
     for (reason, label) in ResetReason::ALL {
         family.sample(&[("reason", label)], feeds.reset_count(reason));
     }
-    let mut family = text.counter("kv_replays_total", "Replays of missed KV event batches.");
+    let mut family = text.open(&catalogue::KV_REPLAYS);
     for (result, label) in ReplayResult::ALL {
         family.sample(&[("result", label)], feeds.replay_count(result));
     }
-    let help = "KV event batches lost between two others that no replay brought.";
-    text.counter("kv_missed_batches_total", help).sample(&[], feeds.missed_count());
-    let help = "Connections for KV events that ended; each is opened again.";
-    let mut family = text.counter("kv_connections_lost_total", help);
+    text.open(&catalogue::KV_MISSED_BATCHES).sample(&[], feeds.missed_count());
+    let mut family = text.open(&catalogue::KV_CONNECTIONS_LOST);
     for (reason, label) in LossReason::ALL {
         family.sample(&[("reason", label)], feeds.loss_count(reason));
     }
-    text.counter("kv_feed_stalled_total", "Waits of feeds for a full ring.")
-        .sample(&[], feeds.stall_count());
+    text.open(&catalogue::KV_FEED_STALLED).sample(&[], feeds.stall_count());
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    text.gauge("kv_tracked_blocks", "Blocks known by the engines' hashes.")
-        .sample(&[], wide(feeds.block_count()));
-    let help = "Blocks that a storage tier holds; one may be in several.";
-    let mut family = text.gauge("kv_tier_blocks", help);
+    text.open(&catalogue::KV_TRACKED_BLOCKS).sample(&[], wide(feeds.block_count()));
+    let mut family = text.open(&catalogue::KV_TIER_BLOCKS);
     for tier in Tier::ALL {
         family.sample(&[("tier", tier.label())], wide(feeds.tier_block_count(tier)));
     }
-    let help = "Blocks of tiers without removals that were stored longer ago than kv.tier_ttl.";
-    let mut family = text.counter("kv_expired_blocks_total", help);
+    let mut family = text.open(&catalogue::KV_EXPIRED_BLOCKS);
     for tier in [Tier::Host, Tier::Disk] {
         family.sample(&[("tier", tier.label())], feeds.expired_count(tier));
     }
-    text.gauge("kv_tracked_bytes", "Memory of the feeds' maps.")
-        .sample(&[], wide(feeds.byte_count()));
+    text.open(&catalogue::KV_TRACKED_BYTES).sample(&[], wide(feeds.byte_count()));
     kv_orphans(feeds, text);
 }
 
 fn kv_orphans(feeds: &FeedCounters, text: &mut MetricsText) {
     let waiting = u64::try_from(feeds.orphan_count()).unwrap_or(u64::MAX);
-    let help = "Blocks kept until the event of the block before them comes.";
-    text.gauge("kv_orphan_blocks", help).sample(&[], waiting);
+    text.open(&catalogue::KV_ORPHAN_BLOCKS).sample(&[], waiting);
     let gone = feeds.orphans_gone_count();
-    let help = "Blocks that do not wait for the block before them any more.";
-    let mut family = text.counter("kv_orphans_total", help);
+    let mut family = text.open(&catalogue::KV_ORPHANS);
     for (label, count) in
         [("applied", gone.applied), ("dropped", gone.dropped), ("removed", gone.removed)]
     {
@@ -397,36 +321,29 @@ fn kv_orphans(feeds: &FeedCounters, text: &mut MetricsText) {
 }
 
 fn index(index: &IndexReader, text: &mut MetricsText) {
-    text.gauge("index_entries", "Blocks in the index.").sample(&[], index.entry_count());
-    text.gauge("index_runs", "Runs that the blocks of the index lie in.")
-        .sample(&[], index.run_count());
-    text.gauge("index_bytes", "Memory of the index.").sample(&[], index.memory_bytes());
-    text.counter("index_refused_total", "Stores refused: over a limit, or without memory.")
-        .sample(&[], index.refused_count());
-    text.counter("index_evicted_total", "Blocks evicted at limits.index_bytes_max, coldest first.")
-        .sample(&[], index.evicted_count());
+    text.open(&catalogue::INDEX_ENTRIES).sample(&[], index.entry_count());
+    text.open(&catalogue::INDEX_RUNS).sample(&[], index.run_count());
+    text.open(&catalogue::INDEX_BYTES).sample(&[], index.memory_bytes());
+    text.open(&catalogue::INDEX_REFUSED).sample(&[], index.refused_count());
+    text.open(&catalogue::INDEX_EVICTED).sample(&[], index.evicted_count());
 }
 
 fn snapshots(saving: &Saving, sources: &Sources<'_>, text: &mut MetricsText) {
-    let mut family = text.counter("snapshot_writes_total", "Snapshots of the caches' contents.");
+    let mut family = text.open(&catalogue::SNAPSHOT_WRITES);
     for (whole, label) in [(true, "written"), (false, "failed")] {
         family.sample(&[("result", label)], saving.count(whole));
     }
     if let Some(last) = saving.last() {
         let age_ns = sources.now.since(last.ended_at);
-        text.gauge("snapshot_age_seconds", "Since the last snapshot.").seconds(&[], age_ns);
-        text.gauge("snapshot_bytes", "Size of the last snapshot.").sample(&[], last.bytes);
-        text.gauge("snapshot_blocks", "Blocks in the last snapshot.").sample(&[], last.blocks);
-        let help = "Time that the last snapshot took.";
-        text.gauge("snapshot_write_seconds", help).seconds(&[], last.took_ns);
-        let help = "Longest time that one rank's copy kept the control plane.";
-        text.gauge("snapshot_copy_seconds", help).seconds(&[], last.copy_ns_max);
+        text.open(&catalogue::SNAPSHOT_AGE_SECONDS).seconds(&[], age_ns);
+        text.open(&catalogue::SNAPSHOT_BYTES).sample(&[], last.bytes);
+        text.open(&catalogue::SNAPSHOT_BLOCKS).sample(&[], last.blocks);
+        text.open(&catalogue::SNAPSHOT_WRITE_SECONDS).seconds(&[], last.took_ns);
+        text.open(&catalogue::SNAPSHOT_COPY_SECONDS).seconds(&[], last.copy_ns_max);
     }
-    let help = "Blocks that came from a snapshot, confirmed or not.";
     let restored = sources.feeds.counters().restored_count();
-    text.counter("snapshot_restored_blocks_total", help).sample(&[], restored);
-    let help = "Blocks of a snapshot that are not held, or not any more, unconfirmed.";
-    let mut family = text.counter("snapshot_dropped_blocks_total", help);
+    text.open(&catalogue::SNAPSHOT_RESTORED_BLOCKS).sample(&[], restored);
+    let mut family = text.open(&catalogue::SNAPSHOT_DROPPED_BLOCKS);
     for (reason, label) in Dropped::ALL {
         family.sample(&[("reason", label)], sources.feeds.counters().dropped_count(reason));
     }

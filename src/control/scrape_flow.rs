@@ -3,10 +3,11 @@
 //! `leg="prefill"` if its ranks prefill for others; a queue of one rank also has that rank's
 //! labels.
 
+use super::catalogue;
 use super::metrics_text::MetricsText;
 use super::pools;
 use super::windows::OPENERS;
-use crate::account::REASONS_MAX;
+use crate::account::{Metric, REASONS_MAX};
 use crate::admit::DrainRates;
 use crate::base::{NanosSinceStart, PoolIndex, QueueIndex};
 use crate::config::QueueMode;
@@ -30,8 +31,7 @@ pub(super) fn flow(sources: &Sources<'_>, text: &mut MetricsText) {
     rooms(sources, text);
     queues(sources, text);
     windows(sources, text);
-    let help = "Requests of the pool that end per second; left out while unknown.";
-    let mut family = text.gauge("drain_rate", help);
+    let mut family = text.open(&catalogue::DRAIN_RATE);
     for (pool, _) in sources.fleet.used_pools() {
         if let Some(rate) = sources.drain_rates.per_second(pool, sources.now) {
             family.fraction(&of_pool(sources.fleet, pool), rate);
@@ -39,8 +39,7 @@ pub(super) fn flow(sources: &Sources<'_>, text: &mut MetricsText) {
     }
     let max = sources.fleet.flow.router_in_flight_max;
     if max > 0 {
-        let help = "Requests in flight in all shards, as limits.router_in_flight_max counts them.";
-        text.gauge("router_in_flight", help).sample(&[], sources.board.in_flight().into());
+        text.open(&catalogue::ROUTER_IN_FLIGHT).sample(&[], sources.board.in_flight().into());
     }
 }
 
@@ -53,41 +52,21 @@ fn of_pool(fleet: &FleetSnapshot, pool: PoolIndex) -> Vec<(&str, &str)> {
 
 fn rooms(sources: &Sources<'_>, text: &mut MetricsText) {
     type Read = fn(&RankLoad, &RoomLimits, &Sources<'_>) -> u64;
-    let gauges: [(&str, &str, Read); 6] = [
-        (
-            "rank_places_max",
-            "Requests that a rank may have in flight; 0: no limit.",
-            |_, room, _| room.places_max.into(),
-        ),
-        (
-            "rank_kv_tokens",
-            "KV tokens that requests in flight are expected to add.",
-            |load, _, _| load.kv_tokens(),
-        ),
-        ("rank_kv_tokens_max", "KV tokens that they may add; 0: no limit.", |_, room, _| {
-            room.kv_tokens_max
-        }),
-        ("rank_prefill_tokens_max", "Prompt tokens to compute; 0: no limit.", |_, room, _| {
-            room.prefill_tokens_max
-        }),
-        (
-            "rank_places_elsewhere",
-            "Places of a rank that are not for this router: other replicas have them, or may.",
-            |load, _, _| load.places_elsewhere().into(),
-        ),
-        (
-            "rank_busy",
-            "1 while a rank gets nothing because its engine refused work.",
-            |load, _, sources| u64::from(load.busy_until() > sources.now),
-        ),
+    let gauges: [(&'static Metric, Read); 6] = [
+        (&catalogue::RANK_PLACES_MAX, |_, room, _| room.places_max.into()),
+        (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
+        (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
+        (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_max),
+        (&catalogue::RANK_PLACES_ELSEWHERE, |load, _, _| load.places_elsewhere().into()),
+        (&catalogue::RANK_BUSY, |load, _, sources| u64::from(load.busy_until() > sources.now)),
     ];
-    for (name, help, read) in gauges {
-        let mut family = text.gauge(name, help);
+    for (metric, read) in gauges {
+        let mut family = text.open(metric);
         each_rank(sources, |labels, rank, load| {
             family.sample(labels, read(load, &rank.room, sources));
         });
     }
-    let mut family = text.counter("rank_ended_total", "Requests that ended, however, on a rank.");
+    let mut family = text.open(&catalogue::RANK_ENDED);
     each_rank(sources, |labels, _, load| family.sample(labels, load.ended()));
 }
 
@@ -101,13 +80,13 @@ fn each_rank(sources: &Sources<'_>, mut sample: impl FnMut(&[(&str, &str)], &Ran
 
 fn queues(sources: &Sources<'_>, text: &mut MetricsText) {
     type Read = fn(&QueueCell) -> u64;
-    let gauges: [(&str, &str, Read); 3] = [
-        ("queue_depth", "Requests that wait for a rank.", |queue| queue.waiting().into()),
-        ("queue_bytes", "Bytes of their bodies.", QueueCell::waiting_bytes),
-        ("queue_kv_tokens", "KV tokens that they want.", QueueCell::waiting_tokens),
+    let gauges: [(&'static Metric, Read); 3] = [
+        (&catalogue::QUEUE_DEPTH, |queue| queue.waiting().into()),
+        (&catalogue::QUEUE_BYTES, QueueCell::waiting_bytes),
+        (&catalogue::QUEUE_KV_TOKENS, QueueCell::waiting_tokens),
     ];
-    for (name, help, read) in gauges {
-        let mut family = text.gauge(name, help);
+    for (metric, read) in gauges {
+        let mut family = text.open(metric);
         each_queue(sources, |labels, queue| family.sample(labels, read(queue)));
     }
 }
@@ -137,8 +116,7 @@ fn each_queue(sources: &Sources<'_>, mut sample: impl FnMut(&[(&str, &str)], &Qu
 
 fn windows(sources: &Sources<'_>, text: &mut MetricsText) {
     let windows = sources.board.windows();
-    let help = "1 while the pool's rejection window is open, by whose word.";
-    let mut family = text.gauge("window_open", help);
+    let mut family = text.open(&catalogue::WINDOW_OPEN);
     for (pool, _) in sources.fleet.used_pools() {
         for (by, label) in OPENERS {
             let open = windows.open_by_until(pool, by, sources.now).is_some();
@@ -146,8 +124,7 @@ fn windows(sources: &Sources<'_>, text: &mut MetricsText) {
             family.sample(&labels, open.into());
         }
     }
-    let help = "Times that the pool's rejection window was opened, by whomever.";
-    let mut family = text.counter("window_openings_total", help);
+    let mut family = text.open(&catalogue::WINDOW_OPENINGS);
     for (pool, _) in sources.fleet.used_pools() {
         family.sample(&of_pool(sources.fleet, pool), windows.openings(pool));
     }

@@ -1,7 +1,9 @@
 //! The generated parts of the reference pages. Each part stands between two comments of its page.
 
 use clap::{Arg, Command};
+use forebay::account::{Count, MetricKind};
 use forebay::config::{KeyEntry, Kind, all_keys};
+use forebay::control::all_metrics;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
@@ -11,7 +13,11 @@ const WRITE: &str = "FOREBAY_WRITE_DOCS=1 cargo test --test docs";
 
 /// Page of `docs/reference`, name of the part, and what the code says.
 fn parts() -> Vec<(&'static str, &'static str, String)> {
-    vec![("configuration.md", "keys", keys()), ("cli.md", "commands", commands())]
+    vec![
+        ("configuration.md", "keys", keys()),
+        ("cli.md", "commands", commands()),
+        ("metrics.md", "metrics", metrics()),
+    ]
 }
 
 #[test]
@@ -197,4 +203,60 @@ fn flag_help(arg: &Arg) -> String {
         write!(help, " [default: {default}]").unwrap();
     }
     help
+}
+
+/// Headings of the page about metrics, in their order.
+const METRIC_SECTIONS: [&str; 11] = [
+    "Requests",
+    "Connections",
+    "Prompts and matches",
+    "KV events",
+    "Index and snapshot",
+    "Ranks and workers",
+    "Load reports",
+    "Queues and windows",
+    "Prefill and decode",
+    "Replicas",
+    "The process",
+];
+
+/// Each section of the metrics with its table.
+fn metrics() -> String {
+    let mut text = String::new();
+    let mut shown = 0;
+    for section in METRIC_SECTIONS {
+        writeln!(text, "## {section}\n").unwrap();
+        text.push_str("| metric | type | labels | meaning |\n|---|---|---|---|\n");
+        for metric in all_metrics().filter(|metric| metric.section == section) {
+            let kind = match metric.kind {
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram => "histogram",
+            };
+            let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+            let (name, labels, help) = (metric.name, labels.join(", "), cell(metric.help));
+            writeln!(text, "| `forebay_{name}` | {kind} | {labels} | {help} |").unwrap();
+            shown += 1;
+        }
+        text.push('\n');
+    }
+    assert_eq!(shown, all_metrics().count(), "a section is not in the list");
+    text
+}
+
+/// An entry that no line of code opens would be a promise that the page makes alone.
+#[test]
+fn every_metric_is_opened_somewhere() {
+    let control: PathBuf = [env!("CARGO_MANIFEST_DIR"), "src", "control"].iter().collect();
+    let read = |name: &str| fs::read_to_string(control.join(name)).unwrap();
+    let files = ["scrape.rs", "scrape_flow.rs", "scrape_load.rs", "replicas/show.rs"];
+    let code: String = files.map(read).concat();
+    let counted: Vec<&str> = Count::ALL.iter().map(|(_, metric)| metric.name).collect();
+    for metric in all_metrics().filter(|metric| !counted.contains(&metric.name)) {
+        let name = metric.name.strip_suffix("_total").unwrap_or(metric.name).to_uppercase();
+        let is_opened = code.match_indices(&format!("catalogue::{name}")).any(|(at, found)| {
+            !code[at + found.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
+        });
+        assert!(is_opened, "forebay_{} is never opened", metric.name);
+    }
 }

@@ -3,6 +3,7 @@
 use super::tally::Outcome;
 use super::task::Replicas;
 use super::wire::Kind;
+use crate::control::catalogue;
 use crate::control::metrics_text::{MetricsText, approximate};
 use serde_json::{Value, json};
 
@@ -57,43 +58,35 @@ impl Replicas {
     /// The part of `/metrics` about replicas.
     pub(in crate::control) fn metrics(&self, text: &mut MetricsText) {
         let (core, local) = (self.core.borrow(), self.local.borrow());
-        let help = "1 while there is a connection to NATS.";
-        text.gauge("nats_connected", help).sample(&[], u64::from(self.is_connected()));
+        text.open(&catalogue::NATS_CONNECTED).sample(&[], u64::from(self.is_connected()));
         let count = u64::try_from(core.peers().len()).unwrap_or(u64::MAX);
-        let help = "Replicas that are alive, this one included.";
-        text.gauge("replicas", help).sample(&[], count.saturating_add(1));
-        let help = "Messages to and from other replicas, and what became of them.";
-        let mut family = text.counter("replica_messages_total", help);
+        text.open(&catalogue::REPLICAS).sample(&[], count.saturating_add(1));
+        let mut family = text.open(&catalogue::REPLICA_MESSAGES);
         for (kind, outcome, count) in core.tally().iter() {
             let (direction, result) = Outcome::words(outcome);
             let kind = kind.map_or("other", Kind::word);
             let labels = [("kind", kind), ("direction", direction), ("result", result)];
             family.sample(&labels, count);
         }
-        let help = "Fields of messages that this version does not know.";
         let unknown = core.tally().unknown_fields();
-        text.counter("replica_unknown_fields_total", help).sample(&[], unknown);
+        text.open(&catalogue::REPLICA_UNKNOWN_FIELDS).sample(&[], unknown);
         let fleet = local.fleet();
         let ranks = local.ranks();
-        let mut gauge = |name, help, value: &dyn Fn(usize) -> Option<u64>| {
-            let mut family = text.gauge(name, help);
+        let mut gauge = |metric, value: &dyn Fn(usize) -> Option<u64>| {
+            let mut family = text.open(metric);
             for (index, rank, worker) in fleet.present() {
                 let Some(value) = value(index.index()) else { continue };
                 let dp_rank = rank.dp_rank.0.to_string();
                 family.sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], value);
             }
         };
-        let help = "Requests that other replicas have on a rank, as they report.";
-        gauge("replica_in_flight", help, &|at| Some(core.reported(at).places));
-        let help = "KV tokens that other replicas have on a rank, as they report.";
-        gauge("replica_kv_tokens", help, &|at| Some(core.reported(at).kv));
-        let help = "Requests that this replica may have on a rank with a limit.";
-        gauge("replica_places_allowed", help, &|at| {
+        gauge(&catalogue::REPLICA_IN_FLIGHT, &|at| Some(core.reported(at).places));
+        gauge(&catalogue::REPLICA_KV_TOKENS, &|at| Some(core.reported(at).kv));
+        gauge(&catalogue::REPLICA_PLACES_ALLOWED, &|at| {
             let local = ranks.get(at).filter(|local| local.places.max > 0)?;
             Some(local.places.max.saturating_sub(core.elsewhere(at, local).places))
         });
-        let help = "1 for ranks whose places this replica gives out.";
-        gauge("replica_stewarded", help, &|at| {
+        gauge(&catalogue::REPLICA_STEWARDED, &|at| {
             Some(u64::from(core.steward(at) == Some(core.id())))
         });
     }

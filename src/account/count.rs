@@ -1,0 +1,120 @@
+//! The plain counters of a shard: one entry each, from which the metric and its page come.
+
+use super::metric::{Metric, MetricKind};
+
+/// Makes the counters, each with its metric. Sections are headings of the reference page.
+macro_rules! counts {
+    ($($section:literal { $($(#[doc = $help:literal])+ $count:ident = $name:literal,)+ })+) => {
+        /// Plain counters. Each is a metric of its own.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Count {
+            $($($(#[doc = $help])+ $count,)+)+
+        }
+
+        impl Count {
+            /// All of them with their metrics, in the order of their index.
+            pub const ALL: &'static [(Self, Metric)] = &[$($((Self::$count, Metric {
+                name: $name,
+                kind: MetricKind::Counter,
+                labels: &[],
+                section: $section,
+                help: concat!($($help),+),
+            }),)+)+];
+        }
+    };
+}
+
+counts! {
+    "Requests" {
+        /// Requests sent to another rank before the first byte.
+        Retries = "retries_total",
+        /// Requests sent again because a pooled connection had died.
+        Resends = "resends_total",
+        /// Requests whose client left before the end.
+        ClientGone = "client_gone_total",
+        /// Answers cut because the worker died in the middle.
+        CutMidStream = "cut_mid_stream_total",
+        /// Response body bytes relayed.
+        ResponseBytes = "response_bytes_total",
+        /// Refusals of engines (429, 503, 529) that no client saw.
+        EngineRefusals = "engine_refusals_total",
+    }
+    "Connections" {
+        /// Client connections accepted.
+        ConnectionsAccepted = "connections_accepted_total",
+        /// Client connections closed.
+        ConnectionsClosed = "connections_closed_total",
+        /// Client connections refused at `limits.connections_max`.
+        ConnectionsRefused = "connections_refused_total",
+        /// Connections opened to workers.
+        UpstreamConnects = "upstream_connects_total",
+        /// Requests sent on a pooled connection.
+        UpstreamReused = "upstream_reused_total",
+        /// Connections not opened or accepted for lack of descriptors, ports or memory.
+        OutOfSockets = "out_of_sockets_total",
+    }
+    "Prompts and matches" {
+        /// Prompt bytes walked through the index.
+        PromptBytes = "prompt_bytes_total",
+        /// Prompt bytes that the chosen rank held by its KV events.
+        OverlapBytes = "overlap_bytes_total",
+        /// Prompt bytes that the chosen rank is believed to hold, by earlier routing.
+        GuessedBytes = "guessed_bytes_total",
+        /// Prompts rendered by the fast path.
+        RenderedPlan = "rendered_plan_total",
+        /// Prompts rendered by the full template, or plain text and token ids.
+        RenderedFull = "rendered_full_total",
+        /// Prompts that could not be rendered and were matched by guesses only.
+        Unrenderable = "unrenderable_total",
+        /// Prompts whose chat template took too many steps, or waited too long to be run.
+        RendersGivenUp = "renders_given_up_total",
+        /// Chunks of routed prompts stored in the index.
+        GuessedChunksStored = "guessed_chunks_stored_total",
+        /// Chunks removed after their time, or with their worker's cache.
+        GuessedChunksExpired = "guessed_chunks_expired_total",
+        /// Chunks removed to make room.
+        GuessedChunksEvicted = "guessed_chunks_evicted_total",
+        /// Routed prompts that were not remembered.
+        GuessedPromptsDropped = "guessed_prompts_dropped_total",
+    }
+    "KV events" {
+        /// Index operations applied.
+        KvOpsApplied = "kv_ops_applied_total",
+    }
+    "Queues and windows" {
+        /// Times that a shard looked at its queues.
+        QueueTurns = "queue_turns_total",
+        /// Requests that left a queue with a place on a rank.
+        QueueGrants = "queue_grants_total",
+        /// Requests that left a queue to choose again: stale, or their workers had gone.
+        QueueReroutes = "queue_reroutes_total",
+        /// Places that came for a request that had given up.
+        GrantsReturned = "queue_grants_returned_total",
+        /// Requests that left a queue because the client left.
+        QueueLeft = "queue_left_total",
+        /// Requests that left a queue because their time was over.
+        QueueExpired = "queue_expired_total",
+    }
+    "Prefill and decode" {
+        /// Prefill legs sent by the shard that has the request.
+        PrefillLegsLocal = "prefill_legs_local_total",
+        /// Prefill legs sent by another shard, the owner of the rank.
+        PrefillLegsMesh = "prefill_legs_mesh_total",
+        /// Prefill legs that failed.
+        PrefillLegsFailed = "prefill_legs_failed_total",
+        /// Prefill legs cancelled because their request had ended.
+        PrefillLegsCancelled = "prefill_legs_cancelled_total",
+        /// Engines told to abort a request.
+        Aborts = "aborts_total",
+        /// Engines that could not be told to abort a request.
+        AbortsFailed = "aborts_failed_total",
+        /// Requests of a model with prefill ranks that were sent whole.
+        SentWhole = "sent_whole_total",
+    }
+    "The process" {
+        /// Hints between shards dropped because a ring was full.
+        MeshDropped = "mesh_dropped_total",
+        /// Not 0: a bug, please report.
+        TasksPanicked = "tasks_panicked_total",
+    }
+}
