@@ -38,6 +38,8 @@ pub mod queue;
 pub mod handoff;
 pub mod dispatch;
 pub mod relay;
+// What the stages decide together, without any I/O.
+pub mod request;
 // Planes.
 pub mod shard;
 pub mod control;

@@ -1,14 +1,15 @@
 //! dispatch, relay, account: one attempt to get an answer from one rank.
 
-use super::choose::{Chosen, Predicted};
-use super::connection::{After, Slot};
+use super::busy::{has_no_room, seconds};
 use super::down::DownWatch;
-use super::early::{self, Begun};
+use super::early::Begun;
 use super::judge;
 use super::leg::Waiting;
-use super::outcome::Failed;
 use super::pair::{self, Paired};
+use super::slot::{After, PRIORITY, Slot};
+use super::standing;
 use super::state::Shard;
+use super::target::{Chosen, Predicted};
 use crate::account::{Count, Lease, Stage};
 use crate::base::NanosSinceStart;
 use crate::base::limits::READ_AT_ONCE_BYTES_MAX;
@@ -19,7 +20,7 @@ use crate::parse::Endpoint;
 use crate::relay::{
     Answer, Outbound, RelayError, StreamShape, Upstream, Watch, gather, relay, send,
 };
-use crate::worker::Dialect;
+use crate::request::Failed;
 
 /// Where the request goes.
 pub(super) struct Attempt {
@@ -109,7 +110,7 @@ async fn exchange(
     read_at: NanosSinceStart,
     mut paired: Option<&mut Paired<'_>>,
 ) -> Result<(Upstream, bool), RelayError> {
-    early::dispatched(shard, conn, slot, &plan.shown_as).await?;
+    standing::dispatched(shard, conn, slot, &plan.shown_as).await?;
     let is_long = slot.message.len().max(slot.leg_body.len()) > READ_AT_ONCE_BYTES_MAX;
     let mut pooled = shard.upstreams.borrow_mut().take(plan.address, shard.now(), is_long);
     let mut is_resent = false;
@@ -187,17 +188,6 @@ fn waiting<'a, 'b>(
     Waiting { conn, leg, down: DownWatch::new(shard, plan.worker) }
 }
 
-/// How engines say that they have no room: vLLM `--max-num-queued-reqs` and SGLang
-/// `--max-queued-requests` answer 503, others 429 or 529.
-pub(super) const fn has_no_room(status: u16) -> bool {
-    matches!(status, 429 | 503 | 529)
-}
-
-/// `Retry-After` in seconds; a date is not read.
-pub(super) fn seconds(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value).ok()?.parse().ok()
-}
-
 /// A refusal that has come whole leaves its connection as good as new.
 fn keep_if_whole(shard: &Shard, slot: &Slot, plan: &SendPlan, mut upstream: Upstream, sent: bool) {
     let BodyFraming::Length(bytes) = slot.response.body else { return };
@@ -241,7 +231,7 @@ fn encode(
     // client has any of it.
     let is_plain = paired.is_some() || slot.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
-    let told_priority = told_priority(slot, plan);
+    let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     // Each is compared with every field of the client's.
     let (mut extra, mut extra_count) = ([("", &b""[..]); 3], 0);
@@ -265,16 +255,6 @@ fn encode(
     encode_request(&slot.head, &slot.message, &head, out);
     out.extend_from_slice(&start);
     whole.len().saturating_sub(rest.len())
-}
-
-/// The field that counts before the body's `priority` in vLLM 0.28 and newer.
-pub(super) const PRIORITY: &str = "x-vllm-priority";
-
-/// Its value, where the engine has to be told: other engines do not read it, and SGLang may take
-/// higher ones for better.
-pub(super) fn told_priority(slot: &Slot, plan: &SendPlan) -> Option<String> {
-    let told = slot.told_priority.filter(|_| plan.dialect != Dialect::Sglang);
-    told.map(|priority| priority.to_string())
 }
 
 /// What is accounted while the answer passes.
@@ -362,7 +342,7 @@ async fn end_early(
     if gathered.upstream_reusable && sent {
         shard.upstreams.borrow_mut().put(plan.address, upstream, shard.now());
     }
-    Ok(begun.fail(shard, conn, slot.response.status, &gathered.body).await)
+    Ok(standing::fail(begun, shard, conn, slot.response.status, &gathered.body).await)
 }
 
 fn account_error(shard: &Shard, predicted: Predicted, reported_tokens: u64) {

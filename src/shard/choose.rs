@@ -1,14 +1,13 @@
 //! select for one request: the rank, its lease, and what the engine should find in its cache; or
 //! the queue that it joins. No await in here, so the shard's working memory serves all requests.
 
-use super::connection::Slot;
-use super::journey::Journey;
 use super::matching;
-use super::outcome;
 use super::pair;
 use super::pressure;
 use super::route::route;
+use super::slot::Slot;
 use super::state::{Scratch, Shard};
+use super::target::{Chosen, Predicted, Prefilling, Target, body_bytes, pick_request};
 use crate::account::{Count, Lease, Stage};
 use crate::base::{ModelIndex, NanosSinceStart, PoolIndex, RankIndex};
 use crate::dispatch::SendPlan;
@@ -18,34 +17,15 @@ use crate::parse::{ApiRequest, Endpoint, Refusal};
 use crate::queue::{
     Applicant, Entry, PairEntry, Seated, Turned, enter, enter_pair, enter_prefill, is_closed,
 };
+use crate::request;
 use crate::select::{
-    self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, Matched, NoModel, PickRequest, Route,
-    output_tokens, reaches,
+    self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, NoModel, Route, output_tokens, reaches,
 };
-use crate::worker::{
-    FleetSnapshot, Handoff, Leg, LoadReports, Model, QueueFull, QueueWanted, Worker, WorkerState,
-};
+use crate::worker::{FleetSnapshot, Leg, Model, QueueFull, QueueWanted, Worker, WorkerState};
 use std::time::Duration;
 
 /// Weight of a new observation of bytes per token.
 const BYTES_PER_TOKEN_STEP: f32 = 0.05;
-
-/// What is asked for.
-pub(super) struct Target<'a> {
-    pub(super) fleet: &'a FleetSnapshot,
-    pub(super) model_index: ModelIndex,
-    pub(super) model: &'a Model,
-    pub(super) endpoint: Endpoint,
-    pub(super) journey: &'a Journey,
-}
-
-impl Target<'_> {
-    /// The pool of the ranks that such a leg goes to.
-    pub(super) fn pool(&self, leg: Leg) -> PoolIndex {
-        let prefill = if leg == Leg::Prefill { self.model.prefill_pool } else { None };
-        prefill.unwrap_or(self.model.pool)
-    }
-}
 
 /// What becomes of a request that is not refused.
 pub(super) enum Found {
@@ -66,38 +46,6 @@ pub(super) struct Queued {
     pub(super) decode: Option<Lease>,
 }
 
-/// The rank that gets the request.
-pub(super) struct Chosen {
-    pub(super) plan: SendPlan,
-    pub(super) lease: Lease,
-    /// What the rank is expected to find in its cache; `None` unless its KV events tell.
-    pub(super) predicted: Option<Predicted>,
-    /// Who computes its prompt, when that is another rank.
-    pub(super) prefill: Option<Prefilling>,
-}
-
-/// The prefill half of a pair.
-pub(super) struct Prefilling {
-    pub(super) plan: SendPlan,
-    pub(super) lease: Lease,
-    pub(super) handoff: Handoff,
-    /// What the prefill rank is expected to find in its cache.
-    pub(super) predicted: Option<Predicted>,
-}
-
-/// Expected cache hit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Predicted {
-    /// Blocks on the device, as the engine will count them: never the one with the prompt's last
-    /// token.
-    pub(super) blocks: u32,
-    /// The same with those in lower tiers, which some engines count and some do not, or not in
-    /// time.
-    pub(super) blocks_most: u32,
-    /// Tokens per block on that rank.
-    pub(super) block_size_tokens: u32,
-}
-
 /// The model a request asks for. Endpoints that engines serve without a model name get the first
 /// one.
 pub(super) fn model<'a>(
@@ -106,7 +54,7 @@ pub(super) fn model<'a>(
     request: &ApiRequest,
 ) -> Result<(ModelIndex, &'a Model), Refusal> {
     select::model(fleet, endpoint, request).map_err(|none| match none {
-        NoModel::NoneYet => outcome::no_worker("none has answered yet"),
+        NoModel::NoneYet => request::no_worker("none has answered yet"),
         NoModel::Unknown => Refusal::unknown_model(&request.model),
         NoModel::Missing => Refusal::missing_model(),
     })
@@ -294,36 +242,6 @@ fn found(
             Err(pressure::turned(shard, target.fleet, target.pool(leg), turned))
         }
     }
-}
-
-/// The prompt, and what ranks hold of it.
-pub(super) fn pick_request<'a>(
-    shard: &'a Shard,
-    slot: &Slot,
-    matched: &'a Matched,
-    reports: &'a LoadReports,
-    (now, bytes_per_token): (NanosSinceStart, f32),
-) -> PickRequest<'a> {
-    PickRequest {
-        leg: Leg::Whole,
-        ranks: &[],
-        board: &shard.board,
-        reports,
-        now,
-        overlaps: matched.overlaps(),
-        on_the_way: matched.on_the_way(),
-        // A prompt that was not matched weighs what its body does: mostly text, a little JSON; not
-        // the bytes of images.
-        prompt_bytes: match matched.prompt_bytes() {
-            0 => slot.request.text_bytes(body_bytes(slot)),
-            matched => matched,
-        },
-        bytes_per_token,
-    }
-}
-
-fn body_bytes(slot: &Slot) -> u64 {
-    u64::try_from(slot.message.len().saturating_sub(slot.head.head_bytes)).unwrap_or(u64::MAX)
 }
 
 /// One rank does it all.

@@ -2,7 +2,7 @@
 //! send all of it before it reads, gets its answer. Closing with unread bytes would make the kernel
 //! send a reset, which can destroy the answer on its way.
 
-use super::connection::After;
+use super::slot::After;
 use super::state::Shard;
 use crate::http1::{BodyError, BodyFraming, BodyLimits, ChunkedDecoder, RequestHead};
 use crate::ingress::{Conn, DiscardBounds, Discarding, ReadEnd};

@@ -139,7 +139,7 @@ impl Inbox {
             }
         }
         while let Some((ticket, reply)) = self.replies.pop() {
-            shard.offload.deliver(shard, ticket, reply);
+            shard.offload.deliver(ticket, reply);
         }
         self.slice.tick(shard);
         self.slice.apply_events(shard, &mut self.kv);

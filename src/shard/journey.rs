@@ -1,13 +1,25 @@
 //! What one request wishes, and what it has been through on its way to a worker.
 
-use super::connection::Slot;
-use super::pressure::Drawn;
+use super::slot::Slot;
 use super::state::Shard;
 use crate::base::{DpRank, NanosSinceStart, RankIndex};
 use crate::parse::{Reason, Refusal, rank_pin};
 use crate::select::reaches;
 use crate::worker::{FleetSnapshot, Leg, Model};
+use std::cell::OnceCell;
 use std::time::Duration;
+
+/// Is this request among the share that an open window refuses? Drawn once a request, whatever
+/// windows it meets.
+#[derive(Debug, Default)]
+pub(super) struct Drawn(OnceCell<bool>);
+
+impl Drawn {
+    pub(super) fn is_refused(&self, shard: &Shard, fleet: &FleetSnapshot) -> bool {
+        let share = fleet.flow.rejection.share_percent;
+        *self.0.get_or_init(|| share >= 100 || shard.random.borrow_mut().u32(..100) < share)
+    }
+}
 
 /// What a request has been through, and what it wishes.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! The bodies of both legs of a pair. Each is a copy of the client's: a small one is made on the
 //! shard, a large one on its offload thread.
 
-use super::connection::Slot;
 use super::offload;
+use super::slot::Slot;
 use super::state::Shard;
 use crate::base::limits::INLINE_BODY_BYTES_MAX;
 use crate::handoff::{HandoffId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body};
@@ -71,7 +71,7 @@ impl Legs {
             return Ok(out);
         }
         let (legs, message, its_wanted) = (self.clone(), take(&mut slot.message), wanted.clone());
-        let done = offload::run(shard, conn, body_bytes, move |_| {
+        let done = offload::run(&shard.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             legs.make(body, &its_wanted, &made, &mut out);
             (message, out)

@@ -2,11 +2,10 @@
 //! counted and timed. Small prompts are matched on the shard, without an await; others on its
 //! offload thread.
 
-use super::choose::Target;
-use super::connection::Slot;
 use super::offload::{self, Tools};
-use super::request::Stop;
+use super::slot::Slot;
 use super::state::{Scratch, Shard};
+use super::target::Target;
 use crate::account::{Count, Stage};
 use crate::base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use crate::base::{ModelIndex, RankIndex};
@@ -16,6 +15,7 @@ use crate::index::IndexReader;
 use crate::ingress::Conn;
 use crate::parse::{ApiRequest, Endpoint, PromptSource};
 use crate::render::{Place, Rendered, Unrenderable};
+use crate::request::Stop;
 use crate::select::{MatchRequest, Prompt};
 use crate::worker::{FleetSnapshot, Model};
 use std::sync::Arc;
@@ -177,7 +177,7 @@ async fn elsewhere(
         rendered: None,
         spent: [0; 2],
     };
-    let done = offload::run(shard, conn, body_bytes, move |tools| {
+    let done = offload::run(&shard.offload, conn, body_bytes, move |tools| {
         if is_inspected {
             away.inspect();
         }

@@ -7,6 +7,7 @@
 
 mod abort;
 mod attempt;
+mod busy;
 mod choose;
 mod connection;
 mod discard;
@@ -17,12 +18,12 @@ mod holds;
 mod inbox;
 mod journey;
 mod judge;
+mod labels;
 mod leg;
 mod legs;
 mod matching;
 mod models;
 mod offload;
-mod outcome;
 mod own_page;
 mod pair;
 mod place;
@@ -40,7 +41,10 @@ mod run;
 mod runtime;
 mod signal;
 mod slice;
+mod slot;
+mod standing;
 mod state;
+mod target;
 mod wait;
 mod wake;
 

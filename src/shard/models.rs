@@ -1,6 +1,6 @@
 //! `GET /v1/models`: the models of all workers, answered from the fleet snapshot.
 
-use super::connection::{After, Slot};
+use super::slot::{After, Slot};
 use super::state::Shard;
 use crate::http1::{Method, OwnResponse, encode_own};
 use crate::ingress::Conn;

@@ -5,9 +5,6 @@
 //! Each shard has one such thread, not pinned, with a lower priority. Small requests overtake large
 //! ones. A panic there ends one job. Limits: `OFFLOADED_MAX` jobs, `OFFLOAD_WAIT_MAX` for each.
 
-use super::pressure;
-use super::request::Stop;
-use super::state::Shard;
 use crate::base::limits::{INLINE_BODY_BYTES_MAX, OFFLOAD_WAIT_MAX, OFFLOADED_MAX, RANKS_MAX};
 use crate::base::{Clock, NanosSinceStart, ShardIndex};
 use crate::config::Config;
@@ -16,6 +13,7 @@ use crate::ingress::Conn;
 use crate::mailbox::Ticket;
 use crate::parse::{Reason, Refusal};
 use crate::queue::{Desk, NoSeat};
+use crate::request::{Stop, in_flight_full};
 use crate::ring::{Bell, Consumer, Producer, spsc};
 use crate::select::Matched;
 use std::any::Any;
@@ -74,6 +72,7 @@ pub(super) struct Offload {
     jobs: RefCell<Option<Producer<Job>>>,
     seats: RefCell<Desk<Reply>>,
     thread: Thread,
+    clock: Clock,
 }
 
 /// Outcomes on their way back to the inbox.
@@ -97,23 +96,23 @@ impl Offload {
         let thread = named.spawn(move || work(posted, replies, &bell, tools()))?;
         let thread = thread.thread().clone();
         let jobs = RefCell::new(Some(jobs));
-        Ok((Self { jobs, seats: RefCell::new(Desk::new(shard)), thread }, outcomes))
+        Ok((Self { jobs, seats: RefCell::new(Desk::new(shard)), thread, clock }, outcomes))
     }
 
     /// Hands an outcome to who waits for it.
-    pub(super) fn deliver(&self, shard: &Shard, ticket: Ticket, reply: Reply) {
+    pub(super) fn deliver(&self, ticket: Ticket, reply: Reply) {
         let reply = self.seats.borrow_mut().take_or_return(ticket, reply);
         if let Some(Reply::Done(outcome)) = reply {
             // Its client has left; what it brings back may be large.
-            self.free(shard, usize::MAX, outcome);
+            self.free(usize::MAX, outcome);
         }
     }
 
     /// Drops a value of that size where dropping takes no time of the shard's: the kernel needs a
     /// millisecond to take 32 MiB back.
-    pub(super) fn free(&self, shard: &Shard, bytes: usize, value: impl Send + 'static) {
+    pub(super) fn free(&self, bytes: usize, value: impl Send + 'static) {
         if bytes > INLINE_BODY_BYTES_MAX {
-            self.post(shard, None, bytes, move |_| drop(value));
+            self.post(None, bytes, move |_| drop(value));
         }
     }
 
@@ -125,13 +124,12 @@ impl Offload {
 
     fn post<T: Send + 'static>(
         &self,
-        shard: &Shard,
         ticket: Option<Ticket>,
         bytes: usize,
         work: impl FnOnce(&mut Tools) -> T + Send + 'static,
     ) -> bool {
         let run = Box::new(|tools: &mut Tools| -> Outcome { Box::new(work(tools)) });
-        let job = Job { ticket, bytes, posted_at: shard.now(), run };
+        let job = Job { ticket, bytes, posted_at: self.clock.now(), run };
         let posted = self.jobs.borrow_mut().as_mut().is_some_and(|jobs| jobs.push(job).is_ok());
         self.thread.unpark();
         posted
@@ -156,19 +154,18 @@ impl Drop for Seat<'_> {
 /// # Errors
 /// How the request ends: its client left, the thread is too far behind, or the job panicked.
 pub(super) async fn run<T: Send + 'static>(
-    shard: &Shard,
+    offload: &Offload,
     conn: &mut Conn,
     bytes: usize,
     work: impl FnOnce(&mut Tools) -> T + Send + 'static,
 ) -> Result<T, Stop> {
-    let offload = &shard.offload;
-    let full = |()| Stop::Refused(pressure::in_flight_full());
+    let full = |()| Stop::Refused(in_flight_full());
     if offload.is_full() {
         return Err(full(()));
     }
     let ticket = offload.seats.borrow_mut().open();
     let seat = Seat { offload, ticket };
-    if !offload.post(shard, Some(ticket), bytes, work) {
+    if !offload.post(Some(ticket), bytes, work) {
         return Err(full(()));
     }
     conn.wait_at_most(OFFLOAD_WAIT_MAX);

@@ -2,15 +2,14 @@
 //! clients ask for them where they send their requests. Answered on the head alone: no limit, no
 //! window and no worker has a say.
 
-use super::connection::{After, Slot};
 use super::discard;
-use super::outcome;
-use super::refuse::Labels;
-use super::request::Stop;
+use super::labels::Labels;
+use super::slot::{After, Slot};
 use super::state::Shard;
 use crate::http1::{Method, OwnResponse, encode_own};
 use crate::ingress::Conn;
 use crate::parse::{Endpoint, Reason, Refusal};
+use crate::request::{self, Stop};
 
 /// One of these pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +68,7 @@ fn healthy(shard: &Shard) -> Result<&'static str, Refusal> {
         return Err(Refusal::new(Reason::Draining));
     }
     if !shard.fleet.borrow().can_serve() {
-        return Err(outcome::no_worker("the usable workers serve nothing between them"));
+        return Err(request::no_worker("the usable workers serve nothing between them"));
     }
     Ok("{\"status\":\"ok\"}")
 }

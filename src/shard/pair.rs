@@ -2,15 +2,13 @@
 //! leg's departure. The decode leg then goes the way of any request, see `attempt`.
 
 use super::abort;
-use super::attempt::{PRIORITY, has_no_room, told_priority};
-use super::choose::{Predicted, Prefilling};
-use super::connection::Slot;
+use super::busy::has_no_room;
 use super::down::DownWatch;
-use super::judge::{Fault, Known, LegEnd};
 use super::leg::{Leg, Waiting};
 use super::legs::{Legs, Made};
-use super::outcome::Failed;
+use super::slot::{PRIORITY, Slot};
 use super::state::Shard;
+use super::target::{Predicted, Prefilling};
 use crate::base::{RankIndex, WorkerIndex};
 use crate::dispatch::SendPlan;
 use crate::handoff::{
@@ -21,6 +19,7 @@ use crate::http1::{ResponseHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
 use crate::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
 use crate::relay::{RelayError, Upstream, first_bytes, gather};
+use crate::request::{Failed, Fault, Known, LegEnd};
 use crate::worker::{FleetSnapshot, Handoff};
 use std::sync::Arc;
 use std::time::Duration;
@@ -316,7 +315,7 @@ fn abort_call(
 fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) -> Vec<u8> {
     let digits = plan.dp_rank_pin.filter(|_| !legs.prefill.in_body).map(|rank| rank.to_string());
     let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
-    let told_priority = told_priority(slot, plan);
+    let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     let head = UpstreamHead {
         authority: &plan.authority,

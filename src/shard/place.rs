@@ -1,15 +1,16 @@
 //! select and queue for one request: from what it asks for to a rank with room, now or after a
 //! wait.
 
-use super::choose::{self, Chosen, Found, Queued, Target};
-use super::connection::Slot;
+use super::choose::{self, Found, Queued};
 use super::pressure;
-use super::request::Stop;
+use super::slot::Slot;
 use super::state::Shard;
+use super::target::{Chosen, Target};
 use super::wait::{self, Seat};
 use crate::account::Lease;
 use crate::ingress::Conn;
 use crate::mailbox::Verdict;
+use crate::request::Stop;
 use crate::worker::Leg;
 
 /// What a request has already when it looks for what it lacks.

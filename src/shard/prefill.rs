@@ -2,7 +2,7 @@
 //! read to the end, judged. What comes of one goes back to the shard that has the request.
 
 use super::abort;
-use super::attempt::{has_no_room, seconds};
+use super::busy::{has_no_room, seconds};
 use super::down::DownWatch;
 use super::judge::mark_failed;
 use super::signal::Signal;

@@ -1,19 +1,18 @@
 //! Back pressure as a client hears it: what is refused before its body is read, what a full queue
 //! answers, and when to come back.
 
-use super::choose::Target;
-use super::outcome::{self, Failed};
-use super::request::Stop;
+use super::journey::Drawn;
 use super::state::Shard;
+use super::target::Target;
 use crate::account::Count;
 use crate::admit::later_by_chance;
 use crate::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use crate::config::QueueMode;
 use crate::parse::{Endpoint, Reason, Refusal};
 use crate::queue::{Turned, is_relieved};
+use crate::request::{self, Failed, Stop};
 use crate::select::Binder;
 use crate::worker::{FleetSnapshot, LoadBoard, Model, OpenedBy, Pool, QueueFull, WorkerState};
-use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,18 +32,6 @@ pub(super) struct Entered(Arc<LoadBoard>);
 impl Drop for Entered {
     fn drop(&mut self) {
         self.0.exit();
-    }
-}
-
-/// Is this request among the share that an open window refuses? Drawn once a request, whatever
-/// windows it meets.
-#[derive(Debug, Default)]
-pub(super) struct Drawn(OnceCell<bool>);
-
-impl Drawn {
-    fn is_refused(&self, shard: &Shard, fleet: &FleetSnapshot) -> bool {
-        let share = fleet.flow.rejection.share_percent;
-        *self.0.get_or_init(|| share >= 100 || shard.random.borrow_mut().u32(..100) < share)
     }
 }
 
@@ -70,7 +57,7 @@ pub(super) fn before_body(
         }
     }
     if !shard.board.enter(fleet.flow.router_in_flight_max) {
-        return Err(in_flight_full());
+        return Err(request::in_flight_full());
     }
     Ok(Entered(Arc::clone(&shard.board)))
 }
@@ -117,12 +104,6 @@ fn window(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSince
     )
 }
 
-/// `limits.in_flight_max` or `limits.buffered_bytes_max` of this shard is reached, or
-/// `limits.router_in_flight_max`.
-pub(super) const fn in_flight_full() -> Refusal {
-    Refusal::new(Reason::RejectedInFlight)
-}
-
 /// Every 429 says when to come back.
 pub(super) fn with_time(shard: &Shard, stop: Stop) -> Stop {
     let timed = |refusal: Refusal| match (refusal.status(), refusal.retry_after()) {
@@ -156,7 +137,7 @@ pub(super) fn turned(
 ) -> Refusal {
     let reason = match turned {
         Turned::NoWorker => {
-            return outcome::no_worker("all that serve its model are down, or failed it");
+            return request::no_worker("all that serve its model are down, or failed it");
         }
         Turned::NoRoom => Reason::RejectedBusy,
         Turned::Full(QueueFull::Depth | QueueFull::Bytes) => Reason::RejectedQueueFull,
@@ -187,7 +168,7 @@ pub(super) fn failed(
     pool: PoolIndex,
     failed: Failed,
 ) -> Stop {
-    ended(shard, fleet, pool, outcome::stop(fleet, failed))
+    ended(shard, fleet, pool, request::stop(fleet, failed))
 }
 
 /// Adds when to come back, as far as that is known: by the drain rate, and not before an engine

@@ -1,8 +1,6 @@
 //! Reads one request from a connection: head, then body, with limits and deadlines at every wait.
 
-use super::connection::Slot;
-use super::outcome;
-use super::pressure;
+use super::slot::Slot;
 use super::state::Shard;
 use crate::admit::Admitted;
 use crate::http1::{
@@ -10,6 +8,7 @@ use crate::http1::{
 };
 use crate::ingress::{Conn, ReadEnd, TURN_BYTES, end_turn};
 use crate::parse::{Reason, Refusal};
+use crate::request;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -158,11 +157,11 @@ impl BodyReading<'_> {
     fn hold(&mut self, body_bytes: usize) -> Result<(), NoRequest> {
         self.admitted
             .hold_body(body_bytes)
-            .map_err(|_| NoRequest::Refused(pressure::in_flight_full()))
+            .map_err(|_| NoRequest::Refused(request::in_flight_full()))
     }
 
     fn too_large(&self) -> NoRequest {
-        NoRequest::Refused(outcome::body_too_large(self.shard.config.limits.body_bytes_max))
+        NoRequest::Refused(request::body_too_large(self.shard.config.limits.body_bytes_max))
     }
 
     /// Reads on. `whole_bytes`: what head and body come to at most.

@@ -1,11 +1,11 @@
 //! One log record per request, only where `log.requests` asks for it: the shard formats it
 //! and hands it to the thread that writes the log.
 
-use super::connection::{After, Slot};
-use super::refuse::{CLIENT_GONE, Labels};
-use super::request::Stop;
+use super::labels::{CLIENT_GONE, Labels};
+use super::slot::{After, Slot};
 use super::state::Shard;
 use crate::base::NanosSinceStart;
+use crate::request::Stop;
 
 /// Writes the record of a request that has ended.
 pub(super) fn write(

@@ -1,31 +1,16 @@
 //! Writes the answers that the router gives itself, counts them, and keeps the connection usable
 //! where it can.
 
-use super::connection::{After, Slot};
 use super::discard;
+use super::labels::{CLIENT_GONE, Labels};
+use super::slot::{After, Slot};
+use super::standing;
 use super::state::Shard;
 use crate::account::NO_ENDPOINT;
-use crate::base::RankIndex;
 use crate::http1::{Digits, Method, OwnResponse, decimal, encode_own};
 use crate::ingress::Conn;
 use crate::mailbox::EngineAnswer;
 use crate::parse::{ApiShape, Endpoint, Refusal};
-
-/// Status of a request whose client left before its answer began: nobody is told.
-pub(super) const CLIENT_GONE: u16 = 499;
-
-/// What is known of a request for counters and its record.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Labels {
-    pub(super) endpoint: Option<Endpoint>,
-    pub(super) model: Option<usize>,
-    /// Is a stream asked for? `None` until the body tells.
-    pub(super) stream: Option<bool>,
-    /// The rank of the last attempt.
-    pub(super) rank: Option<RankIndex>,
-    /// Status of the answer, once there is one.
-    pub(super) status: u16,
-}
 
 /// Answers a request whose head or body is no good. The connection ends: where the next request
 /// starts is unknown.
@@ -69,7 +54,7 @@ pub(super) async fn request(
 ) -> After {
     if let Some(begun) = slot.early.begun() {
         count(shard, refusal, labels);
-        return begun.refuse(shard, conn, refusal).await;
+        return standing::refuse(begun, shard, conn, refusal).await;
     }
     let wire = Wire {
         keep_alive: slot.head.keep_alive && !shard.draining.is_set(),
@@ -89,7 +74,7 @@ pub(super) async fn by_engine(
     let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     shard.counters.answered(endpoint, answer.status);
     if let Some(begun) = slot.early.begun() {
-        return begun.fail(shard, conn, answer.status, &answer.body).await;
+        return standing::fail(begun, shard, conn, answer.status, &answer.body).await;
     }
     let keep_alive = slot.head.keep_alive && !shard.draining.is_set();
     let mut out = conn.buffer();

@@ -1,15 +1,16 @@
 //! The path of one request, stage by stage. Each stage's module has the details.
 
 use super::attempt::{self, Attempt};
-use super::choose::{self, Target};
-use super::connection::{After, Slot};
+use super::choose;
 use super::early::Early;
-use super::journey::Journey;
-use super::outcome::{self, Failed};
+use super::journey::{Drawn, Journey};
+use super::labels::Labels;
 use super::place::{Held, Placed, place};
 use super::read::{self, NoRequest};
-use super::refuse::{self, Labels};
+use super::refuse;
+use super::slot::{After, Slot};
 use super::state::Shard;
+use super::target::Target;
 use super::{matching, models, offload, own_page, pressure, record};
 use crate::account::{Count, Stage};
 use crate::admit::Admitted;
@@ -18,9 +19,9 @@ use crate::base::{NanosSinceStart, RankIndex};
 use crate::handoff::ADDED_BYTES_PER_ROOM;
 use crate::http1::{BodyFraming, HeadError, RequestHead};
 use crate::ingress::Conn;
-use crate::mailbox::EngineAnswer;
 use crate::parse::{ApiRequest, Endpoint, PromptSource, Refusal, route, scan};
 use crate::relay::RelayError;
+use crate::request::{self, Failed, Stop};
 use crate::worker::Model;
 use std::mem::take;
 
@@ -28,23 +29,6 @@ use std::mem::take;
 const REFUSALS_MAX: u32 = 8;
 /// Queues send a request on so often in all, stale or not (`queue.hops_max` is at most 100).
 const HOPS_MAX: u32 = 120;
-
-/// Why a request ended without an answer from a worker.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// Refused on its head alone; the body is still on its way.
-    BeforeBody(Refusal),
-    /// Refused in the middle of its body; where the next request starts is unknown.
-    InBody(Refusal),
-    /// Refused after it was read completely.
-    Refused(Refusal),
-    /// An engine refused the request itself, and that is the answer.
-    Engine(EngineAnswer),
-    /// Nobody is left to answer.
-    ClientGone,
-    /// Broken off after the client had seen the head of an answer.
-    Cut(RelayError),
-}
 
 /// Serves the request whose head stands parsed in the slot.
 pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> After {
@@ -98,10 +82,10 @@ async fn stages(
 ) -> Result<After, Stop> {
     // admit: the rejection window and the exact limits, before any of the body is read.
     readable(&slot.head).map_err(|error| Stop::BeforeBody(error.into()))?;
-    let drawn = pressure::Drawn::default();
+    let drawn = Drawn::default();
     let entered = pressure::before_body(shard, endpoint, started, &drawn);
     let _entered = entered.map_err(Stop::BeforeBody)?;
-    let full = |_| Stop::BeforeBody(pressure::in_flight_full());
+    let full = |_| Stop::BeforeBody(request::in_flight_full());
     let mut admitted = shard.in_flight.admit().map_err(full)?;
 
     // ingress: the whole body. parse: one scan of it.
@@ -132,7 +116,7 @@ async fn stages(
         // The fleet of this moment: what waited may find that its worker has gone.
         let fleet = shard.fleet();
         let Some(model) = fleet.models.get(model_index.index()) else {
-            return Err(Stop::Refused(outcome::no_worker("its model has just gone")));
+            return Err(Stop::Refused(request::no_worker("its model has just gone")));
         };
         let target = Target { fleet: &fleet, model_index, model, endpoint, journey: &journey };
         let chosen = match place(shard, conn, slot, &target, take(&mut held)).await {
@@ -148,11 +132,11 @@ async fn stages(
             }
             Ok(Placed::Moved(_)) => {
                 let why = "its workers come and go, and no queue leads to one of them";
-                return Err(outcome::after(failed.take(), Stop::Refused(outcome::no_worker(why))));
+                return Err(request::after(failed.take(), Stop::Refused(request::no_worker(why))));
             }
             Err(Stop::Refused(_)) if journey.spare() => continue,
             // When no other worker is left, the client hears what the last one did.
-            Err(stop) => return Err(outcome::after(failed.take(), stop)),
+            Err(stop) => return Err(request::after(failed.take(), stop)),
         };
         labels.rank = Some(chosen.lease.rank());
         let is_pair = chosen.prefill.is_some();
@@ -209,7 +193,7 @@ fn goes_on(
     let Target { fleet, model, journey, .. } = *target;
     let (rank, error) = (failed.rank, failed.error);
     if failed.answer.is_some() {
-        return Err(outcome::stop(fleet, failed));
+        return Err(request::stop(fleet, failed));
     }
     if error == RelayError::EngineBusy && journey.refused_count < REFUSALS_MAX {
         return Ok(Next::Refused);
@@ -256,7 +240,7 @@ fn hold_legs(
         }
         _ => body_bytes.saturating_mul(3),
     };
-    admitted.hold_body(held).map_err(|_| pressure::in_flight_full())
+    admitted.hold_body(held).map_err(|_| request::in_flight_full())
 }
 
 /// Returns when the request had been read: before it was scanned.
@@ -276,7 +260,7 @@ async fn scan_body(
         scan(body, endpoint, &mut slot.request)
     } else {
         let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
-        let scanned = offload::run(shard, conn, body_bytes, move |_| {
+        let scanned = offload::run(&shard.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             let scanned = scan(body, endpoint, &mut request);
             (message, request, scanned)

@@ -1,12 +1,12 @@
 //! select for one request of a model whose ranks have roles: does one rank serve it, or two?
 
-use super::choose::{Target, pick_request};
-use super::connection::Slot;
-use super::outcome;
+use super::slot::Slot;
 use super::state::{Scratch, Shard};
+use super::target::{Target, pick_request};
 use crate::base::RankIndex;
 use crate::handoff::Obstacle;
 use crate::parse::Refusal;
+use crate::request;
 use crate::select::{self, NoPair, Route, RouteRequest, RouteRules, WholeBecause};
 use crate::worker::{Handoff, Leg};
 
@@ -38,10 +38,10 @@ pub(super) fn route(
         |handoff: &Handoff| slot.handoff.as_ref().is_some_and(|w| w.can_hand_off(handoff));
     select::route(&asked, candidates, can_hand_off).map_err(|none| match none {
         NoPair::CannotHandOff if could_be_whole(target) => {
-            outcome::no_worker("the workers that serve it in one piece are down, or failed it")
+            request::no_worker("the workers that serve it in one piece are down, or failed it")
         }
-        NoPair::CannotHandOff => outcome::cannot_hand_off(obstacle(slot, target)),
-        none => outcome::no_worker(none.why()),
+        NoPair::CannotHandOff => request::cannot_hand_off(obstacle(slot, target)),
+        none => request::no_worker(none.why()),
     })
 }
 

@@ -197,7 +197,7 @@ impl Shard {
     /// Takes a buffer back. A large one is freed elsewhere.
     pub(super) fn recycle(&self, buffer: Vec<u8>) {
         if buffer.capacity() > INLINE_BODY_BYTES_MAX {
-            self.offload.free(self, buffer.capacity(), buffer);
+            self.offload.free(buffer.capacity(), buffer);
         } else {
             self.buffers.give(buffer);
         }

@@ -2,11 +2,9 @@
 //! for its client to leave, whichever comes first. However it ends, it is counted out of the queue
 //! and its seat is given back.
 
-use super::connection::Slot;
-use super::early;
-use super::outcome;
 use super::pressure;
-use super::request::Stop;
+use super::slot::Slot;
+use super::standing;
 use super::state::Shard;
 use crate::account::{Count, Stage};
 use crate::base::{NanosSinceStart, QueueIndex, ShardIndex};
@@ -14,6 +12,7 @@ use crate::ingress::Conn;
 use crate::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
 use crate::parse::{Reason, Refusal};
 use crate::queue::Seated;
+use crate::request::{self, Stop};
 use crate::worker::QueueWanted;
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -98,7 +97,7 @@ pub(super) async fn for_verdict<'a>(
         Err(Ended::Draining) => Err(Stop::Refused(Refusal::new(Reason::Draining))),
         Err(Ended::Late) => {
             shard.counters.add(Count::QueueExpired, 1);
-            Err(Stop::Refused(outcome::waited_too_long(gives_up_first)))
+            Err(Stop::Refused(request::waited_too_long(gives_up_first)))
         }
     }
 }
@@ -113,9 +112,9 @@ async fn told(
     deadline: NanosSinceStart,
 ) -> Result<Verdict, Ended> {
     let waiting = shard.board.queue(seat.queue).map_or(1, |cell| cell.waiting());
-    early::queued(shard, conn, slot, waiting).await.map_err(|_| Ended::Gone)?;
+    standing::queued(shard, conn, slot, waiting).await.map_err(|_| Ended::Gone)?;
     loop {
-        let comment = slot.early.begun().map(|begun| begun.next_at());
+        let comment = slot.early.begun().map(|begun| begun.next_at);
         let until = comment.map_or(deadline, |at| at.min(deadline));
         if let Some(ended) = verdict(shard, conn, seat.ticket, until).await {
             return ended;
@@ -126,7 +125,7 @@ async fn told(
         if shard.draining.is_set() && before_the_cut(shard).is_zero() {
             return Err(Ended::Draining);
         }
-        early::still_queued(shard, conn, slot).await.map_err(|_| Ended::Gone)?;
+        standing::still_queued(shard, conn, slot).await.map_err(|_| Ended::Gone)?;
     }
 }
 

@@ -1,6 +1,5 @@
-//! What the client is told when the router itself has to answer: one function per cause.
+//! How a request ends that no worker answers, and what its client is told: one function per cause.
 
-use super::request::Stop;
 use crate::base::RankIndex;
 use crate::handoff::Obstacle;
 use crate::mailbox::EngineAnswer;
@@ -8,35 +7,64 @@ use crate::parse::{Reason, Refusal};
 use crate::relay::RelayError;
 use crate::worker::FleetSnapshot;
 
+/// Why a request ended without an answer from a worker.
+#[derive(Debug)]
+pub enum Stop {
+    /// Refused on its head alone; the body is still on its way.
+    BeforeBody(Refusal),
+    /// Refused in the middle of its body; where the next request starts is unknown.
+    InBody(Refusal),
+    /// Refused after it was read completely.
+    Refused(Refusal),
+    /// An engine refused the request itself, and that is the answer.
+    Engine(EngineAnswer),
+    /// Nobody is left to answer.
+    ClientGone,
+    /// Broken off after the client had seen the head of an answer.
+    Cut(RelayError),
+}
+
 /// An attempt that ended without an answer.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub struct Failed {
     /// Whose fault it is, as far as it is a worker's.
-    pub(super) rank: RankIndex,
+    pub rank: RankIndex,
     /// The other one of the pair, where the two failed together: the next attempt does without
     /// both, if it can.
-    pub(super) with: Option<RankIndex>,
-    pub(super) error: RelayError,
+    pub with: Option<RankIndex>,
+    /// How the attempt failed.
+    pub error: RelayError,
     /// For people, where the error alone says too little.
-    pub(super) why: Option<String>,
+    pub why: Option<String>,
     /// What an engine said is wrong with the request: its client hears that.
-    pub(super) answer: Option<EngineAnswer>,
+    pub answer: Option<EngineAnswer>,
 }
 
 impl Failed {
-    pub(super) const fn of(rank: RankIndex, error: RelayError) -> Self {
+    /// The failure of one rank, about which no more is known.
+    #[must_use]
+    pub const fn of(rank: RankIndex, error: RelayError) -> Self {
         Self { rank, with: None, error, why: None, answer: None }
     }
 }
 
+/// `limits.in_flight_max` or `limits.buffered_bytes_max` of a shard is reached, or
+/// `limits.router_in_flight_max`.
+#[must_use]
+pub const fn in_flight_full() -> Refusal {
+    Refusal::new(Reason::RejectedInFlight)
+}
+
 /// Engines had no room for the request, again and again.
-pub(super) fn engines_busy() -> Refusal {
+#[must_use]
+pub fn engines_busy() -> Refusal {
     let message = "The engines that serve this model have no room at the moment. Try again later.";
     Refusal::new(Reason::RejectedBusy).with_message(message)
 }
 
 /// Its time in the queue is over.
-pub(super) fn waited_too_long(client_gave_up: bool) -> Refusal {
+#[must_use]
+pub fn waited_too_long(client_gave_up: bool) -> Refusal {
     if client_gave_up {
         Refusal::new(Reason::RequestDeadline)
     } else {
@@ -45,22 +73,25 @@ pub(super) fn waited_too_long(client_gave_up: bool) -> Refusal {
 }
 
 /// Nothing is left to send to.
-pub(super) fn no_worker(why: &str) -> Refusal {
+#[must_use]
+pub fn no_worker(why: &str) -> Refusal {
     let message = format!("No worker can take this request: {why}. Try again later.");
     Refusal::new(Reason::NoHealthyWorker).with_message(message)
 }
 
 /// Every worker of its model needs it to be split, and it cannot be.
-pub(super) fn cannot_hand_off(obstacle: Option<Obstacle>) -> Refusal {
+#[must_use]
+pub fn cannot_hand_off(obstacle: Option<Obstacle>) -> Refusal {
     let why = obstacle.map_or_else(|| "its body is not understood".into(), |why| why.to_string());
     Refusal::new(Reason::BadRequest).with_message(format!(
-        "The workers of this model compute prompts and answers on different machines, and this request cannot be split: \
-         {why}."
+        "The workers of this model compute prompts and answers on different machines, and this \
+         request cannot be split: {why}."
     ))
 }
 
 /// The body exceeds `limits.body_bytes_max`.
-pub(super) fn body_too_large(bytes_max: usize) -> Refusal {
+#[must_use]
+pub fn body_too_large(bytes_max: usize) -> Refusal {
     let message = format!(
         "The body is longer than the {bytes_max} bytes that this router accepts \
          (`limits.body_bytes_max`). Send a shorter one."
@@ -69,7 +100,8 @@ pub(super) fn body_too_large(bytes_max: usize) -> Refusal {
 }
 
 /// How the request ends after its last attempt failed.
-pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
+#[must_use]
+pub fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
     if let Some(answer) = failed.answer {
         return Stop::Engine(answer);
     }
@@ -93,7 +125,8 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
 /// How the request ends that found no other worker after one had failed it. When none is left, the
 /// client hears what the last one did; when one is left that has no room, or that has not been
 /// reached in time, it hears that.
-pub(super) fn after(failed: Option<Stop>, stop: Stop) -> Stop {
+#[must_use]
+pub fn after(failed: Option<Stop>, stop: Stop) -> Stop {
     let none_left = |stop: &Stop| match stop {
         Stop::Refused(refusal) => refusal.reason() == Reason::NoHealthyWorker,
         _ => false,

@@ -1,0 +1,20 @@
+//! What is known of a request for counters and its record.
+
+use crate::base::RankIndex;
+use crate::parse::Endpoint;
+
+/// Status of a request whose client left before its answer began: nobody is told.
+pub(super) const CLIENT_GONE: u16 = 499;
+
+/// What is known of a request for counters and its record.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Labels {
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) model: Option<usize>,
+    /// Is a stream asked for? `None` until the body tells.
+    pub(super) stream: Option<bool>,
+    /// The rank of the last attempt.
+    pub(super) rank: Option<RankIndex>,
+    /// Status of the answer, once there is one.
+    pub(super) status: u16,
+}
