@@ -24,7 +24,7 @@ const COLUMNS: [&str; 6] = [
     "Dynamo",
 ];
 
-pub fn measure(words: &Words, rounds: usize, quick: bool) {
+pub(crate) fn measure(words: &Words, rounds: usize, quick: bool) {
     title("Apply: million blocks per second, one thread", &COLUMNS);
     for batch in [64, 1] {
         let pairs = if quick { 50_000 } else { 1_000_000 };

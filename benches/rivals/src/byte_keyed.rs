@@ -14,14 +14,14 @@ const MODEL: &str = "m";
 const MEMORY_BYTES_MAX: usize = 8 << 30;
 
 /// Reading side; one for each thread.
-pub struct ByteReader {
+pub(crate) struct ByteReader {
     reader: IndexReader,
     root: BlockKey,
     overlaps: Overlaps,
 }
 
 /// The maps of the feeds: engine hashes to our keys, one for each rank.
-pub struct Feeds {
+pub(crate) struct Feeds {
     ranks: Vec<RankBlocks<Arc<TokenBytes>>>,
     ops: SliceOps,
     vocabulary: Arc<TokenBytes>,
@@ -29,7 +29,7 @@ pub struct Feeds {
 }
 
 /// One slice, as on a router with one shard.
-pub fn byte_index(rank_count: usize) -> (ByteReader, SliceWriter) {
+pub(crate) fn byte_index(rank_count: usize) -> (ByteReader, SliceWriter) {
     let (reader, mut writers) = index(1, SEED, MEMORY_BYTES_MAX);
     let name =
         RootName { model: MODEL, block_size_tokens: BLOCK_TOKENS as u32, ..RootName::default() };
@@ -38,27 +38,27 @@ pub fn byte_index(rank_count: usize) -> (ByteReader, SliceWriter) {
 }
 
 impl ByteReader {
-    pub fn find(&mut self, text: &[u8]) -> &Overlaps {
+    pub(crate) fn find(&mut self, text: &[u8]) -> &Overlaps {
         self.overlaps.clear();
         self.reader.overlap(self.root, text, &mut self.overlaps);
         &self.overlaps
     }
 
     /// Blocks of each rank, ascending; ranks without any are left out.
-    pub fn found(&mut self, text: &[u8]) -> Vec<(u16, u32)> {
+    pub(crate) fn found(&mut self, text: &[u8]) -> Vec<(u16, u32)> {
         let mut found: Vec<_> =
             self.find(text).iter_held().map(|(rank, at)| (rank.0, at.blocks)).collect();
         found.sort_unstable();
         found
     }
 
-    pub fn refused(&self) -> u64 {
+    pub(crate) fn refused(&self) -> u64 {
         self.reader.refused_count()
     }
 }
 
 impl Feeds {
-    pub fn new(vocabulary: &Arc<TokenBytes>) -> Self {
+    pub(crate) fn new(vocabulary: &Arc<TokenBytes>) -> Self {
         Self {
             ranks: Vec::new(),
             ops: SliceOps::new(1),
@@ -68,7 +68,7 @@ impl Feeds {
     }
 
     /// Takes a decoded event, and hands the changes of the index on.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         prompts: &[Prompt],
         event: &Event,

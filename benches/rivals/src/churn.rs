@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_millis(1);
 const STAY: usize = 1_000;
 
 /// What the events go to.
-pub enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// The operations of each event, and the slice that takes them: what a shard does.
     Bytes(Vec<Vec<(RankIndex, KvOp)>>, &'a mut SliceWriter),
     Tokens(&'a mut TokenFeeds),
@@ -26,7 +26,7 @@ pub enum Target<'a> {
 }
 
 /// Events to come, and where they go.
-pub struct Paced<'a> {
+pub(crate) struct Paced<'a> {
     prompts: &'a [Prompt],
     events: Vec<Event>,
     target: Target<'a>,
@@ -48,7 +48,7 @@ fn schedule(churn: &[Event]) -> Vec<Event> {
 }
 
 impl<'a> Target<'a> {
-    pub fn bytes(fleet: &Fleet, feeds: &mut Feeds, slice: &'a mut SliceWriter) -> Self {
+    pub(crate) fn bytes(fleet: &Fleet, feeds: &mut Feeds, slice: &'a mut SliceWriter) -> Self {
         let events = schedule(&fleet.churn);
         let ops = events.iter().map(|event| {
             let mut ops = Vec::new();
@@ -61,7 +61,7 @@ impl<'a> Target<'a> {
     fn apply(&mut self, at: usize, event: &Event, prompts: &[Prompt]) {
         match self {
             Self::Bytes(ops, slice) => {
-                ops[at].iter().for_each(|(rank, op)| slice.apply(*rank, *op))
+                ops[at].iter().for_each(|(rank, op)| slice.apply(*rank, *op));
             }
             Self::Tokens(feeds) => feeds.take(prompts, event),
             Self::Dynamo(dynamo) => dynamo.send(router_event(prompts, event)),
@@ -70,12 +70,12 @@ impl<'a> Target<'a> {
 }
 
 impl<'a> Paced<'a> {
-    pub fn new(fleet: &'a Fleet, target: Target<'a>) -> Self {
+    pub(crate) fn new(fleet: &'a Fleet, target: Target<'a>) -> Self {
         Self { prompts: &fleet.history.prompts, events: schedule(&fleet.churn), target }
     }
 
     /// Applies the events again and again, if there are any, while `work` is done.
-    pub fn beside(paced: Option<Self>, work: impl FnOnce()) {
+    pub(crate) fn beside(paced: Option<Self>, work: impl FnOnce()) {
         let Some(paced) = paced else { return work() };
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {

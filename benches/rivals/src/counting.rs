@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `mimalloc`, as the router runs with, and a count of the bytes that were asked for and not given
 /// back.
-pub struct Counting;
+pub(crate) struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes in use now, as asked for (without the allocator's own rounding).
-pub fn bytes_in_use() -> usize {
+pub(crate) fn bytes_in_use() -> usize {
     IN_USE.load(Ordering::Relaxed)
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 const UNDER_WAY: usize = 256;
 
 /// The tree and the thread that writes it.
-pub struct Dynamo {
+pub(crate) struct Dynamo {
     tree: Arc<ConcurrentRadixTreeCompressed>,
     tasks: Option<Sender<WorkerTask>>,
     worker: Option<JoinHandle<()>>,
@@ -27,10 +27,10 @@ pub struct Dynamo {
 
 /// Reading side; one for each thread.
 #[derive(Clone)]
-pub struct DynamoReader(Arc<ConcurrentRadixTreeCompressed>);
+pub(crate) struct DynamoReader(Arc<ConcurrentRadixTreeCompressed>);
 
 impl Dynamo {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let tree = Arc::new(ConcurrentRadixTreeCompressed::new());
         let (tasks, inbox) = flume::bounded(UNDER_WAY);
         let worker = std::thread::spawn({
@@ -40,16 +40,16 @@ impl Dynamo {
         Self { tree, tasks: Some(tasks), worker: Some(worker) }
     }
 
-    pub fn reader(&self) -> DynamoReader {
+    pub(crate) fn reader(&self) -> DynamoReader {
         DynamoReader(Arc::clone(&self.tree))
     }
 
-    pub fn send(&self, event: RouterEvent) {
+    pub(crate) fn send(&self, event: RouterEvent) {
         self.tasks.as_ref().map(|tasks| tasks.send(WorkerTask::Event(event)));
     }
 
     /// Waits until all that was sent is applied.
-    pub fn flush(&self) {
+    pub(crate) fn flush(&self) {
         let (done, wait) = oneshot::channel();
         self.tasks.as_ref().map(|tasks| tasks.send(WorkerTask::Flush(done)));
         wait.blocking_recv().expect("the worker answers");
@@ -57,7 +57,7 @@ impl Dynamo {
 
     /// How long an empty tree takes for phases of events that are all waiting when it starts: no
     /// time of the sender is in it.
-    pub fn time_phases(phases: Vec<Vec<RouterEvent>>) -> Vec<Duration> {
+    pub(crate) fn time_phases(phases: Vec<Vec<RouterEvent>>) -> Vec<Duration> {
         let tree = ConcurrentRadixTreeCompressed::new();
         let (tasks, inbox) = flume::unbounded();
         let (starts, done): (Vec<_>, Vec<_>) = phases.iter().map(|_| oneshot::channel()).unzip();
@@ -87,12 +87,12 @@ impl Drop for Dynamo {
 }
 
 impl DynamoReader {
-    pub fn find(&self, locals: &[LocalBlockHash]) -> OverlapScores {
+    pub(crate) fn find(&self, locals: &[LocalBlockHash]) -> OverlapScores {
         self.0.find_matches(locals, false)
     }
 
     /// Blocks of each rank, ascending.
-    pub fn found(&self, locals: &[LocalBlockHash]) -> Vec<(u16, u32)> {
+    pub(crate) fn found(&self, locals: &[LocalBlockHash]) -> Vec<(u16, u32)> {
         let scores = self.find(locals).scores;
         let mut found: Vec<_> =
             scores.into_iter().map(|(worker, blocks)| (worker.worker_id as u16, blocks)).collect();
@@ -101,12 +101,12 @@ impl DynamoReader {
     }
 }
 
-pub fn locals_of(prompt: &Prompt) -> Vec<LocalBlockHash> {
+pub(crate) fn locals_of(prompt: &Prompt) -> Vec<LocalBlockHash> {
     prompt.locals.iter().map(|local| LocalBlockHash(*local)).collect()
 }
 
 /// The event in the crate's own terms.
-pub fn router_event(prompts: &[Prompt], event: &Event) -> RouterEvent {
+pub(crate) fn router_event(prompts: &[Prompt], event: &Event) -> RouterEvent {
     let prompt = &prompts[event.prompt as usize];
     let blocks = event.blocks.start as usize..event.blocks.end as usize;
     let external = |hash: &u64| ExternalSequenceBlockHash(*hash);

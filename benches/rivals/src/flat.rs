@@ -10,7 +10,7 @@ const MANY: u64 = 1 << 63;
 const BITSET_WORDS: usize = 16;
 
 #[derive(Default)]
-pub struct FlatTable {
+pub(crate) struct FlatTable {
     /// Path and value; a path of 0 is an empty slot.
     slots: Vec<(u64, u64)>,
     count: usize,
@@ -25,14 +25,14 @@ struct Bitset {
 }
 
 /// Ranks of one path.
-pub enum RankSet<'a> {
+pub(crate) enum RankSet<'a> {
     Few(u64),
     Many(&'a [u64; BITSET_WORDS], usize),
 }
 
 impl RankSet<'_> {
     #[inline]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Few(value) => lanes(*value).count(),
             Self::Many(_, count) => *count,
@@ -47,7 +47,7 @@ impl RankSet<'_> {
     }
 
     /// Calls for each rank that is not in the other set.
-    pub fn without(&self, other: Option<&Self>, mut each: impl FnMut(u16)) {
+    pub(crate) fn without(&self, other: Option<&Self>, mut each: impl FnMut(u16)) {
         match (self, other) {
             (Self::Few(value), _) => lanes(*value)
                 .filter(|rank| other.is_none_or(|other| !other.has(*rank)))
@@ -87,7 +87,7 @@ fn bit_ranks(word: usize, mut bits: u64, each: &mut impl FnMut(u16)) {
 
 impl FlatTable {
     #[inline]
-    pub fn get(&self, path: u64) -> Option<RankSet<'_>> {
+    pub(crate) fn get(&self, path: u64) -> Option<RankSet<'_>> {
         let (_, value) = *self.slots.get(self.find(path)?)?;
         if value & MANY == 0 {
             return Some(RankSet::Few(value));
@@ -98,7 +98,7 @@ impl FlatTable {
 
     /// Has the slot on its way to the cache.
     #[inline]
-    pub fn prefetch(&self, path: u64) {
+    pub(crate) fn prefetch(&self, path: u64) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -108,7 +108,7 @@ impl FlatTable {
         }
     }
 
-    pub fn insert(&mut self, path: u64, rank: u16) {
+    pub(crate) fn insert(&mut self, path: u64, rank: u16) {
         if self.count >= self.slots.len() / 8 * 7 {
             self.grow();
         }
@@ -123,7 +123,7 @@ impl FlatTable {
         self.slots[at].1 = self.with(self.slots[at].1, rank);
     }
 
-    pub fn remove(&mut self, path: u64, rank: u16) {
+    pub(crate) fn remove(&mut self, path: u64, rank: u16) {
         let Some(at) = self.find(path) else { return };
         let value = self.slots[at].1;
         let left = if value & MANY == 0 {

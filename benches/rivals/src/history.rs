@@ -8,12 +8,12 @@ use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Tokens of a block.
-pub const BLOCK_TOKENS: usize = 16;
+pub(crate) const BLOCK_TOKENS: usize = 16;
 /// Blocks of one store event of a prefill.
-pub const PREFILL_BLOCKS: usize = 64;
+pub(crate) const PREFILL_BLOCKS: usize = 64;
 
 /// One text that was sent, with all that engines and indexes know of it.
-pub struct Prompt {
+pub(crate) struct Prompt {
     pub text: Vec<u8>,
     pub tokens: Vec<u32>,
     /// Where each whole block ends in the text.
@@ -26,7 +26,7 @@ pub struct Prompt {
 
 /// One event of a rank.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub(crate) struct Event {
     pub rank: u16,
     pub prompt: u32,
     pub blocks: Range<u32>,
@@ -34,7 +34,7 @@ pub struct Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Store,
     /// Last block first.
     Remove,
@@ -42,7 +42,7 @@ pub enum Kind {
 
 /// Prompts and what happened to them.
 #[derive(Default)]
-pub struct History {
+pub(crate) struct History {
     pub prompts: Vec<Prompt>,
     pub events: Vec<Event>,
 }
@@ -70,19 +70,19 @@ impl Prompt {
         prompt
     }
 
-    pub fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         self.ends.len()
     }
 
     /// The bytes of the first blocks.
-    pub fn text_of(&self, blocks: usize) -> &[u8] {
+    pub(crate) fn text_of(&self, blocks: usize) -> &[u8] {
         let end = blocks.checked_sub(1).map_or(0, |last| self.ends[last]);
         &self.text[..end as usize]
     }
 }
 
 /// Hash of one block's tokens.
-pub fn local_hash(tokens: &[u32]) -> u64 {
+pub(crate) fn local_hash(tokens: &[u32]) -> u64 {
     let mut bytes = [0; 4 * BLOCK_TOKENS];
     for (word, token) in bytes.chunks_exact_mut(4).zip(tokens) {
         word.copy_from_slice(&token.to_le_bytes());
@@ -91,7 +91,7 @@ pub fn local_hash(tokens: &[u32]) -> u64 {
 }
 
 /// Hash of a path that a block extends.
-pub fn chain(parent: u64, local: u64) -> u64 {
+pub(crate) fn chain(parent: u64, local: u64) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&parent.to_le_bytes());
     bytes[8..].copy_from_slice(&local.to_le_bytes());
@@ -100,7 +100,7 @@ pub fn chain(parent: u64, local: u64) -> u64 {
 
 impl History {
     /// Blocks of all ranks.
-    pub fn stored_blocks(&self) -> usize {
+    pub(crate) fn stored_blocks(&self) -> usize {
         let stores = self.events.iter().filter(|event| event.kind == Kind::Store);
         stores.map(|event| event.blocks.len()).sum()
     }
@@ -138,7 +138,7 @@ impl Held {
 }
 
 /// A fleet at work.
-pub struct Fleet {
+pub(crate) struct Fleet {
     pub history: History,
     /// The prompts of each of [`DEPTHS`].
     pub of_depth: Vec<Range<usize>>,
@@ -148,7 +148,7 @@ pub struct Fleet {
 
 /// Depths that are looked up, with the number of sessions of each and the blocks of their system
 /// prompts.
-pub const DEPTHS: [(usize, usize, usize); 4] =
+pub(crate) const DEPTHS: [(usize, usize, usize); 4] =
     [(10, 3_000, 4), (100, 2_000, 32), (1_000, 400, 128), (8_000, 60, 128)];
 /// System prompts of each depth.
 const SYSTEM_PROMPTS: usize = 8;
@@ -158,7 +158,7 @@ const CHURN: usize = 2_000;
 /// A fleet in use: more than a million blocks. The prompts come in the order of [`DEPTHS`]; each is
 /// held whole by one rank, and by up to two others up to an earlier turn. Every fourth session
 /// branched off another. All ranks hold all system prompts.
-pub fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
+pub(crate) fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
     let mut rng = Rng::with_seed(u64::from(ranks));
     let (mut history, mut held) = (History::default(), Held::default());
     let mut of_depth = Vec::new();
@@ -234,7 +234,7 @@ pub fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
 
 /// Sessions of 120 blocks behind 64 system prompts of 40, `unique` blocks in all, each held by
 /// `sharing` ranks of 64.
-pub fn shared(words: &Words, unique: usize, sharing: u16, prefill: usize) -> History {
+pub(crate) fn shared(words: &Words, unique: usize, sharing: u16, prefill: usize) -> History {
     let mut rng = Rng::with_seed(u64::from(sharing) + 77);
     let (mut history, mut held) = (History::default(), Held::default());
     let (system_blocks, blocks) = (40, 120);
@@ -270,7 +270,7 @@ pub fn shared(words: &Words, unique: usize, sharing: u16, prefill: usize) -> His
 
 /// Removes all that a history stored as engines evict: the oldest session first, from its last
 /// block up to where another session of the rank goes on; in events of up to `batch` blocks.
-pub fn removal(history: &History, batch: usize) -> Vec<Event> {
+pub(crate) fn removal(history: &History, batch: usize) -> Vec<Event> {
     let mut children: HashMap<(u16, u64), u32, ahash::RandomState> = HashMap::default();
     let mut ends: HashMap<(u16, u32), u32, ahash::RandomState> = HashMap::default();
     let mut sessions = Vec::new();

@@ -59,7 +59,7 @@ struct Writers {
     dynamo: Dynamo,
 }
 
-pub fn measure(words: &Words, rounds: usize, quick: bool) {
+pub(crate) fn measure(words: &Words, rounds: usize, quick: bool) {
     let samples = if quick { 40 } else { 1_000 };
     let mut tables: Vec<Vec<Vec<Figures>>> = Vec::new();
     for ranks in RANKS {

@@ -1,6 +1,20 @@
 //! Compares prefix indexes on the same histories: Forebay's, which is looked up by the bytes of the
 //! prompt; one of token blocks; and Dynamo's. See the package's README.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::result_large_err,
+    reason = "a measurement reads the clock and stops where it goes wrong; a rival may lock"
+)]
+
 mod apply;
 mod byte_keyed;
 mod churn;

@@ -17,7 +17,7 @@ struct Bytes {
     dynamo: usize,
 }
 
-pub fn measure(words: &Words, quick: bool) {
+pub(crate) fn measure(words: &Words, quick: bool) {
     let columns =
         ["ranks per block", "(rank, block) pairs", "Forebay, index", "Forebay, index and feeds"];
     let columns =

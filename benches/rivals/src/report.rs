@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// Figures of one cell, one per round.
 #[derive(Clone, Default)]
-pub struct Cell(Vec<f64>);
+pub(crate) struct Cell(Vec<f64>);
 
 impl Cell {
-    pub fn add(&mut self, figure: f64) {
+    pub(crate) fn add(&mut self, figure: f64) {
         self.0.push(figure);
     }
 
-    pub fn median(&self) -> f64 {
+    pub(crate) fn median(&self) -> f64 {
         let mut figures = self.0.clone();
         figures.sort_by(f64::total_cmp);
         match figures.len() {
@@ -24,18 +24,18 @@ impl Cell {
 
 /// Median and 99th percentile of single times, one pair per round.
 #[derive(Clone, Default)]
-pub struct Times {
+pub(crate) struct Times {
     pub p50: Cell,
     pub p99: Cell,
     round: Vec<Duration>,
 }
 
 impl Times {
-    pub fn add(&mut self, time: Duration) {
+    pub(crate) fn add(&mut self, time: Duration) {
         self.round.push(time);
     }
 
-    pub fn end_round(&mut self) {
+    pub(crate) fn end_round(&mut self) {
         self.round.sort_unstable();
         let at = |share: usize| self.round.get(self.round.len() * share / 100);
         let micros =
@@ -45,12 +45,12 @@ impl Times {
         self.round.clear();
     }
 
-    pub fn show(&self) -> String {
+    pub(crate) fn show(&self) -> String {
         format!("{} / {}", three_digits(self.p50.median()), three_digits(self.p99.median()))
     }
 }
 
-pub fn three_digits(figure: f64) -> String {
+pub(crate) fn three_digits(figure: f64) -> String {
     match figure {
         ..1.0 => format!("{figure:.2}"),
         1.0..100.0 => format!("{figure:.1}"),
@@ -58,13 +58,13 @@ pub fn three_digits(figure: f64) -> String {
     }
 }
 
-pub fn title(text: &str, columns: &[&str]) {
+pub(crate) fn title(text: &str, columns: &[&str]) {
     println!("\n### {text}\n");
     row(columns.iter().map(|column| (*column).to_owned()));
     println!("|{}", "---|".repeat(columns.len()));
 }
 
-pub fn row(cells: impl IntoIterator<Item = String>) {
+pub(crate) fn row(cells: impl IntoIterator<Item = String>) {
     let cells: Vec<String> = cells.into_iter().collect();
     println!("| {} |", cells.join(" | "));
 }

@@ -16,13 +16,13 @@ const PROBES: usize = 7;
 
 /// The table, and for each rank the paths of the engine's hashes.
 #[derive(Default)]
-pub struct TokenFeeds {
+pub(crate) struct TokenFeeds {
     table: Arc<RwLock<FlatTable>>,
     ranks: Vec<HashMap<u64, u64, ahash::RandomState>>,
 }
 
 /// Reading side; one for each thread.
-pub struct TokenReader {
+pub(crate) struct TokenReader {
     table: Arc<RwLock<FlatTable>>,
     /// Blocks of each rank, and the ranks that have any.
     blocks: Vec<u32>,
@@ -30,13 +30,13 @@ pub struct TokenReader {
 }
 
 impl TokenFeeds {
-    pub fn reader(&self, rank_count: usize) -> TokenReader {
+    pub(crate) fn reader(&self, rank_count: usize) -> TokenReader {
         let table = Arc::clone(&self.table);
         TokenReader { table, blocks: vec![0; rank_count], held: Vec::with_capacity(rank_count) }
     }
 
     /// Takes a decoded event.
-    pub fn take(&mut self, prompts: &[Prompt], event: &Event) {
+    pub(crate) fn take(&mut self, prompts: &[Prompt], event: &Event) {
         if self.ranks.len() <= usize::from(event.rank) {
             self.ranks.resize_with(usize::from(event.rank) + 1, HashMap::default);
         }
@@ -67,13 +67,13 @@ impl TokenFeeds {
     }
 
     /// Leaves the table without its feeds.
-    pub fn into_table(self) -> Arc<RwLock<FlatTable>> {
+    pub(crate) fn into_table(self) -> Arc<RwLock<FlatTable>> {
         self.table
     }
 }
 
 /// The path after each whole block.
-pub fn paths_of(tokens: &[u32], paths: &mut Vec<u64>) {
+pub(crate) fn paths_of(tokens: &[u32], paths: &mut Vec<u64>) {
     paths.clear();
     let mut path = 0;
     paths.extend(tokens.chunks_exact(BLOCK_TOKENS).map(|block| {
@@ -84,7 +84,7 @@ pub fn paths_of(tokens: &[u32], paths: &mut Vec<u64>) {
 
 impl TokenReader {
     /// Finds how many blocks each rank holds.
-    pub fn find(&mut self, paths: &[u64]) -> &[u16] {
+    pub(crate) fn find(&mut self, paths: &[u64]) -> &[u16] {
         for rank in self.held.drain(..) {
             self.blocks[usize::from(rank)] = 0;
         }
@@ -105,7 +105,7 @@ impl TokenReader {
     }
 
     /// Blocks of each rank, ascending.
-    pub fn found(&mut self, paths: &[u64]) -> Vec<(u16, u32)> {
+    pub(crate) fn found(&mut self, paths: &[u64]) -> Vec<(u16, u32)> {
         self.find(paths);
         let mut found: Vec<_> =
             self.held.iter().map(|rank| (*rank, self.blocks[usize::from(*rank)])).collect();

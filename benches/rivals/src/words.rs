@@ -13,7 +13,7 @@ const WORDS: usize = 12_000;
 const COMPOUND_ONE_IN: usize = 6;
 
 /// The vocabulary cl100k, its tokenizer and a dictionary.
-pub struct Words {
+pub(crate) struct Words {
     pub tokenizer: Tokenizer,
     pub vocabulary: Arc<TokenBytes>,
     words: Vec<Word>,
@@ -22,7 +22,7 @@ pub struct Words {
 
 /// What each token stands for, as one arena: what the router's own vocabulary does.
 #[derive(Debug)]
-pub struct TokenBytes {
+pub(crate) struct TokenBytes {
     bytes: Vec<u8>,
     ends: Vec<u32>,
 }
@@ -33,7 +33,7 @@ struct Word {
 }
 
 impl TokenBytes {
-    pub fn of(&self, token: u32) -> Option<&[u8]> {
+    pub(crate) fn of(&self, token: u32) -> Option<&[u8]> {
         let token = token as usize;
         let start = if token == 0 { 0 } else { *self.ends.get(token - 1)? };
         self.bytes.get(start as usize..*self.ends.get(token)? as usize)
@@ -50,7 +50,7 @@ impl BlockText for TokenBytes {
 
 impl Words {
     /// Builds all from the vocabulary in the package `bpe-openai`.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bpe = &bpe_openai::cl100k_base().bpe;
         let ranks: Vec<(Vec<u8>, u32)> =
             (0..bpe.num_tokens() as u32).map(|id| (bpe.token_bytes(id).to_vec(), id)).collect();
@@ -87,14 +87,20 @@ impl Words {
     }
 
     /// True when the text ends as its tokens do, so that a word can follow.
-    pub fn is_whole(&self, text: &[u8], ids: &[u32]) -> bool {
+    pub(crate) fn is_whole(&self, text: &[u8], ids: &[u32]) -> bool {
         let start = text.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
         let last = std::str::from_utf8(&text[start..]).expect("the text is ASCII");
         self.tokenizer.encode(last).is_ok_and(|last| ids.ends_with(&last))
     }
 
     /// Appends text of at least that many tokens, starting with a word.
-    pub fn write(&self, rng: &mut Rng, tokens: usize, text: &mut Vec<u8>, ids: &mut Vec<u32>) {
+    pub(crate) fn write(
+        &self,
+        rng: &mut Rng,
+        tokens: usize,
+        text: &mut Vec<u8>,
+        ids: &mut Vec<u32>,
+    ) {
         let until = ids.len() + tokens;
         while ids.len() < until {
             // Word frequencies fall with the rank, though less steeply than in prose.
