@@ -1,5 +1,4 @@
-//! The admin API: `/healthz`, `/readyz`, `/metrics`, `/workers`, `/replicas`, `/debug/overlap`,
-//! `/admin/window`, `/admin/reload`. Asks the control plane's loop, which owns the answers; never
+//! The admin API. Asks the control plane's loop, which owns the answers; never
 //! touches a worker, so a probe costs nothing.
 
 use super::access::{self, Access};
@@ -15,7 +14,7 @@ use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -32,7 +31,48 @@ GET with ?model=NAME&prompt=TEXT, or ?model=NAME&messages=JSON for a chat, shows
 POST takes a request's whole body; ?endpoint= names its path (/v1/chat/completions if left out).
 ";
 
-const PATHS: &str = "try /healthz, /readyz, /metrics, /workers, /replicas, /admin/window, /admin/reload or /debug/overlap\n";
+/// A call of the admin API.
+#[derive(Clone, Copy, Debug)]
+pub struct AdminRoute {
+    /// The method, `GET` or `POST`.
+    pub method: &'static str,
+    /// What stands behind the address.
+    pub path: &'static str,
+    /// What the call does or answers, for the reference page.
+    pub meaning: &'static str,
+}
+
+/// Every call of the admin API.
+pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
+    routes().into_iter().map(|(route, _)| route)
+}
+
+fn routes() -> [(AdminRoute, MethodRouter<Questions>); 10] {
+    let route = |method, path, meaning| AdminRoute { method, path, meaning };
+    let reading = |path, meaning| route("GET", path, meaning);
+    let posting = |path, meaning| route("POST", path, meaning);
+    [
+        (reading("/healthz", "200 while the process is alive"), get(|| async { "ok\n" })),
+        (
+            reading("/readyz", "200 when the router can serve requests, else 503, with `reasons`"),
+            get(readyz),
+        ),
+        (reading("/metrics", "[metrics](metrics.md)"), get(metrics)),
+        (reading("/workers", "the fleet as the router sees it"), get(workers)),
+        (reading("/replicas", "the other routers; 404 without `[nats]`"), get(replicas)),
+        (reading("/admin/window", "each pool with its rejection window"), get(admin_flow::windows)),
+        (posting("/admin/window", "opens or closes windows"), post(admin_flow::set_window)),
+        (
+            posting(
+                "/admin/reload",
+                "reads the configuration again, see [Reload](../operate/reload.md)",
+            ),
+            post(admin_flow::reload),
+        ),
+        (reading("/debug/overlap", "explains a prompt"), get(overlap_of_prompt)),
+        (posting("/debug/overlap", "explains a request"), post(overlap)),
+    ]
+}
 
 /// A question to the loop, with the way back.
 #[derive(Debug)]
@@ -69,17 +109,15 @@ fn router(questions: Questions, access: Access) -> Router {
     let router = Router::new();
     #[cfg(debug_assertions)]
     let router = router.route("/debug/plant", post(plant));
+    let router = routes()
+        .into_iter()
+        .fold(router, |router, (route, handler)| router.route(route.path, handler));
+    let mut paths: Vec<&str> = admin_routes().map(|route| route.path).collect();
+    paths.dedup();
+    let paths = format!("try {}\n", paths.join(", "));
     router
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .route("/workers", get(workers))
-        .route("/replicas", get(replicas))
-        .route("/admin/window", get(admin_flow::windows).post(admin_flow::set_window))
-        .route("/admin/reload", post(admin_flow::reload))
-        .route("/debug/overlap", post(overlap).get(overlap_of_prompt))
         .layer(DefaultBodyLimit::max(EXPLAINED_BYTES_MAX))
-        .fallback(|| async { (StatusCode::NOT_FOUND, PATHS) })
+        .fallback(|| async { (StatusCode::NOT_FOUND, paths) })
         .layer(from_fn_with_state(Arc::new(access), access::check))
         .with_state(questions)
 }

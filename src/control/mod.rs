@@ -74,6 +74,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
 
+pub use admin::{AdminRoute, admin_routes};
 pub use catalogue::all_metrics;
 pub use fleet::ANY_MODEL;
 pub use run::run;

@@ -1,149 +1,133 @@
 //! Why the router refuses: names, statuses and texts of every answer of its own that is not a
 //! success.
 
-/// Why the router refused, for machines: header `x-forebay-reason`, label of
-/// `forebay_rejected_total`, log field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+/// Makes the reasons: when it is given, then status, name on the wire, and what clients read.
+macro_rules! reasons {
+    ($(
+        $(#[doc = $when:literal])+
+        $reason:ident = $status:literal $name:literal $message:literal,
+    )+) => {
+        /// Why the router refused, for machines: header `x-forebay-reason`, label of
+        /// `forebay_rejected_total`, log field.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[doc = $when])+ $reason,)+
+        }
+
+        impl Reason {
+            /// All of them, in the order of declaration, for label sets.
+            pub const ALL: [Self; [$($status),+].len()] = [$(Self::$reason),+];
+
+            /// Name on the wire.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $name,)+
+                }
+            }
+
+            /// Status, unless a [`super::Refusal`] knows a closer one. Contended is 429, none left
+            /// is 503.
+            #[must_use]
+            pub const fn status(self) -> u16 {
+                match self {
+                    $(Self::$reason => $status,)+
+                }
+            }
+
+            /// What happened, and what to do, as clients read it.
+            #[must_use]
+            pub const fn message(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $message,)+
+                }
+            }
+
+            /// When it is given, for the reference page; begins with a space.
+            #[must_use]
+            pub const fn when(self) -> &'static str {
+                match self {
+                    $(Self::$reason => concat!($($when),+),)+
+                }
+            }
+        }
+    };
+}
+
+reasons! {
     /// The HTTP message is malformed.
-    BadRequest,
-    /// The body is not the JSON object it has to be.
-    BadJson,
-    /// The body names no model.
-    MissingModel,
+    BadRequest = 400 "bad-request" "The request is malformed.",
+    /// The body is not a JSON object.
+    BadJson = 400 "bad-json" "The body must be a JSON object.",
+    /// The body names no model, and the workers serve several.
+    MissingModel = 400 "missing-model"
+        "The body must name a model: add `model`, a non-empty string.",
     /// No worker serves the model.
-    UnknownModel,
+    UnknownModel = 404 "unknown-model"
+        "No worker serves this model. GET /v1/models lists those that are served.",
     /// No such path.
-    NotFound,
-    /// The path exists, the method does not.
-    MethodNotAllowed,
-    /// The body is longer than the limit.
-    BodyTooLarge,
-    /// The head is longer than the limit.
-    HeadTooLarge,
-    /// The client was too slow to send its request.
-    RequestTimeout,
-    /// `Expect` asks for what nobody offers.
-    ExpectationFailed,
-    /// Nothing is left to send to: no worker of the model is healthy.
-    NoHealthyWorker,
-    /// The router has no descriptor or port for a connection to a worker.
-    OutOfSockets,
-    /// This router has as many requests in flight as it may.
-    RejectedInFlight,
-    /// No rank of the model has room.
-    RejectedBusy,
-    /// The queue of the model's workers is full.
-    RejectedQueueFull,
-    /// The rejection window of the model is open: its queue was full a moment ago.
-    RejectedWindow,
-    /// The prompt and its expected answer would take more KV cache than the model's workers may
-    /// promise.
-    RejectedDemand,
-    /// The request waited in the queue for as long as a request may.
-    RejectedQueueWait,
-    /// The request would wait longer than its own deadline allows.
-    RejectedDeadline,
-    /// The request's own deadline passed while it waited for a worker.
-    RequestDeadline,
-    /// This router is shutting down.
-    Draining,
-    /// The worker broke the connection or answered nonsense.
-    UpstreamFailed,
+    NotFound = 404 "not-found"
+        "There is no such path. The API starts at /v1, e.g. POST /v1/chat/completions.",
+    /// The path does not support the method.
+    MethodNotAllowed = 405 "method-not-allowed"
+        "This path does not support the method; see the Allow header.",
+    /// The body exceeds `limits.body_bytes_max`.
+    BodyTooLarge = 413 "body-too-large"
+        "The body is longer than this router accepts. Send a shorter one.",
+    /// The head exceeds `limits.head_bytes_max` or `limits.head_fields_max`.
+    HeadTooLarge = 431 "head-too-large"
+        "The header section is longer than this router accepts. Send fewer or shorter fields.",
+    /// The request did not arrive in time.
+    RequestTimeout = 408 "request-timeout" "The request did not arrive in time. Send it again.",
+    /// `Expect` asks for more than `100-continue`.
+    ExpectationFailed = 417 "expectation-failed"
+        "Only the expectation 100-continue is supported. Send the request without Expect.",
+    /// No usable worker serves the model.
+    NoHealthyWorker = 503 "no-healthy-worker"
+        "No healthy worker serves this model at the moment. Try again later.",
+    /// The router lacks a descriptor, a port or memory; no worker is blamed.
+    OutOfSockets = 503 "out-of-sockets"
+        "The router is out of file descriptors or ports. Try again later.",
+    /// `limits.in_flight_max`, `limits.buffered_bytes_max` or `limits.router_in_flight_max` is
+    /// reached.
+    RejectedInFlight = 429 "rejected-in-flight"
+        "The router has as many requests in flight as it may. Try again later.",
+    /// No rank has room and no queue is on, or each engine refused.
+    RejectedBusy = 429 "rejected-busy" "All workers of this model are busy. Try again later.",
+    /// No rank has room and the queue is full.
+    RejectedQueueFull = 429 "rejected-queue-full"
+        "All workers of this model are busy and the queue for them is full. Try again later.",
+    /// A rejection window is open.
+    RejectedWindow = 429 "rejected-window"
+        "All workers of this model are busy; new requests are refused for a moment. Try again later.",
+    /// `limits.kv_demand_percent` is reached.
+    RejectedDemand = 429 "rejected-demand"
+        "The requests under way need all the memory that this model's workers have. Try again later.",
+    /// `queue.wait_max` has passed, or `timeouts.first_byte` without that key.
+    RejectedQueueWait = 429 "rejected-queue-wait"
+        "No worker of this model got free while the request waited. Try again later.",
+    /// On arrival: the wait would be longer than the deadline.
+    RejectedDeadline = 429 "rejected-deadline"
+        "The request would wait longer than its deadline allows. Try again later, or with a longer deadline.",
+    /// The request's own deadline passed while the request waited.
+    RequestDeadline = 408 "request-deadline"
+        "The request's deadline passed while it waited for a worker. Send it with a longer deadline.",
+    /// The router stops.
+    Draining = 503 "draining"
+        "This router is shutting down. Send the request again, to another one.",
+    /// The worker broke the connection, or its answer is no HTTP.
+    UpstreamFailed = 502 "upstream-failed" "The worker failed to answer. Try again.",
     /// The worker did not answer in time.
-    UpstreamTimeout,
-    /// A fault of the router's own.
-    Internal,
+    UpstreamTimeout = 504 "upstream-timeout" "The worker did not answer in time. Try again later.",
+    /// A fault of the router.
+    Internal = 500 "internal" "The router failed. Try again.",
 }
 
 impl Reason {
-    /// All of them, in the order of declaration, for label sets.
-    pub const ALL: [Self; 24] = [
-        Self::BadRequest,
-        Self::BadJson,
-        Self::MissingModel,
-        Self::UnknownModel,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::BodyTooLarge,
-        Self::HeadTooLarge,
-        Self::RequestTimeout,
-        Self::ExpectationFailed,
-        Self::NoHealthyWorker,
-        Self::OutOfSockets,
-        Self::RejectedInFlight,
-        Self::RejectedBusy,
-        Self::RejectedQueueFull,
-        Self::RejectedWindow,
-        Self::RejectedDemand,
-        Self::RejectedQueueWait,
-        Self::RejectedDeadline,
-        Self::RequestDeadline,
-        Self::Draining,
-        Self::UpstreamFailed,
-        Self::UpstreamTimeout,
-        Self::Internal,
-    ];
-
     /// Its position in [`Reason::ALL`], for arrays of counters.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
-    }
-
-    /// Name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BadRequest => "bad-request",
-            Self::BadJson => "bad-json",
-            Self::MissingModel => "missing-model",
-            Self::UnknownModel => "unknown-model",
-            Self::NotFound => "not-found",
-            Self::MethodNotAllowed => "method-not-allowed",
-            Self::BodyTooLarge => "body-too-large",
-            Self::HeadTooLarge => "head-too-large",
-            Self::RequestTimeout => "request-timeout",
-            Self::ExpectationFailed => "expectation-failed",
-            Self::NoHealthyWorker => "no-healthy-worker",
-            Self::OutOfSockets => "out-of-sockets",
-            Self::RejectedInFlight => "rejected-in-flight",
-            Self::RejectedBusy => "rejected-busy",
-            Self::RejectedQueueFull => "rejected-queue-full",
-            Self::RejectedWindow => "rejected-window",
-            Self::RejectedDemand => "rejected-demand",
-            Self::RejectedQueueWait => "rejected-queue-wait",
-            Self::RejectedDeadline => "rejected-deadline",
-            Self::RequestDeadline => "request-deadline",
-            Self::Draining => "draining",
-            Self::UpstreamFailed => "upstream-failed",
-            Self::UpstreamTimeout => "upstream-timeout",
-            Self::Internal => "internal",
-        }
-    }
-
-    /// Status, unless a [`super::Refusal`] knows a closer one. Contended is 429, none left is 503.
-    pub(super) const fn status(self) -> u16 {
-        match self {
-            Self::BadRequest | Self::BadJson | Self::MissingModel => 400,
-            Self::UnknownModel | Self::NotFound => 404,
-            Self::MethodNotAllowed => 405,
-            Self::RequestTimeout | Self::RequestDeadline => 408,
-            Self::BodyTooLarge => 413,
-            Self::ExpectationFailed => 417,
-            Self::RejectedInFlight
-            | Self::RejectedBusy
-            | Self::RejectedQueueFull
-            | Self::RejectedWindow
-            | Self::RejectedDemand
-            | Self::RejectedQueueWait
-            | Self::RejectedDeadline => 429,
-            Self::HeadTooLarge => 431,
-            Self::Internal => 500,
-            Self::UpstreamFailed => 502,
-            Self::NoHealthyWorker | Self::OutOfSockets | Self::Draining => 503,
-            Self::UpstreamTimeout => 504,
-        }
     }
 
     /// OpenAI's `code`, where clients look at it.
@@ -152,68 +136,6 @@ impl Reason {
             Self::UnknownModel => Some("model_not_found"),
             _ if self.status() == 429 => Some("rate_limit_exceeded"),
             _ => None,
-        }
-    }
-
-    /// What happened, and what to do.
-    pub(super) const fn message(self) -> &'static str {
-        match self {
-            Self::BadRequest => "The request is malformed.",
-            Self::BadJson => "The body must be a JSON object.",
-            Self::MissingModel => "The body must name a model: add `model`, a non-empty string.",
-            Self::UnknownModel => {
-                "No worker serves this model. GET /v1/models lists those that are served."
-            }
-            Self::NotFound => {
-                "There is no such path. The API starts at /v1, e.g. POST /v1/chat/completions."
-            }
-            Self::MethodNotAllowed => {
-                "This path does not support the method; see the Allow header."
-            }
-            Self::BodyTooLarge => {
-                "The body is longer than this router accepts. Send a shorter one."
-            }
-            Self::HeadTooLarge => {
-                "The header section is longer than this router accepts. Send fewer or shorter fields."
-            }
-            Self::RequestTimeout => "The request did not arrive in time. Send it again.",
-            Self::ExpectationFailed => {
-                "Only the expectation 100-continue is supported. Send the request without Expect."
-            }
-            Self::OutOfSockets => {
-                "The router is out of file descriptors or ports. Try again later."
-            }
-            Self::NoHealthyWorker => {
-                "No healthy worker serves this model at the moment. Try again later."
-            }
-            Self::RejectedInFlight => {
-                "The router has as many requests in flight as it may. Try again later."
-            }
-            Self::RejectedBusy => "All workers of this model are busy. Try again later.",
-            Self::RejectedQueueFull => {
-                "All workers of this model are busy and the queue for them is full. Try again later."
-            }
-            Self::RejectedWindow => {
-                "All workers of this model are busy; new requests are refused for a moment. Try again later."
-            }
-            Self::RejectedDemand => {
-                "The requests under way need all the memory that this model's workers have. Try again later."
-            }
-            Self::RejectedQueueWait => {
-                "No worker of this model got free while the request waited. Try again later."
-            }
-            Self::RejectedDeadline => {
-                "The request would wait longer than its deadline allows. Try again later, or with a longer deadline."
-            }
-            Self::RequestDeadline => {
-                "The request's deadline passed while it waited for a worker. Send it with a longer deadline."
-            }
-            Self::Draining => {
-                "This router is shutting down. Send the request again, to another one."
-            }
-            Self::UpstreamFailed => "The worker failed to answer. Try again.",
-            Self::UpstreamTimeout => "The worker did not answer in time. Try again later.",
-            Self::Internal => "The router failed. Try again.",
         }
     }
 

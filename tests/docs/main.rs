@@ -5,7 +5,6 @@
 mod reference;
 
 use forebay::config::{Config, FlowConfig};
-use forebay::parse::Reason;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -57,19 +56,6 @@ fn files_that_the_pages_show_can_be_used() {
             assert!(said.is_empty(), "{said:?} in:\n{file}");
         }
     }
-}
-
-#[test]
-fn every_refusal_for_lack_of_room_or_workers_is_in_the_pages() {
-    let shown = |reason: &Reason| {
-        let name = reason.as_str();
-        let of_pressure = name.starts_with("rejected-")
-            || ["request-deadline", "no-healthy-worker", "out-of-sockets", "draining"]
-                .contains(&name);
-        !of_pressure || PAGES.contains(&format!("`{name}`"))
-    };
-    let missing: Vec<_> = Reason::ALL.iter().filter(|reason| !shown(reason)).collect();
-    assert!(missing.is_empty(), "in no page: {missing:?}");
 }
 
 /// Flags are keys under the same words: what the one says in help the other says in the file.

@@ -3,7 +3,8 @@
 use clap::{Arg, Command};
 use forebay::account::{Count, MetricKind};
 use forebay::config::{KeyEntry, Kind, all_keys};
-use forebay::control::all_metrics;
+use forebay::control::{admin_routes, all_metrics};
+use forebay::parse::Reason;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
@@ -17,6 +18,8 @@ fn parts() -> Vec<(&'static str, &'static str, String)> {
         ("configuration.md", "keys", keys()),
         ("cli.md", "commands", commands()),
         ("metrics.md", "metrics", metrics()),
+        ("errors.md", "reasons", reasons()),
+        ("admin-api.md", "calls", calls()),
     ]
 }
 
@@ -241,6 +244,29 @@ fn metrics() -> String {
         text.push('\n');
     }
     assert_eq!(shown, all_metrics().count(), "a section is not in the list");
+    text
+}
+
+/// Each reason with its status, from the lowest to the highest.
+fn reasons() -> String {
+    let mut reasons = Reason::ALL;
+    reasons.sort_by_key(|reason| reason.status());
+    let mut text =
+        "| status | `x-forebay-reason` | when | message |\n|---|---|---|---|\n".to_owned();
+    for reason in reasons {
+        let (status, name) = (reason.status(), reason.as_str());
+        let (when, message) = (cell(reason.when()), cell(reason.message()));
+        writeln!(text, "| {status} | `{name}` | {when} | {message} |").unwrap();
+    }
+    text
+}
+
+/// Each call of the admin API.
+fn calls() -> String {
+    let mut text = "| call | answer |\n|---|---|\n".to_owned();
+    for route in admin_routes() {
+        writeln!(text, "| `{} {}` | {} |", route.method, route.path, route.meaning).unwrap();
+    }
     text
 }
 
