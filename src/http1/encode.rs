@@ -1,6 +1,7 @@
 //! Heads as they leave the proxy: own framing, own `Host`, nothing hop-by-hop.
 
 use super::head::{BodyFraming, Field, FieldKind, RequestHead, ResponseHead, Version, bytes_of};
+use super::header;
 use super::own::{push_decimal, reason_phrase};
 
 /// What the proxy itself says in an upstream request.
@@ -67,10 +68,10 @@ pub fn encode_request(
         Version::Http11 => b"via: 1.1 forebay\r\n",
     });
     if let Some(authorization) = upstream.authorization {
-        push_field("authorization", authorization.as_bytes(), out);
+        push_field(header::AUTHORIZATION, authorization.as_bytes(), out);
     }
     if !upstream.request_id.is_empty() {
-        push_field("x-request-id", upstream.request_id, out);
+        push_field(header::REQUEST_ID, upstream.request_id, out);
     }
     finish(upstream.content_length, upstream.extra, out);
 }

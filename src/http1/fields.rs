@@ -4,6 +4,7 @@
 use super::chars::trim_blanks;
 use super::error::HeadError;
 use super::head::{Field, FieldKind, Version, bytes_of};
+use super::header;
 
 /// Connection options read in one head; each costs a comparison with every field.
 const CONNECTION_OPTIONS_MAX: usize = 64;
@@ -30,23 +31,23 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
         4 if is("host") => FieldKind::Host,
         6 if is("expect") => FieldKind::Expect,
         7 if is("trailer") || is("upgrade") => FieldKind::HopByHop,
-        9 if is("x-api-key") => FieldKind::ApiKey,
+        9 if is(header::API_KEY) => FieldKind::ApiKey,
         10 if is("connection") || is("keep-alive") => FieldKind::HopByHop,
-        11 if is("retry-after") => FieldKind::RetryAfter,
+        11 if is(header::RETRY_AFTER) => FieldKind::RetryAfter,
         12 if is("content-type") => FieldKind::ContentType,
-        12 if is("x-request-id") => FieldKind::RequestId,
-        13 if is("authorization") => FieldKind::Authorization,
+        12 if is(header::REQUEST_ID) => FieldKind::RequestId,
+        13 if is(header::AUTHORIZATION) => FieldKind::Authorization,
         14 if is("content-length") => FieldKind::ContentLength,
         14 if is("http2-settings") || is("content_length") => FieldKind::HopByHop,
-        15 if is("x-vllm-priority") => FieldKind::VllmPriority,
+        15 if is(header::VLLM_PRIORITY) => FieldKind::VllmPriority,
         16 if is("content-encoding") => FieldKind::ContentEncoding,
         17 if is("transfer-encoding") => FieldKind::TransferEncoding,
         17 if is("transfer_encoding") => FieldKind::HopByHop,
-        18 if is("x-forebay-priority") => FieldKind::Priority,
-        20 if is("x-data-parallel-rank") => FieldKind::DpRank,
-        19 if is("x-stainless-timeout") => FieldKind::Timeout,
-        20 if is("x-forebay-timeout-ms") => FieldKind::TimeoutMs,
-        24 if is("x-stainless-read-timeout") => FieldKind::ReadTimeout,
+        18 if is(header::PRIORITY) => FieldKind::Priority,
+        20 if is(header::DP_RANK) => FieldKind::DpRank,
+        19 if is(header::TIMEOUT) => FieldKind::Timeout,
+        20 if is(header::TIMEOUT_MS) => FieldKind::TimeoutMs,
+        24 if is(header::READ_TIMEOUT) => FieldKind::ReadTimeout,
         14.. if FLEET_FIELDS.iter().any(|known| is(known)) => FieldKind::HopByHop,
         7.. if name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"proxy-")) => {
             FieldKind::HopByHop

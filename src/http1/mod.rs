@@ -15,6 +15,7 @@ mod encode;
 mod error;
 mod fields;
 mod head;
+pub mod header;
 mod host;
 mod lines;
 mod own;

@@ -14,7 +14,7 @@ use crate::account::{Count, Lease, Stage};
 use crate::base::NanosSinceStart;
 use crate::base::limits::READ_AT_ONCE_BYTES_MAX;
 use crate::dispatch::{SendPlan, pin_in_body};
-use crate::http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
+use crate::http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request, header};
 use crate::ingress::Conn;
 use crate::parse::Endpoint;
 use crate::relay::{
@@ -226,7 +226,7 @@ fn encode(
         }
     };
     let mut digits = [0; 10];
-    let pin = in_header.map(|rank| ("x-data-parallel-rank", decimal(rank, &mut digits)));
+    let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
     // The head that the client has promises a body as it is. A pair's answer is read before the
     // client has any of it.
     let is_plain = paired.is_some() || slot.early.begun().is_some();
@@ -283,12 +283,12 @@ async fn answer(
     let found = predicted.or_else(|| paired?.predicted);
     let overlap = found.map(|found| {
         let tokens = found.blocks.saturating_mul(found.block_size_tokens);
-        ("x-forebay-overlap-tokens", decimal(tokens, &mut digits))
+        (header::OVERLAP_TOKENS, decimal(tokens, &mut digits))
     });
-    let prefill = paired.map(|paired| ("x-forebay-prefill-worker", paired.shown_as.as_bytes()));
+    let prefill = paired.map(|paired| (header::PREFILL_WORKER, paired.shown_as.as_bytes()));
     let extra = [
-        Some(("x-forebay-worker", plan.shown_as.as_bytes())),
-        Some(("x-request-id", &slot.request_id[..])),
+        Some((header::WORKER, plan.shown_as.as_bytes())),
+        Some((header::REQUEST_ID, &slot.request_id[..])),
         overlap.or(prefill),
         overlap.and(prefill),
     ];

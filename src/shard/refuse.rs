@@ -7,7 +7,7 @@ use super::slot::{After, Slot};
 use super::standing;
 use super::state::Shard;
 use crate::account::NO_ENDPOINT;
-use crate::http1::{Digits, Method, OwnResponse, decimal, encode_own};
+use crate::http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
 use crate::ingress::Conn;
 use crate::mailbox::EngineAnswer;
 use crate::parse::{ApiShape, Endpoint, Refusal};
@@ -154,12 +154,12 @@ fn encode(refusal: &Refusal, wire: Wire, request_id: &[u8], body: &[u8], out: &m
         keep_alive: wire.keep_alive,
         head_only: wire.head_only,
         extra: &[
-            ("x-forebay-reason", refusal.reason().as_str().as_bytes()),
-            ("x-request-id", request_id),
+            (header::REASON, refusal.reason().as_str().as_bytes()),
+            (header::REQUEST_ID, request_id),
             ("allow", refusal.allow().unwrap_or_default().as_bytes()),
-            ("x-should-retry", retry.as_bytes()),
-            ("retry-after", seconds),
-            ("retry-after-ms", millis),
+            (header::SHOULD_RETRY, retry.as_bytes()),
+            (header::RETRY_AFTER, seconds),
+            (header::RETRY_AFTER_MS, millis),
         ],
     };
     encode_own(&response, out);

@@ -4,6 +4,7 @@ use clap::{Arg, Command};
 use forebay::account::{Count, MetricKind};
 use forebay::config::{KeyEntry, Kind, all_keys};
 use forebay::control::{admin_routes, all_metrics};
+use forebay::http1::header;
 use forebay::parse::Reason;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ fn parts() -> Vec<(&'static str, &'static str, String)> {
         ("metrics.md", "metrics", metrics()),
         ("errors.md", "reasons", reasons()),
         ("admin-api.md", "calls", calls()),
+        ("headers.md", "answers", headers(header::OF_ANSWERS)),
+        ("headers.md", "requests", headers(header::OF_REQUESTS)),
     ]
 }
 
@@ -259,6 +262,40 @@ fn reasons() -> String {
         writeln!(text, "| {status} | `{name}` | {when} | {message} |").unwrap();
     }
     text
+}
+
+/// The header fields of one direction.
+fn headers(fields: &[header::HeaderField]) -> String {
+    let mut text = "| header | on | meaning |\n|---|---|---|\n".to_owned();
+    for field in fields {
+        let (name, on, meaning) = (field.name, cell(field.on), cell(field.meaning));
+        writeln!(text, "| `{name}` | {on} | {meaning} |").unwrap();
+    }
+    text
+}
+
+/// A field that is named elsewhere would be missing in the list, and so on the page.
+#[test]
+fn fields_of_the_router_are_named_in_the_list_alone() {
+    let src: PathBuf = [env!("CARGO_MANIFEST_DIR"), "src"].iter().collect();
+    let (mut folders, mut named) = (vec![src], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let literals = text.split('"').filter(|word| {
+                let name = word.strip_prefix("x-forebay-").unwrap_or_default();
+                !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+            });
+            named.extend(literals.map(|name| (name.to_owned(), path.clone())));
+        }
+    }
+    let of_router = |field: &&header::HeaderField| field.name.starts_with("x-forebay-");
+    let listed = header::OF_ANSWERS.iter().chain(header::OF_REQUESTS).filter(of_router).count();
+    assert_eq!(named.len(), listed, "{named:?}");
 }
 
 /// Each call of the admin API.

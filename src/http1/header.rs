@@ -1,0 +1,72 @@
+//! Header fields with a meaning of their own: those that the router gives to clients, and those
+//! that it reads of them. One entry each, for the code and the reference page.
+
+/// A header field, for the reference page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderField {
+    /// In lower case, as everywhere.
+    pub name: &'static str,
+    /// The messages that have it.
+    pub on: &'static str,
+    /// What it says; begins with a space.
+    pub meaning: &'static str,
+}
+
+/// Makes a constant with the name of each field, and the list of them.
+macro_rules! headers {
+    ($(#[doc = $doc:literal])+ $list:ident {
+        $($(#[doc = $meaning:literal])+ $field:ident = $name:literal on $on:literal;)+
+    }) => {
+        $($(#[doc = $meaning])+ pub const $field: &str = $name;)+
+
+        $(#[doc = $doc])+
+        pub const $list: &[HeaderField] = &[$(
+            HeaderField { name: $field, on: $on, meaning: concat!($($meaning),+) },
+        )+];
+    };
+}
+
+headers! {
+    /// Fields of answers to clients.
+    OF_ANSWERS {
+        /// The worker; with `/rank` if the worker has several and the engine reads the rank.
+        WORKER = "x-forebay-worker" on "relayed answers";
+        /// The worker that computed the prompt.
+        PREFILL_WORKER = "x-forebay-prefill-worker" on "answers of pairs";
+        /// Prompt tokens that the worker holds by its KV events.
+        OVERLAP_TOKENS = "x-forebay-overlap-tokens" on "relayed answers";
+        /// The client's own id, or a fresh id.
+        REQUEST_ID = "x-request-id" on "each answer";
+        /// A machine-readable [reason](errors.md).
+        REASON = "x-forebay-reason" on "answers of the router";
+        /// Seconds until the next try.
+        RETRY_AFTER = "retry-after" on "each 429";
+        /// The same in milliseconds.
+        RETRY_AFTER_MS = "retry-after-ms" on "each 429";
+        /// The official SDKs obey this header before the status.
+        SHOULD_RETRY = "x-should-retry" on
+            "each 429: `true`; 408 by the request's own deadline: `false`";
+    }
+}
+
+headers! {
+    /// Fields of requests that the router reads.
+    OF_REQUESTS {
+        /// Class of the request: 0 is served first, 3 last.
+        PRIORITY = "x-forebay-priority" on "each request";
+        /// Less than 0: so many classes better than usual; more: worse.
+        VLLM_PRIORITY = "x-vllm-priority" on "each request";
+        /// Longest wait for the first byte.
+        TIMEOUT_MS = "x-forebay-timeout-ms" on "each request";
+        /// The same in seconds.
+        READ_TIMEOUT = "x-stainless-read-timeout" on "requests of OpenAI's and Anthropic's SDKs";
+        /// The same in seconds, where the read time-out is absent.
+        TIMEOUT = "x-stainless-timeout" on "requests of OpenAI's and Anthropic's SDKs";
+        /// The tenant: `Bearer` and the API key.
+        AUTHORIZATION = "authorization" on "requests, without `queue.tenant_header`";
+        /// The tenant: the API key.
+        API_KEY = "x-api-key" on "requests, without `queue.tenant_header` and `authorization`";
+        /// The rank that serves the request. A value that no rank has is a 400.
+        DP_RANK = "x-data-parallel-rank" on "requests to models with several ranks";
+    }
+}
