@@ -47,6 +47,7 @@ pub struct ShardCounters {
     bytes_per_token: Box<[AtomicU32]>,
     phase: AtomicU32,
     beats: AtomicU64,
+    offloaded: AtomicU64,
 }
 
 impl ShardCounters {
@@ -63,6 +64,7 @@ impl ShardCounters {
             bytes_per_token: (0..MODELS_MAX).map(|_| AtomicU32::new(0)).collect(),
             phase: AtomicU32::new(0),
             beats: AtomicU64::new(0),
+            offloaded: AtomicU64::new(0),
         }
     }
 
@@ -174,6 +176,18 @@ impl ShardCounters {
     #[must_use]
     pub fn beats(&self) -> u64 {
         read(&self.beats)
+    }
+
+    /// Sets how many jobs the offload thread has. Only the owning shard calls it.
+    pub fn set_offloaded(&self, count: usize) {
+        // ordering: Relaxed; a figure for people, it orders nothing.
+        self.offloaded.store(count.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Jobs of the offload thread, at the last beat or just after.
+    #[must_use]
+    pub fn offloaded(&self) -> u64 {
+        read(&self.offloaded)
     }
 
     /// Moves the shard to its next phase.

@@ -29,6 +29,13 @@ pub struct Admitted {
     body_bytes: usize,
 }
 
+/// Bytes that outlive their request. Dropping it gives them back.
+#[derive(Debug)]
+pub struct HeldBytes {
+    limits: Rc<InFlight>,
+    bytes: usize,
+}
+
 impl InFlight {
     /// Nothing taken.
     #[must_use]
@@ -46,6 +53,13 @@ impl InFlight {
         }
         self.requests.set(self.requests.get() + 1);
         Ok(Admitted { limits: Rc::clone(self), body_bytes: 0 })
+    }
+
+    /// Counts bytes that a request which ends leaves in memory. Nothing is refused here; the next
+    /// request is, if they are too many.
+    pub fn hold(self: &Rc<Self>, bytes: usize) -> HeldBytes {
+        self.body_bytes.set(self.body_bytes.get().saturating_add(bytes));
+        HeldBytes { limits: Rc::clone(self), bytes }
     }
 
     /// Requests in flight.
@@ -81,6 +95,14 @@ impl Drop for Admitted {
     }
 }
 
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        let bytes = self.limits.body_bytes.get();
+        debug_assert!(bytes >= self.bytes, "given back twice");
+        self.limits.body_bytes.set(bytes.saturating_sub(self.bytes));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,7 +117,12 @@ mod tests {
         assert_eq!(second.hold_body(41), Err(Full::BodyBytes));
         second.hold_body(40).unwrap();
         first.hold_body(50).unwrap();
-        drop((first, second));
+        let left = limits.hold(60);
+        drop(first);
+        assert_eq!(second.hold_body(41), Err(Full::BodyBytes), "60 are still in memory");
+        drop(left);
+        second.hold_body(41).unwrap();
+        drop(second);
         assert_eq!((limits.requests.get(), limits.body_bytes.get()), (0, 0));
     }
 }

@@ -84,6 +84,9 @@ pub const INLINE_COMPOSED_BYTES_MAX: usize = 4 * 1024;
 pub const OFFLOADED_MAX: usize = 256;
 /// Longest wait for the offload thread. Past it the request is refused as by a router that is full.
 pub const OFFLOAD_WAIT_MAX: Duration = Duration::from_secs(10);
+/// An offload thread that has jobs and finishes none for this long stands still, and its shard
+/// counts as stalled.
+pub const OFFLOAD_STUCK_AFTER: Duration = OFFLOAD_WAIT_MAX;
 /// A prompt that has waited longer for the offload thread is not run through its chat template any
 /// more.
 pub const TEMPLATE_WAIT_MAX: Duration = Duration::from_millis(500);

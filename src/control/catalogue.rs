@@ -189,7 +189,9 @@ catalogue! {
     "The process" {
         /// The version that runs.
         BUILD_INFO = Gauge "build_info" ["version"];
-        /// 1 while a shard makes no progress.
+        /// Large requests that the thread beside a shard reads, renders or matches.
+        OFFLOADED = Gauge "offloaded" ["shard"];
+        /// 1 while a shard, or the thread beside it, makes no progress.
         SHARD_STALLED = Gauge "shard_stalled" ["shard"];
         /// Lines of the log that standard error did not take.
         LOG_DROPPED = Counter "log_dropped_total" [];

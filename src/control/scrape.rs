@@ -98,6 +98,10 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
         snapshots(saving, sources, &mut text);
     }
     stalled(sources.watchdog, &mut text);
+    let mut offloaded = text.open(&catalogue::OFFLOADED);
+    for (number, shard) in sources.counters.iter().enumerate() {
+        offloaded.sample(&[("shard", &number.to_string())], shard.offloaded());
+    }
     text.open(&catalogue::LOG_DROPPED).sample(&[], dropped_lines_count());
     text.open(&catalogue::BROKEN_INVARIANTS).sample(&[], broken_invariant_count());
     text.finish()

@@ -4,8 +4,15 @@
 //!
 //! Each shard has one such thread, not pinned, with a lower priority. Small requests overtake large
 //! ones. A panic there ends one job. Limits: `OFFLOADED_MAX` jobs, `OFFLOAD_WAIT_MAX` for each.
+//!
+//! A job may outlive its request: the client leaves, or has waited too long. It counts among the
+//! jobs and its bytes among `limits.buffered_bytes_max` until the thread is done with it, and the
+//! thread drops it without running it.
 
-use crate::base::limits::{INLINE_BODY_BYTES_MAX, OFFLOAD_WAIT_MAX, OFFLOADED_MAX, RANKS_MAX};
+use crate::admit::{HeldBytes, InFlight};
+use crate::base::limits::{
+    INLINE_BODY_BYTES_MAX, OFFLOAD_STUCK_AFTER, OFFLOAD_WAIT_MAX, OFFLOADED_MAX, RANKS_MAX,
+};
 use crate::base::{Clock, NanosSinceStart, ShardIndex};
 use crate::config::Config;
 use crate::index::IndexReader;
@@ -16,15 +23,18 @@ use crate::queue::{Desk, NoSeat};
 use crate::request::{Stop, in_flight_full};
 use crate::ring::{Bell, Consumer, Producer, spsc};
 use crate::select::Matched;
+use ahash::AHashMap;
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::thread::Thread;
+use std::time::Duration;
 
 /// Jobs of at most so many bytes overtake longer ones.
 const QUICK_BYTES_MAX: usize = 4 * INLINE_BODY_BYTES_MAX;
@@ -46,8 +56,10 @@ pub(super) struct Tools {
 type Outcome = Box<dyn Any + Send>;
 
 struct Job {
-    /// Who waits for the outcome.
+    /// Where the outcome goes; none for what is only to be dropped.
     ticket: Option<Ticket>,
+    /// Dead once nobody waits for the outcome any more.
+    wanted: Weak<()>,
     bytes: usize,
     posted_at: NanosSinceStart,
     run: Box<dyn FnOnce(&mut Tools) -> Outcome + Send>,
@@ -56,7 +68,7 @@ struct Job {
 /// What came of a job.
 pub(super) enum Reply {
     Done(Outcome),
-    /// It panicked.
+    /// It panicked, or nobody wanted it any more.
     Failed,
 }
 
@@ -71,8 +83,20 @@ pub(super) struct Offload {
     /// `None` once the shard ends.
     jobs: RefCell<Option<Producer<Job>>>,
     seats: RefCell<Desk<Reply>>,
+    /// Jobs that have not come back.
+    out: RefCell<AHashMap<Ticket, Out>>,
+    /// When a job last came back, or the first one went out.
+    moved_at: Cell<NanosSinceStart>,
+    in_flight: Rc<InFlight>,
     thread: Thread,
     clock: Clock,
+}
+
+/// A job that has not come back.
+struct Out {
+    bytes: usize,
+    /// Once its request has ended.
+    left: Option<HeldBytes>,
 }
 
 /// Outcomes on their way back to the inbox.
@@ -83,6 +107,7 @@ impl Offload {
     pub(super) fn start(
         shard: ShardIndex,
         bell: &Arc<Bell>,
+        in_flight: &Rc<InFlight>,
         (config, index, clock): (&Arc<Config>, &IndexReader, Clock),
     ) -> io::Result<(Self, Replies)> {
         // Beside jobs that are waited for there are buffers to be freed.
@@ -95,12 +120,22 @@ impl Offload {
         let named = std::thread::Builder::new().name(format!("offload-{}", shard.0));
         let thread = named.spawn(move || work(posted, replies, &bell, tools()))?;
         let thread = thread.thread().clone();
-        let jobs = RefCell::new(Some(jobs));
-        Ok((Self { jobs, seats: RefCell::new(Desk::new(shard)), thread, clock }, outcomes))
+        let offload = Self {
+            jobs: RefCell::new(Some(jobs)),
+            seats: RefCell::new(Desk::new(shard)),
+            out: RefCell::default(),
+            moved_at: Cell::new(clock.now()),
+            in_flight: Rc::clone(in_flight),
+            thread,
+            clock,
+        };
+        Ok((offload, outcomes))
     }
 
     /// Hands an outcome to who waits for it.
     pub(super) fn deliver(&self, ticket: Ticket, reply: Reply) {
+        self.moved_at.set(self.clock.now());
+        let _left = self.out.borrow_mut().remove(&ticket);
         let reply = self.seats.borrow_mut().take_or_return(ticket, reply);
         if let Some(Reply::Done(outcome)) = reply {
             // Its client has left; what it brings back may be large.
@@ -116,6 +151,17 @@ impl Offload {
         }
     }
 
+    /// Jobs that have not come back.
+    pub(super) fn out_count(&self) -> usize {
+        self.out.borrow().len()
+    }
+
+    /// Are there jobs, and none has come back for longer than any request waits?
+    pub(super) fn is_stuck(&self, now: NanosSinceStart) -> bool {
+        self.out_count() > 0
+            && Duration::from_nanos(now.since(self.moved_at.get())) > OFFLOAD_STUCK_AFTER
+    }
+
     /// The shard ends, and the thread with it.
     pub(super) fn close(&self) {
         drop(self.jobs.borrow_mut().take());
@@ -124,12 +170,14 @@ impl Offload {
 
     fn post<T: Send + 'static>(
         &self,
-        ticket: Option<Ticket>,
+        asked: Option<(Ticket, Weak<()>)>,
         bytes: usize,
         work: impl FnOnce(&mut Tools) -> T + Send + 'static,
     ) -> bool {
         let run = Box::new(|tools: &mut Tools| -> Outcome { Box::new(work(tools)) });
-        let job = Job { ticket, bytes, posted_at: self.clock.now(), run };
+        let (ticket, wanted) = asked.unzip();
+        let (wanted, posted_at) = (wanted.unwrap_or_default(), self.clock.now());
+        let job = Job { ticket, wanted, bytes, posted_at, run };
         let posted = self.jobs.borrow_mut().as_mut().is_some_and(|jobs| jobs.push(job).is_ok());
         self.thread.unpark();
         posted
@@ -140,11 +188,40 @@ impl Offload {
 struct Seat<'a> {
     offload: &'a Offload,
     ticket: Ticket,
+    /// Kept alive for the thread to see.
+    _wanted: Arc<()>,
+}
+
+impl<'a> Seat<'a> {
+    /// Posts a job. `None` if too many are under way.
+    fn take<T: Send + 'static>(
+        offload: &'a Offload,
+        bytes: usize,
+        work: impl FnOnce(&mut Tools) -> T + Send + 'static,
+    ) -> Option<Self> {
+        if offload.is_full() {
+            return None;
+        }
+        let (ticket, wanted) = (offload.seats.borrow_mut().open(), Arc::new(()));
+        let asked = (ticket, Arc::downgrade(&wanted));
+        let seat = Self { offload, ticket, _wanted: wanted };
+        if !offload.post(Some(asked), bytes, work) {
+            return None;
+        }
+        if offload.out_count() == 0 {
+            offload.moved_at.set(offload.clock.now());
+        }
+        offload.out.borrow_mut().insert(ticket, Out { bytes, left: None });
+        Some(seat)
+    }
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         self.offload.seats.borrow_mut().close(self.ticket);
+        if let Some(out) = self.offload.out.borrow_mut().get_mut(&self.ticket) {
+            out.left = Some(self.offload.in_flight.hold(out.bytes));
+        }
     }
 }
 
@@ -160,14 +237,7 @@ pub(super) async fn run<T: Send + 'static>(
     work: impl FnOnce(&mut Tools) -> T + Send + 'static,
 ) -> Result<T, Stop> {
     let full = |()| Stop::Refused(in_flight_full());
-    if offload.is_full() {
-        return Err(full(()));
-    }
-    let ticket = offload.seats.borrow_mut().open();
-    let seat = Seat { offload, ticket };
-    if !offload.post(Some(ticket), bytes, work) {
-        return Err(full(()));
-    }
+    let seat = Seat::take(offload, bytes, work).ok_or_else(|| full(()))?;
     conn.wait_at_most(OFFLOAD_WAIT_MAX);
     let waited = poll_fn(|cx| {
         if let Poll::Ready(reply) = offload.seats.borrow_mut().poll(seat.ticket, cx) {
@@ -187,9 +257,9 @@ pub(super) async fn run<T: Send + 'static>(
 }
 
 impl Offload {
-    /// Are as many jobs waited for as may be?
+    /// Are as many jobs under way as may be?
     pub(super) fn is_full(&self) -> bool {
-        self.seats.borrow().waiting() >= OFFLOADED_MAX
+        self.out_count() >= OFFLOADED_MAX
     }
 }
 
@@ -231,7 +301,11 @@ fn work(
     let mut lines = Lines::default();
     loop {
         while let Some(job) = posted.pop() {
-            lines.push(job);
+            match job.ticket {
+                Some(_) => lines.push(job),
+                // Takes no time, and gives memory back.
+                None => drop(catch_unwind(AssertUnwindSafe(|| (job.run)(&mut tools)))),
+            }
         }
         let Some(job) = lines.next() else {
             if posted.is_closed() {
@@ -241,12 +315,75 @@ fn work(
             std::thread::park();
             continue;
         };
-        tools.posted_at = job.posted_at;
-        let outcome = catch_unwind(AssertUnwindSafe(|| (job.run)(&mut tools)));
-        if let Some(ticket) = job.ticket {
-            // Has room: no more than that are waited for.
-            let _ = replies.push((ticket, outcome.map_or(Reply::Failed, Reply::Done)));
-            bell.ring();
+        let Job { ticket: Some(ticket), wanted, posted_at, run, .. } = job else { continue };
+        let reply = if wanted.strong_count() == 0 {
+            drop(run);
+            Reply::Failed
+        } else {
+            tools.posted_at = posted_at;
+            let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut tools)));
+            outcome.map_or(Reply::Failed, Reply::Done)
+        };
+        // Has room: no more than that are under way.
+        let _ = replies.push((ticket, reply));
+        bell.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::KeySeed;
+    use crate::index;
+    use crate::shard::{Driver, wake_pair};
+    use std::sync::mpsc;
+
+    /// Clients that leave cost no more memory than clients that stay: their jobs count until the
+    /// thread has dropped them, and it drops them without running them.
+    #[test]
+    fn jobs_of_requests_that_have_ended_count_and_do_not_run() {
+        let (wake, _source) = wake_pair(Driver::detect()).unwrap();
+        let bell = Arc::new(Bell::new(wake));
+        let (reader, _slices) = index::index(1, KeySeed(1), 1 << 20);
+        let in_flight = Rc::new(InFlight::new(10, 100));
+        let (config, clock) = (Arc::default(), Clock::start());
+        let tools = (&config, &reader, clock);
+        let (offload, mut replies) =
+            Offload::start(ShardIndex(0), &bell, &in_flight, tools).unwrap();
+        let (go_on, gate) = mpsc::channel::<()>();
+        let (ran, runs) = mpsc::channel();
+        let first = Seat::take(&offload, 60, move |_| gate.recv().is_ok()).unwrap();
+        let left = |bytes| {
+            let ran = ran.clone();
+            drop(Seat::take(&offload, bytes, move |_| ran.send(bytes).is_ok()).unwrap());
+        };
+        left(30);
+        left(20);
+        assert_eq!(offload.out_count(), 3);
+        let mut next = in_flight.admit().unwrap();
+        assert!(next.hold_body(51).is_err(), "50 bytes wait to be dropped");
+        next.hold_body(50).unwrap();
+        assert!(!offload.is_stuck(clock.now()));
+        assert!(offload.is_stuck(clock.now().plus(2 * OFFLOAD_STUCK_AFTER)));
+        go_on.send(()).unwrap();
+        let mut back = 0;
+        while back < 3 {
+            let Some((ticket, reply)) = replies.pop() else {
+                std::thread::yield_now();
+                continue;
+            };
+            offload.deliver(ticket, reply);
+            back += 1;
         }
+        next.hold_body(100).unwrap();
+        assert!(runs.try_recv().is_err(), "nobody waits for these");
+        assert!(!offload.is_stuck(clock.now().plus(2 * OFFLOAD_STUCK_AFTER)));
+        drop(first);
+        next.hold_body(100).unwrap();
+        let taken: Vec<_> =
+            (0..OFFLOADED_MAX).map_while(|_| Seat::take(&offload, 0, |_| ())).collect();
+        assert_eq!(taken.len(), OFFLOADED_MAX);
+        assert!(Seat::take(&offload, 0, |_| ()).is_none(), "one more than may be");
+        offload.close();
     }
 }

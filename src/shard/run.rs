@@ -101,8 +101,9 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     let bell = bells.get(index.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = setup.config.limits;
     let expiring = Expiring::new(expiring_limits(&setup.config, bells.len()));
-    let (offload, replies) =
-        Offload::start(index, &bell, (&setup.config, &setup.index, setup.clock))?;
+    let in_flight = Rc::new(InFlight::new(limits.in_flight_max, limits.buffered_bytes_max));
+    let tools = (&setup.config, &setup.index, setup.clock);
+    let (offload, replies) = Offload::start(index, &bell, &in_flight, tools)?;
     let shard = Rc::new_cyclic(|me| Shard {
         number: index,
         head_limits: head_limits(&limits),
@@ -112,7 +113,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         index: setup.index,
         counters: Arc::clone(&counters),
         fleet: RefCell::default(),
-        in_flight: Rc::new(InFlight::new(limits.in_flight_max, limits.buffered_bytes_max)),
+        in_flight,
         buffers: Rc::new(BufferPool::default()),
         upstreams: RefCell::new(UpstreamPool::new(setup.config.timeouts.upstream_idle)),
         retry: RefCell::new(RetryBudget::new(setup.config.retry.budget_percent)),
@@ -235,7 +236,10 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut ending = Ending::default();
     loop {
         let now = shard.now();
-        shard.counters.beat();
+        shard.counters.set_offloaded(shard.offload.out_count());
+        if !shard.offload.is_stuck(now) {
+            shard.counters.beat();
+        }
         if let Some(deadline) = shard.drain_until.get()
             && (ending.is_reached(shard) || now >= deadline)
         {
