@@ -41,13 +41,19 @@ pub struct ShardCounters {
     plain: Box<[AtomicU64]>,
     requests: Box<[AtomicU64]>,
     refused: Box<[AtomicU64]>,
-    overlap_error: [AtomicU64; OVERLAP_BUCKETS],
-    overlap_error_sum: AtomicU64,
+    overlap_error: OverlapError,
     /// Bytes per token of the first models, as the bits of a float; 0 while unknown.
     bytes_per_token: Box<[AtomicU32]>,
     phase: AtomicU32,
     beats: AtomicU64,
     offloaded: AtomicU64,
+}
+
+/// How far predictions were from what engines reported.
+#[derive(Debug)]
+struct OverlapError {
+    buckets: [AtomicU64; OVERLAP_BUCKETS],
+    blocks_sum: AtomicU64,
 }
 
 impl ShardCounters {
@@ -59,8 +65,10 @@ impl ShardCounters {
             plain: zeroed(Count::ALL.len()),
             requests: zeroed(ENDPOINTS_MAX * STATUSES),
             refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * KINDS * (MODELS_MAX + 1)),
-            overlap_error: std::array::from_fn(|_| AtomicU64::new(0)),
-            overlap_error_sum: AtomicU64::new(0),
+            overlap_error: OverlapError {
+                buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+                blocks_sum: AtomicU64::new(0),
+            },
             bytes_per_token: (0..MODELS_MAX).map(|_| AtomicU32::new(0)).collect(),
             phase: AtomicU32::new(0),
             beats: AtomicU64::new(0),
@@ -149,21 +157,21 @@ impl ShardCounters {
         let clamped = predicted_minus_reported_blocks
             .clamp(-OVERLAP_ERROR_BLOCKS_MAX, OVERLAP_ERROR_BLOCKS_MAX);
         let bucket = usize::try_from(clamped + OVERLAP_ERROR_BLOCKS_MAX).unwrap_or(0);
-        if let Some(cell) = self.overlap_error.get(bucket) {
+        if let Some(cell) = self.overlap_error.buckets.get(bucket) {
             bump(cell, 1);
         }
-        bump(&self.overlap_error_sum, predicted_minus_reported_blocks.unsigned_abs());
+        bump(&self.overlap_error.blocks_sum, predicted_minus_reported_blocks.unsigned_abs());
     }
 
     /// Comparisons by error in blocks, from `-OVERLAP_ERROR_BLOCKS_MAX` up.
     pub fn overlap_errors(&self) -> impl Iterator<Item = (i64, u64)> + '_ {
-        (-OVERLAP_ERROR_BLOCKS_MAX..).zip(self.overlap_error.iter().map(read))
+        (-OVERLAP_ERROR_BLOCKS_MAX..).zip(self.overlap_error.buckets.iter().map(read))
     }
 
     /// Sum of the absolute errors, in blocks.
     #[must_use]
     pub fn overlap_error_blocks_sum(&self) -> u64 {
-        read(&self.overlap_error_sum)
+        read(&self.overlap_error.blocks_sum)
     }
 
     /// Shows that the shard makes progress. Only the owning shard calls it.

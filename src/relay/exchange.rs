@@ -67,7 +67,8 @@ pub async fn send(
                         Err(error) => return Poll::Ready(Err(error)),
                     }
                 }
-                Poll::Ready(_) if input.is_empty() => {
+                // An interim head is a byte too: the worker has read the request.
+                Poll::Ready(_) if input.is_empty() && heads.interim_count == 0 => {
                     return Poll::Ready(Err(RelayError::ClosedBeforeHead));
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(RelayError::ClosedInHead)),

@@ -106,6 +106,25 @@ fn what_a_worker_has_read_reaches_no_other() {
     assert_eq!(counts, [0, 0, 2], "the second time on a fresh connection to the same worker");
 }
 
+/// An interim head shows that the worker has read the request, as any other byte does.
+#[test]
+fn what_a_worker_has_begun_to_answer_is_not_sent_again() {
+    let worker = Worker::start(|seen, stream| {
+        let begins = String::from_utf8_lossy(&seen.body).contains("DIE");
+        let answer: &[u8] = match begins {
+            true => b"HTTP/1.1 103 Early Hints\r\n\r\n",
+            false => b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+        };
+        stream.write_all(answer).is_ok() && !begins
+    });
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    assert_eq!(status(&mut client, ASK), 200);
+    came(&worker);
+    assert_eq!(status(&mut client, DIE), 502, "on a pooled connection");
+    assert_eq!(came(&worker), 1);
+}
+
 #[test]
 fn a_key_sends_it_to_another_all_the_same() {
     let (bad, good) = (Worker::start(|_, _| false), Worker::json("{}"));
