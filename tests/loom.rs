@@ -1,6 +1,6 @@
 //! Models of every protocol between threads, checked over all interleavings and all values that the
-//! memory model allows: `cargo test --release --features loom --test loom`. The code under test is
-//! the code that ships, on loom's atomics (`ring/sync.rs`).
+//! memory model allows: `tools/ci/30-loom`. The code under test is the code that ships, on loom's
+//! atomics (`ring/sync.rs`).
 #![cfg(feature = "loom")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a model that fails must stop")]
 #![allow(clippy::print_stdout, reason = "says how much was explored")]
@@ -416,8 +416,13 @@ mod index_models {
     const BLOCK_BYTES: u16 = 2;
     /// Executions are explored up to so many switches away from a thread that could go on.
     const PREEMPTIONS_MAX: usize = 1;
-    /// Past it a model ends with what it has explored.
-    const MODEL_DURATION_MAX: Duration = Duration::from_secs(15);
+    /// Past it a model ends with what it has explored; `FOREBAY_LOOM_SECONDS` sets another time.
+    const MODEL_DURATION_MAX: Duration = Duration::from_secs(3);
+
+    fn model_duration_max() -> Duration {
+        let seconds = std::env::var("FOREBAY_LOOM_SECONDS");
+        seconds.map_or(MODEL_DURATION_MAX, |text| Duration::from_secs(text.parse().unwrap()))
+    }
 
     /// Runs `write` here and `read` in another thread, in all orders. The reader is the one that is
     /// spawned because loom looks for a conflict at the last access only: the writer's own loads
@@ -431,7 +436,7 @@ mod index_models {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(PREEMPTIONS_MAX);
         builder.max_branches = 20_000;
-        builder.max_duration = Some(MODEL_DURATION_MAX);
+        builder.max_duration = Some(model_duration_max());
         builder.checkpoint_interval = 100;
         let runs = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&runs);

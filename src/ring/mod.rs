@@ -4,7 +4,7 @@
 //! call that wakes a parked shard. Beside them [`with_descriptor()`], which needs `unsafe` too.
 //!
 //! Knows no domain type. The only module with `unsafe`; every protocol here has a model in
-//! `tests/loom.rs` (`cargo test --release --features loom --test loom`). Must never block, spin or
+//! `tests/loom.rs` (`tools/ci/30-loom`). Must never block, spin or
 //! grow.
 
 mod descriptor;
