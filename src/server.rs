@@ -5,6 +5,7 @@ use crate::base::limits::SHARDS_MAX;
 use crate::base::{Clock, ShardIndex};
 use crate::block::KeySeed;
 use crate::config::{Config, Reloader, read_token};
+use crate::control::kv_events::FeedTimers;
 use crate::control::{self, ControlError, ControlSetup};
 use crate::index;
 use crate::ingress;
@@ -71,7 +72,15 @@ pub enum StartError {
 /// # Errors
 /// [`StartError`]; nothing runs then.
 pub fn start(config: Config, signals: bool) -> Result<ServerHandle, StartError> {
-    begin(config, signals, None)
+    begin(config, signals, None, FeedTimers::default())
+}
+
+/// The same, with feeds of KV events that wait for other times than the default.
+///
+/// # Errors
+/// [`StartError`]; nothing runs then.
+pub fn start_with(config: Config, feed_timers: FeedTimers) -> Result<ServerHandle, StartError> {
+    begin(config, false, None, feed_timers)
 }
 
 /// The same, for a configuration that can be read again: `POST /admin/reload`, with `signals` also
@@ -84,13 +93,14 @@ pub fn start_reloadable(
     signals: bool,
     reloader: Reloader,
 ) -> Result<ServerHandle, StartError> {
-    begin(config, signals, Some(reloader))
+    begin(config, signals, Some(reloader), FeedTimers::default())
 }
 
 fn begin(
     mut config: Config,
     signals: bool,
     reloader: Option<Reloader>,
+    feed_timers: FeedTimers,
 ) -> Result<ServerHandle, StartError> {
     config.resolve_cores(&available_cores());
     let shard_count = config.cores.len();
@@ -123,7 +133,7 @@ fn begin(
     let token = config.admin_token_file.as_deref().map(read_token).transpose();
     let token = token.map_err(StartError::Token)?;
     ingress::raise_limit(&config);
-    launch(Arc::new(config), driver, listeners, (admin, token), (signals, reloader))
+    launch(Arc::new(config), driver, listeners, (admin, token), (signals, reloader, feed_timers))
 }
 
 fn launch(
@@ -131,7 +141,7 @@ fn launch(
     driver: Driver,
     listeners: Vec<TcpListener>,
     (admin, admin_token): (TcpListener, Option<String>),
-    (signals, reloader): (bool, Option<Reloader>),
+    (signals, reloader, feed_timers): (bool, Option<Reloader>, FeedTimers),
 ) -> Result<ServerHandle, StartError> {
     let clock = Clock::start();
     let snapshot = config.index.snapshot.as_deref().and_then(last_snapshot);
@@ -183,6 +193,7 @@ fn launch(
         stopped,
         signals,
         reloader,
+        feed_timers,
     };
     let control = std::thread::Builder::new().name("control".into());
     let control = control.spawn(move || control::run(setup))?;

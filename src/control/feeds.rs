@@ -4,8 +4,8 @@
 
 use super::fleet::FeedPlan;
 use super::kv_events::{
-    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, LowerTiers, Naming, SharedState,
-    TRACKED_BLOCK_BYTES,
+    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
+    SharedState, TRACKED_BLOCK_BYTES,
 };
 use super::ports::Ports;
 use super::snapshots::{Claim, Copyable, Loading, Snapshots};
@@ -41,6 +41,7 @@ pub(super) struct Feeds {
     loading: Option<Rc<Loading>>,
     /// Snapshots are taken of them.
     are_kept: bool,
+    timers: FeedTimers,
 }
 
 /// Which tiers beside the device count, and where their numbers come from.
@@ -79,7 +80,13 @@ impl Feeds {
             ending: HashMap::new(),
             loading: snapshots.loading().cloned(),
             are_kept: snapshots.saving().is_some(),
+            timers: FeedTimers::default(),
         }
+    }
+
+    /// Makes feeds wait for other times than the default.
+    pub(super) fn with_timers(self, timers: FeedTimers) -> Self {
+        Self { timers, ..self }
     }
 
     /// What the feeds have counted.
@@ -158,6 +165,7 @@ impl Feeds {
             lower_tiers: self.tiers.counted,
             expects_tiers: plan.expects_tiers,
             tier_numbers: self.tiers.numbers.clone(),
+            timers: self.timers,
         };
         let (stop, stopped) = oneshot::channel();
         let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));

@@ -108,6 +108,8 @@ pub struct ControlSetup {
     /// Reads the configuration again, for SIGHUP and `POST /admin/reload`; `None` where it came
     /// from no file or flags.
     pub reloader: Option<Reloader>,
+    /// How long feeds wait for what.
+    pub feed_timers: kv_events::FeedTimers,
 }
 
 /// Why the control plane cannot run.

@@ -116,7 +116,7 @@ struct Drain {
 
 impl Control {
     async fn start_and_run(setup: ControlSetup) -> Result<(), ControlError> {
-        let ControlSetup { config, clock, seed, snapshot, end, .. } = setup;
+        let ControlSetup { config, clock, seed, snapshot, end, feed_timers, .. } = setup;
         let ControlSetup { board, index, admin, admin_token, stopped, signals, reloader, .. } =
             setup;
         let stop = Stop::listen(stopped, signals)?;
@@ -145,6 +145,7 @@ impl Control {
         let budget = config.limits.index_bytes_max;
         let tiers = Tiers { counted: counted_tiers(&config), numbers: fleet.tier_numbers() };
         let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers, &snapshots);
+        let feeds = feeds.with_timers(feed_timers);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
         let desk = Rc::new(Desk::new(clock, Arc::clone(&board), config.load.age_max, post));

@@ -368,6 +368,7 @@ impl Plane {
             stopped,
             signals: false,
             reloader: None,
+            feed_timers: crate::control::kv_events::FeedTimers::default(),
         };
         let (tell, ended) = mpsc::channel();
         std::thread::spawn(move || {

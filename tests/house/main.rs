@@ -99,6 +99,15 @@ fn the_house_rules_hold() {
 }
 
 #[test]
+fn no_test_sleeps_longer_than_a_second() {
+    let tests = HOUSE.beside.iter().filter(|source| {
+        source.path.starts_with("tests/") && !source.path.ends_with("house/planted.rs")
+    });
+    let faults: Vec<String> = tests.flat_map(rules::long_sleeps).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
 fn exceptions_become_fewer() {
     let counts = ratchet::count(&HOUSE.findings);
     let baseline = fs::read_to_string(baseline_file()).map(|text| ratchet::read(&text).unwrap());

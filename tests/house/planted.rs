@@ -220,3 +220,16 @@ fn the_baseline_only_shrinks() {
     assert_eq!(ratchet::grown(&ratchet::count(&found(3)), &baseline).len(), 1);
     assert_eq!(ratchet::grown(&ratchet::count(&found(1)), &baseline).len(), 0);
 }
+
+#[test]
+fn a_long_sleep_is_found() {
+    let found = |text: &str| {
+        let text = format!("//! A planted file of tests.\nfn f() {{\n    {text}\n}}\n");
+        rules::long_sleeps(&Source::parse("tests/it/a.rs", &text).unwrap()).len()
+    };
+    assert_eq!(found("std::thread::sleep(Duration::from_secs(2));"), 1);
+    assert_eq!(found("tokio::time::sleep(Duration::from_millis(1_001)).await;"), 1);
+    assert_eq!(found("std::thread::sleep(Duration::from_secs(1));"), 0);
+    assert_eq!(found("std::thread::sleep(Duration::from_millis(1_000));"), 0);
+    assert_eq!(found("until(Duration::from_secs(30));"), 0);
+}

@@ -32,6 +32,22 @@ const EMPTY_WORDS: &[&str] = &[
     "manager", "handler", "helper", "util", "common", "misc", "core", "service", "context", "desk",
 ];
 
+/// Sleeps of tests that last longer than a second, as far as the line says for how long.
+pub(crate) fn long_sleeps(source: &Source) -> Vec<String> {
+    let number = |text: &str, unit: &str| {
+        let (_, rest) = text.split_once("sleep(")?.1.split_once(unit)?;
+        let digits: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '_').collect();
+        digits.replace('_', "").parse::<u64>().ok()
+    };
+    let is_long = |text: &str| {
+        number(text, "from_secs(").is_some_and(|seconds| seconds > 1)
+            || number(text, "from_millis(").is_some_and(|millis| millis > 1_000)
+    };
+    let lines = source.lines.iter().enumerate().filter(|(_, line)| is_long(&line.text));
+    let says = "a test sleeps longer than a second; wait for an event, or hand in a shorter time";
+    lines.map(|(at, _)| format!("{}:{}: {says}", source.path, at + 1)).collect()
+}
+
 /// All faults of the crate.
 pub(crate) fn faults(tree: &Tree) -> Vec<String> {
     let lost = tree.lost.iter().map(|source| format!("{}: no module names this file", source.path));

@@ -3,9 +3,10 @@
 //! held, and where the engine can replay, nothing that is held is unknown.
 
 use crate::rig::truth::{
-    NONE, follower, following, losses, metric, replays, resets, until_difference, until_feed,
+    NONE, follower, losses, metric, replays, resets, timed_follower, until_difference, until_feed,
 };
 use crate::rig::{Proxy, Publisher, Replay, RouterProcess, until};
+use forebay::control::kv_events::FeedTimers;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -66,8 +67,9 @@ fn a_stream_with_many_gaps_does_not_fill_the_log() {
     until("the gaps are seen", || resets(router.admin, "gap") > 4.5);
     assert_eq!(router.logged("KV event batches were lost"), 1);
     wire.lead_to(([127, 0, 0, 1], 1).into());
+    let before = wire.connections();
     wire.cut();
-    std::thread::sleep(Duration::from_secs(2));
+    until("tried again and again", || wire.connections() >= before + 4);
     assert_eq!(router.logged("no KV events:"), 1);
     wire.lead_to(publisher.live);
     until("subscribed again", || publisher.subscribers() == 2);
@@ -138,10 +140,13 @@ fn a_lost_last_message_is_found_in_the_silence_after_it() {
 fn a_quiet_engine_is_left_in_peace() {
     let mut publisher = Publisher::start(1, Replay::Topic);
     churn(&mut publisher, 20);
-    let handle = following(&publisher, true);
+    let place = |address| [format!("tcp://{address}")];
+    let timers = FeedTimers::default().faster(10);
+    let handle = timed_follower(&place(publisher.live), &place(publisher.replay), timers);
     until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
-    std::thread::sleep(Duration::from_secs(17));
-    // At joining, right after it, after 5 s, after 10 s more.
+    // At joining, right after it, after 0.5 s, after 1 s more. The next is due 2 s later.
+    until("asked four times", || publisher.replays_asked() >= 4);
+    std::thread::sleep(Duration::from_secs(1));
     assert_eq!(publisher.replays_asked(), 4);
     assert!((replays(handle.admin, "nothing_missed") - 3.0).abs() < 0.5);
     assert!(losses(handle.admin, "") + resets(handle.admin, "") < 0.5);

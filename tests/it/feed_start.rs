@@ -14,7 +14,7 @@ fn the_router_first_and_the_engine_port_for_later() {
     let places = [port_for_later(), port_for_later()];
     let [live, replay] = places.map(|place| format!("tcp://{place}"));
     let handle = follower(&[live], &[replay]);
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_millis(500));
     assert_eq!(feed(handle.admin, 0)["state"], "connecting");
     let mut publisher = Publisher::on(0, Replay::Topic, places);
     (0..50).for_each(|_| publisher.churn());

@@ -323,7 +323,7 @@ fn who_waits_for_one_rank_too_long_finds_another() {
 /// What a client takes to send its body is no wait, and gives it no place.
 #[test]
 fn a_wait_begins_when_the_request_has_come() {
-    let wait_max = Duration::from_secs(3);
+    let wait_max = Duration::from_millis(900);
     let gate = Gate::start();
     let mut config = narrow(&[&gate.worker], QueueMode::Pool);
     config.flow.queue.wait_max = Some(wait_max);
@@ -334,7 +334,7 @@ fn a_wait_begins_when_the_request_has_come() {
     let (most, last) = request.split_at(request.len() - 1);
     let mut slow = Client::connect(handle.listen);
     slow.send(most);
-    std::thread::sleep(wait_max + Duration::from_millis(200));
+    std::thread::sleep(wait_max + Duration::from_millis(100));
     let mut quick = ask(handle.listen, "quick");
     waiting(&handle, 1);
     slow.send(last);

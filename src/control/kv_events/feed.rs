@@ -11,14 +11,15 @@
 use super::counters::{FeedCounters, ResetReason};
 use super::fit::TextSource;
 use super::naming::Naming;
-use super::patience::{BACKOFF_MAX, Backoff, Complaints};
+use super::patience::{Backoff, Complaints};
 use super::rank::{KvMessage, RankFeed, Taken};
 use super::recovery::{Audit, Replays, Why};
 use super::restored::{SharedState, overdue};
 use super::sequence::Arrival;
 use super::slice_ops::SliceOps;
 use super::status::{FeedState, FeedStatus};
-use super::tier::{LowerTiers, Tier};
+use super::tier::{LowerTiers, Tier, TierNumbers};
+use super::timers::FeedTimers;
 use crate::base::limits::KV_BATCH_OPS_MAX;
 use crate::base::{DpRank, RankIndex, ShardIndex, count_broken_invariant};
 use crate::block::Vocabulary;
@@ -54,12 +55,6 @@ const BATCHES_PER_TURN: u32 = 32;
 pub trait KvPort {
     /// Hands a batch to the shard that owns the slice; gives it back when the ring is full.
     fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch>;
-}
-
-/// Gives ranks the numbers under which the index knows what their lower tiers hold.
-pub trait TierNumbers: std::fmt::Debug {
-    /// The number; the same for the same rank and tier. `None` when there is no room for one more.
-    fn number(&self, rank: RankIndex, tier: Tier) -> Option<RankIndex>;
 }
 
 /// What a feed tells the control plane.
@@ -102,6 +97,8 @@ pub struct FeedSpec {
     pub expects_tiers: bool,
     /// Where their numbers come from.
     pub tier_numbers: Rc<dyn TierNumbers>,
+    /// How long it waits for what.
+    pub timers: FeedTimers,
 }
 
 /// A running feed.
@@ -125,6 +122,7 @@ pub struct Feed<P> {
     pub(super) status: Rc<FeedStatus>,
     pub(super) audit: Audit,
     pub(super) replays: Replays,
+    pub(super) timers: FeedTimers,
     complaints: Complaints,
     /// Says that replays bring what the stream lost.
     pub(super) replay_log: Complaints,
@@ -167,8 +165,9 @@ impl<P: KvPort> Feed<P> {
             port,
             counters,
             status: Rc::new(status),
-            audit: Audit::default(),
-            replays: Replays::default(),
+            audit: Audit::after(spec.timers.audit_after),
+            replays: Replays::new(spec.timers),
+            timers: spec.timers,
             complaints: Complaints::default(),
             replay_log: Complaints::default(),
             notices,
@@ -199,7 +198,7 @@ impl<P: KvPort> Feed<P> {
                     }
                     self.status.lost();
                     self.forget().await;
-                    sleep(BACKOFF_MAX).await;
+                    sleep(self.timers.backoff_max()).await;
                 }
             }
         }
@@ -207,7 +206,7 @@ impl<P: KvPort> Feed<P> {
     }
 
     async fn follow(&mut self) -> Infallible {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(&self.timers);
         // What was not told before it was interrupted.
         self.post().await;
         self.settle(FeedState::Connecting).await;
@@ -238,7 +237,7 @@ impl<P: KvPort> Feed<P> {
                         self.forget().await;
                     }
                     if begun.elapsed() >= SESSION_SOUND {
-                        *backoff = Backoff::default();
+                        *backoff = Backoff::new(&self.timers);
                     }
                     error
                 }
@@ -260,7 +259,8 @@ impl<P: KvPort> Feed<P> {
             endpoint = %self.endpoint,
             "connected for KV events"
         );
-        self.replays = Replays::default();
+        self.replays = Replays::new(self.timers);
+        live.set_heartbeat(self.timers.heartbeat);
         let trees_before = self.trees();
         self.recover(Why::Joined).await;
         let is_continued = self.state.borrow().is_continued();
@@ -273,7 +273,7 @@ impl<P: KvPort> Feed<P> {
             self.recover(Why::Joined).await;
         }
         self.settle(FeedState::Live).await;
-        self.audit = Audit::joined();
+        self.audit = Audit::after(self.timers.audit_joined);
         info!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
@@ -300,7 +300,7 @@ impl<P: KvPort> Feed<P> {
 
     /// Takes a message of the live stream; what is missing before it is asked for first.
     async fn take(&mut self, parts: &[&[u8]]) {
-        self.audit = Audit::default();
+        self.audit = Audit::after(self.timers.audit_after);
         self.settle_debt().await;
         let message = KvMessage::read(parts);
         let arrival = message.map(|message| self.state.borrow().arrival(&message));

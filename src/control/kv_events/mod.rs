@@ -39,13 +39,14 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod tier;
+mod timers;
 
 pub use blocks::RankBlocks;
 pub use copies::{Groups, KeptBlocks, RestoredBlocks};
 pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
 pub use decode::{Batch, BatchHead, Decoder, Part};
 pub use event::{Event, Medium, Removed, Stored};
-pub use feed::{Feed, FeedNotice, FeedSpec, KvPort, TierNumbers};
+pub use feed::{Feed, FeedNotice, FeedSpec, KvPort};
 pub use fit::TextFit;
 pub use held::{Kept, TRACKED_BLOCK_BYTES};
 pub use holding::{Expired, Holding, OrphansGone};
@@ -58,4 +59,5 @@ pub use restoring::{Left, Restoring};
 pub use sequence::Arrival;
 pub use slice_ops::SliceOps;
 pub use status::{FeedState, FeedStatus};
-pub use tier::{LowerTiers, Tier};
+pub use tier::{LowerTiers, Tier, TierNumbers};
+pub use timers::FeedTimers;

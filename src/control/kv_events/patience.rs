@@ -1,31 +1,28 @@
 //! How often a feed tries again, and how often it complains.
 
+use super::timers::FeedTimers;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Lost batches are reported so often per rank at most.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time between attempts to connect.
 pub(super) struct Backoff {
     pause: Duration,
+    pause_max: Duration,
     /// The outage has been reported.
     pub(super) silent: bool,
 }
 
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { pause: BACKOFF_MIN, silent: false }
-    }
-}
-
 impl Backoff {
+    pub(super) fn new(timers: &FeedTimers) -> Self {
+        Self { pause: timers.backoff, pause_max: timers.backoff_max(), silent: false }
+    }
+
     pub(super) fn next_pause(&mut self) -> Duration {
         let pause = self.pause;
-        self.pause = (pause * 2).min(BACKOFF_MAX);
+        self.pause = (pause * 2).min(self.pause_max);
         pause
     }
 }

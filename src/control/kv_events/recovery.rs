@@ -14,35 +14,21 @@ use super::feed::{Feed, KvPort};
 use super::rank::KvMessage;
 use super::sequence::Arrival;
 use super::status::FeedState;
+use super::timers::FeedTimers;
 use crate::control::zmq::{Endpoint, SocketError, Source, ZmtpError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-/// Longest wait for the next batch of a replay; idle engines look at their replay socket ten times
-/// a second.
-const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(2);
-/// Longest recovery of a rank that was followed before: until it is over, what is held is old.
-const RECOVERY_TIME_MAX: Duration = Duration::from_secs(10);
 /// Longest recovery of a rank of which nothing was held.
 const HISTORY_TIME_MAX: Duration = Duration::from_secs(60);
 /// Requests in a row that bring nothing new, before what is missing counts as gone.
 const FRUITLESS_MAX: u32 = 3;
-/// Pause after a failed replay; doubles up to [`PAUSE_MAX`].
-const PAUSE_MIN: Duration = Duration::from_secs(10);
-const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Restarts of an engine behind one connection that come faster are none.
 const RESTART_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// Tries on one connection to have the whole history after all; each that fails half way costs what
 /// was known.
 const DEBT_TRIES_MAX: u32 = 5;
-/// Silence of the live stream after which the engine is asked whether it has published more;
-/// doubles up to [`AUDIT_AFTER_MAX`] while nothing happens.
-const AUDIT_AFTER: Duration = Duration::from_secs(5);
-const AUDIT_AFTER_MAX: Duration = Duration::from_secs(60);
-/// The same right after joining: publishers take note of a subscriber in their own time, and what
-/// they publish between the end of the replay and that moment is not sent to it.
-const AUDIT_JOINED: Duration = Duration::from_millis(500);
 /// Sequence number of the message that ends a replay.
 const REPLAY_END: [u8; 8] = [0xff; 8];
 
@@ -66,26 +52,17 @@ pub(super) struct Audit {
     found: bool,
 }
 
-impl Default for Audit {
-    fn default() -> Self {
-        Self::after(AUDIT_AFTER)
-    }
-}
-
 impl Audit {
-    fn after(after: Duration) -> Self {
+    /// Due after so much silence.
+    pub(super) fn after(after: Duration) -> Self {
         Self { due: Instant::now() + after, after, found: false }
-    }
-
-    /// The connection is new.
-    pub(super) fn joined() -> Self {
-        Self::after(AUDIT_JOINED)
     }
 }
 
 /// When the replay socket is worth asking.
 #[derive(Debug)]
 pub(super) struct Replays {
+    timers: FeedTimers,
     not_before: Instant,
     pause: Duration,
     /// When another process than the one that publishes answered.
@@ -96,21 +73,20 @@ pub(super) struct Replays {
     tries: u32,
 }
 
-impl Default for Replays {
-    fn default() -> Self {
+impl Replays {
+    pub(super) fn new(timers: FeedTimers) -> Self {
         Self {
+            timers,
             not_before: Instant::now(),
-            pause: PAUSE_MIN,
+            pause: timers.replay_pause,
             foreign_at: None,
             owed: false,
             tries: 0,
         }
     }
-}
 
-impl Replays {
     fn worked(&mut self) {
-        (self.pause, self.owed) = (PAUSE_MIN, false);
+        (self.pause, self.owed) = (self.timers.replay_pause, false);
     }
 
     /// Counts the try that it allows.
@@ -129,7 +105,7 @@ impl Replays {
     fn failed(&mut self) {
         self.owed = true;
         self.not_before = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.pause = (self.pause * 2).min(self.timers.replay_pause_max());
     }
 }
 
@@ -164,7 +140,8 @@ impl<P: KvPort> Feed<P> {
         self.status.enter(FeedState::Replaying);
         let before = (self.state.borrow().last_number(), self.status.resets());
         self.state.borrow_mut().expect_repeats();
-        let time_max = if why == Why::Joined { HISTORY_TIME_MAX } else { RECOVERY_TIME_MAX };
+        let recovery_max = self.timers.recovery_max;
+        let time_max = if why == Why::Joined { HISTORY_TIME_MAX } else { recovery_max };
         let outcome = timeout(time_max, self.replay_all(&endpoint)).await;
         let outcome = outcome.unwrap_or(Err(SocketError::TimedOut));
         let recovered = match outcome {
@@ -226,7 +203,9 @@ impl<P: KvPort> Feed<P> {
         self.audit.found = batches > 0;
         if batches == 0 {
             self.state.borrow_mut().rest();
-            self.audit.after = (self.audit.after * 2).clamp(AUDIT_AFTER, AUDIT_AFTER_MAX);
+            let timers = self.timers;
+            let after = self.audit.after * 2;
+            self.audit.after = after.clamp(timers.audit_after, timers.audit_after_max());
         }
         self.audit.due = Instant::now() + self.audit.after;
         Ok(())
@@ -308,7 +287,8 @@ impl<P: KvPort> Feed<P> {
         let mut connection = source.request(&[b"", &start]).await?;
         let mut batches = 0;
         loop {
-            let (parts, end) = match timeout(REPLAY_SILENCE_MAX, connection.message()).await {
+            let silence_max = self.timers.replay_silence_max;
+            let (parts, end) = match timeout(silence_max, connection.message()).await {
                 Ok(Ok(message)) => message,
                 _ if batches > 0 => return Ok((batches, End::Hole)),
                 Ok(Err(error)) => return Err(error),

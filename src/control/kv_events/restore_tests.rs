@@ -173,6 +173,7 @@ impl Running {
             lower_tiers: LowerTiers::default(),
             expects_tiers: false,
             tier_numbers: Rc::new(NoTiers),
+            timers: FeedTimers::default(),
         };
         let (counters, shard) = (Rc::new(FeedCounters::new()), Shard::default());
         let (notices, noticed) = mpsc::channel(16);

@@ -374,6 +374,7 @@ pub(super) fn spec(endpoint: &str) -> FeedSpec {
         lower_tiers: LowerTiers { host: true, disk: true, ttl: Duration::ZERO },
         expects_tiers: false,
         tier_numbers: Rc::new(Numbers),
+        timers: FeedTimers::default(),
     }
 }
 

@@ -3,12 +3,19 @@
 //! third what any of the three holds.
 
 use super::event::Medium;
+use crate::base::RankIndex;
 use std::time::Duration;
 
 /// Tiers that are told apart.
 pub(super) const TIERS: usize = 3;
 /// One bit for each tree.
 pub(super) const ALL_TREES: u8 = (1 << TIERS) - 1;
+
+/// Gives ranks the numbers under which the index knows what their lower tiers hold.
+pub trait TierNumbers: std::fmt::Debug {
+    /// The number; the same for the same rank and tier. `None` when there is no room for one more.
+    fn number(&self, rank: RankIndex, tier: Tier) -> Option<RankIndex>;
+}
 
 /// Where a block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -193,11 +193,13 @@ struct Pulse {
     due: Instant,
     /// A PING is under way.
     asked: bool,
+    /// The silence that is long enough.
+    after: Duration,
 }
 
 impl Pulse {
-    fn heard() -> Self {
-        Self { due: Instant::now() + HEARTBEAT, asked: false }
+    fn heard(after: Duration) -> Self {
+        Self { due: Instant::now() + after, asked: false, after }
     }
 }
 
@@ -237,7 +239,7 @@ impl Connection {
         }
         self.stream.write_all(first).await?;
         if answers_ping && kind == SocketKind::Subscriber {
-            self.pulse = Some(Pulse::heard());
+            self.pulse = Some(Pulse::heard(HEARTBEAT));
         }
         Ok(())
     }
@@ -276,6 +278,11 @@ impl Connection {
         self.inbox.slice(range)
     }
 
+    /// Asks a silent publisher after this time instead of [`HEARTBEAT`].
+    pub(in crate::control) fn set_heartbeat(&mut self, after: Duration) {
+        self.pulse = self.pulse.take().map(|_| Pulse::heard(after));
+    }
+
     /// Lets go of a message.
     pub fn done(&mut self, end: usize) {
         self.inbox.consume(end);
@@ -285,15 +292,15 @@ impl Connection {
     async fn fill(&mut self) -> Result<(), SocketError> {
         loop {
             let Some(pulse) = &mut self.pulse else { return self.read().await };
-            let (due, asked) = (pulse.due, pulse.asked);
+            let Pulse { due, asked, after } = *pulse;
             match timeout_at(due, self.read()).await {
                 Ok(read) => {
-                    self.pulse = Some(Pulse::heard());
+                    self.pulse = Some(Pulse::heard(after));
                     return read;
                 }
                 Err(_) if asked => return Err(SocketError::Silent),
                 Err(_) => {
-                    self.pulse = Some(Pulse { due: Instant::now() + HEARTBEAT, asked: true });
+                    self.pulse = Some(Pulse { asked: true, ..Pulse::heard(after) });
                     self.stream.write_all(&ping()).await?;
                 }
             }

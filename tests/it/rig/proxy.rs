@@ -102,8 +102,8 @@ impl Proxy {
 impl Wire {
     fn join(self: &Arc<Self>, client: TcpStream) {
         let to = self.to.lock().unwrap().unwrap();
-        let Ok(engine) = TcpStream::connect(to) else { return };
         self.connections.fetch_add(1, Ordering::SeqCst);
+        let Ok(engine) = TcpStream::connect(to) else { return };
         for stream in [&client, &engine] {
             stream.set_nodelay(true).unwrap();
             stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
@@ -132,7 +132,9 @@ impl Wire {
         }
         if from.frozen {
             // Kept open on both sides.
-            std::thread::sleep(Duration::from_secs(3_600));
+            loop {
+                std::thread::park();
+            }
         }
         let _ = (from.stream.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }

@@ -1,8 +1,9 @@
 //! The router's view of what ranks hold, next to the truth.
 
-use super::{Client, Publisher, Reply, admin_post, any_port, router, until};
+use super::{Client, Publisher, Reply, admin_post, any_port, until};
 use forebay::config::{Config, Policy, WorkerConfig};
-use forebay::server::ServerHandle;
+use forebay::control::kv_events::FeedTimers;
+use forebay::server::{ServerHandle, start_with};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,6 +11,15 @@ use std::time::{Duration, Instant};
 
 /// A router that follows these ranks of one worker; nothing answers for the worker itself.
 pub(crate) fn follower(kv_events: &[String], replay: &[String]) -> ServerHandle {
+    timed_follower(kv_events, replay, FeedTimers::default())
+}
+
+/// The same, with feeds that wait for other times.
+pub(crate) fn timed_follower(
+    kv_events: &[String],
+    replay: &[String],
+    timers: FeedTimers,
+) -> ServerHandle {
     let worker = WorkerConfig {
         url: "http://127.0.0.1:1".into(),
         models: vec!["m".into()],
@@ -27,7 +37,7 @@ pub(crate) fn follower(kv_events: &[String], replay: &[String]) -> ServerHandle 
         ..Config::default()
     };
     config.health.enabled = false;
-    let handle = router(config);
+    let handle = start_with(config, timers).expect("the router starts");
     until("the worker is known", || get(handle.admin, "/workers").text().contains("\"up\""));
     handle
 }
