@@ -18,8 +18,8 @@ table! {
         /// Where clients connect. Every shard opens its own socket on it.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
             { flag: flag("", "listen", "ADDR") };
-        /// Another process of the same user may listen there too. The kernel spreads connections
-        /// over both.
+        /// Join a port where another router of the same user listens, and let others join. The
+        /// kernel spreads connections over all.
         listen_shared: bool = false, { flag: flag("", "listen-shared", "") };
         /// Where health, metrics and the admin API answer.
         admin: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9090)),

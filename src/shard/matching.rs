@@ -54,7 +54,7 @@ pub(super) async fn match_prompt(
     shard.recycle(slot.prompt.end());
     let body_bytes = slot.message.len().saturating_sub(slot.head.head_bytes);
     let is_large = body_bytes > INLINE_BODY_BYTES_MAX;
-    let matches = shard.config.policy == Policy::Kv;
+    let matches = has_prompt_to_match(shard, asked);
     if matches && !is_large && here(shard, slot, asked) {
         return Ok(());
     }
@@ -65,6 +65,10 @@ pub(super) async fn match_prompt(
         return Ok(());
     }
     elsewhere(shard, conn, slot, asked, (body_bytes, is_inspected)).await
+}
+
+fn has_prompt_to_match(shard: &Shard, asked: Asked<'_>) -> bool {
+    shard.config.policy == Policy::Kv && asked.endpoint != Endpoint::Models
 }
 
 /// On the shard. False if that takes too long.
@@ -160,7 +164,7 @@ async fn elsewhere(
     asked: Asked<'_>,
     (body_bytes, is_inspected): (usize, bool),
 ) -> Result<(), Stop> {
-    let matches = shard.config.policy == Policy::Kv;
+    let matches = has_prompt_to_match(shard, asked);
     let mut prompt = std::mem::take(&mut slot.prompt);
     let buffer = prompt.end();
     prompt.begin(if buffer.capacity() > 0 { buffer } else { shard.buffers.take() });

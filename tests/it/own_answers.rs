@@ -5,7 +5,7 @@ use crate::rig::{
     ASK, Client, RouterProcess, Worker, any_port, config, metric, port_for_later, post, router,
     truth, until,
 };
-use forebay::config::{Config, QueueMode, WorkerConfig};
+use forebay::config::{Config, Policy, QueueMode, WorkerConfig};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -174,4 +174,16 @@ fn a_model_that_is_the_only_one_need_not_be_named() {
     client.send(&post("/v1/completions", body));
     assert_eq!(client.reply().status, 200);
     assert_eq!(worker.next().body, body, "as it came");
+}
+
+/// A list of models that is asked of the worker has no prompt: nothing is missed that could be
+/// matched.
+#[test]
+fn a_list_of_models_is_no_prompt() {
+    let worker = Worker::json(r#"{"object":"list","data":[]}"#);
+    let model_dir = Some("tests/data/tokenizer".into());
+    let router = router(Config { policy: Policy::Kv, model_dir, ..config(&[&worker]) });
+    let reply = truth::get(router.listen, "/v1/models");
+    assert_eq!((reply.status, reply.field("x-forebay-worker").is_some()), (200, true));
+    assert_eq!(metric(&router, "forebay_unrenderable_total"), 0.0);
 }
