@@ -8,7 +8,8 @@
 //!
 //! # The path of a request
 //! `ingress → parse → admit → render → index → select → queue → dispatch → relay → account`, called
-//! in this order by `shard/request.rs`, the file to open first.
+//! in this order by `shard/request.rs`, the file to open first. From select on it does what the
+//! machine of [`request`] says.
 //!
 //! # Import order
 //! The list below *is* the import order: a module may use only what stands above it

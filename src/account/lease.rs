@@ -1,8 +1,7 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
 use crate::base::{NanosSinceStart, RankIndex};
-use crate::worker::{Claim, LoadBoard, RoomLimits, RoomWanted};
-use std::sync::Arc;
+use crate::worker::{Claim, RoomLimits, RoomWanted, ShardBoard};
 
 /// What a request is expected to cost its rank, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +25,7 @@ impl LeaseCost {
 /// One place on one rank. Dropping it returns everything.
 #[derive(Debug)]
 pub struct Lease {
-    board: Arc<LoadBoard>,
+    board: ShardBoard,
     rank: RankIndex,
     cost: LeaseCost,
     prefilling: bool,
@@ -43,7 +42,7 @@ impl Lease {
     /// Takes a place unless one of the limits is reached, or the rank's breaker refuses.
     #[must_use]
     pub fn try_take(
-        board: &Arc<LoadBoard>,
+        board: &ShardBoard,
         rank: RankIndex,
         cost: LeaseCost,
         limits: RoomLimits,
@@ -59,7 +58,7 @@ impl Lease {
         cell.add_prefill(cost.prefill_tokens);
         cell.add_decode(cost.decode_tokens);
         Some(Self {
-            board: Arc::clone(board),
+            board: board.clone(),
             rank,
             cost,
             prefilling: true,
@@ -134,6 +133,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::LoadBoard;
 
     const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130, kv_tokens: 130 };
 
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn everything_comes_back_on_drop() {
-        let board = Arc::new(LoadBoard::new());
+        let board = ShardBoard::from(LoadBoard::new());
         let mut lease =
             Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();
         assert_eq!(state(&board), (1, 100, 130));
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_limit_holds_under_threads() {
-        let board = Arc::new(LoadBoard::new());
+        let board = ShardBoard::from(LoadBoard::new());
         let peak = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn an_open_breaker_lets_one_trial_through() {
-        let board = Arc::new(LoadBoard::new());
+        let board = ShardBoard::from(LoadBoard::new());
         let second = std::time::Duration::from_secs(1);
         let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
         let mut first = take(0).unwrap();
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_trial_is_given_up_only_by_the_request_that_has_it() {
-        let board = Arc::new(LoadBoard::new());
+        let board = ShardBoard::from(LoadBoard::new());
         let second = std::time::Duration::from_secs(1);
         let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
         let (older, mut fails) = (take(0).unwrap(), take(0).unwrap());
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn only_what_the_engine_took_is_an_end() {
-        let board = Arc::new(LoadBoard::new());
+        let board = ShardBoard::from(LoadBoard::new());
         let load = board.rank(RankIndex(0)).unwrap();
         let take =
             || Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();

@@ -22,7 +22,9 @@ use crate::select::{
     PickRequest, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model,
     output_tokens, pick,
 };
-use crate::worker::{FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted};
+use crate::worker::{
+    FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted, ShardBoard,
+};
 use axum::body::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -242,9 +244,10 @@ impl Explainer {
         let mut turn = std::mem::take(&mut self.turn);
         let mut random = self.random.clone();
         let request = PickRequest { ranks: &[], ..self.request(case) };
+        let board = ShardBoard::from(Arc::clone(board));
         let mut binder = Binder {
             fleet,
-            board,
+            board: &board,
             reports,
             policy: config.policy,
             now,

@@ -3,6 +3,7 @@
 //! building the rings.
 
 mod command;
+mod facts;
 mod kv;
 mod prefill;
 mod routed;
@@ -12,8 +13,9 @@ mod wiring;
 #[cfg(debug_assertions)]
 pub use command::PlantedFault;
 pub use command::{MeshMessage, ShardCommand};
+pub use facts::{Caller, RequestFacts};
 pub use kv::{KvBatch, KvOp};
 pub use prefill::{AbortCall, EngineAnswer, PrefillEnded, PrefillFault, PrefillLeg};
 pub use routed::{GuessKind, RoutedPrompt};
-pub use waiting::{Holding, Ticket, Verdict, Waiter};
+pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
 pub use wiring::{ControlEnd, ShardEnd, ShardPort, wire};

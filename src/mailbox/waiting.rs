@@ -1,8 +1,9 @@
 //! Requests that wait for a rank, as they cross from the shard that has them to the shard that is
 //! home to their queue, and what comes back.
 
+use super::RequestFacts;
 use crate::account::Lease;
-use crate::base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex, ShardIndex};
+use crate::base::{NanosSinceStart, QueueIndex, RankIndex, ShardIndex};
 use crate::worker::Leg;
 
 /// Name of one wait of one request.
@@ -35,39 +36,30 @@ pub struct Waiter {
     pub ticket: Ticket,
     /// Where it waits.
     pub queue: QueueIndex,
-    /// What it asks for.
-    pub model: ModelIndex,
     /// What the rank it waits for has to do.
     pub leg: Leg,
     /// The rank that its other leg has already.
     pub near: Option<RankIndex>,
-    /// The number that the rank which answers must have in its worker.
-    pub pin: Option<DpRank>,
-    /// Class asked for; 0 is served first.
-    pub class: u8,
-    /// Whose it is: a hash of the key.
-    pub tenant: u64,
-    /// That tenant's share beside others.
-    pub weight: u32,
-    /// When it came to the router.
-    pub arrived_at: NanosSinceStart,
     /// When it joined this queue.
     pub joined_at: NanosSinceStart,
-    /// It is never sent after this.
-    pub deadline: NanosSinceStart,
-    /// Length of its prompt.
-    pub prompt_bytes: u64,
-    /// Bytes per token of its model.
-    pub bytes_per_token: f32,
-    /// Output tokens expected.
-    pub output_tokens: u32,
+    /// What is known of the request. It is never sent after its deadline.
+    pub facts: RequestFacts,
+    /// What is known of its prompt.
+    pub prompt: WaitingPrompt,
     /// May it be sent to look for another rank when it has waited long?
     pub movable: bool,
+}
+
+/// A prompt without its text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitingPrompt {
+    /// Length of the prompt.
+    pub bytes: u64,
+    /// Bytes per token of its model.
+    pub bytes_per_token: f32,
     /// The ranks that hold most of the prompt; at most
     /// [`HOLDINGS_MAX`](crate::base::limits::HOLDINGS_MAX).
     pub holdings: Vec<Holding>,
-    /// Ranks that failed it, or refused it.
-    pub tried: Vec<RankIndex>,
 }
 
 /// From a queue's home to the shard that has the request.

@@ -17,8 +17,9 @@ mod request;
 mod route;
 mod scan;
 mod transfer;
-mod wishes;
+mod hints;
 
+pub use hints::{ANY_TENANT, HintRules, RequestHints};
 pub(crate) use json::{Cursor, Text};
 pub use json::{ScanError, check_json};
 pub use pin::rank_pin;
@@ -27,4 +28,3 @@ pub use refuse::Refusal;
 pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
 pub use route::route;
 pub use scan::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, scan};
-pub use wishes::{ANY_TENANT, WishRules, Wishes};

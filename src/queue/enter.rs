@@ -4,9 +4,9 @@
 use super::bounds::bounds;
 use super::waiter::holdings;
 use crate::account::Lease;
-use crate::base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use crate::base::{PoolIndex, QueueIndex, RankIndex};
 use crate::config::{Policy, QueueMode};
-use crate::mailbox::{Ticket, Waiter};
+use crate::mailbox::{Caller, RequestFacts, Ticket, Waiter, WaitingPrompt};
 use crate::select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
 use crate::worker::{
     FleetSnapshot, Leg, Model, QueueCell, QueueFull, QueueLimits, QueueWanted, WorkerState,
@@ -16,34 +16,16 @@ use std::time::Duration;
 /// Who wants in.
 #[derive(Clone, Copy, Debug)]
 pub struct Applicant<'a> {
-    /// What it asks for.
-    pub model_index: ModelIndex,
-    /// The same.
+    /// What is known of the request.
+    pub facts: &'a RequestFacts,
+    /// The model that it asks for.
     pub model: &'a Model,
     /// Its prompt, and what ranks hold of it; `ranks` is not looked at.
     pub request: PickRequest<'a>,
-    /// Output tokens expected.
-    pub output_tokens: u32,
     /// Bytes of its body: what the queue keeps in memory for it.
     pub body_bytes: u64,
-    /// Class asked for, within what its tenant may.
-    pub class: u8,
-    /// Whose it is.
-    pub tenant: u64,
-    /// That tenant's share.
-    pub weight: u32,
-    /// When it came to the router.
-    pub arrived_at: NanosSinceStart,
-    /// It waits no longer than this.
-    pub deadline: NanosSinceStart,
-    /// The client gives up at this moment; refused at once if that is before its turn can come.
-    pub client_deadline: Option<NanosSinceStart>,
     /// The rank that its other leg has already.
     pub near: Option<RankIndex>,
-    /// The number that the rank which answers must have in its worker.
-    pub pin: Option<DpRank>,
-    /// Ranks that failed it, or refused it.
-    pub tried: &'a [RankIndex],
     /// May it move to another queue later?
     pub movable: bool,
     /// Where it stands while it chooses again: a queue has sent it on.
@@ -61,8 +43,9 @@ pub struct Seated {
 }
 
 impl Applicant<'_> {
-    const fn seeking(&self) -> Seeking<'_> {
-        Seeking { leg: self.request.leg, near: self.near, pin: self.pin, tried: self.tried }
+    fn seeking(&self) -> Seeking<'_> {
+        let RequestFacts { pin, tried, .. } = self.facts;
+        Seeking { leg: self.request.leg, near: self.near, pin: *pin, tried: tried.as_slice() }
     }
 
     /// What it itself has counted into a queue.
@@ -80,13 +63,29 @@ impl Applicant<'_> {
 /// What becomes of it.
 #[derive(Debug)]
 pub enum Entry {
-    /// It has its rank.
+    /// It has its rank. A decode leg may have got a rank that serves whole requests only: that is
+    /// all it needs then.
     Bound(Lease),
+    /// It has both its ranks.
+    Pair {
+        /// The rank that answers.
+        decode: Lease,
+        /// The rank that computes the prompt.
+        prefill: Lease,
+    },
     /// It has been counted into its queue and has to be posted to that queue's home. Whoever ends
     /// the wait counts it out with the same [`QueueWanted`].
-    Wait(Box<Waiter>, QueueWanted),
-    /// It is refused.
-    Turned(Turned),
+    Wait {
+        /// Of the rank that answers, to be kept while the request waits for a prefill rank.
+        decode: Option<Lease>,
+        /// To be posted.
+        waiter: Box<Waiter>,
+        /// What was counted.
+        wanted: QueueWanted,
+    },
+    /// It is refused, for want of a rank for this leg. A lease of its other leg has been given
+    /// back: the ranks that were there have just gone, and it may be routed again.
+    Turned(Leg, Turned),
 }
 
 /// Why.
@@ -116,30 +115,32 @@ pub fn enter(
 ) -> Entry {
     let fleet = binder.fleet;
     let (model, seeking) = (applicant.model, applicant.seeking());
+    let leg = applicant.request.leg;
     if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
-        return Entry::Turned(Turned::NoWorker);
+        return Entry::Turned(leg, Turned::NoWorker);
     }
-    let _ = binder.keep_able(&applicant.request, applicant.output_tokens, candidates);
+    let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     let mode = fleet.flow.queue.mode;
     if mode != QueueMode::Off {
         // Nobody overtakes: where others wait, newcomers line up.
         let others = |rank| fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue));
         candidates.retain(|rank| others(rank) == 0);
     }
-    if let Some(lease) = binder.bind(&applicant.request, applicant.output_tokens, candidates) {
+    if let Some(lease) = binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)
+    {
         return Entry::Bound(lease);
     }
     if mode == QueueMode::Off {
-        return Entry::Turned(Turned::NoRoom);
+        return Entry::Turned(leg, Turned::NoRoom);
     }
     match line_up(binder, candidates, applicant, &projected) {
         Ok((queue, wanted)) => {
-            Entry::Wait(Box::new(waiter(binder, applicant, queue, seat())), wanted)
+            let waiter = Box::new(waiter(binder, applicant, queue, seat()));
+            Entry::Wait { decode: None, waiter, wanted }
         }
-        Err(turned @ Turned::Full(_)) => {
-            bind_beside(binder, candidates, applicant).map_or(Entry::Turned(turned), Entry::Bound)
-        }
-        Err(turned) => Entry::Turned(turned),
+        Err(turned @ Turned::Full(_)) => bind_beside(binder, candidates, applicant)
+            .map_or(Entry::Turned(leg, turned), Entry::Bound),
+        Err(turned) => Entry::Turned(leg, turned),
     }
 }
 
@@ -152,9 +153,9 @@ fn bind_beside(
 ) -> Option<Lease> {
     let (fleet, board, now) = (binder.fleet, binder.board, binder.now);
     candidates.collect(fleet, applicant.model, board, applicant.seeking(), now).ok()?;
-    let _ = binder.keep_able(&applicant.request, applicant.output_tokens, candidates);
+    let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     candidates.retain(|rank| !binder.is_awaited(rank));
-    binder.bind(&applicant.request, applicant.output_tokens, candidates)
+    binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)
 }
 
 /// Finds a queue with room and counts the request into it. One that has been let in before is not
@@ -173,8 +174,8 @@ fn line_up(
     }
     let pool = if applicant.request.leg == Leg::Prefill { model.prefill_pool } else { None };
     let pool = pool.unwrap_or(model.pool);
-    let _ = binder.keep_able(&applicant.request, applicant.output_tokens, candidates);
-    binder.weigh(&applicant.request, applicant.output_tokens, candidates);
+    let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
+    binder.weigh(&applicant.request, applicant.facts.output_tokens, candidates);
     let (mut full, mut first) = (QueueFull::Depth, None);
     while let Some(rank) = shortest(binder, candidates, applicant) {
         let Some(queue) = fleet.queue_of(rank) else { return Err(Turned::NoRoom) };
@@ -182,10 +183,10 @@ fn line_up(
         if let Some(late) = too_late(binder, applicant, (cell, queue, pool), projected) {
             return Err(late);
         }
-        let cost = lease_cost(&applicant.request, rank, applicant.output_tokens);
+        let cost = lease_cost(&applicant.request, rank, applicant.facts.output_tokens);
         let most = fleet.room(rank).kv_tokens_max;
         let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
-        let Applicant { body_bytes: bytes, class, tenant, .. } = *applicant;
+        let (bytes, Caller { class, tenant, .. }) = (applicant.body_bytes, applicant.facts.caller);
         let wanted = QueueWanted { bytes, tokens, class, tenant };
         let bounds = bounds(fleet, binder.board, pool, queue);
         match cell.join(bounds.beside(applicant.own(queue)), wanted) {
@@ -239,8 +240,9 @@ fn too_late(
     (cell, queue, pool): (&QueueCell, QueueIndex, PoolIndex),
     projected: &impl Fn(u64) -> Option<Duration>,
 ) -> Option<Turned> {
-    let deadline = applicant.client_deadline?;
-    let ahead = cell.ahead(applicant.class, applicant.tenant, applicant.weight);
+    let deadline = applicant.facts.client_deadline?;
+    let Caller { class, tenant, weight } = applicant.facts.caller;
+    let ahead = cell.ahead(class, tenant, weight);
     let ahead = ahead.saturating_sub(u64::from(applicant.own(queue).is_some()));
     let projected = projected((ahead + 1).saturating_mul(lines(binder.fleet, pool)))?;
     (binder.now.plus(projected) > deadline).then_some(Turned::TooLate { projected })
@@ -265,24 +267,16 @@ fn waiter(
     queue: QueueIndex,
     ticket: Ticket,
 ) -> Waiter {
+    let PickRequest { prompt_bytes: bytes, bytes_per_token, overlaps, on_the_way, .. } =
+        applicant.request;
     Waiter {
         ticket,
         queue,
-        model: applicant.model_index,
         leg: applicant.request.leg,
         near: applicant.near,
-        pin: applicant.pin,
-        class: applicant.class,
-        tenant: applicant.tenant,
-        weight: applicant.weight,
-        arrived_at: applicant.arrived_at,
         joined_at: binder.now,
-        deadline: applicant.deadline,
-        prompt_bytes: applicant.request.prompt_bytes,
-        bytes_per_token: applicant.request.bytes_per_token,
-        output_tokens: applicant.output_tokens,
+        facts: applicant.facts.clone(),
+        prompt: WaitingPrompt { bytes, bytes_per_token, holdings: holdings(overlaps, on_the_way) },
         movable: applicant.movable,
-        holdings: holdings(applicant.request.overlaps, applicant.request.on_the_way),
-        tried: applicant.tried.to_vec(),
     }
 }

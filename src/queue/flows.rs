@@ -27,7 +27,7 @@ pub(super) struct FlowKey {
 
 impl FlowKey {
     pub(super) const fn of(waiter: &Waiter) -> Self {
-        Self { tenant: waiter.tenant, model: waiter.model }
+        Self { tenant: waiter.facts.caller.tenant, model: waiter.facts.model }
     }
 }
 

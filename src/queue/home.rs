@@ -239,8 +239,8 @@ fn place(
     scratch: &mut Scratch,
     verdicts: &mut Vec<(Ticket, Verdict)>,
 ) -> Placed {
-    let fleet = binder.fleet;
-    let Some(model) = fleet.models.get(waiter.model.index()) else {
+    let (fleet, facts) = (binder.fleet, &waiter.facts);
+    let Some(model) = fleet.models.get(facts.model.index()) else {
         verdicts.push((waiter.ticket, Verdict::Reroute));
         return Placed::Never;
     };
@@ -254,15 +254,15 @@ fn place(
         now: binder.now,
         overlaps,
         on_the_way,
-        prompt_bytes: waiter.prompt_bytes,
-        bytes_per_token: waiter.bytes_per_token,
+        prompt_bytes: waiter.prompt.bytes,
+        bytes_per_token: waiter.prompt.bytes_per_token,
     };
     let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
         let seeking =
-            Seeking { leg: waiter.leg, near: waiter.near, pin: waiter.pin, tried: &waiter.tried };
+            Seeking { leg: waiter.leg, near: waiter.near, pin: facts.pin, tried: &facts.tried };
         let found = candidates.collect(fleet, model, binder.board, seeking, binder.now);
         candidates.retain(|rank| fleet.queue_of(rank) == Some(index));
-        let is_large = binder.keep_able(&request, waiter.output_tokens, candidates);
+        let is_large = binder.keep_able(&request, facts.output_tokens, candidates);
         (found.is_ok() && !candidates.ranks().is_empty()).then_some(is_large)
     };
     let Some(is_large) = collect(candidates, binder) else {
@@ -275,9 +275,8 @@ fn place(
     // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is
     // computed.
     if offer.may_decline && waiter.leg != Leg::Decode {
-        candidates.retain(|rank| {
-            binder.has_room(rank, &lease_cost(&request, rank, waiter.output_tokens))
-        });
+        candidates
+            .retain(|rank| binder.has_room(rank, &lease_cost(&request, rank, facts.output_tokens)));
         let offered = least_uncached(candidates, &request);
         if offered.saturating_sub(least) > declined_tokens(&request)
             && !candidates.ranks().is_empty()
@@ -285,7 +284,7 @@ fn place(
             return Placed::Declined;
         }
     }
-    if let Some(lease) = binder.bind(&request, waiter.output_tokens, candidates) {
+    if let Some(lease) = binder.bind(&request, facts.output_tokens, candidates) {
         verdicts.push((waiter.ticket, Verdict::Granted(lease)));
         return Placed::Yes;
     }

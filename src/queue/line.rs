@@ -22,7 +22,7 @@ impl Waiting {
     }
 
     pub(super) fn weight(&self) -> u32 {
-        self.0.weight
+        self.0.facts.caller.weight
     }
 
     pub(super) fn leg(&self) -> Leg {
@@ -31,7 +31,7 @@ impl Waiting {
 
     /// Tokens of prompt and expected output: what tenants are charged.
     pub(super) fn cost_tokens(&self) -> u64 {
-        self.0.prompt_tokens().saturating_add(u64::from(self.0.output_tokens)).max(1)
+        self.0.prompt_tokens().saturating_add(u64::from(self.0.facts.output_tokens)).max(1)
     }
 }
 
@@ -159,10 +159,10 @@ impl Line {
     }
 
     pub(super) fn push(&mut self, waiter: Box<Waiter>) {
-        let order = Order { arrived_at: waiter.arrived_at, number: self.next_number };
+        let order = Order { arrived_at: waiter.facts.arrived_at, number: self.next_number };
         self.next_number += 1;
         let flow = FlowKey::of(&waiter);
-        let class = usize::from(waiter.class.min(QUEUE_CLASSES - 1));
+        let class = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
         let (ticket, joined_at) = (waiter.ticket, waiter.joined_at);
         let standing = Standing { asked: class, class, flow, order, joined_at, overtaken: 0 };
         // A ticket names one wait; were it to come twice, the later one counts.
@@ -235,7 +235,7 @@ impl Line {
                 continue;
             };
             let offer = Offer { own: Some(rank), ..self.offer(ticket, class, false) };
-            let is_late = waiter.0.deadline <= rules.now;
+            let is_late = waiter.0.facts.deadline <= rules.now;
             match if is_late { Placed::Never } else { place(&waiter.0, offer) } {
                 Placed::Yes => self.served(class, flow, order, ticket),
                 Placed::Short(rank) => self.keep(ticket, rank, bars),
@@ -306,7 +306,7 @@ impl Line {
             let (ticket, flow) = (waiter.ticket, FlowKey::of(waiter));
             let may_decline = !insists && self.overtaken(ticket) < rules.overtaken_max;
             // After its deadline its origin has answered it, or will in a moment.
-            let is_late = waiter.deadline <= rules.now;
+            let is_late = waiter.facts.deadline <= rules.now;
             let offer = self.offer(ticket, class, may_decline);
             match if is_late { Placed::Never } else { place(waiter, offer) } {
                 Placed::Yes => {
@@ -440,8 +440,8 @@ impl Way {
     fn is_all_for(&self, waiter: &Waiter) -> bool {
         self.large.as_ref().is_none_or(|large| {
             large.contains(&waiter.held_tokens())
-                && (self.near, self.pin) == (waiter.near, waiter.pin)
-                && self.tried == waiter.tried
+                && (self.near, self.pin) == (waiter.near, waiter.facts.pin)
+                && self.tried == waiter.facts.tried
         })
     }
 }
@@ -450,11 +450,11 @@ impl Bars<'_> {
     fn add(&mut self, waiter: &Waiter, large: Option<RangeInclusive<u64>>) {
         self.full.push(Way {
             large,
-            model: waiter.model,
+            model: waiter.facts.model,
             leg: waiter.leg,
             near: waiter.near,
-            pin: waiter.pin,
-            tried: waiter.tried.clone(),
+            pin: waiter.facts.pin,
+            tried: waiter.facts.tried.clone(),
         });
     }
 
@@ -464,10 +464,10 @@ impl Bars<'_> {
         self.declined.contains(&waiter.ticket)
             || self.short.contains(&waiter.ticket)
             || self.full.iter().any(|way| {
-                way.model == waiter.model
+                way.model == waiter.facts.model
                     && way.leg == waiter.leg
-                    && way.tried.iter().all(|rank| waiter.tried.contains(rank))
-                    && way.pin.is_none_or(|pin| waiter.pin == Some(pin))
+                    && way.tried.iter().all(|rank| waiter.facts.tried.contains(rank))
+                    && way.pin.is_none_or(|pin| waiter.facts.pin == Some(pin))
                     && way.is_all_for(waiter)
                     && self.leads_as_far(way.near, waiter.near)
             })

@@ -22,7 +22,7 @@ pub use home::{Home, HomeTurn};
 pub use line::KEPT_MAX;
 use line::Waiting;
 pub use outbox::Outbox;
-pub use pair::{PairEntry, enter_pair, enter_prefill};
+pub use pair::{Sought, enter_by};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use super::line::{Line, Placed, Rules};
 use crate::base::limits::IDLE_FLOWS_MAX;
 use crate::base::{ModelIndex, NanosSinceStart, QueueIndex, RankIndex, ShardIndex};
 use crate::config::QUEUE_CLASSES;
-use crate::mailbox::{Ticket, Waiter};
+use crate::mailbox::{Caller, RequestFacts, Ticket, Waiter, WaitingPrompt};
 use crate::worker::test_support::three_ranks;
 use crate::worker::{FleetSnapshot, Leg};
 use proptest::prelude::*;
@@ -25,27 +25,33 @@ fn waiter(seat: u32) -> Waiter {
     Waiter {
         ticket: ticket(seat),
         queue: QueueIndex(0),
-        model: ModelIndex(0),
-        class: 1,
-        tenant: 0,
-        weight: 1,
-        arrived_at: NanosSinceStart(0),
-        joined_at: NanosSinceStart(0),
-        deadline: NEVER,
-        prompt_bytes: 400,
-        bytes_per_token: 4.0,
-        output_tokens: 0,
-        movable: true,
-        holdings: Vec::new(),
         leg: Leg::Whole,
         near: None,
-        pin: None,
-        tried: Vec::new(),
+        joined_at: NanosSinceStart(0),
+        facts: RequestFacts {
+            model: ModelIndex(0),
+            caller: Caller { class: 1, tenant: 0, weight: 1 },
+            arrived_at: NanosSinceStart(0),
+            deadline: NEVER,
+            client_deadline: None,
+            pin: None,
+            tried: Vec::new(),
+            output_tokens: 0,
+        },
+        prompt: WaitingPrompt { bytes: 400, bytes_per_token: 4.0, holdings: Vec::new() },
+        movable: true,
     }
 }
 
+/// The usual one, but for what `change` changes.
+fn waiter_with(seat: u32, change: impl FnOnce(&mut Waiter)) -> Waiter {
+    let mut waiter = waiter(seat);
+    change(&mut waiter);
+    waiter
+}
+
 fn cost(waiter: &Waiter) -> u64 {
-    (waiter.prompt_tokens() + u64::from(waiter.output_tokens)).max(1)
+    (waiter.prompt_tokens() + u64::from(waiter.facts.output_tokens)).max(1)
 }
 
 fn rules(now: u64, promote_after: Duration) -> Rules<'static> {
@@ -91,15 +97,15 @@ struct Naively {
 
 impl Naive {
     fn push(&mut self, waiter: Waiter) {
-        let class = usize::from(waiter.class.min(QUEUE_CLASSES - 1));
-        self.enter(class, waiter.tenant);
+        let class = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
+        self.enter(class, waiter.facts.caller.tenant);
         self.standing.push(Naively { waiter, number: self.next_number, class });
         self.next_number += 1;
     }
 
     /// A row that was empty starts at the clock.
     fn enter(&mut self, class: usize, tenant: u64) {
-        let of = |one: &Naively| one.class == class && one.waiter.tenant == tenant;
+        let of = |one: &Naively| one.class == class && one.waiter.facts.caller.tenant == tenant;
         if !self.standing.iter().any(of) {
             let tag = self.tags.entry((class, tenant)).or_default();
             *tag = self.clocks[class].max(*tag);
@@ -117,9 +123,9 @@ impl Naive {
     fn promote(&mut self, now: u64) {
         let after = u64::try_from(AFTER.as_nanos()).unwrap();
         let due = |one: &Naively| {
-            let asked = usize::from(one.waiter.class.min(QUEUE_CLASSES - 1));
+            let asked = usize::from(one.waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
             let steps = u64::try_from(asked - one.class + 1).unwrap();
-            (one.waiter.arrived_at.0 + steps * after, one.waiter.ticket)
+            (one.waiter.facts.arrived_at.0 + steps * after, one.waiter.ticket)
         };
         loop {
             let rising = self.standing.iter().filter(|one| one.class > 0 && due(one).0 <= now);
@@ -129,7 +135,7 @@ impl Naive {
             };
             let index = self.standing.iter().position(|one| one.waiter.ticket == ticket).unwrap();
             let class = self.standing[index].class - 1;
-            let tenant = self.standing[index].waiter.tenant;
+            let tenant = self.standing[index].waiter.facts.caller.tenant;
             self.enter(class, tenant);
             self.standing[index].class = class;
         }
@@ -142,24 +148,24 @@ impl Naive {
             loop {
                 let free = |one: &&Naively| {
                     let barred = barred.iter().any(|before| {
-                        (before.model, before.leg) == (one.waiter.model, one.waiter.leg)
-                            && before.tried.iter().all(|t| one.waiter.tried.contains(t))
+                        (before.facts.model, before.leg) == (one.waiter.facts.model, one.waiter.leg)
+                            && before.facts.tried.iter().all(|t| one.waiter.facts.tried.contains(t))
                             && leads_as_far(before.near, one.waiter.near)
                     });
                     one.class == class && !barred
                 };
                 let place = |one: &&Naively| {
-                    let tenant = one.waiter.tenant;
-                    (self.tags[&(class, tenant)], tenant, one.waiter.arrived_at, one.number)
+                    let tenant = one.waiter.facts.caller.tenant;
+                    (self.tags[&(class, tenant)], tenant, one.waiter.facts.arrived_at, one.number)
                 };
                 let next = self.standing.iter().filter(free).min_by_key(place);
                 let Some(waiter) = next.map(|one| one.waiter.clone()) else { break };
-                if waiter.deadline.0 <= now {
+                if waiter.facts.deadline.0 <= now {
                     self.remove(waiter.ticket.seat);
                 } else if room(&waiter) {
-                    let tag = self.tags.get_mut(&(class, waiter.tenant)).unwrap();
+                    let tag = self.tags.get_mut(&(class, waiter.facts.caller.tenant)).unwrap();
                     self.clocks[class] = self.clocks[class].max(*tag);
-                    *tag += cost(&waiter) * 1_000 / u64::from(waiter.weight.max(1));
+                    *tag += cost(&waiter) * 1_000 / u64::from(waiter.facts.caller.weight.max(1));
                     served.push(waiter.ticket.seat);
                     self.remove(waiter.ticket.seat);
                 } else {
@@ -191,14 +197,16 @@ struct Places([u8; 4]);
 
 impl Places {
     fn take(&mut self, waiter: &Waiter) -> bool {
-        let ranks = if waiter.model == ModelIndex(0) { 0..3 } else { 1..4_u16 };
+        let ranks = if waiter.facts.model == ModelIndex(0) { 0..3 } else { 1..4_u16 };
         let open = |rank: &u16| {
             let is_near = match (waiter.leg, waiter.near) {
                 (Leg::Whole, _) => true,
                 (Leg::Decode, _) => *rank < 2,
                 (_, near) => near == Some(RankIndex(*rank)) || near == Some(RankIndex(2)),
             };
-            is_near && self.0[usize::from(*rank)] > 0 && !waiter.tried.contains(&RankIndex(*rank))
+            is_near
+                && self.0[usize::from(*rank)] > 0
+                && !waiter.facts.tried.contains(&RankIndex(*rank))
         };
         let Some(rank) = ranks.into_iter().find(open) else { return false };
         self.0[usize::from(rank)] -= 1;
@@ -263,22 +271,20 @@ fn joining(op: &Op, seat: u32, now: u64) -> Option<Waiter> {
         near => (Leg::Prefill, Some(RankIndex(u16::from(near - 5)))),
     };
     let tried = (0..2_u16).filter(|rank| tried >> rank & 1 == 1).map(RankIndex).collect();
-    Some(Waiter {
-        class,
-        tenant,
-        model: ModelIndex(model),
-        prompt_bytes: bytes,
-        weight: [1, 3, 0][usize::try_from(tenant).unwrap()],
-        // Who comes from another queue came to the router before.
-        arrived_at: NanosSinceStart(now.saturating_sub(late)),
-        joined_at: NanosSinceStart(now),
-        deadline: patience.map_or(NEVER, |patience| NanosSinceStart(now + patience)),
-        movable: tenant != 1,
-        leg,
-        near,
-        tried,
-        ..waiter(seat)
-    })
+    Some(waiter_with(seat, |waiter| {
+        waiter.facts.caller.class = class;
+        waiter.facts.caller.tenant = tenant;
+        waiter.facts.model = ModelIndex(model);
+        waiter.prompt.bytes = bytes;
+        waiter.facts.caller.weight = [1, 3, 0][usize::try_from(tenant).unwrap()];
+        waiter.facts.arrived_at = NanosSinceStart(now.saturating_sub(late));
+        waiter.joined_at = NanosSinceStart(now);
+        waiter.facts.deadline = patience.map_or(NEVER, |patience| NanosSinceStart(now + patience));
+        waiter.movable = tenant != 1;
+        waiter.leg = leg;
+        waiter.near = near;
+        waiter.facts.tried = tried;
+    }))
 }
 
 proptest! {
@@ -319,7 +325,7 @@ proptest! {
         }
         // Everybody who is left leaves with the room, and only once.
         let left = line.len();
-        let all = serve(&mut line, now, |waiter| waiter.deadline.0 > now);
+        let all = serve(&mut line, now, |waiter| waiter.facts.deadline.0 > now);
         prop_assert!(all.len() <= left && line.is_empty());
     }
 
@@ -338,7 +344,12 @@ proptest! {
                 // The first asks for three models in turn, which makes no difference.
                 let model =
                     ModelIndex(if tenant == 0 { u16::try_from(turn % 3).unwrap() } else { 0 });
-                let waiter = Waiter { tenant, weight, model, prompt_bytes: bytes, ..waiter(seat) };
+                let waiter = waiter_with(seat, |waiter| {
+                    waiter.facts.caller.tenant = tenant;
+                    waiter.facts.caller.weight = weight;
+                    waiter.facts.model = model;
+                    waiter.prompt.bytes = bytes;
+                });
                 cost_of.insert(seat, (tenant, cost(&waiter)));
                 line.push(Box::new(waiter));
                 seat += 1;
@@ -371,7 +382,9 @@ proptest! {
         let mut since = (0, 0);
         for comes in present {
             if comes && !waits {
-                line.push(Box::new(Waiter { tenant: 1, ..waiter(seat) }));
+                line.push(Box::new(waiter_with(seat, |waiter| {
+                    waiter.facts.caller.tenant = 1;
+                })));
                 (seat, waits) = (seat + 1, true);
                 // What it gets from here on is measured from here on: the time before earns
                 // nothing.
@@ -393,13 +406,19 @@ proptest! {
 #[test]
 fn a_flood_of_the_best_class_starves_nobody() {
     let mut line = Line::new(AFTER);
-    line.push(Box::new(Waiter { class: 3, tenant: 1, ..waiter(0) }));
+    line.push(Box::new(waiter_with(0, |waiter| {
+        waiter.facts.caller.class = 3;
+        waiter.facts.caller.tenant = 1;
+    })));
     let mut seat = 1;
     let mut served_at = None;
     for now in 0..600 {
         for _ in 0..3 {
             let at = NanosSinceStart(now);
-            line.push(Box::new(Waiter { class: 0, arrived_at: at, ..waiter(seat) }));
+            line.push(Box::new(waiter_with(seat, |waiter| {
+                waiter.facts.caller.class = 0;
+                waiter.facts.arrived_at = at;
+            })));
             seat += 1;
         }
         if serve_some(&mut line, now, 1).contains(&0) {
@@ -414,8 +433,13 @@ fn a_flood_of_the_best_class_starves_nobody() {
 #[test]
 fn each_step_up_has_its_own_moment() {
     let mut line = Line::new(AFTER);
-    line.push(Box::new(Waiter { class: 2, ..waiter(0) }));
-    line.push(Box::new(Waiter { class: 1, arrived_at: NanosSinceStart(50), ..waiter(1) }));
+    line.push(Box::new(waiter_with(0, |waiter| {
+        waiter.facts.caller.class = 2;
+    })));
+    line.push(Box::new(waiter_with(1, |waiter| {
+        waiter.facts.caller.class = 1;
+        waiter.facts.arrived_at = NanosSinceStart(50);
+    })));
     let mut moments = Vec::new();
     while line.promote_at() != NEVER {
         let moment = line.promote_at().0;
@@ -428,7 +452,9 @@ fn each_step_up_has_its_own_moment() {
 #[test]
 fn a_new_pace_counts_for_those_who_wait() {
     let mut line = Line::new(Duration::ZERO);
-    line.push(Box::new(Waiter { class: 3, ..waiter(0) }));
+    line.push(Box::new(waiter_with(0, |waiter| {
+        waiter.facts.caller.class = 3;
+    })));
     assert_eq!(line.promote_at(), NEVER);
     line.serve(rules(10, AFTER), |_, _| Placed::NoRoom);
     assert_eq!(line.promote_at(), NanosSinceStart(100));
@@ -442,7 +468,9 @@ fn a_new_pace_counts_for_those_who_wait() {
 fn only_who_may_move_is_found_stale_and_all_at_once() {
     let mut line = Line::new(AFTER);
     for seat in 0..200 {
-        line.push(Box::new(Waiter { movable: seat % 2 == 0, ..waiter(seat) }));
+        line.push(Box::new(waiter_with(seat, |waiter| {
+            waiter.movable = seat % 2 == 0;
+        })));
     }
     let mut moved = Vec::new();
     while let Some(ticket) = line.joined_until(NanosSinceStart(0)) {
@@ -458,7 +486,10 @@ fn one_that_failed_somewhere_bars_only_those_who_could_go_where_it_can() {
     let mut line = Line::new(AFTER);
     let tried = |seat: u32, tried: &[u16]| {
         let tried = tried.iter().copied().map(RankIndex).collect();
-        Box::new(Waiter { tried, arrived_at: NanosSinceStart(u64::from(seat)), ..waiter(seat) })
+        Box::new(waiter_with(seat, |waiter| {
+            waiter.facts.tried = tried;
+            waiter.facts.arrived_at = NanosSinceStart(u64::from(seat));
+        }))
     };
     line.push(tried(0, &[7]));
     line.push(tried(1, &[7, 8]));
@@ -466,7 +497,7 @@ fn one_that_failed_somewhere_bars_only_those_who_could_go_where_it_can() {
     let mut asked = Vec::new();
     line.serve(rules(5, AFTER), |waiter, _| {
         asked.push(waiter.ticket.seat);
-        if waiter.tried.is_empty() { Placed::Yes } else { Placed::NoRoom }
+        if waiter.facts.tried.is_empty() { Placed::Yes } else { Placed::NoRoom }
     });
     assert_eq!(asked, [0, 2], "where 0 finds no room 1 need not look; 2 has rank 7");
     assert_eq!(line.len(), 2);
@@ -477,7 +508,11 @@ fn legs_bar_those_who_could_only_go_where_they_can() {
     let mut line = Line::new(AFTER);
     let ask = |seat: u32, leg: Leg, near: Option<u16>| {
         let near = near.map(RankIndex);
-        Box::new(Waiter { leg, near, arrived_at: NanosSinceStart(seat.into()), ..waiter(seat) })
+        Box::new(waiter_with(seat, |waiter| {
+            waiter.leg = leg;
+            waiter.near = near;
+            waiter.facts.arrived_at = NanosSinceStart(seat.into());
+        }))
     };
     let all = [
         (Leg::Whole, None),
@@ -518,7 +553,10 @@ fn tenants_that_come_once_are_forgotten() {
     // when they end.
     for seat in 0..20_000_u32 {
         let tenant = u64::from(seat);
-        line.push(Box::new(Waiter { tenant, prompt_bytes: 4 << 20, ..waiter(seat) }));
+        line.push(Box::new(waiter_with(seat, |waiter| {
+            waiter.facts.caller.tenant = tenant;
+            waiter.prompt.bytes = 4 << 20;
+        })));
         assert_eq!(serve_some(&mut line, 0, 1).len(), 1);
         assert!(line.row_count() <= IDLE_FLOWS_MAX + 1);
     }
@@ -529,7 +567,9 @@ fn tenants_that_come_once_are_forgotten() {
 fn a_ticket_that_comes_twice_is_one_wait() {
     let mut line = Line::new(AFTER);
     line.push(Box::new(waiter(0)));
-    line.push(Box::new(Waiter { class: 3, ..waiter(0) }));
+    line.push(Box::new(waiter_with(0, |waiter| {
+        waiter.facts.caller.class = 3;
+    })));
     assert_eq!((line.len(), serve_some(&mut line, 0, 9)), (1, vec![0]));
     assert!(line.is_empty());
 }
@@ -543,7 +583,10 @@ fn a_turn_is_short() {
     let fill = |line: &mut Line| {
         for seat in 0..WAITERS {
             let model = ModelIndex(u16::from(seat % 500 >= 250));
-            line.push(Box::new(Waiter { tenant: u64::from(seat % 500), model, ..waiter(seat) }));
+            line.push(Box::new(waiter_with(seat, |waiter| {
+                waiter.facts.caller.tenant = u64::from(seat % 500);
+                waiter.facts.model = model;
+            })));
         }
     };
     let timed = |what: &str, room: fn(&Waiter, &mut u32) -> bool| {
@@ -565,7 +608,8 @@ fn a_turn_is_short() {
         |_: &Waiter, left: &mut u32| left.checked_sub(1).inspect(|&less| *left = less).is_some();
     timed("one place", one);
     timed("one place, the other model barred", |waiter, left| {
-        waiter.model == ModelIndex(1) && left.checked_sub(1).inspect(|&less| *left = less).is_some()
+        waiter.facts.model == ModelIndex(1)
+            && left.checked_sub(1).inspect(|&less| *left = less).is_some()
     });
     timed("no place", |_, _| false);
     let mut line = Line::new(AFTER);
@@ -585,7 +629,11 @@ fn the_cursor_finds_a_row_that_did_not_move() {
     let order = |number| Order { arrived_at: NanosSinceStart(0), number };
     let mut line = Line::new(AFTER);
     for seat in 0..3 {
-        let free = Waiter { weight: u32::MAX, prompt_bytes: 1, tenant: 1, ..waiter(seat) };
+        let free = waiter_with(seat, |waiter| {
+            waiter.facts.caller.weight = u32::MAX;
+            waiter.prompt.bytes = 1;
+            waiter.facts.caller.tenant = 1;
+        });
         flows.push(key, order(u64::from(seat)), Waiting::new(free.clone()));
         line.push(Box::new(free));
     }
@@ -599,10 +647,9 @@ fn the_cursor_finds_a_row_that_did_not_move() {
 fn serve_wishes(overtaken_max: u32, wishes: &[usize], free: &[usize]) -> Vec<u32> {
     let mut line = Line::new(AFTER);
     for (seat, _) in (0..).zip(wishes) {
-        line.push(Box::new(Waiter {
-            arrived_at: NanosSinceStart(u64::from(seat)),
-            ..waiter(seat)
-        }));
+        line.push(Box::new(waiter_with(seat, |waiter| {
+            waiter.facts.arrived_at = NanosSinceStart(u64::from(seat));
+        })));
     }
     let mut served = Vec::new();
     for &rank in free {

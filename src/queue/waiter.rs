@@ -10,12 +10,12 @@ impl Waiter {
     /// Tokens of its prompt.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
-        tokens(self.prompt_bytes, self.bytes_per_token)
+        tokens(self.prompt.bytes, self.prompt.bytes_per_token)
     }
 
     /// Tokens whose KV it will hold.
     pub(super) fn held_tokens(&self) -> u64 {
-        let output = if self.leg == Leg::Prefill { 1 } else { u64::from(self.output_tokens) };
+        let output = if self.leg == Leg::Prefill { 1 } else { u64::from(self.facts.output_tokens) };
         self.prompt_tokens().saturating_add(output)
     }
 
@@ -23,7 +23,7 @@ impl Waiter {
     pub(super) fn lay_out(&self, overlaps: &mut Overlaps, on_the_way: &mut Overlaps) {
         overlaps.clear();
         on_the_way.clear();
-        for holding in &self.holdings {
+        for holding in &self.prompt.holdings {
             overlaps.record(holding.rank, Overlap { blocks: 0, bytes: holding.bytes });
             if holding.on_the_way_bytes > 0 {
                 let part = Overlap { blocks: 0, bytes: holding.on_the_way_bytes };

@@ -1,10 +1,20 @@
-//! What a request may do and how it may end, without any socket.
+//! What becomes of one request, without any I/O: [`RequestFlow`] takes events and returns actions.
+//! `shard/request.rs` performs them on sockets, `tests/sim` on a schedule. Time, chance and what a
+//! step may touch are arguments ([`Scene`]).
 
 mod blame;
+mod event;
+mod flow;
+mod pressure;
+mod scene;
+mod split;
+mod stages;
 mod stop;
 
 pub use blame::{Fault, Known, LegEnd};
-pub use stop::{
-    Failed, Stop, after, body_too_large, cannot_hand_off, engines_busy, in_flight_full, no_worker,
-    stop, waited_too_long,
-};
+pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
+pub use flow::RequestFlow;
+pub use scene::Scene;
+pub use split::Split;
+pub use stages::{Ratios, StageRules, Stages};
+pub use stop::{Failed, Stop, body_too_large, in_flight_full, no_worker};

@@ -57,14 +57,14 @@ pub const fn in_flight_full() -> Refusal {
 
 /// Engines had no room for the request, again and again.
 #[must_use]
-pub fn engines_busy() -> Refusal {
+fn engines_busy() -> Refusal {
     let message = "The engines that serve this model have no room at the moment. Try again later.";
     Refusal::new(Reason::RejectedBusy).with_message(message)
 }
 
 /// Its time in the queue is over.
 #[must_use]
-pub fn waited_too_long(client_gave_up: bool) -> Refusal {
+pub(super) fn waited_too_long(client_gave_up: bool) -> Refusal {
     if client_gave_up {
         Refusal::new(Reason::RequestDeadline)
     } else {
@@ -81,7 +81,7 @@ pub fn no_worker(why: &str) -> Refusal {
 
 /// Every worker of its model needs it to be split, and it cannot be.
 #[must_use]
-pub fn cannot_hand_off(obstacle: Option<Obstacle>) -> Refusal {
+pub(super) fn cannot_hand_off(obstacle: Option<Obstacle>) -> Refusal {
     let why = obstacle.map_or_else(|| "its body is not understood".into(), |why| why.to_string());
     Refusal::new(Reason::BadRequest).with_message(format!(
         "The workers of this model compute prompts and answers on different machines, and this \
@@ -101,7 +101,7 @@ pub fn body_too_large(bytes_max: usize) -> Refusal {
 
 /// How the request ends after its last attempt failed.
 #[must_use]
-pub fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
+pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
     if let Some(answer) = failed.answer {
         return Stop::Engine(answer);
     }
@@ -126,7 +126,7 @@ pub fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
 /// client hears what the last one did; when one is left that has no room, or that has not been
 /// reached in time, it hears that.
 #[must_use]
-pub fn after(failed: Option<Stop>, stop: Stop) -> Stop {
+pub(super) fn after(failed: Option<Stop>, stop: Stop) -> Stop {
     let none_left = |stop: &Stop| match stop {
         Stop::Refused(refusal) => refusal.reason() == Reason::NoHealthyWorker,
         _ => false,

@@ -7,8 +7,7 @@ use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin};
 use crate::account::{Lease, LeaseCost};
 use crate::base::{NanosSinceStart, RankIndex};
 use crate::config::QueueMode;
-use crate::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, RankLoad, Role, RoomLimits};
-use std::sync::Arc;
+use crate::worker::{FleetSnapshot, Leg, LoadReports, RankLoad, Role, RoomLimits, ShardBoard};
 
 /// Output tokens expected of a request that does not say.
 const OUTPUT_TOKENS_DEFAULT: u32 = 256;
@@ -21,7 +20,7 @@ pub struct Binder<'a> {
     /// The ranks.
     pub fleet: &'a FleetSnapshot,
     /// Their loads.
-    pub board: &'a Arc<LoadBoard>,
+    pub board: &'a ShardBoard,
     /// What engines report.
     pub reports: &'a LoadReports,
     /// How a rank is chosen.

@@ -44,6 +44,13 @@ pub(super) enum View {
 }
 
 impl Prompt {
+    /// A prompt of that length without its text, and what ranks hold of it.
+    #[must_use]
+    pub fn known(prompt_bytes: u64, held: impl Iterator<Item = (RankIndex, Overlap)>) -> Self {
+        let found = |(rank, overlap)| Found { view: View::Selection, rank, overlap };
+        Self { prompt_bytes, found: held.map(found).collect(), ..Self::default() }
+    }
+
     /// Forgets the prompt. The text is written into `buffer` from now on.
     pub fn begin(&mut self, buffer: Vec<u8>) {
         self.end();

@@ -8,7 +8,7 @@ use crate::config::{FlowConfig, Policy, QueueMode};
 use crate::index::{Overlap, Overlaps};
 use crate::worker::{
     Bootstrap, Dialect, FleetSnapshot, GuessRoots, Handoff, Leg, LoadBoard, LoadReports, Model,
-    Pool, Rank, Role, RoomLimits, TierRanks, Worker, WorkerState,
+    Pool, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const NOW: NanosSinceStart = NanosSinceStart(1_000);
 
 struct Scene {
     fleet: FleetSnapshot,
-    board: Arc<LoadBoard>,
+    board: ShardBoard,
     overlaps: Overlaps,
     tried: Vec<RankIndex>,
     pin: Option<DpRank>,
@@ -83,7 +83,7 @@ fn scene(words: &str) -> Scene {
     fleet.pools = vec![Pool { ranks: all, kv_tokens: 0 }];
     Scene {
         fleet,
-        board: Arc::new(LoadBoard::new()),
+        board: ShardBoard::from(LoadBoard::new()),
         overlaps: Overlaps::new(64),
         tried: Vec::new(),
         pin: None,

@@ -6,10 +6,10 @@ use super::early::Begun;
 use super::judge;
 use super::leg::Waiting;
 use super::pair::{self, Paired};
+use super::predict::Predicted;
 use super::slot::{After, PRIORITY, Slot};
 use super::standing;
 use super::state::Shard;
-use super::target::{Chosen, Predicted};
 use crate::account::{Count, Lease, Stage};
 use crate::base::NanosSinceStart;
 use crate::base::limits::READ_AT_ONCE_BYTES_MAX;
@@ -20,12 +20,15 @@ use crate::parse::Endpoint;
 use crate::relay::{
     Answer, Outbound, RelayError, StreamShape, Upstream, Watch, gather, relay, send,
 };
-use crate::request::Failed;
+use crate::request::{Chosen, Failed};
 
 /// Where the request goes.
 pub(super) struct Attempt {
     pub(super) endpoint: Endpoint,
     pub(super) chosen: Box<Chosen>,
+    /// What the rank that computes the prompt is expected to find in its cache; `None` unless its
+    /// KV events tell.
+    pub(super) predicted: Option<Predicted>,
     /// When the request had been read completely.
     pub(super) read_at: NanosSinceStart,
     /// Another rank that had been sent it has failed it before.
@@ -40,12 +43,15 @@ pub(super) async fn run(
     slot: &mut Slot,
     attempt: Attempt,
 ) -> Result<After, Failed> {
-    let Attempt { endpoint, chosen, read_at, is_retry } = attempt;
-    let Chosen { plan, mut lease, predicted, prefill } = *chosen;
+    let Attempt { endpoint, chosen, mut predicted, read_at, is_retry } = attempt;
+    let Chosen { plan, mut lease, prefill } = *chosen;
     let mut paired = match prefill {
         Some(prefill) => Some(pair::begin(shard, conn, slot, &plan, prefill).await?),
         None => None,
     };
+    if let Some(paired) = &mut paired {
+        paired.predicted = predicted.take();
+    }
     let result = exchange(shard, conn, slot, (&plan, endpoint), read_at, paired.as_mut()).await;
     let upstream = match result {
         Ok(upstream) => upstream,
@@ -285,7 +291,7 @@ async fn answer(
         let tokens = found.blocks.saturating_mul(found.block_size_tokens);
         (header::OVERLAP_TOKENS, decimal(tokens, &mut digits))
     });
-    let prefill = paired.map(|paired| (header::PREFILL_WORKER, paired.shown_as.as_bytes()));
+    let prefill = paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
     let extra = [
         Some((header::WORKER, plan.shown_as.as_bytes())),
         Some((header::REQUEST_ID, &slot.request_id[..])),

@@ -37,7 +37,7 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
             Ok(()) => request::serve(shard, &mut conn, &mut slot).await,
             Err(NoRequest::Silent) => After::Drop,
             Err(NoRequest::Refused(refusal)) => {
-                slot.begin_unread(shard.random.borrow_mut().u64(..));
+                slot.begin_unread(shard.stages.borrow_mut().random.u64(..));
                 refuse::and_close(shard, &mut conn, &slot, &refusal, &Labels::default()).await
             }
         };

@@ -11,7 +11,7 @@ use crate::base::NanosSinceStart;
 use crate::base::limits::APPLY_OPS_PER_TURN;
 use crate::ingress::Deadline;
 use crate::mailbox::{KvBatch, MeshMessage, ShardCommand};
-use crate::parse::WishRules;
+use crate::parse::HintRules;
 use crate::ring::{Bell, Consumer, LatestReader, MeshReceiver, Wake};
 use crate::worker::FleetSnapshot;
 use std::future::{Future, poll_fn};
@@ -117,11 +117,11 @@ impl Inbox {
     fn turn(&mut self, shard: &Shard) -> bool {
         if let Some(fleet) = self.fleet.take() {
             self.slice.meet(shard, &fleet, shard.now());
-            if !shard.wish_rules.borrow().are_of(&fleet.flow) {
-                let rules = WishRules::new(Arc::clone(&fleet.flow), shard.tenant_seed);
-                *shard.wish_rules.borrow_mut() = rules;
+            if !shard.hint_rules.borrow().are_of(&fleet.flow) {
+                let rules = HintRules::new(Arc::clone(&fleet.flow), shard.tenant_seed);
+                *shard.hint_rules.borrow_mut() = rules;
             }
-            *shard.fleet.borrow_mut() = fleet;
+            *shard.fleet.borrow_mut() = Rc::new(fleet);
             shard.home.borrow_mut().fleet_changed();
             pressure::relieve_all(shard, &shard.fleet());
             if !shard.ready.is_set() {

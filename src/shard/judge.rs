@@ -19,7 +19,7 @@ pub(super) fn failed(
     error: RelayError,
 ) {
     let Some(paired) = paired else { return decode_failed(shard, lease, plan, error) };
-    let (prefill, worker) = (paired.leg.rank(), paired.worker);
+    let (prefill, worker) = (paired.leg.rank(), paired.plan.worker);
     let blamed = match paired.known(error).fault() {
         Fault::Nobody => None,
         Fault::Decode => Some(plan.rank),

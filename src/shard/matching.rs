@@ -4,8 +4,7 @@
 
 use super::offload::{self, Tools};
 use super::slot::Slot;
-use super::state::{Scratch, Shard};
-use super::target::Target;
+use super::state::Shard;
 use crate::account::{Count, Stage};
 use crate::base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use crate::base::{ModelIndex, RankIndex};
@@ -15,7 +14,7 @@ use crate::index::IndexReader;
 use crate::ingress::Conn;
 use crate::parse::{ApiRequest, Endpoint, PromptSource};
 use crate::render::{Place, Rendered, Unrenderable};
-use crate::request::Stop;
+use crate::request::{Split, Stop};
 use crate::select::{MatchRequest, Prompt};
 use crate::worker::{FleetSnapshot, Model};
 use std::sync::Arc;
@@ -73,9 +72,9 @@ fn has_prompt_to_match(shard: &Shard, asked: Asked<'_>) -> bool {
 
 /// On the shard. False if that takes too long.
 fn here(shard: &Shard, slot: &mut Slot, asked: Asked<'_>) -> bool {
-    let mut scratch = shard.scratch.borrow_mut();
+    let mut stages = shard.stages.borrow_mut();
     let start = shard.now();
-    let ratio = scratch.bytes_per_token(asked.model_index);
+    let ratio = stages.ratios.of(asked.model_index);
     slot.prompt.begin(shard.buffers.take());
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
     let ask = request(
@@ -91,7 +90,7 @@ fn here(shard: &Shard, slot: &mut Slot, asked: Asked<'_>) -> bool {
     count(shard, rendered);
     if slot.prompt.prompt_bytes() > 0 {
         let rendered_at = shard.time(Stage::Render, start);
-        scratch.matched.walk(&ask, &mut slot.prompt, &asked.model.ranks, ratio);
+        stages.matched.walk(&ask, &mut slot.prompt, &asked.model.ranks, ratio);
         shard.time(Stage::Index, rendered_at);
     }
     true
@@ -177,7 +176,7 @@ async fn elsewhere(
         endpoint: asked.endpoint,
         fleet: Arc::clone(asked.fleet),
         model_index: asked.model_index,
-        bytes_per_token: shard.scratch.borrow().bytes_per_token(asked.model_index),
+        bytes_per_token: shard.stages.borrow().ratios.of(asked.model_index),
         rendered: None,
         spent: [0; 2],
     };
@@ -193,7 +192,7 @@ async fn elsewhere(
     let away = done.await?;
     (slot.message, slot.request, slot.prompt) = (away.message, away.request, away.prompt);
     if is_inspected {
-        (slot.handoff, slot.is_inspected) = (away.handoff, true);
+        slot.split = Split::known(away.handoff);
     }
     if matches {
         count(shard, away.rendered);
@@ -208,23 +207,20 @@ async fn elsewhere(
 }
 
 /// Tells the owner of the prompt's path where it went, if that helps the next one.
-pub(super) fn remember(
-    shard: &Shard,
-    slot: &Slot,
-    target: &Target<'_>,
-    scratch: &mut Scratch,
-    rank: RankIndex,
-) {
+pub(super) fn remember(shard: &Shard, slot: &Slot, asked: Asked<'_>, rank: RankIndex) {
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
     let ask = request(
         (&shard.index, &shard.config),
-        (target.fleet, target.model),
+        (asked.fleet, asked.model),
         (&slot.request, body),
         Place::Shard,
     );
-    let Scratch { matched, told, .. } = scratch;
     let now = || shard.now();
-    if let Some((owner, prompt)) = matched.to_remember(&ask, &slot.prompt, rank, told, now) {
+    let remembered = {
+        let (matched, told) = (&shard.stages.borrow().matched, &mut shard.told.borrow_mut());
+        matched.to_remember(&ask, &slot.prompt, rank, told, now)
+    };
+    if let Some((owner, prompt)) = remembered {
         shard.post_routed(owner, prompt);
     }
 }

@@ -6,10 +6,10 @@ use super::busy::has_no_room;
 use super::down::DownWatch;
 use super::leg::{Leg, Waiting};
 use super::legs::{Legs, Made};
+use super::predict::Predicted;
 use super::slot::{PRIORITY, Slot};
 use super::state::Shard;
-use super::target::{Predicted, Prefilling};
-use crate::base::{RankIndex, WorkerIndex};
+use crate::base::RankIndex;
 use crate::dispatch::SendPlan;
 use crate::handoff::{
     Accusation, AnswerForm, HandoffError, HandoffId, PrefillAnswer, RankPin, Wanted, has_begun,
@@ -19,8 +19,9 @@ use crate::http1::{ResponseHead, UpstreamHead, encode_request};
 use crate::ingress::Conn;
 use crate::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
 use crate::relay::{RelayError, Upstream, first_bytes, gather};
-use crate::request::{Failed, Fault, Known, LegEnd};
-use crate::worker::{FleetSnapshot, Handoff};
+use crate::request::{Failed, Fault, Known, LegEnd, Prefilling};
+use crate::worker::Handoff;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,10 +34,8 @@ pub(super) struct Paired<'a> {
     pub(super) leg: Leg<'a>,
     /// How the decode engine is told that it is not wanted any more.
     pub(super) abort: Option<AbortCall>,
-    /// Name of the prefill rank, for the client.
-    pub(super) shown_as: Arc<str>,
-    /// The prefill rank's worker.
-    pub(super) worker: WorkerIndex,
+    /// The prefill rank, as the client hears of it too.
+    pub(super) plan: Rc<SendPlan>,
     /// What the prefill rank is expected to find in its cache.
     pub(super) predicted: Option<Predicted>,
     /// How the KV gets from one to the other.
@@ -85,11 +84,11 @@ pub(super) async fn begin<'a>(
     prefill: Prefilling,
 ) -> Result<Paired<'a>, Failed> {
     let handoff = prefill.handoff.clone();
-    let Some(mut wanted) = slot.handoff.take() else {
+    let Some(mut wanted) = slot.split.take() else {
         // Only what can be handed off gets a pair.
         return Err(Failed::of(prefill.plan.rank, RelayError::NoHandoff));
     };
-    let id = HandoffId::new(shard.random.borrow_mut().u64(..));
+    let id = HandoffId::new(shard.stages.borrow_mut().random.u64(..));
     let (prefill_pin, decode_pin) = (pin(&prefill.plan, &handoff), pin(decode, &handoff));
     let rooms = {
         let RankPin { dp_rank, .. } = prefill_pin;
@@ -109,12 +108,12 @@ pub(super) async fn begin<'a>(
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
     let head = prefill_head(slot, &prefill.plan, &legs, leg_body.len());
     let is_concurrent = !matches!(handoff, Handoff::TwoPhase);
-    let (shown_as, worker) = (Arc::clone(&prefill.plan.shown_as), prefill.plan.worker);
+    let plan = Rc::clone(&prefill.plan);
     let leg = Leg::post(shard, |ticket| {
         Box::new(PrefillLeg {
             ticket,
             lease: prefill.lease,
-            worker,
+            worker: plan.worker,
             address: prefill.plan.address,
             head,
             body: leg_body,
@@ -127,9 +126,8 @@ pub(super) async fn begin<'a>(
     let mut paired = Paired {
         leg,
         abort: abort_decode,
-        shown_as,
-        worker,
-        predicted: prefill.predicted,
+        plan,
+        predicted: None,
         handoff: handoff.clone(),
         id,
         is_concurrent,
@@ -145,7 +143,7 @@ pub(super) async fn begin<'a>(
         }
         Err(error) => Err(error),
     };
-    slot.handoff = Some(wanted);
+    slot.split.put_back(wanted);
     match made.map(|made| shard.recycle(std::mem::replace(&mut slot.leg_body, made))) {
         Ok(()) => Ok(paired),
         Err(RelayError::PrefillFailed) => Err(blamed(&paired.leg, decode.rank)),
@@ -332,9 +330,4 @@ fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) ->
     let mut out = Vec::with_capacity(slot.head.head_bytes + 256);
     encode_request(&slot.head, &slot.message, &head, &mut out);
     out
-}
-
-/// What a rank of a pair is reached by, beside its plan.
-pub(super) fn handoff_of(fleet: &FleetSnapshot, rank: RankIndex) -> Option<Handoff> {
-    fleet.ranks.get(rank.index())?.handoff.clone()
 }

@@ -300,13 +300,12 @@ mod tests {
     use super::*;
     use crate::account::{Lease, LeaseCost};
     use crate::base::{NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
-    use crate::worker::{LoadBoard, RoomLimits};
-    use std::sync::Arc;
+    use crate::worker::{LoadBoard, RoomLimits, ShardBoard};
 
     /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
     #[test]
     fn the_body_of_a_leg_is_sent_from_where_it_is() {
-        let (board, now) = (Arc::new(LoadBoard::new()), NanosSinceStart(0));
+        let (board, now) = (ShardBoard::from(LoadBoard::new()), NanosSinceStart(0));
         let cost = LeaseCost::default();
         let lease = Lease::try_take(&board, RankIndex(0), cost, RoomLimits::default(), now);
         let leg = PrefillLeg {

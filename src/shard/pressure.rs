@@ -1,19 +1,12 @@
-//! Back pressure as a client hears it: what is refused before its body is read, what a full queue
-//! answers, and when to come back.
+//! Back pressure on a shard: the limits before a body is read, and who hears that there is room
+//! again. What is decided stands in `request/pressure.rs`.
 
-use super::journey::Drawn;
 use super::state::Shard;
-use super::target::Target;
 use crate::account::Count;
-use crate::admit::later_by_chance;
-use crate::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
-use crate::config::QueueMode;
-use crate::parse::{Endpoint, Reason, Refusal};
-use crate::queue::{Turned, is_relieved};
-use crate::request::{self, Failed, Stop};
-use crate::select::Binder;
-use crate::worker::{FleetSnapshot, LoadBoard, Model, OpenedBy, Pool, QueueFull, WorkerState};
-use std::sync::Arc;
+use crate::base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use crate::parse::{Endpoint, Refusal};
+use crate::request::{Stop, in_flight_full};
+use crate::worker::{FleetSnapshot, ShardBoard};
 use std::time::Duration;
 
 /// An engine that had no room is left alone so long, or until one of our requests there ends.
@@ -27,7 +20,7 @@ const BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// A request counted among those in flight in all shards (`limits.router_in_flight_max`).
 #[derive(Debug)]
-pub(super) struct Entered(Arc<LoadBoard>);
+pub(super) struct Entered(ShardBoard);
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -41,73 +34,26 @@ pub(super) fn before_body(
     shard: &Shard,
     endpoint: Endpoint,
     now: NanosSinceStart,
-    drawn: &Drawn,
+    is_drawn: &mut Option<bool>,
 ) -> Result<Entered, Refusal> {
     let fleet = shard.fleet.borrow();
-    let windows = shard.board.windows();
-    if windows.may_be_open(now) && endpoint.is_inference() {
-        // Who only prefills answers nobody: a pool of such ranks closes no way in by itself.
-        let mut pools = fleet.answering_pools().peekable();
-        let first = pools.peek().map(|&(pool, _)| pool);
-        let all = pools.all(|(pool, _)| windows.open_until(pool, now).is_some());
-        if let Some(pool) = first.filter(|_| all)
-            && drawn.is_refused(shard, &fleet)
-        {
-            return Err(window(shard, &fleet, pool, now));
-        }
+    let mut stages = shard.stages.borrow_mut();
+    if endpoint.is_inference() {
+        stages.windows_of_all(&fleet, now, is_drawn)?;
     }
-    if !shard.board.enter(fleet.flow.router_in_flight_max) {
-        return Err(request::in_flight_full());
+    if !stages.board.enter(fleet.flow.router_in_flight_max) {
+        return Err(in_flight_full());
     }
-    Ok(Entered(Arc::clone(&shard.board)))
-}
-
-/// The window of the pool that the request asks for.
-pub(super) fn of_pool(
-    shard: &Shard,
-    fleet: &FleetSnapshot,
-    pool: PoolIndex,
-    drawn: &Drawn,
-) -> Result<(), Refusal> {
-    let now = shard.now();
-    let windows = shard.board.windows();
-    let open = windows.may_be_open(now) && windows.open_until(pool, now).is_some();
-    if open && drawn.is_refused(shard, fleet) {
-        Err(window(shard, fleet, pool, now))
-    } else {
-        Ok(())
-    }
-}
-
-/// The window of the ranks that would compute its prompt, for a request that only a pair can serve.
-/// Before its decode rank is taken: it would be given back at once. Who was let in before is not
-/// asked again.
-pub(super) fn of_pair(shard: &Shard, target: &Target<'_>) -> Result<(), Refusal> {
-    let Target { fleet, model, journey, .. } = *target;
-    let Some(pool) = model.prefill_pool.filter(|_| journey.is_new()) else { return Ok(()) };
-    let is_up = |rank: RankIndex| {
-        fleet.rank(rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
-    };
-    if model.ranks.iter().any(|&rank| fleet.is_whole_only(rank) && is_up(rank)) {
-        return Ok(());
-    }
-    of_pool(shard, fleet, pool, &journey.drawn)
-}
-
-/// Refused by an open window. It may close early, so the drain rate says when to come back, and the
-/// clock while that is unknown.
-fn window(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
-    let left = shard.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
-    let after = back_after(shard, fleet, pool, now);
-    Refusal::new(Reason::RejectedWindow).with_retry_after(
-        after.unwrap_or_else(|| shard.later_by_chance(Duration::from_nanos(left))),
-    )
+    Ok(Entered(stages.board.clone()))
 }
 
 /// Every 429 says when to come back.
 pub(super) fn with_time(shard: &Shard, stop: Stop) -> Stop {
     let timed = |refusal: Refusal| match (refusal.status(), refusal.retry_after()) {
-        (429, None) => refusal.with_retry_after(shard.later_by_chance(BACK_AFTER)),
+        (429, None) => {
+            let after = shard.stages.borrow_mut().later_by_chance(BACK_AFTER);
+            refusal.with_retry_after(after)
+        }
         _ => refusal,
     };
     match stop {
@@ -118,112 +64,17 @@ pub(super) fn with_time(shard: &Shard, stop: Stop) -> Stop {
     }
 }
 
-/// Opens the rejection window of a pool that is closed to whoever comes.
-pub(super) fn close(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
-    let length = fleet.flow.rejection_window;
-    if !length.is_zero() {
-        shard.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
-        // Those who left meanwhile found it closed and had nothing to do.
-        relieve_pool(shard, fleet, pool);
-    }
-}
-
-/// What a request hears that finds neither a rank nor a queue.
-pub(super) fn turned(
-    shard: &Shard,
-    fleet: &FleetSnapshot,
-    pool: PoolIndex,
-    turned: Turned,
-) -> Refusal {
-    let reason = match turned {
-        Turned::NoWorker => {
-            return request::no_worker("all that serve its model are down, or failed it");
-        }
-        Turned::NoRoom => Reason::RejectedBusy,
-        Turned::Full(QueueFull::Depth | QueueFull::Bytes) => Reason::RejectedQueueFull,
-        Turned::Full(QueueFull::Demand) => Reason::RejectedDemand,
-        Turned::TooLate { .. } => Reason::RejectedDeadline,
-    };
-    come_back(shard, fleet, pool, Refusal::new(reason))
-}
-
-/// The same for a request that ends after it was let in: it waited too long, or engines had no room
-/// for it.
-pub(super) fn ended(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex, stop: Stop) -> Stop {
-    match stop {
-        Stop::Refused(refusal)
-            if matches!(refusal.reason(), Reason::RejectedQueueWait | Reason::RejectedBusy)
-                && refusal.retry_after().is_none() =>
-        {
-            Stop::Refused(come_back(shard, fleet, pool, refusal))
-        }
-        stop => stop,
-    }
-}
-
-/// How a request ends after its last attempt failed.
-pub(super) fn failed(
-    shard: &Shard,
-    fleet: &FleetSnapshot,
-    pool: PoolIndex,
-    failed: Failed,
-) -> Stop {
-    ended(shard, fleet, pool, request::stop(fleet, failed))
-}
-
-/// Adds when to come back, as far as that is known: by the drain rate, and not before an engine
-/// asks for it.
-pub(super) fn come_back(
-    shard: &Shard,
-    fleet: &FleetSnapshot,
-    pool: PoolIndex,
-    refusal: Refusal,
-) -> Refusal {
-    match back_after(shard, fleet, pool, shard.now()) {
-        Some(after) => refusal.with_retry_after(after),
-        None => refusal,
-    }
-}
-
-/// By the drain rate, and not before the engines ask for it; `None` if neither is known.
-fn back_after(
-    shard: &Shard,
-    fleet: &FleetSnapshot,
-    pool: PoolIndex,
-    now: NanosSinceStart,
-) -> Option<Duration> {
-    let asked = engines_ask_for(shard, fleet, pool, now);
-    let asked = asked.map(|asked| shard.later_by_chance(asked));
-    shard.retry_after(fleet, pool, now).max(asked)
-}
-
-/// Time until the first of the engines that had no room is asked again, if all of them are left
-/// alone.
-fn engines_ask_for(
-    shard: &Shard,
-    fleet: &FleetSnapshot,
-    pool: PoolIndex,
-    now: NanosSinceStart,
-) -> Option<Duration> {
-    let left = |rank: &RankIndex| {
-        let until = shard.board.rank(*rank).map(|load| load.busy_until());
-        until.map_or(0, |until| until.since(now))
-    };
-    let soonest = fleet.pool(pool)?.ranks.iter().map(left).min().filter(|&nanos| nanos > 0);
-    soonest.map(Duration::from_nanos)
-}
-
-/// Called by who has made room in a pool, or in its queues: the window ends with what it was opened
-/// for. The home of a queue sees only those who stand in it, and nothing once it is empty.
-pub(super) fn relieve(shard: &Shard, model: &Model) {
+/// Somebody has made room in the pools of a model.
+pub(super) fn relieve(shard: &Shard, model: ModelIndex) {
     // One load of a line that is hardly ever written: this is on the way of every request.
     if !shard.board.windows().may_be_open(shard.now()) {
         return;
     }
-    let fleet = &*shard.fleet();
-    relieve_pool(shard, fleet, model.pool);
+    let fleet = shard.fleet();
+    let Some(model) = fleet.models.get(model.index()) else { return };
+    relieve_pool(shard, &fleet, model.pool);
     if let Some(pool) = model.prefill_pool {
-        relieve_pool(shard, fleet, pool);
+        relieve_pool(shard, &fleet, pool);
     }
 }
 
@@ -239,32 +90,14 @@ pub(super) fn relieve_queue(shard: &Shard, queue: QueueIndex) {
     if !shard.board.windows().may_be_open(shard.now()) {
         return;
     }
-    let fleet = &*shard.fleet();
+    let fleet = shard.fleet();
     if let Some(pool) = fleet.pool_of(queue) {
-        relieve_pool(shard, fleet, pool);
+        relieve_pool(shard, &fleet, pool);
     }
 }
 
 fn relieve_pool(shard: &Shard, fleet: &FleetSnapshot, pool: PoolIndex) {
-    let now = shard.now();
-    let windows = shard.board.windows();
-    if !windows.may_be_open(now) || windows.open_by_until(pool, OpenedBy::Here, now).is_none() {
-        return;
-    }
-    let mut reported = shard.reported.borrow_mut();
-    reported.receive();
-    let binder = Binder {
-        fleet,
-        board: &shard.board,
-        reports: &reported.reports,
-        policy: shard.config.policy,
-        now,
-        turn: &mut shard.turn.borrow_mut(),
-        random: &mut shard.random.borrow_mut(),
-    };
-    if is_relieved(&binder, pool) {
-        windows.close(pool, OpenedBy::Here, now);
-    }
+    shard.informed().relieve(fleet, pool, shard.now());
 }
 
 impl Shard {
@@ -280,47 +113,9 @@ impl Shard {
         }
     }
 
-    fn later_by_chance(&self, after: Duration) -> Duration {
-        later_by_chance(after, &mut self.random.borrow_mut())
-    }
-
     /// Looks at how many requests of every pool have ended. Cheap when called often.
     pub(super) fn observe_drain(&self, now: NanosSinceStart) {
-        self.drain_rates.borrow_mut().observe(&self.fleet(), &self.board, now);
-    }
-
-    /// Time until so many requests of a pool have ended; `None` while unknown.
-    pub(super) fn projected_wait(
-        &self,
-        pool: PoolIndex,
-        now: NanosSinceStart,
-        ahead: u64,
-    ) -> Option<Duration> {
-        self.drain_rates.borrow().projected_wait(pool, now, ahead)
-    }
-
-    /// When a client of the pool may come back: after those who wait now, and one more, have ended.
-    fn retry_after(
-        &self,
-        fleet: &FleetSnapshot,
-        index: PoolIndex,
-        now: NanosSinceStart,
-    ) -> Option<Duration> {
-        let pool = fleet.pool(index)?;
-        let mut rates = self.drain_rates.borrow_mut();
-        rates.observe_pool(index, pool, &self.board, now);
-        let ahead = waiting(&self.board, fleet, index, pool) + 1;
-        rates.retry_after(index, now, ahead, &mut self.random.borrow_mut())
-    }
-}
-
-fn waiting(board: &LoadBoard, fleet: &FleetSnapshot, index: PoolIndex, pool: &Pool) -> u64 {
-    let of = |queue| board.queue(queue).map_or(0, |cell| u64::from(cell.waiting()));
-    match fleet.flow.queue.mode {
-        QueueMode::Off => 0,
-        QueueMode::Pool => of(QueueIndex(index.0)),
-        QueueMode::Endpoint => {
-            pool.ranks.iter().filter_map(|&rank| fleet.queue_of(rank)).map(of).sum()
-        }
+        let mut stages = self.stages.borrow_mut();
+        stages.drain_rates.observe(&self.fleet(), &self.board, now);
     }
 }

@@ -7,7 +7,6 @@ use crate::account::Count;
 use crate::base::ShardIndex;
 use crate::mailbox::{MeshMessage, PrefillLeg, Ticket, Verdict, Waiter};
 use crate::queue::HomeTurn;
-use crate::select::Binder;
 
 impl Shard {
     /// Sends a message that must not be lost. A full ring keeps it here; the inbox tries again.
@@ -68,7 +67,7 @@ impl Shard {
 
     fn deliver(&self, ticket: Ticket, verdict: Verdict) {
         let granted = matches!(verdict, Verdict::Granted(_));
-        let delivered = self.desk.borrow_mut().deliver(ticket, verdict);
+        let delivered = self.stages.borrow_mut().desk.deliver(ticket, verdict);
         if granted && !delivered {
             self.counters.add(Count::GrantsReturned, 1);
         }
@@ -90,17 +89,8 @@ impl Shard {
         let fleet = self.fleet();
         let mut verdicts = Vec::new();
         {
-            let mut reported = self.reported.borrow_mut();
-            reported.receive();
-            let mut binder = Binder {
-                fleet: &fleet,
-                board: &self.board,
-                reports: &reported.reports,
-                policy: self.config.policy,
-                now: self.now(),
-                turn: &mut self.turn.borrow_mut(),
-                random: &mut self.random.borrow_mut(),
-            };
+            let mut stages = self.informed();
+            let mut binder = stages.binder(&fleet, self.now());
             home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
         }
         self.counters.add(Count::QueueTurns, 1);

@@ -8,12 +8,12 @@ use super::offload::Offload;
 use super::runtime::{self, Driver};
 use super::signal::Signal;
 use super::slice::OwnSlice;
-use super::state::{Reported, Scratch, Shard};
+use super::state::Shard;
 use super::wake::{Sleeper, WakeSource};
 use crate::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use crate::admit::InFlight;
 use crate::base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD, WORKERS_MAX};
-use crate::base::{Clock, is_out_of_sockets};
+use crate::base::{Clock, ShardIndex, is_out_of_sockets};
 use crate::config::{Config, LimitsConfig, Policy};
 use crate::dispatch::RetryBudget;
 use crate::handoff::Rooms;
@@ -21,12 +21,12 @@ use crate::http1::HeadLimits;
 use crate::index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
 use crate::ingress::{BufferPool, Deadline, listen};
 use crate::mailbox::ShardEnd;
-use crate::parse::WishRules;
+use crate::parse::HintRules;
 use crate::queue::{Desk, Outbox};
 use crate::relay::{CachedTokens, UpstreamPool};
+use crate::request::{StageRules, Stages};
 use crate::ring::Producer;
-use crate::select::RoundRobin;
-use crate::worker::LoadBoard;
+use crate::worker::{LoadBoard, LoadReports, ShardBoard};
 use monoio::net::TcpListener;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -104,22 +104,22 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     let in_flight = Rc::new(InFlight::new(limits.in_flight_max, limits.buffered_bytes_max));
     let tools = (&setup.config, &setup.index, setup.clock);
     let (offload, replies) = Offload::start(index, &bell, &in_flight, tools)?;
+    let board = ShardBoard::from(setup.board);
+    let stages = stages(index, &setup.config, board.clone());
     let shard = Rc::new_cyclic(|me| Shard {
         number: index,
         head_limits: head_limits(&limits),
         clock: setup.clock,
-        board: setup.board,
-        reported: RefCell::new(Reported::new(reports, setup.config.load.age_max)),
+        board,
+        load_reports: RefCell::new(reports),
+        stages: RefCell::new(stages),
+        told: RefCell::default(),
         index: setup.index,
         counters: Arc::clone(&counters),
         fleet: RefCell::default(),
         in_flight,
         buffers: Rc::new(BufferPool::default()),
         upstreams: RefCell::new(UpstreamPool::new(setup.config.timeouts.upstream_idle)),
-        retry: RefCell::new(RetryBudget::new(setup.config.retry.budget_percent)),
-        random: RefCell::new(fastrand::Rng::new()),
-        turn: RefCell::new(RoundRobin::default()),
-        scratch: RefCell::new(Scratch::new()),
         histograms: RefCell::new(Box::default()),
         cached_tokens: CachedTokens::new(),
         ready: Signal::default(),
@@ -128,11 +128,9 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         mesh: RefCell::new(mesh.sender),
         routed: RefCell::default(),
         home: RefCell::default(),
-        desk: RefCell::new(Desk::new(index)),
         outbox: RefCell::new(Outbox::new(bells.len())),
         tenant_seed: setup.tenant_seed,
-        wish_rules: RefCell::new(wish_rules(&setup.config, setup.tenant_seed)),
-        drain_rates: RefCell::default(),
+        hint_rules: RefCell::new(hint_rules(&setup.config, setup.tenant_seed)),
         drain_until: Cell::new(None),
         prefills: RefCell::default(),
         legs: RefCell::new(Desk::new(index)),
@@ -169,8 +167,14 @@ async fn watched_inbox(shard: Rc<Shard>, inbox: Inbox, sleeper: Sleeper) {
     holds::watched(&shard, "inbox", inbox.run(Rc::clone(&shard), sleeper)).await;
 }
 
-fn wish_rules(config: &Config, tenant_seed: u64) -> WishRules {
-    WishRules::new(Arc::new(config.flow.clone()), tenant_seed)
+fn stages(index: ShardIndex, config: &Config, board: ShardBoard) -> Stages {
+    let reports = LoadReports::new(config.load.age_max);
+    let retry = RetryBudget::new(config.retry.budget_percent);
+    Stages::new(index, StageRules::of(config), board, reports, retry, fastrand::Rng::new())
+}
+
+fn hint_rules(config: &Config, tenant_seed: u64) -> HintRules {
+    HintRules::new(Arc::new(config.flow.clone()), tenant_seed)
 }
 
 const fn head_limits(limits: &LimitsConfig) -> HeadLimits {
@@ -255,7 +259,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             shard.upstreams.borrow_mut().sweep(now);
             shard.observe_drain(now);
             // Idle shards choose no ranks; without this their ring would fill with what is old.
-            shard.reported.borrow_mut().receive();
+            drop(shard.informed());
             // The inbox looks for chunks whose time is over whenever it is awake, and at least this
             // often.
             if let Some(bell) = shard.bells.get(shard.number.index()) {
@@ -358,7 +362,8 @@ mod tests {
         for panics in 1..3 {
             let (rank, now) = (RankIndex(panics), NanosSinceStart(1));
             let (cost, limits) = (LeaseCost::default(), RoomLimits::default());
-            let lease = Lease::try_take(&board, rank, cost, limits, now).unwrap();
+            let own = ShardBoard::from(Arc::clone(&board));
+            let lease = Lease::try_take(&own, rank, cost, limits, now).unwrap();
             board.rank(rank).unwrap().release(0);
             let ticket = Ticket { shard: ShardIndex(0), seat: 9, life: 9 };
             let verdict = Box::new(Verdict::Granted(lease));

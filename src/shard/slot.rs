@@ -2,10 +2,10 @@
 
 use super::early::Early;
 use crate::dispatch::{SendPlan, request_id};
-use crate::handoff::{Wanted, inspect};
 use crate::http1::{FieldKind, RequestHead, ResponseHead};
 use crate::ingress::Conn;
-use crate::parse::{ApiRequest, Endpoint};
+use crate::parse::ApiRequest;
+use crate::request::Split;
 use crate::select::Prompt;
 use crate::worker::Dialect;
 
@@ -27,9 +27,7 @@ pub(super) struct Slot {
     /// Its prompt, rendered and matched.
     pub(super) prompt: Prompt,
     /// What a handoff has to know of the body, once that was looked for.
-    pub(super) handoff: Option<Wanted>,
-    /// It was looked for; what was not found cannot be handed off.
-    pub(super) is_inspected: bool,
+    pub(super) split: Split,
     /// Body of the decode leg, while a pair serves the request.
     pub(super) leg_body: Vec<u8>,
     /// The priority that vLLM is told in place of the one in the body.
@@ -45,13 +43,9 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Looks once at what a handoff would have to change in the body.
-    pub(super) fn look_for_handoff(&mut self, endpoint: Endpoint) {
-        if !std::mem::replace(&mut self.is_inspected, true) {
-            let body = self.message.get(self.head.head_bytes..).unwrap_or_default();
-            // The body has been scanned; what this pass does not like besides cannot be handed off.
-            self.handoff = inspect(body, endpoint).ok();
-        }
+    /// The body of the request, once it has been read.
+    pub(super) fn body(&self) -> &[u8] {
+        self.message.get(self.head.head_bytes..).unwrap_or_default()
     }
 
     /// Another request has begun: nothing of the one before speaks for it. `input` holds its head,
@@ -91,8 +85,7 @@ impl Slot {
         let next = conn.input.split_off(end);
         self.message = std::mem::replace(&mut conn.input, next);
         self.early = Early::default();
-        self.handoff = None;
-        self.is_inspected = false;
+        self.split = Split::default();
     }
 }
 

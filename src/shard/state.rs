@@ -3,31 +3,33 @@
 use super::offload::Offload;
 use super::signal::Signal;
 use crate::account::{Count, ShardCounters, Stage, StageHistograms};
-use crate::admit::{DrainRates, InFlight};
+use crate::admit::InFlight;
 use crate::base::limits::{
-    INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD, LOAD_RING_MAX, RANKS_MAX, ROUTED_OWN_MAX,
+    INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD, LOAD_RING_MAX, ROUTED_OWN_MAX,
     STALE_CONNECTION_TIME_MAX,
 };
-use crate::base::{Clock, ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
+use crate::base::{Clock, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
 use crate::config::Config;
-use crate::dispatch::RetryBudget;
 use crate::handoff::Rooms;
 use crate::http1::HeadLimits;
 use crate::index::IndexReader;
 use crate::ingress::BufferPool;
 use crate::mailbox::{MeshMessage, PrefillEnded, RoutedPrompt, Ticket};
-use crate::parse::WishRules;
+use crate::parse::HintRules;
 use crate::queue::{Desk, Home, Outbox};
 use crate::relay::{CachedTokens, RelayError, UpstreamPool};
+use crate::request::Stages;
 use crate::ring::{Bell, Consumer, MeshSender};
-use crate::select::{BYTES_PER_TOKEN_DEFAULT, Candidates, Matched, RoundRobin, Told};
-use crate::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports};
+use crate::select::Told;
+use crate::worker::{FleetSnapshot, LoadReport, ShardBoard};
 use ahash::AHashMap;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
+
+/// A fleet whose outer count is the shard's own.
+pub(super) type OwnFleet = Rc<Arc<FleetSnapshot>>;
 
 /// One shard's state. Cells are never borrowed across an await.
 pub(super) struct Shard {
@@ -37,19 +39,20 @@ pub(super) struct Shard {
     pub(super) number: ShardIndex,
     pub(super) config: Arc<Config>,
     pub(super) clock: Clock,
-    pub(super) board: Arc<LoadBoard>,
-    pub(super) reported: RefCell<Reported>,
+    pub(super) board: ShardBoard,
     pub(super) index: IndexReader,
     pub(super) counters: Arc<ShardCounters>,
     pub(super) head_limits: HeadLimits,
-    pub(super) fleet: RefCell<Arc<FleetSnapshot>>,
+    pub(super) fleet: RefCell<OwnFleet>,
     pub(super) in_flight: Rc<InFlight>,
     pub(super) buffers: Rc<BufferPool>,
     pub(super) upstreams: RefCell<UpstreamPool>,
-    pub(super) retry: RefCell<RetryBudget>,
-    pub(super) random: RefCell<fastrand::Rng>,
-    pub(super) turn: RefCell<RoundRobin>,
-    pub(super) scratch: RefCell<Scratch>,
+    /// What requests decide with.
+    pub(super) stages: RefCell<Stages>,
+    /// What engines say of their load.
+    pub(super) load_reports: RefCell<Consumer<LoadReport>>,
+    /// What owners of slices have been told a moment ago.
+    pub(super) told: RefCell<Told>,
     pub(super) histograms: RefCell<Box<StageHistograms>>,
     pub(super) cached_tokens: CachedTokens,
     /// Set once the first fleet is here.
@@ -66,14 +69,10 @@ pub(super) struct Shard {
     pub(super) has_heard_all: Cell<bool>,
     /// The queues that this shard is home to.
     pub(super) home: RefCell<Home>,
-    /// The seats of this shard's requests that wait.
-    pub(super) desk: RefCell<Desk>,
     /// Messages that found their ring full, by receiving shard.
     pub(super) outbox: RefCell<Outbox<MeshMessage>>,
     /// How requests say what they wish.
-    pub(super) wish_rules: RefCell<WishRules>,
-    /// How fast requests of each pool end, by [`PoolIndex`](crate::base::PoolIndex).
-    pub(super) drain_rates: RefCell<DrainRates>,
+    pub(super) hint_rules: RefCell<HintRules>,
     /// Prefill legs that this shard sends, for requests of any shard.
     pub(super) prefills: RefCell<AHashMap<Ticket, Rc<Signal>>>,
     /// The seats of this shard's requests whose prefill legs are under way.
@@ -96,57 +95,21 @@ pub(super) struct Shard {
     pub(super) drain_until: Cell<Option<NanosSinceStart>>,
 }
 
-/// What engines say of their load, as far as this shard has heard.
-#[derive(Debug)]
-pub(super) struct Reported {
-    pub(super) ring: Consumer<LoadReport>,
-    pub(super) reports: LoadReports,
-}
-
-impl Reported {
-    pub(super) fn new(ring: Consumer<LoadReport>, age_max: Duration) -> Self {
-        Self { ring, reports: LoadReports::new(age_max) }
-    }
-
-    /// Takes in what has come; bounded by the ring. One load of a shared line when there is
-    /// nothing.
-    pub(super) fn receive(&mut self) {
-        for _ in 0..LOAD_RING_MAX {
-            let Some(report) = self.ring.pop() else { return };
-            self.reports.take(report);
-        }
-    }
-}
-
-/// Working memory of the match and select stages, which run without an await between them.
-#[derive(Debug)]
-pub(super) struct Scratch {
-    pub(super) matched: Matched,
-    pub(super) told: Told,
-    pub(super) candidates: Candidates,
-    /// Bytes per token by model, learnt from matched blocks.
-    pub(super) bytes_per_token: Vec<f32>,
-}
-
-impl Scratch {
-    pub(super) fn new() -> Self {
-        Self {
-            matched: Matched::new(RANKS_MAX),
-            told: Told::default(),
-            candidates: Candidates::default(),
-            bytes_per_token: Vec::new(),
-        }
-    }
-
-    /// Bytes per token of a model, as far as known.
-    pub(super) fn bytes_per_token(&self, model: ModelIndex) -> f32 {
-        self.bytes_per_token.get(model.index()).copied().unwrap_or(BYTES_PER_TOKEN_DEFAULT)
-    }
-}
-
 impl Shard {
-    pub(super) fn fleet(&self) -> Arc<FleetSnapshot> {
-        Arc::clone(&self.fleet.borrow())
+    /// The fleet of this moment. The count that it takes is this shard's own.
+    pub(super) fn fleet(&self) -> OwnFleet {
+        Rc::clone(&self.fleet.borrow())
+    }
+
+    /// What requests decide with, after all reports that have come; bounded by their ring. One load
+    /// of a shared line when there is none.
+    pub(super) fn informed(&self) -> RefMut<'_, Stages> {
+        let (mut stages, mut ring) = (self.stages.borrow_mut(), self.load_reports.borrow_mut());
+        for _ in 0..LOAD_RING_MAX {
+            let Some(report) = ring.pop() else { break };
+            stages.reports.take(report);
+        }
+        stages
     }
 
     pub(super) fn now(&self) -> NanosSinceStart {

@@ -10,10 +10,8 @@ use crate::account::{Count, Stage};
 use crate::base::{NanosSinceStart, QueueIndex, ShardIndex};
 use crate::ingress::Conn;
 use crate::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
-use crate::parse::{Reason, Refusal};
-use crate::queue::Seated;
-use crate::request::{self, Stop};
-use crate::worker::QueueWanted;
+use crate::request::{RequestEvent, WaitEnd};
+use crate::worker::{Leg, QueueWanted};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -21,13 +19,6 @@ use std::time::Duration;
 
 /// A shard that drains answers those who still wait so long before it cuts all connections.
 const BEFORE_THE_CUT: Duration = Duration::from_millis(250);
-
-/// How a wait ends without a verdict.
-enum Ended {
-    Gone,
-    Late,
-    Draining,
-}
 
 /// A place in a queue. Gives everything back, whatever happens to the request.
 pub(super) struct Seat<'a> {
@@ -40,11 +31,6 @@ pub(super) struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// As those see it who look for another place.
-    pub(super) const fn seated(&self) -> Seated {
-        Seated { queue: self.queue, wanted: self.wanted }
-    }
-
     fn home(&self) -> ShardIndex {
         ShardIndex::try_from_index(self.shard.board.home(self.queue)).unwrap_or(ShardIndex(0))
     }
@@ -52,7 +38,7 @@ impl Seat<'_> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        self.shard.desk.borrow_mut().close(self.ticket);
+        self.shard.stages.borrow_mut().desk.close(self.ticket);
         if let Some(cell) = self.shard.board.queue(self.queue) {
             cell.leave(self.wanted);
             pressure::relieve_queue(self.shard, self.queue);
@@ -64,17 +50,16 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// Waits in the queue that the request has been counted into; the verdict, and the place, which is
-/// counted until it is dropped. `gives_up_first`: its deadline is the client's own.
+/// Waits in the queue that the request has been counted into: what has happened, and the place,
+/// which is counted until it is dropped.
 pub(super) async fn for_verdict<'a>(
     shard: &'a Shard,
     conn: &mut Conn,
     slot: &mut Slot,
     waiter: Box<Waiter>,
     wanted: QueueWanted,
-    gives_up_first: bool,
-) -> Result<(Verdict, Seat<'a>), Stop> {
-    let (start, deadline) = (waiter.joined_at, waiter.deadline);
+) -> (RequestEvent, Option<Seat<'a>>) {
+    let (start, deadline, leg) = (waiter.joined_at, waiter.facts.deadline, waiter.leg);
     let seat = Seat {
         shard,
         ticket: waiter.ticket,
@@ -85,19 +70,19 @@ pub(super) async fn for_verdict<'a>(
     shard.post(seat.home(), MeshMessage::Join(waiter));
     let ended = told(shard, conn, slot, &seat, deadline).await;
     shard.time(Stage::Queue, start);
+    seat.settled.set(ended.is_ok());
     match ended {
-        Ok(verdict) => {
-            seat.settled.set(true);
-            Ok((verdict, seat))
-        }
-        Err(Ended::Gone) => {
-            shard.counters.add(Count::QueueLeft, 1);
-            Err(Stop::ClientGone)
-        }
-        Err(Ended::Draining) => Err(Stop::Refused(Refusal::new(Reason::Draining))),
-        Err(Ended::Late) => {
-            shard.counters.add(Count::QueueExpired, 1);
-            Err(Stop::Refused(request::waited_too_long(gives_up_first)))
+        // It looks for its prefill rank in another queue.
+        Ok(Verdict::Granted(lease)) if leg == Leg::Decode => (RequestEvent::Granted(lease), None),
+        Ok(Verdict::Granted(lease)) => (RequestEvent::Granted(lease), Some(seat)),
+        Ok(Verdict::Reroute) => (RequestEvent::Reroute, Some(seat)),
+        Err(end) => {
+            match end {
+                WaitEnd::Gone => shard.counters.add(Count::QueueLeft, 1),
+                WaitEnd::Late => shard.counters.add(Count::QueueExpired, 1),
+                WaitEnd::Draining => {}
+            }
+            (RequestEvent::WaitOver(end), None)
         }
     }
 }
@@ -110,9 +95,9 @@ async fn told(
     slot: &mut Slot,
     seat: &Seat<'_>,
     deadline: NanosSinceStart,
-) -> Result<Verdict, Ended> {
+) -> Result<Verdict, WaitEnd> {
     let waiting = shard.board.queue(seat.queue).map_or(1, |cell| cell.waiting());
-    standing::queued(shard, conn, slot, waiting).await.map_err(|_| Ended::Gone)?;
+    standing::queued(shard, conn, slot, waiting).await.map_err(|_| WaitEnd::Gone)?;
     loop {
         let comment = slot.early.begun().map(|begun| begun.next_at);
         let until = comment.map_or(deadline, |at| at.min(deadline));
@@ -120,12 +105,12 @@ async fn told(
             return ended;
         }
         if shard.now() >= deadline {
-            return Err(Ended::Late);
+            return Err(WaitEnd::Late);
         }
         if shard.draining.is_set() && before_the_cut(shard).is_zero() {
-            return Err(Ended::Draining);
+            return Err(WaitEnd::Draining);
         }
-        standing::still_queued(shard, conn, slot).await.map_err(|_| Ended::Gone)?;
+        standing::still_queued(shard, conn, slot).await.map_err(|_| WaitEnd::Gone)?;
     }
 }
 
@@ -135,16 +120,16 @@ async fn verdict(
     conn: &mut Conn,
     ticket: Ticket,
     until: NanosSinceStart,
-) -> Option<Result<Verdict, Ended>> {
+) -> Option<Result<Verdict, WaitEnd>> {
     let draining = shard.draining.seat();
     let mut drains = false;
     conn.wait_at_most(Duration::from_nanos(until.since(shard.now())));
     poll_fn(|cx| {
-        if let Poll::Ready(verdict) = shard.desk.borrow_mut().poll(ticket, cx) {
+        if let Poll::Ready(verdict) = shard.stages.borrow_mut().desk.poll(ticket, cx) {
             return Poll::Ready(Some(Ok(verdict)));
         }
         if conn.poll_gone(cx).is_ready() {
-            return Poll::Ready(Some(Err(Ended::Gone)));
+            return Poll::Ready(Some(Err(WaitEnd::Gone)));
         }
         if !drains && draining.poll(cx).is_ready() {
             drains = true;

@@ -7,6 +7,7 @@ mod handoff;
 mod load;
 mod queue_cell;
 mod report;
+mod shard_board;
 #[cfg(test)]
 pub(crate) mod test_support;
 mod window;
@@ -20,4 +21,5 @@ pub use handoff::{Bootstrap, Handoff, Leg, MooncakeSource, PushSource, Role};
 pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
+pub use shard_board::ShardBoard;
 pub use window::{OpenedBy, Windows};

@@ -25,6 +25,8 @@ pub(crate) struct Books {
     pub(crate) held_at: BTreeMap<QueueIndex, NanosSinceStart>,
     /// Until when windows are open, by pool.
     pub(crate) windows: BTreeMap<u16, NanosSinceStart>,
+    /// How often windows were opened, by pool.
+    pub(crate) openings: BTreeMap<u16, u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +51,7 @@ impl Books {
             posted: BTreeMap::new(),
             held_at: BTreeMap::new(),
             windows: BTreeMap::new(),
+            openings: BTreeMap::new(),
         }
     }
 

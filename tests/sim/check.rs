@@ -1,12 +1,12 @@
 //! What must hold: after every step, at every verdict, whenever all is quiet, and at the end.
 
-use super::request::{PrefillLeg, Request, State};
+use super::request::{PrefillLeg, State};
 use super::world::{Checked, World};
 use forebay::account::Lease;
 use forebay::base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay::base::{DpRank, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay::config::{QUEUE_CLASSES, QueueMode};
-use forebay::mailbox::{Ticket, Verdict, Waiter};
+use forebay::mailbox::{RequestFacts, Ticket, Verdict, Waiter};
 use forebay::queue::KEPT_MAX;
 use forebay::worker::{
     Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomWanted, WorkerState,
@@ -67,9 +67,9 @@ impl World {
         lease: &Lease,
         (leg, near): (Leg, Option<RankIndex>),
     ) -> Checked {
-        let (rank, request) = (lease.rank(), &self.requests[id]);
+        let (rank, flow) = (lease.rank(), self.requests[id].flow.as_ref().unwrap());
         self.check_room(fleet, rank)?;
-        let Request { model, pin, tried, .. } = request;
+        let RequestFacts { model, pin, tried, .. } = flow.facts();
         let way = Way { model: model.index(), leg, near, pin: *pin, tried };
         if !way.leads_to(fleet, rank, &|_| true) {
             return Err(format!("request {id} ({way:?}) got {rank:?}"));
@@ -145,7 +145,7 @@ impl World {
                     self.stats.granted += 1;
                     self.note(|| format!("home {home}: {ticket:?} gets {rank:?}"));
                     self.books.depart(*ticket, rank)?;
-                    if waiter.deadline <= self.now {
+                    if waiter.facts.deadline <= self.now {
                         return Err(format!("{ticket:?} was granted after its deadline"));
                     }
                     if !Way::of(&waiter).leads_to(fleet, rank, &|_| true)
@@ -191,7 +191,7 @@ impl World {
             let Some((_, short)) = self.books.at_home.get(ticket) else { continue };
             let has_claim = *queue == waiter.queue
                 && *of == rank
-                && short.deadline > self.now
+                && short.facts.deadline > self.now
                 && self.class_now(fleet, short) <= self.class_now(fleet, waiter)
                 && self.ways(fleet, short).contains(&rank);
             if has_claim && !self.truth.promotes_otherwise {
@@ -221,7 +221,7 @@ impl World {
         rank: RankIndex,
     ) -> Checked {
         let left = self.books.at_home.values().filter(|(at, left)| {
-            *at == home && left.queue == waiter.queue && left.deadline > self.now
+            *at == home && left.queue == waiter.queue && left.facts.deadline > self.now
         });
         if self.truth.promotes_otherwise {
             return Ok(());
@@ -235,11 +235,13 @@ impl World {
             |left: &Waiter| !is_short(left) && self.ways(fleet, left).contains(&rank);
         for (_, left) in left.filter(|(_, left)| could_have_it(left)) {
             let before = self.class_now(fleet, left) < self.class_now(fleet, waiter);
-            let same = |of: &Waiter| (of.tenant, of.model, of.class);
+            let same =
+                |of: &Waiter| (of.facts.caller.tenant, of.facts.model, of.facts.caller.class);
             // Who was short goes before those of its class who came to this queue since.
             let strict = fleet.flow.queue.overtaken_max == 0 && !was_short;
-            let earlier =
-                strict && same(left) == same(waiter) && left.arrived_at < waiter.arrived_at;
+            let earlier = strict
+                && same(left) == same(waiter)
+                && left.facts.arrived_at < waiter.facts.arrived_at;
             if before || earlier {
                 return Err(format!("{waiter:?} got {rank:?} before {left:?}"));
             }
@@ -248,9 +250,9 @@ impl World {
     }
 
     fn class_now(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> u64 {
-        let asked = u64::from(waiter.class.min(QUEUE_CLASSES - 1));
+        let asked = u64::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
         let after = u64::try_from(fleet.flow.queue.promote_after.as_nanos()).unwrap();
-        let risen = self.now.since(waiter.arrived_at).checked_div(after).unwrap_or(0);
+        let risen = self.now.since(waiter.facts.arrived_at).checked_div(after).unwrap_or(0);
         asked.saturating_sub(risen)
     }
 
@@ -294,7 +296,7 @@ impl World {
         for (_, waiter) in self.books.at_home.values().filter(|(home, _)| *home == at) {
             // What only time opens again is seen at the next look.
             let held = self.books.held_at.get(&waiter.queue);
-            if waiter.deadline <= self.now
+            if waiter.facts.deadline <= self.now
                 || held.is_some_and(|held| self.now <= held.plus(QUEUE_RECHECK))
             {
                 continue;
@@ -320,14 +322,37 @@ impl World {
     /// Windows that were closed before their time: what the simulator knows of them ends too.
     pub(crate) fn check_windows(&mut self) {
         for pool in pools() {
-            let open = self.board.windows().open_here_until(pool, self.now).is_some();
+            let open = self.board.windows().open_here_until(pool, self.now);
             let known = self.books.windows.entry(pool.0).or_default();
-            if !open && *known > self.now {
+            *known = open.map_or(*known, |until| until.max(*known));
+            if open.is_none() && *known > self.now {
                 *known = NanosSinceStart(0);
                 self.stats.closed_early += 1;
                 self.note(|| format!("the window of {pool:?} is closed"));
             }
         }
+    }
+
+    /// A request has looked for ranks: what it did to windows. True if it opened one.
+    pub(crate) fn watch_windows(&mut self, fleet: &FleetSnapshot) -> Result<bool, String> {
+        let mut has_opened = false;
+        for pool in pools() {
+            let openings = self.board.windows().openings(pool);
+            let seen = self.books.openings.insert(pool.0, openings).unwrap_or(0);
+            if openings == seen {
+                continue;
+            }
+            has_opened = true;
+            self.check_closed(fleet, pool)?;
+            let known = self.books.windows.entry(pool.0).or_default();
+            if openings != seen + 1 || *known > self.now {
+                return Err(format!("{pool:?} was opened again, though open until {known:?}"));
+            }
+            *known = self.now.plus(fleet.flow.rejection_window);
+            self.stats.opened += 1;
+        }
+        self.check_windows();
+        Ok(has_opened)
     }
 
     /// Before a home looks: which of its queues lead to ranks that are closed by what only time, or
@@ -338,7 +363,7 @@ impl World {
         for rank in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
             let Some(queue) = fleet.queue_of(rank) else { continue };
             let load = self.board.rank(rank).unwrap();
-            let report = shard.reports.counting(rank, self.now);
+            let report = shard.stages.reports.counting(rank, self.now);
             let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
             let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
             let is_shut = |rank| self.board.rank(rank).is_some_and(RankLoad::is_open);
@@ -438,7 +463,7 @@ impl World {
             .books
             .at_home
             .values()
-            .filter(|(_, waiter)| waiter.queue == queue && waiter.deadline > self.now);
+            .filter(|(_, waiter)| waiter.queue == queue && waiter.facts.deadline > self.now);
         let mut left: Vec<Waiter> = here.map(|(_, waiter)| waiter.clone()).collect();
         let kept = self.shards[at].home.kept(queue);
         let mut awaited: Vec<RankIndex> = kept.iter().map(|(_, rank)| *rank).collect();
@@ -497,7 +522,7 @@ impl World {
 
     fn has_room(&self, at: usize, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
         let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
-        let report = self.shards[at].reports.counting(rank, self.now);
+        let report = self.shards[at].stages.reports.counting(rank, self.now);
         let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
         let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
         let full = full && limits.kv_tokens_max > 0 && load.in_flight() > 0;
@@ -518,8 +543,12 @@ impl World {
         }
         self.check_step()?;
         for shard in &self.shards {
-            if shard.desk.waiting() > 0 || !shard.home.is_empty() {
-                return Err(format!("{:?} keeps {} seats", shard.index, shard.desk.waiting()));
+            if shard.stages.desk.waiting() > 0 || !shard.home.is_empty() {
+                return Err(format!(
+                    "{:?} keeps {} seats",
+                    shard.index,
+                    shard.stages.desk.waiting()
+                ));
             }
         }
         for index in 0..self.books.running.len() {
@@ -558,7 +587,8 @@ impl World {
 fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) {
     let is_able = |rank: RankIndex| {
         let most = fleet.room(rank).kv_tokens_max;
-        let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.output_tokens) };
+        let output =
+            if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) };
         most == 0 || waiter.prompt_tokens() + output <= most
     };
     if ways.iter().any(|&rank| is_able(rank)) {
@@ -568,11 +598,13 @@ fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) 
 
 /// What it would take of a rank.
 fn wanted(waiter: &Waiter, rank: RankIndex) -> RoomWanted {
-    let held = waiter.holdings.iter().find(|holding| holding.rank == rank);
+    let held = waiter.prompt.holdings.iter().find(|holding| holding.rank == rank);
     let held = held.map_or(0, |holding| u64::from(holding.bytes));
-    let prefill =
-        forebay::select::tokens(waiter.prompt_bytes.saturating_sub(held), waiter.bytes_per_token);
-    let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.output_tokens) };
+    let prefill = forebay::select::tokens(
+        waiter.prompt.bytes.saturating_sub(held),
+        waiter.prompt.bytes_per_token,
+    );
+    let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) };
     RoomWanted { kv_tokens: prefill + output, prefill_tokens: prefill }
 }
 
@@ -603,8 +635,8 @@ struct Way<'a> {
 
 impl<'a> Way<'a> {
     fn of(waiter: &'a Waiter) -> Self {
-        let Waiter { leg, near, pin, tried, .. } = waiter;
-        Self { model: waiter.model.index(), leg: *leg, near: *near, pin: *pin, tried }
+        let Waiter { leg, near, facts: RequestFacts { pin, tried, .. }, .. } = waiter;
+        Self { model: waiter.facts.model.index(), leg: *leg, near: *near, pin: *pin, tried }
     }
 
     /// May the request have the rank, whatever room it has? `usable` says of prefill ranks whether

@@ -79,7 +79,7 @@ fn without_a_report_our_own_counts_decide() {
     stage.fleet.ranks[0].room = RoomLimits { kv_tokens_max: 1 << 30, ..stage.fleet.room(RANK) };
     let ask = stage.any();
     let _leases = [stage.bind(&ask), stage.bind(&ask)];
-    assert!(matches!(stage.ask(&ask), Entry::Wait(..)), "two places, two requests");
+    assert!(matches!(stage.ask(&ask), Entry::Wait { .. }), "two places, two requests");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn moving_keeps_the_clock_and_ends() {
         assert_eq!(ranks(&stage.look()), [(old.ticket, None)]);
         stage.settle(&old);
         old = stage.wait(&ask);
-        assert_eq!(old.waiter.arrived_at, ask.arrived_at);
+        assert_eq!(old.waiter.facts.arrived_at, ask.arrived_at);
     }
     // It has moved as often as it may. A younger one that stands in the same line comes after it.
     stage.settle(&old);
@@ -216,7 +216,7 @@ fn a_move_never_crosses_model_adapter_role_or_a_worker_that_failed() {
             assert!(matches!(verdict, Verdict::Reroute), "{mode:?}");
             let waits = waiting.iter().find(|waits| waits.ticket == ticket).unwrap();
             stage.settle(waits);
-            let again = if waits.waiter.tried.is_empty() { &adapter } else { &failed_at_0 };
+            let again = if waits.waiter.facts.tried.is_empty() { &adapter } else { &failed_at_0 };
             assert_eq!(stage.wait(again).waiter.queue, waits.waiter.queue, "only rank 1 will do");
         }
         drop(on_1);
@@ -488,7 +488,7 @@ fn who_is_too_late_depends_on_class_tenant_and_line() {
         let ask = Ask { class, ..stage.any() };
         matches!(
             stage.ask_in_time(&ask, tenant, (2_000, 100)),
-            Entry::Turned(Turned::TooLate { .. })
+            Entry::Turned(_, Turned::TooLate { .. })
         )
     };
     let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);

@@ -8,7 +8,7 @@ use forebay::base::limits::QUEUE_RECHECK;
 use forebay::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay::config::QueueMode;
 use forebay::mailbox::{Ticket, Verdict};
-use forebay::queue::{PairEntry, Turned};
+use forebay::queue::{Entry, Turned};
 use forebay::worker::{Leg, OpenedBy, QueueFull, Role, WorkerState};
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn nobody_holds_a_prefill_rank_and_waits_for_a_decode_rank() {
         let (ticket, lease) = granted(stage.look());
         stage.settle(&waits);
         assert_eq!((ticket, lease.rank()), (waits.ticket, RankIndex(2)));
-        let PairEntry::Pair { prefill, .. } = stage.pair(&ask, Some(lease)) else { panic!() };
+        let Entry::Pair { prefill, .. } = stage.pair(&ask, Some(lease)) else { panic!() };
         assert_eq!(prefill.rank(), free);
     }
 }
@@ -80,7 +80,7 @@ fn who_waits_for_a_pair_takes_a_free_rank_that_serves_it_whole() {
         let mut stage = stage(mode, "P D B");
         let ask = stage.any();
         let _pair = stage.bind_pair(&ask);
-        let PairEntry::Whole(both) = stage.pair(&ask, None) else { panic!("rank 2 is free") };
+        let Entry::Bound(both) = stage.pair(&ask, None) else { panic!("rank 2 is free") };
         assert_eq!(both.rank(), RankIndex(2));
         let waits = [stage.wait_for_decode(&ask), stage.wait_for_decode(&ask)];
         assert_eq!(
@@ -93,7 +93,7 @@ fn who_waits_for_a_pair_takes_a_free_rank_that_serves_it_whole() {
         let waits = waits.iter().find(|waits| waits.ticket == ticket).unwrap();
         stage.settle(waits);
         assert_eq!(lease.rank(), RankIndex(2));
-        assert!(matches!(stage.pair(&ask, Some(lease)), PairEntry::Whole(_)), "{mode:?}");
+        assert!(matches!(stage.pair(&ask, Some(lease)), Entry::Bound(_)), "{mode:?}");
     }
 }
 
@@ -152,10 +152,7 @@ fn half_a_pair_whose_other_half_is_gone_does_not_wait_on() {
             assert_eq!(ranks(&stage.look()), [(waits.ticket, None)], "{mode:?}");
             stage.settle(&waits);
             let entry = stage.pair(&ask, Some(decode));
-            assert!(
-                matches!(entry, PairEntry::Turned(Leg::Prefill, Turned::NoWorker)),
-                "{entry:?}"
-            );
+            assert!(matches!(entry, Entry::Turned(Leg::Prefill, Turned::NoWorker)), "{entry:?}");
             assert_eq!(in_flight(&stage, rank.0), 0, "its lease is back");
             drop(pair);
         }
@@ -186,10 +183,7 @@ fn a_refused_prefill_leg_gives_its_decode_rank_back() {
     let (decode, _waits) = stage.wait_for_prefill(&ask, None);
     let entry = stage.pair(&ask, None);
     let full = Turned::Full(QueueFull::Depth);
-    assert!(
-        matches!(entry, PairEntry::Turned(Leg::Prefill, turned) if turned == full),
-        "{entry:?}"
-    );
+    assert!(matches!(entry, Entry::Turned(Leg::Prefill, turned) if turned == full), "{entry:?}");
     let third = [1, 2, 3].into_iter().filter(|&rank| in_flight(&stage, rank) == 0);
     assert_eq!(third.count(), 1, "two decode ranks are held");
     drop(decode);
@@ -201,7 +195,7 @@ fn without_queues_nobody_waits_with_half_a_pair() {
     let ask = stage.any();
     let _pair = stage.bind_pair(&ask);
     let entry = stage.pair(&ask, None);
-    assert!(matches!(entry, PairEntry::Turned(Leg::Decode, Turned::NoRoom)), "{entry:?}");
+    assert!(matches!(entry, Entry::Turned(Leg::Decode, Turned::NoRoom)), "{entry:?}");
     assert_eq!(in_flight(&stage, 1) + in_flight(&stage, 2), 1);
 }
 
@@ -239,5 +233,5 @@ fn a_plain_request_never_reaches_a_rank_that_needs_a_room() {
     assert_eq!(stage.turned(&ask), Turned::NoWorker);
     let late = NanosSinceStart(stage.now.0 + MS);
     let entry = stage.pair(&Ask { deadline: late, ..ask }, None);
-    assert!(matches!(entry, PairEntry::Pair { .. }));
+    assert!(matches!(entry, Entry::Pair { .. }));
 }

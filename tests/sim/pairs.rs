@@ -1,106 +1,17 @@
-//! Requests that two ranks serve: what `shard/pair.rs` and `shard/prefill.rs` do between two
-//! awaits.
+//! Both legs of a pair on their way: the schedule in place of `shard/pair.rs` and
+//! `shard/prefill.rs`.
 
 use super::plan::MS;
 use super::request::{Answer, Fate, Paired, PrefillLeg, State};
-use super::tasks::{BREAKER_FAILURES, BREAKER_OPEN, HOPS_MAX};
+use super::tasks::{BREAKER_FAILURES, BREAKER_OPEN};
 use super::world::{Checked, Event, World};
 use forebay::account::Lease;
 use forebay::base::{NanosSinceStart, RankIndex};
-use forebay::queue::{PairEntry, Turned};
-use forebay::worker::{FleetSnapshot, Leg};
 
 /// `disaggregation.prefill_timeout`.
 const PREFILL_TIMEOUT_NS: u64 = 80 * MS;
 
 impl World {
-    /// `held`: the decode rank whose lease it came with.
-    pub(crate) fn entered_pair(
-        &mut self,
-        id: usize,
-        fleet: &FleetSnapshot,
-        entry: PairEntry,
-        held: Option<RankIndex>,
-    ) -> Checked {
-        match entry {
-            PairEntry::Pair { decode, prefill } => {
-                self.stats.bound += 1;
-                self.hold_decode(id, fleet, &decode, held)?;
-                let near = Some(decode.rank());
-                self.check_bound(id, fleet, &prefill, (Leg::Prefill, near))?;
-                self.take_up(&prefill);
-                self.start_pair(id, decode, prefill)
-            }
-            PairEntry::Whole(lease) => {
-                self.stats.instead_of_a_pair += 1;
-                if held.is_none() {
-                    self.check_bound(id, fleet, &lease, (Leg::Decode, None))?;
-                    self.take_up(&lease);
-                }
-                self.start(id, lease)
-            }
-            PairEntry::WaitDecode(waiter, wanted) => {
-                self.stats.waited_for_decode += 1;
-                self.check_holds_nothing(id)?;
-                self.check_nobody_is_free(fleet, &waiter)?;
-                self.begin_to_wait(id, fleet, waiter, wanted, None)
-            }
-            PairEntry::WaitPrefill { decode, waiter, wanted } => {
-                self.stats.waited_for_prefill += 1;
-                self.hold_decode(id, fleet, &decode, held)?;
-                if waiter.near != Some(decode.rank()) || waiter.leg != Leg::Prefill {
-                    return Err(format!("{waiter:?} has {:?}", decode.rank()));
-                }
-                if held.is_none() {
-                    self.check_nobody_is_free(fleet, &waiter)?;
-                }
-                self.begin_to_wait(id, fleet, waiter, wanted, Some(decode))
-            }
-            PairEntry::Turned(leg, turned) => self.turned_pair(id, fleet, leg, turned, held),
-        }
-    }
-
-    fn hold_decode(
-        &mut self,
-        id: usize,
-        fleet: &FleetSnapshot,
-        decode: &Lease,
-        held: Option<RankIndex>,
-    ) -> Checked {
-        match held {
-            Some(rank) if rank == decode.rank() => Ok(()),
-            Some(rank) => Err(format!("request {id} had {rank:?}, has {:?}", decode.rank())),
-            None => {
-                self.take_up(decode);
-                self.check_bound(id, fleet, decode, (Leg::Decode, None))
-            }
-        }
-    }
-
-    fn turned_pair(
-        &mut self,
-        id: usize,
-        fleet: &FleetSnapshot,
-        leg: Leg,
-        turned: Turned,
-        held: Option<RankIndex>,
-    ) -> Checked {
-        if let Some(rank) = held {
-            // Its lease was given back.
-            self.books.running[rank.index()] -= 1;
-        }
-        if turned == Turned::NoWorker && held.is_none() {
-            return Err(format!("request {id} was routed to a pair that is not there: {leg:?}"));
-        }
-        if turned == Turned::NoWorker && self.requests[id].hops < HOPS_MAX {
-            self.stats.lost_its_pair += 1;
-            self.requests[id].hops += 1;
-            return self.find_rank(id, None);
-        }
-        self.leave_seat(id);
-        self.turned(id, fleet, turned)
-    }
-
     pub(crate) fn start_pair(&mut self, id: usize, decode: Lease, prefill: Lease) -> Checked {
         self.stats.pairs += 1;
         let (d, p) = (decode.rank(), prefill.rank());
@@ -163,8 +74,9 @@ impl World {
             if fate == Fate::Hangs {
                 self.doubt(rank, paired.decode.rank());
             }
+            let with = (fate == Fate::Hangs).then(|| paired.decode.rank());
             self.let_go(Some(paired.decode));
-            return self.try_again(id, rank, fate);
+            return self.try_again(id, rank, fate, with);
         }
         let is_computed = paired.is_eager || told == Some(Fate::Serves);
         let serves = matches!(paired.fate, Fate::Serves);
@@ -195,7 +107,7 @@ impl World {
             }
         }
         self.let_go(Some(paired.decode));
-        self.try_again(id, rank, fate)
+        self.try_again(id, rank, fate, None)
     }
 
     /// The two waited for each other in vain.

@@ -33,8 +33,6 @@ pub(crate) struct Plan {
     pub(crate) reports: usize,
     pub(crate) stalls: usize,
     pub(crate) drains: bool,
-    /// Time until one request of a pool has ended, as far as anybody knows.
-    pub(crate) drain_ns: Option<u64>,
 }
 
 impl Plan {
@@ -66,7 +64,6 @@ impl Plan {
             reports: if random.bool() { 0 } else { random.usize(..20) },
             stalls: if random.bool() { 0 } else { random.usize(..6) },
             drains: random.u32(..8) == 0,
-            drain_ns: random.bool().then(|| random.u64(1..20) * MS),
         }
     }
 }

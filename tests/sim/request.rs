@@ -1,43 +1,31 @@
-//! A request from its arrival to its answer, as the shell carries it: `shard/request.rs` and
-//! `shard/wait.rs` without sockets.
+//! A request from its arrival to its answer: the machine that ships, and what the simulator keeps
+//! in place of sockets.
 
 use super::plan::{MS, Plan};
 use fastrand::Rng;
 use forebay::account::Lease;
 use forebay::base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
-use forebay::index::{Overlap, Overlaps};
-use forebay::mailbox::Ticket;
-use forebay::queue::{Applicant, Seated};
-use forebay::select::PickRequest;
-use forebay::worker::{FleetSnapshot, Leg, QueueWanted};
+use forebay::handoff::inspect;
+use forebay::index::Overlap;
+use forebay::mailbox::{Caller, RequestFacts, Ticket};
+use forebay::parse::Endpoint;
+use forebay::request::{RequestFlow, Split};
+use forebay::select::Prompt;
+use forebay::worker::{Leg, QueueWanted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
 pub(crate) struct Request {
     pub(crate) shard: usize,
-    pub(crate) model: ModelIndex,
-    pub(crate) class: u8,
-    pub(crate) tenant: u64,
-    pub(crate) weight: u32,
-    pub(crate) prompt_bytes: u64,
-    pub(crate) output_tokens: u32,
+    /// Its facts, until it arrives.
+    pub(crate) facts: RequestFacts,
+    /// The machine, from its arrival on.
+    pub(crate) flow: Option<RequestFlow>,
+    pub(crate) prompt: Prompt,
+    pub(crate) split: Split,
     pub(crate) body_bytes: u64,
-    pub(crate) holds: Vec<(RankIndex, u32)>,
-    /// May be served in two.
-    pub(crate) splits: bool,
-    /// The number of the rank that it asks for.
-    pub(crate) pin: Option<DpRank>,
-    pub(crate) arrives: NanosSinceStart,
-    /// From its arrival on.
-    pub(crate) wait_until: NanosSinceStart,
-    pub(crate) client_deadline: Option<NanosSinceStart>,
     pub(crate) leaves_at: NanosSinceStart,
-    pub(crate) tried: Vec<RankIndex>,
-    pub(crate) hops: u32,
-    /// Its place in the queue that has sent it on.
-    pub(crate) seat: Option<Wait>,
-    pub(crate) refusals: u32,
     pub(crate) state: State,
     pub(crate) answers: Vec<Answer>,
     pub(crate) woken: Arc<Flag>,
@@ -57,8 +45,6 @@ pub(crate) struct Wait {
     pub(crate) wanted: QueueWanted,
     pub(crate) deadline: NanosSinceStart,
     pub(crate) leg: Leg,
-    /// Of the decode rank, while it waits for a prefill rank.
-    pub(crate) held: Option<Lease>,
 }
 
 /// What the shard that has the request knows of a pair; the prefill leg has a life of its own.
@@ -136,40 +122,6 @@ impl Wake for Flag {
 }
 
 impl Request {
-    /// What ranks hold of its prompt.
-    pub(crate) fn record(&self, overlaps: &mut Overlaps) {
-        overlaps.clear();
-        for &(rank, bytes) in &self.holds {
-            overlaps.record(rank, Overlap { blocks: 0, bytes });
-        }
-    }
-
-    pub(crate) fn applicant<'a>(
-        &'a self,
-        fleet: &'a FleetSnapshot,
-        asks: PickRequest<'a>,
-    ) -> Applicant<'a> {
-        let own = self.client_deadline.unwrap_or(NanosSinceStart(u64::MAX));
-        Applicant {
-            model_index: self.model,
-            model: &fleet.models[self.model.index()],
-            request: asks,
-            output_tokens: self.output_tokens,
-            body_bytes: self.body_bytes,
-            class: self.class,
-            tenant: self.tenant,
-            weight: self.weight,
-            arrived_at: self.arrives,
-            deadline: self.wait_until.min(own),
-            client_deadline: self.client_deadline,
-            near: None,
-            pin: self.pin,
-            tried: &self.tried,
-            movable: self.hops < fleet.flow.queue.hops_max,
-            seated: self.seat.as_ref().map(|at| Seated { queue: at.queue, wanted: at.wanted }),
-        }
-    }
-
     pub(crate) fn draw(random: &mut Rng, plan: &Plan, models: usize, ranks: usize) -> Self {
         let at = if plan.bursty {
             // Few moments, many requests in each: equal times are the rule.
@@ -183,32 +135,36 @@ impl Request {
         };
         let large = random.u32(..6) == 0;
         let prompt_bytes = random.u64(1..if large { plan.prompt_bytes } else { 40 });
-        let holds = (0..random.usize(..3)).map(|_| {
-            let rank = RankIndex::try_from_index(random.usize(..ranks)).unwrap();
-            (rank, u32::try_from(random.u64(1..=prompt_bytes)).unwrap())
-        });
-        let holds = holds.collect();
+        let holds: Vec<_> = (0..random.usize(..3))
+            .map(|_| {
+                let rank = RankIndex::try_from_index(random.usize(..ranks)).unwrap();
+                let bytes = u32::try_from(random.u64(1..=prompt_bytes)).unwrap();
+                (rank, Overlap { blocks: 0, bytes })
+            })
+            .collect();
         let tenant = random.u64(..3);
+        let weight = [1, 3, 0][usize::try_from(tenant).unwrap()];
+        let body = br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
+        let wanted = inspect(body, Endpoint::ChatCompletions).ok();
+        assert!(wanted.is_some(), "a plain chat can be handed off");
+        let client_deadline = later(random, 15, 200 * MS);
         Self {
             shard: random.usize(..plan.shards),
-            model: ModelIndex::try_from_index(random.usize(..models)).unwrap(),
-            class: random.u8(..5),
-            tenant,
-            weight: [1, 3, 0][usize::try_from(tenant).unwrap()],
-            prompt_bytes,
-            output_tokens: random.u32(..300),
+            facts: RequestFacts {
+                model: ModelIndex::try_from_index(random.usize(..models)).unwrap(),
+                caller: Caller { class: random.u8(..4), tenant, weight },
+                arrived_at: NanosSinceStart(at),
+                deadline: client_deadline.unwrap_or(NanosSinceStart(u64::MAX)),
+                client_deadline,
+                pin: (random.u32(..12) == 0).then(|| DpRank(random.u32(..2))),
+                tried: Vec::new(),
+                output_tokens: random.u32(..300),
+            },
+            flow: None,
+            prompt: Prompt::known(prompt_bytes, holds.into_iter()),
+            split: Split::known(wanted.filter(|_| random.u32(..8) > 0)),
             body_bytes: if large { random.u64(1..600_000) } else { random.u64(1..2_000) },
-            holds,
-            pin: (random.u32(..12) == 0).then(|| DpRank(random.u32(..2))),
-            splits: random.u32(..8) > 0,
-            arrives: NanosSinceStart(at),
-            wait_until: NanosSinceStart(0),
-            client_deadline: later(random, 15, 200 * MS),
             leaves_at: later(random, plan.leavers, 150 * MS).unwrap_or(NanosSinceStart(u64::MAX)),
-            tried: Vec::new(),
-            hops: 0,
-            seat: None,
-            refusals: 0,
             state: State::Coming,
             answers: Vec::new(),
             woken: Arc::default(),

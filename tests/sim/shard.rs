@@ -2,16 +2,17 @@
 //! that the steps of the other shards come between. Tasks of requests run between two turns only: a
 //! shard is one thread.
 
+use super::plan::Plan;
 use super::request::Request;
 use super::world::{Checked, Event, World};
 use fastrand::Rng;
 use forebay::base::{NanosSinceStart, ShardIndex};
-use forebay::index::Overlaps;
+use forebay::dispatch::RetryBudget;
 use forebay::mailbox::{MeshMessage, Ticket, Verdict};
-use forebay::queue::{Desk, Home, HomeTurn, Outbox};
+use forebay::queue::{Home, HomeTurn, Outbox};
+use forebay::request::{StageRules, Stages};
 use forebay::ring::{Bell, MeshPort, MeshReceiver, MeshSender};
-use forebay::select::{Binder, Candidates, RoundRobin};
-use forebay::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports};
+use forebay::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports, ShardBoard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +20,10 @@ use std::time::Duration;
 pub(crate) struct SimShard {
     pub(crate) index: ShardIndex,
     pub(crate) home: Home,
-    pub(crate) desk: Desk,
-    pub(crate) candidates: Candidates,
-    pub(crate) overlaps: Overlaps,
-    pub(crate) on_the_way: Overlaps,
+    pub(crate) stages: Stages,
     pub(crate) fleet: Arc<FleetSnapshot>,
     /// A newer fleet that was not looked at.
     pub(crate) slot: Option<Arc<FleetSnapshot>>,
-    pub(crate) reports: LoadReports,
     pub(crate) reports_sent: Vec<LoadReport>,
     pub(crate) alarm: Option<NanosSinceStart>,
     pub(crate) draining: bool,
@@ -34,8 +31,6 @@ pub(crate) struct SimShard {
     pub(crate) tasks: VecDeque<usize>,
     /// A task that has decided to post this; the next step of the shard does.
     pub(crate) posting: Option<(usize, ShardIndex, MeshMessage)>,
-    pub(crate) turn: RoundRobin,
-    pub(crate) random: Rng,
     phase: Phase,
     outbox: Outbox<MeshMessage>,
     sender: MeshSender<MeshMessage>,
@@ -57,30 +52,35 @@ enum Phase {
 impl SimShard {
     pub(crate) fn new(
         index: usize,
-        shards: usize,
         port: MeshPort<MeshMessage>,
         fleet: &Arc<FleetSnapshot>,
+        plan: &Plan,
+        board: &Arc<LoadBoard>,
         random: Rng,
     ) -> Self {
+        let shards = plan.shards;
+        let rules = StageRules {
+            policy: plan.policy,
+            first_byte_max: Duration::from_secs(10),
+            retries_after_send: true,
+            attempts_max: 3,
+        };
         let index = ShardIndex::try_from_index(index).unwrap();
+        let (board, retry) = (ShardBoard::from(Arc::clone(board)), RetryBudget::new(100));
+        let reports = LoadReports::new(Duration::from_millis(300));
+        let stages = Stages::new(index, rules, board, reports, retry, random);
         Self {
             index,
             home: Home::default(),
-            desk: Desk::new(index),
-            candidates: Candidates::default(),
-            overlaps: Overlaps::new(32),
-            on_the_way: Overlaps::new(32),
+            stages,
             fleet: Arc::clone(fleet),
             slot: None,
-            reports: LoadReports::new(Duration::from_millis(300)),
             reports_sent: Vec::new(),
             alarm: None,
             draining: false,
             stalled_until: NanosSinceStart(0),
             tasks: VecDeque::new(),
             posting: None,
-            turn: RoundRobin::default(),
-            random,
             phase: Phase::Start,
             outbox: Outbox::new(shards),
             sender: port.sender,
@@ -104,16 +104,9 @@ impl SimShard {
             || self.home.has_news(board)
     }
 
-    /// What is to be known before ranks are looked for.
-    pub(crate) fn look_around(&mut self, request: &Request) -> Arc<FleetSnapshot> {
-        self.receive_reports();
-        request.record(&mut self.overlaps);
-        Arc::clone(&self.fleet)
-    }
-
     pub(crate) fn receive_reports(&mut self) {
         for report in self.reports_sent.drain(..) {
-            self.reports.take(report);
+            self.stages.reports.take(report);
         }
     }
 }
@@ -233,7 +226,7 @@ impl World {
 
     fn deliver(&mut self, at: usize, ticket: Ticket, verdict: Verdict) {
         let granted = matches!(verdict, Verdict::Granted(_));
-        let delivered = self.shards[at].desk.deliver(ticket, verdict);
+        let delivered = self.shards[at].stages.desk.deliver(ticket, verdict);
         self.note(|| format!("shard {at}: {ticket:?} hears {granted}, there {delivered}"));
         if delivered {
             self.books.delivered.insert(ticket);
@@ -259,15 +252,7 @@ impl World {
         let shard = &mut self.shards[at];
         let mut verdicts = Vec::new();
         let fleet = Arc::clone(&shard.fleet);
-        let mut binder = Binder {
-            fleet: &fleet,
-            board: &self.board,
-            reports: &shard.reports,
-            policy: self.plan.policy,
-            now: self.now,
-            turn: &mut shard.turn,
-            random: &mut shard.random,
-        };
+        let mut binder = shard.stages.binder(&fleet, self.now);
         shard.home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
         self.note(|| format!("home {at} looks, {} verdicts", verdicts.len()));
         self.check_verdicts(at, &fleet, &verdicts, &kept)?;

@@ -10,16 +10,15 @@ use forebay::base::{
 use forebay::block::KeySeed;
 use forebay::config::{FlowConfig, Policy, QueueMode};
 use forebay::index::Overlaps;
-use forebay::mailbox::{Ticket, Verdict, Waiter};
+use forebay::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
 use forebay::queue::{
-    Applicant, Desk, Entry, Home, HomeTurn, PairEntry, Seated, Turned, enter, enter_pair,
-    enter_prefill, is_closed,
+    Applicant, Desk, Entry, Home, HomeTurn, Seated, Sought, Turned, enter, enter_by, is_closed,
 };
 use forebay::select::{Binder, Candidates, PickRequest, RoundRobin};
 use forebay::worker::{
     Dialect, FleetSnapshot, GuessRoots, Handoff, Leg, LoadBoard, LoadReading, LoadReport,
-    LoadReports, Model, OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, TierRanks, Worker,
-    WorkerState,
+    LoadReports, Model, OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, ShardBoard, TierRanks,
+    Worker, WorkerState,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ pub(crate) const PREFILL_POOL: PoolIndex = PoolIndex(1_024);
 
 pub(crate) struct Stage {
     pub(crate) fleet: FleetSnapshot,
-    pub(crate) board: Arc<LoadBoard>,
+    pub(crate) board: ShardBoard,
     pub(crate) home: Home,
     pub(crate) desk: Desk,
     pub(crate) reports: LoadReports,
@@ -122,7 +121,7 @@ impl Stage {
                 pools: vec![Pool { ranks: all, kv_tokens: 0 }],
                 flow: Arc::new(flow),
             },
-            board: Arc::new(LoadBoard::new()),
+            board: ShardBoard::from(LoadBoard::new()),
             home: Home::default(),
             desk: Desk::new(ShardIndex(0)),
             reports: LoadReports::new(Duration::from_secs(5)),
@@ -189,20 +188,18 @@ impl Stage {
     }
 
     /// Sends it the way of a pair; with a lease that it got for its decode leg it goes on.
-    pub(crate) fn pair(&mut self, ask: &Ask, held: Option<Lease>) -> PairEntry {
+    pub(crate) fn pair(&mut self, ask: &Ask, held: Option<Lease>) -> Entry {
         self.with_applicant(ask, |binder, applicant, seat| {
             let candidates = &mut Candidates::default();
-            match held {
-                Some(held) => enter_prefill(binder, candidates, applicant, held, seat, |_, _| None),
-                None => enter_pair(binder, candidates, applicant, seat, |_, _| None),
-            }
+            let sought = held.map_or(Sought::Pair, Sought::PrefillFor);
+            enter_by(binder, candidates, applicant, sought, seat, |_, _| None)
         })
     }
 
     /// A pair's request waits for its first rank.
     pub(crate) fn wait_for_decode(&mut self, ask: &Ask) -> Waits {
         match self.pair(ask, None) {
-            PairEntry::WaitDecode(waiter, wanted) => self.join(waiter, wanted),
+            Entry::Wait { decode: None, waiter, wanted } => self.join(waiter, wanted),
             other => panic!("{other:?}"),
         }
     }
@@ -210,7 +207,7 @@ impl Stage {
     /// A pair's request waits for its second rank.
     pub(crate) fn wait_for_prefill(&mut self, ask: &Ask, held: Option<Lease>) -> (Lease, Waits) {
         match self.pair(ask, held) {
-            PairEntry::WaitPrefill { decode, waiter, wanted } => {
+            Entry::Wait { decode: Some(decode), waiter, wanted } => {
                 (decode, self.join(waiter, wanted))
             }
             other => panic!("{other:?}"),
@@ -220,7 +217,7 @@ impl Stage {
     /// Both ranks, the one that decodes first.
     pub(crate) fn bind_pair(&mut self, ask: &Ask) -> (Lease, Lease) {
         match self.pair(ask, None) {
-            PairEntry::Pair { decode, prefill } => (decode, prefill),
+            Entry::Pair { decode, prefill } => (decode, prefill),
             other => panic!("{other:?}"),
         }
     }
@@ -250,7 +247,9 @@ impl Stage {
     ) -> Entry {
         let client_deadline = Some(NanosSinceStart(self.now.0 + left_ms * MS));
         self.with_applicant(ask, |binder, applicant, seat| {
-            let applicant = Applicant { tenant, client_deadline, ..*applicant };
+            let mut facts = applicant.facts.clone();
+            (facts.caller.tenant, facts.client_deadline) = (tenant, client_deadline);
+            let applicant = Applicant { facts: &facts, ..*applicant };
             let projected = |ahead| Some(Duration::from_millis(end_ms * ahead));
             enter(binder, &mut Candidates::default(), &applicant, seat, projected)
         })
@@ -262,8 +261,18 @@ impl Stage {
         then: impl FnOnce(&mut Binder<'_>, &Applicant<'_>, &mut dyn FnMut() -> Ticket) -> T,
     ) -> T {
         let none = Overlaps::new(8);
+        let facts = RequestFacts {
+            model: ModelIndex(ask.model),
+            caller: Caller { class: ask.class, tenant: 0, weight: 1 },
+            arrived_at: ask.arrived_at,
+            deadline: ask.deadline,
+            client_deadline: None,
+            pin: ask.pin,
+            tried: ask.tried.clone(),
+            output_tokens: 0,
+        };
         let applicant = Applicant {
-            model_index: ModelIndex(ask.model),
+            facts: &facts,
             model: &self.fleet.models[usize::from(ask.model)],
             request: PickRequest {
                 leg: ask.leg,
@@ -276,17 +285,8 @@ impl Stage {
                 prompt_bytes: ask.prompt_bytes,
                 bytes_per_token: 4.0,
             },
-            output_tokens: 0,
             body_bytes: 10,
-            class: ask.class,
-            tenant: 0,
-            weight: 1,
-            arrived_at: ask.arrived_at,
-            deadline: ask.deadline,
-            client_deadline: None,
             near: ask.near,
-            pin: ask.pin,
-            tried: &ask.tried,
             movable: ask.movable,
             seated: ask.seated,
         };
@@ -314,7 +314,7 @@ impl Stage {
     /// Sends it to wait, and its home hears of it.
     pub(crate) fn wait(&mut self, ask: &Ask) -> Waits {
         match self.ask(ask) {
-            Entry::Wait(waiter, wanted) => self.join(waiter, wanted),
+            Entry::Wait { waiter, wanted, .. } => self.join(waiter, wanted),
             other => panic!("{other:?}"),
         }
     }
@@ -327,9 +327,8 @@ impl Stage {
 
     pub(crate) fn turned(&mut self, ask: &Ask) -> Turned {
         match self.ask(ask) {
-            Entry::Turned(turned) => turned,
-            Entry::Bound(lease) => panic!("bound to {:?}", lease.rank()),
-            Entry::Wait(waiter, _) => panic!("{waiter:?}"),
+            Entry::Turned(_, turned) => turned,
+            other => panic!("{other:?}"),
         }
     }
 

@@ -1,41 +1,43 @@
-//! The task of one request: what `shard/request.rs`, `choose.rs` and `wait.rs` do between two
-//! awaits.
+//! The task of one request: what the machine of `forebay::request` says is done here on a schedule
+//! instead of sockets.
 
 use super::request::{Answer, Fate, Running, State, Wait};
 use super::world::{Checked, Event, World};
-use forebay::account::Lease;
+use forebay::account::{Count, Lease};
 use forebay::base::{NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
 use forebay::mailbox::{MeshMessage, Verdict, Waiter};
-use forebay::queue::{
-    Entry, PairEntry, Turned, enter, enter_pair, enter_prefill, is_closed, is_relieved,
-};
-use forebay::select::{
-    Binder, NoPair, PickRequest, Route, RouteRequest, RouteRules, WholeBecause, route,
-};
-use forebay::worker::{FleetSnapshot, Leg, Model, OpenedBy, QueueWanted};
+use forebay::parse::{Endpoint, Reason};
+use forebay::relay::RelayError;
+use forebay::request::{Action, Chosen, Failed, RequestEvent, RequestFlow, Scene, Stop, WaitEnd};
+use forebay::worker::{FleetSnapshot, Leg, QueueWanted};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// As in the shell.
-const REFUSALS_MAX: u32 = 8;
-pub(crate) const HOPS_MAX: u32 = 120;
-const ATTEMPTS_MAX: usize = 3;
+/// An engine that had no room is left alone so long.
 const ENGINE_BUSY: Duration = Duration::from_millis(20);
 pub(crate) const BREAKER_FAILURES: u32 = 2;
 pub(crate) const BREAKER_OPEN: Duration = Duration::from_millis(30);
 
-/// What became of a request that looked for ranks.
-enum Found {
-    Whole(WholeBecause, Entry),
-    Pair(PairEntry),
-    NoPair(NoPair),
+/// What is known of a step of the machine, before its action is done.
+struct Step {
+    fleet: Arc<FleetSnapshot>,
+    /// It came from a queue, and still has its place there.
+    is_moved: bool,
+    /// It has the rank that it was granted; else the machine has chosen.
+    is_granted: bool,
+    is_failed: bool,
+    /// Its decode rank before.
+    had: Option<RankIndex>,
+    /// The machine sent it whole although its model has pairs.
+    is_whole: bool,
 }
 
 impl World {
     pub(crate) fn task(&mut self, id: usize) -> Checked {
         match std::mem::replace(&mut self.requests[id].state, State::Done) {
-            State::Coming if self.now < self.requests[id].arrives => {
+            State::Coming if self.now < self.requests[id].facts.arrived_at => {
                 self.requests[id].state = State::Coming;
                 Ok(())
             }
@@ -48,213 +50,172 @@ impl World {
     }
 
     fn arrive(&mut self, id: usize) -> Checked {
-        let (now, model) = (self.now, self.requests[id].model);
-        let shard = &self.shards[self.requests[id].shard];
+        let (now, request) = (self.now, &mut self.requests[id]);
+        let shard = &mut self.shards[request.shard];
         if shard.draining {
             return self.answer(id, Answer::Draining);
         }
-        let fleet = Arc::clone(&shard.fleet);
-        self.requests[id].wait_until =
-            self.requests[id].arrives.plus(fleet.flow.queue.wait_max.unwrap());
-        let pool = fleet.models[model.index()].pool;
-        let open = self.board.windows().open_until(pool, now).is_some();
-        if open && self.random.u32(..100) < fleet.flow.rejection.share_percent {
+        let (fleet, stages) = (Arc::clone(&shard.fleet), &mut shard.stages);
+        let (mut facts, mut is_drawn) = (request.facts.clone(), None);
+        let pool = fleet.models[facts.model.index()].pool;
+        if stages.window_of(&fleet, pool, now, &mut is_drawn).is_err() {
             return self.answer(id, Answer::Window);
         }
-        self.find_rank(id, None)
+        stages.retry.deposit();
+        stages.drain_rates.observe(&fleet, &self.board, now);
+        let wait_max = fleet.flow.queue.wait_max.unwrap();
+        facts.deadline = facts.deadline.min(facts.arrived_at.plus(wait_max));
+        let endpoint = Endpoint::ChatCompletions;
+        request.flow = Some(RequestFlow::new(facts, endpoint, request.body_bytes, is_drawn));
+        self.step_request(id, RequestEvent::Ready, None)
     }
 
-    /// Looks for ranks: from the beginning, or with the lease of a decode rank for a prefill rank
-    /// near it.
-    pub(crate) fn find_rank(&mut self, id: usize, held: Option<Lease>) -> Checked {
-        self.moved = false;
-        let decode = held.as_ref().map(Lease::rank);
-        let (fleet, found) = self.choose(id, held);
-        match found {
-            Found::Whole(because, entry) => {
-                self.stats.stayed_whole += u64::from(because != WholeBecause::NoRoles);
-                self.leave_seat(id);
-                self.entered(id, &fleet, entry)
-            }
-            Found::Pair(entry) => {
-                // Half a pair that is gone is no choice.
-                if !matches!(entry, PairEntry::Turned(Leg::Prefill, Turned::NoWorker)) {
-                    self.leave_seat(id);
-                }
-                self.entered_pair(id, &fleet, entry, decode)
-            }
-            Found::NoPair(why) => {
-                self.leave_seat(id);
-                self.no_pair(id, why)
-            }
-        }
-    }
-
-    fn choose(&mut self, id: usize, held: Option<Lease>) -> (Arc<FleetSnapshot>, Found) {
-        let request = &self.requests[id];
+    /// Feeds the machine, and does what it says. `seat`: its place in the queue that it comes from.
+    pub(crate) fn step_request(
+        &mut self,
+        id: usize,
+        event: RequestEvent,
+        seat: Option<Wait>,
+    ) -> Checked {
+        let request = &mut self.requests[id];
         let shard = &mut self.shards[request.shard];
-        let fleet = shard.look_around(request);
-        let asks = PickRequest {
-            leg: Leg::Whole,
-            ranks: &[],
-            board: &self.board,
-            reports: &shard.reports,
-            now: self.now,
-            overlaps: &shard.overlaps,
-            on_the_way: &shard.on_the_way,
-            prompt_bytes: request.prompt_bytes,
-            bytes_per_token: 4.0,
+        shard.receive_reports();
+        let flow = request.flow.as_mut().unwrap();
+        let (granted, had) = (lease_of(&event), flow.decode_rank());
+        let is_whole = Cell::new(false);
+        let mut step = Step {
+            fleet: Arc::clone(&shard.fleet),
+            is_moved: seat.is_some(),
+            is_granted: granted.is_some(),
+            is_failed: matches!(event, RequestEvent::Failed(_)),
+            had,
+            is_whole: false,
         };
-        let applicant = request.applicant(&fleet, asks);
-        let mut binder = Binder {
-            fleet: &fleet,
-            board: &self.board,
-            reports: &shard.reports,
-            policy: self.plan.policy,
-            now: self.now,
-            turn: &mut shard.turn,
-            random: &mut shard.random,
+        let hops = flow.hop_count() + u32::from(matches!(event, RequestEvent::Reroute));
+        let mut scene = Scene {
+            fleet: &step.fleet,
+            stages: &mut shard.stages,
+            prompt: &request.prompt,
+            text_bytes: request.body_bytes,
+            body: &[],
+            split: &mut request.split,
+            count: &|count| is_whole.set(is_whole.get() || count == Count::SentWhole),
         };
-        let drain_ns = self.plan.drain_ns;
-        let projected = |ahead| drain_ns.map(|each| Duration::from_nanos(each * ahead));
-        let of_leg = |_, ahead| projected(ahead);
-        let (candidates, seat) = (&mut shard.candidates, || shard.desk.open());
-        let asked = RouteRequest {
-            fleet: &fleet,
-            model: applicant.model,
-            request: applicant.request,
-            pin: applicant.pin,
-            tried: applicant.tried,
-            rules: RouteRules::of(&fleet.flow.disaggregation),
-        };
-        let found = if let Some(decode) = held {
-            let entry = enter_prefill(&mut binder, candidates, &applicant, decode, seat, of_leg);
-            Found::Pair(entry)
-        } else {
-            match route(&asked, candidates, |_| request.splits) {
-                Ok(Route::Whole(because)) => {
-                    let entry = enter(&mut binder, candidates, &applicant, seat, projected);
-                    Found::Whole(because, entry)
-                }
-                Ok(Route::Pair) => {
-                    Found::Pair(enter_pair(&mut binder, candidates, &applicant, seat, of_leg))
-                }
-                Err(why) => Found::NoPair(why),
+        let action = flow.step(self.now, event, &mut scene);
+        if flow.hop_count() > hops {
+            // What it had been granted, or what it had, is not there any more.
+            self.stats.lost_its_pair += 1;
+            (step.is_granted, step.had) = (false, None);
+        }
+        // What it held, and what it holds now.
+        let decode = flow.decode_rank();
+        for rank in [granted, had].into_iter().flatten() {
+            self.books.running[rank.index()] -= 1;
+        }
+        let ranks = match &action {
+            Action::Send(chosen) => {
+                [Some(chosen.lease.rank()), chosen.prefill.as_ref().map(|p| p.lease.rank())]
             }
+            _ => [decode, None],
         };
-        self.closed = closed(&binder, applicant.model, &found);
-        (fleet, found)
-    }
-
-    pub(crate) fn leave_seat(&mut self, id: usize) {
-        let seat = self.requests[id].seat.take();
-        self.moved = seat.is_some();
+        for rank in ranks.into_iter().flatten() {
+            self.books.running[rank.index()] += 1;
+        }
+        step.is_whole = is_whole.get();
+        let has_opened = self.watch_windows(&step.fleet)?;
         if let Some(seat) = seat {
             self.give_up_seat(id, &seat);
         }
-    }
-
-    fn no_pair(&mut self, id: usize, why: NoPair) -> Checked {
-        self.stats.no_pair += 1;
-        self.note(|| format!("request {id}: {why:?}"));
-        self.answer(id, Answer::NoWorker)
-    }
-
-    fn entered(&mut self, id: usize, fleet: &FleetSnapshot, entry: Entry) -> Checked {
-        match entry {
-            Entry::Bound(lease) => {
-                self.stats.bound += 1;
-                self.check_bound(id, fleet, &lease, (Leg::Whole, None))?;
-                self.take_up(&lease);
-                self.start(id, lease)
-            }
-            Entry::Wait(waiter, wanted) => self.begin_to_wait(id, fleet, waiter, wanted, None),
-            Entry::Turned(turned) => self.turned(id, fleet, turned),
+        self.stats.stayed_whole += u64::from(step.is_whole);
+        match action {
+            Action::Send(chosen) => self.send(id, &step, *chosen),
+            Action::Wait(waiter, wanted) => self.begin_to_wait(id, &step, waiter, wanted),
+            Action::End(stop) => self.end(id, &step, &stop, has_opened),
         }
     }
 
-    pub(crate) fn begin_to_wait(
+    fn send(&mut self, id: usize, step: &Step, chosen: Chosen) -> Checked {
+        let Chosen { lease, prefill, .. } = chosen;
+        self.stats.bound += u64::from(!step.is_granted);
+        let model = self.model_of(id);
+        let Some(prefill) = prefill else {
+            let has_pairs = step.fleet.models[model].prefill_pool.is_some();
+            self.stats.instead_of_a_pair += u64::from(has_pairs && !step.is_whole);
+            if !step.is_granted && step.had != Some(lease.rank()) {
+                self.check_bound(id, &step.fleet, &lease, (Leg::Whole, None))?;
+            }
+            return self.start(id, lease);
+        };
+        if !step.is_granted && step.had.is_none() {
+            self.check_bound(id, &step.fleet, &lease, (Leg::Decode, None))?;
+        }
+        if step.had.is_some_and(|had| had != lease.rank()) {
+            return Err(format!("request {id} had {:?}, has {:?}", step.had, lease.rank()));
+        }
+        if !step.is_granted {
+            let near = Some(lease.rank());
+            self.check_bound(id, &step.fleet, &prefill.lease, (Leg::Prefill, near))?;
+        }
+        self.start_pair(id, lease, prefill.lease)
+    }
+
+    fn begin_to_wait(
         &mut self,
         id: usize,
-        fleet: &FleetSnapshot,
+        step: &Step,
         waiter: Box<Waiter>,
         wanted: QueueWanted,
-        held: Option<Lease>,
     ) -> Checked {
         self.stats.waited += 1;
+        let decode = self.requests[id].flow.as_ref().unwrap().decode_rank();
         let (ticket, queue, leg) = (waiter.ticket, waiter.queue, waiter.leg);
         self.note(|| format!("request {id} waits in {queue:?} as {ticket:?}, {leg:?}"));
+        match leg {
+            Leg::Whole => {}
+            Leg::Decode => {
+                self.stats.waited_for_decode += 1;
+                self.check_holds_nothing(id)?;
+                self.check_nobody_is_free(&step.fleet, &waiter)?;
+            }
+            Leg::Prefill => {
+                self.stats.waited_for_prefill += 1;
+                if decode.is_none() || waiter.near != decode {
+                    return Err(format!("{waiter:?} has {decode:?}"));
+                }
+                if step.had.is_none() && !step.is_granted {
+                    self.check_nobody_is_free(&step.fleet, &waiter)?;
+                }
+            }
+        }
         self.books.join(queue, wanted);
         self.books.tickets.insert(ticket, id);
-        if !self.moved {
-            self.check_bounds(fleet, queue)?;
+        if !step.is_moved {
+            self.check_bounds(&step.fleet, queue)?;
         }
-        let wait = Wait { ticket, queue, wanted, deadline: waiter.deadline, leg, held };
+        let wait = Wait { ticket, queue, wanted, deadline: waiter.facts.deadline, leg };
         self.at(wait.deadline, Event::Task(id));
         self.requests[id].state = State::Waiting(wait);
         self.post_later(id, MeshMessage::Join(waiter));
         Ok(())
     }
 
-    pub(crate) fn turned(&mut self, id: usize, fleet: &FleetSnapshot, turned: Turned) -> Checked {
-        let answer = match turned {
-            Turned::NoWorker => Answer::NoWorker,
-            Turned::NoRoom => Answer::NoRoom,
-            Turned::Full(_) => Answer::Full,
-            Turned::TooLate { .. } => Answer::TooLate,
-        };
-        self.note(|| format!("request {id}: {turned:?}"));
-        if self.moved && matches!(turned, Turned::Full(_)) {
-            return Err(format!("request {id} had a place in a queue, and hears {turned:?}"));
+    /// The machine has no rank for it.
+    fn end(&mut self, id: usize, step: &Step, stop: &Stop, has_opened: bool) -> Checked {
+        self.note(|| format!("request {id}: {stop:?}"));
+        let answer = answer_of(stop, step.is_failed);
+        if answer == Answer::Full {
+            if step.is_moved {
+                return Err(format!("request {id} had a place in a queue, and hears {stop:?}"));
+            }
+            self.stats.turned_alone += u64::from(!has_opened);
         }
-        match self.closed.take() {
-            Some(pool) => self.close(id, fleet, pool)?,
-            None => self.stats.turned_alone += u64::from(answer == Answer::Full),
-        }
+        let has_pairs = step.fleet.models[self.model_of(id)].prefill_pool.is_some();
+        self.stats.no_pair += u64::from(answer == Answer::NoWorker && has_pairs);
         self.answer(id, answer)
     }
 
-    /// Opens the window of a pool that is closed to all.
-    fn close(&mut self, id: usize, fleet: &FleetSnapshot, pool: PoolIndex) -> Checked {
-        let (now, length) = (self.now, fleet.flow.rejection_window);
-        self.check_closed(fleet, pool)?;
-        if length.is_zero() {
-            return Ok(());
-        }
-        let until = now.plus(length);
-        let opened = self.board.windows().open(pool, OpenedBy::Here, now, until);
-        self.stats.opened += u64::from(opened);
-        let known = self.books.windows.entry(pool.0).or_default();
-        if opened != (*known <= now) {
-            return Err(format!("{pool:?}: opened {opened}, though open until {known:?}"));
-        }
-        *known = until.max(*known);
-        self.relieve(self.requests[id].shard, Some(pool));
-        Ok(())
-    }
-
-    /// As in `shard/pressure.rs`: closes the window of a pool that has room again.
-    pub(crate) fn relieve(&mut self, at: usize, pool: Option<PoolIndex>) {
-        let shard = &mut self.shards[at];
-        let fleet = Arc::clone(&shard.fleet);
-        let binder = Binder {
-            fleet: &fleet,
-            board: &self.board,
-            reports: &shard.reports,
-            policy: self.plan.policy,
-            now: self.now,
-            turn: &mut shard.turn,
-            random: &mut shard.random,
-        };
-        let windows = self.board.windows();
-        let is_open =
-            |pool: &PoolIndex| windows.open_by_until(*pool, OpenedBy::Here, self.now).is_some();
-        for pool in pool.into_iter().filter(is_open) {
-            if is_relieved(&binder, pool) {
-                windows.close(pool, OpenedBy::Here, self.now);
-            }
-        }
-        self.check_windows();
+    pub(crate) fn model_of(&self, id: usize) -> usize {
+        self.requests[id].facts.model.index()
     }
 
     fn wait(&mut self, id: usize, wait: Wait) -> Checked {
@@ -262,77 +223,54 @@ impl World {
         let gone = self.now >= self.requests[id].leaves_at;
         // A connection that is torn down does not look for its verdict first.
         if gone && self.random.bool() {
-            return self.stop_waiting(id, wait, Answer::Gone);
+            return self.stop_waiting(id, &wait, WaitEnd::Gone);
         }
         let waker = Waker::from(Arc::clone(&self.requests[id].woken));
-        let polled = self.shards[at].desk.poll(wait.ticket, &Context::from_waker(&waker));
+        let polled = self.shards[at].stages.desk.poll(wait.ticket, &Context::from_waker(&waker));
         if let Poll::Ready(verdict) = polled {
             self.books.delivered.remove(&wait.ticket);
             return self.decided(id, wait, verdict);
         }
         if gone {
-            return self.stop_waiting(id, wait, Answer::Gone);
+            return self.stop_waiting(id, &wait, WaitEnd::Gone);
         }
         if self.shards[at].draining {
-            return self.stop_waiting(id, wait, Answer::Draining);
+            return self.stop_waiting(id, &wait, WaitEnd::Draining);
         }
         if self.now >= wait.deadline {
-            return self.stop_waiting(id, wait, Answer::Late);
+            return self.stop_waiting(id, &wait, WaitEnd::Late);
         }
         self.requests[id].state = State::Waiting(wait);
         Ok(())
     }
 
     fn decided(&mut self, id: usize, wait: Wait, verdict: Verdict) -> Checked {
-        match verdict {
-            Verdict::Granted(lease) => {
-                let granted = self.books.arrive(wait.ticket);
-                self.give_up_seat(id, &wait);
-                match granted {
-                    Some(rank) if rank == lease.rank() => {}
-                    other => {
-                        let rank = lease.rank();
-                        return Err(format!("request {id} got {rank:?}, granted was {other:?}"));
-                    }
-                }
-                self.take_up(&lease);
-                match (wait.leg, wait.held) {
-                    (Leg::Whole, None) => self.start(id, lease),
-                    (Leg::Decode, None) => self.find_rank(id, Some(lease)),
-                    (Leg::Prefill, Some(decode)) => self.start_pair(id, decode, lease),
-                    (leg, held) => Err(format!("request {id} waits for {leg:?} with {held:?}")),
-                }
-            }
-            Verdict::Reroute if self.requests[id].hops >= HOPS_MAX => {
-                self.give_up_seat(id, &wait);
-                self.let_go(wait.held);
-                self.answer(id, Answer::NoWorker)
-            }
-            Verdict::Reroute => {
-                self.requests[id].hops += 1;
-                let (mut wait, held) = (wait, None);
-                let held = std::mem::replace(&mut wait.held, held);
-                self.requests[id].seat = Some(wait);
-                self.find_rank(id, held)
-            }
+        let Verdict::Granted(lease) = verdict else {
+            return self.step_request(id, RequestEvent::Reroute, Some(wait));
+        };
+        let rank = lease.rank();
+        match self.books.arrive(wait.ticket) {
+            Some(granted) if granted == rank => self.books.running[rank.index()] += 1,
+            other => return Err(format!("request {id} got {rank:?}, granted was {other:?}")),
         }
+        // It looks for its prefill rank in another queue.
+        if wait.leg == Leg::Decode {
+            self.give_up_seat(id, &wait);
+            return self.step_request(id, RequestEvent::Granted(lease), None);
+        }
+        self.step_request(id, RequestEvent::Granted(lease), Some(wait))
     }
 
     /// Ends a wait without a verdict: the home has to hear of it.
-    fn stop_waiting(&mut self, id: usize, wait: Wait, answer: Answer) -> Checked {
-        self.give_up_seat(id, &wait);
+    fn stop_waiting(&mut self, id: usize, wait: &Wait, end: WaitEnd) -> Checked {
+        self.give_up_seat(id, wait);
         let (queue, ticket) = (wait.queue, wait.ticket);
-        self.let_go(wait.held);
+        self.step_request(id, RequestEvent::WaitOver(end), None)?;
         self.post_later(id, MeshMessage::Leave { queue, ticket });
-        self.answer(id, answer)
+        Ok(())
     }
 
-    /// A lease has come into the hands of a request.
-    pub(crate) fn take_up(&mut self, lease: &Lease) {
-        self.books.running[lease.rank().index()] += 1;
-    }
-
-    /// And leaves them.
+    /// A lease leaves the hands of a request.
     pub(crate) fn let_go(&mut self, held: Option<Lease>) {
         if let Some(lease) = held {
             let rank = lease.rank();
@@ -345,8 +283,17 @@ impl World {
         }
     }
 
+    /// Closes the window of a pool that has room again.
+    pub(crate) fn relieve(&mut self, at: usize, pool: Option<PoolIndex>) {
+        let shard = &mut self.shards[at];
+        if let Some(pool) = pool {
+            shard.stages.relieve(&shard.fleet, pool, self.now);
+        }
+        self.check_windows();
+    }
+
     fn give_up_seat(&mut self, id: usize, wait: &Wait) {
-        self.shards[self.requests[id].shard].desk.close(wait.ticket);
+        self.shards[self.requests[id].shard].stages.desk.close(wait.ticket);
         self.books.tickets.remove(&wait.ticket);
         if self.books.delivered.remove(&wait.ticket) {
             // The verdict lay at the seat: its lease went with it.
@@ -420,27 +367,30 @@ impl World {
         if gone {
             return self.answer(id, Answer::Gone);
         }
-        self.try_again(id, rank, fate)
+        self.try_again(id, rank, fate, None)
     }
 
-    /// What comes after a rank has ended a request, or its part of it.
-    pub(crate) fn try_again(&mut self, id: usize, rank: RankIndex, fate: Fate) -> Checked {
-        match fate {
-            Fate::Serves => self.answer(id, Answer::Served),
+    /// What comes after a rank has ended a request, or its part of it. `with`: another one that may
+    /// be to blame.
+    pub(crate) fn try_again(
+        &mut self,
+        id: usize,
+        rank: RankIndex,
+        fate: Fate,
+        with: Option<RankIndex>,
+    ) -> Checked {
+        let error = match fate {
+            Fate::Serves => return self.answer(id, Answer::Served),
             Fate::Refuses => {
                 self.board.rank(rank).unwrap().refused(self.now, self.now.plus(ENGINE_BUSY));
-                if self.requests[id].refusals >= REFUSALS_MAX {
-                    return self.answer(id, Answer::Failed);
-                }
-                self.requests[id].refusals += 1;
-                self.find_rank(id, None)
+                RelayError::EngineBusy
             }
-            Fate::Fails | Fate::Hangs if self.requests[id].tried.len() + 1 < ATTEMPTS_MAX => {
-                self.requests[id].tried.push(rank);
-                self.find_rank(id, None)
-            }
-            Fate::Fails | Fate::Hangs => self.answer(id, Answer::Failed),
-        }
+            Fate::Fails if self.random.bool() => RelayError::ConnectFailed,
+            Fate::Fails => RelayError::ClosedInHead,
+            Fate::Hangs => RelayError::FirstByteTimedOut,
+        };
+        let failed = Failed { with, ..Failed::of(rank, error) };
+        self.step_request(id, RequestEvent::Failed(failed), None)
     }
 
     pub(crate) fn answer(&mut self, id: usize, answer: Answer) -> Checked {
@@ -454,20 +404,26 @@ impl World {
     }
 }
 
-/// As in `shard/choose.rs`.
-fn closed(binder: &Binder<'_>, model: &Model, found: &Found) -> Option<PoolIndex> {
-    let (leg, turned) = match found {
-        Found::Whole(_, Entry::Turned(turned)) => (Leg::Whole, *turned),
-        Found::Pair(PairEntry::Turned(leg, turned)) => (*leg, *turned),
-        _ => return None,
-    };
-    if !matches!(turned, Turned::NoRoom | Turned::Full(_)) {
-        return None;
+fn lease_of(event: &RequestEvent) -> Option<RankIndex> {
+    match event {
+        RequestEvent::Granted(lease) => Some(lease.rank()),
+        _ => None,
     }
-    let pools = match leg {
-        Leg::Whole => [Some(model.pool), None],
-        Leg::Decode => [Some(model.pool), model.prefill_pool],
-        Leg::Prefill => [model.prefill_pool, None],
+}
+
+fn answer_of(stop: &Stop, is_failed: bool) -> Answer {
+    let Stop::Refused(refusal) = stop else {
+        return if matches!(stop, Stop::ClientGone) { Answer::Gone } else { Answer::Failed };
     };
-    pools.into_iter().flatten().find(|&pool| is_closed(binder, pool))
+    match refusal.reason() {
+        Reason::RejectedBusy if is_failed => Answer::Failed,
+        Reason::RejectedBusy => Answer::NoRoom,
+        Reason::RejectedWindow => Answer::Window,
+        Reason::RejectedQueueFull | Reason::RejectedDemand => Answer::Full,
+        Reason::RejectedDeadline => Answer::TooLate,
+        Reason::NoHealthyWorker | Reason::BadRequest => Answer::NoWorker,
+        Reason::RejectedQueueWait | Reason::RequestDeadline => Answer::Late,
+        Reason::Draining => Answer::Draining,
+        _ => Answer::Failed,
+    }
 }

@@ -8,7 +8,7 @@ use super::request::{Fate, PrefillLeg, Request, State};
 use super::shard::SimShard;
 use super::stats::Stats;
 use fastrand::Rng;
-use forebay::base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay::base::{NanosSinceStart, RankIndex};
 use forebay::mailbox::MeshMessage;
 use forebay::ring::{Bell, mesh};
 use forebay::worker::{FleetSnapshot, LoadBoard, LoadReading, LoadReport, OwnLoad};
@@ -34,10 +34,6 @@ pub(crate) struct World {
     pub(crate) requests: Vec<Request>,
     pub(crate) legs: Vec<PrefillLeg>,
     pub(crate) books: Books,
-    /// The pool that the request which is turned away found closed to all.
-    pub(crate) closed: Option<PoolIndex>,
-    /// The request that chooses comes from a queue.
-    pub(crate) moved: bool,
     pub(crate) stats: Stats,
     pub(crate) trace: Option<Vec<String>>,
     events: BinaryHeap<Reverse<Timed>>,
@@ -75,15 +71,14 @@ impl World {
         let board = Arc::new(LoadBoard::with_bells(bells.clone()));
         let fleet = truth.snapshot();
         let ports = mesh::<MeshMessage>(plan.shards, plan.ring_slots);
-        let shard = |(index, port)| SimShard::new(index, plan.shards, port, &fleet, random.fork());
+        let shard =
+            |(index, port)| SimShard::new(index, port, &fleet, &plan, &board, random.fork());
         let shards = ports.into_iter().enumerate().map(shard).collect();
         let (models, ranks) = (truth.models.len(), truth.ranks.len());
         let requests: Vec<_> =
             (0..plan.requests).map(|_| Request::draw(&mut random, &plan, models, ranks)).collect();
         let mut world = Self {
             books: Books::new(ranks, models),
-            closed: None,
-            moved: false,
             plan,
             random,
             now: NanosSinceStart(0),
@@ -105,7 +100,8 @@ impl World {
 
     fn plan_events(&mut self) {
         for id in 0..self.requests.len() {
-            let (arrives, leaves) = (self.requests[id].arrives, self.requests[id].leaves_at);
+            let (arrives, leaves) =
+                (self.requests[id].facts.arrived_at, self.requests[id].leaves_at);
             self.at(arrives, Event::Task(id));
             if leaves.0 != u64::MAX {
                 self.at(leaves, Event::Task(id));

@@ -25,6 +25,7 @@
 use super::priority;
 use crate::config::{FlowConfig, QUEUE_CLASSES};
 use crate::http1::{Field, FieldKind, RequestHead, bytes_of};
+use crate::mailbox::Caller;
 use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -38,23 +39,19 @@ const NUMBER_BYTES_MAX: usize = 20;
 
 /// What one request asks for, within what its tenant may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wishes {
-    /// Class in the queue, below [`QUEUE_CLASSES`]; 0 is served first.
-    pub class: u8,
-    /// Who asks: requests with the same number share one tenant's part. 0: nobody with a
-    /// `[[tenant]]` of its own.
-    pub tenant: u64,
-    /// The tenant's part beside others, at least 1.
-    pub weight: u32,
+pub struct RequestHints {
+    /// Who asks. The class is below [`QUEUE_CLASSES`], the weight at least 1. Tenant 0: nobody with
+    /// a `[[tenant]]` of its own.
+    pub caller: Caller,
     /// Longest wait for the first byte, counted from when the request came.
     pub deadline: Option<Duration>,
     /// The priority that vLLM has to be told, where the body does not say the same.
     pub told_priority: Option<i64>,
 }
 
-/// One flow configuration, made ready to read wishes by.
+/// One flow configuration, made ready to read hints by.
 #[derive(Debug)]
-pub struct WishRules {
+pub struct HintRules {
     flow: Arc<FlowConfig>,
     seed: u64,
     tenants: Vec<Tenant>,
@@ -81,7 +78,7 @@ struct Sent<'a> {
     tenant: Option<&'a [u8]>,
 }
 
-impl WishRules {
+impl HintRules {
     /// `seed` is a secret of the process, the same in all shards: a tenant has the same number
     /// everywhere.
     #[must_use]
@@ -108,7 +105,7 @@ impl WishRules {
 
     /// Reads one request. `in_body` is the priority that its body asks for.
     #[must_use]
-    pub fn read(&self, head: &RequestHead, buffer: &[u8], in_body: Option<i64>) -> Wishes {
+    pub fn read(&self, head: &RequestHead, buffer: &[u8], in_body: Option<i64>) -> RequestHints {
         let sent = Sent::of(head, buffer, self.flow.queue.tenant_header.as_bytes());
         let tenant = self.tenant(&sent);
         let usual = self.flow.queue.class_default;
@@ -117,10 +114,12 @@ impl WishRules {
         let class = sent.priority.and_then(class);
         let class = class.unwrap_or_else(|| class_of_priority(usual, asked));
         let granted = asked.max(priority_best(usual, tenant.class_best));
-        Wishes {
-            class: class.max(tenant.class_best).min(QUEUE_CLASSES - 1),
-            tenant: tenant.key,
-            weight: tenant.weight,
+        RequestHints {
+            caller: Caller {
+                class: class.max(tenant.class_best).min(QUEUE_CLASSES - 1),
+                tenant: tenant.key,
+                weight: tenant.weight,
+            },
             deadline: sent.deadline(),
             told_priority: (granted != in_body).then_some(granted),
         }
@@ -238,22 +237,22 @@ mod tests {
     use crate::http1::{HeadLimits, Progress, parse_request};
     use proptest::prelude::*;
 
-    fn flow(change: impl FnOnce(&mut FlowConfig)) -> WishRules {
+    fn flow(change: impl FnOnce(&mut FlowConfig)) -> HintRules {
         let mut flow = FlowConfig::default();
         change(&mut flow);
-        WishRules::new(Arc::new(flow), 7)
+        HintRules::new(Arc::new(flow), 7)
     }
 
-    fn usual() -> WishRules {
+    fn usual() -> HintRules {
         flow(|_| {})
     }
 
     /// All may have the first class.
-    fn free() -> WishRules {
+    fn free() -> HintRules {
         flow(|flow| flow.tenants = vec![tenant("*", 0, 1)])
     }
 
-    fn read(rules: &WishRules, fields: &str, priority: Option<i64>) -> Wishes {
+    fn read(rules: &HintRules, fields: &str, priority: Option<i64>) -> RequestHints {
         let text = format!("POST /v1/completions HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut head = RequestHead::default();
         let parsed = parse_request(text.as_bytes(), &HeadLimits::default(), &mut head);
@@ -267,14 +266,18 @@ mod tests {
 
     #[test]
     fn who_asks_for_nothing_gets_the_usual() {
-        let wishes = read(&usual(), "", None);
-        let usual = Wishes { class: 1, tenant: 0, weight: 1, deadline: None, told_priority: None };
-        assert_eq!(wishes, usual);
+        let hints = read(&usual(), "", None);
+        let usual = RequestHints {
+            caller: Caller { class: 1, tenant: 0, weight: 1 },
+            deadline: None,
+            told_priority: None,
+        };
+        assert_eq!(hints, usual);
     }
 
     #[test]
     fn a_class_by_field_or_by_body() {
-        let class = |fields: &str, priority| read(&free(), fields, priority).class;
+        let class = |fields: &str, priority| read(&free(), fields, priority).caller.class;
         assert_eq!(class("x-forebay-priority: 0\r\n", None), 0);
         assert_eq!(class("X-Forebay-Priority: 3\r\n", Some(-5)), 3, "the field first");
         for (priority, wanted) in
@@ -318,7 +321,7 @@ mod tests {
     fn tenants_by_key_and_never_by_anything_else() {
         let known = || vec![tenant("one", 0, 1), tenant("two", 0, 1)];
         let rules = flow(|flow| flow.tenants = known());
-        let who = |fields: &str| read(&rules, fields, None).tenant;
+        let who = |fields: &str| read(&rules, fields, None).caller.tenant;
         let one = who("Authorization: Bearer one\r\n");
         assert_ne!(one, 0);
         assert_eq!(who("authorization: bearer  one\r\n"), one);
@@ -330,33 +333,41 @@ mod tests {
             flow.queue.tenant_header = "X-Team".to_owned();
             flow.tenants = known();
         });
-        let team = |fields: &str| read(&by_team, fields, None).tenant;
+        let team = |fields: &str| read(&by_team, fields, None).caller.tenant;
         assert_eq!(team("x-team: one\r\n"), one);
         assert_eq!(team("x-api-key: one\r\n"), 0);
         let config = FlowConfig { tenants: known(), ..FlowConfig::default() };
-        let other = WishRules::new(Arc::new(config), 8);
-        assert_ne!(read(&other, "x-api-key: one\r\n", None).tenant, one, "the secret counts");
+        let other = HintRules::new(Arc::new(config), 8);
+        assert_ne!(
+            read(&other, "x-api-key: one\r\n", None).caller.tenant,
+            one,
+            "the secret counts"
+        );
     }
 
     /// Review of the attack, S12: a key that anybody can make up bought a share and the first
     /// class.
     #[test]
     fn a_key_that_nobody_has_configured_is_worth_nothing() {
-        let wanted = Wishes { class: 1, tenant: 0, weight: 1, deadline: None, told_priority: None };
+        let wanted = RequestHints {
+            caller: Caller { class: 1, tenant: 0, weight: 1 },
+            deadline: None,
+            told_priority: None,
+        };
         for key in ["", "x-api-key: a\r\n", "Authorization: Bearer b\r\n"] {
             let fields = format!("{key}x-forebay-priority: 0\r\n");
             assert_eq!(read(&usual(), &fields, None), wanted, "{key}");
         }
         let rules = flow(|flow| flow.tenants = vec![tenant("*", 2, 7), tenant("a", 0, 1)]);
         let others = read(&rules, "x-api-key: b\r\n", None);
-        assert_eq!((others.class, others.tenant, others.weight), (2, 0, 7));
+        assert_eq!((others.caller.class, others.caller.tenant, others.caller.weight), (2, 0, 7));
         assert_eq!(read(&rules, "x-api-key: c\r\n", None), others);
     }
 
     #[test]
     fn the_engine_is_told_no_better_priority_than_granted() {
         let told =
-            |rules: &WishRules, fields: &str, in_body| read(rules, fields, in_body).told_priority;
+            |rules: &HintRules, fields: &str, in_body| read(rules, fields, in_body).told_priority;
         let field = "X-Vllm-Priority: -5\r\n";
         for (fields, in_body, wanted) in [
             ("", None, None),
@@ -388,21 +399,25 @@ mod tests {
         });
         let of = |key: &str, class: &str| {
             let fields = format!("x-api-key: {key}\r\nx-forebay-priority: {class}\r\n");
-            let wishes = read(&rules, &fields, None);
-            (wishes.class, wishes.weight)
+            let hints = read(&rules, &fields, None);
+            (hints.caller.class, hints.caller.weight)
         };
         assert_eq!(of("gold", "0"), (0, 8));
         assert_eq!(of("gold", "2"), (2, 8), "a worse one is theirs to ask for");
         assert_eq!(of("batch", "0"), (3, 2));
         assert_eq!(of("else", "0"), (1, 1));
         assert_eq!(of("*", "0"), (1, 1), "the word for all others is nobody's key");
-        assert_eq!(read(&rules, "x-forebay-priority: 0\r\n", None).class, 1, "nor is no key");
+        assert_eq!(
+            read(&rules, "x-forebay-priority: 0\r\n", None).caller.class,
+            1,
+            "nor is no key"
+        );
     }
 
     #[test]
     fn rules_are_those_of_one_configuration() {
         let (one, other) = (Arc::new(FlowConfig::default()), Arc::new(FlowConfig::default()));
-        let rules = WishRules::new(Arc::clone(&one), 7);
+        let rules = HintRules::new(Arc::clone(&one), 7);
         assert!(rules.are_of(&one) && !rules.are_of(&other));
     }
 
@@ -422,9 +437,9 @@ mod tests {
                 "x-forebay-priority: {value}\r\nx-forebay-timeout-ms: {value}\r\n\
                  x-stainless-timeout: {value}\r\nauthorization: {value}\r\n"
             );
-            let wishes = read(&rules, &fields, priority);
-            prop_assert!(wishes.class < QUEUE_CLASSES && wishes.weight > 0);
-            prop_assert!(wishes.deadline.is_none_or(|d| !d.is_zero() && d <= DEADLINE_MAX));
+            let hints = read(&rules, &fields, priority);
+            prop_assert!(hints.caller.class < QUEUE_CLASSES && hints.caller.weight > 0);
+            prop_assert!(hints.deadline.is_none_or(|d| !d.is_zero() && d <= DEADLINE_MAX));
         }
     }
 }

@@ -1,0 +1,81 @@
+//! The facts of a request that has been read: what its client says, within what the client may.
+
+use super::slot::Slot;
+use super::state::Shard;
+use crate::base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
+use crate::mailbox::RequestFacts;
+use crate::parse::{Reason, Refusal, rank_pin};
+use crate::select::{output_tokens, reaches};
+use crate::worker::{FleetSnapshot, Leg, Model};
+
+/// When the request came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came {
+    /// Its head: the deadline of its client counts from here.
+    pub(super) head_at: NanosSinceStart,
+    /// All of it. How long a client takes to send a body gives it no place before others.
+    pub(super) read_at: NanosSinceStart,
+}
+
+/// Reads them.
+///
+/// # Errors
+/// A refusal when the request asks for a rank that there is not.
+pub(super) fn read(
+    shard: &Shard,
+    slot: &mut Slot,
+    fleet: &FleetSnapshot,
+    model_index: ModelIndex,
+    came: Came,
+) -> Result<RequestFacts, Refusal> {
+    let pin = match fleet.models.get(model_index.index()) {
+        Some(model) => pin(slot, fleet, model)?,
+        None => None,
+    };
+    let Slot { head, message, request, .. } = slot;
+    let hints = shard.hint_rules.borrow().read(head, message, request.priority);
+    slot.told_priority = hints.told_priority;
+    let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
+    let configured = fleet.flow.queue.wait_max.map(|wait| came.read_at.plus(wait));
+    let deadline = match (configured, client_deadline) {
+        (Some(configured), Some(deadline)) => configured.min(deadline),
+        (Some(end), None) | (None, Some(end)) => end,
+        (None, None) => came.read_at.plus(shard.config.timeouts.first_byte),
+    };
+    Ok(RequestFacts {
+        model: model_index,
+        caller: hints.caller,
+        arrived_at: came.read_at,
+        deadline,
+        client_deadline,
+        pin,
+        tried: Vec::new(),
+        output_tokens: output_tokens(slot.request.max_tokens),
+    })
+}
+
+/// The rank that a request asks for.
+///
+/// # Errors
+/// A refusal when no worker of its model has a rank of that number.
+fn pin(slot: &Slot, fleet: &FleetSnapshot, model: &Model) -> Result<Option<DpRank>, Refusal> {
+    let pin = rank_pin(&slot.head, &slot.message)?;
+    let Some(DpRank(number)) = pin else { return Ok(None) };
+    let ranks = model
+        .ranks
+        .iter()
+        .filter(|&&rank| fleet.serves(rank, Leg::Whole) || fleet.serves(rank, Leg::Decode));
+    let numbers = ranks.filter_map(|rank| Some(fleet.ranks.get(rank.index())?.dp_rank.0));
+    let highest = numbers.max().unwrap_or(0);
+    if number <= highest {
+        // Engines that do not read the rank there ignore the client's, and so does the router.
+        let is_heard = |&rank: &RankIndex| {
+            slot.request.endpoint.is_none_or(|endpoint| reaches(fleet, rank, endpoint))
+        };
+        return Ok(pin.filter(|_| model.ranks.iter().any(is_heard)));
+    }
+    Err(Refusal::new(Reason::BadRequest).with_message(format!(
+        "`X-Data-Parallel-Rank: {number}` is out of range: the workers of this model have ranks \
+         0 to {highest}."
+    )))
+}

@@ -1,0 +1,66 @@
+//! What an engine should find in its cache, counted when it is known which rank computes a prompt.
+
+use super::matching::{self, Asked};
+use super::slot::Slot;
+use super::state::Shard;
+use crate::account::Count;
+use crate::base::RankIndex;
+use crate::select::reaches;
+
+/// Expected cache hit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Predicted {
+    /// Blocks on the device, as the engine will count them: never the one with the prompt's last
+    /// token.
+    pub(super) blocks: u32,
+    /// The same with those in lower tiers, which some engines count and some do not, or not in
+    /// time.
+    pub(super) blocks_most: u32,
+    /// Tokens per block on that rank.
+    pub(super) block_size_tokens: u32,
+}
+
+/// Counts what was found, learns bytes per token from it, remembers where the prompt goes, and says
+/// what the engine should report.
+pub(super) fn account(
+    shard: &Shard,
+    slot: &Slot,
+    asked: Asked<'_>,
+    rank: RankIndex,
+) -> Option<Predicted> {
+    let predicted = account_overlap(shard, slot, asked, rank);
+    matching::remember(shard, slot, asked, rank);
+    predicted
+}
+
+fn account_overlap(
+    shard: &Shard,
+    slot: &Slot,
+    asked: Asked<'_>,
+    rank: RankIndex,
+) -> Option<Predicted> {
+    let mut stages = shard.stages.borrow_mut();
+    stages.matched.recall(&slot.prompt);
+    let prompt_bytes = stages.matched.prompt_bytes();
+    if prompt_bytes == 0 {
+        return None;
+    }
+    shard.counters.add(Count::PromptBytes, prompt_bytes);
+    let told = stages.matched.exact(asked.fleet, rank);
+    let told = told.filter(|_| reaches(asked.fleet, rank, asked.endpoint));
+    let Some(held) = told else {
+        let guessed = stages.matched.overlaps().get(rank).bytes;
+        shard.counters.add(Count::GuessedBytes, u64::from(guessed));
+        return None;
+    };
+    let overlap = held.device;
+    shard.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
+    let block_size_tokens = asked.fleet.ranks.get(rank.index())?.block_size_tokens;
+    if let Some(ratio) = stages.ratios.learn(asked.model_index, overlap, block_size_tokens) {
+        shard.counters.set_bytes_per_token(asked.model_index, ratio);
+    }
+    let prompt_bytes = usize::try_from(prompt_bytes).unwrap_or(usize::MAX);
+    let blocks = overlap.servable_blocks(prompt_bytes);
+    let blocks_most = held.disk.servable_blocks(prompt_bytes).max(blocks);
+    (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
+}

@@ -1,0 +1,31 @@
+//! A shard's own handle of the load board.
+
+use super::LoadBoard;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// The load board, as one shard holds it. Each lease holds a clone, and a clone counts on a word of
+/// this shard. Clones of the board's own [`Arc`] would write to a word that all cores share.
+#[derive(Clone, Debug)]
+#[expect(clippy::redundant_allocation, reason = "the outer count is the shard's own")]
+pub struct ShardBoard(Arc<Arc<LoadBoard>>);
+
+impl From<Arc<LoadBoard>> for ShardBoard {
+    fn from(board: Arc<LoadBoard>) -> Self {
+        Self(Arc::new(board))
+    }
+}
+
+impl From<LoadBoard> for ShardBoard {
+    fn from(board: LoadBoard) -> Self {
+        Self::from(Arc::new(board))
+    }
+}
+
+impl Deref for ShardBoard {
+    type Target = LoadBoard;
+
+    fn deref(&self) -> &LoadBoard {
+        &self.0
+    }
+}
