@@ -80,7 +80,7 @@ macro_rules! target {
             }
 
             proptest! {
-                #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+                #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
                 #[test]
                 fn changed_seeds_hold(

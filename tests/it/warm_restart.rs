@@ -487,6 +487,8 @@ fn requests_are_served_while_much_is_restored() {
     assert!(restored(&handle) > 30_000.0);
     until("the engine confirms", || near(live(&handle), 1.0));
     until("the shards have applied it", || metric(&handle, "forebay_index_entries") > 30_000.0);
+    // On a busy machine the router has closed a connection that said nothing for so long.
+    reconnect(&mut regulars, &handle);
     let (reply, cached) = regulars[1].ask("And me?");
     assert!(cached > 100 && overlap_tokens(&reply).abs_diff(cached) <= 16);
     stop(handle);
