@@ -10,7 +10,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay::block::{KeySeed, Vocabulary};
 use forebay::control::kv_events::{
-    BatchResult, Decoder, Event, FeedCounters, Naming, RankFeed, SliceOps,
+    BatchResult, Decoder, FeedCounters, KvEvent, Naming, RankFeed, SliceOps,
 };
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
 use forebay::index::slice_of;
@@ -127,7 +127,7 @@ fn feeds(criterion: &mut Criterion) {
         let mut decode = |payloads: &[Vec<u8>]| {
             for payload in payloads {
                 let each =
-                    |event: Event<'_>| assert!(!matches!(black_box(event), Event::Malformed));
+                    |event: KvEvent<'_>| assert!(!matches!(black_box(event), KvEvent::Malformed));
                 decoder.decode(payload, each).unwrap();
             }
         };

@@ -14,7 +14,9 @@ use forebay::control::kv_events::{
     FeedCounters, LowerTiers, Naming, RankFeed, RankState, RestoredBlocks, Restoring,
 };
 use forebay::index::slice_of;
-use forebay::snapshot::{Encoder, Entry, Header, Link, Part, Paths, RankHead, SnapshotReader};
+use forebay::snapshot::{
+    Encoder, Header, Link, Part, Paths, RankHead, SnapshotEntry, SnapshotReader,
+};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ const BLOCKS: u64 = 100_000;
 const CHAIN: u64 = 128;
 const SHARDS: usize = 2;
 
-fn made_up() -> (Vec<Entry>, Vec<Link>) {
+fn made_up() -> (Vec<SnapshotEntry>, Vec<Link>) {
     let root = BlockKey::root(SEED, &RootName { model: "m", ..RootName::default() });
     let mut parent = root;
     let block = |number: u64| {
@@ -33,20 +35,20 @@ fn made_up() -> (Vec<Entry>, Vec<Link>) {
         let link = Link { parent, key, block_bytes: 64, slice: ShardIndex(0) };
         parent = key;
         let id = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (Entry { id, key, stores: [1, 0, 0] }, link)
+        (SnapshotEntry { id, key, stores: [1, 0, 0] }, link)
     };
     let (mut entries, links): (Vec<_>, Vec<_>) = (0..BLOCKS).map(block).unzip();
     entries.sort_by_key(|entry| entry.id);
     (entries, links)
 }
 
-fn restored(entries: Vec<Entry>, paths: &Paths) -> RestoredBlocks {
+fn restored(entries: Vec<SnapshotEntry>, paths: &Paths) -> RestoredBlocks {
     let mut restoring = Restoring::new(paths, SHARDS, LowerTiers::default(), 1, usize::MAX);
     restoring.add_all(entries);
     restoring.finish().0
 }
 
-fn packed(entries: impl Iterator<Item = Entry>, links: &[Link]) -> Vec<u8> {
+fn packed(entries: impl Iterator<Item = SnapshotEntry>, links: &[Link]) -> Vec<u8> {
     let mut encoder = Encoder::new(&Header { written_unix_ns: 0, seed: SEED, slice_count: 2 });
     encoder.rank(&RankHead { entry_count: BLOCKS, ..RankHead::default() });
     entries.for_each(|entry| encoder.entry(&entry));

@@ -3,7 +3,7 @@
 
 use crate::kv_source::BLOCK_TOKENS;
 use forebay::base::Clock;
-use forebay::control::zmq::{Connection, Endpoint, Place, Side, Source, encode_message};
+use forebay::control::zmq::{Connection, Side, ZmqAddress, ZmqEndpoint, ZmqSource, encode_message};
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
 use std::io;
 use std::path::Path;
@@ -145,10 +145,10 @@ async fn publish(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut sources = Vec::new();
     for _ in &messages {
-        let place = Place::Tcp { host: "127.0.0.1".into(), port: 0 };
-        sources.push(Source::open(&Endpoint { side: Side::Bind, place }).await?);
+        let place = ZmqAddress::Tcp { host: "127.0.0.1".into(), port: 0 };
+        sources.push(ZmqSource::open(&ZmqEndpoint { side: Side::Bind, place }).await?);
     }
-    let port = |source: &Source| format!("tcp://127.0.0.1:{}", source.port().unwrap_or(0));
+    let port = |source: &ZmqSource| format!("tcp://127.0.0.1:{}", source.port().unwrap_or(0));
     bound.send(sources.iter().map(port).collect())?;
     // All at once: a feed does not wait long for its peer.
     let connecting = sources.iter().zip(messages).map(|(source, messages)| async move {

@@ -8,7 +8,7 @@
 use forebay::base::RankIndex;
 use forebay::block::{BlockKey, KeySeed, RootName};
 use forebay::control::kv_events::{
-    BlockText, Medium, Naming, Outcome, RankBlocks, Removed, SliceOps, Stored,
+    BatchOutcome, BlockText, Medium, Naming, RankBlocks, Removed, SliceOps, Stored,
 };
 use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
 use forebay::mailbox::KvOp;
@@ -180,7 +180,7 @@ impl Fleet {
         };
         let feed =
             feeds.entry(rank).or_insert_with(|| RankBlocks::new(naming(&self.writers), usize::MAX));
-        assert_eq!(feed.stored(&event, &mut self.ops), Outcome::Applied);
+        assert_eq!(feed.stored(&event, &mut self.ops), BatchOutcome::Applied);
         self.post(rank);
     }
 
@@ -201,7 +201,7 @@ impl Fleet {
         let hashes: Vec<u64> = nodes.iter().map(|node| hash(*node, name)).collect();
         let event = Removed { hashes: &hashes, medium: Medium::Device, group: None, remote: false };
         if let Some(feed) = feeds.get_mut(&rank) {
-            assert_eq!(feed.removed(&event, &mut self.ops), Outcome::Applied);
+            assert_eq!(feed.removed(&event, &mut self.ops), BatchOutcome::Applied);
         }
         self.post(rank);
     }

@@ -5,7 +5,7 @@
 use forebay::base::ShardIndex;
 use forebay::block::{BlockKey, KeySeed};
 use forebay::control::kv_events::{
-    BlockText, Decoder, Event, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier,
+    BlockText, Decoder, FeedCounters, KvEvent, LowerTiers, Naming, RankFeed, SliceOps, Tier,
 };
 use forebay::mailbox::KvOp;
 use std::collections::HashSet;
@@ -31,10 +31,10 @@ fn decode(decoder: &mut Decoder, payload: &[u8]) -> (Vec<String>, bool) {
     let mut events = Vec::new();
     let decoded = decoder.decode(payload, |event| {
         match &event {
-            Event::Stored(stored) => {
+            KvEvent::Stored(stored) => {
                 assert!(stored.hashes.len() + stored.token_ids.len() <= payload.len());
             }
-            Event::Removed(removed) => assert!(removed.hashes.len() <= payload.len()),
+            KvEvent::Removed(removed) => assert!(removed.hashes.len() <= payload.len()),
             _ => {}
         }
         events.push(format!("{event:?}"));

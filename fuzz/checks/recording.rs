@@ -3,7 +3,10 @@
 //! used twice; bytes inside a chunk with sound checksums are checked all the same; what was read
 //! can be written and is read back equal.
 
-use forebay::record::{ChunkWriter, Decoder, Header, Message, SourceName, Step, frame_chunk};
+use forebay::record::{
+    ChunkWriter, DecodeStep, RecordedMessage, RecordingDecoder, RecordingHeader, SourceName,
+    frame_chunk,
+};
 
 type Owned = (u64, u16, Vec<Vec<u8>>);
 
@@ -35,7 +38,7 @@ fn file(data: &[u8]) {
 
 /// All messages, and whether the bytes were sound as far as they went.
 fn read(data: &[u8]) -> (Vec<Owned>, bool) {
-    let (mut decoder, mut messages, mut start) = (Decoder::new(), Vec::new(), 0);
+    let (mut decoder, mut messages, mut start) = (RecordingDecoder::new(), Vec::new(), 0);
     loop {
         let Ok(step) = decoder.step(&data[start..]) else { return (messages, false) };
         for message in decoder.messages() {
@@ -43,12 +46,14 @@ fn read(data: &[u8]) -> (Vec<Owned>, bool) {
             messages.push((message.at_ns, message.source, frames));
         }
         match step {
-            Step::Header { used_bytes } | Step::Chunk { used_bytes } | Step::End { used_bytes } => {
+            DecodeStep::Header { used_bytes }
+            | DecodeStep::Chunk { used_bytes }
+            | DecodeStep::End { used_bytes } => {
                 assert!(used_bytes > 0);
                 start += used_bytes;
                 assert_eq!(decoder.offset(), start as u64);
             }
-            Step::NeedMore { bytes } => {
+            DecodeStep::NeedMore { bytes } => {
                 assert!(bytes > data.len() - start);
                 return (messages, decoder.header().is_some());
             }
@@ -57,13 +62,13 @@ fn read(data: &[u8]) -> (Vec<Owned>, bool) {
 }
 
 fn written(data: &[u8], messages: &[Owned]) -> Vec<u8> {
-    let header = Header::decode(data).unwrap().unwrap().0;
+    let header = RecordingHeader::decode(data).unwrap().unwrap().0;
     let mut out = Vec::new();
     header.encode(&mut out).unwrap();
     let mut writer = ChunkWriter::new(header.sources.len());
     for (at_ns, source, frames) in messages {
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-        writer.push(&Message::new(*at_ns, *source, &frames).unwrap(), &mut out).unwrap();
+        writer.push(&RecordedMessage::new(*at_ns, *source, &frames).unwrap(), &mut out).unwrap();
     }
     writer.finish(&mut out);
     out
@@ -72,7 +77,9 @@ fn written(data: &[u8], messages: &[Owned]) -> Vec<u8> {
 fn head() -> Vec<u8> {
     let source = || SourceName { endpoint: "tcp://a:1".to_owned(), topic: String::new() };
     let mut out = Vec::new();
-    Header { started_unix_ns: 0, sources: vec![source(), source()] }.encode(&mut out).unwrap();
+    RecordingHeader { started_unix_ns: 0, sources: vec![source(), source()] }
+        .encode(&mut out)
+        .unwrap();
     out
 }
 

@@ -9,11 +9,13 @@ use forebay::block::BlockKey;
 use forebay::control::kv_events::{LowerTiers, Restoring};
 use forebay::framing::put_chunk;
 use forebay::mailbox::KvOp;
-use forebay::snapshot::{Encoder, Entry, Header, Link, Part, Paths, RankHead, SnapshotReader};
+use forebay::snapshot::{
+    Encoder, Header, Link, Part, Paths, RankHead, SnapshotEntry, SnapshotReader,
+};
 use std::collections::HashSet;
 use std::time::Duration;
 
-type Ranks = Vec<(RankHead, Vec<Entry>)>;
+type Ranks = Vec<(RankHead, Vec<SnapshotEntry>)>;
 
 const ENTRIES_MAX: usize = 100;
 
@@ -86,7 +88,7 @@ fn slice_of(_: BlockKey, shard_count: usize) -> ShardIndex {
     ShardIndex(u16::try_from(shard_count - 1).unwrap())
 }
 
-fn restore(trees: u8, entries: &[Entry], links: &[Link]) {
+fn restore(trees: u8, entries: &[SnapshotEntry], links: &[Link]) {
     for shard_count in [1, 2] {
         let mut paths = Paths::new(links.to_vec());
         paths.place_anew(slice_of, 2, shard_count);

@@ -5,7 +5,7 @@
 
 use forebay::control::zmq::ZmtpError;
 use forebay::control::zmq::zmtp::{
-    GREETING_BYTES, Inbox, Incoming, MESSAGE_BYTES_MAX, PARTS_MAX, SocketKind, answer,
+    GREETING_BYTES, Incoming, MESSAGE_BYTES_MAX, PARTS_MAX, SocketKind, ZmtpInbox, answer,
     check_greeting, check_ready, message,
 };
 
@@ -38,7 +38,7 @@ pub(crate) fn check(data: &[u8]) {
 }
 
 fn read(data: &[u8], size: usize) -> (Units, Option<ZmtpError>) {
-    let mut inbox = Inbox::default();
+    let mut inbox = ZmtpInbox::default();
     let mut units = Vec::new();
     for piece in data.chunks(size) {
         inbox.tail().extend_from_slice(piece);

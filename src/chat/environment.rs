@@ -13,7 +13,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
 
 /// What `strftime_now` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clock {
+pub(super) enum TemplateClock {
     /// The date.
     System,
     /// The format between two marks, for learning where a template prints the date.
@@ -22,13 +22,14 @@ pub(super) enum Clock {
 
 /// Name under which the chat template stands in its environment.
 pub(super) const TEMPLATE: &str = "chat";
-/// Opens a format in the answer of [`Clock::Marks`]; a noncharacter, so no template text has it.
+/// Opens a format in the answer of [`TemplateClock::Marks`]; a noncharacter, so no template text
+/// has it.
 pub(super) const DATE_START: char = '\u{fdd0}';
 /// Closes it.
 pub(super) const DATE_END: char = '\u{fdd1}';
 
 /// An environment with `source` as its one template.
-pub(super) fn build(source: &str, clock: Clock) -> Result<Environment<'static>, Error> {
+pub(super) fn build(source: &str, clock: TemplateClock) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(TEMPLATE_STEPS_MAX));
     environment.set_trim_blocks(true);
@@ -53,8 +54,8 @@ pub(super) fn build(source: &str, clock: Clock) -> Result<Environment<'static>, 
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_function("strftime_now", move |format: &str| match clock {
-        Clock::System => strftime(format, unix_seconds_now()),
-        Clock::Marks => format!("{DATE_START}{format}{DATE_END}"),
+        TemplateClock::System => strftime(format, unix_seconds_now()),
+        TemplateClock::Marks => format!("{DATE_START}{format}{DATE_END}"),
     });
     environment.add_template_owned(TEMPLATE, prepare(source))?;
     Ok(environment)
@@ -86,11 +87,11 @@ fn trim(value: &Value, characters: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Clock, TEMPLATE, build};
+    use super::{TEMPLATE, TemplateClock, build};
 
     fn render(source: &str, variables: &str) -> String {
         let variables: serde_json::Value = serde_json::from_str(variables).unwrap();
-        let environment = build(source, Clock::System).unwrap();
+        let environment = build(source, TemplateClock::System).unwrap();
         environment.get_template(TEMPLATE).unwrap().render(variables).unwrap()
     }
 

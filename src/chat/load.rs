@@ -205,11 +205,11 @@ fn configured_prefix<'a>(
 /// The templates of a model and the file they came from.
 struct FoundTemplate {
     path: PathBuf,
-    sources: Sources,
+    sources: TemplateTexts,
 }
 
 /// Templates by what they are for.
-struct Sources {
+struct TemplateTexts {
     default: String,
     /// For requests that offer tools.
     tool_use: Option<String>,
@@ -225,7 +225,7 @@ fn find_template(
     let path = dir.join("chat_template.jinja");
     if let Some(default) = read_optional(&path)? {
         let tool_use = read_optional(&dir.join("additional_chat_templates/tool_use.jinja"))?;
-        return Ok(Some(FoundTemplate { path, sources: Sources { default, tool_use } }));
+        return Ok(Some(FoundTemplate { path, sources: TemplateTexts { default, tool_use } }));
     }
     let path = dir.join("chat_template.json");
     if let Some(sources) = templates_of(&read_object(&path)?) {
@@ -235,9 +235,9 @@ fn find_template(
     Ok(templates_of(config).map(|sources| FoundTemplate { path, sources }))
 }
 
-fn templates_of(object: &Map<String, Value>) -> Option<Sources> {
+fn templates_of(object: &Map<String, Value>) -> Option<TemplateTexts> {
     match object.get("chat_template")? {
-        Value::String(source) => Some(Sources { default: source.clone(), tool_use: None }),
+        Value::String(source) => Some(TemplateTexts { default: source.clone(), tool_use: None }),
         Value::Array(entries) => {
             let text = |entry: &Value| Some(entry.get("template")?.as_str()?.to_owned());
             let named = |name: &str| {
@@ -246,7 +246,7 @@ fn templates_of(object: &Map<String, Value>) -> Option<Sources> {
                 entries.iter().find(is_named).and_then(text)
             };
             let default = named("default").or_else(|| entries.first().and_then(text))?;
-            Some(Sources { default, tool_use: named("tool_use") })
+            Some(TemplateTexts { default, tool_use: named("tool_use") })
         }
         _ => None,
     }

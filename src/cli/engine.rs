@@ -3,7 +3,7 @@
 use super::engine_role::RoleArgs;
 use super::{failed, logging, signalled};
 use crate::config::LogConfig;
-use crate::engine::{self, EngineConfig, Refusal, Wire};
+use crate::engine::{self, EngineConfig, EngineRefusal, EngineWire};
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ pub(super) struct EngineArgs {
     queued_max: Option<usize>,
     /// How it refuses: vllm (503), sglang (503, streams an error event), 429 or 529
     #[arg(long, value_name = "HOW", default_value = "vllm", help_heading = "Overload")]
-    refuse: Refusal,
+    refuse: EngineRefusal,
     /// Tell --concurrency in /server_info, as vLLM does in development mode
     #[arg(long)]
     dev_mode: bool,
@@ -102,8 +102,8 @@ impl EngineArgs {
             model: self.model,
             model_dir: self.model_dir,
             wire: match self.wire {
-                WireArg::Vllm => Wire::Vllm,
-                WireArg::Sglang => Wire::Sglang,
+                WireArg::Vllm => EngineWire::Vllm,
+                WireArg::Sglang => EngineWire::Sglang,
             },
             ranks: self.ranks,
             kv_events: self.kv_events,

@@ -2,7 +2,7 @@
 
 use super::{failed, logging, run_local, signalled};
 use crate::config::LogConfig;
-use crate::control::zmq::Endpoint;
+use crate::control::zmq::ZmqEndpoint;
 use crate::record::{RecordSource, Recorded, record};
 use clap::Args;
 use std::io::{self, Write};
@@ -44,7 +44,7 @@ pub(super) fn run(args: &RecordArgs) -> ExitCode {
 
 fn recorded(args: &RecordArgs) -> Result<(), String> {
     let source = |text: &String| {
-        let endpoint = Endpoint::parse(text, "127.0.0.1").map_err(|error| error.to_string())?;
+        let endpoint = ZmqEndpoint::parse(text, "127.0.0.1").map_err(|error| error.to_string())?;
         Ok(RecordSource { endpoint, topic: args.topic.clone() })
     };
     let sources: Vec<RecordSource> = args.from.iter().map(source).collect::<Result<_, String>>()?;

@@ -5,10 +5,10 @@ use crate::base::Clock;
 use crate::block::KeySeed;
 use crate::chat::load_model_text;
 use crate::config::LogConfig;
-use crate::control::kv_events::{BatchResult, EventKind, Outcome, ResetReason};
-use crate::control::zmq::Endpoint;
+use crate::control::kv_events::{BatchOutcome, BatchResult, EventKind, ResetReason};
+use crate::control::zmq::ZmqEndpoint;
 use crate::record::{
-    End, FileReader, Published, Publisher, Rebuilt, Speed, Summary, TokenText, inspect,
+    FileReader, Published, Publisher, Rebuilt, RecordingEnd, Speed, Summary, TokenText, inspect,
 };
 use clap::Args;
 use std::future::pending;
@@ -74,7 +74,7 @@ pub(super) fn replayed(args: &ReplayArgs, out: &mut impl Write) -> Result<(), St
     match &args.publish {
         Some(base) => {
             let _logging = logging::start(&LogConfig::default())?;
-            let base = Endpoint::parse(base, "127.0.0.1").map_err(|error| error.to_string())?;
+            let base = ZmqEndpoint::parse(base, "127.0.0.1").map_err(|error| error.to_string())?;
             let published = run_local(publish(args, &base, &summary))??;
             let Published { sent, unheard } = published;
             said(writeln!(out, "published {sent} messages, {unheard} that nobody had asked for"))
@@ -97,7 +97,7 @@ fn describe(path: &Path, summary: &Summary, out: &mut impl Write) -> io::Result<
         summary.disconnects,
         summary.header.started_unix_ns / 1_000_000_000,
     )?;
-    if let End::Cut { at } = summary.end {
+    if let RecordingEnd::Cut { at } = summary.end {
         writeln!(out, "the recording ends early, at byte {at}: everything before it is used")?;
     }
     Ok(())
@@ -105,7 +105,7 @@ fn describe(path: &Path, summary: &Summary, out: &mut impl Write) -> io::Result<
 
 async fn publish(
     args: &ReplayArgs,
-    base: &Endpoint,
+    base: &ZmqEndpoint,
     summary: &Summary,
 ) -> Result<Published, String> {
     let mut publisher = Publisher::bind(base, summary.header.sources.len())
@@ -200,7 +200,7 @@ fn show(rebuilt: &Rebuilt, cost: &Cost, summary: &Summary, out: &mut impl Write)
     let counters = rebuilt.counters();
     let mut events = 0;
     for (kind, kind_name) in EventKind::ALL {
-        for (outcome, outcome_name) in Outcome::ALL {
+        for (outcome, outcome_name) in BatchOutcome::ALL {
             let count = counters.event_count(kind, outcome);
             events += count;
             if count > 0 {

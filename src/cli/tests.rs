@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Policy, all_keys, load};
-use crate::engine::{EngineRole, KvConnector, Refusal, Wire};
+use crate::engine::{EngineRefusal, EngineRole, EngineWire, KvConnector};
 use clap::error::ErrorKind;
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn the_engine_takes_every_documented_flag() {
     assert!(config.check().is_ok());
     assert_eq!((config.ranks, config.kv_blocks, config.block_size), (2, 9, 16));
     assert_eq!((config.concurrency, config.model.as_deref()), (3, Some("m")));
-    assert_eq!((config.queued_max, config.refusal), (Some(0), Refusal::TooMany));
+    assert_eq!((config.queued_max, config.refusal), (Some(0), EngineRefusal::TooMany));
     assert!(config.dev_mode && config.log_times.is_some());
     let line = "forebay engine --listen 127.0.0.1:1 --wire sglang --role prefill --bootstrap-port 8998 \
                 --register-after 2s --bootstrap-timeout 1m --waiting-timeout 30s --prefill-lost-after 5s \
@@ -89,7 +89,7 @@ fn the_engine_takes_every_documented_flag() {
                 --kv-load-timeout 250ms";
     let Command::Engine(args) = parse(line).unwrap().command else { panic!("not an engine") };
     let config = args.config();
-    assert_eq!((config.wire, config.role), (Wire::Sglang, EngineRole::Prefill));
+    assert_eq!((config.wire, config.role), (EngineWire::Sglang, EngineRole::Prefill));
     let transfer = config.transfer;
     assert_eq!(transfer.bootstrap_port, Some(8_998));
     assert_eq!(transfer.connector, KvConnector::NixlPush);
@@ -153,20 +153,20 @@ fn record_and_replay_take_every_documented_flag() {
 
 #[test]
 fn replay_prints_what_came_out_and_says_when_a_file_ends_early() {
-    use crate::record::{FileWriter, Header, Message, SourceName};
+    use crate::record::{FileWriter, RecordedMessage, RecordingHeader, SourceName};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.kvrec");
     let source = SourceName { endpoint: "tcp://gpu1:5557".to_owned(), topic: String::new() };
-    let header = Header { started_unix_ns: 1_000_000_000, sources: vec![source] };
+    let header = RecordingHeader { started_unix_ns: 1_000_000_000, sources: vec![source] };
     let mut writer = FileWriter::create(&path, &header).unwrap();
     let mut payload =
         b"\x92\xca\0\0\0\0\x91\x95\xabBlockStored\x91\x01\xc0\x94\x05\x06\x07\x08\x04".to_vec();
     let stored: [&[u8]; 3] = [b"", &0_u64.to_be_bytes(), &payload.clone()];
-    writer.push(&Message::new(5, 0, &stored).unwrap()).unwrap();
+    writer.push(&RecordedMessage::new(5, 0, &stored).unwrap()).unwrap();
     writer.flush().unwrap();
     payload.truncate(9);
     let broken: [&[u8]; 3] = [b"", &1_u64.to_be_bytes(), &payload];
-    writer.push(&Message::new(2_500_000_000, 0, &broken).unwrap()).unwrap();
+    writer.push(&RecordedMessage::new(2_500_000_000, 0, &broken).unwrap()).unwrap();
     writer.finish().unwrap();
     let replay = |more: &str| {
         let line = format!("forebay replay {} {more}", path.display());

@@ -4,7 +4,7 @@
 use super::access::{self, Access};
 use super::admin_flow;
 use super::admin_port;
-use super::explain::Asked;
+use super::explain::ExplainRequest;
 use super::reload;
 use super::windows;
 use crate::parse::{ApiShape, Refusal};
@@ -88,14 +88,14 @@ pub(super) enum Question {
     /// The rejection windows.
     Windows(oneshot::Sender<Value>),
     /// The same, opened or closed before.
-    SetWindow(windows::Asked, oneshot::Sender<Result<Value, windows::UnknownModel>>),
+    SetWindow(windows::WindowRequest, oneshot::Sender<Result<Value, windows::UnknownModel>>),
     /// Read the configuration again.
     Reload(oneshot::Sender<Result<Value, reload::Refused>>),
     /// Tells a shard to do wrong; whether it was told.
     #[cfg(debug_assertions)]
     Plant(usize, crate::mailbox::PlantedFault, oneshot::Sender<bool>),
     /// Where a request would go and why.
-    Overlap(Asked, oneshot::Sender<Result<Value, Refusal>>),
+    Overlap(ExplainRequest, oneshot::Sender<Result<Value, Refusal>>),
 }
 
 pub(super) type Questions = mpsc::Sender<Question>;
@@ -205,11 +205,11 @@ async fn overlap(
     body: Bytes,
 ) -> Response {
     let Explain { endpoint, leg, text } = explain;
-    let asked = Asked { endpoint, body, leg: leg.map(Leg::from), with_text: text };
+    let asked = ExplainRequest { endpoint, body, leg: leg.map(Leg::from), with_text: text };
     explained(&questions, asked).await
 }
 
-async fn explained(questions: &Questions, asked: Asked) -> Response {
+async fn explained(questions: &Questions, asked: ExplainRequest) -> Response {
     let answer = ask(questions, |back| Question::Overlap(asked, back)).await;
     match answer {
         Some(Ok(explained)) => Json(explained).into_response(),
@@ -243,7 +243,7 @@ struct ExplainPrompt {
 
 impl ExplainPrompt {
     /// The question that a body with the same in it would be; `None` unless there is one prompt.
-    fn into_asked(self) -> Option<Asked> {
+    fn into_asked(self) -> Option<ExplainRequest> {
         let (key, value, path) = match (self.prompt, self.messages) {
             (Some(prompt), None) => ("prompt", Value::String(prompt), "/v1/completions"),
             (None, Some(messages)) => {
@@ -260,7 +260,7 @@ impl ExplainPrompt {
         let endpoint = self.endpoint.unwrap_or_else(|| path.to_owned());
         let body = Bytes::from(Value::Object(body).to_string());
         let leg = self.leg.map(Leg::from);
-        Some(Asked { endpoint, body, leg, with_text: self.text })
+        Some(ExplainRequest { endpoint, body, leg, with_text: self.text })
     }
 }
 

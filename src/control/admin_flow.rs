@@ -2,7 +2,7 @@
 //! Answers are JSON, also where they refuse.
 
 use super::admin::{Question, Questions, ask, gone};
-use super::windows::Asked;
+use super::windows::WindowRequest;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -17,7 +17,7 @@ pub(super) async fn windows(State(questions): State<Questions>) -> Response {
 
 /// `POST /admin/window`; answers what GET would then.
 pub(super) async fn set_window(State(questions): State<Questions>, body: Bytes) -> Response {
-    let asked = match Asked::from_body(&body) {
+    let asked = match WindowRequest::from_body(&body) {
         Ok(asked) => asked,
         Err(fault) => return refused(StatusCode::BAD_REQUEST, &fault),
     };

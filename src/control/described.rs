@@ -4,7 +4,7 @@
 use super::capacity::of_sglang_info;
 use super::exposition::{Sample, samples};
 use super::handover::KvSource;
-use super::zmq::Endpoint;
+use super::zmq::ZmqEndpoint;
 use crate::base::limits::RANKS_MAX;
 use crate::worker::{Dialect, Role};
 use serde::Deserialize;
@@ -65,16 +65,16 @@ pub(super) struct DescribedRank {
 /// Where a rank publishes its load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AnnouncedLoad {
-    pub(super) endpoint: Endpoint,
+    pub(super) endpoint: ZmqEndpoint,
     pub(super) topic: String,
 }
 
 /// A rank's event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
-    pub(super) endpoint: Endpoint,
+    pub(super) endpoint: ZmqEndpoint,
     /// Where missed batches can be asked for.
-    pub(super) replay: Option<Endpoint>,
+    pub(super) replay: Option<ZmqEndpoint>,
     pub(super) topic: String,
 }
 
@@ -199,10 +199,10 @@ pub(super) fn events_of_vllm(
         let number = rank.parse::<u32>().ok().filter(|number| *number < RANK_NUMBER_MAX)?;
         let is_zmq = source.publisher.as_deref().is_none_or(|publisher| publisher == "zmq");
         let endpoint = source.endpoint.filter(|_| source.enable_kv_cache_events && is_zmq);
-        let announced = endpoint.and_then(|text| Endpoint::announced(&text, host, ip).ok());
+        let announced = endpoint.and_then(|text| ZmqEndpoint::announced(&text, host, ip).ok());
         let topic = source.topic.unwrap_or_default();
         let replay = source.replay_endpoint;
-        let replay = replay.and_then(|text| Endpoint::parse(&text, host).ok());
+        let replay = replay.and_then(|text| ZmqEndpoint::parse(&text, host).ok());
         Some((number, announced.map(|endpoint| Announced { endpoint, replay, topic })))
     };
     sources.into_iter().filter_map(read).take(RANKS_MAX).collect()
@@ -312,8 +312,8 @@ fn sglang_load(events: &Value, rank: u32, host: &str) -> Option<AnnouncedLoad> {
 }
 
 /// A rank's own endpoint from the key of a port base.
-fn of_base(events: &Value, key: &str, rank: u32, host: &str) -> Option<Endpoint> {
+fn of_base(events: &Value, key: &str, rank: u32, host: &str) -> Option<ZmqEndpoint> {
     let place = events.get("endpoint_host").and_then(Value::as_str).unwrap_or("*");
     let port = events.get(key)?.as_u64()?;
-    Endpoint::parse(&format!("tcp://{place}:{port}"), host).ok()?.of_rank(rank).ok()
+    ZmqEndpoint::parse(&format!("tcp://{place}:{port}"), host).ok()?.of_rank(rank).ok()
 }

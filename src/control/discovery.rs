@@ -9,7 +9,7 @@ use super::described::{
 };
 use super::handover;
 use super::http::{AskError, Asker};
-use super::zmq::{Endpoint, EndpointError};
+use super::zmq::{EndpointError, ZmqEndpoint};
 use crate::base::limits::RANKS_MAX;
 use crate::config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use crate::worker::{Dialect, Role};
@@ -224,11 +224,11 @@ fn of_rank(
     list: &[String],
     (position, number): (usize, u32),
     host: &str,
-) -> Result<Option<Endpoint>, EndpointError> {
+) -> Result<Option<ZmqEndpoint>, EndpointError> {
     match list {
         [] => Ok(None),
-        [base] => Endpoint::parse(base, host)?.of_rank(number).map(Some),
-        each => each.get(position).map(|text| Endpoint::parse(text, host)).transpose(),
+        [base] => ZmqEndpoint::parse(base, host)?.of_rank(number).map(Some),
+        each => each.get(position).map(|text| ZmqEndpoint::parse(text, host)).transpose(),
     }
 }
 

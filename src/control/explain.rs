@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// What is to be explained.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ExplainRequest {
     /// Path that the request would be sent to.
     pub(super) endpoint: String,
     /// The request's body.
@@ -44,7 +44,7 @@ pub(super) struct Asked {
 
 /// What the answer is made from.
 #[derive(Debug)]
-pub(super) struct Sources<'a> {
+pub(super) struct ExplainSources<'a> {
     pub(super) config: &'a Config,
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) board: &'a Arc<LoadBoard>,
@@ -67,7 +67,7 @@ pub(super) struct Explainer {
 
 /// One question on its way to its answer.
 struct Case<'a> {
-    sources: &'a Sources<'a>,
+    sources: &'a ExplainSources<'a>,
     model: &'a Model,
     leg: Leg,
     prompt_bytes: u64,
@@ -89,8 +89,8 @@ impl Explainer {
     /// The explanation, or the refusal that the request itself would get.
     pub(super) fn explain(
         &mut self,
-        asked: &Asked,
-        sources: &Sources<'_>,
+        asked: &ExplainRequest,
+        sources: &ExplainSources<'_>,
     ) -> Result<Value, Refusal> {
         let endpoint = route(&Method::Post, asked.endpoint.as_bytes())?;
         scan(&asked.body, endpoint, &mut self.request)?;
@@ -156,7 +156,7 @@ impl Explainer {
         body: &[u8],
         model: &Model,
         bytes_per_token: f32,
-        sources: &Sources<'_>,
+        sources: &ExplainSources<'_>,
     ) -> Result<Rendered, Unmatched> {
         let ask = MatchRequest {
             index: sources.index,
@@ -191,7 +191,7 @@ impl Explainer {
 
     /// One rank or two?
     fn route(&mut self, body: &[u8], endpoint: Endpoint, case: &Case<'_>) -> Result<Route, NoPair> {
-        let Sources { fleet, .. } = *case.sources;
+        let ExplainSources { fleet, .. } = *case.sources;
         let mut candidates = std::mem::take(&mut self.candidates);
         let asked = RouteRequest {
             fleet,
@@ -210,7 +210,7 @@ impl Explainer {
     }
 
     fn collect(&mut self, case: &Case<'_>, near: Option<RankIndex>) -> bool {
-        let Sources { fleet, board, now, .. } = *case.sources;
+        let ExplainSources { fleet, board, now, .. } = *case.sources;
         let seeking = Seeking { leg: case.leg, near, ..Seeking::default() };
         self.candidates.collect(fleet, case.model, board, seeking, now).is_ok()
     }
@@ -239,7 +239,7 @@ impl Explainer {
     /// A decode rank together with the prefill that it can be handed, or a rank that serves the
     /// request whole.
     fn choose_decode(&mut self, case: &Case<'_>) -> Choice {
-        let Sources { config, fleet, board, reports, now, .. } = *case.sources;
+        let ExplainSources { config, fleet, board, reports, now, .. } = *case.sources;
         let mut candidates = std::mem::take(&mut self.candidates);
         let mut turn = std::mem::take(&mut self.turn);
         let mut random = self.random.clone();
@@ -370,7 +370,7 @@ enum Unmatched {
     Unrenderable(#[from] Unrenderable),
 }
 
-fn has_room(rank: RankIndex, sources: &Sources<'_>) -> bool {
+fn has_room(rank: RankIndex, sources: &ExplainSources<'_>) -> bool {
     let limits = sources.fleet.room(rank);
     sources
         .board

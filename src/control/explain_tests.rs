@@ -1,6 +1,6 @@
 //! Routes and legs as `/debug/overlap` shows them.
 
-use super::explain::{Asked, Explainer, Sources};
+use super::explain::{ExplainRequest, ExplainSources, Explainer};
 use super::test_support::two_pools;
 use crate::base::{NanosSinceStart, PoolIndex};
 use crate::block::KeySeed;
@@ -27,7 +27,7 @@ fn explained(fleet: &FleetSnapshot, body: &'static str, leg: Option<Leg>) -> Val
     let (config, board) = (Config::default(), Arc::new(LoadBoard::new()));
     let reports = LoadReports::new(Duration::from_secs(5));
     let (reader, _writers) = index(1, KeySeed(1), 1 << 24);
-    let sources = Sources {
+    let sources = ExplainSources {
         config: &config,
         fleet,
         board: &board,
@@ -37,7 +37,7 @@ fn explained(fleet: &FleetSnapshot, body: &'static str, leg: Option<Leg>) -> Val
         now: NanosSinceStart(1),
     };
     let endpoint = "/v1/completions".to_owned();
-    let asked = Asked { endpoint, body: body.into(), leg, with_text: false };
+    let asked = ExplainRequest { endpoint, body: body.into(), leg, with_text: false };
     Explainer::new().explain(&asked, &sources).unwrap()
 }
 

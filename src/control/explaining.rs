@@ -2,7 +2,7 @@
 //! may be as long as a request may be. One question after the other. Limits: `QUESTIONS_MAX`
 //! questions wait, further ones are refused.
 
-use super::explain::{Asked, Explainer, Sources};
+use super::explain::{ExplainRequest, ExplainSources, Explainer};
 use crate::account::ShardCounters;
 use crate::base::NanosSinceStart;
 use crate::config::Config;
@@ -24,7 +24,7 @@ const NICE: i32 = 10;
 
 /// What is known when the question comes.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct ExplainFacts {
     pub(super) config: Arc<Config>,
     pub(super) fleet: Arc<FleetSnapshot>,
     pub(super) board: Arc<LoadBoard>,
@@ -34,12 +34,12 @@ pub(super) struct Known {
     pub(super) now: NanosSinceStart,
 }
 
-type Answer = oneshot::Sender<Result<Value, Refusal>>;
-type Question = (Asked, Known, Answer);
+type ExplainAnswer = oneshot::Sender<Result<Value, Refusal>>;
+type ExplainQuestion = (ExplainRequest, ExplainFacts, ExplainAnswer);
 
 /// The way to the thread, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Explaining(SyncSender<Question>);
+pub(super) struct Explaining(SyncSender<ExplainQuestion>);
 
 impl Explaining {
     pub(super) fn start() -> io::Result<Self> {
@@ -48,7 +48,7 @@ impl Explaining {
         Ok(Self(questions))
     }
 
-    pub(super) fn ask(&self, asked: Asked, known: Known, answer: Answer) {
+    pub(super) fn ask(&self, asked: ExplainRequest, known: ExplainFacts, answer: ExplainAnswer) {
         if let Err(refused) = self.0.try_send((asked, known, answer)) {
             use std::sync::mpsc::TrySendError::{Disconnected, Full};
             let (Full((_, _, answer)) | Disconnected((_, _, answer))) = refused;
@@ -58,12 +58,12 @@ impl Explaining {
     }
 }
 
-fn work(asked: &Receiver<Question>) {
+fn work(asked: &Receiver<ExplainQuestion>) {
     // Not allowed: then they share.
     let _ = rustix::process::nice(NICE);
     let mut explainer = Explainer::new();
     while let Ok((asked, known, answer)) = asked.recv() {
-        let sources = Sources {
+        let sources = ExplainSources {
             config: &known.config,
             fleet: &known.fleet,
             board: &known.board,

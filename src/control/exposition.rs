@@ -43,10 +43,10 @@ pub(super) fn sample(rest: &str) -> Option<Sample> {
 }
 
 /// Label names with their values.
-type Labels = Vec<(String, String)>;
+type SampleLabels = Vec<(String, String)>;
 
 /// `a="x",b="y"}` with `\"`, `\\` and `\n` in the values; also what follows.
-fn read_labels(text: &str) -> Option<(Labels, &str)> {
+fn read_labels(text: &str) -> Option<(SampleLabels, &str)> {
     let mut labels = Vec::new();
     let mut rest = text;
     loop {

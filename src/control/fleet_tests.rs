@@ -1,11 +1,11 @@
 //! The fleet: descriptions and health in, snapshots and feed plans out.
 
 use super::described::{Announced, DescribedRank, Description, numbered, read_models};
-use super::fleet::{ANY_MODEL, Fleet, Left};
+use super::fleet::{ANY_MODEL, Fleet, LeftOut};
 use super::handover::{KvSource, Registry, RegistryKind};
 use super::kv_events::FeedNotice;
 use super::tests::{SEED, config};
-use super::zmq::Endpoint;
+use super::zmq::ZmqEndpoint;
 use crate::base::{DpRank, RankIndex, WorkerIndex};
 use crate::block::{BlockKey, RootName};
 use crate::config::{DisaggregationConfig, Fallback, FlowConfig};
@@ -173,7 +173,10 @@ fn ranks_on_ports_of_their_own_are_not_pinned() {
 fn a_fleet_past_the_limit_leaves_ranks_out() {
     let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
     let many = || description(r#"{"data":[{"id":"m"}]}"#, 700, 16);
-    assert_eq!(fleet.describe(WorkerIndex(0), ADDRESS, many(), BTreeMap::new()), Left::default());
+    assert_eq!(
+        fleet.describe(WorkerIndex(0), ADDRESS, many(), BTreeMap::new()),
+        LeftOut::default()
+    );
     let left = fleet.describe(WorkerIndex(1), ADDRESS, many(), BTreeMap::new());
     assert_eq!(left.ranks, 1_400 - crate::base::limits::RANKS_MAX);
 }
@@ -183,7 +186,7 @@ fn feeds_are_replaced_only_when_they_would_do_something_else() {
     let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
     let with = |port: u16| {
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
-        let endpoint = Endpoint::parse(&format!("tcp://a:{port}"), "a").unwrap();
+        let endpoint = ZmqEndpoint::parse(&format!("tcp://a:{port}"), "a").unwrap();
         description.ranks[0].events =
             Some(Announced { endpoint, replay: None, topic: String::new() });
         description
@@ -310,7 +313,7 @@ fn ranks_that_a_worker_has_no_more_serve_nothing_and_come_back_under_their_numbe
         let mut description = description(card, ranks, 16);
         for rank in &mut description.ranks {
             let endpoint =
-                Endpoint::parse(&format!("tcp://a:{}", 5_557 + rank.number), "a").unwrap();
+                ZmqEndpoint::parse(&format!("tcp://a:{}", 5_557 + rank.number), "a").unwrap();
             rank.events = Some(Announced { endpoint, replay: None, topic: String::new() });
         }
         description

@@ -24,7 +24,7 @@ pub(super) struct Family<'a> {
 }
 
 /// Label names with their values.
-pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+pub(super) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
 impl MetricsText {
     /// Opens a metric for its samples.
@@ -53,17 +53,17 @@ impl MetricsText {
 
 impl Family<'_> {
     /// One value of a counter or gauge.
-    pub(super) fn sample(&mut self, labels: Labels<'_>, value: u64) {
+    pub(super) fn sample(&mut self, labels: MetricLabels<'_>, value: u64) {
         self.fraction(labels, approximate(value));
     }
 
     /// One time in nanoseconds, shown in seconds.
-    pub(super) fn seconds(&mut self, labels: Labels<'_>, nanos: u64) {
+    pub(super) fn seconds(&mut self, labels: MetricLabels<'_>, nanos: u64) {
         self.fraction(labels, approximate(nanos) / 1e9);
     }
 
     /// The same for a value that need not be whole.
-    pub(super) fn fraction(&mut self, labels: Labels<'_>, value: f64) {
+    pub(super) fn fraction(&mut self, labels: MetricLabels<'_>, value: f64) {
         let mut metric = proto::Metric::from_label(self.pairs(labels));
         if self.family.get_field_type() == MetricType::COUNTER {
             let mut counter = Counter::default();
@@ -81,7 +81,7 @@ impl Family<'_> {
     /// whole count.
     pub(super) fn buckets(
         &mut self,
-        labels: Labels<'_>,
+        labels: MetricLabels<'_>,
         cumulative: impl Iterator<Item = (f64, u64)>,
         (count, sum): (u64, f64),
     ) {
@@ -100,7 +100,7 @@ impl Family<'_> {
         self.family.mut_metric().push(metric);
     }
 
-    fn pairs(&self, labels: Labels<'_>) -> Vec<LabelPair> {
+    fn pairs(&self, labels: MetricLabels<'_>) -> Vec<LabelPair> {
         let pair = |(name, value): &(&str, &str)| {
             debug_assert!(self.labels.contains(name), "the entry of a metric names its labels");
             let mut pair = LabelPair::default();

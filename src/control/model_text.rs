@@ -31,8 +31,8 @@ pub(super) struct ModelTexts {
     failure_kept: Duration,
 }
 
-type ByDir = HashMap<(PathBuf, bool), Rc<OnceCell<Attempt>>>;
-type Loaded = Result<Readable, String>;
+type ByDir = HashMap<(PathBuf, bool), Rc<OnceCell<TextAttempt>>>;
+type LoadedText = Result<Readable, String>;
 
 /// What a directory gave.
 #[derive(Clone, Debug)]
@@ -44,8 +44,8 @@ struct Readable {
 
 /// What one attempt gave, and when.
 #[derive(Debug)]
-struct Attempt {
-    loaded: Loaded,
+struct TextAttempt {
+    loaded: LoadedText,
     ended_at: NanosSinceStart,
 }
 
@@ -126,8 +126,8 @@ impl ModelTexts {
         FoundText { text, note, dir: Some(dir.into()), is_of_all }
     }
 
-    async fn load(&self, dir: &Path, rules: EngineRules) -> Loaded {
-        let attempt = async || Attempt {
+    async fn load(&self, dir: &Path, rules: EngineRules) -> LoadedText {
+        let attempt = async || TextAttempt {
             loaded: load_apart(dir.to_owned(), rules).await,
             ended_at: self.clock.now(),
         };
@@ -135,11 +135,11 @@ impl ModelTexts {
     }
 
     /// The attempt that counts: ended well, under way, or failed lately; else a new one.
-    fn cell(&self, dir: &Path, rules: EngineRules) -> Rc<OnceCell<Attempt>> {
+    fn cell(&self, dir: &Path, rules: EngineRules) -> Rc<OnceCell<TextAttempt>> {
         let mut by_dir = self.by_dir.borrow_mut();
         let cell = by_dir.entry((dir.to_owned(), rules == EngineRules::Sglang)).or_default();
         let now = self.clock.now();
-        let is_stale = |attempt: &Attempt| {
+        let is_stale = |attempt: &TextAttempt| {
             attempt.loaded.is_err() && now >= attempt.ended_at.plus(self.failure_kept)
         };
         if cell.get().is_some_and(is_stale) {
@@ -150,7 +150,7 @@ impl ModelTexts {
 }
 
 /// Loads on a helper thread.
-async fn load_apart(dir: PathBuf, rules: EngineRules) -> Loaded {
+async fn load_apart(dir: PathBuf, rules: EngineRules) -> LoadedText {
     let loading = tokio::task::spawn_blocking(move || {
         let parts = load_model_text_for(&dir, rules).map_err(|error| error.to_string())?;
         let text = Arc::new(ModelText {

@@ -23,7 +23,7 @@ pub(super) struct Registrar {
 
 /// One answer, or why there is none.
 #[derive(Debug)]
-enum Answer {
+enum RegistryAnswer {
     Read(Registration),
     /// It says itself that it is not ready.
     NotReady(String),
@@ -56,27 +56,27 @@ impl Registrar {
         self.take(answer)
     }
 
-    async fn answer(&self) -> Answer {
+    async fn answer(&self) -> RegistryAnswer {
         if let Some(name) = &self.name
             && let Err(error) = name.address(self.asker.timeout()).await
         {
             let host = &*self.registry.told.0;
-            return Answer::NotReady(format!("the name {host} is not found: {error}"));
+            return RegistryAnswer::NotReady(format!("the name {host} is not found: {error}"));
         }
         match self.asker.get(self.registry.question()).await {
-            Ok(body) => Answer::Read(self.registry.read(&body)),
-            Err(error) if error.status().is_some() => Answer::NotReady(error.to_string()),
-            Err(error) => Answer::Silent(error.to_string()),
+            Ok(body) => RegistryAnswer::Read(self.registry.read(&body)),
+            Err(error) if error.status().is_some() => RegistryAnswer::NotReady(error.to_string()),
+            Err(error) => RegistryAnswer::Silent(error.to_string()),
         }
     }
 
     /// Decides what an answer means; logs each change once.
-    fn take(&mut self, answer: Answer) -> Option<Registration> {
+    fn take(&mut self, answer: RegistryAnswer) -> Option<Registration> {
         let at = |why: &str| format!("the registry at {}: {why}", self.registry.base);
         let now = match answer {
-            Answer::Read(registration) => registration,
-            Answer::NotReady(why) => Registration::lacking(&at(&why)),
-            Answer::Silent(why) => {
+            RegistryAnswer::Read(registration) => registration,
+            RegistryAnswer::NotReady(why) => Registration::lacking(&at(&why)),
+            RegistryAnswer::Silent(why) => {
                 self.misses = self.misses.saturating_add(1);
                 if !self.waits() && self.misses < self.misses_max {
                     return None;
@@ -121,15 +121,15 @@ mod tests {
         Registrar::new(registry, asker, "http://p:1".to_owned(), 2)
     }
 
-    fn whole(registrar: &Registrar) -> Answer {
-        Answer::Read(registrar.registry.read(r#"{"dp_size":1}"#))
+    fn whole(registrar: &Registrar) -> RegistryAnswer {
+        RegistryAnswer::Read(registrar.registry.read(r#"{"dp_size":1}"#))
     }
 
     #[test]
     fn readiness_is_told_once_and_lost_by_word_at_once_by_silence_later() {
         let mut registrar = registrar();
-        let not_ready = || Answer::NotReady("status 503".to_owned());
-        let silent = || Answer::Silent("refused".to_owned());
+        let not_ready = || RegistryAnswer::NotReady("status 503".to_owned());
+        let silent = || RegistryAnswer::Silent("refused".to_owned());
         let first = registrar.take(not_ready()).unwrap();
         assert!(first.lacks.unwrap().contains("http://p:8998: status 503"));
         assert!(registrar.take(not_ready()).is_none() && registrar.waits(), "said already");

@@ -3,18 +3,18 @@
 
 use super::access::Access;
 use super::admin::{self, Question};
-use super::explaining::{Explaining, Known};
+use super::explaining::{ExplainFacts, Explaining};
 use super::feeds::{Feeds, Tiers};
 use super::fleet::Fleet;
 use super::kv_events::{FeedNotice, LowerTiers};
-use super::load::{Desk, LoadTasks};
+use super::load::{LoadReporter, LoadTasks};
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
 use super::reload;
 use super::replicas::Replicas;
 use super::snapshots::{self, Snapshots};
-use super::stop::{Order, Stop};
+use super::stop::{StopOrder, StopSignal};
 use super::systemd::Systemd;
 use super::watchdog::Watchdog;
 use super::{ControlError, ControlSetup, roles, scrape, text_log, windows, workers};
@@ -61,7 +61,7 @@ struct Control {
     feeds: Feeds,
     snapshots: Snapshots,
     loads: LoadTasks,
-    desk: Rc<Desk>,
+    desk: Rc<LoadReporter>,
     replicas: Option<Rc<Replicas>>,
     histograms: StageHistograms,
     explaining: Explaining,
@@ -119,7 +119,7 @@ impl Control {
         let ControlSetup { config, clock, seed, snapshot, end, feed_timers, .. } = setup;
         let ControlSetup { board, index, admin, admin_token, stopped, signals, reloader, .. } =
             setup;
-        let stop = Stop::listen(stopped, signals)?;
+        let stop = StopSignal::listen(stopped, signals)?;
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let listener = tokio::net::TcpListener::from_std(admin)?;
         let access = Access { hosts: config.admin_hosts.clone(), token: admin_token };
@@ -148,7 +148,7 @@ impl Control {
         let feeds = feeds.with_timers(feed_timers);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
-        let desk = Rc::new(Desk::new(clock, Arc::clone(&board), config.load.age_max, post));
+        let desk = Rc::new(LoadReporter::new(clock, Arc::clone(&board), config.load.age_max, post));
         let (load, timeout) = (config.load, config.health.timeout);
         let loads = LoadTasks::new(Rc::clone(&desk), clock, client, load, timeout);
         let replicas = Replicas::start(&config.nats, clock, &board)?;
@@ -191,7 +191,7 @@ impl Control {
         probed: &mut mpsc::Receiver<ProbeNotice>,
         fed: &mut mpsc::Receiver<FeedNotice>,
         asked: &mut mpsc::Receiver<Question>,
-        mut stop: Stop,
+        mut stop: StopSignal,
     ) {
         self.systemd.tell_ready();
         let mut tick = tokio::time::interval(TICK);
@@ -202,9 +202,9 @@ impl Control {
                 Some(notice) = fed.recv() => self.fed(notice),
                 Some(question) = asked.recv() => self.answer(question),
                 order = stop.asked() => match order {
-                    Order::Stop => self.start_drain(),
+                    StopOrder::Stop => self.start_drain(),
                     // Whatever came of it is in the log.
-                    Order::Reload => drop(self.reload()),
+                    StopOrder::Reload => drop(self.reload()),
                 },
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
@@ -356,7 +356,7 @@ impl Control {
                 let _ = answer.send(self.readiness());
             }
             Question::Metrics(answer) => {
-                let text = scrape::render(&scrape::Sources {
+                let text = scrape::render(&scrape::ScrapeSources {
                     fleet: &self.snapshot,
                     board: &self.setup.board,
                     index: &self.setup.index,
@@ -373,7 +373,7 @@ impl Control {
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
-                let sources = workers::Sources {
+                let sources = workers::WorkerSources {
                     known: &self.fleet,
                     fleet: &self.snapshot,
                     board: &self.setup.board,
@@ -403,7 +403,7 @@ impl Control {
                 let _ = answer.send(set.map(|()| self.windows()));
             }
             Question::Overlap(asked, answer) => {
-                let known = Known {
+                let known = ExplainFacts {
                     config: Arc::clone(&self.setup.config),
                     fleet: Arc::clone(&self.snapshot),
                     board: Arc::clone(&self.setup.board),

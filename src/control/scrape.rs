@@ -5,9 +5,9 @@
 use super::catalogue;
 use super::feeds::Feeds;
 use super::kv_events::{
-    BatchResult, Dropped, EventKind, FeedCounters, Outcome, ReplayResult, ResetReason, Tier,
+    BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
 };
-use super::load::Desk;
+use super::load::LoadReporter;
 use super::metrics_text::{MetricsText, approximate};
 use super::replicas::Replicas;
 use super::roles;
@@ -30,7 +30,7 @@ use crate::worker::{FleetSnapshot, LoadBoard, WorkerState};
 use std::sync::Arc;
 
 /// Where the numbers are.
-pub(super) struct Sources<'a> {
+pub(super) struct ScrapeSources<'a> {
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) board: &'a LoadBoard,
     pub(super) index: &'a IndexReader,
@@ -39,7 +39,7 @@ pub(super) struct Sources<'a> {
     pub(super) histograms: &'a StageHistograms,
     pub(super) feeds: &'a Feeds,
     pub(super) saving: Option<&'a Saving>,
-    pub(super) desk: &'a Desk,
+    pub(super) desk: &'a LoadReporter,
     pub(super) drain_rates: &'a DrainRates,
     pub(super) replicas: Option<&'a Replicas>,
     pub(super) now: NanosSinceStart,
@@ -75,7 +75,7 @@ const STAGE_BOUNDS: [(u64, f64); 24] = [
 const NANOS_PER_SECOND: f64 = 1e9;
 
 /// All metrics as text.
-pub(super) fn render(sources: &Sources<'_>) -> String {
+pub(super) fn render(sources: &ScrapeSources<'_>) -> String {
     let mut text = MetricsText::default();
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     text.open(&catalogue::BUILD_INFO).sample(&version, 1);
@@ -85,8 +85,8 @@ pub(super) fn render(sources: &Sources<'_>) -> String {
     ranks(sources, &mut text);
     workers(sources, &mut text);
     loads(sources, &mut text);
-    let Sources { fleet, board, drain_rates, now, .. } = *sources;
-    scrape_flow::flow(&scrape_flow::Sources { fleet, board, drain_rates, now }, &mut text);
+    let ScrapeSources { fleet, board, drain_rates, now, .. } = *sources;
+    scrape_flow::flow(&scrape_flow::FlowSources { fleet, board, drain_rates, now }, &mut text);
     overlap_errors(sources, &mut text);
     stages(sources, &mut text);
     kv_feeds(sources.feeds.counters(), &mut text);
@@ -111,7 +111,7 @@ fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) 
     counters.iter().map(|shard| read(shard)).sum()
 }
 
-fn requests(sources: &Sources<'_>, text: &mut MetricsText) {
+fn requests(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::REQUESTS);
     for (position, endpoint) in endpoints() {
         for code in 100..600 {
@@ -135,7 +135,7 @@ const UNKNOWN: &str = "unknown";
 const KINDS: [(Option<bool>, &str); 3] =
     [(Some(false), "unary"), (Some(true), "stream"), (None, UNKNOWN)];
 
-fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
+fn rejected(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::REJECTED);
     for (reason_index, reason) in Reason::ALL.iter().enumerate() {
         for (endpoint_index, endpoint) in endpoints() {
@@ -164,7 +164,7 @@ fn rejected(sources: &Sources<'_>, text: &mut MetricsText) {
     }
 }
 
-fn plain(sources: &Sources<'_>, text: &mut MetricsText) {
+fn plain(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     for (count, metric) in Count::ALL {
         let value = total(sources.counters, |shard| shard.value(*count));
         text.open(metric).sample(&[], value);
@@ -178,8 +178,8 @@ fn stalled(watchdog: &Watchdog, text: &mut MetricsText) {
     }
 }
 
-fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
-    type Read = fn(&Sources<'_>, RankIndex) -> Option<u64>;
+fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+    type Read = fn(&ScrapeSources<'_>, RankIndex) -> Option<u64>;
     let gauges: [(&'static Metric, Read); 7] = [
         (&catalogue::IN_FLIGHT, |sources, rank| {
             sources.board.rank(rank).map(|load| u64::from(load.in_flight()))
@@ -213,7 +213,7 @@ fn ranks(sources: &Sources<'_>, text: &mut MetricsText) {
     }
 }
 
-fn workers(sources: &Sources<'_>, text: &mut MetricsText) {
+fn workers(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::WORKER_UP);
     for worker in &sources.fleet.workers {
         let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
@@ -227,7 +227,7 @@ fn workers(sources: &Sources<'_>, text: &mut MetricsText) {
     text.open(&catalogue::FLEET_GENERATION).sample(&[], sources.fleet.generation);
 }
 
-fn overlap_errors(sources: &Sources<'_>, text: &mut MetricsText) {
+fn overlap_errors(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::OVERLAP_ERROR_BLOCKS);
     let count_of = |error: i64| -> u64 {
         let of_shard = |shard: &ShardCounters| -> u64 {
@@ -251,7 +251,7 @@ fn overlap_errors(sources: &Sources<'_>, text: &mut MetricsText) {
     family.buckets(&[], cumulative.into_iter(), (count, approximate(sum)));
 }
 
-fn stages(sources: &Sources<'_>, text: &mut MetricsText) {
+fn stages(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::STAGE_SECONDS);
     for (stage, name) in Stage::ALL {
         let Some(histogram) = sources.histograms.stage(stage) else { continue };
@@ -277,9 +277,9 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
     }
     let mut family = text.open(&catalogue::KV_EVENTS);
     for (kind, kind_label) in EventKind::ALL {
-        for (outcome, label) in Outcome::ALL {
+        for (outcome, label) in BatchOutcome::ALL {
             let count = feeds.event_count(kind, outcome);
-            if count > 0 || outcome == Outcome::Applied {
+            if count > 0 || outcome == BatchOutcome::Applied {
                 family.sample(&[("kind", kind_label), ("result", label)], count);
             }
         }
@@ -332,7 +332,7 @@ fn index(index: &IndexReader, text: &mut MetricsText) {
     text.open(&catalogue::INDEX_EVICTED).sample(&[], index.evicted_count());
 }
 
-fn snapshots(saving: &Saving, sources: &Sources<'_>, text: &mut MetricsText) {
+fn snapshots(saving: &Saving, sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::SNAPSHOT_WRITES);
     for (whole, label) in [(true, "written"), (false, "failed")] {
         family.sample(&[("result", label)], saving.count(whole));

@@ -19,7 +19,7 @@ const _: () = assert!(Reason::ALL.len() < REASONS_MAX);
 
 /// Where the numbers are.
 #[derive(Clone, Copy)]
-pub(super) struct Sources<'a> {
+pub(super) struct FlowSources<'a> {
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) board: &'a LoadBoard,
     pub(super) drain_rates: &'a DrainRates,
@@ -27,7 +27,7 @@ pub(super) struct Sources<'a> {
 }
 
 /// All of it.
-pub(super) fn flow(sources: &Sources<'_>, text: &mut MetricsText) {
+pub(super) fn flow(sources: &FlowSources<'_>, text: &mut MetricsText) {
     rooms(sources, text);
     queues(sources, text);
     windows(sources, text);
@@ -50,8 +50,8 @@ fn of_pool(fleet: &FleetSnapshot, pool: PoolIndex) -> Vec<(&str, &str)> {
     [("model", model)].into_iter().chain(leg).collect()
 }
 
-fn rooms(sources: &Sources<'_>, text: &mut MetricsText) {
-    type Read = fn(&RankLoad, &RoomLimits, &Sources<'_>) -> u64;
+fn rooms(sources: &FlowSources<'_>, text: &mut MetricsText) {
+    type Read = fn(&RankLoad, &RoomLimits, &FlowSources<'_>) -> u64;
     let gauges: [(&'static Metric, Read); 6] = [
         (&catalogue::RANK_PLACES_MAX, |_, room, _| room.places_max.into()),
         (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
@@ -70,7 +70,7 @@ fn rooms(sources: &Sources<'_>, text: &mut MetricsText) {
     each_rank(sources, |labels, _, load| family.sample(labels, load.ended()));
 }
 
-fn each_rank(sources: &Sources<'_>, mut sample: impl FnMut(&[(&str, &str)], &Rank, &RankLoad)) {
+fn each_rank(sources: &FlowSources<'_>, mut sample: impl FnMut(&[(&str, &str)], &Rank, &RankLoad)) {
     for (index, rank, worker) in sources.fleet.present() {
         let Some(load) = sources.board.rank(index) else { continue };
         let dp_rank = rank.dp_rank.0.to_string();
@@ -78,7 +78,7 @@ fn each_rank(sources: &Sources<'_>, mut sample: impl FnMut(&[(&str, &str)], &Ran
     }
 }
 
-fn queues(sources: &Sources<'_>, text: &mut MetricsText) {
+fn queues(sources: &FlowSources<'_>, text: &mut MetricsText) {
     type Read = fn(&QueueCell) -> u64;
     let gauges: [(&'static Metric, Read); 3] = [
         (&catalogue::QUEUE_DEPTH, |queue| queue.waiting().into()),
@@ -91,7 +91,7 @@ fn queues(sources: &Sources<'_>, text: &mut MetricsText) {
     }
 }
 
-fn each_queue(sources: &Sources<'_>, mut sample: impl FnMut(&[(&str, &str)], &QueueCell)) {
+fn each_queue(sources: &FlowSources<'_>, mut sample: impl FnMut(&[(&str, &str)], &QueueCell)) {
     let fleet = sources.fleet;
     match fleet.flow.queue.mode {
         QueueMode::Off => {}
@@ -114,7 +114,7 @@ fn each_queue(sources: &Sources<'_>, mut sample: impl FnMut(&[(&str, &str)], &Qu
     }
 }
 
-fn windows(sources: &Sources<'_>, text: &mut MetricsText) {
+fn windows(sources: &FlowSources<'_>, text: &mut MetricsText) {
     let windows = sources.board.windows();
     let mut family = text.open(&catalogue::WINDOW_OPEN);
     for (pool, _) in sources.fleet.used_pools() {
@@ -149,7 +149,7 @@ mod tests {
     fn scraped(fleet: &FleetSnapshot, board: &LoadBoard) -> String {
         let mut text = MetricsText::default();
         let (drain_rates, now) = (&DrainRates::default(), NanosSinceStart(0));
-        flow(&Sources { fleet, board, drain_rates, now }, &mut text);
+        flow(&FlowSources { fleet, board, drain_rates, now }, &mut text);
         text.finish()
     }
 

@@ -3,13 +3,13 @@
 use super::catalogue;
 use super::load::{ReadFault, SCRAPE_BOUNDS};
 use super::metrics_text::{MetricsText, approximate};
-use super::scrape::Sources;
+use super::scrape::ScrapeSources;
 use crate::account::Metric;
 use crate::base::{RankIndex, WorkerIndex};
 use crate::worker::LoadReport;
 
 /// What engines report, how old it is, and what went wrong.
-pub(super) fn loads(sources: &Sources<'_>, text: &mut MetricsText) {
+pub(super) fn loads(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     reported(sources, text);
     faults(sources, text);
     let scrapes = sources.desk.scrapes();
@@ -24,11 +24,11 @@ pub(super) fn loads(sources: &Sources<'_>, text: &mut MetricsText) {
     text.open(&catalogue::LOAD_REPORTS_DROPPED).sample(&[], sources.desk.dropped_count());
 }
 
-type Read = fn(&LoadReport) -> Option<f64>;
+type LoadFigure = fn(&LoadReport) -> Option<f64>;
 
 /// Gauges per rank. Values that are too old to count are left out; their age stays.
-fn reported(sources: &Sources<'_>, text: &mut MetricsText) {
-    let gauges: [(&'static Metric, Read); 4] = [
+fn reported(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+    let gauges: [(&'static Metric, LoadFigure); 4] = [
         (&catalogue::REPORTED_RUNNING, |report| Some(f64::from(report.running))),
         (&catalogue::REPORTED_WAITING, |report| Some(f64::from(report.waiting))),
         (&catalogue::REPORTED_FOREIGN, |report| Some(f64::from(report.foreign.requests))),
@@ -46,7 +46,7 @@ fn reported(sources: &Sources<'_>, text: &mut MetricsText) {
 }
 
 fn per_rank(
-    sources: &Sources<'_>,
+    sources: &ScrapeSources<'_>,
     text: &mut MetricsText,
     metric: &'static Metric,
     value: impl Fn(RankIndex) -> Option<f64>,
@@ -59,7 +59,7 @@ fn per_rank(
     }
 }
 
-fn faults(sources: &Sources<'_>, text: &mut MetricsText) {
+fn faults(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::LOAD_REPORT_ERRORS);
     for (index, worker) in sources.fleet.workers.iter().enumerate() {
         let Some(index) = WorkerIndex::try_from_index(index) else { continue };

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum StopOrder {
     /// Drain; the second one cuts.
     Stop,
     /// Read the configuration again.
@@ -14,12 +14,12 @@ pub(super) enum Order {
 }
 
 /// Who may give orders.
-pub(super) struct Stop {
+pub(super) struct StopSignal {
     stopped: watch::Receiver<bool>,
     signals: Option<Signals>,
 }
 
-impl Stop {
+impl StopSignal {
     /// Listens; to signals only where asked to.
     pub(super) fn listen(stopped: watch::Receiver<bool>, signals: bool) -> std::io::Result<Self> {
         let signals = if signals { Some(Signals::install()?) } else { None };
@@ -27,7 +27,7 @@ impl Stop {
     }
 
     /// Resolves once per order. Cancel-safe.
-    pub(super) async fn asked(&mut self) -> Order {
+    pub(super) async fn asked(&mut self) -> StopOrder {
         let Self { stopped, signals } = self;
         let told = async {
             loop {
@@ -35,7 +35,7 @@ impl Stop {
                     return std::future::pending().await;
                 }
                 if *stopped.borrow() {
-                    return Order::Stop;
+                    return StopOrder::Stop;
                 }
             }
         };
@@ -43,9 +43,9 @@ impl Stop {
             None => told.await,
             Some(signals) => tokio::select! {
                 order = told => order,
-                _ = signals.terminate.recv() => Order::Stop,
-                _ = signals.interrupt.recv() => Order::Stop,
-                _ = signals.hangup.recv() => Order::Reload,
+                _ = signals.terminate.recv() => StopOrder::Stop,
+                _ = signals.interrupt.recv() => StopOrder::Stop,
+                _ = signals.hangup.recv() => StopOrder::Reload,
             },
         }
     }

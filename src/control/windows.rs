@@ -26,7 +26,7 @@ the body is a JSON object: {\"open\": \"5s\"} refuses all requests for that long
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct WindowRequest {
     /// Absent: all.
     model: Option<String>,
     /// How long; absent: closed.
@@ -45,7 +45,7 @@ struct Body {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnknownModel(pub(super) String);
 
-impl Asked {
+impl WindowRequest {
     /// From a body.
     ///
     /// # Errors
@@ -145,8 +145,8 @@ mod tests {
 
     const NOW: NanosSinceStart = NanosSinceStart(1_000);
 
-    fn asked(body: &str) -> Result<Asked, String> {
-        Asked::from_body(body.as_bytes())
+    fn asked(body: &str) -> Result<WindowRequest, String> {
+        WindowRequest::from_body(body.as_bytes())
     }
 
     fn open_ms(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Vec<u64> {
@@ -157,13 +157,13 @@ mod tests {
 
     #[test]
     fn bodies_are_read_strictly() {
-        let open = |model: Option<&str>, s| Asked {
+        let open = |model: Option<&str>, s| WindowRequest {
             model: model.map(str::to_owned),
             open: Some(Duration::from_secs(s)),
         };
         assert_eq!(asked(r#"{"open":"5s"}"#), Ok(open(None, 5)));
         assert_eq!(asked(r#"{"model":"a","open":"1h"}"#), Ok(open(Some("a"), 3_600)));
-        assert_eq!(asked(r#"{"close":true}"#), Ok(Asked { model: None, open: None }));
+        assert_eq!(asked(r#"{"close":true}"#), Ok(WindowRequest { model: None, open: None }));
         for (body, wanted) in [
             ("", "EOF"),
             ("[]", "{\"open\": \"5s\"}"),
@@ -220,7 +220,7 @@ mod tests {
         let (fleet, windows) = (two_pools(), Windows::new());
         let long = "x".repeat(5_000);
         for name in ["gone", "nobody", &long] {
-            let wanted = Asked { model: Some(name.to_owned()), open: Some(OPEN_MAX) };
+            let wanted = WindowRequest { model: Some(name.to_owned()), open: Some(OPEN_MAX) };
             let UnknownModel(text) = wanted.apply(&fleet, &windows, NOW).unwrap_err();
             assert!(text.contains(&name[..4]) && text.len() < 300, "{text}");
         }

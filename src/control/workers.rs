@@ -3,7 +3,7 @@
 use super::feeds::Feeds;
 use super::fleet::Fleet;
 use super::kv_events::{FeedStatus, TextFit};
-use super::load::{LoadTasks, Source};
+use super::load::{LoadTasks, ReportSource};
 use super::metrics_text::approximate;
 use super::roles;
 use crate::base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const LOGGED_MODELS_MAX: usize = 8;
 
 /// What the list is made from.
-pub(super) struct Sources<'a> {
+pub(super) struct WorkerSources<'a> {
     pub(super) known: &'a Fleet,
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) board: &'a LoadBoard,
@@ -26,7 +26,7 @@ pub(super) struct Sources<'a> {
 }
 
 /// All workers with their ranks, models and load.
-pub(super) fn list(sources: &Sources<'_>) -> Value {
+pub(super) fn list(sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet;
     let workers: Vec<Value> = fleet
         .workers
@@ -42,7 +42,7 @@ pub(super) fn list(sources: &Sources<'_>) -> Value {
                 "role": roles::role_of(fleet, index),
                 "waits_for": sources.known.lacks(index),
                 "models": models_of(fleet, index),
-                "load_source": sources.loads.source(index).map(Source::word),
+                "load_source": sources.loads.source(index).map(ReportSource::word),
                 "ranks": ranks_of(index, sources),
             }))
         })
@@ -61,12 +61,12 @@ fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
     served.map(|model| &*model.name).collect()
 }
 
-fn ranks_of(worker: WorkerIndex, sources: &Sources<'_>) -> Vec<Value> {
+fn ranks_of(worker: WorkerIndex, sources: &WorkerSources<'_>) -> Vec<Value> {
     let ranks = sources.fleet.present().filter(|(_, rank, _)| rank.worker == worker);
     ranks.filter_map(|(index, rank, _)| shown(index, rank, sources)).collect()
 }
 
-fn shown(index: RankIndex, rank: &Rank, sources: &Sources<'_>) -> Option<Value> {
+fn shown(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<Value> {
     let load = sources.board.rank(index)?;
     Some(json!({
         "rank": index.0,
@@ -99,7 +99,7 @@ fn shown(index: RankIndex, rank: &Rank, sources: &Sources<'_>) -> Option<Value> 
 }
 
 /// The queue for the rank; others may share it. Null without queues.
-fn queue(rank: RankIndex, sources: &Sources<'_>) -> Value {
+fn queue(rank: RankIndex, sources: &WorkerSources<'_>) -> Value {
     let queue = sources.fleet.queue_of(rank).and_then(|queue| sources.board.queue(queue));
     queue.map_or(Value::Null, |queue| {
         json!({ "depth": queue.waiting(), "bytes": queue.waiting_bytes(),

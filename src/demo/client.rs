@@ -1,6 +1,6 @@
 //! The demo's HTTP client: sends one streamed chat, reads it to its end, times the first token.
 
-use super::meter::Outcome;
+use super::meter::DemoOutcome;
 use crate::base::Clock;
 use serde::Deserialize;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub struct ChatClient {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Event {
+struct StreamEvent {
     choices: Vec<EventChoice>,
     usage: Option<Usage>,
 }
@@ -46,7 +46,7 @@ struct Details {
 
 /// A stream as far as it was read.
 #[derive(Debug, Default)]
-struct Reading {
+struct StreamReading {
     unread: Vec<u8>,
     text: String,
     usage: Option<Usage>,
@@ -66,16 +66,16 @@ impl ChatClient {
     }
 
     /// Sends a chat to `url`; returns what happened and the text of the answer.
-    pub async fn chat(&self, url: &str, body: String) -> (Outcome, String) {
-        self.try_chat(url, body).await.unwrap_or((Outcome::Failed, String::new()))
+    pub async fn chat(&self, url: &str, body: String) -> (DemoOutcome, String) {
+        self.try_chat(url, body).await.unwrap_or((DemoOutcome::Failed, String::new()))
     }
 
-    async fn try_chat(&self, url: &str, body: String) -> Option<(Outcome, String)> {
+    async fn try_chat(&self, url: &str, body: String) -> Option<(DemoOutcome, String)> {
         let sent = self.clock.now();
         let request = self.http.post(format!("{url}/v1/chat/completions"));
         let request = request.header("content-type", "application/json").body(body);
         let mut response = request.send().await.ok()?.error_for_status().ok()?;
-        let mut reading = Reading::default();
+        let mut reading = StreamReading::default();
         let mut ttft_us = None;
         while let Some(bytes) = response.chunk().await.ok()? {
             reading.take(&bytes)?;
@@ -85,7 +85,7 @@ impl ChatClient {
         }
         let usage = reading.usage.filter(|_| reading.done)?;
         let details = usage.prompt_tokens_details.unwrap_or_default();
-        let outcome = Outcome::Answered {
+        let outcome = DemoOutcome::Answered {
             ttft_us: ttft_us?,
             prompt_tokens: usage.prompt_tokens,
             cached_tokens: details.cached_tokens.unwrap_or(0),
@@ -94,7 +94,7 @@ impl ChatClient {
     }
 }
 
-impl Reading {
+impl StreamReading {
     /// Adds bytes as they came; `None` if an event is not what a chat sends.
     fn take(&mut self, bytes: &[u8]) -> Option<()> {
         self.unread.extend_from_slice(bytes);
@@ -109,7 +109,7 @@ impl Reading {
                 self.done = true;
                 continue;
             }
-            let event: Event = serde_json::from_slice(data).ok()?;
+            let event: StreamEvent = serde_json::from_slice(data).ok()?;
             for choice in event.choices {
                 let content = choice.delta.content.unwrap_or_default();
                 self.started |= !content.is_empty();
@@ -139,7 +139,7 @@ mod tests {
     fn a_stream_reads_the_same_however_it_is_cut() {
         for cut in 0..STREAM.len() {
             let (first, second) = STREAM.as_bytes().split_at(cut);
-            let mut reading = Reading::default();
+            let mut reading = StreamReading::default();
             reading.take(first).expect("understood");
             reading.take(second).expect("understood");
             assert_eq!((reading.text.as_str(), reading.done), ("a\nb", true));
@@ -151,12 +151,12 @@ mod tests {
 
     #[test]
     fn the_role_is_not_the_first_token() {
-        let mut reading = Reading::default();
+        let mut reading = StreamReading::default();
         let (role, rest) = STREAM.as_bytes().split_at(70);
         reading.take(role).expect("understood");
         assert!(!reading.started);
         reading.take(rest).expect("understood");
         assert!(reading.started);
-        assert!(Reading::default().take(b"data: <html>\n").is_none());
+        assert!(StreamReading::default().take(b"data: <html>\n").is_none());
     }
 }

@@ -33,7 +33,7 @@ pub struct Conversations {
 
 /// One conversation as far as it has come.
 #[derive(Debug)]
-pub struct Conversation {
+pub struct DemoConversation {
     number: u32,
     messages: Vec<Value>,
     turns_left: u32,
@@ -54,15 +54,15 @@ impl Conversations {
 
     /// Conversation `number`, before its first question.
     #[must_use]
-    pub fn begin(&self, number: u32) -> Conversation {
+    pub fn begin(&self, number: u32) -> DemoConversation {
         let prompt = number % self.sizes.system_prompts.max(1);
         let system = self.text(&[0, prompt], self.sizes.system_tokens);
         let messages = vec![json!({ "role": "system", "content": system })];
-        Conversation { number, messages, turns_left: self.sizes.turns }
+        DemoConversation { number, messages, turns_left: self.sizes.turns }
     }
 
     /// Adds the next question and returns the request body; `None` when the conversation is over.
-    pub fn ask(&self, conversation: &mut Conversation) -> Option<String> {
+    pub fn ask(&self, conversation: &mut DemoConversation) -> Option<String> {
         conversation.turns_left = conversation.turns_left.checked_sub(1)?;
         let seed = [1, conversation.number, conversation.turns_left];
         let question = self.text(&seed, self.sizes.question_tokens);
@@ -82,7 +82,7 @@ impl Conversations {
     }
 }
 
-impl Conversation {
+impl DemoConversation {
     /// Adds the answer to the last question.
     pub fn answered(&mut self, text: &str) {
         self.messages.push(json!({ "role": "assistant", "content": text }));

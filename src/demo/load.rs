@@ -4,7 +4,7 @@
 
 use super::client::ChatClient;
 use super::conversations::Conversations;
-use super::meter::Outcome;
+use super::meter::DemoOutcome;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 /// Outcomes on their way to the meter. Unbounded by type; at most one a person is under way between
 /// two reads.
-pub(super) type OutcomeSink = mpsc::UnboundedSender<Outcome>;
+pub(super) type OutcomeSink = mpsc::UnboundedSender<DemoOutcome>;
 
 /// Starts everyone. The load ends when the returned set is dropped.
 pub(super) fn start(
@@ -61,7 +61,7 @@ impl Person {
                 conversation.answered(&text);
                 let exponential = -(1.0 - self.random.f64()).ln();
                 self.pause(exponential.min(4.0)).await;
-                if outcome == Outcome::Failed {
+                if outcome == DemoOutcome::Failed {
                     break;
                 }
             }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// One request as the client saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DemoOutcome {
     /// Answered in full.
     Answered {
         /// From sending the request to the first token, microseconds.
@@ -60,10 +60,10 @@ impl Default for Meter {
 
 impl Meter {
     /// Adds one request.
-    pub fn add(&mut self, outcome: Outcome) {
+    pub fn add(&mut self, outcome: DemoOutcome) {
         match outcome {
-            Outcome::Failed => self.errors += 1,
-            Outcome::Answered { ttft_us, prompt_tokens, cached_tokens } => {
+            DemoOutcome::Failed => self.errors += 1,
+            DemoOutcome::Answered { ttft_us, prompt_tokens, cached_tokens } => {
                 self.requests += 1;
                 self.prompt_tokens += prompt_tokens;
                 self.cached_tokens += cached_tokens;
@@ -121,9 +121,9 @@ mod tests {
         let mut meter = Meter::default();
         for at in 1..=100 {
             let ttft_us = at * 1_000;
-            meter.add(Outcome::Answered { ttft_us, prompt_tokens: 10, cached_tokens: 4 });
+            meter.add(DemoOutcome::Answered { ttft_us, prompt_tokens: 10, cached_tokens: 4 });
         }
-        meter.add(Outcome::Failed);
+        meter.add(DemoOutcome::Failed);
         let figures = meter.figures(10.0);
         assert_eq!((figures.requests, figures.errors), (100, 1));
         assert!((figures.hit_rate - 0.4).abs() < 1e-9);

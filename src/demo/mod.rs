@@ -14,8 +14,8 @@ mod router;
 mod view;
 
 pub use client::ChatClient;
-pub use conversations::{Conversation, Conversations, Sizes};
-pub use meter::{Figures, Meter, Outcome};
+pub use conversations::{Conversations, DemoConversation, Sizes};
+pub use meter::{DemoOutcome, Figures, Meter};
 
 use crate::base::Clock;
 use crate::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText, Tokenizer};
@@ -82,7 +82,7 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let folder = format!("forebay-demo-{:016x}", fastrand::u64(..));
     let model_dir = std::env::temp_dir().join(folder);
-    let stage = Stage { text: EngineText::load(None)?, model_dir: model_dir.clone() };
+    let stage = DemoStage { text: EngineText::load(None)?, model_dir: model_dir.clone() };
     Tokenizer::write_built_in(&model_dir)?;
     let both = runtime.block_on(async {
         let kv = one_policy(config, DemoPolicy::Kv, &stage, out).await?;
@@ -102,7 +102,7 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
 }
 
 /// What both runs share.
-struct Stage {
+struct DemoStage {
     text: EngineText,
     model_dir: PathBuf,
 }
@@ -110,7 +110,7 @@ struct Stage {
 async fn one_policy(
     config: &DemoConfig,
     policy: DemoPolicy,
-    stage: &Stage,
+    stage: &DemoStage,
     out: &mut impl Write,
 ) -> Result<Figures, DemoError> {
     let start = |_| Engine::start_with(engine_config(), stage.text.clone());
@@ -135,7 +135,7 @@ async fn watch(
     policy: DemoPolicy,
     clock: Clock,
     engines: &[EngineHandle],
-    mut outcomes: mpsc::UnboundedReceiver<Outcome>,
+    mut outcomes: mpsc::UnboundedReceiver<DemoOutcome>,
     out: &mut impl Write,
 ) -> Result<Figures, DemoError> {
     let total_s = config.duration.as_secs_f64();

@@ -3,7 +3,7 @@
 
 use super::{DemoError, DemoPolicy};
 use crate::config::{Config, Policy, WorkerConfig};
-use crate::engine::{EngineHandle, KvSource};
+use crate::engine::{EngineHandle, KvEndpoints};
 use crate::server::{self, ServerHandle};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -71,7 +71,7 @@ impl DemoRouter {
 
 fn worker(engine: &EngineHandle) -> WorkerConfig {
     let sources = engine.kv_sources();
-    let replay = |source: &KvSource| source.replay_endpoint.clone();
+    let replay = |source: &KvEndpoints| source.replay_endpoint.clone();
     WorkerConfig {
         url: engine.url(),
         kv_events: sources.iter().map(|source| source.endpoint.clone()).collect(),

@@ -1,7 +1,7 @@
 //! What a simulated engine is asked to be. Plain data with its checks; any thread.
 
-use super::refusal::Refusal;
-use super::schedule::Pace;
+use super::refusal::EngineRefusal;
+use super::schedule::EnginePace;
 use super::transfer::TransferSettings;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Whose HTTP interface the engine speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wire {
+pub enum EngineWire {
     /// vLLM 0.33.
     #[default]
     Vllm,
@@ -30,7 +30,7 @@ pub enum EngineRole {
     Decode,
 }
 
-impl FromStr for Wire {
+impl FromStr for EngineWire {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
@@ -65,7 +65,7 @@ pub struct EngineConfig {
     /// Folder with `tokenizer.json` and a chat template; `None` uses the built-in tokenizer.
     pub model_dir: Option<PathBuf>,
     /// HTTP interface.
-    pub wire: Wire,
+    pub wire: EngineWire,
     /// Data-parallel ranks, each with its own cache and batch; at least 1.
     pub ranks: u32,
     /// `tcp://host:port` on which rank 0 publishes KV events, rank r on port + r (port 0: any free
@@ -89,7 +89,7 @@ pub struct EngineConfig {
     /// are refused. `None`: without limit.
     pub queued_max: Option<usize>,
     /// How it refuses them.
-    pub refusal: Refusal,
+    pub refusal: EngineRefusal,
     /// Answer `/server_info`, as vLLM does in development mode only: there it tells its
     /// concurrency.
     pub dev_mode: bool,
@@ -111,7 +111,7 @@ impl Default for EngineConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)),
             model: None,
             model_dir: None,
-            wire: Wire::Vllm,
+            wire: EngineWire::Vllm,
             ranks: 1,
             kv_events: None,
             replay: None,
@@ -122,7 +122,7 @@ impl Default for EngineConfig {
             itl_ms: 10.0,
             role: EngineRole::Both,
             queued_max: None,
-            refusal: Refusal::Vllm,
+            refusal: EngineRefusal::Vllm,
             dev_mode: false,
             header_overrides: false,
             log_times: None,
@@ -181,8 +181,8 @@ impl EngineConfig {
 
     /// Speed of a rank.
     #[must_use]
-    pub fn pace(&self) -> Pace {
-        Pace {
+    pub fn pace(&self) -> EnginePace {
+        EnginePace {
             concurrency_max: self.concurrency,
             queued_max: self.queued_max,
             prefill_tokens_per_s: self.prefill_tokens_per_s,
@@ -236,9 +236,9 @@ mod tests {
         for config in bad {
             assert!(matches!(config.check(), Err(EngineError::Setting { .. })), "{config:?}");
         }
-        assert!(EngineConfig { wire: Wire::Sglang, ..good() }.check().is_ok());
-        assert_eq!("sglang".parse(), Ok(Wire::Sglang));
+        assert!(EngineConfig { wire: EngineWire::Sglang, ..good() }.check().is_ok());
+        assert_eq!("sglang".parse(), Ok(EngineWire::Sglang));
         assert_eq!("decode".parse(), Ok(EngineRole::Decode));
-        assert!("Both".parse::<EngineRole>().is_err() && "".parse::<Wire>().is_err());
+        assert!("Both".parse::<EngineRole>().is_err() && "".parse::<EngineWire>().is_err());
     }
 }

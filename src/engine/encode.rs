@@ -4,7 +4,7 @@
 //! new is tokenized.
 
 use super::chat_text::ChatText;
-use super::tokenizer::{Segment, Tokenizer, TokenizerError};
+use super::tokenizer::{TextSegment, Tokenizer, TokenizerError};
 use ahash::AHashMap;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -38,21 +38,21 @@ pub(super) enum EncodeError {
     Stopped,
 }
 
-type Reply = oneshot::Sender<Result<Vec<u32>, EncodeError>>;
+type EncodeReply = oneshot::Sender<Result<Vec<u32>, EncodeError>>;
 
 /// Sends work to the encode thread. Cheap to clone; the thread ends with the last clone.
 #[derive(Clone, Debug)]
 pub(super) struct EncodeHandle {
-    jobs: mpsc::Sender<(Input, Reply)>,
+    jobs: mpsc::Sender<(Input, EncodeReply)>,
 }
 
 impl EncodeHandle {
     /// Starts the thread.
     pub(super) fn start(tokenizer: Arc<Tokenizer>, chat: Arc<ChatText>) -> std::io::Result<Self> {
-        let (jobs, mut inbox) = mpsc::channel::<(Input, Reply)>(JOBS_MAX);
+        let (jobs, mut inbox) = mpsc::channel::<(Input, EncodeReply)>(JOBS_MAX);
         let thread = std::thread::Builder::new().name("engine-encode".into());
         thread.spawn(move || {
-            let mut encoder = Encoder { tokenizer, chat, kept: Kept::default() };
+            let mut encoder = TextEncoder { tokenizer, chat, kept: KeptSegments::default() };
             while let Some((input, reply)) = inbox.blocking_recv() {
                 // A client that left does not wait for its tokens.
                 if !reply.is_closed() {
@@ -72,13 +72,13 @@ impl EncodeHandle {
 }
 
 #[derive(Debug)]
-struct Encoder {
+struct TextEncoder {
     tokenizer: Arc<Tokenizer>,
     chat: Arc<ChatText>,
-    kept: Kept,
+    kept: KeptSegments,
 }
 
-impl Encoder {
+impl TextEncoder {
     fn encode(&mut self, input: &Input) -> Result<Vec<u32>, EncodeError> {
         match input {
             Input::Text { text, special: true } => Ok(self.tokenizer.encode(text, true)?),
@@ -95,8 +95,8 @@ impl Encoder {
         let mut failed = None;
         let (tokenizer, kept) = (&self.tokenizer, &mut self.kept);
         tokenizer.segments(text, |segment| match segment {
-            Segment::Token(id) => ids.push(id),
-            Segment::Text(part) => match kept.ids_of(part, || tokenizer.encode(part, false)) {
+            TextSegment::Token(id) => ids.push(id),
+            TextSegment::Text(part) => match kept.ids_of(part, || tokenizer.encode(part, false)) {
                 Ok(part_ids) => ids.extend_from_slice(part_ids),
                 Err(error) => failed = Some(error),
             },
@@ -107,13 +107,13 @@ impl Encoder {
 
 /// Segments seen lately, in two generations: when the young one is full it becomes the old one.
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptSegments {
     young: AHashMap<Box<str>, Box<[u32]>>,
     old: AHashMap<Box<str>, Box<[u32]>>,
     young_bytes: usize,
 }
 
-impl Kept {
+impl KeptSegments {
     fn ids_of(
         &mut self,
         text: &str,
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn kept_segments_are_encoded_once_and_memory_is_bounded() {
-        let mut kept = Kept::default();
+        let mut kept = KeptSegments::default();
         let ids = kept.ids_of("abc", || Ok(vec![1, 2])).expect("encodes").to_vec();
         assert_eq!(ids, [1, 2]);
         assert_eq!(kept.ids_of("abc", || panic!("kept")).expect("kept"), [1, 2]);
@@ -165,7 +165,8 @@ mod tests {
     fn chats_equal_the_whole_text_encoded() {
         let tokenizer = Arc::new(Tokenizer::built_in().expect("loads"));
         let chat = Arc::new(ChatText::built_in().expect("loads"));
-        let mut encoder = Encoder { tokenizer: tokenizer.clone(), chat, kept: Kept::default() };
+        let mut encoder =
+            TextEncoder { tokenizer: tokenizer.clone(), chat, kept: KeptSegments::default() };
         let body = Bytes::from_static(
             br#"{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi \u00e9"}]}"#,
         );

@@ -31,7 +31,7 @@ pub(super) enum FaultAt {
 
 /// What is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Plan {
+pub(super) struct FaultPlan {
     pub(super) at: FaultAt,
     /// Requests that it is still for.
     pub(super) count: u64,
@@ -46,13 +46,14 @@ pub(super) struct Plan {
 
 /// The plan, shared. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Faults(Arc<watch::Sender<Plan>>);
+pub(super) struct Faults(Arc<watch::Sender<FaultPlan>>);
 
 impl Faults {
     /// Nothing planned.
     pub(super) fn none() -> Self {
         let deaf_until = NanosSinceStart(0);
-        let plan = Plan { at: FaultAt::BeforeHead, count: 0, body_bytes: 0, met: 0, deaf_until };
+        let plan =
+            FaultPlan { at: FaultAt::BeforeHead, count: 0, body_bytes: 0, met: 0, deaf_until };
         Self(Arc::new(watch::Sender::new(plan)))
     }
 
@@ -69,12 +70,12 @@ impl Faults {
     }
 
     /// The fault that a request meets which comes now.
-    pub(super) fn meet(&self, now: NanosSinceStart) -> Option<Plan> {
+    pub(super) fn meet(&self, now: NanosSinceStart) -> Option<FaultPlan> {
         let mut met = None;
         self.0.send_if_modified(|plan| {
             // A connection that was open before is as good as none.
             if now < plan.deaf_until {
-                met = Some(Plan { at: FaultAt::BeforeHead, ..*plan });
+                met = Some(FaultPlan { at: FaultAt::BeforeHead, ..*plan });
             } else if plan.count > 0 {
                 plan.count -= 1;
                 met = Some(*plan);
@@ -86,12 +87,12 @@ impl Faults {
     }
 
     /// What is planned now.
-    pub(super) fn current(&self) -> Plan {
+    pub(super) fn current(&self) -> FaultPlan {
         *self.0.borrow()
     }
 
     /// Told of every change.
-    pub(super) fn watch(&self) -> watch::Receiver<Plan> {
+    pub(super) fn watch(&self) -> watch::Receiver<FaultPlan> {
         self.0.subscribe()
     }
 }

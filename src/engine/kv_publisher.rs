@@ -4,7 +4,7 @@
 //! a gap in the sequence numbers and asks for a replay. It always binds, also where the real engine
 //! would connect, so that one address form serves both sides.
 
-use super::config::{EngineError, Wire};
+use super::config::{EngineError, EngineWire};
 use super::kv_wire::encode_batch;
 use super::kv_wire_sglang::encode_sglang_batch;
 use super::prefix_cache::CacheEvent;
@@ -16,7 +16,7 @@ use zeromq::{Endpoint, PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, 
 
 /// Where one rank publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KvSource {
+pub struct KvEndpoints {
     /// PUB endpoint with its real port; the host as configured.
     pub endpoint: String,
     /// ROUTER endpoint, if there is one.
@@ -25,7 +25,7 @@ pub struct KvSource {
 
 /// Sockets of one rank, bound and ready to run.
 pub(super) struct KvPublisher {
-    wire: Wire,
+    wire: EngineWire,
     dp_rank: u32,
     block_size_tokens: u32,
     live: PubSocket,
@@ -37,15 +37,15 @@ pub(super) struct KvPublisher {
 impl KvPublisher {
     /// Binds the sockets of a rank. Endpoints are those of rank 0.
     pub(super) async fn bind(
-        wire: Wire,
+        wire: EngineWire,
         dp_rank: u32,
         block_size_tokens: u32,
         endpoint: &str,
         replay: Option<&str>,
-    ) -> Result<(Self, KvSource), EngineError> {
+    ) -> Result<(Self, KvEndpoints), EngineError> {
         let mut live = PubSocket::new();
         let endpoint = bind_one(&mut live, "kv-events", endpoint, dp_rank).await?;
-        let mut source = KvSource { endpoint, replay_endpoint: None };
+        let mut source = KvEndpoints { endpoint, replay_endpoint: None };
         let mut router = None;
         if let Some(replay) = replay {
             let mut socket = RouterSocket::new();
@@ -90,8 +90,8 @@ impl KvPublisher {
     async fn publish(&mut self, batch: &[CacheEvent]) {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let encode = match self.wire {
-            Wire::Vllm => encode_batch,
-            Wire::Sglang => encode_sglang_batch,
+            EngineWire::Vllm => encode_batch,
+            EngineWire::Sglang => encode_sglang_batch,
         };
         let payload = encode(since_1970.as_secs_f64(), batch, self.dp_rank, self.block_size_tokens);
         let payload = Bytes::from(payload);

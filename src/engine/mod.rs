@@ -28,12 +28,12 @@ mod tokenizer;
 mod transfer;
 mod wire_cut;
 
-pub use config::{DEFAULT_MODEL, EngineConfig, EngineError, EngineRole, Wire};
-pub use kv_publisher::{KvSource, REPLAY_BATCHES_MAX};
+pub use config::{DEFAULT_MODEL, EngineConfig, EngineError, EngineRole, EngineWire};
+pub use kv_publisher::{KvEndpoints, REPLAY_BATCHES_MAX};
 pub use kv_wire::encode_batch;
-pub use prefix_cache::{BlockHash, CacheEvent, PrefixCache, Sequence};
-pub use refusal::Refusal;
+pub use prefix_cache::{BlockHash, CacheEvent, LiveSequence, PrefixCache};
+pub use refusal::EngineRefusal;
 pub use running::{Engine, EngineHandle, EngineText, run};
-pub use schedule::{Pace, Part, RankSchedule, RankStats, RequestId, Step, Work};
-pub use tokenizer::{Segment, Tokenizer, TokenizerError};
+pub use schedule::{EnginePace, LegPart, RankSchedule, RankStats, RequestId, TokenStep, Work};
+pub use tokenizer::{TextSegment, Tokenizer, TokenizerError};
 pub use transfer::{KvConnector, TransferSettings};

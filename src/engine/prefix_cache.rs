@@ -51,7 +51,7 @@ struct Block {
 
 /// Blocks and tokens of one live request. Must go back through [`PrefixCache::release`].
 #[derive(Debug)]
-pub struct Sequence {
+pub struct LiveSequence {
     token_ids: Vec<u32>,
     blocks: Vec<BlockId>,
     stored_blocks: usize,
@@ -101,7 +101,7 @@ impl PrefixCache {
         prompt: Vec<u32>,
         salt: String,
         tokens_max: usize,
-    ) -> Result<(Sequence, usize), (Vec<u32>, String)> {
+    ) -> Result<(LiveSequence, usize), (Vec<u32>, String)> {
         let (matched, last_hash) = self.longest_match(&prompt, &salt);
         let prompt_blocks = prompt.len().div_ceil(self.block_size_tokens);
         let total_blocks = tokens_max.max(prompt.len()).div_ceil(self.block_size_tokens);
@@ -114,7 +114,7 @@ impl PrefixCache {
             self.reference(*id);
         }
         let cached_tokens = matched.len() * self.block_size_tokens;
-        let mut sequence = Sequence {
+        let mut sequence = LiveSequence {
             token_ids: prompt,
             stored_blocks: matched.len(),
             blocks: matched,
@@ -132,13 +132,13 @@ impl PrefixCache {
     }
 
     /// The prompt is computed: its full blocks become reusable.
-    pub fn prefilled(&mut self, sequence: &mut Sequence) {
+    pub fn prefilled(&mut self, sequence: &mut LiveSequence) {
         self.store_full_blocks(sequence);
         self.check_invariants();
     }
 
     /// One more token is computed and takes a slot.
-    pub fn append(&mut self, sequence: &mut Sequence, token_id: u32) {
+    pub fn append(&mut self, sequence: &mut LiveSequence, token_id: u32) {
         sequence.token_ids.push(token_id);
         if sequence.token_ids.len() > sequence.blocks.len() * self.block_size_tokens {
             debug_assert!(sequence.reserved_blocks > 0, "a sequence outgrew what it asked for");
@@ -153,7 +153,7 @@ impl PrefixCache {
     }
 
     /// The request is over: its blocks become evictable, the last one first.
-    pub fn release(&mut self, sequence: Sequence) {
+    pub fn release(&mut self, sequence: LiveSequence) {
         self.reserved_blocks -= sequence.reserved_blocks;
         for id in sequence.blocks.into_iter().rev() {
             self.dereference(id);
@@ -225,7 +225,7 @@ impl PrefixCache {
         self.by_hash.range(range).next().map(|(_, id)| *id)
     }
 
-    fn store_full_blocks(&mut self, sequence: &mut Sequence) {
+    fn store_full_blocks(&mut self, sequence: &mut LiveSequence) {
         let size = self.block_size_tokens;
         let full_blocks = sequence.token_ids.len() / size;
         if full_blocks <= sequence.stored_blocks {
@@ -480,7 +480,7 @@ mod tests {
             capacity in 1..24_u32,
         ) {
             let mut cache = PrefixCache::new(capacity, SIZE);
-            let mut live: Vec<(Sequence, usize)> = Vec::new();
+            let mut live: Vec<(LiveSequence, usize)> = Vec::new();
             let mut consumer = Consumer::default();
             for op in ops {
                 match op {

@@ -4,7 +4,7 @@
 
 use super::prefix_cache::CacheEvent;
 use super::rank_time::RankTime;
-use super::schedule::{RankSchedule, RankStats, RequestId, Step, Work};
+use super::schedule::{RankSchedule, RankStats, RequestId, TokenStep, Work};
 use crate::base::Clock;
 use ahash::AHashMap;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Tokens of a request on their way to its HTTP answer. Unbounded by type; holds at most the
 /// request's answer.
-pub(super) type StepSink = mpsc::UnboundedSender<Step>;
+pub(super) type StepSink = mpsc::UnboundedSender<TokenStep>;
 
 /// Batches waiting for a publisher. When full the rank stands still, as in the real engine.
 pub(super) type BatchSink = mpsc::Sender<Vec<CacheEvent>>;
 
-enum Command {
+enum RankCommand {
     Submit {
         request: RequestId,
         dp_rank: Option<usize>,
@@ -58,7 +58,7 @@ pub(super) struct Submitted {
 /// Talks to the ranks' task. Cheap to clone; the task ends with the last clone.
 #[derive(Clone, Debug)]
 pub(super) struct RanksHandle {
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<RankCommand>,
     /// Unbounded by type, because it is used while dropping; each request sends at most one.
     aborts: mpsc::UnboundedSender<RequestId>,
     stats: watch::Receiver<Vec<RankStats>>,
@@ -117,7 +117,7 @@ impl RanksHandle {
         // Made first: a client that leaves while this waits must not leave the request behind.
         let mut guard = AbortOnDrop { request, aborts: self.aborts.clone(), finished: false };
         let (taken, answer) = oneshot::channel();
-        let command = Command::Submit { request, dp_rank, work, steps, taken };
+        let command = RankCommand::Submit { request, dp_rank, work, steps, taken };
         self.commands.send(command).await.map_err(|_| NotRun::Stopping)?;
         if let Some(dp_rank) = answer.await.map_err(|_| NotRun::Stopping)? {
             return Ok(Submitted { request, dp_rank, guard });
@@ -129,20 +129,20 @@ impl RanksHandle {
     /// All ranks stand still for that time, as an engine that hangs: requests are taken and nothing
     /// comes out.
     pub(super) async fn stall(&self, time: Duration) {
-        let _stopping = self.commands.send(Command::Stall { time }).await;
+        let _stopping = self.commands.send(RankCommand::Stall { time }).await;
     }
 
     /// Empties the caches of all ranks; `false` if one is in use.
     pub(super) async fn clear_caches(&self) -> bool {
         let (done, answer) = oneshot::channel();
-        let sent = self.commands.send(Command::ClearCaches { done }).await;
+        let sent = self.commands.send(RankCommand::ClearCaches { done }).await;
         sent.is_ok() && answer.await.unwrap_or(false)
     }
 
     /// Leading full blocks of a prompt that each rank holds; empty when the engine is stopping.
     pub(super) async fn held_blocks(&self, prompt: Vec<u32>, salt: String) -> Vec<usize> {
         let (done, answer) = oneshot::channel();
-        let sent = self.commands.send(Command::Held { prompt, salt, done }).await;
+        let sent = self.commands.send(RankCommand::Held { prompt, salt, done }).await;
         if sent.is_ok() { answer.await.unwrap_or_default() } else { Vec::new() }
     }
 
@@ -158,14 +158,14 @@ struct RanksTask {
     ranks: Vec<RankSchedule>,
     publishers: Vec<BatchSink>,
     owners: AHashMap<RequestId, (usize, StepSink)>,
-    steps: Vec<Step>,
+    steps: Vec<TokenStep>,
     stats: watch::Sender<Vec<RankStats>>,
 }
 
 impl RanksTask {
     async fn run(
         mut self,
-        mut commands: mpsc::Receiver<Command>,
+        mut commands: mpsc::Receiver<RankCommand>,
         mut aborts: mpsc::UnboundedReceiver<RequestId>,
     ) {
         loop {
@@ -222,11 +222,11 @@ impl RanksTask {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: RankCommand) {
         let now = self.time.now();
         match command {
-            Command::Stall { time } => self.time.stand_still(time),
-            Command::Submit { request, dp_rank, work, steps, taken } => {
+            RankCommand::Stall { time } => self.time.stand_still(time),
+            RankCommand::Submit { request, dp_rank, work, steps, taken } => {
                 if steps.is_closed() {
                     return;
                 }
@@ -242,14 +242,14 @@ impl RanksTask {
                 }
                 let _client_left = taken.send(is_taken.then_some(at));
             }
-            Command::ClearCaches { done } => {
+            RankCommand::ClearCaches { done } => {
                 let mut all = true;
                 for rank in &mut self.ranks {
                     all &= rank.clear_cache();
                 }
                 let _client_left = done.send(all);
             }
-            Command::Held { prompt, salt, done } => {
+            RankCommand::Held { prompt, salt, done } => {
                 let held = self.ranks.iter().map(|rank| rank.held_blocks(&prompt, &salt)).collect();
                 let _client_left = done.send(held);
             }

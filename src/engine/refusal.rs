@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Whose refusal it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refusal {
+pub enum EngineRefusal {
     /// vLLM with `--max-num-queued-reqs`: 503 without Retry-After.
     #[default]
     Vllm,
@@ -18,7 +18,7 @@ pub enum Refusal {
     Overloaded,
 }
 
-impl FromStr for Refusal {
+impl FromStr for EngineRefusal {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {

@@ -2,17 +2,17 @@
 //! command line, the demo and tests.
 
 use super::chat_text::ChatText;
-use super::config::{EngineConfig, EngineError, EngineRole, Wire};
+use super::config::{EngineConfig, EngineError, EngineRole, EngineWire};
 use super::encode::EncodeHandle;
 use super::fault::Faults;
-use super::http::{EngineState, Tally, TimesLog, registry_routes, routes, unix_time_s};
-use super::kv_publisher::{KvPublisher, KvSource};
+use super::http::{EngineState, EngineTally, TimesLog, registry_routes, routes, unix_time_s};
+use super::kv_publisher::{KvEndpoints, KvPublisher};
 use super::prefix_cache::PrefixCache;
 use super::ranks::RanksHandle;
 use super::schedule::{RankSchedule, RankStats};
 use super::sglang::Aborts;
 use super::tokenizer::Tokenizer;
-use super::transfer::{Desk, KvSeeker, RegistryState};
+use super::transfer::{KvSeeker, RegistryState, TransferTable};
 use super::wire_cut::{CutListener, Scissors};
 use crate::base::Clock;
 use std::future::Future;
@@ -60,7 +60,7 @@ impl EngineText {
 pub struct EngineHandle {
     addr: SocketAddr,
     registry_port: u16,
-    kv_sources: Vec<KvSource>,
+    kv_sources: Vec<KvEndpoints>,
     ranks: RanksHandle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -122,7 +122,7 @@ impl EngineHandle {
 
     /// Where each rank publishes; empty without KV events.
     #[must_use]
-    pub fn kv_sources(&self) -> &[KvSource] {
+    pub fn kv_sources(&self) -> &[KvEndpoints] {
         &self.kv_sources
     }
 
@@ -168,7 +168,7 @@ pub fn run(
 struct Bound {
     addr: SocketAddr,
     registry_port: u16,
-    kv_sources: Vec<KvSource>,
+    kv_sources: Vec<KvEndpoints>,
     ranks: RanksHandle,
 }
 
@@ -235,10 +235,10 @@ async fn start_parts(
         times,
         started_s: unix_time_s(),
         clock,
-        desk: Desk::start(),
+        desk: TransferTable::start(),
         seeker,
         aborts: Aborts::new(),
-        tally: Tally::default(),
+        tally: EngineTally::default(),
         faults: Faults::none(),
         http_port,
         registry_port,
@@ -277,9 +277,11 @@ pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, EngineErr
     })
 }
 
-async fn start_ranks(config: &EngineConfig) -> Result<(RanksHandle, Vec<KvSource>), EngineError> {
+async fn start_ranks(
+    config: &EngineConfig,
+) -> Result<(RanksHandle, Vec<KvEndpoints>), EngineError> {
     // An SGLang decode engine has its radix cache turned off, and nothing to tell.
-    let is_silent = config.wire == Wire::Sglang && config.role == EngineRole::Decode;
+    let is_silent = config.wire == EngineWire::Sglang && config.role == EngineRole::Decode;
     let mut publishers = Vec::new();
     let mut sources = Vec::new();
     if !is_silent {
@@ -292,7 +294,7 @@ async fn start_ranks(config: &EngineConfig) -> Result<(RanksHandle, Vec<KvSource
     }
     let new_rank = |_| {
         let mut cache = PrefixCache::new(config.kv_blocks, config.block_size);
-        if config.wire == Wire::Sglang {
+        if config.wire == EngineWire::Sglang {
             // Its first event says that the cache is empty.
             cache.clear();
         }
@@ -306,14 +308,14 @@ async fn start_ranks(config: &EngineConfig) -> Result<(RanksHandle, Vec<KvSource
 /// others' must follow it, also where the system chose the first.
 async fn bind_publishers(
     config: &EngineConfig,
-) -> Result<Vec<(KvPublisher, KvSource)>, EngineError> {
+) -> Result<Vec<(KvPublisher, KvEndpoints)>, EngineError> {
     let Some(endpoint) = &config.kv_events else { return Ok(Vec::new()) };
     let replay = config.replay.as_deref();
     let bind = |rank, endpoint: String, replay: Option<String>| async move {
         KvPublisher::bind(config.wire, rank, config.block_size, &endpoint, replay.as_deref()).await
     };
     let is_chosen = |endpoint: &str| endpoint.ends_with(":0");
-    let in_row = config.wire == Wire::Sglang && config.ranks > 1;
+    let in_row = config.wire == EngineWire::Sglang && config.ranks > 1;
     let mut tries = if in_row { IN_ROW_TRIES } else { 1 };
     loop {
         tries -= 1;

@@ -6,11 +6,11 @@
 //! latency. At most `concurrency_max` requests run. A request starts only when the blocks of its
 //! prompt and of its whole answer are free, so nothing is ever preempted.
 //!
-//! Disaggregated work comes in halves ([`Part`]): a prefill ends with its first token and its
+//! Disaggregated work comes in halves ([`LegPart`]): a prefill ends with its first token and its
 //! blocks stay held until somebody lets them go; a decode brings its prompt's KV along and computes
 //! nothing of it.
 
-use super::prefix_cache::{CacheEvent, PrefixCache, Sequence};
+use super::prefix_cache::{CacheEvent, LiveSequence, PrefixCache};
 use crate::base::NanosSinceStart;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct RequestId(pub u64);
 
 /// How fast a rank works.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct EnginePace {
     /// Requests that run at the same time; further ones wait.
     pub concurrency_max: usize,
     /// Requests that may wait for a place; further ones are refused. `None`: without limit.
@@ -34,7 +34,7 @@ pub struct Pace {
 
 /// How much of a request a rank does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Part {
+pub enum LegPart {
     /// Everything.
     #[default]
     Whole,
@@ -54,12 +54,12 @@ pub struct Work {
     /// Cache salt, empty for none.
     pub salt: String,
     /// What of it is to be done here.
-    pub part: Part,
+    pub part: LegPart,
 }
 
 /// One token that left the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct TokenStep {
     /// Whose token.
     pub request: RequestId,
     /// The token.
@@ -106,38 +106,38 @@ pub struct RankStats {
 }
 
 #[derive(Debug)]
-struct Running {
-    sequence: Sequence,
+struct RunningRequest {
+    sequence: LiveSequence,
     output: Vec<u32>,
     emitted: usize,
     cached_tokens: usize,
-    part: Part,
+    part: LegPart,
 }
 
 #[derive(Debug)]
 struct Prefill {
     request: RequestId,
     ends_at: NanosSinceStart,
-    running: Running,
+    running: RunningRequest,
 }
 
 /// State of one rank.
 #[derive(Debug)]
 pub struct RankSchedule {
-    pace: Pace,
+    pace: EnginePace,
     cache: PrefixCache,
     waiting: VecDeque<(RequestId, Work)>,
     prefill: Option<Prefill>,
-    decoding: BTreeMap<(NanosSinceStart, RequestId), Running>,
+    decoding: BTreeMap<(NanosSinceStart, RequestId), RunningRequest>,
     due: HashMap<RequestId, NanosSinceStart>,
-    held: HashMap<RequestId, Sequence>,
+    held: HashMap<RequestId, LiveSequence>,
     totals: RankStats,
 }
 
 impl RankSchedule {
     /// An idle rank.
     #[must_use]
-    pub fn new(pace: Pace, cache: PrefixCache) -> Self {
+    pub fn new(pace: EnginePace, cache: PrefixCache) -> Self {
         Self {
             pace,
             cache,
@@ -157,7 +157,7 @@ impl RankSchedule {
         now: NanosSinceStart,
         request: RequestId,
         work: Work,
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<TokenStep>,
     ) -> bool {
         self.advance(now, steps);
         self.totals.received_requests += 1;
@@ -196,7 +196,7 @@ impl RankSchedule {
     }
 
     /// Brings the rank to `now`; pushes every token that became due, in order of time.
-    pub fn advance(&mut self, now: NanosSinceStart, steps: &mut Vec<Step>) {
+    pub fn advance(&mut self, now: NanosSinceStart, steps: &mut Vec<TokenStep>) {
         while let Some(at) = self.next_wake().filter(|at| *at <= now) {
             if self.prefill.as_ref().is_some_and(|prefill| prefill.ends_at == at) {
                 self.finish_prefill(at, steps);
@@ -282,9 +282,10 @@ impl RankSchedule {
         // The last token of the answer is never computed, so it needs no slot.
         let tokens_max = prompt_tokens + output.len().saturating_sub(1);
         match self.cache.begin(prompt, salt, tokens_max) {
-            Ok((sequence, _)) if part == Part::Decode => {
+            Ok((sequence, _)) if part == LegPart::Decode => {
                 self.totals.external_tokens += prompt_tokens as u64;
-                let running = Running { sequence, output, emitted: 0, cached_tokens: 0, part };
+                let running =
+                    RunningRequest { sequence, output, emitted: 0, cached_tokens: 0, part };
                 self.prefill = Some(Prefill { request, ends_at: now, running });
             }
             Ok((sequence, cached_tokens)) => {
@@ -292,7 +293,7 @@ impl RankSchedule {
                 let ends_at = now.plus(self.prefill_time(computed_tokens));
                 self.totals.queried_tokens += prompt_tokens as u64;
                 self.totals.hit_tokens += cached_tokens as u64;
-                let running = Running { sequence, output, emitted: 0, cached_tokens, part };
+                let running = RunningRequest { sequence, output, emitted: 0, cached_tokens, part };
                 self.prefill = Some(Prefill { request, ends_at, running });
             }
             Err((prompt, salt)) => {
@@ -306,13 +307,13 @@ impl RankSchedule {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
-    fn finish_prefill(&mut self, at: NanosSinceStart, steps: &mut Vec<Step>) {
+    fn finish_prefill(&mut self, at: NanosSinceStart, steps: &mut Vec<TokenStep>) {
         let Some(Prefill { request, mut running, .. }) = self.prefill.take() else { return };
         self.cache.prefilled(&mut running.sequence);
         self.emit(at, request, running, steps);
     }
 
-    fn decode_one(&mut self, steps: &mut Vec<Step>) {
+    fn decode_one(&mut self, steps: &mut Vec<TokenStep>) {
         let Some(((at, request), mut running)) = self.decoding.pop_first() else { return };
         self.due.remove(&request);
         // The token of the step before is computed now, which is when its slot fills.
@@ -326,19 +327,19 @@ impl RankSchedule {
         &mut self,
         at: NanosSinceStart,
         request: RequestId,
-        mut running: Running,
-        steps: &mut Vec<Step>,
+        mut running: RunningRequest,
+        steps: &mut Vec<TokenStep>,
     ) {
         let token_id = running.output.get(running.emitted).copied().unwrap_or_default();
         running.emitted += 1;
         let last = running.emitted >= running.output.len();
-        steps.push(Step { request, token_id, cached_tokens: running.cached_tokens, last });
+        steps.push(TokenStep { request, token_id, cached_tokens: running.cached_tokens, last });
         self.totals.generated_tokens += 1;
         if last {
             self.totals.finished_requests += 1;
             match running.part {
-                Part::Prefill => drop(self.held.insert(request, running.sequence)),
-                Part::Whole | Part::Decode => self.cache.release(running.sequence),
+                LegPart::Prefill => drop(self.held.insert(request, running.sequence)),
+                LegPart::Whole | LegPart::Decode => self.cache.release(running.sequence),
             }
             return;
         }
@@ -381,7 +382,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn rank(concurrency_max: usize, capacity_blocks: u32) -> RankSchedule {
-        let pace = Pace {
+        let pace = EnginePace {
             concurrency_max,
             queued_max: None,
             prefill_tokens_per_s: 1_000.0,
@@ -395,7 +396,7 @@ mod tests {
             prompt: (1..=prompt_tokens).collect(),
             output: (1_001..=1_000 + output_tokens).collect(),
             salt: String::new(),
-            part: Part::Whole,
+            part: LegPart::Whole,
         }
     }
 
@@ -494,8 +495,8 @@ mod tests {
         let mut rank = rank(2, 8);
         let mut steps = Vec::new();
         let half = |part, prompt| Work { part, ..work(prompt, 1) };
-        rank.submit(at(0), RequestId(1), half(Part::Prefill, 20), &mut steps);
-        let other = Work { salt: "other".into(), ..half(Part::Prefill, 29) };
+        rank.submit(at(0), RequestId(1), half(LegPart::Prefill, 20), &mut steps);
+        let other = Work { salt: "other".into(), ..half(LegPart::Prefill, 29) };
         rank.submit(at(0), RequestId(2), other, &mut steps);
         rank.advance(at(100), &mut steps);
         assert_eq!(steps.len(), 1, "no blocks for the second");
@@ -513,7 +514,7 @@ mod tests {
     fn a_decode_computes_nothing_of_its_prompt_and_its_blocks_become_cached() {
         let mut rank = rank(2, 64);
         let mut steps = Vec::new();
-        let decode = Work { part: Part::Decode, ..work(20, 3) };
+        let decode = Work { part: LegPart::Decode, ..work(20, 3) };
         rank.submit(at(5), RequestId(1), decode, &mut steps);
         rank.advance(at(5), &mut steps);
         assert_eq!(steps.len(), 1, "the first token came with the KV");
@@ -560,7 +561,7 @@ mod tests {
         let mut steps = Vec::new();
         for id in 0..20_u32 {
             let prompt = (id * 100..id * 100 + 13).collect();
-            let (salt, part) = (String::new(), Part::Whole);
+            let (salt, part) = (String::new(), LegPart::Whole);
             let work = Work { prompt, output: vec![7; 9], salt, part };
             rank.submit(at(u64::from(id) * 5), RequestId(id.into()), work, &mut steps);
         }

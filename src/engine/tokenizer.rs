@@ -42,7 +42,7 @@ pub struct Tokenizer {
 
 /// A part of a text that is tokenized on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment<'a> {
+pub enum TextSegment<'a> {
     /// An added token.
     Token(u32),
     /// Anything else.
@@ -107,18 +107,18 @@ impl Tokenizer {
     }
 
     /// Parts of a text whose token ids, one after the other, are the text's (without BOS).
-    pub fn segments<'a>(&self, text: &'a str, mut each: impl FnMut(Segment<'a>)) {
+    pub fn segments<'a>(&self, text: &'a str, mut each: impl FnMut(TextSegment<'a>)) {
         let mut rest = text;
         while let Some((offset, length, id)) = self.next_splitter(rest) {
             let (before, after) = rest.split_at(offset);
             if !before.is_empty() {
-                each(Segment::Text(before));
+                each(TextSegment::Text(before));
             }
-            each(Segment::Token(id));
+            each(TextSegment::Token(id));
             rest = after.get(length..).unwrap_or_default();
         }
         if !rest.is_empty() {
-            each(Segment::Text(rest));
+            each(TextSegment::Text(rest));
         }
     }
 
@@ -182,8 +182,8 @@ impl Tokenizer {
         }
         let mut ids = Vec::new();
         self.segments(&probe, |segment| match segment {
-            Segment::Token(id) => ids.push(id),
-            Segment::Text(text) => ids.extend(self.encode(text, false).unwrap_or_default()),
+            TextSegment::Token(id) => ids.push(id),
+            TextSegment::Text(text) => ids.extend(self.encode(text, false).unwrap_or_default()),
         });
         self.encode(&probe, false).is_ok_and(|whole| whole == ids)
     }
@@ -285,11 +285,11 @@ mod tests {
         ] {
             let (mut ids, mut joined) = (Vec::new(), String::new());
             tokenizer.segments(text, |segment| match segment {
-                Segment::Token(id) => {
+                TextSegment::Token(id) => {
                     ids.push(id);
                     joined.push_str(&tokenizer.spelling(id).expect("known"));
                 }
-                Segment::Text(part) => {
+                TextSegment::Text(part) => {
                     ids.extend(tokenizer.encode(part, false).expect("encodes"));
                     joined.push_str(part);
                 }

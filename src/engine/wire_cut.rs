@@ -1,7 +1,7 @@
 //! Connections that can be made to break at a byte of an answer, and a listener that can be deaf
 //! for a while. Without a fault they are plain TCP.
 
-use super::fault::{FaultAt, Faults, Plan};
+use super::fault::{FaultAt, FaultPlan, Faults};
 use super::running::listen;
 use crate::base::Clock;
 use axum::extract::connect_info::Connected;
@@ -18,11 +18,11 @@ use tokio::sync::watch;
 
 /// Breaks the connection on which a request came. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Scissors(Arc<watch::Sender<Option<Plan>>>);
+pub(super) struct Scissors(Arc<watch::Sender<Option<FaultPlan>>>);
 
 impl Scissors {
     /// The answer that is written next breaks off as planned.
-    pub(super) fn cut(&self, plan: Plan) {
+    pub(super) fn cut(&self, plan: FaultPlan) {
         self.0.send_replace(Some(plan));
     }
 }
@@ -39,7 +39,7 @@ pub(super) struct CutListener {
     addr: SocketAddr,
     inner: Option<TcpListener>,
     clock: Clock,
-    changes: watch::Receiver<Plan>,
+    changes: watch::Receiver<FaultPlan>,
 }
 
 impl CutListener {
@@ -100,22 +100,22 @@ impl Listener for CutListener {
 pub(super) struct CutStream {
     stream: TcpStream,
     scissors: Scissors,
-    plan: watch::Receiver<Option<Plan>>,
-    progress: Progress,
+    plan: watch::Receiver<Option<FaultPlan>>,
+    progress: CutProgress,
 }
 
 /// How far the answer that is to be cut has been written.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct CutProgress {
     head_bytes: usize,
     /// Of the four bytes that end a head, how many were the last ones.
     end_bytes: usize,
     body_bytes: usize,
 }
 
-impl Progress {
+impl CutProgress {
     /// Bytes of `bytes` that may still be written.
-    fn allowed(mut self, plan: &Plan, bytes: &[u8]) -> usize {
+    fn allowed(mut self, plan: &FaultPlan, bytes: &[u8]) -> usize {
         let mut allowed = 0;
         while let Some(byte) = bytes.get(allowed) {
             let may = match plan.at {
@@ -148,7 +148,7 @@ impl Progress {
     }
 
     /// Nothing more may be written.
-    fn is_over(self, plan: &Plan) -> bool {
+    fn is_over(self, plan: &FaultPlan) -> bool {
         self.allowed(plan, b"x") == 0
     }
 }
@@ -157,10 +157,10 @@ impl CutStream {
     fn new(stream: TcpStream) -> Self {
         let (sender, plan) = watch::channel(None);
         let scissors = Scissors(Arc::new(sender));
-        Self { stream, scissors, plan, progress: Progress::default() }
+        Self { stream, scissors, plan, progress: CutProgress::default() }
     }
 
-    fn planned(&self) -> Option<Plan> {
+    fn planned(&self) -> Option<FaultPlan> {
         *self.plan.borrow()
     }
 }
@@ -214,7 +214,8 @@ impl AsyncWrite for CutStream {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Between head and body nothing is written for a while, but a flush tells that the head is
         // out.
-        let is_cut = |plan: Plan| plan.at != FaultAt::BeforeHead && self.progress.is_over(&plan);
+        let is_cut =
+            |plan: FaultPlan| plan.at != FaultAt::BeforeHead && self.progress.is_over(&plan);
         if self.planned().is_some_and(is_cut) {
             return Poll::Ready(Err(ErrorKind::BrokenPipe.into()));
         }
@@ -241,7 +242,7 @@ mod tests {
     #[test]
     fn an_answer_breaks_where_it_was_planned_however_it_is_written() {
         let deaf_until = NanosSinceStart(0);
-        let plan = |at| Plan { at, count: 1, body_bytes: 3, met: 0, deaf_until };
+        let plan = |at| FaultPlan { at, count: 1, body_bytes: 3, met: 0, deaf_until };
         for (at, out) in [
             (FaultAt::BeforeHead, ""),
             (FaultAt::InHead, "HTTP/1.1 200"),
@@ -249,7 +250,7 @@ mod tests {
             (FaultAt::MidBody, "HTTP/1.1 200 OK\r\nx: y\r\n\r\nabc"),
         ] {
             for step in 1..=ANSWER.len() {
-                let (mut progress, mut written) = (Progress::default(), Vec::new());
+                let (mut progress, mut written) = (CutProgress::default(), Vec::new());
                 for part in ANSWER.chunks(step) {
                     let allowed = progress.allowed(&plan(at), part);
                     part[..allowed].iter().for_each(|byte| progress.written(*byte));

@@ -4,7 +4,7 @@
 //! Duplicate keys: the last one counts, as in `parse::scan` and in the engines.
 
 use super::members::{Member, Named};
-use super::shape::{Items, embeddings, items, number, samples};
+use super::shape::{PromptItems, embeddings, items, number, samples};
 use super::wanted::Wanted;
 use crate::base::limits::HANDOFF_MEMBERS_MAX;
 use crate::chat::unescape_into;
@@ -38,16 +38,16 @@ pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<Wanted, ScanError> {
 /// Where prompts can stand; `/generate` reads the first of the three that is there.
 #[derive(Debug, Default)]
 struct Prompts {
-    text: Option<Items>,
-    ids: Option<Items>,
-    embeddings: Option<Items>,
+    text: Option<PromptItems>,
+    ids: Option<PromptItems>,
+    embeddings: Option<PromptItems>,
 }
 
 impl Prompts {
     /// `None`: one prompt, and not in a list.
     fn count(&self) -> Option<u32> {
         match self.text.or(self.ids).or(self.embeddings) {
-            Some(Items::List(count)) => Some(count),
+            Some(PromptItems::List(count)) => Some(count),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ const NUMBER_BYTES_MAX: usize = 64;
 
 /// What stands where prompts do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Items {
+pub(super) enum PromptItems {
     /// A text, or token ids.
     One,
     /// A list of so many.
@@ -37,16 +37,16 @@ impl Number {
 }
 
 /// Text, token ids, or a list of either, one level below the top. `None` for null.
-pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<Items>, ScanError> {
+pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, ScanError> {
     match cursor.peek() {
         Some(b'[') => list(cursor).map(Some),
         Some(b'n') => cursor.skip_value(1).map(|()| None),
-        _ => cursor.skip_value(1).map(|()| Some(Items::One)),
+        _ => cursor.skip_value(1).map(|()| Some(PromptItems::One)),
     }
 }
 
 /// Goes by the first element, as the engines do: numbers are the ids of one prompt.
-fn list(cursor: &mut Cursor<'_>) -> Result<Items, ScanError> {
+fn list(cursor: &mut Cursor<'_>) -> Result<PromptItems, ScanError> {
     cursor.open();
     let (mut first, mut count, mut is_ids) = (true, 0_u32, false);
     while cursor.next_element(&mut first)? {
@@ -64,7 +64,7 @@ fn list(cursor: &mut Cursor<'_>) -> Result<Items, ScanError> {
             cursor.skip_value(2)?;
         }
     }
-    Ok(if is_ids || count == 0 { Items::One } else { Items::List(count) })
+    Ok(if is_ids || count == 0 { PromptItems::One } else { PromptItems::List(count) })
 }
 
 /// A list two levels below the top, most likely of token ids.
@@ -79,7 +79,7 @@ fn skip_list(cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
 }
 
 /// Vectors of one prompt, or a list of such. `None` for null.
-pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<Items>, ScanError> {
+pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, ScanError> {
     if cursor.peek() != Some(b'[') {
         return items(cursor);
     }
@@ -98,7 +98,7 @@ pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<Items>, ScanE
         }
         count = count.saturating_add(1);
     }
-    Ok(Some(if is_list { Items::List(count) } else { Items::One }))
+    Ok(Some(if is_list { PromptItems::List(count) } else { PromptItems::One }))
 }
 
 /// A count under `depth` containers. Engines that check with pydantic also take `2.0` and `"2"`

@@ -32,7 +32,7 @@ const OVER: [&str; 6] = [
 
 /// What one value holds.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct AnswerVerdict {
     pub failure: Option<HandoffError>,
     /// `kv_transfer_params`; null counts as absent.
     pub params: Params,
@@ -49,10 +49,10 @@ pub(super) enum Params {
 }
 
 /// Reads a whole value.
-pub(super) fn read(bytes: &[u8]) -> Result<Verdict, ScanError> {
+pub(super) fn read(bytes: &[u8]) -> Result<AnswerVerdict, ScanError> {
     let mut cursor = Cursor::new(bytes)?;
     cursor.blanks();
-    let mut verdict = Verdict::default();
+    let mut verdict = AnswerVerdict::default();
     match cursor.peek() {
         None => return Err(ScanError::Empty),
         Some(b'{') => verdict.object(&mut cursor, 0)?,
@@ -73,7 +73,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Verdict, ScanError> {
     Ok(verdict)
 }
 
-impl Verdict {
+impl AnswerVerdict {
     /// An answer, or one of a batch, under `depth` containers.
     fn object(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
         cursor.open();

@@ -26,12 +26,12 @@ pub struct Wanted {
     pub(super) samples: Option<u32>,
     /// The client sent `kv_transfer_params` of its own.
     pub(super) has_transfer: bool,
-    pub(super) flags: Flags,
+    pub(super) flags: WantedFlags,
 }
 
 /// What some engines cannot do for KV that was computed elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Flags {
+pub(super) struct WantedFlags {
     pub beam_search: bool,
     pub scores_prompt: bool,
     pub embeddings: bool,
@@ -103,7 +103,7 @@ impl Wanted {
             prompts: None,
             samples: Some(1),
             has_transfer: false,
-            flags: Flags::default(),
+            flags: WantedFlags::default(),
         }
     }
 

@@ -38,11 +38,11 @@ pub struct Expiring {
     limits: ExpiringLimits,
     /// First entry of each hash bucket. A power of two long, never grows.
     buckets: Vec<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<ExpiringChunk>,
     /// Entries that were used before, linked by `chained`.
     free: u32,
     /// Two for each rank, see [`list_of`].
-    lists: Vec<List>,
+    lists: Vec<ExpiringList>,
     /// The list that the present round of sweeping has come to.
     cursor: usize,
     next_sweep: NanosSinceStart,
@@ -72,7 +72,7 @@ pub struct Swept {
 
 /// One chunk that one rank is believed to hold.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct ExpiringChunk {
     key: u64,
     used_at: NanosSinceStart,
     /// Next in the hash bucket, or next free entry.
@@ -83,7 +83,7 @@ struct Entry {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct List {
+struct ExpiringList {
     oldest: u32,
     newest: u32,
     count: u32,
@@ -100,7 +100,7 @@ impl Expiring {
         let off = limits.approximate_ttl.is_zero() && limits.speculative_ttl.is_zero();
         let chunks_max = if off { 0 } else { limits.chunks_max.min((u32::MAX - 1) as usize) };
         let mut entries = Vec::with_capacity(chunks_max + 1);
-        entries.push(Entry::default());
+        entries.push(ExpiringChunk::default());
         Self {
             limits: ExpiringLimits { chunks_max, ..limits },
             buckets: vec![NONE; chunks_max.max(1).next_power_of_two()],
@@ -261,7 +261,7 @@ impl Expiring {
         while self.lists.len() < 2 * (rank.index() + 1) {
             let kind = kind_of(self.lists.len());
             let count_max = chunks_of(self.limits.rank_bytes_max, kind);
-            self.lists.push(List {
+            self.lists.push(ExpiringList {
                 oldest: NONE,
                 newest: NONE,
                 count: 0,
@@ -302,7 +302,7 @@ impl Expiring {
         let key = key.to_word();
         let bucket = self.bucket(at, key);
         let first = self.buckets.get(bucket).copied().unwrap_or(NONE);
-        let new = Entry { key, list, chained: first, ..Entry::default() };
+        let new = ExpiringChunk { key, list, chained: first, ..ExpiringChunk::default() };
         let place = if self.free == NONE {
             let place = u32::try_from(self.entries.len()).unwrap_or(NONE);
             self.entries.push(new);
@@ -320,7 +320,7 @@ impl Expiring {
     }
 
     fn remove(&mut self, place: u32) -> Option<(RankIndex, BlockKey)> {
-        let Entry { key, list, chained, .. } = self.entry(place);
+        let ExpiringChunk { key, list, chained, .. } = self.entry(place);
         self.unlink(place);
         let bucket = self.bucket(usize::from(list), key);
         let mut before = self.buckets.get(bucket).copied().unwrap_or(NONE);
@@ -361,7 +361,7 @@ impl Expiring {
     }
 
     fn unlink(&mut self, place: u32) {
-        let Entry { newer, older, list, .. } = self.entry(place);
+        let ExpiringChunk { newer, older, list, .. } = self.entry(place);
         self.change(newer, |entry| entry.older = older);
         self.change(older, |entry| entry.newer = newer);
         if let Some(list) = self.lists.get_mut(usize::from(list)) {
@@ -389,13 +389,13 @@ impl Expiring {
         });
     }
 
-    fn entry(&self, place: u32) -> Entry {
+    fn entry(&self, place: u32) -> ExpiringChunk {
         let place = usize::try_from(place).unwrap_or(0);
         self.entries.get(place).copied().unwrap_or_default()
     }
 
     /// Changes an entry; the one at [`NONE`] stays as it is.
-    fn change(&mut self, place: u32, change: impl FnOnce(&mut Entry)) {
+    fn change(&mut self, place: u32, change: impl FnOnce(&mut ExpiringChunk)) {
         let place = usize::try_from(place).unwrap_or(0);
         if place > 0
             && let Some(entry) = self.entries.get_mut(place)

@@ -1,7 +1,7 @@
 //! What a walk finds: for each rank how much of the prompt it holds. Owned by one shard and used
 //! again for every request, so that a walk allocates nothing in steady state.
 
-use super::walk::Scratch;
+use super::walk::WalkScratch;
 use crate::base::RankIndex;
 
 /// Part of a prompt, counted from its start, that one rank holds.
@@ -31,7 +31,7 @@ pub struct Overlaps {
     /// Ranks whose overlap is not zero.
     held: Vec<RankIndex>,
     /// Taken out by a walk.
-    pub(super) scratch: Option<Box<Scratch>>,
+    pub(super) scratch: Option<Box<WalkScratch>>,
 }
 
 impl Overlaps {

@@ -26,7 +26,7 @@ const FIRST_KEYS: usize = 64;
 
 /// What a walk needs beside the prompt; kept from request to request.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct WalkScratch {
     branches: Vec<Branch>,
     /// The run that the walk is in.
     run: Seen,
@@ -70,8 +70,8 @@ impl Walk<'_> {
     /// Finds the first blocks. Each slice knows the lengths of its own only, and which slice a
     /// first block belongs to shows when it is hashed; most lengths are hashed once, whichever
     /// slices name them.
-    fn start(&self, root: BlockKey, scratch: &mut Scratch, budget: &mut usize) {
-        let Scratch { branches, run, first_keys } = scratch;
+    fn start(&self, root: BlockKey, scratch: &mut WalkScratch, budget: &mut usize) {
+        let WalkScratch { branches, run, first_keys } = scratch;
         first_keys.clear();
         for (slice, table) in self.slices.iter().enumerate() {
             let mut arrival = Arrival { key: root, bytes: 0, step: |_, _, _| None };
@@ -90,10 +90,10 @@ impl Walk<'_> {
     }
 
     /// Follows one branch to its end, leaving others that part from it on the stack.
-    fn follow(&mut self, branch: Branch, scratch: &mut Scratch, budget: &mut usize) {
+    fn follow(&mut self, branch: Branch, scratch: &mut WalkScratch, budget: &mut usize) {
         let Branch { slice, mut key, mut before, mut bytes, mut ranks } = branch;
         let Some(table) = self.slices.get(slice) else { return };
-        let Scratch { branches, run, .. } = scratch;
+        let WalkScratch { branches, run, .. } = scratch;
         loop {
             let step = |key, end, length| self.step(key, end, length, budget);
             if !table.enter(&mut Arrival { key, bytes, step }, run) {

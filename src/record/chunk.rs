@@ -1,10 +1,10 @@
 //! Chunks: messages packed together, each chunk with its checksums. Sans-IO: [`ChunkWriter`] makes
-//! bytes, [`Decoder`] takes them, in whatever pieces they come. Claimed sizes are compared with
-//! limits and with what DEFLATE can do, and memory grows with what is unpacked, not with what is
-//! claimed.
+//! bytes, [`RecordingDecoder`] takes them, in whatever pieces they come. Claimed sizes are compared
+//! with limits and with what DEFLATE can do, and memory grows with what is unpacked, not with what
+//! is claimed.
 
-use super::format::{Damage, Header, PLAIN_BYTES_MAX, RecordingError};
-use super::message::Message;
+use super::format::{PLAIN_BYTES_MAX, RecordingDamage, RecordingError, RecordingHeader};
+use super::message::RecordedMessage;
 use crate::framing::{CHUNK_HEADER_BYTES, ChunkHead, Reader, pack, put_chunk, unpack};
 use flate2::Compression;
 
@@ -35,7 +35,11 @@ impl ChunkWriter {
     ///
     /// # Errors
     /// [`RecordingError::Message`] if it names no source of the recording.
-    pub fn push(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), RecordingError> {
+    pub fn push(
+        &mut self,
+        message: &RecordedMessage<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RecordingError> {
         if usize::from(message.source) >= self.source_count {
             return Err(RecordingError::Message);
         }
@@ -76,20 +80,20 @@ pub fn frame_chunk(packed: &[u8], plain_bytes: usize, message_count: u32, out: &
     put_chunk(CHUNK_MARK, packed, plain_bytes, message_count, out);
 }
 
-/// What [`Decoder::step`] found.
+/// What [`RecordingDecoder::step`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DecodeStep {
     /// Nothing whole yet: that many bytes are needed from the same place, counted from its start.
     NeedMore {
         /// At least this many, this time more than there were.
         bytes: usize,
     },
-    /// The header, which stands in [`Decoder::header`] now.
+    /// The header, which stands in [`RecordingDecoder::header`] now.
     Header {
         /// Bytes to let go.
         used_bytes: usize,
     },
-    /// A chunk, whose messages stand in [`Decoder::messages`] now.
+    /// A chunk, whose messages stand in [`RecordingDecoder::messages`] now.
     Chunk {
         /// Bytes to let go.
         used_bytes: usize,
@@ -103,8 +107,8 @@ pub enum Step {
 
 /// Reads a recording from front to back. After an error it is of no further use.
 #[derive(Debug, Default)]
-pub struct Decoder {
-    header: Option<Header>,
+pub struct RecordingDecoder {
+    header: Option<RecordingHeader>,
     plain: Vec<u8>,
     message_count: usize,
     last_ns: u64,
@@ -113,7 +117,7 @@ pub struct Decoder {
     ended: bool,
 }
 
-impl Decoder {
+impl RecordingDecoder {
     /// At the start of a recording.
     #[must_use]
     pub fn new() -> Self {
@@ -122,7 +126,7 @@ impl Decoder {
 
     /// The header, once it was read.
     #[must_use]
-    pub fn header(&self) -> Option<&Header> {
+    pub fn header(&self) -> Option<&RecordingHeader> {
         self.header.as_ref()
     }
 
@@ -136,12 +140,13 @@ impl Decoder {
     ///
     /// # Errors
     /// [`RecordingError`] when the bytes are no recording or damaged.
-    pub fn step(&mut self, bytes: &[u8]) -> Result<Step, RecordingError> {
+    pub fn step(&mut self, bytes: &[u8]) -> Result<DecodeStep, RecordingError> {
         self.message_count = 0;
         self.plain.clear();
         let step = if self.header.is_none() { self.read_header(bytes) } else { self.part(bytes) }?;
-        let (Step::Header { used_bytes } | Step::Chunk { used_bytes } | Step::End { used_bytes }) =
-            step
+        let (DecodeStep::Header { used_bytes }
+        | DecodeStep::Chunk { used_bytes }
+        | DecodeStep::End { used_bytes }) = step
         else {
             return Ok(step);
         };
@@ -150,75 +155,75 @@ impl Decoder {
     }
 
     /// The messages of the chunk that the last step has found.
-    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+    pub fn messages(&self) -> impl Iterator<Item = RecordedMessage<'_>> {
         let mut reader = Reader(&self.plain);
         let mut base_ns = 0;
         (0..self.message_count).map_while(move |_| {
-            let message = Message::decode(&mut reader, base_ns)?;
+            let message = RecordedMessage::decode(&mut reader, base_ns)?;
             base_ns = message.at_ns;
             Some(message)
         })
     }
 
-    fn read_header(&mut self, bytes: &[u8]) -> Result<Step, RecordingError> {
-        let Some((header, used_bytes)) = Header::decode(bytes)? else {
-            return Ok(Step::NeedMore { bytes: bytes.len() + 1 });
+    fn read_header(&mut self, bytes: &[u8]) -> Result<DecodeStep, RecordingError> {
+        let Some((header, used_bytes)) = RecordingHeader::decode(bytes)? else {
+            return Ok(DecodeStep::NeedMore { bytes: bytes.len() + 1 });
         };
         self.header = Some(header);
-        Ok(Step::Header { used_bytes })
+        Ok(DecodeStep::Header { used_bytes })
     }
 
-    fn part(&mut self, bytes: &[u8]) -> Result<Step, RecordingError> {
+    fn part(&mut self, bytes: &[u8]) -> Result<DecodeStep, RecordingError> {
         if self.ended {
             return if bytes.is_empty() {
-                Ok(Step::NeedMore { bytes: 1 })
+                Ok(DecodeStep::NeedMore { bytes: 1 })
             } else {
-                Err(self.damaged(Damage::AfterEnd))
+                Err(self.damaged(RecordingDamage::AfterEnd))
             };
         }
         let Some(head) = bytes.first_chunk::<CHUNK_HEADER_BYTES>() else {
-            return Ok(Step::NeedMore { bytes: CHUNK_HEADER_BYTES });
+            return Ok(DecodeStep::NeedMore { bytes: CHUNK_HEADER_BYTES });
         };
-        let head = chunk_head(head).ok_or(self.damaged(Damage::ChunkHeader))?;
+        let head = chunk_head(head).ok_or(self.damaged(RecordingDamage::ChunkHeader))?;
         if head.mark == END_MARK {
             self.ended = true;
-            return Ok(Step::End { used_bytes: CHUNK_HEADER_BYTES });
+            return Ok(DecodeStep::End { used_bytes: CHUNK_HEADER_BYTES });
         }
         let used_bytes = CHUNK_HEADER_BYTES + head.packed_bytes;
         let Some(packed) = bytes.get(CHUNK_HEADER_BYTES..used_bytes) else {
-            return Ok(Step::NeedMore { bytes: used_bytes });
+            return Ok(DecodeStep::NeedMore { bytes: used_bytes });
         };
         if !head.matches(packed) {
-            return Err(self.damaged(Damage::Checksum));
+            return Err(self.damaged(RecordingDamage::Checksum));
         }
         self.unpack(packed, &head)?;
-        Ok(Step::Chunk { used_bytes })
+        Ok(DecodeStep::Chunk { used_bytes })
     }
 
     /// Unpacks a chunk and makes sure that every message in it can be read.
     fn unpack(&mut self, packed: &[u8], head: &ChunkHead) -> Result<(), RecordingError> {
         if !unpack(packed, head.plain_bytes, &mut self.plain) {
-            return Err(self.damaged(Damage::Packing));
+            return Err(self.damaged(RecordingDamage::Packing));
         }
         let source_count = self.header.as_ref().map_or(0, |header| header.sources.len());
         let mut reader = Reader(&self.plain);
         let mut base_ns = 0;
         for position in 0..head.count {
-            let message = Message::decode(&mut reader, base_ns)
+            let message = RecordedMessage::decode(&mut reader, base_ns)
                 .filter(|message| usize::from(message.source) < source_count)
                 .filter(|message| position > 0 || message.at_ns >= self.last_ns)
-                .ok_or(self.damaged(Damage::Message))?;
+                .ok_or(self.damaged(RecordingDamage::Message))?;
             base_ns = message.at_ns;
         }
         if !reader.0.is_empty() {
-            return Err(self.damaged(Damage::Message));
+            return Err(self.damaged(RecordingDamage::Message));
         }
         self.last_ns = base_ns;
         self.message_count = head.count;
         Ok(())
     }
 
-    fn damaged(&self, what: Damage) -> RecordingError {
+    fn damaged(&self, what: RecordingDamage) -> RecordingError {
         RecordingError::Damaged { at: self.at, what }
     }
 }

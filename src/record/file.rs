@@ -1,9 +1,9 @@
 //! Recordings on disk: the codec over files, one chunk in memory. Blocking; for commands, never for
 //! a router's threads.
 
-use super::chunk::{ChunkWriter, Decoder, Step};
-use super::format::{End, Header, RecordingError};
-use super::message::Message;
+use super::chunk::{ChunkWriter, DecodeStep, RecordingDecoder};
+use super::format::{RecordingEnd, RecordingError, RecordingHeader};
+use super::message::RecordedMessage;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -25,7 +25,7 @@ impl FileWriter {
     ///
     /// # Errors
     /// When it exists or cannot be written, or the header is too large.
-    pub fn create(path: &Path, header: &Header) -> io::Result<Self> {
+    pub fn create(path: &Path, header: &RecordingHeader) -> io::Result<Self> {
         let mut out = Vec::new();
         header.encode(&mut out).map_err(invalid)?;
         let file = File::create_new(path)?;
@@ -39,7 +39,7 @@ impl FileWriter {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn push(&mut self, message: &Message<'_>) -> io::Result<()> {
+    pub fn push(&mut self, message: &RecordedMessage<'_>) -> io::Result<()> {
         if let Some(chunks) = &mut self.chunks {
             chunks.push(message, &mut self.out).map_err(invalid)?;
         }
@@ -84,8 +84,8 @@ impl FileWriter {
 #[derive(Debug)]
 pub struct FileReader {
     file: File,
-    decoder: Decoder,
-    header: Header,
+    decoder: RecordingDecoder,
+    header: RecordingHeader,
     bytes: Vec<u8>,
     start: usize,
 }
@@ -96,11 +96,11 @@ impl FileReader {
     /// # Errors
     /// When it cannot be read, or is none.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let (file, decoder) = (File::open(path)?, Decoder::new());
-        let header = Header { started_unix_ns: 0, sources: Vec::new() };
+        let (file, decoder) = (File::open(path)?, RecordingDecoder::new());
+        let header = RecordingHeader { started_unix_ns: 0, sources: Vec::new() };
         let mut reader = Self { file, decoder, header, bytes: Vec::new(), start: 0 };
         match reader.step()? {
-            Some(Step::Header { .. }) => {}
+            Some(DecodeStep::Header { .. }) => {}
             _ => return Err(invalid(RecordingError::HeaderCut)),
         }
         reader.header = reader.decoder.header().cloned().unwrap_or_else(|| reader.header.clone());
@@ -109,7 +109,7 @@ impl FileReader {
 
     /// What the recording says about itself.
     #[must_use]
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &RecordingHeader {
         &self.header
     }
 
@@ -118,36 +118,36 @@ impl FileReader {
     ///
     /// # Errors
     /// When it cannot be read, or is damaged here.
-    pub fn next_chunk(&mut self) -> io::Result<Option<End>> {
+    pub fn next_chunk(&mut self) -> io::Result<Option<RecordingEnd>> {
         match self.step()? {
-            Some(Step::End { .. }) => {
+            Some(DecodeStep::End { .. }) => {
                 // Bytes after the end are a fault, which the decoder finds.
                 self.step()?;
-                Ok(Some(End::Complete))
+                Ok(Some(RecordingEnd::Complete))
             }
             Some(_) => Ok(None),
-            None => Ok(Some(End::Cut { at: self.decoder.offset() })),
+            None => Ok(Some(RecordingEnd::Cut { at: self.decoder.offset() })),
         }
     }
 
     /// Messages of the last chunk.
-    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+    pub fn messages(&self) -> impl Iterator<Item = RecordedMessage<'_>> {
         self.decoder.messages()
     }
 
     /// The next part; `None` at the end of the file.
-    fn step(&mut self) -> io::Result<Option<Step>> {
+    fn step(&mut self) -> io::Result<Option<DecodeStep>> {
         loop {
             let bytes = self.bytes.get(self.start..).unwrap_or_default();
             let step = self.decoder.step(bytes).map_err(invalid)?;
             match step {
-                Step::Header { used_bytes }
-                | Step::Chunk { used_bytes }
-                | Step::End { used_bytes } => {
+                DecodeStep::Header { used_bytes }
+                | DecodeStep::Chunk { used_bytes }
+                | DecodeStep::End { used_bytes } => {
                     self.start += used_bytes;
                     return Ok(Some(step));
                 }
-                Step::NeedMore { bytes } => {
+                DecodeStep::NeedMore { bytes } => {
                     if !self.fill(bytes)? {
                         return Ok(None);
                     }
@@ -175,7 +175,7 @@ impl FileReader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// What it says about itself.
-    pub header: Header,
+    pub header: RecordingHeader,
     /// Messages in it.
     pub messages: u64,
     /// Notes that a connection ended.
@@ -185,7 +185,7 @@ pub struct Summary {
     /// From the start of the recording to its last message, in nanoseconds.
     pub duration_ns: u64,
     /// How it ends.
-    pub end: End,
+    pub end: RecordingEnd,
 }
 
 /// Reads a whole recording and checks all of it, so that nothing is done with half of a damaged
@@ -201,7 +201,7 @@ pub fn inspect(path: &Path) -> io::Result<Summary> {
         disconnects: 0,
         frame_bytes: 0,
         duration_ns: 0,
-        end: End::Complete,
+        end: RecordingEnd::Complete,
     };
     loop {
         let end = reader.next_chunk()?;

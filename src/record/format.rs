@@ -52,7 +52,7 @@ const NAME_BYTES_MAX: usize = 1_024;
 
 /// What a recording says before its first message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct RecordingHeader {
     /// When it began, in nanoseconds since 1970.
     pub started_unix_ns: u64,
     /// What was recorded; messages name sources by their position here.
@@ -88,7 +88,7 @@ pub enum RecordingError {
         /// Offset in the file.
         at: u64,
         /// What does not hold.
-        what: Damage,
+        what: RecordingDamage,
     },
     /// More than the format can hold, when writing.
     #[error(
@@ -104,7 +104,7 @@ pub enum RecordingError {
 
 /// What does not hold in a damaged recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Damage {
+pub enum RecordingDamage {
     /// The header's checksum, or what it covers.
     Header,
     /// A chunk header's checksum, mark or sizes.
@@ -119,7 +119,7 @@ pub enum Damage {
     AfterEnd,
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for RecordingDamage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Header => "the header does not match its checksum",
@@ -134,7 +134,7 @@ impl fmt::Display for Damage {
 
 /// How a recording ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum RecordingEnd {
     /// With its end mark.
     Complete,
     /// Early; everything before this offset is good.
@@ -144,7 +144,7 @@ pub enum End {
     },
 }
 
-impl Header {
+impl RecordingHeader {
     /// Appends the header.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl Header {
         }
         let Some(fixed) = bytes.first_chunk::<FIXED_BYTES>() else { return Ok(None) };
         let mut reader = Reader(fixed.get(MAGIC.len()..).unwrap_or_default());
-        let damaged = RecordingError::Damaged { at: 0, what: Damage::Header };
+        let damaged = RecordingError::Damaged { at: 0, what: RecordingDamage::Header };
         let version = reader.u16().ok_or(damaged)?;
         if version != VERSION {
             return Err(RecordingError::Version(version));

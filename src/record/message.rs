@@ -8,7 +8,7 @@ pub const FRAMES_MAX: usize = 8;
 
 /// What came from one source at one time; borrows the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct RecordedMessage<'a> {
     /// Nanoseconds since the start of the recording; never less than that of the message before.
     pub at_ns: u64,
     /// Position in [`super::Header::sources`].
@@ -17,7 +17,7 @@ pub struct Message<'a> {
     frame_count: usize,
 }
 
-impl<'a> Message<'a> {
+impl<'a> RecordedMessage<'a> {
     /// A message of these frames; none says that the connection to the source ended.
     ///
     /// # Errors

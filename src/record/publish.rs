@@ -5,10 +5,10 @@
 //! Where the recorder lost its connection, subscribers lose theirs, and the rest waits until they
 //! are back: a router then forgets what an engine's loss made it forget.
 
-use super::message::Message;
+use super::message::RecordedMessage;
 use crate::base::{Clock, NanosSinceStart};
 use crate::control::zmq::{
-    Connection, Endpoint, EndpointError, SocketError, Source, encode_message,
+    Connection, EndpointError, SocketError, ZmqEndpoint, ZmqSource, encode_message,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -106,7 +106,7 @@ pub struct Publisher {
 
 #[derive(Debug)]
 struct Outlet {
-    endpoint: Endpoint,
+    endpoint: ZmqEndpoint,
     subscribers: Rc<Subscribers>,
     accept: JoinHandle<()>,
 }
@@ -129,11 +129,11 @@ impl Publisher {
     ///
     /// # Errors
     /// [`PublishError`] when a port cannot be had.
-    pub async fn bind(base: &Endpoint, source_count: usize) -> Result<Self, PublishError> {
+    pub async fn bind(base: &ZmqEndpoint, source_count: usize) -> Result<Self, PublishError> {
         let mut outlets = Vec::new();
         for number in 0..source_count {
             let mut endpoint = base.listening(u32::try_from(number).unwrap_or(u32::MAX))?;
-            let source = Source::open(&endpoint)
+            let source = ZmqSource::open(&endpoint)
                 .await
                 .map_err(|cause| PublishError::Listen { endpoint: endpoint.to_string(), cause })?;
             if let Some(port) = source.port() {
@@ -147,7 +147,7 @@ impl Publisher {
     }
 
     /// Where each source is published, to connect to.
-    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+    pub fn endpoints(&self) -> impl Iterator<Item = &ZmqEndpoint> {
         self.outlets.iter().map(|outlet| &outlet.endpoint)
     }
 
@@ -159,7 +159,7 @@ impl Publisher {
     }
 
     /// Sends a message to those who asked for its topic; waits for the slowest.
-    pub async fn publish(&mut self, message: &Message<'_>) {
+    pub async fn publish(&mut self, message: &RecordedMessage<'_>) {
         let Some(outlet) = self.outlets.get(usize::from(message.source)) else { return };
         if message.is_end_of_connection() {
             outlet.subscribers.reconnect().await;
@@ -243,7 +243,7 @@ impl Subscribers {
     }
 }
 
-async fn accept(source: Source, subscribers: Rc<Subscribers>) {
+async fn accept(source: ZmqSource, subscribers: Rc<Subscribers>) {
     loop {
         let connection = match source.publish().await {
             Ok(connection) => connection,

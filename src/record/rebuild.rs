@@ -1,7 +1,7 @@
 //! A recording into an index of this process, by the very code that feeds run: each source is one
 //! rank.
 
-use super::message::Message;
+use super::message::RecordedMessage;
 use crate::base::limits::RANKS_MAX;
 use crate::base::{RankIndex, count_broken_invariant};
 use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
@@ -86,7 +86,7 @@ impl Rebuilt {
     }
 
     /// Takes the next message; returns how many operations on the index it became.
-    pub fn take(&mut self, message: &Message<'_>) -> usize {
+    pub fn take(&mut self, message: &RecordedMessage<'_>) -> usize {
         let rank = RankIndex(message.source);
         let Some(feed) = self.feeds.get_mut(rank.index()) else { return 0 };
         if message.is_end_of_connection() {

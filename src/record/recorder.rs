@@ -3,10 +3,10 @@
 //! slow the sockets are not read.
 
 use super::file::FileWriter;
-use super::format::{Header, SourceName};
-use super::message::Message;
+use super::format::{RecordingHeader, SourceName};
+use super::message::RecordedMessage;
 use crate::base::{Clock, NanosSinceStart};
-use crate::control::zmq::{Connection, Endpoint, SocketError, Source};
+use crate::control::zmq::{Connection, SocketError, ZmqEndpoint, ZmqSource};
 use futures_util::future::join_all;
 use std::convert::Infallible;
 use std::io;
@@ -29,7 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct RecordSource {
     /// Where it is published.
-    pub endpoint: Endpoint,
+    pub endpoint: ZmqEndpoint,
     /// Prefix of the topics that are wanted.
     pub topic: String,
 }
@@ -58,7 +58,7 @@ pub enum RecordError {
     },
 }
 
-struct Heard {
+struct RecordedBatch {
     at: NanosSinceStart,
     source: u16,
     /// Empty when the connection ended.
@@ -82,7 +82,7 @@ pub async fn record(
         topic: source.topic.clone(),
     };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let header = Header {
+    let header = RecordingHeader {
         started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
         sources: sources.iter().map(name).collect(),
     };
@@ -118,7 +118,7 @@ fn explained(cause: io::Error) -> io::Error {
 
 /// Writes what is heard; ends only with an error.
 async fn write(
-    heard: &mut mpsc::Receiver<Heard>,
+    heard: &mut mpsc::Receiver<RecordedBatch>,
     writer: &mut FileWriter,
     recorded: &mut Recorded,
 ) -> io::Result<()> {
@@ -131,9 +131,10 @@ async fn write(
     }
 }
 
-fn put(heard: &Heard, writer: &mut FileWriter, recorded: &mut Recorded) -> io::Result<()> {
+fn put(heard: &RecordedBatch, writer: &mut FileWriter, recorded: &mut Recorded) -> io::Result<()> {
     let frames: Vec<&[u8]> = heard.frames.iter().map(Vec::as_slice).collect();
-    let message = Message::new(heard.at.0, heard.source, &frames).map_err(io::Error::other)?;
+    let message =
+        RecordedMessage::new(heard.at.0, heard.source, &frames).map_err(io::Error::other)?;
     writer.push(&message)?;
     if !message.is_end_of_connection()
         && let Some(count) = recorded.messages.get_mut(usize::from(heard.source))
@@ -149,7 +150,7 @@ struct Follower {
     number: u16,
     source: RecordSource,
     clock: Clock,
-    sink: mpsc::Sender<Heard>,
+    sink: mpsc::Sender<RecordedBatch>,
 }
 
 impl Follower {
@@ -174,7 +175,7 @@ impl Follower {
         pause: &mut Duration,
         said: &mut bool,
     ) -> Result<Infallible, SocketError> {
-        let source = Source::open(&self.source.endpoint).await?;
+        let source = ZmqSource::open(&self.source.endpoint).await?;
         let mut connection = source.subscribe(&self.source.topic).await?;
         info!(endpoint = %self.source.endpoint, "recording");
         (*pause, *said) = (PAUSE_MIN, false);
@@ -197,7 +198,7 @@ impl Follower {
     }
 
     async fn hear(&self, frames: Vec<Vec<u8>>) {
-        let heard = Heard { at: self.clock.now(), source: self.number, frames };
+        let heard = RecordedBatch { at: self.clock.now(), source: self.number, frames };
         // The writer is gone only when the recording ends.
         drop(self.sink.send(heard).await);
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::RankIndex;
 use crate::block::KeySeed;
-use crate::control::zmq::{Endpoint, Place, Side, Source};
+use crate::control::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
 use crate::framing::CHUNK_HEADER_BYTES;
 use crate::index::Overlaps;
 use proptest::prelude::*;
@@ -24,22 +24,22 @@ impl Owned {
         Self { at_ns, source, frames: frames.iter().map(|frame| frame.to_vec()).collect() }
     }
 
-    fn of(message: &Message<'_>) -> Self {
+    fn of(message: &RecordedMessage<'_>) -> Self {
         Self::new(message.at_ns, message.source, message.frames())
     }
 
     fn push(&self, writer: &mut ChunkWriter, out: &mut Vec<u8>) {
         let frames: Vec<&[u8]> = self.frames.iter().map(Vec::as_slice).collect();
-        writer.push(&Message::new(self.at_ns, self.source, &frames).unwrap(), out).unwrap();
+        writer.push(&RecordedMessage::new(self.at_ns, self.source, &frames).unwrap(), out).unwrap();
     }
 }
 
-fn header(source_count: usize) -> Header {
+fn header(source_count: usize) -> RecordingHeader {
     let name = |number| SourceName {
         endpoint: format!("tcp://gpu1:{}", 5557 + number),
         topic: "kv@".repeat(number % 2),
     };
-    Header {
+    RecordingHeader {
         started_unix_ns: 1_795_000_000_123_456_789,
         sources: (0..source_count).map(name).collect(),
     }
@@ -59,8 +59,8 @@ fn encoded(source_count: usize, messages: &[Owned], per_chunk: usize) -> Vec<u8>
 }
 
 /// Everything that can be read, with the end or the fault.
-fn decoded(mut bytes: &[u8]) -> (Vec<Owned>, Result<End, RecordingError>) {
-    let (mut decoder, mut messages) = (Decoder::new(), Vec::new());
+fn decoded(mut bytes: &[u8]) -> (Vec<Owned>, Result<RecordingEnd, RecordingError>) {
+    let (mut decoder, mut messages) = (RecordingDecoder::new(), Vec::new());
     let mut end = None;
     loop {
         let step = match decoder.step(bytes) {
@@ -69,19 +69,19 @@ fn decoded(mut bytes: &[u8]) -> (Vec<Owned>, Result<End, RecordingError>) {
         };
         messages.extend(decoder.messages().map(|message| Owned::of(&message)));
         match step {
-            Step::Header { used_bytes } | Step::Chunk { used_bytes } => {
+            DecodeStep::Header { used_bytes } | DecodeStep::Chunk { used_bytes } => {
                 bytes = &bytes[used_bytes..];
             }
-            Step::End { used_bytes } => {
+            DecodeStep::End { used_bytes } => {
                 bytes = &bytes[used_bytes..];
-                end = Some(End::Complete);
+                end = Some(RecordingEnd::Complete);
             }
-            Step::NeedMore { bytes: wanted } => {
+            DecodeStep::NeedMore { bytes: wanted } => {
                 assert!(wanted > bytes.len());
                 if decoder.header().is_none() {
                     return (messages, Err(RecordingError::HeaderCut));
                 }
-                return (messages, Ok(end.unwrap_or(End::Cut { at: decoder.offset() })));
+                return (messages, Ok(end.unwrap_or(RecordingEnd::Cut { at: decoder.offset() })));
             }
         }
     }
@@ -118,15 +118,15 @@ fn what_is_written_is_read_back() {
             Owned { at_ns: sorted, ..message.clone() }
         })
         .collect();
-    assert_eq!(decoded(&bytes), (expected, Ok(End::Complete)));
-    assert_eq!(Header::decode(&bytes).unwrap().unwrap().0, header(2));
+    assert_eq!(decoded(&bytes), (expected, Ok(RecordingEnd::Complete)));
+    assert_eq!(RecordingHeader::decode(&bytes).unwrap().unwrap().0, header(2));
 }
 
 #[test]
 fn every_cut_keeps_the_whole_chunks_before_it() {
     let messages = some_messages();
     let bytes = encoded(2, &messages, 3);
-    let header_bytes = Header::decode(&bytes).unwrap().unwrap().1;
+    let header_bytes = RecordingHeader::decode(&bytes).unwrap().unwrap().1;
     let whole = decoded(&bytes).0;
     for cut in 0..bytes.len() {
         let (read, end) = decoded(&bytes[..cut]);
@@ -136,13 +136,16 @@ fn every_cut_keeps_the_whole_chunks_before_it() {
         }
         assert_eq!(read, whole[..read.len()]);
         assert_eq!(read.len() % 3 * usize::from(read.len() < 10), 0, "whole chunks");
-        let Ok(End::Cut { at }) = end else { panic!("{end:?} at {cut}") };
+        let Ok(RecordingEnd::Cut { at }) = end else { panic!("{end:?} at {cut}") };
         assert!(usize::try_from(at).unwrap() <= cut);
     }
     // One byte after the end is too many.
     let longer = [bytes.as_slice(), b"x"].concat();
     let at = bytes.len() as u64;
-    assert_eq!(decoded(&longer).1, Err(RecordingError::Damaged { at, what: Damage::AfterEnd }));
+    assert_eq!(
+        decoded(&longer).1,
+        Err(RecordingError::Damaged { at, what: RecordingDamage::AfterEnd })
+    );
 }
 
 #[test]
@@ -202,17 +205,25 @@ fn chunks_with_sound_checksums_are_still_checked() {
         _ => None,
     };
     assert_eq!(fault(&[0, 0, 0], 1), None);
-    assert_eq!(fault(&[0, 0, 0], 2), Some(Damage::ChunkHeader), "more messages than bytes allow");
-    assert_eq!(fault(&[0, 1, 0], 1), Some(Damage::Message), "no such source");
-    assert_eq!(fault(&[0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1), Some(Damage::Message), "frames");
-    assert_eq!(fault(&[0, 0, 1, 4, 1], 1), Some(Damage::Message), "a frame past the end");
-    assert_eq!(fault(&[0, 0, 0, 0], 1), Some(Damage::Message), "bytes are left");
-    assert_eq!(fault(&[0xff; 12], 1), Some(Damage::Message), "a number past 64 bits");
+    assert_eq!(
+        fault(&[0, 0, 0], 2),
+        Some(RecordingDamage::ChunkHeader),
+        "more messages than bytes allow"
+    );
+    assert_eq!(fault(&[0, 1, 0], 1), Some(RecordingDamage::Message), "no such source");
+    assert_eq!(
+        fault(&[0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1),
+        Some(RecordingDamage::Message),
+        "frames"
+    );
+    assert_eq!(fault(&[0, 0, 1, 4, 1], 1), Some(RecordingDamage::Message), "a frame past the end");
+    assert_eq!(fault(&[0, 0, 0, 0], 1), Some(RecordingDamage::Message), "bytes are left");
+    assert_eq!(fault(&[0xff; 12], 1), Some(RecordingDamage::Message), "a number past 64 bits");
     let mut huge = Vec::new();
     header(1).encode(&mut huge).unwrap();
     frame_chunk(&[1, 2, 3], 4_000_000_000, 1, &mut huge);
     let (_, end) = decoded(&huge);
-    assert!(matches!(end, Err(RecordingError::Damaged { what: Damage::ChunkHeader, .. })));
+    assert!(matches!(end, Err(RecordingError::Damaged { what: RecordingDamage::ChunkHeader, .. })));
 }
 
 #[test]
@@ -222,8 +233,8 @@ fn limits_hold_when_writing() {
     let mut long = header(1);
     long.sources[0].topic = "x".repeat(1_025);
     assert_eq!(long.encode(&mut Vec::new()), Err(RecordingError::Sources));
-    assert_eq!(Message::new(0, 0, &[b"".as_slice(); 9]), Err(RecordingError::Message));
-    let message = Message::new(0, 1, &[]).unwrap();
+    assert_eq!(RecordedMessage::new(0, 0, &[b"".as_slice(); 9]), Err(RecordingError::Message));
+    let message = RecordedMessage::new(0, 1, &[]).unwrap();
     let pushed = ChunkWriter::new(1).push(&message, &mut Vec::new());
     assert_eq!(pushed, Err(RecordingError::Message));
 }
@@ -235,7 +246,7 @@ fn a_large_message_has_a_chunk_of_its_own() {
         [b"a".as_slice(), &large, b"b"].iter().map(|frame| Owned::new(1, 0, &[frame])).collect();
     let bytes = encoded(1, &messages, usize::MAX);
     assert!(bytes.len() < 20_000, "{} bytes: it is packed", bytes.len());
-    assert_eq!(decoded(&bytes), (messages, Ok(End::Complete)));
+    assert_eq!(decoded(&bytes), (messages, Ok(RecordingEnd::Complete)));
 }
 
 prop_compose! {
@@ -262,7 +273,7 @@ proptest! {
             message.at_ns = now;
         }
         let bytes = encoded(3, &messages, per_chunk);
-        prop_assert_eq!(decoded(&bytes), (messages.clone(), Ok(End::Complete)));
+        prop_assert_eq!(decoded(&bytes), (messages.clone(), Ok(RecordingEnd::Complete)));
         let (read, _) = decoded(&bytes[..cut.index(bytes.len())]);
         prop_assert_eq!(&read[..], &messages[..read.len()]);
         let mut changed = bytes.clone();
@@ -290,20 +301,25 @@ fn files_are_written_and_inspected_and_never_overwritten() {
     let mut writer = FileWriter::create(&path, &header(2)).unwrap();
     for message in some_messages() {
         let frames: Vec<&[u8]> = message.frames.iter().map(Vec::as_slice).collect();
-        writer.push(&Message::new(message.at_ns, message.source, &frames).unwrap()).unwrap();
+        writer
+            .push(&RecordedMessage::new(message.at_ns, message.source, &frames).unwrap())
+            .unwrap();
     }
     writer.flush().unwrap();
     let until_now = std::fs::read(&path).unwrap();
     let size = writer.finish().unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), size);
     let summary = inspect(&path).unwrap();
-    assert_eq!((summary.messages, summary.disconnects, summary.end), (9, 1, End::Complete));
+    assert_eq!(
+        (summary.messages, summary.disconnects, summary.end),
+        (9, 1, RecordingEnd::Complete)
+    );
     assert_eq!(summary.duration_ns, 104);
     assert!(FileWriter::create(&path, &header(2)).is_err());
 
     std::fs::write(&path, &until_now).unwrap();
     let cut = inspect(&path).unwrap();
-    assert_eq!((cut.messages, cut.end), (9, End::Cut { at: until_now.len() as u64 }));
+    assert_eq!((cut.messages, cut.end), (9, RecordingEnd::Cut { at: until_now.len() as u64 }));
     let damage = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
         inspect(&path).unwrap_err().to_string()
@@ -354,7 +370,7 @@ fn rebuilt(messages: &[Owned]) -> Rebuilt {
     let mut rebuilt = Rebuilt::new(KeySeed(3), &TokenText::Ids, 2, 1 << 24);
     for message in messages {
         let frames: Vec<&[u8]> = message.frames.iter().map(Vec::as_slice).collect();
-        rebuilt.take(&Message::new(message.at_ns, message.source, &frames).unwrap());
+        rebuilt.take(&RecordedMessage::new(message.at_ns, message.source, &frames).unwrap());
     }
     rebuilt
 }
@@ -384,14 +400,17 @@ fn block_on_local<T>(test: impl Future<Output = T>) -> T {
     LocalSet::new().block_on(&runtime, limited)
 }
 
-fn any_port() -> Endpoint {
-    Endpoint { side: Side::Connect, place: Place::Tcp { host: "127.0.0.1".into(), port: 0 } }
+fn any_port() -> ZmqEndpoint {
+    ZmqEndpoint {
+        side: Side::Connect,
+        place: ZmqAddress::Tcp { host: "127.0.0.1".into(), port: 0 },
+    }
 }
 
 fn read(path: &Path) -> Vec<Owned> {
     let bytes = std::fs::read(path).unwrap();
     let (messages, end) = decoded(&bytes);
-    assert_eq!(end, Ok(End::Complete));
+    assert_eq!(end, Ok(RecordingEnd::Complete));
     messages
 }
 
@@ -405,8 +424,10 @@ fn what_is_published_is_recorded_with_topic_filter_and_lost_connections() {
     messages.push(Owned::new(60, 1, &[b"kv@m", &1_u64.to_be_bytes(), &stored(8, Some(9), 6)]));
     let published = block_on_local(async {
         let mut publisher = Publisher::bind(&any_port(), 2).await.unwrap();
-        let source =
-            |endpoint: &Endpoint| RecordSource { endpoint: endpoint.clone(), topic: "kv@".into() };
+        let source = |endpoint: &ZmqEndpoint| RecordSource {
+            endpoint: endpoint.clone(),
+            topic: "kv@".into(),
+        };
         let sources: Vec<RecordSource> = publisher.endpoints().map(source).collect();
         let (stop, stopped) = oneshot::channel::<()>();
         let out = path.clone();
@@ -416,7 +437,9 @@ fn what_is_published_is_recorded_with_topic_filter_and_lost_connections() {
         publisher.wait_for_subscribers(1).await;
         for message in &messages {
             let frames: Vec<&[u8]> = message.frames.iter().map(Vec::as_slice).collect();
-            publisher.publish(&Message::new(message.at_ns, message.source, &frames).unwrap()).await;
+            publisher
+                .publish(&RecordedMessage::new(message.at_ns, message.source, &frames).unwrap())
+                .await;
         }
         let published = publisher.close().await;
         // Closing is heard as a lost connection of either source, after all messages.
@@ -451,7 +474,7 @@ fn a_published_recording_reaches_a_common_zeromq_client() {
         client.subscribe("kv@").await.unwrap();
         publisher.wait_for_subscribers(1).await;
         let frames: [&[u8]; 3] = [b"kv@m", b"12345678", &[3; 1_000]];
-        publisher.publish(&Message::new(0, 0, &frames).unwrap()).await;
+        publisher.publish(&RecordedMessage::new(0, 0, &frames).unwrap()).await;
         let got = client.recv().await.unwrap().into_vec();
         assert_eq!(got, frames);
     });
@@ -464,7 +487,7 @@ fn a_publisher_refuses_what_is_no_subscriber_and_a_taken_port() {
         let endpoint = publisher.endpoints().next().unwrap().clone();
         let error = Publisher::bind(&endpoint, 1).await.unwrap_err().to_string();
         assert!(error.contains("cannot publish on bind:tcp://127.0.0.1:"), "{error}");
-        let source = Source::open(&endpoint).await.unwrap();
+        let source = ZmqSource::open(&endpoint).await.unwrap();
         assert!(source.publish().await.is_err(), "two publishers");
         let again = source.subscribe("").await;
         assert!(again.is_ok(), "the next peer is served");

@@ -23,7 +23,7 @@ pub enum StreamShape {
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing<'a> {
+pub enum QueueStanding<'a> {
     /// It has joined a queue in which so many wait, itself included.
     Queued {
         /// Requests in the queue.
@@ -71,11 +71,11 @@ impl StreamShape {
 }
 
 /// Appends a comment that tells where the request stands.
-pub fn encode_standing(standing: Standing<'_>, out: &mut Vec<u8>) {
+pub fn encode_standing(standing: QueueStanding<'_>, out: &mut Vec<u8>) {
     let line = match standing {
-        Standing::Queued { position } => format!(": queued position={position}\n\n"),
-        Standing::Waited { seconds } => format!(": queued waited={seconds}s\n\n"),
-        Standing::Prefill { worker } => format!(": prefill worker={worker}\n\n"),
+        QueueStanding::Queued { position } => format!(": queued position={position}\n\n"),
+        QueueStanding::Waited { seconds } => format!(": queued waited={seconds}s\n\n"),
+        QueueStanding::Prefill { worker } => format!(": prefill worker={worker}\n\n"),
     };
     out.extend_from_slice(line.as_bytes());
 }
@@ -203,7 +203,7 @@ mod tests {
     const SHAPES: [StreamShape; 3] =
         [StreamShape::OpenAi, StreamShape::Responses, StreamShape::Anthropic];
 
-    fn standing(standing: Standing<'_>) -> String {
+    fn standing(standing: QueueStanding<'_>) -> String {
         let mut out = Vec::new();
         encode_standing(standing, &mut out);
         String::from_utf8(out).unwrap()
@@ -223,9 +223,9 @@ mod tests {
 
     #[test]
     fn comments_byte_for_byte() {
-        assert_eq!(standing(Standing::Queued { position: 3 }), ": queued position=3\n\n");
-        assert_eq!(standing(Standing::Waited { seconds: 4 }), ": queued waited=4s\n\n");
-        assert_eq!(standing(Standing::Prefill { worker: "b/1" }), ": prefill worker=b/1\n\n");
+        assert_eq!(standing(QueueStanding::Queued { position: 3 }), ": queued position=3\n\n");
+        assert_eq!(standing(QueueStanding::Waited { seconds: 4 }), ": queued waited=4s\n\n");
+        assert_eq!(standing(QueueStanding::Prefill { worker: "b/1" }), ": prefill worker=b/1\n\n");
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod watch;
 pub use body::{AnswerBody, AnswerFraming};
 pub use error::RelayError;
 pub use events::{
-    Standing, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
+    QueueStanding, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
 };
 pub use exchange::{Outbound, send};
 pub use first::first_bytes;

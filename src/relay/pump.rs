@@ -82,7 +82,7 @@ pub async fn relay(
             (data_bytes, consumed) = match body.feed(&mut chunk, &mut out) {
                 Ok(fed) => fed,
                 Err(error) => {
-                    let sent = Sent { body_bytes, last: &[] };
+                    let sent = SentBody { body_bytes, last: &[] };
                     return Err(cut(client.conn(), answer, &body, sent, out, error).await);
                 }
             };
@@ -121,7 +121,7 @@ pub async fn relay(
             Err(error) if error.blames_worker() => error,
             Err(error) => return Err(error),
         };
-        let sent = Sent { body_bytes, last: chunk.get(..data_bytes).unwrap_or_default() };
+        let sent = SentBody { body_bytes, last: chunk.get(..data_bytes).unwrap_or_default() };
         return Err(cut(client.conn(), answer, &body, sent, out, error).await);
     }
     let upstream_reusable = answer.head.keep_alive && !leftover && !body.ends_with_connection();
@@ -169,13 +169,13 @@ pub(super) async fn next_chunk(
 }
 
 /// What the client has of a body that broke off.
-struct Sent<'a> {
+struct SentBody<'a> {
     body_bytes: u64,
     /// The last piece of it; empty if that is not known.
     last: &'a [u8],
 }
 
-impl Sent<'_> {
+impl SentBody<'_> {
     fn is_between_events(&self) -> bool {
         self.body_bytes == 0 || self.last.ends_with(b"\n\n") || self.last.ends_with(b"\n\r\n")
     }
@@ -188,7 +188,7 @@ async fn cut(
     conn: &mut Conn,
     answer: &Answer<'_>,
     body: &AnswerBody,
-    sent: Sent<'_>,
+    sent: SentBody<'_>,
     mut out: Vec<u8>,
     error: RelayError,
 ) -> RelayError {

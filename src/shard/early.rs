@@ -6,7 +6,7 @@ use crate::base::NanosSinceStart;
 use crate::config::QueueConfig;
 use crate::http1::ResponseHead;
 use crate::parse::{ApiRequest, Endpoint};
-use crate::relay::{AnswerFraming, Standing, StreamShape, encode_standing};
+use crate::relay::{AnswerFraming, QueueStanding, StreamShape, encode_standing};
 
 /// What the client of one request has before there is an answer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +54,7 @@ impl Begun {
     }
 
     /// Appends a comment that says where the request stands.
-    pub(super) fn encode(&self, standing: Standing<'_>, out: &mut Vec<u8>) {
+    pub(super) fn encode(&self, standing: QueueStanding<'_>, out: &mut Vec<u8>) {
         let mut line = Vec::new();
         encode_standing(standing, &mut line);
         self.framing.push(&line, out);

@@ -8,7 +8,9 @@ use crate::base::limits::QUEUE_COMMENT_PERIOD;
 use crate::http1::{OwnStream, encode_own_stream};
 use crate::ingress::{Conn, WriteEnd};
 use crate::parse::Refusal;
-use crate::relay::{AnswerFraming, Standing, StreamShape, encode_engine_error, encode_refused};
+use crate::relay::{
+    AnswerFraming, QueueStanding, StreamShape, encode_engine_error, encode_refused,
+};
 
 /// Ends the stream with why the router has no answer.
 pub(super) async fn refuse(
@@ -63,7 +65,7 @@ pub(super) async fn queued(
         Early::Begun(begun) => begun,
     };
     begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
-    begun.encode(Standing::Queued { position }, &mut out);
+    begun.encode(QueueStanding::Queued { position }, &mut out);
     slot.early = Early::Begun(begun);
     write(shard, conn, out).await
 }
@@ -81,7 +83,7 @@ pub(super) async fn still_queued(
     }
     begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
     let mut out = conn.buffer();
-    begun.encode(Standing::Waited { seconds: now.since(begun.at) / 1_000_000_000 }, &mut out);
+    begun.encode(QueueStanding::Waited { seconds: now.since(begun.at) / 1_000_000_000 }, &mut out);
     write(shard, conn, out).await
 }
 
@@ -94,7 +96,7 @@ pub(super) async fn dispatched(
 ) -> Result<(), WriteEnd> {
     let Some(begun) = slot.early.begun() else { return Ok(()) };
     let mut out = conn.buffer();
-    begun.encode(Standing::Prefill { worker }, &mut out);
+    begun.encode(QueueStanding::Prefill { worker }, &mut out);
     write(shard, conn, out).await
 }
 

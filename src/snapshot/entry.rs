@@ -8,7 +8,7 @@ pub const TIERS: usize = 3;
 
 /// One engine hash that a rank holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct SnapshotEntry {
     /// Hash and attention group, mixed with the seed.
     pub id: u64,
     /// Key of the path with the block.
@@ -17,7 +17,7 @@ pub struct Entry {
     pub stores: [u32; TIERS],
 }
 
-impl Entry {
+impl SnapshotEntry {
     /// Appends the entry.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_le_bytes());

@@ -1,6 +1,6 @@
 //! Snapshots on disk. Blocking.
 
-use super::entry::Entry;
+use super::entry::SnapshotEntry;
 use super::format::{Header, SnapshotError};
 use super::link::Link;
 use super::paths::Paths;
@@ -58,7 +58,7 @@ impl SnapshotWriter {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+    pub fn entry(&mut self, entry: &SnapshotEntry) -> io::Result<()> {
         self.encoder.entry(entry);
         self.write_some()
     }
@@ -205,7 +205,7 @@ impl SnapshotFile {
     pub fn entries(
         &mut self,
         place: &RankPlace,
-        mut each: impl FnMut(Entry),
+        mut each: impl FnMut(SnapshotEntry),
     ) -> Result<(), SnapshotError> {
         self.file.seek(SeekFrom::Start(place.at))?;
         let mut reader = SnapshotReader::resume(BufReader::new(&self.file), place.at, 0);

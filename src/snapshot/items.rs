@@ -1,6 +1,6 @@
 //! Things of one kind in a chunk. Sans-IO.
 
-use super::{Entry, Link};
+use super::{Link, SnapshotEntry};
 use crate::framing::Reader;
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ pub trait Item: Sized {
     fn take(reader: &mut Reader<'_>) -> Option<Self>;
 }
 
-impl Item for Entry {
+impl Item for SnapshotEntry {
     fn take(reader: &mut Reader<'_>) -> Option<Self> {
         Self::decode(reader)
     }

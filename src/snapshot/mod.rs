@@ -1,10 +1,10 @@
 //! Snapshots of what the fleet's caches hold: written while the router runs, read when it starts
 //! again, so that a restart does not forget. The layout stands in `format`.
 //!
-//! The codec ([`Header`], [`RankHead`], [`Entry`], [`Link`], [`SnapshotReader`]) knows readers and
-//! writers of bytes and nothing of threads; [`SnapshotWriter`] and [`SnapshotFile`] put it on disk.
-//! Blocking: for threads of their own, never for a shard or the control plane's loop. Limits: one
-//! chunk in memory, of a file that is read also its links ([`Paths`]),
+//! The codec ([`Header`], [`RankHead`], [`SnapshotEntry`], [`Link`], [`SnapshotReader`]) knows
+//! readers and writers of bytes and nothing of threads; [`SnapshotWriter`] and [`SnapshotFile`] put
+//! it on disk. Blocking: for threads of their own, never for a shard or the control plane's loop.
+//! Limits: one chunk in memory, of a file that is read also its links ([`Paths`]),
 //! [`RANKS_MAX`](crate::base::limits::RANKS_MAX) ranks. Must never trust a length, a count or a
 //! checksum that it reads, and never leave half a file where the last whole one was.
 
@@ -20,7 +20,7 @@ mod reader;
 mod tests;
 mod writer;
 
-pub use entry::{Entry, TIERS};
+pub use entry::{SnapshotEntry, TIERS};
 pub use file::{Contents, RankPlace, SnapshotFile, SnapshotWriter};
 pub use format::{Damage, HEADER_BYTES, Header, SnapshotError, VERSION};
 pub use items::{Item, Items};

@@ -1,7 +1,7 @@
 //! Reads a snapshot from front to back, chunk by chunk, and checks everything that it says about
 //! itself.
 
-use super::entry::Entry;
+use super::entry::SnapshotEntry;
 use super::format::{
     Damage, END_MARK, ENTRIES_MARK, HEADER_BYTES, Header, LINKS_MARK, PLAIN_BYTES_MAX, RANK_MARK,
     SnapshotError,
@@ -20,7 +20,7 @@ pub enum Part<'a> {
     /// A rank, whose entries follow.
     Rank(RankHead),
     /// Entries of the rank before.
-    Entries(Items<'a, Entry>),
+    Entries(Items<'a, SnapshotEntry>),
     /// Blocks that ranks may hold; no rank follows.
     Links(Items<'a, Link>),
     /// The end; nothing follows.

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use xxhash_rust::xxh3::xxh3_64;
 
-type Ranks = Vec<(RankHead, Vec<Entry>)>;
+type Ranks = Vec<(RankHead, Vec<SnapshotEntry>)>;
 type Owned = (Ranks, Vec<Link>);
 
 fn header() -> Header {
@@ -22,7 +22,7 @@ fn key(word: u64) -> BlockKey {
     BlockKey::from_word(word.max(1)).unwrap()
 }
 
-fn rank(number: u32, entries: Vec<Entry>) -> (RankHead, Vec<Entry>) {
+fn rank(number: u32, entries: Vec<SnapshotEntry>) -> (RankHead, Vec<SnapshotEntry>) {
     let name = RankName {
         worker: "gpu1:8000".into(),
         dp_rank: number,
@@ -44,8 +44,8 @@ fn rank(number: u32, entries: Vec<Entry>) -> (RankHead, Vec<Entry>) {
     (head, entries)
 }
 
-fn chain(first: u64, count: u64) -> Vec<Entry> {
-    let entry = |number: u64| Entry {
+fn chain(first: u64, count: u64) -> Vec<SnapshotEntry> {
+    let entry = |number: u64| SnapshotEntry {
         id: number << 50,
         key: key(first + number + 1),
         stores: [1, 0, u32::try_from(number).unwrap()],
@@ -264,9 +264,13 @@ fn a_file_that_changes_under_its_reader_is_noticed() {
 }
 
 prop_compose! {
-    fn any_entry()(id in any::<u64>(), word in 1_u64.., stores in any::<[u32; 3]>()) -> Entry {
+    fn any_entry()(
+        id in any::<u64>(),
+        word in 1_u64..,
+        stores in any::<[u32; 3]>(),
+    ) -> SnapshotEntry {
         let stores = if stores == [0; 3] { [1, 0, 0] } else { stores };
-        Entry { id, key: key(word), stores }
+        SnapshotEntry { id, key: key(word), stores }
     }
 }
 

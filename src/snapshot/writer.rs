@@ -1,7 +1,7 @@
 //! Ranks, entries and links to bytes. Sans-IO: bytes are appended to a buffer that the caller takes
 //! away.
 
-use super::entry::Entry;
+use super::entry::SnapshotEntry;
 use super::format::{END_MARK, ENTRIES_MARK, Header, LINKS_MARK, RANK_MARK};
 use super::link::Link;
 use super::rank::RankHead;
@@ -52,7 +52,7 @@ impl Encoder {
     }
 
     /// Adds what the rank holds.
-    pub fn entry(&mut self, entry: &Entry) {
+    pub fn entry(&mut self, entry: &SnapshotEntry) {
         entry.encode(&mut self.plain);
         self.added(ENTRIES_MARK);
     }

@@ -16,7 +16,7 @@ use forebay::base::RankIndex;
 use forebay::block::KeySeed;
 use forebay::control::kv_events::BatchResult;
 use forebay::index::{Overlap, Overlaps};
-use forebay::record::{FileReader, Message, Rebuilt, TokenText, inspect};
+use forebay::record::{FileReader, Rebuilt, RecordedMessage, TokenText, inspect};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, read_dir};
 use std::io::Read;
@@ -73,7 +73,7 @@ fn empty(recording: &Path) -> Rebuilt {
     Rebuilt::new(KeySeed(7), &TokenText::Ids, sources, MEMORY_BYTES_MAX)
 }
 
-fn each_message(recording: &Path, mut take: impl FnMut(u64, &Message<'_>)) {
+fn each_message(recording: &Path, mut take: impl FnMut(u64, &RecordedMessage<'_>)) {
     let mut reader = FileReader::open(recording).unwrap();
     let started_ns = reader.header().started_unix_ns;
     loop {

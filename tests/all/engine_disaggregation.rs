@@ -9,7 +9,7 @@
 )]
 
 use forebay::engine::{
-    Engine, EngineConfig, EngineHandle, EngineRole, EngineText, TransferSettings, Wire,
+    Engine, EngineConfig, EngineHandle, EngineRole, EngineText, EngineWire, TransferSettings,
 };
 use serde_json::{Value, json};
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 fn config(role: EngineRole) -> EngineConfig {
     EngineConfig {
         listen: "127.0.0.1:0".parse().expect("address"),
-        wire: Wire::Sglang,
+        wire: EngineWire::Sglang,
         role,
         kv_blocks: 512,
         prefill_tokens_per_s: 1e6,

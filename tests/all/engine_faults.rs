@@ -7,7 +7,7 @@
     reason = "helpers of tests may stop the test and look at the clock"
 )]
 
-use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, Wire};
+use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, EngineWire};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-fn start(wire: Wire) -> EngineHandle {
+fn start(wire: EngineWire) -> EngineHandle {
     static TEXT: OnceLock<EngineText> = OnceLock::new();
     let text = TEXT.get_or_init(|| EngineText::load(None).expect("loads"));
     let listen = "127.0.0.1:0".parse().expect("address");
@@ -66,7 +66,9 @@ fn body_of(answer: &[u8]) -> Option<&[u8]> {
 
 #[tokio::test]
 async fn connections_end_at_the_phase_that_was_asked_for() {
-    for (wire, stream) in [(Wire::Vllm, false), (Wire::Vllm, true), (Wire::Sglang, true)] {
+    for (wire, stream) in
+        [(EngineWire::Vllm, false), (EngineWire::Vllm, true), (EngineWire::Sglang, true)]
+    {
         let engine = start(wire);
         let cut = |at: &str| json!({ "at": at, "body_bytes": 7 });
         plan(&engine, cut("before_head")).await;
@@ -91,7 +93,7 @@ async fn connections_end_at_the_phase_that_was_asked_for() {
 
 #[tokio::test]
 async fn engines_answer_with_an_error_refuse_or_hang() {
-    for wire in [Wire::Vllm, Wire::Sglang] {
+    for wire in [EngineWire::Vllm, EngineWire::Sglang] {
         let engine = start(wire);
         let ask = || {
             let url = format!("{}/v1/completions", engine.url());
@@ -121,7 +123,7 @@ async fn engines_answer_with_an_error_refuse_or_hang() {
 
 #[tokio::test]
 async fn a_deaf_engine_is_not_connected_to_until_it_listens_again() {
-    let engine = start(Wire::Vllm);
+    let engine = start(EngineWire::Vllm);
     plan(&engine, json!({ "at": "connect", "ms": 500 })).await;
     let deaf = Instant::now();
     let until = deaf + DEADLINE;

@@ -7,7 +7,7 @@
     reason = "helpers of tests may stop the test and look at the clock"
 )]
 
-use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, Refusal};
+use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineRefusal, EngineText};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Two places and one in the queue; an answer takes 0.3 s.
-fn small(refusal: Refusal) -> EngineConfig {
+fn small(refusal: EngineRefusal) -> EngineConfig {
     EngineConfig {
         listen: "127.0.0.1:0".parse().expect("address"),
         kv_blocks: 512,
@@ -75,7 +75,7 @@ async fn metric(engine: &EngineHandle, name: &str) -> f64 {
 
 #[tokio::test]
 async fn a_full_queue_refuses_in_vllms_bytes_and_counts() {
-    let engine = start(small(Refusal::Vllm));
+    let engine = start(small(EngineRefusal::Vllm));
     let answers = burst(&engine, 8, false).await;
     let statuses: Vec<_> = answers.iter().map(|answer| answer.status).collect();
     assert_eq!(statuses, [200, 200, 200, 503, 503, 503, 503, 503]);
@@ -97,7 +97,7 @@ async fn a_full_queue_refuses_in_vllms_bytes_and_counts() {
 
 #[tokio::test]
 async fn other_engines_refuse_in_other_words() {
-    let engine = start(small(Refusal::Sglang));
+    let engine = start(small(EngineRefusal::Sglang));
     let whole = burst(&engine, 4, false).await;
     assert_eq!(whole[3].status, 503);
     let body: Value = serde_json::from_str(&whole[3].body).expect("JSON");
@@ -116,10 +116,10 @@ async fn other_engines_refuse_in_other_words() {
     assert_eq!(error["error"]["code"], 503);
     assert_eq!(events.next(), Some("data: [DONE]"));
 
-    let engine = start(small(Refusal::TooMany));
+    let engine = start(small(EngineRefusal::TooMany));
     let refused = burst(&engine, 4, false).await.pop().expect("answers");
     assert_eq!((refused.status, refused.retry_after.as_deref()), (429, Some("1")));
-    let engine = start(small(Refusal::Overloaded));
+    let engine = start(small(EngineRefusal::Overloaded));
     let refused = burst(&engine, 4, true).await.pop().expect("answers");
     assert_eq!(refused.status, 529);
     assert!(refused.body.contains("overloaded_error"));
@@ -127,7 +127,7 @@ async fn other_engines_refuse_in_other_words() {
 
 #[tokio::test]
 async fn several_choices_are_refused_as_one() {
-    let engine = start(small(Refusal::Vllm));
+    let engine = start(small(EngineRefusal::Vllm));
     let body = json!({ "prompt": "one two", "max_tokens": 2, "n": 4 });
     let url = format!("{}/v1/completions", engine.url());
     let refused = client().post(&url).json(&body).send().await.expect("answers");
@@ -143,7 +143,7 @@ async fn several_choices_are_refused_as_one() {
 #[tokio::test]
 async fn capacity_is_told_in_development_mode_only() {
     for (dev_mode, wanted) in [(false, Value::Null), (true, json!(2))] {
-        let engine = start(EngineConfig { dev_mode, ..small(Refusal::Vllm) });
+        let engine = start(EngineConfig { dev_mode, ..small(EngineRefusal::Vllm) });
         let url = format!("{}/server_info?config_format=json", engine.url());
         let response = client().get(url).send().await.expect("answers");
         assert_eq!(response.status().as_u16(), if dev_mode { 200 } else { 404 });
@@ -154,7 +154,7 @@ async fn capacity_is_told_in_development_mode_only() {
 
 #[tokio::test]
 async fn a_standstill_holds_tokens_back_and_is_over_in_time() {
-    let engine = start(small(Refusal::Vllm));
+    let engine = start(small(EngineRefusal::Vllm));
     let url = format!("{}/debug/stall", engine.url());
     let asked = |ms: u64| client().post(format!("{url}?ms={ms}")).send();
     assert_eq!(asked(u64::MAX).await.expect("answers").status(), 400);
@@ -170,7 +170,8 @@ async fn a_standstill_holds_tokens_back_and_is_over_in_time() {
 async fn the_file_of_times_has_a_line_for_each_request() {
     let folder = tempfile::tempdir().expect("folder");
     let file = folder.path().join("times");
-    let engine = start(EngineConfig { log_times: Some(file.clone()), ..small(Refusal::Vllm) });
+    let engine =
+        start(EngineConfig { log_times: Some(file.clone()), ..small(EngineRefusal::Vllm) });
     burst(&engine, 4, true).await;
     let left = client().post(format!("{}/v1/completions", engine.url()));
     let left = left.json(&json!({ "prompt": "one", "max_tokens": 5_000, "stream": true }));

@@ -4,7 +4,7 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests may stop the test")]
 
-use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, Wire};
+use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, EngineWire};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 fn config() -> EngineConfig {
     EngineConfig {
         listen: "127.0.0.1:0".parse().expect("address"),
-        wire: Wire::Sglang,
+        wire: EngineWire::Sglang,
         prefill_tokens_per_s: 1e6,
         itl_ms: 1.0,
         ..EngineConfig::default()

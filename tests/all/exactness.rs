@@ -15,7 +15,7 @@ use forebay::chat::EngineRules;
 use forebay::engine::{BlockHash, CacheEvent, encode_batch};
 use forebay::index::{Overlap, Overlaps};
 use forebay::parse::{ApiRequest, Endpoint, scan};
-use forebay::record::{Message, Rebuilt, TokenText};
+use forebay::record::{Rebuilt, RecordedMessage, TokenText};
 use forebay::render::render;
 use forebay::worker::ModelText;
 use serde::Deserialize;
@@ -79,7 +79,8 @@ impl Rank {
         let block_size = u32::try_from(self.block_tokens).unwrap();
         let payload = encode_batch(0.0, &[stored], 0, block_size);
         let number = self.messages.to_be_bytes();
-        self.index.take(&Message::new(self.messages, 0, &[b"kv", &number, &payload]).unwrap());
+        self.index
+            .take(&RecordedMessage::new(self.messages, 0, &[b"kv", &number, &payload]).unwrap());
         self.messages += 1;
         self.tokens.extend(hashes);
     }

@@ -12,7 +12,7 @@ use forebay::block::{BlockKey, KeySeed, RootName, Vocabulary};
 use forebay::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::config::KvConfig;
 use forebay::control::kv_events::{
-    BlockText, EventKind, FeedCounters, LowerTiers, Naming, Outcome, RankFeed, SliceOps, Tier,
+    BatchOutcome, BlockText, EventKind, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier,
 };
 use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
 use forebay::parse::{ApiRequest, Endpoint, scan};
@@ -196,7 +196,7 @@ impl<T: BlockText> Rig<T> {
         found
     }
 
-    fn count(&self, outcome: Outcome) -> u64 {
+    fn count(&self, outcome: BatchOutcome) -> u64 {
         self.counters.event_count(EventKind::Stored, outcome)
     }
 }
@@ -313,7 +313,7 @@ fn a_chain_that_arrives_backwards_is_whole_in_the_end() {
         rig.take(0, &[event]);
         rig.next();
     }
-    assert_eq!((rig.count(Outcome::Orphaned), rig.count(Outcome::Applied)), (4, 1));
+    assert_eq!((rig.count(BatchOutcome::Orphaned), rig.count(BatchOutcome::Applied)), (4, 1));
     assert_eq!(rig.found(&ROOT, text.as_bytes()).get(RankIndex(0)).blocks, 5);
     assert_eq!((rig.counters.orphan_count(), rig.counters.orphans_gone_count().applied), (0, 4));
     assert!(rig.counters.byte_count() > 0);
@@ -360,7 +360,7 @@ fn an_images_name_is_not_taken_for_a_salt_in_the_middle_of_a_chain() {
         ..STORED
     };
     rig.take(0, &[with_image]);
-    assert_eq!(rig.count(Outcome::NotText), 1);
+    assert_eq!(rig.count(BatchOutcome::NotText), 1);
     assert_eq!(rig.found(&ROOT, text.as_bytes()).get(RankIndex(0)).bytes, 4);
 }
 

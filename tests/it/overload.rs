@@ -3,7 +3,7 @@
 
 use crate::rig::{Client, Reply, any_port, metric, post, router, until, usable};
 use forebay::config::{Config, Policy, QueueMode, WorkerConfig};
-use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, Refusal};
+use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineRefusal, EngineText};
 use forebay::server::ServerHandle;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Takes up to `concurrency` at a time and lets `queued` wait; an answer takes a tenth of a second.
-fn engine(concurrency: usize, queued: Option<usize>, refusal: Refusal) -> EngineHandle {
+fn engine(concurrency: usize, queued: Option<usize>, refusal: EngineRefusal) -> EngineHandle {
     static TEXT: OnceLock<EngineText> = OnceLock::new();
     let text = TEXT.get_or_init(|| EngineText::load(None).expect("the built-in tokenizer"));
     let config = EngineConfig {
@@ -73,7 +73,7 @@ fn count(replies: &[Reply], status: u16) -> usize {
 #[test]
 fn no_engine_ever_has_more_than_its_places() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint, QueueMode::Off] {
-        let engines: Vec<_> = (0..4).map(|_| engine(64, None, Refusal::Vllm)).collect();
+        let engines: Vec<_> = (0..4).map(|_| engine(64, None, EngineRefusal::Vllm)).collect();
         let mut config = config(&engines, mode, 2);
         // Room for three times the places in all; ten times as many come.
         config.flow.queue.depth_max = if mode == QueueMode::Endpoint { 4 } else { 16 };
@@ -104,7 +104,7 @@ fn no_engine_ever_has_more_than_its_places() {
 
 #[test]
 fn an_engines_refusal_is_never_passed_on() {
-    for refusal in [Refusal::Vllm, Refusal::TooMany, Refusal::Overloaded] {
+    for refusal in [EngineRefusal::Vllm, EngineRefusal::TooMany, EngineRefusal::Overloaded] {
         // The router thinks they could take many more.
         let engines: Vec<_> = (0..2).map(|_| engine(2, Some(0), refusal)).collect();
         let handle = start(config(&engines, QueueMode::Pool, 64), engines.len());
@@ -128,7 +128,7 @@ fn an_engines_refusal_is_never_passed_on() {
 #[test]
 fn a_place_that_an_engine_has_again_lets_one_through_and_not_the_whole_queue() {
     // It takes four and keeps nobody waiting; the router may give it 64.
-    let engines = [engine(4, Some(0), Refusal::Vllm)];
+    let engines = [engine(4, Some(0), EngineRefusal::Vllm)];
     let handle = start(config(&engines, QueueMode::Pool, 64), engines.len());
     let replies = burst(handle.listen, 40, false);
     assert_eq!(count(&replies, 200), 40, "everybody's turn came");
@@ -143,7 +143,7 @@ fn a_place_that_an_engine_has_again_lets_one_through_and_not_the_whole_queue() {
 #[test]
 fn what_one_engine_refuses_another_serves() {
     // The first takes one at a time and refuses the rest; the second takes all.
-    let engines = [engine(1, Some(0), Refusal::Vllm), engine(64, None, Refusal::Vllm)];
+    let engines = [engine(1, Some(0), EngineRefusal::Vllm), engine(64, None, EngineRefusal::Vllm)];
     let handle = start(config(&engines, QueueMode::Pool, 64), engines.len());
     for _ in 0..3 {
         let replies = burst(handle.listen, 10, true);

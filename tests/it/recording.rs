@@ -6,11 +6,12 @@ use forebay::base::RankIndex;
 use forebay::block::KeySeed;
 use forebay::chat::load_model_text;
 use forebay::config::{Config, WorkerConfig};
-use forebay::control::zmq::{Endpoint, Place, Side, Source};
+use forebay::control::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::index::{Overlap, Overlaps};
 use forebay::record::{
-    End, FileReader, Message, Publisher, Rebuilt, RecordSource, TokenText, inspect, record,
+    FileReader, Publisher, Rebuilt, RecordSource, RecordedMessage, RecordingEnd, TokenText,
+    inspect, record,
 };
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -57,8 +58,11 @@ fn empty() -> Rebuilt {
     Rebuilt::new(KeySeed(11), &text, RANKS, 64 << 20)
 }
 
-fn any_port() -> Endpoint {
-    Endpoint { side: Side::Connect, place: Place::Tcp { host: "127.0.0.1".into(), port: 0 } }
+fn any_port() -> ZmqEndpoint {
+    ZmqEndpoint {
+        side: Side::Connect,
+        place: ZmqAddress::Tcp { host: "127.0.0.1".into(), port: 0 },
+    }
 }
 
 /// An index that follows sockets.
@@ -68,19 +72,19 @@ struct Tap {
 }
 
 impl Tap {
-    fn follow(endpoints: &[Endpoint]) -> Self {
+    fn follow(endpoints: &[ZmqEndpoint]) -> Self {
         let tap = Self { index: Rc::new(RefCell::new(empty())), last: Default::default() };
         for (number, (endpoint, last)) in endpoints.iter().zip(&tap.last).enumerate() {
             let (endpoint, last, index) =
                 (endpoint.clone(), Rc::clone(last), Rc::clone(&tap.index));
             spawn_local(async move {
                 let mut connection =
-                    Source::open(&endpoint).await.unwrap().subscribe("").await.unwrap();
+                    ZmqSource::open(&endpoint).await.unwrap().subscribe("").await.unwrap();
                 while let Ok((parts, end)) = connection.message().await {
                     let frames: Vec<&[u8]> =
                         parts.iter().map(|part| connection.part(part)).collect();
                     let number = u16::try_from(number).unwrap();
-                    index.borrow_mut().take(&Message::new(0, number, &frames).unwrap());
+                    index.borrow_mut().take(&RecordedMessage::new(0, number, &frames).unwrap());
                     last.set(Some(u64::from_be_bytes(frames[1].try_into().unwrap())));
                     connection.done(end);
                 }
@@ -151,8 +155,8 @@ async fn publish_all(path: &Path, publisher: &mut Publisher) {
 /// Records an engine while prompts go to its ranks in turn. Returns the index that followed it.
 async fn record_prompts(engine: &EngineHandle, path: &Path, prompts: &[String]) -> Tap {
     let endpoint =
-        |source: &forebay::engine::KvSource| Endpoint::parse(&source.endpoint, "x").unwrap();
-    let endpoints: Vec<Endpoint> = engine.kv_sources().iter().map(endpoint).collect();
+        |source: &forebay::engine::KvEndpoints| ZmqEndpoint::parse(&source.endpoint, "x").unwrap();
+    let endpoints: Vec<ZmqEndpoint> = engine.kv_sources().iter().map(endpoint).collect();
     let tap = Tap::follow(&endpoints);
     let (stop, stopped) = oneshot::channel::<()>();
     let out = path.to_owned();
@@ -198,11 +202,11 @@ fn a_recording_gives_the_index_that_the_engine_gave() {
     block_on_local(async {
         let live = record_prompts(&engine, &path, &prompts()).await;
         let summary = inspect(&path).unwrap();
-        assert_eq!((summary.end, summary.header.sources.len()), (End::Complete, RANKS));
+        assert_eq!((summary.end, summary.header.sources.len()), (RecordingEnd::Complete, RANKS));
         let replayed = from_file(&path);
 
         let mut publisher = Publisher::bind(&any_port(), RANKS).await.unwrap();
-        let endpoints: Vec<Endpoint> = publisher.endpoints().cloned().collect();
+        let endpoints: Vec<ZmqEndpoint> = publisher.endpoints().cloned().collect();
         let heard = Tap::follow(&endpoints);
         publisher.wait_for_subscribers(1).await;
         publish_all(&path, &mut publisher).await;

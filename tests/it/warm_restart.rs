@@ -8,7 +8,7 @@ use forebay::block::BlockKey;
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
-use forebay::snapshot::{Entry, Link, RankHead, SnapshotFile, SnapshotWriter};
+use forebay::snapshot::{Link, RankHead, SnapshotEntry, SnapshotFile, SnapshotWriter};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -456,7 +456,7 @@ fn enlarge(path: &Path, more: u64) {
         parent = if number % 100 == 0 { root } else { parent };
         let key = parent.child(header.seed, &number.to_le_bytes());
         let id = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        writer.entry(&Entry { id, key, stores: [1, 0, 0] }).unwrap();
+        writer.entry(&SnapshotEntry { id, key, stores: [1, 0, 0] }).unwrap();
         links.push(Link { parent, key, block_bytes: 64, slice: ShardIndex(0) });
         parent = key;
     }

@@ -4,7 +4,9 @@ use crate::history::{BLOCK_TOKENS, Event, Kind, Prompt};
 use crate::words::TokenBytes;
 use forebay::base::RankIndex;
 use forebay::block::{BlockKey, KeySeed, RootName};
-use forebay::control::kv_events::{Medium, Naming, Outcome, RankBlocks, Removed, SliceOps, Stored};
+use forebay::control::kv_events::{
+    BatchOutcome, Medium, Naming, RankBlocks, Removed, SliceOps, Stored,
+};
 use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
 use forebay::mailbox::KvOp;
 use std::sync::Arc;
@@ -117,7 +119,7 @@ impl Feeds {
                 rank.removed(&event, &mut self.ops)
             }
         };
-        assert_eq!(outcome, Outcome::Applied);
+        assert_eq!(outcome, BatchOutcome::Applied);
         for (_, ops) in self.ops.slices_mut() {
             ops.drain(..).for_each(|op| apply(RankIndex(event.rank), op));
         }

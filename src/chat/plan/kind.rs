@@ -5,7 +5,7 @@ use std::fmt;
 
 /// A set of sequences of roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct RoleSet {
     system: System,
     /// After the system message, user and assistant take turns and the user begins.
     takes_turns: bool,
@@ -23,20 +23,20 @@ enum System {
 }
 
 /// In the order in which they are tried.
-pub(super) const KINDS: [Kind; 10] = [
-    Kind::new(System::Anywhere, false, false, false),
-    Kind::new(System::Anywhere, false, false, true),
-    Kind::new(System::FirstOnly, false, false, false),
-    Kind::new(System::FirstOnly, true, false, false),
-    Kind::new(System::FirstOnly, true, false, true),
-    Kind::new(System::FirstOnly, true, true, false),
-    Kind::new(System::FirstOnly, true, true, true),
-    Kind::new(System::Never, true, false, false),
-    Kind::new(System::Never, true, true, false),
-    Kind::new(System::Never, true, true, true),
+pub(super) const KINDS: [RoleSet; 10] = [
+    RoleSet::new(System::Anywhere, false, false, false),
+    RoleSet::new(System::Anywhere, false, false, true),
+    RoleSet::new(System::FirstOnly, false, false, false),
+    RoleSet::new(System::FirstOnly, true, false, false),
+    RoleSet::new(System::FirstOnly, true, false, true),
+    RoleSet::new(System::FirstOnly, true, true, false),
+    RoleSet::new(System::FirstOnly, true, true, true),
+    RoleSet::new(System::Never, true, false, false),
+    RoleSet::new(System::Never, true, true, false),
+    RoleSet::new(System::Never, true, true, true),
 ];
 
-impl Kind {
+impl RoleSet {
     const fn new(system: System, takes_turns: bool, user_last: bool, generates_only: bool) -> Self {
         Self { system, takes_turns, user_last, generates_only }
     }
@@ -112,7 +112,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for RoleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.system {
             System::Anywhere => "all roles in any order",

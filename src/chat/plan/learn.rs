@@ -1,7 +1,7 @@
 //! Reads a plan off the renderings of short conversations.
 
-use super::kind::Kind;
-use super::literal::{Dates, Literal};
+use super::kind::RoleSet;
+use super::literal::{Dates, TemplateLiteral};
 use super::triggers::Triggers;
 use super::trim::{EDGES, Trim};
 use super::{LITERAL_SLOTS, Plan, TRIM_SLOTS, slot_after, slot_before, slot_trim};
@@ -9,7 +9,7 @@ use crate::chat::message::ChatRole;
 use crate::chat::template::Renderer;
 
 /// The plan for one kind of conversation; `None` when one rendering does not fit.
-pub(super) fn learn(kind: Kind, probe: &Renderer) -> Option<Plan> {
+pub(super) fn learn(kind: RoleSet, probe: &Renderer) -> Option<Plan> {
     let mut plan = Plan {
         kind,
         before: vec![None; LITERAL_SLOTS],
@@ -45,10 +45,10 @@ impl Plan {
         for (index, role) in roles.iter().enumerate() {
             let last = index + 1 == roles.len();
             let slot = self.before.get_mut(slot_before(previous, *role, index, last))?;
-            settle(slot, Literal::from_rendered(gaps.get(index)?)?)?;
+            settle(slot, TemplateLiteral::from_rendered(gaps.get(index)?)?)?;
             if last {
                 let slot = self.after.get_mut(slot_after(previous, *role, index, generates))?;
-                settle(slot, Literal::from_rendered(gaps.get(index + 1)?)?)?;
+                settle(slot, TemplateLiteral::from_rendered(gaps.get(index + 1)?)?)?;
             }
             previous = Some(*role);
         }

@@ -5,7 +5,7 @@ use crate::chat::environment::{DATE_END, DATE_START};
 
 /// One literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Literal {
+pub(super) struct TemplateLiteral {
     text: Box<str>,
     /// Formats of dates, each printed before the rest of the text goes on at its offset.
     dates: Vec<(usize, Box<str>)>,
@@ -20,7 +20,7 @@ pub(super) enum Dates {
     Today,
 }
 
-impl Literal {
+impl TemplateLiteral {
     /// From rendered text. `None` when its date marks do not pair.
     pub(super) fn from_rendered(rendered: &str) -> Option<Self> {
         let mut text = String::with_capacity(rendered.len());

@@ -1,12 +1,12 @@
 //! The fast way: what a template does to plain messages, as a table of literals.
 //!
-//! For most templates the prompt of a plain conversation is
-//! `literal, content, literal, content, … literal`, where a literal depends only on the roles
-//! beside it and on where in the conversation it stands, and contents are printed as they are or
-//! without whitespace at their ends. `learn` renders short conversations of unique contents through
-//! the template and reads the table off; `verify` then renders some hundred random ones both ways.
-//! A plan that differs once is thrown away and a narrower kind of conversation is tried ([`Kind`]).
-//! Contents that hold a string which the template searches for (`</think>`) are never covered.
+//! For most templates the prompt of a plain conversation is `literal, content, literal, content, …
+//! literal`, where a literal depends only on the roles beside it and on where in the conversation
+//! it stands, and contents are printed as they are or without whitespace at their ends. `learn`
+//! renders short conversations of unique contents through the template and reads the table off;
+//! `verify` then renders some hundred random ones both ways. A plan that differs once is thrown
+//! away and a narrower kind of conversation is tried ([`RoleSet`]). Contents that hold a string
+//! which the template searches for (`</think>`) are never covered.
 //!
 //! Runs on any thread. Writing a prompt allocates nothing but the growth of the output.
 
@@ -23,19 +23,19 @@ use super::shape::BILLING_LINE;
 use super::template::Renderer;
 use super::unescape::unescape_into;
 use crate::block::leading_bytes;
-use kind::Kind;
-use literal::{Dates, Literal};
+use kind::RoleSet;
+use literal::{Dates, TemplateLiteral};
 use triggers::Triggers;
 use trim::Trim;
 
 /// What a template does to plain messages of one kind of conversation.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    kind: Kind,
+    kind: RoleSet,
     /// By [`slot_before`].
-    before: Vec<Option<Literal>>,
+    before: Vec<Option<TemplateLiteral>>,
     /// By [`slot_after`].
-    after: Vec<Option<Literal>>,
+    after: Vec<Option<TemplateLiteral>>,
     /// By [`slot_trim`].
     trims: Vec<Trim>,
     triggers: Triggers,

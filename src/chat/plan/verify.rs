@@ -16,13 +16,13 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
     let mut triggers: BTreeSet<String> = sought;
     plan.triggers = Triggers::new(triggers.iter().cloned());
     for _ in 0..CONVERSATIONS {
-        let case = Case::random(&plan, &mut rng, false)?;
+        let case = VerifyCase::random(&plan, &mut rng, false)?;
         if !case.agrees(&plan, probe) {
             return None;
         }
     }
     for _ in 0..CONVERSATIONS_WITH_BLANKS {
-        let case = Case::random(&plan, &mut rng, true)?;
+        let case = VerifyCase::random(&plan, &mut rng, true)?;
         if !case.agrees(&plan, probe) {
             plan.covers_blank = false;
             break;
@@ -36,7 +36,7 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
     }
     plan.triggers = Triggers::new(triggers.into_iter());
     for _ in 0..CONVERSATIONS_AT_END {
-        let mut case = Case::random(&plan, &mut rng, plan.covers_blank)?;
+        let mut case = VerifyCase::random(&plan, &mut rng, plan.covers_blank)?;
         case.mix_in(&others, &mut rng);
         if !case.agrees(&plan, probe) {
             return None;
@@ -58,7 +58,7 @@ fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer, trials_left: &
             if let Some(content) = contents.get_mut(index) {
                 content.clone_from(form);
             }
-            let case = Case { roles: roles.clone(), contents, generates: true };
+            let case = VerifyCase { roles: roles.clone(), contents, generates: true };
             if *trials_left == 0 || !case.agrees(plan, probe) {
                 return false;
             }
@@ -69,13 +69,13 @@ fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer, trials_left: &
 }
 
 /// One conversation to compare.
-struct Case {
+struct VerifyCase {
     roles: Vec<ChatRole>,
     contents: Vec<String>,
     generates: bool,
 }
 
-impl Case {
+impl VerifyCase {
     fn random(plan: &Plan, rng: &mut Rng, blanks: bool) -> Option<Self> {
         let generates = *rng.choice(plan.kind.generation_settings().iter())?;
         let mut roles = Vec::new();

@@ -39,14 +39,14 @@ pub(super) struct Conversation {
     /// All variables but the special tokens.
     pub(super) variables: Map<String, Value>,
     /// With `continue_final_message`: the last message's text, behind which the prompt ends.
-    pub(super) ends_with: Option<Ending>,
+    pub(super) ends_with: Option<PromptEnding>,
     /// What the engine tries as `tools` when the template fails.
     pub(super) other_tools: Option<Value>,
 }
 
 /// How a prompt that continues its last message ends.
 #[derive(Debug)]
-pub(super) enum Ending {
+pub(super) enum PromptEnding {
     /// Cut the rendered text at [`CONTINUE_MARK`], which stands behind this text (vLLM, by way of
     /// transformers).
     CutAtMark(String),
@@ -101,20 +101,20 @@ impl Shaper {
         &self,
         messages: &mut Vec<Value>,
         continues: bool,
-    ) -> Result<Option<Ending>, RenderError> {
+    ) -> Result<Option<PromptEnding>, RenderError> {
         if self.rules == EngineRules::Sglang {
             let text = sglang::take_last_answer(messages, continues);
             if text.is_some() {
                 messages.pop();
             }
-            return Ok(text.map(Ending::Append));
+            return Ok(text.map(PromptEnding::Append));
         }
         if !continues {
             return Ok(None);
         }
         let last = messages.last_mut().and_then(messages::mark_end);
         let last = last.ok_or(RenderError::Unsupported("nothing that can be continued"))?;
-        Ok(Some(Ending::CutAtMark(last)))
+        Ok(Some(PromptEnding::CutAtMark(last)))
     }
 
     /// `chat_template_kwargs`, and the request fields that become variables.

@@ -1,11 +1,11 @@
 //! A compiled chat template.
 
-use super::environment::{self, Clock, TEMPLATE};
+use super::environment::{self, TEMPLATE, TemplateClock};
 use super::message::{ChatRole, MessageSpan};
 use super::plan::Plan;
 use super::python::is_space;
 use super::rules::EngineRules;
-use super::shape::{CONTINUE_MARK, Conversation, Ending, Shaper, media};
+use super::shape::{CONTINUE_MARK, Conversation, PromptEnding, Shaper, media};
 use super::source::content_format;
 use super::special::SpecialTokens;
 use super::values::from_json;
@@ -81,9 +81,9 @@ impl ChatTemplate {
         special: &SpecialTokens,
         rules: EngineRules,
     ) -> Result<Self, TemplateError> {
-        let probe = Renderer::try_new(source, special, rules, Clock::Marks)?;
+        let probe = Renderer::try_new(source, special, rules, TemplateClock::Marks)?;
         let plan = Plan::learn(source, &probe);
-        let renderer = Renderer::try_new(source, special, rules, Clock::System)?;
+        let renderer = Renderer::try_new(source, special, rules, TemplateClock::System)?;
         Ok(Self { renderer, plan, tool_use: None })
     }
 
@@ -97,7 +97,7 @@ impl ChatTemplate {
         special: &SpecialTokens,
     ) -> Result<Self, TemplateError> {
         let rules = self.renderer.shaper.rules;
-        self.tool_use = Some(Renderer::try_new(source, special, rules, Clock::System)?);
+        self.tool_use = Some(Renderer::try_new(source, special, rules, TemplateClock::System)?);
         Ok(self)
     }
 
@@ -197,7 +197,7 @@ impl Renderer {
         source: &str,
         special: &SpecialTokens,
         rules: EngineRules,
-        clock: Clock,
+        clock: TemplateClock,
     ) -> Result<Self, minijinja::Error> {
         let environment = environment::build(source, clock)?;
         let shaper = Shaper {
@@ -244,11 +244,11 @@ impl Renderer {
         };
         match ends_with {
             None => out.extend_from_slice(text.as_bytes()),
-            Some(Ending::Append(ending)) => {
+            Some(PromptEnding::Append(ending)) => {
                 out.extend_from_slice(text.as_bytes());
                 out.extend_from_slice(ending.as_bytes());
             }
-            Some(Ending::CutAtMark(last)) => {
+            Some(PromptEnding::CutAtMark(last)) => {
                 let cut = cut_at_mark(&text, &last).ok_or(RenderError::Unsupported(
                     "the template does not print the message to be continued",
                 ))?;

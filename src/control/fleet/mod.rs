@@ -74,7 +74,7 @@ impl KnownWorker {
 
 /// What changed with a description, for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct LeftOut {
     /// Ranks that found no room.
     pub(super) ranks: usize,
     /// Model names that found no room.
@@ -131,8 +131,8 @@ impl Fleet {
         address: SocketAddr,
         mut description: Description,
         texts: BTreeMap<Arc<str>, FoundText>,
-    ) -> Left {
-        let mut left = Left::default();
+    ) -> LeftOut {
+        let mut left = LeftOut::default();
         for number in description.ranks.iter().map(|rank| rank.number) {
             if self.rank_index(worker, number).is_some() {
                 continue;

@@ -5,7 +5,7 @@ use super::shown::root_model;
 use super::{Fleet, KnownRank, KnownWorker};
 use crate::base::{DpRank, RankIndex, WorkerIndex};
 use crate::control::described::{Announced, DescribedRank};
-use crate::control::load::{LoadPlan, PlannedRank, Source};
+use crate::control::load::{LoadPlan, PlannedRank, ReportSource};
 use crate::worker::ModelText;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Fleet {
                 name: Arc::clone(&known.shown.name),
                 authority: Arc::clone(&known.shown.authority),
                 api_key: known.shown.api_key.clone(),
-                source: Source::resolve(known.load_source, known.shown.dialect, &ranks)?,
+                source: ReportSource::resolve(known.load_source, known.shown.dialect, &ranks)?,
                 first: described.first().map_or(0, |rank| rank.number),
                 ranks,
             })

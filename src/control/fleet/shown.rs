@@ -14,14 +14,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A rank that its worker has, and where.
-struct Place<'a> {
+struct ShownRank<'a> {
     worker: &'a KnownWorker,
     description: &'a Description,
     rank: &'a DescribedRank,
     position: usize,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ShownRank<'a> {
     /// `None` for a rank that its worker has no more.
     fn of(worker: &'a KnownWorker, number: u32) -> Option<Self> {
         let description = worker.description.as_ref()?;
@@ -73,7 +73,7 @@ impl Fleet {
 
     fn shown_rank(&self, known: &KnownRank) -> Rank {
         let worker = self.workers.get(known.worker.index());
-        let place = worker.and_then(|worker| Place::of(worker, known.number));
+        let place = worker.and_then(|worker| ShownRank::of(worker, known.number));
         let described = place.as_ref().map(|place| place.rank);
         // A rank that is gone is one that prefills and has no handoff: it serves no leg.
         let role = place.as_ref().map_or(Role::Prefill, |place| place.description.role);
@@ -87,9 +87,9 @@ impl Fleet {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         Rank {
             worker: known.worker,
-            dp_rank: place.as_ref().map_or(DpRank(known.number), Place::dp_rank),
-            dp_size: place.as_ref().map_or(1, Place::dp_size),
-            address: place.as_ref().map_or(nowhere, Place::address),
+            dp_rank: place.as_ref().map_or(DpRank(known.number), ShownRank::dp_rank),
+            dp_size: place.as_ref().map_or(1, ShownRank::dp_size),
+            address: place.as_ref().map_or(nowhere, ShownRank::address),
             block_size_tokens,
             kv_block_count,
             running_max,
@@ -103,7 +103,7 @@ impl Fleet {
         }
     }
 
-    fn handoff(&self, place: &Place<'_>) -> Option<Handoff> {
+    fn handoff(&self, place: &ShownRank<'_>) -> Option<Handoff> {
         let is_unknown = matches!(place.description.source, Some(KvSource::PushUnknown(_)));
         if is_unknown && self.flow.disaggregation.fallback == Fallback::TwoPhase {
             // What a push connector answers can be handed on like a pull connector's (vLLM 0.32,
@@ -160,7 +160,7 @@ impl Fleet {
             let Some(worker) = self.workers.get(known.worker.index()) else { continue };
             let Some(description) = &worker.description else { continue };
             let Some(served) = serves(description, name) else { continue };
-            if Place::of(worker, known.number).is_none() {
+            if ShownRank::of(worker, known.number).is_none() {
                 continue;
             }
             model.ranks.extend(RankIndex::try_from_index(index));

@@ -18,12 +18,12 @@
 use super::copies::{Groups, KeptBlocks, RestoredBlocks};
 use super::event::{Removed, Stored};
 use super::fit::{Evidence, TextFit};
-use super::held::{Entry, Held, State};
-use super::holding::{Holding, OrphansGone};
+use super::held::{HeldBlocks, HeldEntry, HeldState};
+use super::holding::{FeedHolding, OrphansGone};
 use super::naming::{BlockText, Naming};
 use super::opaque::Opaque;
 use super::orphans::{Orphan, Orphans};
-use super::outcome::Outcome;
+use super::outcome::BatchOutcome;
 use super::recent::Recent;
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
@@ -40,7 +40,7 @@ pub struct RankBlocks<T> {
     lower_tiers: LowerTiers,
     /// Trees in use, one bit each.
     trees: u8,
-    held: Held,
+    held: HeldBlocks,
     orphans: Orphans,
     orphans_gone: OrphansGone,
     opaque: Opaque,
@@ -84,7 +84,7 @@ impl<T: BlockText> RankBlocks<T> {
             entries_max,
             lower_tiers: LowerTiers::default(),
             trees: Tier::Device.bit(),
-            held: Held::default(),
+            held: HeldBlocks::default(),
             orphans: Orphans::default(),
             orphans_gone: OrphansGone::default(),
             opaque: Opaque::default(),
@@ -108,7 +108,7 @@ impl<T: BlockText> RankBlocks<T> {
     /// Which lower tiers count from now on. Only while nothing is held.
     pub fn set_lower_tiers(&mut self, lower_tiers: LowerTiers) {
         debug_assert!(self.is_empty(), "blocks may be in trees that end");
-        (self.lower_tiers, self.held) = (lower_tiers, Held::expiring(lower_tiers.ttl));
+        (self.lower_tiers, self.held) = (lower_tiers, HeldBlocks::expiring(lower_tiers.ttl));
         let allowed = |tier: &Tier| match tier {
             Tier::Device => true,
             Tier::Host => lower_tiers.host,
@@ -177,8 +177,8 @@ impl<T: BlockText> RankBlocks<T> {
 
     /// How much it is.
     #[must_use]
-    pub fn holding(&self) -> Holding {
-        Holding {
+    pub fn holding(&self) -> FeedHolding {
+        FeedHolding {
             blocks: self.held.len(),
             tier_blocks: self.held.tier_counts(),
             orphans: self.orphans.len(),
@@ -195,15 +195,15 @@ impl<T: BlockText> RankBlocks<T> {
     }
 
     /// Applies a store. Blocks before a fault stay stored: they are true.
-    pub fn stored(&mut self, event: &Stored<'_>, ops: &mut SliceOps) -> Outcome {
+    pub fn stored(&mut self, event: &Stored<'_>, ops: &mut SliceOps) -> BatchOutcome {
         let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
         let Some(tier) = tier else {
-            return Outcome::Elsewhere;
+            return BatchOutcome::Elsewhere;
         };
         let group = event.group.unwrap_or(NO_GROUP);
         if !event.whole_prefix {
             remember(&mut self.groups.forgetful, group);
-            return Outcome::OtherGroup;
+            return BatchOutcome::OtherGroup;
         }
         self.trees |= tier.bit();
         let is_name = tier != Tier::Device && event.token_ids.is_empty();
@@ -215,7 +215,7 @@ impl<T: BlockText> RankBlocks<T> {
         let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(0);
         let tokens_due = block_tokens.checked_mul(event.hashes.len());
         if block_tokens == 0 || tokens_due != Some(event.token_ids.len()) {
-            return Outcome::Unpaired;
+            return BatchOutcome::Unpaired;
         }
         remember(&mut self.groups.whole, group);
         let outcome = self.store_chain(event, group, tier, ops);
@@ -224,10 +224,10 @@ impl<T: BlockText> RankBlocks<T> {
     }
 
     /// Applies a removal; unknown hashes are ignored.
-    pub fn removed(&mut self, event: &Removed<'_>, ops: &mut SliceOps) -> Outcome {
+    pub fn removed(&mut self, event: &Removed<'_>, ops: &mut SliceOps) -> BatchOutcome {
         let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
         let Some(tier) = tier else {
-            return Outcome::Elsewhere;
+            return BatchOutcome::Elsewhere;
         };
         if !event.hashes.is_empty() {
             self.held.trust(tier);
@@ -244,7 +244,7 @@ impl<T: BlockText> RankBlocks<T> {
                 None => {}
             }
         }
-        Outcome::Applied
+        BatchOutcome::Applied
     }
 
     /// Forgets everything: the engine said so, restarted, or went silent with events lost.
@@ -261,11 +261,11 @@ impl<T: BlockText> RankBlocks<T> {
 
     /// Hashes alone, as vLLM's offloading names them: copies of blocks that were stored with their
     /// tokens before.
-    fn stored_by_name(&mut self, event: &Stored<'_>, group: u32, tier: Tier) -> Outcome {
+    fn stored_by_name(&mut self, event: &Stored<'_>, group: u32, tier: Tier) -> BatchOutcome {
         if self.groups.forgetful.contains(&group) {
-            return Outcome::OtherGroup;
+            return BatchOutcome::OtherGroup;
         }
-        let mut outcome = Outcome::Applied;
+        let mut outcome = BatchOutcome::Applied;
         for &hash in event.hashes {
             let id = self.id(hash, group);
             let known = self.held.get(id).or_else(|| {
@@ -273,7 +273,7 @@ impl<T: BlockText> RankBlocks<T> {
                 groups.filter_map(|other| self.held.get(self.id(hash, *other))).next()
             });
             let Some(known) = known else {
-                outcome = Outcome::HashUnknown;
+                outcome = BatchOutcome::HashUnknown;
                 continue;
             };
             if known.id == id {
@@ -281,13 +281,13 @@ impl<T: BlockText> RankBlocks<T> {
                 self.held.add(id, tier, known.state.trees());
             } else if self.held.len() < self.entries_max {
                 let trees = self.held.trees_of_others(known.key, id) & tier.trees();
-                let state = State::new(known.state.slice(), trees);
-                if !self.held.insert(Entry { id, key: known.key, state }, tier) {
-                    return Outcome::Full;
+                let state = HeldState::new(known.state.slice(), trees);
+                if !self.held.insert(HeldEntry { id, key: known.key, state }, tier) {
+                    return BatchOutcome::Full;
                 }
                 self.arrived.push(id);
             } else {
-                return Outcome::Full;
+                return BatchOutcome::Full;
             }
         }
         outcome
@@ -299,7 +299,7 @@ impl<T: BlockText> RankBlocks<T> {
         group: u32,
         tier: Tier,
         ops: &mut SliceOps,
-    ) -> Outcome {
+    ) -> BatchOutcome {
         let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(usize::MAX);
         let mut tip = match event.parent {
             None => Some(self.root(event, tier)),
@@ -308,9 +308,9 @@ impl<T: BlockText> RankBlocks<T> {
         let mut parent = event.parent.map(|parent| self.id(parent, group));
         if tip.is_none() && parent.is_some_and(|parent| self.opaque.contains(parent)) {
             self.note_opaque(event, 0, group);
-            return Outcome::NotText;
+            return BatchOutcome::NotText;
         }
-        let mut outcome = Outcome::Applied;
+        let mut outcome = BatchOutcome::Applied;
         let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
         for (position, (&hash, token_ids)) in blocks.enumerate() {
             let is_opaque = event.is_opaque(position);
@@ -325,7 +325,7 @@ impl<T: BlockText> RankBlocks<T> {
                 match self.held.get(id) {
                     // Known from elsewhere: the chain goes on behind it.
                     Some(known) => self.held.add(id, tier, known.state.trees()),
-                    None if parent == id => return Outcome::Conflict,
+                    None if parent == id => return BatchOutcome::Conflict,
                     None => {
                         let bytes = self.block_bytes.as_slice().into();
                         outcome = self.orphan(Orphan { id, parent, tier, bytes });
@@ -364,16 +364,16 @@ impl<T: BlockText> RankBlocks<T> {
             self.opaque.note(id);
             let is_opaque = event.is_opaque(position);
             let read = self.naming.read(token_ids, is_opaque, &mut self.block_bytes);
-            if read == Err(Outcome::NoText) {
+            if read == Err(BatchOutcome::NoText) {
                 self.evidence.unknown(token_ids);
             }
         }
     }
 
-    fn orphan(&mut self, orphan: Orphan) -> Outcome {
+    fn orphan(&mut self, orphan: Orphan) -> BatchOutcome {
         let dropped = self.orphans.hold(orphan);
         self.orphans_gone.dropped += dropped.unwrap_or(1);
-        if dropped.is_some() { Outcome::Orphaned } else { Outcome::ParentUnknown }
+        if dropped.is_some() { BatchOutcome::Orphaned } else { BatchOutcome::ParentUnknown }
     }
 
     /// Applies the orphans of what is new, and theirs.
@@ -427,7 +427,7 @@ impl<T: BlockText> RankBlocks<T> {
         id: u64,
         tier: Tier,
         ops: &mut SliceOps,
-    ) -> Result<Tip, Outcome> {
+    ) -> Result<Tip, BatchOutcome> {
         let block_bytes = u16::try_from(self.block_bytes.len()).unwrap_or(u16::MAX);
         let key = parent.key.child(self.naming.seed, &self.block_bytes);
         let first = || (self.naming.slice_of)(key, self.naming.shard_count);
@@ -441,15 +441,15 @@ impl<T: BlockText> RankBlocks<T> {
             }
             Some(_) => {
                 self.contradictions += 1;
-                return Err(Outcome::Conflict);
+                return Err(BatchOutcome::Conflict);
             }
-            None if self.held.len() >= self.entries_max => return Err(Outcome::Full),
+            None if self.held.len() >= self.entries_max => return Err(BatchOutcome::Full),
             None => {
-                let added = Entry { id, key, state: State::new(slice, trees) };
+                let added = HeldEntry { id, key, state: HeldState::new(slice, trees) };
                 if !self.held.insert(added, tier) {
                     // One text under ever more hashes.
                     self.contradictions += 1;
-                    return Err(Outcome::Full);
+                    return Err(BatchOutcome::Full);
                 }
                 self.arrived.push(id);
                 0

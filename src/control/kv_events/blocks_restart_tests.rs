@@ -195,7 +195,7 @@ fn copies_by_their_hash_alone_are_known_after_a_restart() {
         block_size_tokens: 0,
         ..store(None, &[10], &[])
     };
-    assert_eq!(after.stored(&named(2), &mut ops), Outcome::OtherGroup);
-    assert_eq!(after.stored(&named(1), &mut ops), Outcome::Applied);
+    assert_eq!(after.stored(&named(2), &mut ops), BatchOutcome::OtherGroup);
+    assert_eq!(after.stored(&named(1), &mut ops), BatchOutcome::Applied);
     assert_eq!(after.len(), 2);
 }

@@ -136,15 +136,18 @@ pub(super) fn keys_of(texts: &[&str]) -> BTreeSet<u64> {
 #[test]
 fn a_chain_becomes_keys_and_goes_again() {
     let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
-    assert_eq!(blocks.stored(&store(None, &[10, 11], &[0, 1, 2, 3]), &mut ops), Outcome::Applied);
-    assert_eq!(blocks.stored(&store(Some(11), &[12], &[4, 5]), &mut ops), Outcome::Applied);
+    assert_eq!(
+        blocks.stored(&store(None, &[10, 11], &[0, 1, 2, 3]), &mut ops),
+        BatchOutcome::Applied
+    );
+    assert_eq!(blocks.stored(&store(Some(11), &[12], &[4, 5]), &mut ops), BatchOutcome::Applied);
     index.take(&mut ops);
     assert_eq!(index.keys(), keys_of(&["ab", "abcd", "abcdef"]));
     let slices: HashSet<ShardIndex> = index.held.values().map(|(slice, ..)| *slice).collect();
     assert_eq!(slices.len(), 1, "descendants stay in the slice of the first block");
     assert_eq!(index.held[&key_of("abcd")].1, key_of("ab"));
 
-    assert_eq!(blocks.removed(&remove(&[12, 99]), &mut ops), Outcome::Applied);
+    assert_eq!(blocks.removed(&remove(&[12, 99]), &mut ops), BatchOutcome::Applied);
     index.take(&mut ops);
     assert_eq!(index.keys(), keys_of(&["ab", "abcd"]));
     blocks.clear(&mut ops);
@@ -156,7 +159,7 @@ fn a_chain_becomes_keys_and_goes_again() {
 fn repeated_stores_need_as_many_removals() {
     let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
     for _ in 0..3 {
-        assert_eq!(blocks.stored(&store(None, &[10], &[0, 1]), &mut ops), Outcome::Applied);
+        assert_eq!(blocks.stored(&store(None, &[10], &[0, 1]), &mut ops), BatchOutcome::Applied);
     }
     for left in [1, 1, 0] {
         blocks.removed(&remove(&[10]), &mut ops);
@@ -184,16 +187,16 @@ fn what_is_not_ours_is_left_alone() {
     let mut blocks = blocks(100);
     let plain = store(None, &[10], &[0, 1]);
     for (event, outcome) in [
-        (Stored { medium: Medium::Host, ..plain }, Outcome::Elsewhere),
-        (Stored { medium: Medium::Unknown, ..plain }, Outcome::Elsewhere),
-        (Stored { remote: true, ..plain }, Outcome::Elsewhere),
-        (Stored { whole_prefix: false, ..plain }, Outcome::OtherGroup),
-        (Stored { block_size_tokens: 3, ..plain }, Outcome::Unpaired),
-        (Stored { block_size_tokens: 0, token_ids: &[], ..plain }, Outcome::Unpaired),
-        (Stored { block_size_tokens: 32, hashes: &[], ..plain }, Outcome::Unpaired),
-        (Stored { opaque_from: Some(0), ..plain }, Outcome::NotText),
-        (Stored { token_ids: &[0, IMAGE], ..plain }, Outcome::NotText),
-        (Stored { token_ids: &[0, 1_000], ..plain }, Outcome::NoText),
+        (Stored { medium: Medium::Host, ..plain }, BatchOutcome::Elsewhere),
+        (Stored { medium: Medium::Unknown, ..plain }, BatchOutcome::Elsewhere),
+        (Stored { remote: true, ..plain }, BatchOutcome::Elsewhere),
+        (Stored { whole_prefix: false, ..plain }, BatchOutcome::OtherGroup),
+        (Stored { block_size_tokens: 3, ..plain }, BatchOutcome::Unpaired),
+        (Stored { block_size_tokens: 0, token_ids: &[], ..plain }, BatchOutcome::Unpaired),
+        (Stored { block_size_tokens: 32, hashes: &[], ..plain }, BatchOutcome::Unpaired),
+        (Stored { opaque_from: Some(0), ..plain }, BatchOutcome::NotText),
+        (Stored { token_ids: &[0, IMAGE], ..plain }, BatchOutcome::NotText),
+        (Stored { token_ids: &[0, 1_000], ..plain }, BatchOutcome::NoText),
     ] {
         assert_eq!(blocks.stored(&event, &mut ops), outcome, "{event:?}");
         assert!(ops.is_empty());
@@ -203,11 +206,11 @@ fn what_is_not_ours_is_left_alone() {
     index.take(&mut ops);
     assert_eq!(
         blocks.removed(&Removed { medium: Medium::Host, ..remove(&[10]) }, &mut ops),
-        Outcome::Elsewhere
+        BatchOutcome::Elsewhere
     );
     assert_eq!(
         blocks.removed(&Removed { group: Some(3), ..remove(&[10]) }, &mut ops),
-        Outcome::Applied
+        BatchOutcome::Applied
     );
     assert!(ops.is_empty());
 }
@@ -215,8 +218,11 @@ fn what_is_not_ours_is_left_alone() {
 #[test]
 fn loops_and_unchained_hashes_are_conflicts() {
     let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
-    assert_eq!(blocks.stored(&store(None, &[10, 10], &[0, 1, 2, 3]), &mut ops), Outcome::Conflict);
-    assert_eq!(blocks.stored(&store(Some(10), &[10], &[4, 5]), &mut ops), Outcome::Conflict);
+    assert_eq!(
+        blocks.stored(&store(None, &[10, 10], &[0, 1, 2, 3]), &mut ops),
+        BatchOutcome::Conflict
+    );
+    assert_eq!(blocks.stored(&store(Some(10), &[10], &[4, 5]), &mut ops), BatchOutcome::Conflict);
     assert_eq!(blocks.len(), 1);
 }
 
@@ -236,10 +242,10 @@ fn the_limit_refuses_new_blocks_and_lets_old_ones_go() {
     let (mut blocks, mut ops) = (blocks(2), SliceOps::new(SHARDS));
     assert_eq!(
         blocks.stored(&store(None, &[1, 2, 3], &[0, 1, 2, 3, 4, 5]), &mut ops),
-        Outcome::Full
+        BatchOutcome::Full
     );
     assert_eq!(blocks.len(), 2);
-    assert_eq!(blocks.stored(&store(None, &[1], &[0, 1]), &mut ops), Outcome::Applied);
+    assert_eq!(blocks.stored(&store(None, &[1], &[0, 1]), &mut ops), BatchOutcome::Applied);
     blocks.removed(&remove(&[2]), &mut ops);
     assert_eq!(blocks.len(), 1);
 }
@@ -260,14 +266,14 @@ fn of(index: &Index) -> [usize; 3] {
 fn orphans_are_applied_when_their_parent_comes_with_all_that_follows() {
     let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
     let third = store(Some(11), &[12, 13], &[4, 5, 6, 7]);
-    assert_eq!(blocks.stored(&third, &mut ops), Outcome::Orphaned);
-    assert_eq!(blocks.stored(&store(Some(13), &[14], &[8, 9]), &mut ops), Outcome::Orphaned);
+    assert_eq!(blocks.stored(&third, &mut ops), BatchOutcome::Orphaned);
+    assert_eq!(blocks.stored(&store(Some(13), &[14], &[8, 9]), &mut ops), BatchOutcome::Orphaned);
     assert!(ops.is_empty() && blocks.is_empty());
     assert_eq!(blocks.holding().orphans, 3);
     assert!(blocks.holding().bytes > 0);
-    assert_eq!(blocks.stored(&store(None, &[10], &[0, 1]), &mut ops), Outcome::Applied);
+    assert_eq!(blocks.stored(&store(None, &[10], &[0, 1]), &mut ops), BatchOutcome::Applied);
     assert_eq!(blocks.holding().orphans, 3, "their parent is another one");
-    assert_eq!(blocks.stored(&store(Some(10), &[11], &[2, 3]), &mut ops), Outcome::Applied);
+    assert_eq!(blocks.stored(&store(Some(10), &[11], &[2, 3]), &mut ops), BatchOutcome::Applied);
     index.take(&mut ops);
     assert_eq!(
         index.keys(),
@@ -333,10 +339,10 @@ fn a_block_moves_down_the_tiers_and_leaves_with_the_last() {
     ];
     for (position, (stored, removed, wanted)) in steps.into_iter().enumerate() {
         if let Some(event) = stored {
-            assert_eq!(blocks.stored(&event, &mut ops), Outcome::Applied);
+            assert_eq!(blocks.stored(&event, &mut ops), BatchOutcome::Applied);
         }
         if let Some(event) = removed {
-            assert_eq!(blocks.removed(&event, &mut ops), Outcome::Applied);
+            assert_eq!(blocks.removed(&event, &mut ops), BatchOutcome::Applied);
         }
         index.take(&mut ops);
         assert_eq!(of(&index), wanted, "step {position}");
@@ -380,10 +386,14 @@ fn copies_known_by_their_hash_alone_keep_the_block() {
         group,
         ..store(None, hashes, &[])
     };
-    assert_eq!(blocks.stored(&copy(&[10], None), &mut ops), Outcome::HashUnknown);
+    assert_eq!(blocks.stored(&copy(&[10], None), &mut ops), BatchOutcome::HashUnknown);
     blocks.stored(&Stored { group: Some(0), ..plain }, &mut ops);
-    assert_eq!(blocks.stored(&copy(&[10, 11], None), &mut ops), Outcome::Applied, "of any group");
-    assert_eq!(blocks.stored(&copy(&[11, 12], Some(0)), &mut ops), Outcome::HashUnknown);
+    assert_eq!(
+        blocks.stored(&copy(&[10, 11], None), &mut ops),
+        BatchOutcome::Applied,
+        "of any group"
+    );
+    assert_eq!(blocks.stored(&copy(&[11, 12], Some(0)), &mut ops), BatchOutcome::HashUnknown);
     blocks.removed(&Removed { group: Some(0), ..remove(&[10, 11]) }, &mut ops);
     index.take(&mut ops);
     assert_eq!(of(&index), [0, 2, 2]);
@@ -391,8 +401,8 @@ fn copies_known_by_their_hash_alone_keep_the_block() {
     index.take(&mut ops);
     assert_eq!(of(&index), [0, 1, 1], "one copy of the second is left");
     let sliding = Stored { whole_prefix: false, group: Some(1), ..plain };
-    assert_eq!(blocks.stored(&sliding, &mut ops), Outcome::OtherGroup);
-    assert_eq!(blocks.stored(&copy(&[11], Some(1)), &mut ops), Outcome::OtherGroup);
+    assert_eq!(blocks.stored(&sliding, &mut ops), BatchOutcome::OtherGroup);
+    assert_eq!(blocks.stored(&copy(&[11], Some(1)), &mut ops), BatchOutcome::OtherGroup);
 }
 
 #[test]
@@ -401,13 +411,13 @@ fn tiers_that_do_not_count_are_elsewhere() {
     blocks.set_lower_tiers(LowerTiers { host: false, disk: true, ttl: Duration::ZERO });
     let plain = store(None, &[10], &[0, 1]);
     for (medium, outcome) in [
-        (Medium::Host, Outcome::Elsewhere),
-        (Medium::Unknown, Outcome::Elsewhere),
-        (Medium::Disk, Outcome::Applied),
+        (Medium::Host, BatchOutcome::Elsewhere),
+        (Medium::Unknown, BatchOutcome::Elsewhere),
+        (Medium::Disk, BatchOutcome::Applied),
     ] {
         assert_eq!(blocks.stored(&Stored { medium, ..plain }, &mut ops), outcome);
     }
-    assert_eq!(blocks.stored(&Stored { remote: true, ..plain }, &mut ops), Outcome::Elsewhere);
+    assert_eq!(blocks.stored(&Stored { remote: true, ..plain }, &mut ops), BatchOutcome::Elsewhere);
 }
 
 /// An image in the middle: what comes behind it is not stored, in the same event or in the next.
@@ -419,11 +429,15 @@ fn nothing_behind_an_image_is_ever_stored() {
     for with_image in [by_key, by_token] {
         let (mut blocks, mut ops, mut index) =
             (blocks(100), SliceOps::new(SHARDS), Index::default());
-        assert_eq!(blocks.stored(&with_image, &mut ops), Outcome::NotText);
+        assert_eq!(blocks.stored(&with_image, &mut ops), BatchOutcome::NotText);
         for (parent, hash) in [(12, 13), (13, 14), (11, 15)] {
             let next = [hash];
             let event = store(Some(parent), &next, &[6, 7]);
-            assert_eq!(blocks.stored(&event, &mut ops), Outcome::NotText, "does not wait either");
+            assert_eq!(
+                blocks.stored(&event, &mut ops),
+                BatchOutcome::NotText,
+                "does not wait either"
+            );
         }
         assert_eq!(blocks.holding().orphans, 0);
         index.take(&mut ops);
@@ -437,7 +451,7 @@ fn larger_blocks_of_a_lower_tier_are_found_under_the_devices_root() {
     blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
     let large =
         Stored { medium: Medium::Host, block_size_tokens: 4, ..store(None, &[20], &[0, 1, 2, 3]) };
-    assert_eq!(blocks.stored(&large, &mut ops), Outcome::Applied);
+    assert_eq!(blocks.stored(&large, &mut ops), BatchOutcome::Applied);
     index.take(&mut ops);
     let name = RootName { model: "m", block_size_tokens: 2, ..RootName::default() };
     let key = BlockKey::root(SEED, &name).child(SEED, b"abcd").to_word();

@@ -1,6 +1,6 @@
 //! What a rank holds, on its way into a snapshot and out of one.
 
-use super::held::{Held, Kept};
+use super::held::{HeldBlocks, Kept};
 use crate::snapshot::Link;
 
 /// Attention groups as their stores tell; further ones than the most are not remembered.
@@ -28,7 +28,7 @@ pub struct KeptBlocks {
 /// What a rank held before a restart. The operations that tell the index come with it.
 #[derive(Debug, Default)]
 pub struct RestoredBlocks {
-    pub(super) held: Held,
+    pub(super) held: HeldBlocks,
     pub(super) trees: u8,
     pub(super) groups: Groups,
 }

@@ -1,8 +1,8 @@
 //! What the feeds count. One set for all feeds; they share the control plane's thread, so plain
 //! cells will do.
 
-use super::holding::{Expired, Holding, OrphansGone};
-use super::outcome::Outcome;
+use super::holding::{Expired, FeedHolding, OrphansGone};
+use super::outcome::BatchOutcome;
 use super::tier::{TIERS, Tier};
 use crate::control::zmq::LossReason;
 use std::cell::Cell;
@@ -163,7 +163,7 @@ impl ReplayResult {
 }
 
 const KINDS: usize = EventKind::ALL.len();
-const OUTCOMES: usize = Outcome::ALL.len();
+const OUTCOMES: usize = BatchOutcome::ALL.len();
 
 /// Counts since start.
 #[derive(Debug, Default)]
@@ -175,7 +175,7 @@ pub struct FeedCounters {
     replays: [Cell<u64>; ReplayResult::ALL.len()],
     losses: [Cell<u64>; LossReason::ALL.len()],
     missed: Cell<u64>,
-    holding: Cell<Holding>,
+    holding: Cell<FeedHolding>,
     orphans_gone: Cell<OrphansGone>,
     expired: [Cell<u64>; TIERS],
     restored: Cell<u64>,
@@ -195,7 +195,7 @@ impl FeedCounters {
     }
 
     /// Counts one event.
-    pub fn event(&self, kind: EventKind, outcome: Outcome) {
+    pub fn event(&self, kind: EventKind, outcome: BatchOutcome) {
         bump(self.events.get(kind as usize).and_then(|row| row.get(outcome as usize)));
     }
 
@@ -243,7 +243,7 @@ impl FeedCounters {
     }
 
     /// Notes that a feed went from holding one amount to another.
-    pub fn holding_changed(&self, before: Holding, after: Holding) {
+    pub fn holding_changed(&self, before: FeedHolding, after: FeedHolding) {
         let all = self.holding.get();
         let moved =
             |all: usize, before: usize, after| all.saturating_add(after).saturating_sub(before);
@@ -253,7 +253,7 @@ impl FeedCounters {
         {
             *all = moved(*all, before, after);
         }
-        self.holding.set(Holding {
+        self.holding.set(FeedHolding {
             blocks: moved(all.blocks, before.blocks, after.blocks),
             tier_blocks,
             orphans: moved(all.orphans, before.orphans, after.orphans),
@@ -316,7 +316,7 @@ impl FeedCounters {
 
     /// Events of that kind with that outcome.
     #[must_use]
-    pub fn event_count(&self, kind: EventKind, outcome: Outcome) -> u64 {
+    pub fn event_count(&self, kind: EventKind, outcome: BatchOutcome) -> u64 {
         let row = self.events.get(kind as usize);
         row.and_then(|row| row.get(outcome as usize)).map_or(0, Cell::get)
     }
@@ -394,7 +394,7 @@ mod tests {
         for (index, (reason, _)) in Dropped::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
         }
-        for (index, (outcome, _)) in Outcome::ALL.iter().enumerate() {
+        for (index, (outcome, _)) in BatchOutcome::ALL.iter().enumerate() {
             assert_eq!(*outcome as usize, index);
         }
     }

@@ -5,9 +5,11 @@
 //! a malformed event does not hide the ones after it. Allocates at most what the payload can hold;
 //! never panics, never recurses.
 
-use super::event::{Event, Removed, Stored};
-use super::fields::{Fields, array, hash, keyed, optional, positional, read_extra_keys, small};
-use super::msgpack::{MsgpackError, Reader, Value};
+use super::event::{KvEvent, Removed, Stored};
+use super::fields::{
+    EventFields, array, hash, keyed, optional, positional, read_extra_keys, small,
+};
+use super::msgpack::{MsgpackError, MsgpackReader, Value};
 use crate::base::limits::BLOCK_BYTES_MAX;
 
 /// Tokens of a usual block: of larger ones fewer come at a time.
@@ -23,13 +25,13 @@ pub struct BatchHead {
 /// Decodes payloads; keeps its scratch space between them.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    scratch: Scratch,
+    scratch: DecodeScratch,
 }
 
 /// A payload on its way to events, some blocks at a time.
 #[derive(Debug)]
 pub struct Batch<'p> {
-    reader: Reader<'p>,
+    reader: MsgpackReader<'p>,
     elements: u32,
     events_left: u32,
     long: Option<Long<'p>>,
@@ -37,9 +39,9 @@ pub struct Batch<'p> {
 
 /// An event, or one part of it: the next parts continue behind its last block.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part<'a> {
+pub struct EventPart<'a> {
     /// The event; of a long one so many of its blocks.
-    pub event: Event<'a>,
+    pub event: KvEvent<'a>,
     /// Nothing more of it follows.
     pub is_last: bool,
 }
@@ -47,7 +49,7 @@ pub struct Part<'a> {
 /// An event that names blocks, and what of it has been read.
 #[derive(Debug)]
 struct Long<'p> {
-    fields: Fields<'p>,
+    fields: EventFields<'p>,
     is_store: bool,
     hashes: List<'p>,
     token_ids: List<'p>,
@@ -57,14 +59,14 @@ struct Long<'p> {
 /// Items of a list that have not been read.
 #[derive(Clone, Copy, Debug)]
 struct List<'p> {
-    reader: Reader<'p>,
+    reader: MsgpackReader<'p>,
     left: usize,
 }
 
 impl<'p> List<'p> {
-    fn of(reader: Option<Reader<'p>>) -> Result<Self, MsgpackError> {
+    fn of(reader: Option<MsgpackReader<'p>>) -> Result<Self, MsgpackError> {
         let Some(mut reader) = reader else {
-            return Ok(Self { reader: Reader::new(&[]), left: 0 });
+            return Ok(Self { reader: MsgpackReader::new(&[]), left: 0 });
         };
         // Each item takes at least a byte.
         let left = usize::try_from(array(&mut reader)?).unwrap_or(usize::MAX);
@@ -73,7 +75,7 @@ impl<'p> List<'p> {
 }
 
 #[derive(Debug, Default)]
-struct Scratch {
+struct DecodeScratch {
     hashes: Vec<u64>,
     token_ids: Vec<u32>,
 }
@@ -90,7 +92,7 @@ impl Decoder {
     pub fn decode(
         &mut self,
         payload: &[u8],
-        mut on_event: impl FnMut(Event<'_>),
+        mut on_event: impl FnMut(KvEvent<'_>),
     ) -> Result<BatchHead, MsgpackError> {
         let mut batch = Batch::begin(payload)?;
         while let Some(part) = self.next(&mut batch, usize::MAX)? {
@@ -105,13 +107,15 @@ impl Decoder {
         &'s mut self,
         batch: &mut Batch<'p>,
         blocks_max: usize,
-    ) -> Result<Option<Part<'s>>, MsgpackError> {
+    ) -> Result<Option<EventPart<'s>>, MsgpackError> {
         let mut long = match batch.long.take() {
             Some(long) => long,
             None => match batch.event()? {
                 None => return Ok(None),
-                Some(Ok(Begun::Blocks(long))) => long,
-                Some(Ok(Begun::Short(event))) => return Ok(Some(Part { event, is_last: true })),
+                Some(Ok(BegunEvent::Blocks(long))) => long,
+                Some(Ok(BegunEvent::Short(event))) => {
+                    return Ok(Some(EventPart { event, is_last: true }));
+                }
                 Some(Err(_)) => return Ok(Some(MALFORMED)),
             },
         };
@@ -126,23 +130,23 @@ impl Decoder {
             long.taken_count += scratch.hashes.len();
             batch.long = Some(long);
         }
-        Ok(Some(Part { event, is_last }))
+        Ok(Some(EventPart { event, is_last }))
     }
 }
 
 /// Part of an event that cannot be read; it hides nothing that follows.
-const MALFORMED: Part<'static> = Part { event: Event::Malformed, is_last: true };
+const MALFORMED: EventPart<'static> = EventPart { event: KvEvent::Malformed, is_last: true };
 
 /// An event whose head has been read.
-enum Begun<'p> {
+enum BegunEvent<'p> {
     Blocks(Long<'p>),
-    Short(Event<'static>),
+    Short(KvEvent<'static>),
 }
 
 impl<'p> Batch<'p> {
     /// At the first event.
     pub fn begin(payload: &'p [u8]) -> Result<Self, MsgpackError> {
-        let mut reader = Reader::new(payload);
+        let mut reader = MsgpackReader::new(payload);
         let elements = array(&mut reader)?;
         if elements < 2 {
             return Err(MsgpackError::Type);
@@ -178,7 +182,7 @@ impl<'p> Batch<'p> {
     }
 
     /// Reads the head of the next event; the inner error is that event's own.
-    fn event(&mut self) -> Result<Option<Result<Begun<'p>, MsgpackError>>, MsgpackError> {
+    fn event(&mut self) -> Result<Option<Result<BegunEvent<'p>, MsgpackError>>, MsgpackError> {
         let Some(left) = self.events_left.checked_sub(1) else { return Ok(None) };
         self.events_left = left;
         let start = self.reader;
@@ -191,8 +195,8 @@ impl<'p> Batch<'p> {
     }
 }
 
-fn begin_event<'p>(reader: &mut Reader<'p>) -> Result<Begun<'p>, MsgpackError> {
-    let mut fields = Fields::default();
+fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<BegunEvent<'p>, MsgpackError> {
+    let mut fields = EventFields::default();
     let tag = match reader.value()? {
         Value::Array(length) => positional(reader, length, &mut fields)?,
         Value::Map(length) => keyed(reader, length, &mut fields)?,
@@ -201,8 +205,8 @@ fn begin_event<'p>(reader: &mut Reader<'p>) -> Result<Begun<'p>, MsgpackError> {
     let is_store = match tag {
         "BlockStored" => true,
         "BlockRemoved" => false,
-        "AllBlocksCleared" => return Ok(Begun::Short(Event::Cleared)),
-        _ => return Ok(Begun::Short(Event::Unknown)),
+        "AllBlocksCleared" => return Ok(BegunEvent::Short(KvEvent::Cleared)),
+        _ => return Ok(BegunEvent::Short(KvEvent::Unknown)),
     };
     if fields.hashes.is_none() {
         return Err(MsgpackError::Type);
@@ -212,10 +216,10 @@ fn begin_event<'p>(reader: &mut Reader<'p>) -> Result<Begun<'p>, MsgpackError> {
     if let Some(mut keys) = fields.extra_keys.filter(|_| is_store) {
         read_extra_keys(&mut keys, &mut fields)?;
     }
-    Ok(Begun::Blocks(Long { fields, is_store, hashes, token_ids, taken_count: 0 }))
+    Ok(BegunEvent::Blocks(Long { fields, is_store, hashes, token_ids, taken_count: 0 }))
 }
 
-impl Scratch {
+impl DecodeScratch {
     /// Reads the next blocks of an event. One whose lists do not fit each other is never longer
     /// than one part.
     fn read(&mut self, long: &mut Long<'_>, blocks_max: usize) -> Result<(), MsgpackError> {
@@ -244,17 +248,17 @@ impl Scratch {
     }
 
     /// What was read last, as an event.
-    fn part<'s, 'p: 's>(&'s self, long: &Long<'p>) -> Event<'s> {
+    fn part<'s, 'p: 's>(&'s self, long: &Long<'p>) -> KvEvent<'s> {
         let Long { fields, taken_count, .. } = long;
         if !long.is_store {
-            return Event::Removed(Removed {
+            return KvEvent::Removed(Removed {
                 hashes: &self.hashes,
                 medium: fields.medium,
                 group: fields.group,
                 remote: fields.remote,
             });
         }
-        Event::Stored(Stored {
+        KvEvent::Stored(Stored {
             hashes: &self.hashes,
             parent: fields.parent,
             token_ids: &self.token_ids,

@@ -2,7 +2,7 @@
 
 /// One event of a batch; borrows the payload and the decoder's scratch space.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event<'a> {
+pub enum KvEvent<'a> {
     /// `BlockStored`.
     Stored(Stored<'a>),
     /// `BlockRemoved`.
@@ -15,7 +15,7 @@ pub enum Event<'a> {
     Malformed,
 }
 
-impl Event<'_> {
+impl KvEvent<'_> {
     /// Blocks that it names.
     pub(super) fn block_count(&self) -> usize {
         match self {

@@ -12,10 +12,10 @@ use super::counters::{FeedCounters, ResetReason};
 use super::fit::TextSource;
 use super::naming::Naming;
 use super::patience::{Backoff, Complaints};
-use super::rank::{KvMessage, RankFeed, Taken};
+use super::rank::{KvMessage, RankFeed, TakenMessage};
 use super::recovery::{Audit, Replays, Why};
 use super::restored::{SharedState, overdue};
-use super::sequence::Arrival;
+use super::sequence::Arrived;
 use super::slice_ops::SliceOps;
 use super::status::{FeedState, FeedStatus};
 use super::tier::{LowerTiers, Tier, TierNumbers};
@@ -23,7 +23,7 @@ use super::timers::FeedTimers;
 use crate::base::limits::KV_BATCH_OPS_MAX;
 use crate::base::{DpRank, RankIndex, ShardIndex, count_broken_invariant};
 use crate::block::Vocabulary;
-use crate::control::zmq::{Connection, Endpoint, SocketError, Source};
+use crate::control::zmq::{Connection, SocketError, ZmqEndpoint, ZmqSource};
 use crate::mailbox::KvBatch;
 use crate::worker::TierRanks;
 use futures_util::FutureExt;
@@ -80,9 +80,9 @@ pub struct FeedSpec {
     /// Its worker's name, for logs.
     pub worker: Arc<str>,
     /// Where its events come from.
-    pub endpoint: Endpoint,
+    pub endpoint: ZmqEndpoint,
     /// Where missed batches can be asked for.
-    pub replay: Option<Endpoint>,
+    pub replay: Option<ZmqEndpoint>,
     /// Prefix of the topics that are wanted.
     pub topic: String,
     /// How blocks become keys.
@@ -106,8 +106,8 @@ pub struct Feed<P> {
     rank: RankIndex,
     pub(super) dp_rank: DpRank,
     pub(super) worker: Arc<str>,
-    endpoint: Endpoint,
-    pub(super) replay: Option<Endpoint>,
+    endpoint: ZmqEndpoint,
+    pub(super) replay: Option<ZmqEndpoint>,
     topic: String,
     text: TextSource,
     pub(super) state: SharedState,
@@ -211,7 +211,7 @@ impl<P: KvPort> Feed<P> {
         self.post().await;
         self.settle(FeedState::Connecting).await;
         loop {
-            let error = match Source::open(&self.endpoint).await {
+            let error = match ZmqSource::open(&self.endpoint).await {
                 Ok(source) => self.follow_from(&source, &mut backoff).await,
                 Err(error) => error,
             };
@@ -222,7 +222,7 @@ impl<P: KvPort> Feed<P> {
 
     /// Follows connections of one source: until the first error where we connect, for ever where we
     /// listen, because the listening socket has to stay.
-    async fn follow_from(&mut self, source: &Source, backoff: &mut Backoff) -> SocketError {
+    async fn follow_from(&mut self, source: &ZmqSource, backoff: &mut Backoff) -> SocketError {
         loop {
             let error = match source.subscribe(&self.topic).await {
                 Ok(subscriber) => {
@@ -243,7 +243,7 @@ impl<P: KvPort> Feed<P> {
                 }
                 Err(error) => error,
             };
-            if matches!(source, Source::Connect(_)) {
+            if matches!(source, ZmqSource::Connect(_)) {
                 return error;
             }
             self.lost(&error, backoff);
@@ -305,15 +305,15 @@ impl<P: KvPort> Feed<P> {
         let message = KvMessage::read(parts);
         let arrival = message.map(|message| self.state.borrow().arrival(&message));
         match arrival {
-            Some(Arrival::Repeated) => {
+            Some(Arrived::Repeated) => {
                 self.confirm();
                 self.settle(FeedState::Live).await;
                 return;
             }
-            Some(Arrival::Next | Arrival::First { missed: 0 }) => {
+            Some(Arrived::Next | Arrived::First { missed: 0 }) => {
                 self.state.borrow_mut().no_more_repeats();
             }
-            Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
+            Some(Arrived::First { .. } | Arrived::Gap { .. } | Arrived::Restarted) => {
                 self.recover(Why::Behind(message.map_or(0, |message| message.number()))).await;
                 self.settle(FeedState::Live).await;
             }
@@ -350,7 +350,7 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// Keeps the books of a message and says what is special about it, once per incident.
-    pub(super) fn note(&mut self, taken: Taken) {
+    pub(super) fn note(&mut self, taken: TakenMessage) {
         let held = self.state.borrow().block_count();
         self.status.heard(held);
         if self.status.judge(self.state.borrow().text_fit()) {

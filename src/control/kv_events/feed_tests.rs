@@ -4,7 +4,7 @@ use super::tests::{Shard, chained, chained_in, frames, publish_until, spec, unti
 use super::*;
 use crate::base::ShardIndex;
 use crate::control::test_support::block_on_local;
-use crate::control::zmq::{Endpoint, LossReason, Source};
+use crate::control::zmq::{LossReason, ZmqEndpoint, ZmqSource};
 use crate::mailbox::{KvBatch, KvOp};
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -20,18 +20,18 @@ fn a_socket_file_that_was_left_behind_is_not_in_the_way() {
     block_on_local(async move {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kv");
-        let endpoint = Endpoint::parse(&format!("bind:ipc://{}", path.display()), "").unwrap();
-        let first = Source::open(&endpoint).await.unwrap();
-        let busy = Source::open(&endpoint).await.unwrap_err();
+        let endpoint = ZmqEndpoint::parse(&format!("bind:ipc://{}", path.display()), "").unwrap();
+        let first = ZmqSource::open(&endpoint).await.unwrap();
+        let busy = ZmqSource::open(&endpoint).await.unwrap_err();
         assert_eq!(busy.reason(), LossReason::Io);
         drop(first);
         assert!(path.exists());
-        Source::open(&endpoint).await.unwrap();
+        ZmqSource::open(&endpoint).await.unwrap();
         // What is no socket is left alone.
         let file = dir.path().join("file");
         std::fs::write(&file, "precious").unwrap();
-        let endpoint = Endpoint::parse(&format!("bind:ipc://{}", file.display()), "").unwrap();
-        assert!(Source::open(&endpoint).await.is_err() && file.exists());
+        let endpoint = ZmqEndpoint::parse(&format!("bind:ipc://{}", file.display()), "").unwrap();
+        assert!(ZmqSource::open(&endpoint).await.is_err() && file.exists());
     });
 }
 
@@ -128,7 +128,11 @@ fn a_paused_shard_leads_to_a_resync() {
             counters.reset_count(ResetReason::Gap) == 1 && counters.block_count() == 1
         })
         .await;
-        assert_eq!(counters.event_count(EventKind::Cleared, Outcome::Applied), 0, "it was lost");
+        assert_eq!(
+            counters.event_count(EventKind::Cleared, BatchOutcome::Applied),
+            0,
+            "it was lost"
+        );
         until(|| {
             let mut held = HashSet::new();
             for op in shard.ops.borrow().iter() {

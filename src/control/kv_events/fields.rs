@@ -2,23 +2,23 @@
 //! long.
 
 use super::event::Medium;
-use super::msgpack::{MsgpackError, Reader, Value};
+use super::msgpack::{MsgpackError, MsgpackReader, Value};
 use std::str::from_utf8;
 
 /// Fields of any event as they are met, in either shape.
 #[derive(Debug, Default)]
-pub(super) struct Fields<'a> {
+pub(super) struct EventFields<'a> {
     pub(super) parent: Option<u64>,
     pub(super) block_size_tokens: u32,
     pub(super) medium: Medium,
     pub(super) lora_name: &'a str,
     pub(super) cache_salt: &'a str,
-    pub(super) extra_keys: Option<Reader<'a>>,
+    pub(super) extra_keys: Option<MsgpackReader<'a>>,
     pub(super) group: Option<u32>,
     pub(super) kind: Option<&'a str>,
     pub(super) remote: bool,
-    pub(super) hashes: Option<Reader<'a>>,
-    pub(super) token_ids: Option<Reader<'a>>,
+    pub(super) hashes: Option<MsgpackReader<'a>>,
+    pub(super) token_ids: Option<MsgpackReader<'a>>,
     pub(super) opaque_from: Option<usize>,
 }
 
@@ -38,9 +38,9 @@ const STORED_FIELDS: [&str; 10] = [
 const REMOVED_FIELDS: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 
 pub(super) fn positional<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut MsgpackReader<'a>,
     length: u32,
-    fields: &mut Fields<'a>,
+    fields: &mut EventFields<'a>,
 ) -> Result<&'a str, MsgpackError> {
     if length == 0 {
         return Err(MsgpackError::Type);
@@ -61,9 +61,9 @@ pub(super) fn positional<'a>(
 }
 
 pub(super) fn keyed<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut MsgpackReader<'a>,
     length: u32,
-    fields: &mut Fields<'a>,
+    fields: &mut EventFields<'a>,
 ) -> Result<&'a str, MsgpackError> {
     let mut tag = None;
     for _ in 0..length {
@@ -78,11 +78,11 @@ pub(super) fn keyed<'a>(
 }
 
 fn field<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut MsgpackReader<'a>,
     name: &str,
-    fields: &mut Fields<'a>,
+    fields: &mut EventFields<'a>,
 ) -> Result<(), MsgpackError> {
-    let mut kept = |place: &mut Option<Reader<'a>>| {
+    let mut kept = |place: &mut Option<MsgpackReader<'a>>| {
         *place = Some(*reader);
         reader.skip()
     };
@@ -108,8 +108,8 @@ fn field<'a>(
 /// items that are not text, as `[id, offset]` pairs or bytes. Names and salts are both bare strings
 /// (vLLM 0.17 to 0.33).
 pub(super) fn read_extra_keys<'a>(
-    reader: &mut Reader<'a>,
-    fields: &mut Fields<'a>,
+    reader: &mut MsgpackReader<'a>,
+    fields: &mut EventFields<'a>,
 ) -> Result<(), MsgpackError> {
     let blocks = match reader.value()? {
         Value::Nil => return Ok(()),
@@ -148,7 +148,10 @@ pub(super) fn read_extra_keys<'a>(
 }
 
 /// SGLang 0.5.19 alone puts a map of metadata in the place of the LoRA name.
-fn lora_name<'a>(reader: &mut Reader<'a>, fields: &mut Fields<'a>) -> Result<(), MsgpackError> {
+fn lora_name<'a>(
+    reader: &mut MsgpackReader<'a>,
+    fields: &mut EventFields<'a>,
+) -> Result<(), MsgpackError> {
     match reader.value()? {
         Value::Nil => {}
         Value::Text(name) => fields.lora_name = from_utf8(name).map_err(|_| MsgpackError::Type)?,
@@ -166,21 +169,21 @@ fn lora_name<'a>(reader: &mut Reader<'a>, fields: &mut Fields<'a>) -> Result<(),
     Ok(())
 }
 
-pub(super) fn array(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {
+pub(super) fn array(reader: &mut MsgpackReader<'_>) -> Result<u32, MsgpackError> {
     match reader.value()? {
         Value::Array(length) => Ok(length),
         _ => Err(MsgpackError::Type),
     }
 }
 
-fn text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, MsgpackError> {
+fn text<'a>(reader: &mut MsgpackReader<'a>) -> Result<&'a str, MsgpackError> {
     match reader.value()? {
         Value::Text(bytes) => from_utf8(bytes).map_err(|_| MsgpackError::Type),
         _ => Err(MsgpackError::Type),
     }
 }
 
-pub(super) fn small(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {
+pub(super) fn small(reader: &mut MsgpackReader<'_>) -> Result<u32, MsgpackError> {
     match reader.value()? {
         Value::Integer { bits, negative: false } => {
             u32::try_from(bits).map_err(|_| MsgpackError::Type)
@@ -191,7 +194,7 @@ pub(super) fn small(reader: &mut Reader<'_>) -> Result<u32, MsgpackError> {
 
 /// Integers of either sign as their bits; digests as their last 8 bytes, which is what engines send
 /// as integer.
-pub(super) fn hash(reader: &mut Reader<'_>) -> Result<u64, MsgpackError> {
+pub(super) fn hash(reader: &mut MsgpackReader<'_>) -> Result<u64, MsgpackError> {
     match reader.value()? {
         Value::Integer { bits, .. } => Ok(bits),
         Value::Binary(digest) => {
@@ -204,8 +207,8 @@ pub(super) fn hash(reader: &mut Reader<'_>) -> Result<u64, MsgpackError> {
 
 /// Nil as `None`.
 pub(super) fn optional<'a, T>(
-    read: impl Fn(&mut Reader<'a>) -> Result<T, MsgpackError>,
-) -> impl Fn(&mut Reader<'a>) -> Result<Option<T>, MsgpackError> {
+    read: impl Fn(&mut MsgpackReader<'a>) -> Result<T, MsgpackError>,
+) -> impl Fn(&mut MsgpackReader<'a>) -> Result<Option<T>, MsgpackError> {
     move |reader| {
         let mut peek = *reader;
         if peek.value()? == Value::Nil {

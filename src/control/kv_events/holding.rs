@@ -4,7 +4,7 @@ use super::tier::TIERS;
 
 /// How much a rank's state is, for gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holding {
+pub struct FeedHolding {
     /// Blocks known by the engine's hash.
     pub blocks: usize,
     /// Those of each tier; a block may be in several.

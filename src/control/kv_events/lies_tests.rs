@@ -103,7 +103,7 @@ fn a_long_message_is_the_same_in_parts() {
         }
     };
     assert_eq!((taken.result, feed.block_count()), (BatchResult::Applied, 50_000));
-    assert_eq!(counters.event_count(EventKind::Stored, Outcome::Applied), 2, "one event each");
+    assert_eq!(counters.event_count(EventKind::Stored, BatchOutcome::Applied), 2, "one event each");
     let all = |ops: &mut SliceOps| {
         let ops = ops.trees_mut().flat_map(|(_, _, ops)| ops.drain(..));
         ops.map(|op| format!("{op:?}")).collect::<Vec<_>>()

@@ -40,11 +40,11 @@ pub(in crate::control) enum Value<'a> {
 
 /// A position in a payload.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::control) struct Reader<'a> {
+pub(in crate::control) struct MsgpackReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> MsgpackReader<'a> {
     pub(in crate::control) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
@@ -176,11 +176,11 @@ mod tests {
             (&[0xd4, 1, 2], Value::Extension),
         ];
         for (bytes, value) in cases {
-            let mut reader = Reader::new(bytes);
+            let mut reader = MsgpackReader::new(bytes);
             assert_eq!(reader.value(), Ok(value), "{bytes:02x?}");
             assert_eq!(reader.remaining(), 0, "{bytes:02x?}");
             for cut in 0..bytes.len() {
-                assert_eq!(Reader::new(&bytes[..cut]).value(), Err(MsgpackError::Truncated));
+                assert_eq!(MsgpackReader::new(&bytes[..cut]).value(), Err(MsgpackError::Truncated));
             }
         }
     }
@@ -188,15 +188,15 @@ mod tests {
     #[test]
     fn claimed_lengths_are_not_believed() {
         assert_eq!(
-            Reader::new(&[0xdd, 0xff, 0xff, 0xff, 0xff]).skip(),
+            MsgpackReader::new(&[0xdd, 0xff, 0xff, 0xff, 0xff]).skip(),
             Err(MsgpackError::Truncated)
         );
         assert_eq!(
-            Reader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).skip(),
+            MsgpackReader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).skip(),
             Err(MsgpackError::Truncated)
         );
         assert_eq!(
-            Reader::new(&[0xc6, 0xff, 0xff, 0xff, 0xff]).skip(),
+            MsgpackReader::new(&[0xc6, 0xff, 0xff, 0xff, 0xff]).skip(),
             Err(MsgpackError::Truncated)
         );
     }
@@ -205,7 +205,7 @@ mod tests {
     fn deep_nesting_costs_no_stack() {
         let mut bytes = vec![0x91; 2_000_000];
         bytes.push(0xc0);
-        let mut reader = Reader::new(&bytes);
+        let mut reader = MsgpackReader::new(&bytes);
         assert_eq!(reader.skip(), Ok(()));
         assert_eq!(reader.remaining(), 0);
     }
@@ -213,7 +213,7 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let mut reader = Reader::new(&bytes);
+            let mut reader = MsgpackReader::new(&bytes);
             while reader.skip().is_ok() {}
         }
     }

@@ -1,6 +1,6 @@
 //! How a rank's tokens become the bytes, keys and slices of the index.
 
-use super::outcome::Outcome;
+use super::outcome::BatchOutcome;
 use crate::base::ShardIndex;
 use crate::base::limits::BLOCK_BYTES_MAX;
 use crate::block::{BlockKey, KeySeed};
@@ -60,16 +60,16 @@ impl<T: BlockText> Naming<T> {
         token_ids: &[u32],
         is_opaque: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(), Outcome> {
-        let Some(text) = &self.text else { return Err(Outcome::NoText) };
+    ) -> Result<(), BatchOutcome> {
+        let Some(text) = &self.text else { return Err(BatchOutcome::NoText) };
         if is_opaque || text.has_media(token_ids) {
-            return Err(Outcome::NotText);
+            return Err(BatchOutcome::NotText);
         }
         out.clear();
         if !text.decode_into(token_ids, out) {
-            return Err(Outcome::NoText);
+            return Err(BatchOutcome::NoText);
         }
         let is_sound = (1..=BLOCK_BYTES_MAX).contains(&out.len());
-        if is_sound { Ok(()) } else { Err(Outcome::BlockLength) }
+        if is_sound { Ok(()) } else { Err(BatchOutcome::BlockLength) }
     }
 }

@@ -2,7 +2,7 @@
 
 /// The words are the metrics label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum BatchOutcome {
     /// All of it is in the index, or nothing of it concerned the index anew.
     Applied,
     /// Lies in a medium that does not count, or with another process.
@@ -34,7 +34,7 @@ pub enum Outcome {
     Malformed,
 }
 
-impl Outcome {
+impl BatchOutcome {
     /// May further parts of a long event be taken after this one?
     pub(super) fn continues(self) -> bool {
         !matches!(

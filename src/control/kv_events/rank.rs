@@ -5,11 +5,11 @@ use super::blocks::RankBlocks;
 use super::copies::{KeptBlocks, RestoredBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
 use super::decode::{Batch, Decoder};
-use super::event::{Event, Medium, Stored};
+use super::event::{KvEvent, Medium, Stored};
 use super::fit::TextFit;
 use super::naming::{BlockText, Naming};
-use super::outcome::Outcome;
-use super::sequence::{Arrival, Mark, Sequence};
+use super::outcome::BatchOutcome;
+use super::sequence::{Arrived, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
 use tokio::time::Instant;
@@ -38,18 +38,18 @@ pub struct RankFeed<T> {
 pub struct Taking<'p> {
     /// `None` if it cannot be read, or has been.
     batch: Option<Batch<'p>>,
-    done: Taken,
+    done: TakenMessage,
     is_sound: bool,
     /// What became of the event in hand.
-    outcome: Option<Outcome>,
-    counts: Counts,
+    outcome: Option<BatchOutcome>,
+    counts: MessageCounts,
     /// Blocks since this was asked last.
     work: usize,
 }
 
 /// Events of a message.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct MessageCounts {
     taken: usize,
     failed: usize,
 }
@@ -69,7 +69,7 @@ pub struct RankState<B> {
 
 /// What one message was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenMessage {
     /// For the counters.
     pub result: BatchResult,
     /// Set when the rank was cleared: batches before this one were lost, the publisher restarted,
@@ -176,7 +176,7 @@ impl<T: BlockText> RankFeed<T> {
 
     /// What a message is to those taken before. Changes nothing.
     #[must_use]
-    pub fn arrival(&self, message: &KvMessage<'_>) -> Arrival {
+    pub fn arrival(&self, message: &KvMessage<'_>) -> Arrived {
         self.sequence.judge(message.mark)
     }
 
@@ -207,7 +207,7 @@ impl<T: BlockText> RankFeed<T> {
         parts: &[&[u8]],
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> Taken {
+    ) -> TakenMessage {
         let mut taking = match self.begin(KvMessage::read(parts), counters, ops) {
             Ok(taking) => taking,
             Err(taken) => return taken,
@@ -229,22 +229,22 @@ impl<T: BlockText> RankFeed<T> {
         message: Option<KvMessage<'p>>,
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> Result<Taking<'p>, Taken> {
+    ) -> Result<Taking<'p>, TakenMessage> {
         let Some(message) = message else {
             counters.batch(BatchResult::Refused);
-            return Err(Taken { result: BatchResult::Refused, reset: None, missed: 0 });
+            return Err(TakenMessage { result: BatchResult::Refused, reset: None, missed: 0 });
         };
-        if self.arrival(&message) == Arrival::Repeated {
+        if self.arrival(&message) == Arrived::Repeated {
             self.is_unverified = false;
-            return Err(Taken { result: BatchResult::Applied, reset: None, missed: 0 });
+            return Err(TakenMessage { result: BatchResult::Applied, reset: None, missed: 0 });
         }
         let KvMessage { mark, payload } = message;
         let before = self.blocks.holding();
         let (mut reset, missed) = match self.sequence.take(mark) {
-            Arrival::Next | Arrival::Repeated => (None, 0),
-            Arrival::First { missed } => (None, missed),
-            Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
-            Arrival::Restarted => (Some(ResetReason::Restart), 0),
+            Arrived::Next | Arrived::Repeated => (None, 0),
+            Arrived::First { missed } => (None, missed),
+            Arrived::Gap { missed } => (Some(ResetReason::Gap), missed),
+            Arrived::Restarted => (Some(ResetReason::Restart), 0),
         };
         // The message before was given up half way.
         if std::mem::replace(&mut self.is_within, true) {
@@ -258,13 +258,13 @@ impl<T: BlockText> RankFeed<T> {
         self.is_unverified = false;
         counters.holding_changed(before, self.blocks.holding());
         let batch = Batch::begin(payload).ok();
-        let done = Taken { result: BatchResult::Applied, reset, missed };
+        let done = TakenMessage { result: BatchResult::Applied, reset, missed };
         Ok(Taking {
             batch,
             done,
             is_sound: true,
             outcome: None,
-            counts: Counts::default(),
+            counts: MessageCounts::default(),
             work: 0,
         })
     }
@@ -277,7 +277,7 @@ impl<T: BlockText> RankFeed<T> {
         blocks_max: usize,
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> Option<Taken> {
+    ) -> Option<TakenMessage> {
         let before = self.blocks.holding();
         let ended = self.events(taking, blocks_max, counters, ops);
         let reset = match ended {
@@ -296,7 +296,7 @@ impl<T: BlockText> RankFeed<T> {
             return None;
         }
         self.is_within = false;
-        let taken = Taken { result: taking.result(ended), ..taking.done };
+        let taken = TakenMessage { result: taking.result(ended), ..taking.done };
         counters.batch(taken.result);
         if let Some(reason) = taken.reset {
             counters.reset(reason);
@@ -386,14 +386,14 @@ impl<T: BlockText> RankFeed<T> {
             let is_last = part.is_last;
             let (kind, outcome) = apply(blocks, block_size_tokens, &part.event, ops);
             // The first part that was not applied says what became of the event.
-            let outcome = kept.filter(|kept| *kept != Outcome::Applied).unwrap_or(outcome);
+            let outcome = kept.filter(|kept| *kept != BatchOutcome::Applied).unwrap_or(outcome);
             *kept = Some(outcome);
             if !is_last && outcome.continues() {
                 continue;
             }
             batch.skip_event();
             *kept = None;
-            *is_sound &= outcome != Outcome::Malformed;
+            *is_sound &= outcome != BatchOutcome::Malformed;
             counters.event(kind, outcome);
             counts.note(outcome);
         }
@@ -417,10 +417,13 @@ impl Taking<'_> {
     }
 }
 
-impl Counts {
-    fn note(&mut self, outcome: Outcome) {
+impl MessageCounts {
+    fn note(&mut self, outcome: BatchOutcome) {
         match outcome {
-            Outcome::Applied | Outcome::Orphaned | Outcome::Elsewhere | Outcome::OtherGroup => {
+            BatchOutcome::Applied
+            | BatchOutcome::Orphaned
+            | BatchOutcome::Elsewhere
+            | BatchOutcome::OtherGroup => {
                 self.taken += 1;
             }
             _ => self.failed += 1,
@@ -454,26 +457,26 @@ impl<'p> KvMessage<'p> {
 fn apply<T: BlockText>(
     blocks: &mut RankBlocks<T>,
     block_size_tokens: &mut u32,
-    event: &Event<'_>,
+    event: &KvEvent<'_>,
     ops: &mut SliceOps,
-) -> (EventKind, Outcome) {
+) -> (EventKind, BatchOutcome) {
     match event {
-        Event::Stored(stored) => {
+        KvEvent::Stored(stored) => {
             let outcome = blocks.stored(stored, ops);
-            let is_whole = matches!(outcome, Outcome::Applied | Outcome::Orphaned)
+            let is_whole = matches!(outcome, BatchOutcome::Applied | BatchOutcome::Orphaned)
                 && stored.medium == Medium::Device;
             if is_whole && !is_finer(stored, *block_size_tokens) {
                 *block_size_tokens = stored.block_size_tokens;
             }
             (EventKind::Stored, outcome)
         }
-        Event::Removed(removed) => (EventKind::Removed, blocks.removed(removed, ops)),
-        Event::Cleared => {
+        KvEvent::Removed(removed) => (EventKind::Removed, blocks.removed(removed, ops)),
+        KvEvent::Cleared => {
             blocks.clear(ops);
-            (EventKind::Cleared, Outcome::Applied)
+            (EventKind::Cleared, BatchOutcome::Applied)
         }
-        Event::Unknown => (EventKind::Other, Outcome::UnknownType),
-        Event::Malformed => (EventKind::Other, Outcome::Malformed),
+        KvEvent::Unknown => (EventKind::Other, BatchOutcome::UnknownType),
+        KvEvent::Malformed => (EventKind::Other, BatchOutcome::Malformed),
     }
 }
 

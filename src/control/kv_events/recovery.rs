@@ -12,10 +12,10 @@
 use super::counters::{ReplayResult, ResetReason};
 use super::feed::{Feed, KvPort};
 use super::rank::KvMessage;
-use super::sequence::Arrival;
+use super::sequence::Arrived;
 use super::status::FeedState;
 use super::timers::FeedTimers;
-use crate::control::zmq::{Endpoint, SocketError, Source, ZmtpError};
+use crate::control::zmq::{SocketError, ZmqEndpoint, ZmqSource, ZmtpError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -111,7 +111,7 @@ impl Replays {
 
 /// How one answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ReplayEnd {
     /// As it should.
     Reached,
     /// Something is missing in it, or it broke off.
@@ -214,7 +214,7 @@ impl<P: KvPort> Feed<P> {
     /// `before`: the last number, and how often the rank had been reset, when the replay began.
     async fn give_up(
         &mut self,
-        endpoint: &Endpoint,
+        endpoint: &ZmqEndpoint,
         error: &SocketError,
         before: (Option<u64>, u64),
     ) {
@@ -241,7 +241,7 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// Asks until an answer has come to its end, or nothing more is to be had.
-    async fn replay_all(&mut self, endpoint: &Endpoint) -> Result<Recovered, SocketError> {
+    async fn replay_all(&mut self, endpoint: &ZmqEndpoint) -> Result<Recovered, SocketError> {
         let mut recovered = Recovered::default();
         let mut fruitless = 0;
         loop {
@@ -249,12 +249,12 @@ impl<P: KvPort> Feed<P> {
             recovered.batches += batches;
             fruitless = if batches > 0 { 0 } else { fruitless + 1 };
             match end {
-                End::Reached => return Ok(recovered),
-                End::Foreign if self.replays.is_odd() => {
+                ReplayEnd::Reached => return Ok(recovered),
+                ReplayEnd::Foreign if self.replays.is_odd() => {
                     self.begin_again(ResetReason::Restart).await;
                     return Err(ZmtpError::Framing.into());
                 }
-                End::Foreign => {
+                ReplayEnd::Foreign => {
                     info!(
                         worker = &*self.worker,
                         dp_rank = self.dp_rank.0,
@@ -262,9 +262,9 @@ impl<P: KvPort> Feed<P> {
                     );
                     self.begin_again(ResetReason::Restart).await;
                 }
-                End::Hole if fruitless < FRUITLESS_MAX => {}
-                End::Hole if recovered.past_holes => return Ok(recovered),
-                End::Hole => {
+                ReplayEnd::Hole if fruitless < FRUITLESS_MAX => {}
+                ReplayEnd::Hole if recovered.past_holes => return Ok(recovered),
+                ReplayEnd::Hole => {
                     // Not in its memory any more: begin with what is.
                     (recovered.incomplete, recovered.past_holes) = (true, true);
                     self.begin_again(ResetReason::Gap).await;
@@ -277,12 +277,12 @@ impl<P: KvPort> Feed<P> {
     /// something is missing.
     async fn replay_once(
         &mut self,
-        endpoint: &Endpoint,
+        endpoint: &ZmqEndpoint,
         recovered: &mut Recovered,
-    ) -> Result<(u64, End), SocketError> {
+    ) -> Result<(u64, ReplayEnd), SocketError> {
         let from = self.state.borrow().last_number();
         let mut joined = from.is_none();
-        let source = Source::open(endpoint).await?;
+        let source = ZmqSource::open(endpoint).await?;
         let start = from.unwrap_or(0).to_be_bytes();
         let mut connection = source.request(&[b"", &start]).await?;
         let mut batches = 0;
@@ -290,7 +290,7 @@ impl<P: KvPort> Feed<P> {
             let silence_max = self.timers.replay_silence_max;
             let (parts, end) = match timeout(silence_max, connection.message()).await {
                 Ok(Ok(message)) => message,
-                _ if batches > 0 => return Ok((batches, End::Hole)),
+                _ if batches > 0 => return Ok((batches, ReplayEnd::Hole)),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Err(SocketError::TimedOut),
             };
@@ -299,37 +299,39 @@ impl<P: KvPort> Feed<P> {
                 return Err(ZmtpError::Framing.into());
             };
             if number == REPLAY_END {
-                return Ok((batches, if joined { End::Reached } else { End::Foreign }));
+                return Ok((batches, if joined { ReplayEnd::Reached } else { ReplayEnd::Foreign }));
             }
             let Some(message) = KvMessage::read(&[b"".as_slice(), &number, payload]) else {
                 return Err(ZmtpError::Framing.into());
             };
             let arrival = self.state.borrow().arrival(&message);
             match arrival {
-                Arrival::Repeated => {
+                Arrived::Repeated => {
                     joined = true;
                     self.confirm();
                 }
-                Arrival::Restarted if joined => return Err(ZmtpError::Framing.into()),
-                Arrival::Restarted if Some(u64::from_be_bytes(number)) == from => {
-                    return Ok((batches, End::Foreign));
+                Arrived::Restarted if joined => return Err(ZmtpError::Framing.into()),
+                Arrived::Restarted if Some(u64::from_be_bytes(number)) == from => {
+                    return Ok((batches, ReplayEnd::Foreign));
                 }
                 // Older than what was asked for.
-                Arrival::Restarted => {}
-                Arrival::First { missed } => {
+                Arrived::Restarted => {}
+                Arrived::First { missed } => {
                     recovered.incomplete |= missed > 0;
                     self.take_in_turns(Some(message)).await;
                     batches += 1;
                 }
-                Arrival::Gap { .. } if recovered.past_holes => {
+                Arrived::Gap { .. } if recovered.past_holes => {
                     self.take_in_turns(Some(message)).await;
                     (joined, batches) = (true, batches + 1);
                 }
-                Arrival::Next if joined => {
+                Arrived::Next if joined => {
                     self.take_in_turns(Some(message)).await;
                     batches += 1;
                 }
-                Arrival::Next | Arrival::Gap { .. } => return Ok((batches, End::Hole)),
+                Arrived::Next | Arrived::Gap { .. } => {
+                    return Ok((batches, ReplayEnd::Hole));
+                }
             }
             connection.done(end);
         }

@@ -5,7 +5,7 @@ use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::{BlockKey, KeySeed};
 use crate::control::test_support::{block_on_local, vocabulary};
-use crate::control::zmq::Endpoint;
+use crate::control::zmq::ZmqEndpoint;
 use crate::mailbox::{KvBatch, KvOp};
 use crate::snapshot::{Link, Paths};
 use std::cell::RefCell;
@@ -35,7 +35,7 @@ fn chained(time: u8, number: u8) -> Vec<u8> {
     payload
 }
 
-fn take(feed: &mut RankFeed<Arc<crate::block::Vocabulary>>, time: u8, number: u8) -> Taken {
+fn take(feed: &mut RankFeed<Arc<crate::block::Vocabulary>>, time: u8, number: u8) -> TakenMessage {
     let parts = (u64::from(number).to_be_bytes(), chained(time, number));
     let mut ops = SliceOps::new(1);
     feed.message(&[b"", &parts.0, &parts.1], &FeedCounters::new(), &mut ops)
@@ -85,10 +85,10 @@ fn only_the_very_same_batch_is_the_one_before() {
     let counters = FeedCounters::new();
     let feed = restored(&counters);
     for (number, payload, arrival) in [
-        (5, chained(1, 5), Arrival::Repeated),
-        (5, chained(2, 5), Arrival::Restarted),
-        (7, chained(1, 6), Arrival::Gap { missed: 1 }),
-        (3, chained(1, 3), Arrival::Restarted),
+        (5, chained(1, 5), Arrived::Repeated),
+        (5, chained(2, 5), Arrived::Restarted),
+        (7, chained(1, 6), Arrived::Gap { missed: 1 }),
+        (3, chained(1, 3), Arrived::Restarted),
     ] {
         let number = u64::to_be_bytes(number);
         let message = KvMessage::read(&[b"", &number, &payload]).unwrap();
@@ -159,7 +159,7 @@ struct Running {
 impl Running {
     /// A feed that goes on from [`state`].
     fn start(endpoint: &str, replay: Option<&str>, patience: Duration) -> Self {
-        let parse = |text: &str| Endpoint::parse(text, "127.0.0.1").unwrap();
+        let parse = |text: &str| ZmqEndpoint::parse(text, "127.0.0.1").unwrap();
         let spec = FeedSpec {
             rank: RankIndex(0),
             dp_rank: DpRank(0),

@@ -5,10 +5,10 @@
 //! left out, a miss. Its children stay, without what leads to them.
 
 use super::copies::{Groups, RestoredBlocks};
-use super::held::{Entry as HeldEntry, Held, State};
+use super::held::{HeldBlocks, HeldEntry, HeldState};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, TIERS, Tier};
-use crate::snapshot::{Entry, Link, Paths};
+use crate::snapshot::{Link, Paths, SnapshotEntry};
 
 /// Makes one rank's blocks again, entry by entry.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl<'a> Restoring<'a> {
             paths,
             blocks: RestoredBlocks {
                 trees,
-                held: Held::expiring(lower_tiers.ttl),
+                held: HeldBlocks::expiring(lower_tiers.ttl),
                 ..RestoredBlocks::default()
             },
             untold: vec![0; paths.len()],
@@ -81,17 +81,18 @@ impl<'a> Restoring<'a> {
 
     /// Takes all entries. If they are more than the rank may track, those near the roots come
     /// first.
-    pub fn add_all(&mut self, mut entries: Vec<Entry>) {
+    pub fn add_all(&mut self, mut entries: Vec<SnapshotEntry>) {
         if entries.len() > self.entries_max {
             let depths = self.paths.depths();
-            let depth = |entry: &Entry| self.paths.find(entry.key).and_then(|at| depths.get(at));
+            let depth =
+                |entry: &SnapshotEntry| self.paths.find(entry.key).and_then(|at| depths.get(at));
             entries.sort_by_cached_key(|entry| depth(entry).copied().unwrap_or(u32::MAX));
         }
         entries.iter().for_each(|entry| self.add(entry));
     }
 
     /// Takes the next entry.
-    pub fn add(&mut self, entry: &Entry) {
+    pub fn add(&mut self, entry: &SnapshotEntry) {
         let stores = self.counted(entry.stores);
         let Some(lowest) = lowest(stores) else {
             self.left.tiers += 1;
@@ -109,7 +110,7 @@ impl<'a> Restoring<'a> {
             return;
         };
         let trees = lowest.trees() & self.blocks.trees;
-        let state = State::new(link.slice, trees);
+        let state = HeldState::new(link.slice, trees);
         if !self.blocks.held.restore(HeldEntry { id: entry.id, key: entry.key, state }, stores) {
             self.left.odd += 1;
             return;

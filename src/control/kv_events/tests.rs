@@ -5,7 +5,7 @@ use super::*;
 use crate::base::{DpRank, RankIndex, ShardIndex};
 use crate::block::{BlockKey, KeySeed};
 use crate::control::test_support::block_on_local;
-use crate::control::zmq::Endpoint;
+use crate::control::zmq::ZmqEndpoint;
 use crate::mailbox::{KvBatch, KvOp};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -52,9 +52,9 @@ pub(super) fn vectors() -> Vec<Vector> {
 }
 
 /// Owned form of an event, for comparison.
-fn describe(event: &Event<'_>) -> String {
+fn describe(event: &KvEvent<'_>) -> String {
     match event {
-        Event::Stored(stored) => format!(
+        KvEvent::Stored(stored) => format!(
             "stored {:?} after {:?} tokens {:?} by {} in {:?} lora {:?} salt {:?} opaque {:?} group {:?} whole {} remote {}",
             stored.hashes,
             stored.parent,
@@ -68,7 +68,7 @@ fn describe(event: &Event<'_>) -> String {
             stored.whole_prefix,
             stored.remote
         ),
-        Event::Removed(removed) => format!(
+        KvEvent::Removed(removed) => format!(
             "removed {:?} in {:?} group {:?} remote {}",
             removed.hashes, removed.medium, removed.group, removed.remote
         ),
@@ -259,8 +259,8 @@ fn captured_streams_are_understood() {
         let (counters, feeds, op_count) = replay(frames);
         let lines = u64::try_from(frames.lines().count()).unwrap();
         assert_eq!(counters.batch_count(BatchResult::Refused), 0, "{name}");
-        assert_eq!(counters.event_count(EventKind::Other, Outcome::Malformed), 0, "{name}");
-        assert_eq!(counters.event_count(EventKind::Stored, Outcome::Conflict), 0, "{name}");
+        assert_eq!(counters.event_count(EventKind::Other, BatchOutcome::Malformed), 0, "{name}");
+        assert_eq!(counters.event_count(EventKind::Stored, BatchOutcome::Conflict), 0, "{name}");
         let all: u64 =
             BatchResult::ALL.iter().map(|(result, _)| counters.batch_count(*result)).sum();
         assert_eq!(all, lines, "{name}");
@@ -269,7 +269,7 @@ fn captured_streams_are_understood() {
         assert_eq!(counters.block_count(), held, "{name}");
         assert!(feeds.iter().all(|(_, feed)| feed.block_size_tokens() > 0), "{name}");
         if name == "hybrid" {
-            assert!(counters.event_count(EventKind::Stored, Outcome::OtherGroup) > 0);
+            assert!(counters.event_count(EventKind::Stored, BatchOutcome::OtherGroup) > 0);
         }
         if name == "dp2" || name == "pd" {
             assert_eq!(feeds.len(), 2, "{name}");
@@ -359,7 +359,7 @@ pub(super) fn spec(endpoint: &str) -> FeedSpec {
         rank: RankIndex(0),
         dp_rank: DpRank(0),
         worker: "w".into(),
-        endpoint: Endpoint::parse(endpoint, "127.0.0.1").unwrap(),
+        endpoint: ZmqEndpoint::parse(endpoint, "127.0.0.1").unwrap(),
         replay: None,
         topic: "kv".to_owned(),
         naming: Naming {
@@ -615,7 +615,7 @@ fn missed_batches_are_replayed() {
             let (notices, mut noticed) = mpsc::channel(16);
             let (stop, stopped) = oneshot::channel();
             let mut spec = spec(&place);
-            spec.replay = Some(Endpoint::parse(&replay, "").unwrap());
+            spec.replay = Some(ZmqEndpoint::parse(&replay, "").unwrap());
             let feed = Feed::new(spec, Shard::default(), Rc::clone(&counters), notices);
             let task = tokio::task::spawn_local(feed.run(stopped));
 
@@ -633,7 +633,7 @@ fn missed_batches_are_replayed() {
             assert_eq!(counters.replay_count(ReplayResult::Complete), 1);
             assert_eq!(counters.replay_count(ReplayResult::Incomplete), 1);
             assert_eq!(counters.missed_count(), 3);
-            let applied = counters.event_count(EventKind::Stored, Outcome::Applied);
+            let applied = counters.event_count(EventKind::Stored, BatchOutcome::Applied);
             assert_eq!(applied, 6, "nothing was applied twice");
             stop.send(()).unwrap();
             task.await.unwrap();
@@ -656,7 +656,7 @@ fn a_gap_is_filled() {
         let (notices, _noticed) = mpsc::channel(16);
         let (stop, stopped) = oneshot::channel();
         let mut spec = spec(&place);
-        spec.replay = Some(Endpoint::parse(&replay, "").unwrap());
+        spec.replay = Some(ZmqEndpoint::parse(&replay, "").unwrap());
         let feed = Feed::new(spec, Shard::default(), Rc::clone(&counters), notices);
         let task = tokio::task::spawn_local(feed.run(stopped));
         until(|| counters.block_count() == 2).await;
@@ -665,7 +665,7 @@ fn a_gap_is_filled() {
         publisher.send(frames(4, &chained(4))).await.unwrap();
         until(|| counters.block_count() == 5).await;
         assert_eq!(counters.reset_count(ResetReason::Gap), 0);
-        assert_eq!(counters.event_count(EventKind::Stored, Outcome::Applied), 5);
+        assert_eq!(counters.event_count(EventKind::Stored, BatchOutcome::Applied), 5);
         stop.send(()).unwrap();
         task.await.unwrap();
     });
@@ -742,7 +742,7 @@ fn a_tier_that_shows_up_in_the_history_gets_all_of_it() {
         let (notices, mut noticed) = mpsc::channel(16);
         let (stop, stopped) = oneshot::channel();
         let mut spec = spec(&place);
-        spec.replay = Some(Endpoint::parse(&replay, "").unwrap());
+        spec.replay = Some(ZmqEndpoint::parse(&replay, "").unwrap());
         let trees = Trees::default();
         let feed = Feed::new(spec, trees.clone(), Rc::clone(&counters), notices);
         let task = tokio::task::spawn_local(feed.run(stopped));

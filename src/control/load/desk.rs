@@ -36,15 +36,15 @@ const FAULTS: usize = ReadFault::ALL.len();
 type Post = Box<dyn Fn(&[LoadReport]) -> u64>;
 
 /// All reports and what was counted on the way.
-pub(in crate::control) struct Desk {
+pub(in crate::control) struct LoadReporter {
     clock: Clock,
     board: Arc<LoadBoard>,
     post: Post,
-    state: RefCell<State>,
+    state: RefCell<ReportState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReportState {
     reports: LoadReports,
     /// Ranks whose report was handed over since the last tick.
     posted: BTreeSet<RankIndex>,
@@ -67,14 +67,14 @@ pub(in crate::control) struct Scrapes {
     pub(in crate::control) sum: Duration,
 }
 
-impl Desk {
+impl LoadReporter {
     pub(in crate::control) fn new(
         clock: Clock,
         board: Arc<LoadBoard>,
         age_max: Duration,
         post: Post,
     ) -> Self {
-        let state = State {
+        let state = ReportState {
             reports: LoadReports::new(age_max),
             posted: BTreeSet::new(),
             fresh: BTreeSet::new(),
@@ -196,7 +196,7 @@ impl Desk {
     }
 }
 
-impl State {
+impl ReportState {
     /// Does the rank claim work without having done any for a while? vLLM sets its figures at the
     /// end of a step. When clients leave while it does their requests alone, there is no further
     /// step, and the figures stay.
@@ -239,7 +239,7 @@ mod tests {
     fn an_engine_that_claims_work_and_does_none_is_not_believed() {
         let post: Post = Box::new(|_| 0);
         let board = Arc::new(LoadBoard::new());
-        let desk = Desk::new(Clock::start(), board, Duration::from_secs(5), post);
+        let desk = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
         let mut state = desk.state.borrow_mut();
         let mut still = |running, progress_tokens, at_ms: u64| {
             let reading = LoadReading { running, progress_tokens, ..LoadReading::default() };

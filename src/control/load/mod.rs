@@ -19,9 +19,9 @@ mod tasks;
 mod tests;
 mod text;
 
-pub(super) use desk::{Desk, SCRAPE_BOUNDS};
+pub(super) use desk::{LoadReporter, SCRAPE_BOUNDS};
 pub use json::read_loads;
-pub(super) use plan::{LoadPlan, PlannedRank, Source};
+pub(super) use plan::{LoadPlan, PlannedRank, ReportSource};
 pub use readings::{ReadFault, Readings};
 pub use stat::read_load_stat;
 pub(super) use tasks::LoadTasks;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Where a worker's reports come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::control) enum Source {
+pub(in crate::control) enum ReportSource {
     /// `GET /metrics`.
     Metrics,
     /// `GET /v1/loads`, else `/get_load`, else `/metrics`.
@@ -26,7 +26,7 @@ pub(in crate::control) struct LoadPlan {
     /// `host:port`.
     pub(in crate::control) authority: Arc<str>,
     pub(in crate::control) api_key: Option<Arc<str>>,
-    pub(in crate::control) source: Source,
+    pub(in crate::control) source: ReportSource,
     /// Number of the first rank, as the engine counts.
     pub(in crate::control) first: u32,
     /// From that one on, in order; `None` where the fleet had no room.
@@ -42,7 +42,7 @@ pub(in crate::control) struct PlannedRank {
     pub(in crate::control) publisher: Option<AnnouncedLoad>,
 }
 
-impl Source {
+impl ReportSource {
     /// The source that is used; `None` for no reports.
     pub(in crate::control) fn resolve(
         wanted: LoadSource,
@@ -74,29 +74,29 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::zmq::Endpoint;
+    use crate::control::zmq::ZmqEndpoint;
 
     #[test]
     fn sources_are_found_forced_and_turned_off() {
         let publisher = AnnouncedLoad {
-            endpoint: Endpoint::parse("tcp://a:1", "a").unwrap(),
+            endpoint: ZmqEndpoint::parse("tcp://a:1", "a").unwrap(),
             topic: "load".into(),
         };
         let silent = PlannedRank { rank: RankIndex(0), capacity_tokens: 0, publisher: None };
         let loud = PlannedRank { publisher: Some(publisher), ..silent };
         let none = [Some(silent.clone())];
         let (some, all) = ([Some(silent), Some(loud.clone())], [Some(loud), None]);
-        let resolve = |wanted, dialect, ranks: &[_]| Source::resolve(wanted, dialect, ranks);
+        let resolve = |wanted, dialect, ranks: &[_]| ReportSource::resolve(wanted, dialect, ranks);
         let (vllm, sglang, openai) = (Dialect::Vllm, Dialect::Sglang, Dialect::Openai);
-        assert_eq!(resolve(LoadSource::Auto, vllm, &none), Some(Source::Metrics));
-        assert_eq!(resolve(LoadSource::Auto, sglang, &none), Some(Source::Loads));
-        assert_eq!(resolve(LoadSource::Auto, sglang, &some), Some(Source::Loads));
-        assert_eq!(resolve(LoadSource::Auto, sglang, &all), Some(Source::Push));
+        assert_eq!(resolve(LoadSource::Auto, vllm, &none), Some(ReportSource::Metrics));
+        assert_eq!(resolve(LoadSource::Auto, sglang, &none), Some(ReportSource::Loads));
+        assert_eq!(resolve(LoadSource::Auto, sglang, &some), Some(ReportSource::Loads));
+        assert_eq!(resolve(LoadSource::Auto, sglang, &all), Some(ReportSource::Push));
         assert_eq!(resolve(LoadSource::Auto, openai, &none), None);
-        assert_eq!(resolve(LoadSource::Metrics, openai, &none), Some(Source::Metrics));
-        assert_eq!(resolve(LoadSource::Loads, sglang, &all), Some(Source::Loads));
+        assert_eq!(resolve(LoadSource::Metrics, openai, &none), Some(ReportSource::Metrics));
+        assert_eq!(resolve(LoadSource::Loads, sglang, &all), Some(ReportSource::Loads));
         assert_eq!(resolve(LoadSource::Push, sglang, &none), None);
         assert_eq!(resolve(LoadSource::Off, sglang, &all), None);
-        assert_eq!(resolve(LoadSource::Auto, sglang, &[None]), Some(Source::Loads));
+        assert_eq!(resolve(LoadSource::Auto, sglang, &[None]), Some(ReportSource::Loads));
     }
 }

@@ -1,9 +1,9 @@
 //! Asks one worker for its load, again and again, at the pace that its answers allow.
 
-use super::desk::Desk;
+use super::desk::LoadReporter;
 use super::json::read_loads;
 use super::pace::Pace;
-use super::plan::{LoadPlan, Source};
+use super::plan::{LoadPlan, ReportSource};
 use super::readings::{ReadFault, Readings};
 use super::text::read_metrics;
 use crate::base::Clock;
@@ -26,7 +26,7 @@ type Read = fn(&str, &mut Readings);
 pub(super) struct Poll {
     pub(super) plan: LoadPlan,
     pub(super) asker: Asker,
-    pub(super) desk: Rc<Desk>,
+    pub(super) desk: Rc<LoadReporter>,
     pub(super) clock: Clock,
     pub(super) interval: Duration,
     pub(super) backs_off: bool,
@@ -35,7 +35,7 @@ pub(super) struct Poll {
 }
 
 /// What came of one question.
-enum Outcome {
+enum PollOutcome {
     Answered {
         took: Duration,
         bytes: usize,
@@ -70,7 +70,7 @@ impl Poll {
                 continue;
             };
             let pause = match self.ask(path, *read, &mut readings).await {
-                Outcome::Answered { took, bytes } => {
+                PollOutcome::Answered { took, bytes } => {
                     let pause = pace.answered(took, bytes);
                     if pause > self.interval && !std::mem::replace(&mut said_slow, true) {
                         let took_ms = took.as_secs_f64() * 1e3;
@@ -84,17 +84,17 @@ impl Poll {
                     }
                     pause
                 }
-                Outcome::Unknown => {
+                PollOutcome::Unknown => {
                     form += 1;
                     continue;
                 }
-                Outcome::Failed => pace.failed(),
+                PollOutcome::Failed => pace.failed(),
             };
             sleep(pause).await;
         }
     }
 
-    async fn ask(&self, path: &str, read: Read, readings: &mut Readings) -> Outcome {
+    async fn ask(&self, path: &str, read: Read, readings: &mut Readings) -> PollOutcome {
         let before = self.desk.own(&self.plan);
         let start = self.clock.now();
         let answer = self.asker.get(path).await;
@@ -105,7 +105,7 @@ impl Poll {
                 readings.begin_at(self.plan.first, self.plan.ranks.len());
                 read(&body, readings);
                 self.desk.lay(&self.plan, readings, &before);
-                Outcome::Answered { took, bytes: body.len() }
+                PollOutcome::Answered { took, bytes: body.len() }
             }
             Err(error) => {
                 debug!(worker = &*self.plan.name, %error, "no load report");
@@ -119,19 +119,19 @@ impl Poll {
                 self.desk.fault(self.plan.worker, fault);
                 // SGLang's Rust server says 503 where its scheduler shares no figures.
                 let unknown = matches!(error.status(), Some(404 | 405 | 501 | 503));
-                if unknown { Outcome::Unknown } else { Outcome::Failed }
+                if unknown { PollOutcome::Unknown } else { PollOutcome::Failed }
             }
         }
     }
 }
 
-fn forms(source: Source) -> &'static [(&'static str, Read)] {
+fn forms(source: ReportSource) -> &'static [(&'static str, Read)] {
     match source {
-        Source::Loads | Source::Push => &[
+        ReportSource::Loads | ReportSource::Push => &[
             ("/v1/loads?include=core", read_loads),
             ("/get_load", read_loads),
             ("/metrics", read_metrics),
         ],
-        Source::Metrics => &[("/metrics", read_metrics)],
+        ReportSource::Metrics => &[("/metrics", read_metrics)],
     }
 }

@@ -1,12 +1,12 @@
 //! Listens to what one rank of an SGLang server publishes of its load. Messages are states: gaps do
 //! not matter, silence does, and shows as a report that ages.
 
-use super::desk::Desk;
+use super::desk::LoadReporter;
 use super::plan::LoadPlan;
 use super::readings::{ReadFault, Readings};
 use super::stat::read_load_stat;
 use crate::control::described::AnnouncedLoad;
-use crate::control::zmq::{Connection, SocketError, Source};
+use crate::control::zmq::{Connection, SocketError, ZmqSource};
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) struct Push {
     pub(super) plan: Rc<LoadPlan>,
     pub(super) dp_rank: u32,
     pub(super) publisher: AnnouncedLoad,
-    pub(super) desk: Rc<Desk>,
+    pub(super) desk: Rc<LoadReporter>,
 }
 
 impl Push {
@@ -55,7 +55,7 @@ impl Push {
     }
 
     async fn subscribe(&self) -> Result<Connection, SocketError> {
-        let source = Source::open(&self.publisher.endpoint).await?;
+        let source = ZmqSource::open(&self.publisher.endpoint).await?;
         let connection = source.subscribe(&self.publisher.topic).await?;
         let endpoint = &self.publisher.endpoint;
         let (worker, dp_rank) = (&*self.plan.name, self.dp_rank);

@@ -2,7 +2,7 @@
 //! same in all versions.
 
 use super::readings::{RankNumber, ReadFault, Readings, requests, tokens};
-use crate::control::kv_events::msgpack::{Reader, Value};
+use crate::control::kv_events::msgpack::{MsgpackReader, Value};
 
 const TAG: &[u8] = b"LoadStat";
 
@@ -16,7 +16,7 @@ pub fn read_load_stat(payload: &[u8], dp_rank: u32, readings: &mut Readings) {
 }
 
 fn read(payload: &[u8], dp_rank: u32, readings: &mut Readings) -> Option<()> {
-    let mut reader = Reader::new(payload);
+    let mut reader = MsgpackReader::new(payload);
     let Value::Array(length) = reader.value().ok()? else { return None };
     if length < 6 || reader.value().ok()? != Value::Text(TAG) {
         return None;
@@ -44,7 +44,7 @@ fn read(payload: &[u8], dp_rank: u32, readings: &mut Readings) -> Option<()> {
 
 /// A number of any kind; negative ones stay negative.
 #[expect(clippy::cast_precision_loss, reason = "counts; above 2^53 they are not believed anyway")]
-fn number(reader: &mut Reader<'_>) -> Option<f64> {
+fn number(reader: &mut MsgpackReader<'_>) -> Option<f64> {
     match reader.value().ok()? {
         Value::Integer { bits, negative: false } => Some(bits as f64),
         Value::Integer { .. } => Some(-1.0),

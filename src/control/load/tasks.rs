@@ -2,8 +2,8 @@
 //! replaces and ends them so that they are as planned. They hold nothing that outlives them, so
 //! ending one is dropping it.
 
-use super::desk::Desk;
-use super::plan::{LoadPlan, Source};
+use super::desk::LoadReporter;
+use super::plan::{LoadPlan, ReportSource};
 use super::poll::Poll;
 use super::push::Push;
 use crate::base::{Clock, WorkerIndex};
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 /// All tasks.
 pub(in crate::control) struct LoadTasks {
-    desk: Rc<Desk>,
+    desk: Rc<LoadReporter>,
     clock: Clock,
     client: reqwest::Client,
     config: LoadConfig,
@@ -27,7 +27,7 @@ pub(in crate::control) struct LoadTasks {
 impl LoadTasks {
     /// None yet. Workers have `timeout` to answer.
     pub(in crate::control) fn new(
-        desk: Rc<Desk>,
+        desk: Rc<LoadReporter>,
         clock: Clock,
         client: reqwest::Client,
         config: LoadConfig,
@@ -37,7 +37,7 @@ impl LoadTasks {
     }
 
     /// Where a worker's reports come from, if anywhere.
-    pub(in crate::control) fn source(&self, worker: WorkerIndex) -> Option<Source> {
+    pub(in crate::control) fn source(&self, worker: WorkerIndex) -> Option<ReportSource> {
         self.running.get(&worker).map(|(plan, _)| plan.source)
     }
 
@@ -63,10 +63,10 @@ impl LoadTasks {
             clock: self.clock,
             interval: self.config.interval,
             backs_off: self.config.back_off,
-            is_fallback: plan.source == Source::Push,
+            is_fallback: plan.source == ReportSource::Push,
         };
         tasks.spawn_local(poll.run());
-        if plan.source != Source::Push {
+        if plan.source != ReportSource::Push {
             return tasks;
         }
         let shared = Rc::new(plan.clone());

@@ -1,7 +1,7 @@
 //! Answers of engines, whole and broken; a worker that is asked; a rank that is listened to.
 
-use super::desk::Desk;
-use super::plan::{LoadPlan, PlannedRank, Source};
+use super::desk::LoadReporter;
+use super::plan::{LoadPlan, PlannedRank, ReportSource};
 use super::readings::{ReadFault, Readings};
 use super::tasks::LoadTasks;
 use super::{read_load_stat, read_loads, read_metrics};
@@ -9,7 +9,7 @@ use crate::base::{Clock, RankIndex, WorkerIndex};
 use crate::config::LoadConfig;
 use crate::control::described::AnnouncedLoad;
 use crate::control::test_support::block_on_local;
-use crate::control::zmq::Endpoint;
+use crate::control::zmq::ZmqEndpoint;
 use crate::worker::{LoadBoard, LoadReading, LoadReport, RoomLimits, RoomWanted};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
@@ -238,7 +238,7 @@ proptest! {
 }
 
 struct Bench {
-    desk: Rc<Desk>,
+    desk: Rc<LoadReporter>,
     board: Arc<LoadBoard>,
     tasks: LoadTasks,
     /// What the shards would have got; they are full.
@@ -254,7 +254,7 @@ fn bench() -> Bench {
         to.borrow_mut().extend_from_slice(reports);
         u64::try_from(reports.len()).unwrap()
     });
-    let desk = Rc::new(Desk::new(clock, Arc::clone(&board), Duration::from_secs(60), post));
+    let desk = Rc::new(LoadReporter::new(clock, Arc::clone(&board), Duration::from_secs(60), post));
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let config = LoadConfig {
         interval: Duration::from_millis(100),
@@ -265,7 +265,7 @@ fn bench() -> Bench {
     Bench { desk, board, tasks, posted }
 }
 
-fn plan(authority: &str, source: Source, publisher: Option<&AnnouncedLoad>) -> LoadPlan {
+fn plan(authority: &str, source: ReportSource, publisher: Option<&AnnouncedLoad>) -> LoadPlan {
     let rank = |rank| PlannedRank {
         rank: RankIndex(rank),
         capacity_tokens: 0,
@@ -318,7 +318,7 @@ fn a_worker_is_asked_in_the_form_it_knows_and_what_is_ours_is_taken_off() {
                     .is_some()
             );
         }
-        bench.tasks.adjust(vec![plan(&address.to_string(), Source::Loads, None)]);
+        bench.tasks.adjust(vec![plan(&address.to_string(), ReportSource::Loads, None)]);
         let foreign =
             || bench.desk.reports().newest(RankIndex(4)).map(|report| report.foreign.requests);
         until("a report", || foreign() == Some(6)).await;
@@ -336,7 +336,7 @@ fn a_worker_is_asked_in_the_form_it_knows_and_what_is_ours_is_taken_off() {
         assert_eq!((posted(), bench.posted.borrow()[1].foreign.requests), (2, 6));
         bench.desk.tick(5);
         assert_eq!((posted(), bench.desk.dropped_count()), (2, 2));
-        assert_eq!(bench.tasks.source(WorkerIndex(0)), Some(Source::Loads));
+        assert_eq!(bench.tasks.source(WorkerIndex(0)), Some(ReportSource::Loads));
         bench.tasks.adjust(vec![]);
         assert_eq!(bench.tasks.source(WorkerIndex(0)), None);
     });
@@ -355,10 +355,10 @@ fn where_nothing_is_published_after_all_the_worker_is_asked() {
         let gone = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let place = format!("tcp://{}", gone.local_addr().unwrap());
         drop(gone);
-        let endpoint = Endpoint::parse(&place, "").unwrap();
+        let endpoint = ZmqEndpoint::parse(&place, "").unwrap();
         let publisher = AnnouncedLoad { endpoint, topic: "load".into() };
         let mut bench = bench();
-        let plan = plan(&address.to_string(), Source::Push, Some(&publisher));
+        let plan = plan(&address.to_string(), ReportSource::Push, Some(&publisher));
         bench.tasks.adjust(vec![plan.clone()]);
         let running = || bench.desk.reports().newest(RankIndex(4)).map(|report| report.running);
         until("a report", || running() == Some(7)).await;
@@ -382,12 +382,12 @@ fn a_rank_is_listened_to_and_found_again() {
     block_on_local(async {
         let mut socket = zeromq::PubSocket::new();
         let place = socket.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
-        let endpoint = Endpoint::parse(&place, "").unwrap();
+        let endpoint = ZmqEndpoint::parse(&place, "").unwrap();
         let publisher = AnnouncedLoad { endpoint, topic: "load".into() };
         let mut bench = bench();
-        bench.tasks.adjust(vec![plan("127.0.0.1:1", Source::Push, Some(&publisher))]);
+        bench.tasks.adjust(vec![plan("127.0.0.1:1", ReportSource::Push, Some(&publisher))]);
         let running =
-            |desk: &Desk| desk.reports().newest(RankIndex(4)).map(|report| report.running);
+            |desk: &LoadReporter| desk.reports().newest(RankIndex(4)).map(|report| report.running);
         for _ in 0..1_000 {
             publish(&mut socket, LOAD_STAT).await;
             sleep(Duration::from_millis(10)).await;

@@ -42,12 +42,12 @@ const DISAGREED_MAX: Duration = Duration::from_secs(3);
 pub(super) struct Account {
     allowed: u64,
     /// Of the others; only while this replica is the steward.
-    seats: Vec<Seat>,
+    seats: Vec<ReplicaClaim>,
     disagreed_since: Option<NanosSinceStart>,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct ReplicaClaim {
     replica: ReplicaId,
     granted: u64,
     /// What it may still have.
@@ -89,7 +89,7 @@ pub(super) struct Other {
 
 /// What to tell the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct AccountReport {
     pub(super) claim: u64,
     pub(super) by: ReplicaId,
     pub(super) grants: Vec<(ReplicaId, u64)>,
@@ -119,7 +119,7 @@ impl Account {
 
     /// One turn: hears what the others said, decides, and says what to tell. To be called some
     /// milliseconds apart, so that what shards took by the old allowance is in `held`.
-    pub(super) fn turn(&mut self, own: &Own, rank_hash: u64, others: &[Other]) -> Told {
+    pub(super) fn turn(&mut self, own: &Own, rank_hash: u64, others: &[Other]) -> AccountReport {
         let claim_before = own.held.max(self.allowed);
         let ids = others.iter().map(|other| other.id).chain([own.id]);
         let by = steward(rank_hash, ids).unwrap_or(own.id);
@@ -133,11 +133,15 @@ impl Account {
             self.follow(own, others, by);
         }
         let claim = claim_before.max(self.allowed);
-        let obedient = |seat: &&Seat| {
+        let obedient = |seat: &&ReplicaClaim| {
             others.iter().any(|other| other.id == seat.replica && other.by == own.id)
         };
         let grants = self.seats.iter().filter(obedient);
-        Told { claim, by, grants: grants.map(|seat| (seat.replica, seat.granted)).collect() }
+        AccountReport {
+            claim,
+            by,
+            grants: grants.map(|seat| (seat.replica, seat.granted)).collect(),
+        }
     }
 
     fn follow(&mut self, own: &Own, others: &[Other], by: ReplicaId) {
@@ -187,8 +191,12 @@ impl Account {
     fn hear(&mut self, id: ReplicaId, other: &Other) {
         let position = self.seats.iter().position(|seat| seat.replica == other.id);
         let known = position.and_then(|position| self.seats.get_mut(position));
-        let fresh =
-            Seat { replica: other.id, granted: other.claim, owed: other.claim, changed_seq: 0 };
+        let fresh = ReplicaClaim {
+            replica: other.id,
+            granted: other.claim,
+            owed: other.claim,
+            changed_seq: 0,
+        };
         match known {
             None => self.seats.push(fresh),
             Some(seat) if other.by != id => *seat = fresh,

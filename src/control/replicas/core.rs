@@ -1,10 +1,12 @@
 //! One replica among others, without its sockets and clocks: messages and turns come in, messages
 //! and allowances go out.
 
-use super::account::{Account, Other, Own, Told, steward};
-use super::peers::{Heard, PeerRank, PeerUse, Peers};
-use super::tally::{Outcome, Tally};
-use super::wire::{Kind, Message, RankWord, ReplicaId, UseWord, WindowLeg, WindowWord, WireError};
+use super::account::{Account, AccountReport, Other, Own, steward};
+use super::peers::{PeerChange, PeerRank, PeerUse, Peers};
+use super::tally::{MessageOutcome, Tally};
+use super::wire::{
+    Message, MessageKind, RankWord, ReplicaId, UseWord, WindowLeg, WindowWord, WireError,
+};
 use crate::base::{NanosSinceStart, PoolIndex};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -60,7 +62,7 @@ pub(super) struct Elsewhere {
 }
 
 /// A message to publish.
-pub(super) type Outgoing = (Kind, Vec<u8>);
+pub(super) type Outgoing = (MessageKind, Vec<u8>);
 
 /// The whole of it.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ pub(super) struct Core {
     id: ReplicaId,
     name: String,
     peers: Peers,
-    ranks: Vec<RankState>,
+    ranks: Vec<ReplicaRank>,
     positions: HashMap<Arc<str>, Vec<(u32, usize)>>,
     told_windows: Vec<LocalWindow>,
     seq: u64,
@@ -85,7 +87,7 @@ pub(super) struct Core {
 }
 
 #[derive(Debug)]
-struct RankState {
+struct ReplicaRank {
     worker: Arc<str>,
     dp: u32,
     hash: u64,
@@ -147,7 +149,7 @@ impl Core {
         let mut name = worker.as_bytes().to_vec();
         name.extend_from_slice(&dp.to_le_bytes());
         self.positions.entry(Arc::clone(worker)).or_default().push((dp, self.ranks.len()));
-        self.ranks.push(RankState {
+        self.ranks.push(ReplicaRank {
             worker: Arc::clone(worker),
             dp,
             hash: xxh3_64(&name),
@@ -169,7 +171,7 @@ impl Core {
         self.alone_at = self.alone_at.min(now.plus(ANSWER_TIME_MAX));
         self.full_at = now;
         self.turn_at = now;
-        self.write(Kind::Hello, |_| ())
+        self.write(MessageKind::Hello, |_| ())
     }
 
     /// Nobody can be asked: this replica is alone until it is connected.
@@ -182,13 +184,13 @@ impl Core {
 
     /// Says goodbye.
     pub(super) fn leave(&mut self) -> Option<Outgoing> {
-        self.write(Kind::Bye, |_| ())
+        self.write(MessageKind::Bye, |_| ())
     }
 
     /// A message from NATS. True if windows may have changed.
     pub(super) fn hear(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
-        let Some(kind) = Kind::of_subject(subject) else {
-            self.tally.count(None, Outcome::Foreign);
+        let Some(kind) = MessageKind::of_subject(subject) else {
+            self.tally.count(None, MessageOutcome::Foreign);
             return false;
         };
         let heard = match Message::decode(bytes) {
@@ -203,8 +205,9 @@ impl Core {
             }
             Err(error) => {
                 let is_long = error == WireError::Oversized;
-                let outcome = if is_long { Outcome::Oversized } else { Outcome::Malformed };
-                Heard { outcome, wants_all: false, windows: false }
+                let outcome =
+                    if is_long { MessageOutcome::Oversized } else { MessageOutcome::Malformed };
+                PeerChange { outcome, wants_all: false, windows: false }
             }
         };
         self.tally.count(Some(kind), heard.outcome);
@@ -248,7 +251,7 @@ impl Core {
         if changed.is_empty() {
             return None;
         }
-        self.write(Kind::Window, |message| message.set_windows(changed))
+        self.write(MessageKind::Window, |message| message.set_windows(changed))
     }
 
     /// One turn: decides how much of each rank this router may use, and says what changed. `local`
@@ -285,7 +288,7 @@ impl Core {
             self.told_windows = open.to_vec();
         }
         let message = is_needed.then(|| {
-            self.write(Kind::Load, |message| {
+            self.write(MessageKind::Load, |message| {
                 message.full = is_full;
                 message.heard = heard;
                 message.ranks = words;
@@ -413,7 +416,7 @@ impl Core {
         steward(rank.hash, others.iter().map(|other| other.id).chain([self.id]))
     }
 
-    fn write(&mut self, kind: Kind, fill: impl FnOnce(&mut Message)) -> Option<Outgoing> {
+    fn write(&mut self, kind: MessageKind, fill: impl FnOnce(&mut Message)) -> Option<Outgoing> {
         self.seq += 1;
         let mut message = Message {
             replica: self.id,
@@ -425,7 +428,7 @@ impl Core {
         match message.encode() {
             Ok(bytes) => Some((kind, bytes)),
             Err(_) => {
-                self.tally.count(Some(kind), Outcome::TooLong);
+                self.tally.count(Some(kind), MessageOutcome::TooLong);
                 None
             }
         }
@@ -438,7 +441,11 @@ fn word(window: &LocalWindow, now: NanosSinceStart) -> WindowWord {
 }
 
 /// Without a limit there is nothing to divide.
-fn use_word(local: &Local, turn: impl FnOnce() -> Told, heard: &[(ReplicaId, u64)]) -> UseWord {
+fn use_word(
+    local: &Local,
+    turn: impl FnOnce() -> AccountReport,
+    heard: &[(ReplicaId, u64)],
+) -> UseWord {
     let held = local.held;
     if local.max == 0 {
         return UseWord { held, ..UseWord::default() };

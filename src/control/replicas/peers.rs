@@ -1,7 +1,7 @@
 //! The other replicas, as far as they were heard. Sans-IO; bounded in replicas, ranks and windows.
 
-use super::tally::Outcome;
-use super::wire::{Kind, Message, ReplicaId, UseWord, WindowLeg};
+use super::tally::MessageOutcome;
+use super::wire::{Message, MessageKind, ReplicaId, UseWord, WindowLeg};
 use crate::base::NanosSinceStart;
 use crate::base::limits::{RANKS_MAX, REPLICAS_MAX};
 use std::collections::{BTreeMap, HashMap};
@@ -64,8 +64,8 @@ pub(super) struct PeerUse {
 
 /// What a message changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
-    pub(super) outcome: Outcome,
+pub(super) struct PeerChange {
+    pub(super) outcome: MessageOutcome,
     /// Its sender was not known, or asks: it should be told everything.
     pub(super) wants_all: bool,
     pub(super) windows: bool,
@@ -94,28 +94,28 @@ impl Peers {
     /// Takes a message in. `position` tells where a rank is in this process.
     pub(super) fn hear(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         message: &Message,
         me: ReplicaId,
         now: NanosSinceStart,
         position: impl Fn(&str, u32) -> Option<usize>,
-    ) -> Heard {
-        let nothing = |outcome| Heard { outcome, wants_all: false, windows: false };
+    ) -> PeerChange {
+        let nothing = |outcome| PeerChange { outcome, wants_all: false, windows: false };
         if message.replica == me {
-            return nothing(Outcome::Own);
+            return nothing(MessageOutcome::Own);
         }
         let id = message.replica;
-        if kind == Kind::Bye {
+        if kind == MessageKind::Bye {
             let known = self.by_id.remove(&id);
-            return Heard { windows: known.is_some(), ..nothing(Outcome::Taken) };
+            return PeerChange { windows: known.is_some(), ..nothing(MessageOutcome::Taken) };
         }
         let is_new = !self.by_id.contains_key(&id);
         if is_new && self.by_id.len() >= REPLICAS_MAX {
-            return nothing(Outcome::TooMany);
+            return nothing(MessageOutcome::TooMany);
         }
         let peer = self.by_id.entry(id).or_insert_with(|| Peer::new(now));
         if !is_new && message.seq <= peer.seq {
-            return nothing(Outcome::Stale);
+            return nothing(MessageOutcome::Stale);
         }
         peer.take(kind, message, me, now);
         for rank in &message.ranks {
@@ -133,7 +133,11 @@ impl Peers {
             }
         }
         let windows = message.full || message.windows().next().is_some();
-        Heard { outcome: Outcome::Taken, wants_all: is_new || kind == Kind::Hello, windows }
+        PeerChange {
+            outcome: MessageOutcome::Taken,
+            wants_all: is_new || kind == MessageKind::Hello,
+            windows,
+        }
     }
 
     /// Forgets those who are silent; their names.
@@ -190,7 +194,7 @@ impl Peer {
     }
 
     /// Everything but the ranks.
-    fn take(&mut self, kind: Kind, message: &Message, me: ReplicaId, now: NanosSinceStart) {
+    fn take(&mut self, kind: MessageKind, message: &Message, me: ReplicaId, now: NanosSinceStart) {
         self.name.clone_from(&message.name);
         self.heard_at = now;
         // After a gap the message is taken, but what was lost may matter: only the next full one
@@ -201,7 +205,7 @@ impl Peer {
             self.whole_seq = message.seq;
         }
         self.seq = message.seq;
-        if kind == Kind::Load {
+        if kind == MessageKind::Load {
             // What it obeys counts together with its claims, and of those a message names only what
             // changed: after a gap the claim known here may be one of before a larger grant, not
             // what it has left of it.
@@ -263,7 +267,7 @@ mod tests {
             let mut peers = Peers::default();
             let message = Message::decode(text.as_bytes()).unwrap();
             let now = NanosSinceStart(5);
-            peers.hear(Kind::Window, &message, ReplicaId(1), now, |_, _| None);
+            peers.hear(MessageKind::Window, &message, ReplicaId(1), now, |_, _| None);
             let until = |leg| peers.window_until(leg, &["m"]).map(|until| until.since(now));
             (until(WindowLeg::Answer), until(WindowLeg::Prefill))
         };
@@ -284,7 +288,7 @@ mod tests {
                 r#"{{"replica":"2","name":"n","seq":{seq},"full":{full},"heard":[["1",{heard}]]}}"#
             );
             let message = Message::decode(text.as_bytes()).unwrap();
-            peers.hear(Kind::Load, &message, ReplicaId(1), NanosSinceStart(5), |_, _| None);
+            peers.hear(MessageKind::Load, &message, ReplicaId(1), NanosSinceStart(5), |_, _| None);
             peers.iter().next().map(|(_, peer)| peer.obeys_seq).unwrap()
         };
         assert_eq!(obeys(1, true, 3), 3);

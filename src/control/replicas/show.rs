@@ -1,8 +1,8 @@
 //! The replicas as people see them: `GET /replicas` and `/metrics`.
 
-use super::tally::Outcome;
+use super::tally::MessageOutcome;
 use super::task::Replicas;
-use super::wire::Kind;
+use super::wire::MessageKind;
 use crate::control::catalogue;
 use crate::control::metrics_text::{MetricsText, approximate};
 use serde_json::{Value, json};
@@ -63,8 +63,8 @@ impl Replicas {
         text.open(&catalogue::REPLICAS).sample(&[], count.saturating_add(1));
         let mut family = text.open(&catalogue::REPLICA_MESSAGES);
         for (kind, outcome, count) in core.tally().iter() {
-            let (direction, result) = Outcome::words(outcome);
-            let kind = kind.map_or("other", Kind::word);
+            let (direction, result) = MessageOutcome::words(outcome);
+            let kind = kind.map_or("other", MessageKind::word);
             let labels = [("kind", kind), ("direction", direction), ("result", result)];
             family.sample(&labels, count);
         }

@@ -1,11 +1,11 @@
 //! What became of the messages, for `/metrics`.
 
-use super::wire::Kind;
+use super::wire::MessageKind;
 use std::collections::BTreeMap;
 
 /// What became of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Outcome {
+pub(super) enum MessageOutcome {
     /// Handed to the NATS client.
     Sent,
     /// Not connected, or the client is behind: not sent.
@@ -31,11 +31,11 @@ pub(super) enum Outcome {
 /// Counts; few, whatever comes.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    counts: BTreeMap<(Option<Kind>, Outcome), u64>,
+    counts: BTreeMap<(Option<MessageKind>, MessageOutcome), u64>,
     unknown_fields: u64,
 }
 
-impl Outcome {
+impl MessageOutcome {
     /// Labels `direction` and `result` of metrics.
     pub(super) const fn words(self) -> (&'static str, &'static str) {
         match self {
@@ -55,7 +55,7 @@ impl Outcome {
 
 impl Tally {
     /// Counts a message; `None` for one of no known kind.
-    pub(super) fn count(&mut self, kind: Option<Kind>, outcome: Outcome) {
+    pub(super) fn count(&mut self, kind: Option<MessageKind>, outcome: MessageOutcome) {
         *self.counts.entry((kind, outcome)).or_default() += 1;
     }
 
@@ -67,7 +67,7 @@ impl Tally {
         self.unknown_fields
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Option<Kind>, Outcome, u64)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Option<MessageKind>, MessageOutcome, u64)> {
         self.counts.iter().map(|((kind, outcome), count)| (*kind, *outcome, *count))
     }
 }

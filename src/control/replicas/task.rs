@@ -4,7 +4,7 @@
 use super::bell::EdgeBell;
 use super::core::{Core, Outgoing};
 use super::local::LocalView;
-use super::tally::Outcome;
+use super::tally::MessageOutcome;
 use super::wire::{ReplicaId, all_subjects};
 use crate::base::Clock;
 use crate::base::limits::REPLICA_MESSAGES_MAX;
@@ -243,7 +243,7 @@ impl Replicas {
             let sending = client.publish(kind.subject(&self.prefix), bytes.into());
             unconstrained(sending).now_or_never().is_some_and(|sent| sent.is_ok())
         });
-        let outcome = if sent { Outcome::Sent } else { Outcome::Dropped };
+        let outcome = if sent { MessageOutcome::Sent } else { MessageOutcome::Dropped };
         self.core.borrow_mut().tally_mut().count(Some(kind), outcome);
     }
 }

@@ -68,7 +68,7 @@ pub(in crate::control) struct ReplicaId(pub(super) u64);
 
 /// What a message is about: the last word of its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Window,
     Load,
     Hello,
@@ -167,7 +167,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-impl Kind {
+impl MessageKind {
     pub(super) const ALL: [Self; 4] = [Self::Window, Self::Load, Self::Hello, Self::Bye];
 
     /// Last word of the subject, and the label of metrics.
@@ -310,12 +310,12 @@ mod tests {
 
     #[test]
     fn subjects_tell_kind_and_version() {
-        assert_eq!(Kind::Load.subject("a.b"), "a.b.v1.load");
-        for kind in Kind::ALL {
-            assert_eq!(Kind::of_subject(&kind.subject("forebay")), Some(kind));
+        assert_eq!(MessageKind::Load.subject("a.b"), "a.b.v1.load");
+        for kind in MessageKind::ALL {
+            assert_eq!(MessageKind::of_subject(&kind.subject("forebay")), Some(kind));
         }
         for foreign in ["forebay.v2.load", "forebay.v1.other", "load", "", "v1.load.x"] {
-            assert_eq!(Kind::of_subject(foreign), None, "{foreign}");
+            assert_eq!(MessageKind::of_subject(foreign), None, "{foreign}");
         }
     }
 

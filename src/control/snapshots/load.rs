@@ -25,8 +25,8 @@ const CLAIMS_MAX: usize = 64;
 /// The control plane's side.
 pub(in super::super) struct Loading {
     /// Gone once it is too late.
-    claims: RefCell<Option<mpsc::Sender<Asked>>>,
-    progress: watch::Receiver<Progress>,
+    claims: RefCell<Option<mpsc::Sender<ClaimRequest>>>,
+    progress: watch::Receiver<LoadProgress>,
     /// Feeds that are restoring.
     under_way: Cell<usize>,
     verified_by: Instant,
@@ -44,26 +44,26 @@ pub(in super::super) struct Claim {
     pub(in super::super) lower_tiers: LowerTiers,
 }
 
-struct Asked {
+struct ClaimRequest {
     claim: Claim,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<ClaimAnswer>,
 }
 
 /// What the reading thread has for a rank.
-enum Answer {
+enum ClaimAnswer {
     Nothing,
     Refused(Dropped, u64),
-    Found(Box<Found>),
+    Found(Box<RestoredRank>),
 }
 
-struct Found {
+struct RestoredRank {
     state: RankState<RestoredBlocks>,
     ops: SliceOps,
     left: Left,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Progress {
+struct LoadProgress {
     is_checked: bool,
     /// Ranks that nobody has claimed.
     ranks: usize,
@@ -89,8 +89,8 @@ impl Loading {
         verified_by: Instant,
     ) -> Option<Rc<Self>> {
         let (claims, asked) = mpsc::channel(CLAIMS_MAX);
-        let (told, progress) = watch::channel(Progress::default());
-        let reading = Reading {
+        let (told, progress) = watch::channel(LoadProgress::default());
+        let reading = SnapshotReading {
             file,
             path: path.to_owned(),
             shard_count,
@@ -121,15 +121,15 @@ impl Loading {
     ) -> Option<Restored> {
         let claims = self.claims.borrow().clone()?;
         let (answer, answered) = oneshot::channel();
-        claims.send(Asked { claim, answer }).await.ok()?;
+        claims.send(ClaimRequest { claim, answer }).await.ok()?;
         match timeout_at(self.verified_by, answered).await.ok()?.ok()? {
-            Answer::Nothing => None,
-            Answer::Refused(reason, blocks) => {
+            ClaimAnswer::Nothing => None,
+            ClaimAnswer::Refused(reason, blocks) => {
                 counters.dropped(reason, blocks);
                 None
             }
-            Answer::Found(found) => {
-                let Found { state, ops, left } = *found;
+            ClaimAnswer::Found(found) => {
+                let RestoredRank { state, ops, left } = *found;
                 super::count_left(counters, left);
                 Some(Restored { state, ops, verified_by: self.verified_by })
             }
@@ -141,7 +141,7 @@ impl Loading {
         if Instant::now() < self.verified_by || self.claims.borrow_mut().take().is_none() {
             return;
         }
-        let Progress { ranks, blocks, .. } = *self.progress.borrow();
+        let LoadProgress { ranks, blocks, .. } = *self.progress.borrow();
         counters.dropped(Dropped::Unclaimed, blocks);
         if ranks > 0 {
             info!(ranks, blocks, "no worker of the fleet has claimed these ranks of the snapshot");
@@ -161,23 +161,23 @@ impl Loading {
 
     /// True once no rank of the file waits for its feed any more.
     pub(super) fn is_settled(&self) -> bool {
-        let Progress { is_checked, ranks, .. } = *self.progress.borrow();
+        let LoadProgress { is_checked, ranks, .. } = *self.progress.borrow();
         let all_claimed = is_checked && ranks == 0 && self.under_way.get() == 0;
         all_claimed || self.claims.borrow().is_none()
     }
 }
 
 /// The thread's side.
-struct Reading {
+struct SnapshotReading {
     file: SnapshotFile,
     path: PathBuf,
     shard_count: usize,
     contents: Contents,
-    told: watch::Sender<Progress>,
+    told: watch::Sender<LoadProgress>,
 }
 
-impl Reading {
-    fn run(mut self, mut asked: mpsc::Receiver<Asked>) {
+impl SnapshotReading {
+    fn run(mut self, mut asked: mpsc::Receiver<ClaimRequest>) {
         give_way();
         match self.file.check() {
             Ok(mut contents) => {
@@ -195,7 +195,7 @@ impl Reading {
             Err(error) => refuse_snapshot(&self.path, &error),
         }
         self.tell();
-        while let Some(Asked { claim, answer }) = asked.blocking_recv() {
+        while let Some(ClaimRequest { claim, answer }) = asked.blocking_recv() {
             let found = self.answer(&claim);
             // The feed may have been told to stop meanwhile.
             let _ = answer.send(found);
@@ -207,15 +207,17 @@ impl Reading {
         let ranks = &self.contents.ranks;
         let blocks = ranks.values().map(|place| place.head.entry_count).sum();
         let ranks = ranks.len();
-        self.told.send_replace(Progress { is_checked: true, ranks, blocks });
+        self.told.send_replace(LoadProgress { is_checked: true, ranks, blocks });
     }
 
-    fn answer(&mut self, claim: &Claim) -> Answer {
+    fn answer(&mut self, claim: &Claim) -> ClaimAnswer {
         // Without a tokenizer nothing can be matched; a feed that has one may still come.
-        let Some(vocabulary) = &claim.vocabulary else { return Answer::Nothing };
-        let Some(place) = self.contents.ranks.remove(&claim.name) else { return Answer::Nothing };
+        let Some(vocabulary) = &claim.vocabulary else { return ClaimAnswer::Nothing };
+        let Some(place) = self.contents.ranks.remove(&claim.name) else {
+            return ClaimAnswer::Nothing;
+        };
         let head = &place.head;
-        let refused = |reason| Answer::Refused(reason, head.entry_count);
+        let refused = |reason| ClaimAnswer::Refused(reason, head.entry_count);
         if vocabulary.fingerprint() != head.vocabulary {
             self.say_refused(claim, "its tokenizer is another one now");
             return refused(Dropped::Tokenizer);
@@ -246,7 +248,7 @@ impl Reading {
             payload_hash: head.payload_hash,
             block_size_tokens: head.block_size_tokens,
         };
-        Answer::Found(Box::new(Found { state, ops, left }))
+        ClaimAnswer::Found(Box::new(RestoredRank { state, ops, left }))
     }
 
     fn say_refused(&self, claim: &Claim, reason: &str) {

@@ -6,11 +6,11 @@ use thiserror::Error;
 
 /// Where one rank's events come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct ZmqEndpoint {
     /// Who waits for whom.
     pub side: Side,
     /// The address.
-    pub place: Place,
+    pub place: ZmqAddress,
 }
 
 /// Who opens the connection.
@@ -24,7 +24,7 @@ pub enum Side {
 
 /// A transport and an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ZmqAddress {
     /// `tcp://host:port`.
     Tcp {
         /// Host name or address.
@@ -47,7 +47,7 @@ pub enum EndpointError {
     Port(String),
 }
 
-impl Endpoint {
+impl ZmqEndpoint {
     /// Reads an endpoint: `*`, `0.0.0.0` and `[::]` stand for the worker's host; a leading `bind:`
     /// means that the engine connects to us.
     pub fn parse(text: &str, worker_host: &str) -> Result<Self, EndpointError> {
@@ -58,7 +58,7 @@ impl Endpoint {
         };
         if let Some(path) = address.strip_prefix("ipc://") {
             let path = (!path.is_empty()).then(|| PathBuf::from(path)).ok_or_else(form)?;
-            return Ok(Self { side, place: Place::Ipc(path) });
+            return Ok(Self { side, place: ZmqAddress::Ipc(path) });
         }
         let rest = address.strip_prefix("tcp://").ok_or_else(form)?;
         let (host, port) = rest.rsplit_once(':').ok_or_else(form)?;
@@ -70,7 +70,7 @@ impl Endpoint {
             (Side::Bind, true) => "0.0.0.0",
             (_, false) => host,
         };
-        Ok(Self { side, place: Place::Tcp { host: host.to_owned(), port } })
+        Ok(Self { side, place: ZmqAddress::Tcp { host: host.to_owned(), port } })
     }
 
     /// Reads an endpoint as an engine announces its own: it listens where the host is a wildcard or
@@ -82,7 +82,7 @@ impl Endpoint {
         worker_ip: IpAddr,
     ) -> Result<Self, EndpointError> {
         let mut endpoint = Self::parse(text, worker_host)?;
-        if let Place::Tcp { host, .. } = &endpoint.place {
+        if let ZmqAddress::Tcp { host, .. } = &endpoint.place {
             let is_worker = host == worker_host || host.parse() == Ok(worker_ip);
             if !is_worker {
                 endpoint.side = Side::Bind;
@@ -95,21 +95,21 @@ impl Endpoint {
     pub fn of_rank(&self, dp_rank: u32) -> Result<Self, EndpointError> {
         let mut endpoint = self.clone();
         match &mut endpoint.place {
-            Place::Tcp { port, .. } => {
+            ZmqAddress::Tcp { port, .. } => {
                 let offset = u16::try_from(dp_rank).ok();
                 *port = offset
                     .and_then(|offset| port.checked_add(offset))
                     .ok_or_else(|| EndpointError::Port(self.to_string()))?;
                 Ok(endpoint)
             }
-            Place::Ipc(_) if dp_rank == 0 => Ok(endpoint),
-            Place::Ipc(_) => Err(EndpointError::Port(self.to_string())),
+            ZmqAddress::Ipc(_) if dp_rank == 0 => Ok(endpoint),
+            ZmqAddress::Ipc(_) => Err(EndpointError::Port(self.to_string())),
         }
     }
 
     /// The endpoint of a rank for the side that listens there. Port 0 asks for any port.
     pub fn listening(&self, dp_rank: u32) -> Result<Self, EndpointError> {
-        let is_any_port = matches!(self.place, Place::Tcp { port: 0, .. });
+        let is_any_port = matches!(self.place, ZmqAddress::Tcp { port: 0, .. });
         let endpoint = if is_any_port { self.clone() } else { self.of_rank(dp_rank)? };
         Ok(Self { side: Side::Bind, ..endpoint })
     }
@@ -117,24 +117,24 @@ impl Endpoint {
     /// The same place with another port, seen from the side that connects.
     #[must_use]
     pub fn with_port(mut self, new_port: u16) -> Self {
-        if let Place::Tcp { port, .. } = &mut self.place {
+        if let ZmqAddress::Tcp { port, .. } = &mut self.place {
             *port = new_port;
         }
         Self { side: Side::Connect, ..self }
     }
 }
 
-impl std::fmt::Display for Endpoint {
+impl std::fmt::Display for ZmqEndpoint {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.side == Side::Bind {
             formatter.write_str("bind:")?;
         }
         match &self.place {
-            Place::Tcp { host, port } if host.contains(':') => {
+            ZmqAddress::Tcp { host, port } if host.contains(':') => {
                 write!(formatter, "tcp://[{host}]:{port}")
             }
-            Place::Tcp { host, port } => write!(formatter, "tcp://{host}:{port}"),
-            Place::Ipc(path) => write!(formatter, "ipc://{}", path.display()),
+            ZmqAddress::Tcp { host, port } => write!(formatter, "tcp://{host}:{port}"),
+            ZmqAddress::Ipc(path) => write!(formatter, "ipc://{}", path.display()),
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> String {
-        Endpoint::parse(text, "gpu1").map_or_else(|error| error.to_string(), |e| e.to_string())
+        ZmqEndpoint::parse(text, "gpu1").map_or_else(|error| error.to_string(), |e| e.to_string())
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn engines_that_connect_are_listened_for() {
         let announced = |text| {
-            Endpoint::announced(text, "gpu1", IpAddr::from([10, 0, 0, 1])).unwrap().to_string()
+            ZmqEndpoint::announced(text, "gpu1", IpAddr::from([10, 0, 0, 1])).unwrap().to_string()
         };
         assert_eq!(announced("tcp://*:5557"), "tcp://gpu1:5557");
         assert_eq!(announced("tcp://10.0.0.1:5557"), "tcp://10.0.0.1:5557");
@@ -176,10 +176,10 @@ mod tests {
 
     #[test]
     fn ranks_have_ports_of_their_own() {
-        let base = Endpoint::parse("tcp://a:65534", "b").unwrap();
+        let base = ZmqEndpoint::parse("tcp://a:65534", "b").unwrap();
         assert_eq!(base.of_rank(1).unwrap().to_string(), "tcp://a:65535");
         assert!(base.of_rank(2).is_err());
-        let ipc = Endpoint::parse("ipc:///a", "b").unwrap();
+        let ipc = ZmqEndpoint::parse("ipc:///a", "b").unwrap();
         assert!(ipc.of_rank(0).is_ok());
         assert!(ipc.of_rank(1).is_err());
     }

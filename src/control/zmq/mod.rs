@@ -8,7 +8,7 @@ mod loss;
 mod socket;
 pub mod zmtp;
 
-pub use endpoint::{Endpoint, EndpointError, Place, Side};
+pub use endpoint::{EndpointError, Side, ZmqAddress, ZmqEndpoint};
 pub use loss::LossReason;
-pub use socket::{Connection, SocketError, Source, encode_message};
+pub use socket::{Connection, SocketError, ZmqSource, encode_message};
 pub use zmtp::ZmtpError;

@@ -7,11 +7,11 @@
 //! same reason a quiet publisher is asked for a sign of life (PING) where it speaks ZMTP 3.1, as
 //! libzmq does since 4.3.3.
 
-use super::endpoint::{Endpoint, Place, Side};
+use super::endpoint::{Side, ZmqAddress, ZmqEndpoint};
 use super::loss::LossReason;
 use super::zmtp::{
-    GREETING_BYTES, Inbox, Incoming, SocketKind, ZmtpError, answer, check_greeting, check_ready,
-    greeting, message, ping, ready, subscription,
+    GREETING_BYTES, Incoming, SocketKind, ZmtpError, ZmtpInbox, answer, check_greeting,
+    check_ready, greeting, message, ping, ready, subscription,
 };
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -70,27 +70,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
 /// Where connections come from: accepts those that connect to us; nothing is open where we connect.
 #[derive(Debug)]
-pub enum Source {
+pub enum ZmqSource {
     /// Connects to a place.
-    Connect(Place),
+    Connect(ZmqAddress),
     /// Listens on TCP.
     Tcp(TcpListener),
     /// Listens on a Unix socket.
     Ipc(UnixListener),
 }
 
-impl Source {
+impl ZmqSource {
     /// Prepares for an endpoint; opens the listening socket where there is one.
     ///
     /// # Errors
     /// When the address cannot be listened on.
-    pub async fn open(endpoint: &Endpoint) -> Result<Self, SocketError> {
+    pub async fn open(endpoint: &ZmqEndpoint) -> Result<Self, SocketError> {
         Ok(match (&endpoint.side, &endpoint.place) {
             (Side::Connect, place) => Self::Connect(place.clone()),
-            (Side::Bind, Place::Tcp { host, port }) => {
+            (Side::Bind, ZmqAddress::Tcp { host, port }) => {
                 Self::Tcp(TcpListener::bind((host.as_str(), *port)).await?)
             }
-            (Side::Bind, Place::Ipc(path)) => Self::Ipc(listen_on(path).await?),
+            (Side::Bind, ZmqAddress::Ipc(path)) => Self::Ipc(listen_on(path).await?),
         })
     }
 
@@ -129,15 +129,17 @@ impl Source {
 
     async fn open_with(&self, kind: SocketKind, first: &[u8]) -> Result<Connection, SocketError> {
         let stream: Box<dyn Stream> = match self {
-            Self::Connect(Place::Tcp { host, port }) => {
+            Self::Connect(ZmqAddress::Tcp { host, port }) => {
                 let connecting = TcpStream::connect((host.as_str(), *port));
                 Box::new(keep_alive(within(connecting).await?)?)
             }
-            Self::Connect(Place::Ipc(path)) => Box::new(within(UnixStream::connect(path)).await?),
+            Self::Connect(ZmqAddress::Ipc(path)) => {
+                Box::new(within(UnixStream::connect(path)).await?)
+            }
             Self::Tcp(listener) => Box::new(keep_alive(listener.accept().await?.0)?),
             Self::Ipc(listener) => Box::new(listener.accept().await?.0),
         };
-        let mut connection = Connection { stream, inbox: Inbox::default(), pulse: None };
+        let mut connection = Connection { stream, inbox: ZmtpInbox::default(), pulse: None };
         match timeout(CONNECT_TIME_MAX, connection.handshake(kind, first)).await {
             Ok(done) => done.map(|()| connection),
             Err(_) => Err(SocketError::TimedOut),
@@ -183,7 +185,7 @@ fn keep_alive(stream: TcpStream) -> io::Result<TcpStream> {
 /// A connection after its handshake.
 pub struct Connection {
     stream: Box<dyn Stream>,
-    inbox: Inbox,
+    inbox: ZmtpInbox,
     /// Where the peer is asked for signs of life.
     pulse: Option<Pulse>,
 }

@@ -177,12 +177,12 @@ pub enum Incoming {
 
 /// Bytes that have arrived and are not consumed yet.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub struct ZmtpInbox {
     bytes: Vec<u8>,
     start: usize,
 }
 
-impl Inbox {
+impl ZmtpInbox {
     /// Where the socket writes what it reads.
     pub fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -200,7 +200,7 @@ impl Inbox {
         Some(taken)
     }
 
-    /// The next whole command or message, and the position after it for [`Inbox::consume`].
+    /// The next whole command or message, and the position after it for [`ZmtpInbox::consume`].
     pub fn next(&self) -> Result<Option<(Incoming, usize)>, ZmtpError> {
         let mut parts: Vec<Range<usize>> = Vec::new();
         let mut at = self.start;
@@ -241,7 +241,7 @@ impl Inbox {
         }
     }
 
-    fn header(&self, at: usize) -> Result<Option<Header>, ZmtpError> {
+    fn header(&self, at: usize) -> Result<Option<FrameHeader>, ZmtpError> {
         let Some((&flags, rest)) = self.bytes.get(at..).and_then(<[u8]>::split_first) else {
             return Ok(None);
         };
@@ -250,18 +250,18 @@ impl Inbox {
         }
         if flags & FLAG_LONG == 0 {
             let length = rest.first().map(|&length| usize::from(length));
-            return Ok(length.map(|length| Header { flags, body: at + 2, length }));
+            return Ok(length.map(|length| FrameHeader { flags, body: at + 2, length }));
         }
         let Some(length) = rest.first_chunk::<8>() else { return Ok(None) };
         let length = usize::try_from(u64::from_be_bytes(*length)).unwrap_or(usize::MAX);
         if length > MESSAGE_BYTES_MAX {
             return Err(ZmtpError::TooLarge);
         }
-        Ok(Some(Header { flags, body: at + 9, length }))
+        Ok(Some(FrameHeader { flags, body: at + 9, length }))
     }
 }
 
-struct Header {
+struct FrameHeader {
     flags: u8,
     body: usize,
     length: usize,
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn collect(inbox: &mut Inbox) -> Vec<Vec<Vec<u8>>> {
+    fn collect(inbox: &mut ZmtpInbox) -> Vec<Vec<Vec<u8>>> {
         let mut out = Vec::new();
         while let Some((incoming, end)) = inbox.next().unwrap() {
             out.push(match incoming {
@@ -325,7 +325,7 @@ mod tests {
             vec![vec![]],
         ];
         for cut in 0..=wire.len() {
-            let mut inbox = Inbox::default();
+            let mut inbox = ZmtpInbox::default();
             inbox.tail().extend_from_slice(&wire[..cut]);
             let mut out = collect(&mut inbox);
             inbox.tail().extend_from_slice(&wire[cut..]);
@@ -341,20 +341,20 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let long = vec![7; 300];
-        let mut inbox = Inbox::default();
+        let mut inbox = ZmtpInbox::default();
         inbox.tail().extend_from_slice(&message(&[b"", b"ab", &long]));
         assert_eq!(collect(&mut inbox), [vec![vec![], b"ab".to_vec(), long]]);
     }
 
     #[test]
     fn claimed_lengths_are_not_believed() {
-        let mut inbox = Inbox::default();
+        let mut inbox = ZmtpInbox::default();
         inbox.tail().extend_from_slice(&[2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(inbox.next(), Err(ZmtpError::TooLarge));
-        let mut inbox = Inbox::default();
+        let mut inbox = ZmtpInbox::default();
         inbox.tail().extend_from_slice(&[1, 0].repeat(PARTS_MAX + 1));
         assert_eq!(inbox.next(), Err(ZmtpError::TooLarge));
-        let mut inbox = Inbox::default();
+        let mut inbox = ZmtpInbox::default();
         inbox.tail().extend_from_slice(&[0x80, 0]);
         assert_eq!(inbox.next(), Err(ZmtpError::Framing));
     }
@@ -362,7 +362,7 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let mut inbox = Inbox::default();
+            let mut inbox = ZmtpInbox::default();
             inbox.tail().extend_from_slice(&bytes);
             while let Ok(Some((_, end))) = inbox.next() {
                 inbox.consume(end);

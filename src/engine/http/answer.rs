@@ -1,11 +1,11 @@
 //! An answer in the making, and its JSON in vLLM's shapes: whole, and one chunk a token.
 
-use super::asked::Asked;
+use super::asked::OpenAiRequest;
 use super::halves::{Giving, Prefilled};
-use super::tally::Open;
+use super::tally::OpenRequest;
 use super::times::Timed;
 use crate::engine::ranks::{AbortOnDrop, Submitted};
-use crate::engine::schedule::{RequestId, Step};
+use crate::engine::schedule::{RequestId, TokenStep};
 use crate::engine::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 /// Which API the answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Api {
+pub(super) enum OpenAiApi {
     Chat,
     Completion,
     Responses,
 }
 
-impl Api {
+impl OpenAiApi {
     /// Length of an answer when the client sets none; then it ends by itself (`stop`).
     pub(super) fn tokens_default(self) -> usize {
         match self {
@@ -40,7 +40,7 @@ impl Api {
 
 /// One choice, which is one request to a rank.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct AnswerChoice {
     request: RequestId,
     dp_rank: usize,
     /// Taken out where the KV is held for a decode.
@@ -54,7 +54,7 @@ pub(super) struct Choice {
     text: String,
 }
 
-impl Choice {
+impl AnswerChoice {
     pub(super) fn new(submitted: Submitted, prompt: Arc<[u32]>, counts_prompt: bool) -> Self {
         let Submitted { request, dp_rank, guard } = submitted;
         Self {
@@ -73,26 +73,26 @@ impl Choice {
 
 /// All choices of one HTTP request. Dropping it takes unfinished ones out of their ranks.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) asked: Asked,
-    pub(super) choices: Vec<Choice>,
-    pub(super) api: Api,
+pub(super) struct OpenAiAnswer {
+    pub(super) asked: OpenAiRequest,
+    pub(super) choices: Vec<AnswerChoice>,
+    pub(super) api: OpenAiApi,
     tokenizer: Arc<Tokenizer>,
     created_s: u64,
     timed: Option<Timed>,
     /// The KV is held for a decode when the last token is there.
     giving: Option<Box<Giving>>,
     kv_transfer_params: Value,
-    _open: Open,
+    _open: OpenRequest,
 }
 
-impl Answer {
+impl OpenAiAnswer {
     pub(super) fn new(
-        api: Api,
-        asked: Asked,
+        api: OpenAiApi,
+        asked: OpenAiRequest,
         tokenizer: Arc<Tokenizer>,
         timed: Option<Timed>,
-        open: Open,
+        open: OpenRequest,
     ) -> Self {
         Self {
             asked,
@@ -159,7 +159,7 @@ impl Answer {
     }
 
     /// Adds a token; returns the position of its choice.
-    pub(super) fn take(&mut self, step: Step) -> Option<usize> {
+    pub(super) fn take(&mut self, step: TokenStep) -> Option<usize> {
         let index = self.choices.iter().position(|choice| choice.request == step.request)?;
         let choice = self.choices.get_mut(index)?;
         choice.finished |= step.last;
@@ -178,7 +178,7 @@ impl Answer {
 
     /// The body of an answer that is not streamed.
     pub(super) fn whole_body(&self) -> Value {
-        if self.api == Api::Responses {
+        if self.api == OpenAiApi::Responses {
             return self.response(true);
         }
         let choices: Vec<_> = self
@@ -197,7 +197,7 @@ impl Answer {
         put("service_tier", Value::Null);
         put("system_fingerprint", FINGERPRINT.into());
         put("usage", self.usage(true));
-        if self.api == Api::Chat {
+        if self.api == OpenAiApi::Chat {
             put("prompt_logprobs", Value::Null);
             let first = self.choices.first();
             put("prompt_token_ids", first.map_or(Value::Null, |first| self.prompt_ids(first)));
@@ -214,12 +214,12 @@ impl Answer {
     /// completions.
     pub(super) fn write_role_chunk(&self, index: usize, out: &mut String) {
         match self.api {
-            Api::Completion => return,
-            Api::Responses => {
+            OpenAiApi::Completion => return,
+            OpenAiApi::Responses => {
                 let event = json!({ "response": self.response(false) });
                 return write_event("response.created", event, out);
             }
-            Api::Chat => {}
+            OpenAiApi::Chat => {}
         }
         self.write_chunk_start(index, out);
         out.push_str(
@@ -238,7 +238,7 @@ impl Answer {
         let Some(choice) = self.choices.get(index) else { return };
         let Some(token_id) = choice.token_ids.last() else { return };
         let text = Value::from(self.tokenizer.word(*token_id));
-        if self.api == Api::Responses {
+        if self.api == OpenAiApi::Responses {
             let event = json!({ "output_index": index, "content_index": 0, "delta": text });
             return write_event("response.output_text.delta", event, out);
         }
@@ -246,19 +246,19 @@ impl Answer {
         let first = choice.token_ids.len() == 1;
         self.write_chunk_start(index, out);
         let _infallible = match self.api {
-            Api::Chat | Api::Responses => {
+            OpenAiApi::Chat | OpenAiApi::Responses => {
                 write!(out, r#""delta":{{"content":{text}}},"logprobs":null,"#)
             }
-            Api::Completion => write!(out, r#""text":{text},"logprobs":null,"#),
+            OpenAiApi::Completion => write!(out, r#""text":{text},"logprobs":null,"#),
         };
         match self.finish_reason(choice) {
             Some(reason) => {
                 let _infallible = write!(out, r#""finish_reason":"{reason}","stop_reason":null,"#);
             }
-            None if self.api == Api::Chat => out.push_str(r#""finish_reason":null,"#),
+            None if self.api == OpenAiApi::Chat => out.push_str(r#""finish_reason":null,"#),
             None => out.push_str(r#""finish_reason":null,"stop_reason":null,"#),
         }
-        if self.api == Api::Completion {
+        if self.api == OpenAiApi::Completion {
             let prompt = if first { self.prompt_ids(choice) } else { Value::Null };
             let _infallible = write!(out, r#""prompt_token_ids":{prompt},"#);
         }
@@ -278,7 +278,7 @@ impl Answer {
 
     /// What follows the last token: the usage, if it is wanted, and the end mark.
     pub(super) fn write_end(&self, out: &mut String) {
-        if self.api == Api::Responses {
+        if self.api == OpenAiApi::Responses {
             let event = json!({ "response": self.response(true) });
             return write_event("response.completed", event, out);
         }
@@ -304,8 +304,8 @@ impl Answer {
 
     fn write_chunk_head(&self, out: &mut String) {
         let object = match self.api {
-            Api::Chat | Api::Responses => "chat.completion.chunk",
-            Api::Completion => "text_completion",
+            OpenAiApi::Chat | OpenAiApi::Responses => "chat.completion.chunk",
+            OpenAiApi::Completion => "text_completion",
         };
         let (id, model) = (Value::from(self.full_id()), Value::from(self.asked.model.as_str()));
         let created = self.created_s;
@@ -315,11 +315,11 @@ impl Answer {
         );
     }
 
-    fn whole_choice(&self, index: usize, choice: &Choice) -> Value {
+    fn whole_choice(&self, index: usize, choice: &AnswerChoice) -> Value {
         let reason = self.finish_reason(choice);
         let ids = if self.asked.return_token_ids { json!(choice.token_ids) } else { Value::Null };
         match self.api {
-            Api::Chat | Api::Responses => json!({
+            OpenAiApi::Chat | OpenAiApi::Responses => json!({
                 "index": index,
                 "message": {
                     "role": "assistant", "content": choice.text, "refusal": null,
@@ -329,7 +329,7 @@ impl Answer {
                 "logprobs": null, "finish_reason": reason, "stop_reason": null, "token_ids": ids,
                 "routed_experts": null,
             }),
-            Api::Completion => json!({
+            OpenAiApi::Completion => json!({
                 "index": index, "text": choice.text, "logprobs": null, "finish_reason": reason,
                 "stop_reason": null, "token_ids": ids, "prompt_logprobs": null,
                 "prompt_token_ids": self.prompt_ids(choice), "routed_experts": null,
@@ -339,7 +339,7 @@ impl Answer {
 
     /// The object of `/v1/responses`, at its beginning or complete.
     fn response(&self, is_complete: bool) -> Value {
-        let message = |choice: &Choice| {
+        let message = |choice: &AnswerChoice| {
             json!({
                 "type": "message", "id": format!("msg_{}", self.asked.id), "role": "assistant",
                 "status": "completed",
@@ -396,20 +396,20 @@ impl Answer {
         })
     }
 
-    fn prompt_ids(&self, choice: &Choice) -> Value {
+    fn prompt_ids(&self, choice: &AnswerChoice) -> Value {
         if self.asked.return_token_ids { json!(*choice.prompt) } else { Value::Null }
     }
 
-    fn finish_reason(&self, choice: &Choice) -> Option<&'static str> {
+    fn finish_reason(&self, choice: &AnswerChoice) -> Option<&'static str> {
         let reason = if self.asked.output_tokens.is_some() { "length" } else { "stop" };
         choice.finished.then_some(reason)
     }
 
     fn object(&self) -> &'static str {
         match self.api {
-            Api::Chat => "chat.completion",
-            Api::Completion => "text_completion",
-            Api::Responses => "response",
+            OpenAiApi::Chat => "chat.completion",
+            OpenAiApi::Completion => "text_completion",
+            OpenAiApi::Responses => "response",
         }
     }
 }

@@ -65,7 +65,7 @@ struct StreamOptions {
 
 /// How the answer of a generation is wanted.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct OpenAiRequest {
     pub(super) model: String,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
@@ -80,7 +80,7 @@ pub(super) struct Asked {
     pub(super) id: String,
 }
 
-impl Asked {
+impl OpenAiRequest {
     /// Reads everything but the prompt.
     pub(super) fn read(
         fields: &Fields<'_>,

@@ -7,9 +7,9 @@
 use super::EngineState;
 use super::error::ApiError;
 use super::refused::refusal_response;
-use crate::engine::config::Wire;
-use crate::engine::fault::{FaultAt, Plan};
-use crate::engine::refusal::Refusal;
+use crate::engine::config::EngineWire;
+use crate::engine::fault::{FaultAt, FaultPlan};
+use crate::engine::refusal::EngineRefusal;
 use crate::engine::sglang::failed_on_purpose;
 use crate::engine::wire_cut::Scissors;
 use axum::Json;
@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::time::Duration;
 
 #[derive(Debug, Deserialize)]
-struct Order {
+struct FaultOrder {
     at: FaultAt,
     #[serde(default = "one")]
     count: u64,
@@ -48,8 +48,8 @@ fn ms_default() -> u64 {
 pub(super) async fn plan(
     State(state): State<EngineState>,
     bytes: Bytes,
-) -> Result<Json<Plan>, ApiError> {
-    let order: Order = serde_json::from_slice(&bytes)
+) -> Result<Json<FaultPlan>, ApiError> {
+    let order: FaultOrder = serde_json::from_slice(&bytes)
         .map_err(|error| ApiError::bad_request(error.to_string(), Some("at")))?;
     if order.at == FaultAt::Connect {
         let deaf = Duration::from_millis(order.ms.min(MS_MAX));
@@ -61,7 +61,7 @@ pub(super) async fn plan(
 }
 
 /// `GET /debug/fault`: what is planned, and how many requests met a fault.
-pub(super) async fn planned(State(state): State<EngineState>) -> Json<Plan> {
+pub(super) async fn planned(State(state): State<EngineState>) -> Json<FaultPlan> {
     Json(state.faults.current())
 }
 
@@ -104,9 +104,11 @@ pub(super) async fn meet(
 fn answered(state: &EngineState, path: &str, at: FaultAt) -> Response {
     let is_error = at == FaultAt::Error;
     match (state.config.wire, state.config.refusal) {
-        (Wire::Sglang, Refusal::Vllm | Refusal::Sglang) => failed_on_purpose(path, is_error),
-        (Wire::Sglang, _) if is_error => failed_on_purpose(path, is_error),
-        (Wire::Vllm, _) if is_error => ApiError::internal().into_response(),
+        (EngineWire::Sglang, EngineRefusal::Vllm | EngineRefusal::Sglang) => {
+            failed_on_purpose(path, is_error)
+        }
+        (EngineWire::Sglang, _) if is_error => failed_on_purpose(path, is_error),
+        (EngineWire::Vllm, _) if is_error => ApiError::internal().into_response(),
         (_, refusal) => refusal_response(refusal, false),
     }
 }

@@ -2,16 +2,16 @@
 //! out.
 
 use super::EngineState;
-use super::answer::{Answer, Api, Choice};
-use super::asked::{Asked, Fields};
+use super::answer::{AnswerChoice, OpenAiAnswer, OpenAiApi};
+use super::asked::{Fields, OpenAiRequest};
 use super::error::ApiError;
-use super::halves::{Half, TransferParams, taken};
+use super::halves::{EngineLeg, TransferParams, taken};
 use super::refused::refusal_response;
 use super::stream::{stream_response, stream_response_later};
 use crate::engine::encode::{EncodeError, Input};
 use crate::engine::ranks::NotRun;
-use crate::engine::schedule::{Part, Step, Work};
-use crate::engine::transfer::{Patience, Wanted};
+use crate::engine::schedule::{LegPart, TokenStep, Work};
+use crate::engine::transfer::{Patience, TransferWanted};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 /// Prompt of `/v1/completions` in its four forms.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(in crate::engine) enum Prompt {
+pub(in crate::engine) enum EnginePrompt {
     Text(String),
     Ids(Vec<u32>),
     Texts(Vec<String>),
@@ -39,7 +39,7 @@ pub(super) async fn chat(
 ) -> Result<Response, ApiError> {
     let timed = state.times();
     let fields = Fields::of(&headers, &body)?;
-    let asked = Asked::read(&fields, &headers, &state.config)?;
+    let asked = OpenAiRequest::read(&fields, &headers, &state.config)?;
     let messages = fields.raw("messages").ok_or_else(|| ApiError::missing("messages"))?;
     if !messages.get().starts_with('[') {
         let problem =
@@ -52,7 +52,13 @@ pub(super) async fn chat(
         Some(ids) => ids,
         None => encode(&state, Input::Chat(body.clone())).await?,
     };
-    let answer = Answer::new(Api::Chat, asked, state.tokenizer.clone(), timed, state.tally.item());
+    let answer = OpenAiAnswer::new(
+        OpenAiApi::Chat,
+        asked,
+        state.tokenizer.clone(),
+        timed,
+        state.tally.item(),
+    );
     respond(&state, answer, vec![prompt], transfer).await
 }
 
@@ -64,12 +70,13 @@ pub(super) async fn completions(
 ) -> Result<Response, ApiError> {
     let timed = state.times();
     let fields = Fields::of(&headers, &body)?;
-    let asked = Asked::read(&fields, &headers, &state.config)?;
+    let asked = OpenAiRequest::read(&fields, &headers, &state.config)?;
     let prompt = fields.get("prompt")?.ok_or_else(|| ApiError::missing("prompt"))?;
     let transfer = TransferParams::read(&fields)?;
     let prompts = prompt_ids(&state, prompt).await?;
     let tokenizer = state.tokenizer.clone();
-    let answer = Answer::new(Api::Completion, asked, tokenizer, timed, state.tally.item());
+    let answer =
+        OpenAiAnswer::new(OpenAiApi::Completion, asked, tokenizer, timed, state.tally.item());
     respond(&state, answer, prompts, transfer).await
 }
 
@@ -83,13 +90,14 @@ pub(super) async fn responses(
     let timed = state.times();
     headers.remove("x-data-parallel-rank");
     let fields = Fields::of(&headers, &body)?;
-    let mut asked = Asked::read(&fields, &headers, &state.config)?;
+    let mut asked = OpenAiRequest::read(&fields, &headers, &state.config)?;
     asked.output_tokens = fields.get("max_output_tokens")?;
     let chat = json!({ "messages": response_messages(&fields)? }).to_string();
     let prompt = encode(&state, Input::Chat(chat.into())).await?;
     let transfer = TransferParams::read(&fields)?;
     let tokenizer = state.tokenizer.clone();
-    let answer = Answer::new(Api::Responses, asked, tokenizer, timed, state.tally.item());
+    let answer =
+        OpenAiAnswer::new(OpenAiApi::Responses, asked, tokenizer, timed, state.tally.item());
     respond(&state, answer, vec![prompt], transfer).await
 }
 
@@ -108,13 +116,13 @@ fn response_messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
 /// Token ids of every prompt.
 pub(super) async fn prompt_ids(
     state: &EngineState,
-    prompt: Prompt,
+    prompt: EnginePrompt,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let texts = match prompt {
-        Prompt::Ids(ids) => return Ok(vec![ids]),
-        Prompt::IdLists(lists) => return Ok(lists),
-        Prompt::Text(text) => vec![text],
-        Prompt::Texts(texts) => texts,
+        EnginePrompt::Ids(ids) => return Ok(vec![ids]),
+        EnginePrompt::IdLists(lists) => return Ok(lists),
+        EnginePrompt::Text(text) => vec![text],
+        EnginePrompt::Texts(texts) => texts,
     };
     let mut prompts = Vec::with_capacity(texts.len());
     for text in texts {
@@ -133,7 +141,7 @@ pub(super) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>
 
 async fn respond(
     state: &EngineState,
-    mut answer: Answer,
+    mut answer: OpenAiAnswer,
     prompts: Vec<Vec<u32>>,
     transfer: TransferParams,
 ) -> Result<Response, ApiError> {
@@ -145,17 +153,17 @@ async fn respond(
     // KV of one prompt with one answer is handed over; anything else is served whole.
     let half = match prompts.len() == 1 && answer.asked.choice_count == 1 {
         true => transfer.half(state, &answer.full_id()).await?,
-        false => Half::Whole,
+        false => EngineLeg::Whole,
     };
     let (part, wanted) = match half {
-        Half::Whole => (Part::Whole, None),
-        Half::Give(giving) => {
+        EngineLeg::Whole => (LegPart::Whole, None),
+        EngineLeg::Give(giving) => {
             answer.gives(giving);
-            (Part::Prefill, None)
+            (LegPart::Prefill, None)
         }
-        Half::Take(wanted, patience) => {
+        EngineLeg::Take(wanted, patience) => {
             answer.meets_at(&wanted.key);
-            (Part::Decode, Some((wanted, patience)))
+            (LegPart::Decode, Some((wanted, patience)))
         }
     };
     let stream = answer.asked.stream;
@@ -181,17 +189,17 @@ pub(super) enum NotBegun {
 }
 
 /// An answer that has begun, and where its tokens come from.
-pub(super) type Begun = (Answer, mpsc::UnboundedReceiver<Step>);
+pub(super) type BegunAnswer = (OpenAiAnswer, mpsc::UnboundedReceiver<TokenStep>);
 
 /// Waits for KV where it comes from elsewhere, then gives every choice to a rank.
 async fn begin(
     state: EngineState,
-    mut answer: Answer,
+    mut answer: OpenAiAnswer,
     prompts: Vec<Vec<u32>>,
     output_tokens: usize,
-    part: Part,
-    wanted: Option<(Wanted, Patience)>,
-) -> Result<Begun, NotBegun> {
+    part: LegPart,
+    wanted: Option<(TransferWanted, Patience)>,
+) -> Result<BegunAnswer, NotBegun> {
     if let (Some(wanted), Some(prompt)) = (wanted, prompts.first())
         && !taken(&state, wanted, prompt, &answer.asked.salt).await
     {
@@ -211,7 +219,7 @@ async fn begin(
             };
             match state.ranks.submit(answer.asked.dp_rank, work, sink.clone()).await {
                 Ok(submitted) => {
-                    answer.choices.push(Choice::new(submitted, prompt.clone(), at == 0));
+                    answer.choices.push(AnswerChoice::new(submitted, prompt.clone(), at == 0));
                 }
                 Err(NotRun::Stopping) => return Err(NotBegun::Error(ApiError::stopping())),
                 // What was taken of it before is taken out again.
@@ -226,8 +234,8 @@ async fn begin(
 }
 
 async fn whole(
-    mut answer: Answer,
-    mut steps: mpsc::UnboundedReceiver<Step>,
+    mut answer: OpenAiAnswer,
+    mut steps: mpsc::UnboundedReceiver<TokenStep>,
 ) -> Result<Response, ApiError> {
     let mut batch = Vec::new();
     while !answer.is_finished() {

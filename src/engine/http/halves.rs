@@ -8,7 +8,7 @@ use super::error::ApiError;
 use crate::engine::config::EngineRole;
 use crate::engine::ranks::AbortOnDrop;
 use crate::engine::transfer::{
-    HandedKv, KvConnector, Offer, Patience, Peer, Wanted, prompt_digest,
+    HandedKv, KvConnector, Patience, TransferOffer, TransferPeer, TransferWanted, prompt_digest,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -32,12 +32,12 @@ pub(super) struct TransferParams {
 
 /// What an engine does of a request.
 #[derive(Debug)]
-pub(super) enum Half {
+pub(super) enum EngineLeg {
     Whole,
     /// Computes the prompt for a decode elsewhere.
     Give(Box<Giving>),
     /// Decodes what was computed elsewhere.
-    Take(Wanted, Patience),
+    Take(TransferWanted, Patience),
 }
 
 /// A prefill's side.
@@ -45,7 +45,7 @@ pub(super) enum Half {
 pub(super) struct Giving {
     state: EngineState,
     /// Made when the request came, where the decode may come before the end of the prefill.
-    offer: Option<Offer>,
+    offer: Option<TransferOffer>,
     request_id: String,
     hold: Duration,
     tells: bool,
@@ -69,9 +69,13 @@ impl TransferParams {
 
     /// What they ask of this engine. `full_id` names the request as its answer does. Engines
     /// without a role ignore them, as vLLM does without a connector.
-    pub(super) async fn half(self, state: &EngineState, full_id: &str) -> Result<Half, ApiError> {
+    pub(super) async fn half(
+        self,
+        state: &EngineState,
+        full_id: &str,
+    ) -> Result<EngineLeg, ApiError> {
         if state.config.role == EngineRole::Both {
-            return Ok(Half::Whole);
+            return Ok(EngineLeg::Whole);
         }
         if self.do_remote_prefill {
             return self.taking(state, full_id);
@@ -79,10 +83,10 @@ impl TransferParams {
         if self.do_remote_decode {
             return self.giving(state, full_id).await;
         }
-        Ok(Half::Whole)
+        Ok(EngineLeg::Whole)
     }
 
-    async fn giving(self, state: &EngineState, full_id: &str) -> Result<Half, ApiError> {
+    async fn giving(self, state: &EngineState, full_id: &str) -> Result<EngineLeg, ApiError> {
         let settings = &state.config.transfer;
         let (key, hold, tells) = match (self.transfer_id, settings.connector) {
             (Some(id), _) => (Some(id), settings.push_timeout, false),
@@ -99,15 +103,15 @@ impl TransferParams {
             None => (format!("{full_id}-0-{:08x}", fastrand::u32(..)), None),
         };
         let state = state.clone();
-        Ok(Half::Give(Box::new(Giving { state, offer, request_id, hold, tells })))
+        Ok(EngineLeg::Give(Box::new(Giving { state, offer, request_id, hold, tells })))
     }
 
-    fn taking(self, state: &EngineState, full_id: &str) -> Result<Half, ApiError> {
+    fn taking(self, state: &EngineState, full_id: &str) -> Result<EngineLeg, ApiError> {
         let settings = &state.config.transfer;
         let lost = settings.kv_load_timeout;
         let together = Patience { total: settings.push_timeout, unreached: lost, lost };
         let peer = |host: Option<String>, port: Option<u16>| {
-            host.zip(port).map(|(host, port)| Peer { host, port })
+            host.zip(port).map(|(host, port)| TransferPeer { host, port })
         };
         let wanted = match (self.transfer_id, settings.connector) {
             (Some(key), _) => {
@@ -124,7 +128,10 @@ impl TransferParams {
         };
         // Half of the fields is a fault of whoever wrote them; vLLM fails such a request inside.
         let (peer, key, patience) = wanted.ok_or_else(ApiError::internal)?;
-        Ok(Half::Take(Wanted { peer, key, engine_id: self.remote_engine_id }, patience))
+        Ok(EngineLeg::Take(
+            TransferWanted { peer, key, engine_id: self.remote_engine_id },
+            patience,
+        ))
     }
 }
 
@@ -166,7 +173,7 @@ impl Giving {
 /// Waits for the KV; `false` if there is none that fits.
 pub(super) async fn taken(
     state: &EngineState,
-    (wanted, patience): (Wanted, Patience),
+    (wanted, patience): (TransferWanted, Patience),
     prompt: &[u32],
     salt: &str,
 ) -> bool {
@@ -204,11 +211,11 @@ fn params(
 }
 
 /// `http://host:port`, with or without the scheme.
-fn peer_of(address: &str) -> Option<Peer> {
+fn peer_of(address: &str) -> Option<TransferPeer> {
     let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    Some(Peer { host, port: port.parse().ok()? })
+    Some(TransferPeer { host, port: port.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -217,7 +224,7 @@ mod tests {
 
     #[test]
     fn addresses_are_read_with_and_without_scheme() {
-        let peer = |host: &str, port| Some(Peer { host: host.into(), port });
+        let peer = |host: &str, port| Some(TransferPeer { host: host.into(), port });
         assert_eq!(peer_of("http://10.0.0.9:8998"), peer("10.0.0.9", 8_998));
         assert_eq!(peer_of("[::1]:1/"), peer("::1", 1));
         assert_eq!(peer_of("http://host"), None);

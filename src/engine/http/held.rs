@@ -4,7 +4,7 @@
 use super::EngineState;
 use super::asked::Fields;
 use super::error::ApiError;
-use super::generate::{Prompt, encode, prompt_ids};
+use super::generate::{EnginePrompt, encode, prompt_ids};
 use crate::engine::encode::Input;
 use axum::Json;
 use axum::body::Bytes;
@@ -24,7 +24,8 @@ pub(super) async fn held(
     let prompt = if fields.raw("messages").is_some() {
         encode(&state, Input::Chat(body.clone())).await?
     } else {
-        let asked: Prompt = fields.get("prompt")?.ok_or_else(|| ApiError::missing("prompt"))?;
+        let asked: EnginePrompt =
+            fields.get("prompt")?.ok_or_else(|| ApiError::missing("prompt"))?;
         let mut prompts = prompt_ids(&state, asked).await?;
         prompts.pop().ok_or_else(|| ApiError::missing("prompt"))?
     };

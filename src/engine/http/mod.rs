@@ -18,18 +18,18 @@ mod tally;
 mod times;
 mod tokens;
 
-pub(super) use generate::Prompt;
-pub(super) use tally::Tally;
+pub(super) use generate::EnginePrompt;
+pub(super) use tally::EngineTally;
 pub(super) use times::{Timed, TimesLog};
 
-use super::config::{EngineConfig, Wire};
+use super::config::{EngineConfig, EngineWire};
 use super::encode::EncodeHandle;
 use super::fault::Faults;
-use super::kv_publisher::{KvSource, REPLAY_BATCHES_MAX};
+use super::kv_publisher::{KvEndpoints, REPLAY_BATCHES_MAX};
 use super::ranks::RanksHandle;
 use super::sglang::{self, Aborts};
 use super::tokenizer::Tokenizer;
-use super::transfer::{self, Desk, KvSeeker, RegistryState};
+use super::transfer::{self, KvSeeker, RegistryState, TransferTable};
 use crate::base::Clock;
 use axum::Json;
 use axum::Router;
@@ -46,7 +46,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Clone, Debug)]
 pub(super) struct EngineState {
     pub(super) config: Arc<EngineConfig>,
-    pub(super) kv_sources: Arc<[KvSource]>,
+    pub(super) kv_sources: Arc<[KvEndpoints]>,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) encode: EncodeHandle,
     pub(super) ranks: RanksHandle,
@@ -55,10 +55,10 @@ pub(super) struct EngineState {
     /// Started with the engine.
     pub(super) clock: Clock,
     /// What is offered to decode engines, and of a decode engine what it waits for.
-    pub(super) desk: Desk,
+    pub(super) desk: TransferTable,
     pub(super) seeker: KvSeeker,
     pub(super) aborts: Aborts,
-    pub(super) tally: Tally,
+    pub(super) tally: EngineTally,
     pub(super) faults: Faults,
     /// Where requests are taken.
     pub(super) http_port: u16,
@@ -76,8 +76,8 @@ impl EngineState {
 /// Routes of the engine's own port, with those of its registry.
 pub(super) fn routes(state: EngineState, registry: RegistryState) -> Router {
     let own = match state.config.wire {
-        Wire::Vllm => vllm_routes(),
-        Wire::Sglang => sglang::routes(),
+        EngineWire::Vllm => vllm_routes(),
+        EngineWire::Sglang => sglang::routes(),
     };
     own.route("/metrics", get(metrics::metrics))
         .route("/debug/held", post(held::held))

@@ -2,25 +2,25 @@
 //! SGLang's follows its source (0.5.23), which aborts the request inside: before a stream has begun
 //! that is too late for a status.
 
-use crate::engine::refusal::Refusal;
+use crate::engine::refusal::EngineRefusal;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// What the client gets. `stream`: it asked for one.
-pub(super) fn refusal_response(refusal: Refusal, stream: bool) -> Response {
+pub(super) fn refusal_response(refusal: EngineRefusal, stream: bool) -> Response {
     match refusal {
-        Refusal::Vllm => json(StatusCode::SERVICE_UNAVAILABLE, VLLM_BODY),
-        Refusal::Sglang if stream => {
+        EngineRefusal::Vllm => json(StatusCode::SERVICE_UNAVAILABLE, VLLM_BODY),
+        EngineRefusal::Sglang if stream => {
             let kind = [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")];
             (kind, SGLANG_EVENTS).into_response()
         }
-        Refusal::Sglang => json(StatusCode::SERVICE_UNAVAILABLE, SGLANG_BODY),
-        Refusal::TooMany => {
+        EngineRefusal::Sglang => json(StatusCode::SERVICE_UNAVAILABLE, SGLANG_BODY),
+        EngineRefusal::TooMany => {
             let mut response = json(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_BODY);
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             response
         }
-        Refusal::Overloaded => {
+        EngineRefusal::Overloaded => {
             let status = StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
             json(status, OVERLOADED_BODY)
         }

@@ -1,10 +1,10 @@
 //! Server-sent events: tokens as they come. The stream owns the answer, so a client that leaves
 //! drops it, which frees the request in its rank at once.
 
-use super::answer::Answer;
+use super::answer::OpenAiAnswer;
 use super::error::ApiError;
-use super::generate::{Begun, NotBegun, STEPS_AT_ONCE};
-use crate::engine::schedule::Step;
+use super::generate::{BegunAnswer, NotBegun, STEPS_AT_ONCE};
+use crate::engine::schedule::TokenStep;
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -13,22 +13,25 @@ use std::future::Future;
 use std::pin::Pin;
 use tokio::sync::mpsc;
 
-type Beginning = Pin<Box<dyn Future<Output = Result<Begun, NotBegun>> + Send>>;
+type Beginning = Pin<Box<dyn Future<Output = Result<BegunAnswer, NotBegun>> + Send>>;
 type Chunk = Result<Bytes, std::io::Error>;
 
 enum Phase {
     Begins(Beginning),
-    Runs(Box<Answer>, mpsc::UnboundedReceiver<Step>),
+    Runs(Box<OpenAiAnswer>, mpsc::UnboundedReceiver<TokenStep>),
 }
 
 /// The streamed answer.
-pub(super) fn stream_response(answer: Answer, steps: mpsc::UnboundedReceiver<Step>) -> Response {
+pub(super) fn stream_response(
+    answer: OpenAiAnswer,
+    steps: mpsc::UnboundedReceiver<TokenStep>,
+) -> Response {
     response(Phase::Runs(Box::new(answer), steps))
 }
 
 /// The same for an answer of which it is not known yet whether there will be one.
 pub(super) fn stream_response_later(
-    begin: impl Future<Output = Result<Begun, NotBegun>> + Send + 'static,
+    begin: impl Future<Output = Result<BegunAnswer, NotBegun>> + Send + 'static,
 ) -> Response {
     response(Phase::Begins(Box::pin(begin)))
 }
@@ -49,8 +52,8 @@ fn response(phase: Phase) -> Response {
 }
 
 async fn next_chunk(
-    mut answer: Box<Answer>,
-    mut steps: mpsc::UnboundedReceiver<Step>,
+    mut answer: Box<OpenAiAnswer>,
+    mut steps: mpsc::UnboundedReceiver<TokenStep>,
 ) -> (Chunk, Option<Phase>) {
     let mut batch = Vec::new();
     if steps.recv_many(&mut batch, STEPS_AT_ONCE).await == 0 {

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// The counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct Counts {
+pub(in crate::engine) struct EngineCounts {
     /// Requests that are being served, also while they wait for their other half. Each answer of
     /// several counts.
     pub(in crate::engine) open: usize,
@@ -20,17 +20,17 @@ pub(in crate::engine) struct Counts {
 
 /// Counts. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(in crate::engine) struct Tally(Arc<watch::Sender<Counts>>);
+pub(in crate::engine) struct EngineTally(Arc<watch::Sender<EngineCounts>>);
 
 /// One open request; counted until it is dropped.
 #[derive(Debug)]
-pub(in crate::engine) struct Open(Tally);
+pub(in crate::engine) struct OpenRequest(EngineTally);
 
-impl Tally {
+impl EngineTally {
     /// One more is open.
-    pub(in crate::engine) fn item(&self) -> Open {
+    pub(in crate::engine) fn item(&self) -> OpenRequest {
         self.0.send_modify(|counts| counts.open += 1);
-        Open(self.clone())
+        OpenRequest(self.clone())
     }
 
     pub(in crate::engine) fn aborted(&self) {
@@ -45,12 +45,12 @@ impl Tally {
         self.0.send_modify(|counts| counts.expired += 1);
     }
 
-    pub(in crate::engine) fn counts(&self) -> Counts {
+    pub(in crate::engine) fn counts(&self) -> EngineCounts {
         *self.0.borrow()
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.0.send_modify(|counts| counts.open = counts.open.saturating_sub(1));
     }

@@ -3,7 +3,7 @@
 use super::EngineState;
 use super::asked::Fields;
 use super::error::ApiError;
-use super::generate::{Prompt, encode, prompt_ids};
+use super::generate::{EnginePrompt, encode, prompt_ids};
 use crate::engine::encode::Input;
 use axum::Json;
 use axum::body::Bytes;
@@ -58,7 +58,7 @@ pub(super) async fn embeddings(
 ) -> Result<Json<Value>, ApiError> {
     let fields = Fields::of(&headers, &body)?;
     let model = fields.model(&state.config)?;
-    let input: Prompt = fields.get("input")?.ok_or_else(|| ApiError::missing("input"))?;
+    let input: EnginePrompt = fields.get("input")?.ok_or_else(|| ApiError::missing("input"))?;
     let inputs = prompt_ids(&state, input).await?;
     let prompt_tokens: usize = inputs.iter().map(Vec::len).sum();
     let data: Vec<_> = inputs

@@ -1,7 +1,7 @@
 //! `POST /abort_request`: ends requests by the beginning of their id, or all of them.
 
-use super::body::Body;
-use super::error::{Failure, Shape};
+use super::body::SglangBody;
+use super::error::{ErrorShape, Failure};
 use crate::engine::http::EngineState;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -57,13 +57,13 @@ pub(super) async fn abort_request(State(state): State<EngineState>, bytes: Bytes
         Ok(Some(prefix)) => state.aborts.abort(&prefix),
         // An empty id is ignored, as the engine does.
         Ok(None) => {}
-        Err(failure) => return failure.response(Shape::Native),
+        Err(failure) => return failure.response(ErrorShape::Native),
     }
     ().into_response()
 }
 
 fn order(bytes: &[u8]) -> Result<Option<String>, Failure> {
-    let body = Body::read(bytes, Shape::Native)?;
+    let body = SglangBody::read(bytes, ErrorShape::Native)?;
     if body.get("abort_all")?.unwrap_or(false) {
         return Ok(Some(String::new()));
     }

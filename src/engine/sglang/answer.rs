@@ -1,8 +1,8 @@
 //! An answer in the making, and its JSON in SGLang's shapes: whole, and one chunk a token.
 
-use super::asked::{Api, Asked, fresh_id};
-use super::error::{Failure, Shape};
-use super::item::{Event, Item};
+use super::asked::{SglangApi, SglangRequest, fresh_id};
+use super::error::{ErrorShape, Failure};
+use super::item::{ItemProgress, SglangItem};
 use crate::base::{Clock, NanosSinceStart};
 use crate::engine::http::{EngineState, Timed, unix_time_s};
 use crate::engine::tokenizer::Tokenizer;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// How an item ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ItemEnd {
     Length,
     Stop,
     Abort,
@@ -20,7 +20,7 @@ enum End {
 
 /// What is known of one item.
 #[derive(Debug)]
-struct Told {
+struct ItemReport {
     rid: String,
     prompt_tokens: usize,
     /// Its prompt counts in the usage; only the first answer to each prompt does.
@@ -29,42 +29,42 @@ struct Told {
     dp_rank: usize,
     token_ids: Vec<u32>,
     text: String,
-    end: Option<End>,
+    end: Option<ItemEnd>,
 }
 
 /// All items of one HTTP request.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) api: Api,
+pub(super) struct SglangAnswer {
+    pub(super) api: SglangApi,
     is_batch: bool,
     include_usage: bool,
     model: String,
     id: String,
     created_s: u64,
-    told: Vec<Told>,
+    told: Vec<ItemReport>,
     tokenizer: Arc<Tokenizer>,
     clock: Clock,
     begun: NanosSinceStart,
     /// With several ranks behind one port answers name theirs, as SGLang's Python server does.
     tells_rank: bool,
-    end: End,
+    end: ItemEnd,
     timed: Option<Timed>,
 }
 
-impl Answer {
+impl SglangAnswer {
     pub(super) fn new(
         state: &EngineState,
-        asked: &Asked,
-        items: &[Item],
+        asked: &SglangRequest,
+        items: &[SglangItem],
         timed: Option<Timed>,
     ) -> Self {
         let id = match asked.api {
-            Api::Completion => format!("cmpl-{}", fresh_id()),
-            Api::Chat | Api::Generate => {
+            SglangApi::Completion => format!("cmpl-{}", fresh_id()),
+            SglangApi::Chat | SglangApi::Generate => {
                 items.first().map_or_else(fresh_id, |item| item.rid.clone())
             }
         };
-        let told = |item: &Item| Told {
+        let told = |item: &SglangItem| ItemReport {
             rid: item.rid.clone(),
             prompt_tokens: item.prompt.len(),
             counts_prompt: item.choice == 0,
@@ -86,12 +86,12 @@ impl Answer {
             clock: state.clock,
             begun: state.clock.now(),
             tells_rank: state.config.ranks > 1,
-            end: if asked.output_tokens.is_some() { End::Length } else { End::Stop },
+            end: if asked.output_tokens.is_some() { ItemEnd::Length } else { ItemEnd::Stop },
             timed,
         }
     }
 
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> ErrorShape {
         self.api.shape()
     }
 
@@ -115,22 +115,22 @@ impl Answer {
     }
 
     /// Adds what came of an item; one that failed fails the answer.
-    pub(super) fn take(&mut self, index: usize, event: Event) -> Result<(), Failure> {
+    pub(super) fn take(&mut self, index: usize, event: ItemProgress) -> Result<(), Failure> {
         let end = self.end;
         let Some(told) = self.told.get_mut(index) else { return Ok(()) };
         match event {
-            Event::Token { token_id, cached_tokens, dp_rank, last } => {
+            ItemProgress::Token { token_id, cached_tokens, dp_rank, last } => {
                 told.cached_tokens = cached_tokens;
                 told.dp_rank = dp_rank;
                 told.token_ids.push(token_id);
                 told.text.push_str(self.tokenizer.word(token_id));
                 told.end = last.then_some(end);
             }
-            Event::Aborted => told.end = Some(End::Abort),
-            Event::Failed(failure) => return Err(failure),
+            ItemProgress::Aborted => told.end = Some(ItemEnd::Abort),
+            ItemProgress::Failed(failure) => return Err(failure),
         }
         if self.is_finished() {
-            let aborted = self.told.iter().any(|told| told.end == Some(End::Abort));
+            let aborted = self.told.iter().any(|told| told.end == Some(ItemEnd::Abort));
             self.ended(if aborted { "aborted" } else { "finished" });
         }
         Ok(())
@@ -139,12 +139,12 @@ impl Answer {
     /// The body of an answer that is not streamed.
     pub(super) fn whole_body(&self) -> Value {
         match self.api {
-            Api::Generate if self.is_batch => {
+            SglangApi::Generate if self.is_batch => {
                 self.told.iter().map(|told| self.native(told)).collect()
             }
-            Api::Generate => self.told.first().map_or(Value::Null, |told| self.native(told)),
-            Api::Chat => {
-                let choice = |(index, told): (usize, &Told)| {
+            SglangApi::Generate => self.told.first().map_or(Value::Null, |told| self.native(told)),
+            SglangApi::Chat => {
+                let choice = |(index, told): (usize, &ItemReport)| {
                     json!({
                         "index": index,
                         "message": { "role": "assistant", "content": told.text,
@@ -159,8 +159,8 @@ impl Answer {
                     "metadata": { "weight_version": "default" },
                 })
             }
-            Api::Completion => {
-                let choice = |(index, told): (usize, &Told)| {
+            SglangApi::Completion => {
+                let choice = |(index, told): (usize, &ItemReport)| {
                     json!({
                         "text": told.text, "index": index, "finish_reason": told.reason(), "matched_stop": null,
                     })
@@ -179,7 +179,7 @@ impl Answer {
     pub(super) fn write_chunk(&self, index: usize, out: &mut String) {
         let Some(told) = self.told.get(index) else { return };
         match self.api {
-            Api::Generate => {
+            SglangApi::Generate => {
                 let mut native = self.native(told);
                 if self.is_batch
                     && let Some(object) = native.as_object_mut()
@@ -188,10 +188,10 @@ impl Answer {
                 }
                 push_event(out, &native);
             }
-            Api::Chat => self.write_chat_chunk(index, told, out),
-            Api::Completion => {
+            SglangApi::Chat => self.write_chat_chunk(index, told, out),
+            SglangApi::Completion => {
                 let text = told.token_ids.last().map_or("", |id| self.tokenizer.word(*id));
-                let text = if told.end == Some(End::Abort) { "" } else { text };
+                let text = if told.end == Some(ItemEnd::Abort) { "" } else { text };
                 push_event(
                     out,
                     &json!({
@@ -208,10 +208,10 @@ impl Answer {
 
     /// What follows the last token.
     pub(super) fn write_end(&self, out: &mut String) {
-        if self.include_usage && self.api != Api::Generate {
+        if self.include_usage && self.api != SglangApi::Generate {
             let object = match self.api {
-                Api::Chat => "chat.completion.chunk",
-                Api::Completion | Api::Generate => "text_completion",
+                SglangApi::Chat => "chat.completion.chunk",
+                SglangApi::Completion | SglangApi::Generate => "text_completion",
             };
             push_event(
                 out,
@@ -225,7 +225,7 @@ impl Answer {
     }
 
     /// Role with the first token, text with every token, the reason on its own.
-    fn write_chat_chunk(&self, index: usize, told: &Told, out: &mut String) {
+    fn write_chat_chunk(&self, index: usize, told: &ItemReport, out: &mut String) {
         let mut push = |delta: Value, reason: Option<&str>| {
             push_event(
                 out,
@@ -239,7 +239,7 @@ impl Answer {
                 }),
             );
         };
-        if told.end != Some(End::Abort) {
+        if told.end != Some(ItemEnd::Abort) {
             if told.token_ids.len() == 1 {
                 let role = json!({ "reasoning_content": null, "role": "assistant", "content": "" });
                 push(role, None);
@@ -252,7 +252,7 @@ impl Answer {
         }
     }
 
-    fn native(&self, told: &Told) -> Value {
+    fn native(&self, told: &ItemReport) -> Value {
         let mut meta = Map::new();
         let mut put = |name: &str, value: Value| meta.insert(name.into(), value);
         put("id", told.rid.as_str().into());
@@ -263,9 +263,11 @@ impl Answer {
             "finish_reason",
             match told.end {
                 None => Value::Null,
-                Some(End::Length) => json!({ "type": "length", "length": tokens }),
-                Some(End::Stop) => json!({ "type": "stop", "matched": null }),
-                Some(End::Abort) => json!({ "type": "abort", "message": "Aborted by AbortReq." }),
+                Some(ItemEnd::Length) => json!({ "type": "length", "length": tokens }),
+                Some(ItemEnd::Stop) => json!({ "type": "stop", "matched": null }),
+                Some(ItemEnd::Abort) => {
+                    json!({ "type": "abort", "message": "Aborted by AbortReq." })
+                }
             },
         );
         if told.end.is_some() {
@@ -288,11 +290,11 @@ impl Answer {
         let completion: usize = self.told.iter().map(|told| told.token_ids.len()).sum();
         let (total, details) = (prompt + completion, json!({ "cached_tokens": cached }));
         match self.api {
-            Api::Completion => json!({
+            SglangApi::Completion => json!({
                 "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total,
                 "prompt_tokens_details": details,
             }),
-            Api::Chat | Api::Generate => json!({
+            SglangApi::Chat | SglangApi::Generate => json!({
                 "prompt_tokens": prompt, "total_tokens": total, "completion_tokens": completion,
                 "prompt_tokens_details": details, "reasoning_tokens": 0,
                 "completion_tokens_details": null,
@@ -301,12 +303,12 @@ impl Answer {
     }
 }
 
-impl Told {
+impl ItemReport {
     fn reason(&self) -> Option<&'static str> {
         self.end.map(|end| match end {
-            End::Length => "length",
-            End::Stop => "stop",
-            End::Abort => "abort",
+            ItemEnd::Length => "length",
+            ItemEnd::Stop => "stop",
+            ItemEnd::Abort => "abort",
         })
     }
 }

@@ -1,7 +1,7 @@
 //! What a generation request of SGLang's wire asks for, whichever route it came by.
 
-use super::error::{Failure, Shape};
-use super::item::Item;
+use super::error::{ErrorShape, Failure};
+use super::item::SglangItem;
 use super::rooms::{Routing, Spread, check_room};
 use crate::engine::encode::{EncodeError, Input};
 use crate::engine::http::EngineState;
@@ -9,26 +9,26 @@ use std::sync::Arc;
 
 /// Which answer is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Api {
+pub(super) enum SglangApi {
     Generate,
     Chat,
     Completion,
 }
 
-impl Api {
+impl SglangApi {
     /// Shape of its errors.
-    pub(super) fn shape(self) -> Shape {
+    pub(super) fn shape(self) -> ErrorShape {
         match self {
-            Self::Generate => Shape::Native,
-            Self::Chat | Self::Completion => Shape::Openai,
+            Self::Generate => ErrorShape::Native,
+            Self::Chat | Self::Completion => ErrorShape::Openai,
         }
     }
 }
 
 /// A request that has been read.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) api: Api,
+pub(super) struct SglangRequest {
+    pub(super) api: SglangApi,
     pub(super) model: String,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
@@ -43,16 +43,16 @@ pub(super) struct Asked {
     pub(super) routing: Routing,
 }
 
-impl Asked {
+impl SglangRequest {
     /// The pieces of work of the request, checked.
-    pub(super) fn items(&self, state: &EngineState) -> Result<Vec<Item>, Failure> {
+    pub(super) fn items(&self, state: &EngineState) -> Result<Vec<SglangItem>, Failure> {
         let answers = self.answers;
         let spread = Spread { prompts: self.prompts.len(), answers, is_batch: self.is_batch };
         self.routing.check(spread)?;
         let output_tokens = self.output_tokens.unwrap_or(match self.api {
-            Api::Generate => GENERATE_TOKENS_DEFAULT,
-            Api::Chat => CHAT_TOKENS_DEFAULT,
-            Api::Completion => COMPLETION_TOKENS_DEFAULT,
+            SglangApi::Generate => GENERATE_TOKENS_DEFAULT,
+            SglangApi::Chat => CHAT_TOKENS_DEFAULT,
+            SglangApi::Completion => COMPLETION_TOKENS_DEFAULT,
         });
         let mut items = Vec::with_capacity(self.prompts.len() * answers);
         for prompt in &self.prompts {
@@ -62,7 +62,7 @@ impl Asked {
                 let index = items.len();
                 let (rid, room) = (self.routing.rid(spread, index), self.routing.room(index)?);
                 check_room(state.config.role, room.as_ref(), &rid)?;
-                items.push(Item {
+                items.push(SglangItem {
                     rid,
                     room,
                     prompt: prompt.clone(),

@@ -1,13 +1,13 @@
 //! Top-level fields of a body. Unknown ones are ignored and of a repeated one the last counts, as
 //! in SGLang.
 
-use super::error::{Failure, Shape};
+use super::error::{ErrorShape, Failure};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 
 /// Fields by name, not parsed any further.
-pub(super) struct Body<'a>(HashMap<String, &'a RawValue>);
+pub(super) struct SglangBody<'a>(HashMap<String, &'a RawValue>);
 
 /// One value, or one for each of several prompts.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -17,13 +17,13 @@ pub(super) enum OneOrList<T> {
     List(Vec<T>),
 }
 
-impl<'a> Body<'a> {
+impl<'a> SglangBody<'a> {
     /// Reads a JSON object.
-    pub(super) fn read(bytes: &'a [u8], shape: Shape) -> Result<Self, Failure> {
+    pub(super) fn read(bytes: &'a [u8], shape: ErrorShape) -> Result<Self, Failure> {
         serde_json::from_slice(bytes).map(Self).map_err(|error| {
             Failure::bad_request(match shape {
-                Shape::Native => error.to_string(),
-                Shape::Openai => format!("Failed to parse the request body as JSON: {error}"),
+                ErrorShape::Native => error.to_string(),
+                ErrorShape::Openai => format!("Failed to parse the request body as JSON: {error}"),
             })
         })
     }
@@ -100,7 +100,7 @@ mod tests {
     fn integers_are_64_bits_or_lists_of_them() {
         let read = |value: &str| {
             let text = format!(r#"{{"bootstrap_room":1,"bootstrap_room":{value}}}"#);
-            let body = Body::read(text.as_bytes(), Shape::Native).expect("JSON");
+            let body = SglangBody::read(text.as_bytes(), ErrorShape::Native).expect("JSON");
             body.integers("bootstrap_room").map_err(|failure| failure.message)
         };
         assert_eq!(read("9223372036854775807"), Ok(Some(OneOrList::One(Some(i64::MAX)))));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// Whose routes' shapes are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ErrorShape {
     Native,
     Openai,
 }
@@ -37,11 +37,11 @@ impl Failure {
     }
 
     /// The body of the answer, or of the event in a stream.
-    pub(super) fn body(&self, shape: Shape) -> Value {
+    pub(super) fn body(&self, shape: ErrorShape) -> Value {
         let code = self.status.as_u16();
         match shape {
-            Shape::Native => json!({ "error": { "message": self.message, "code": code } }),
-            Shape::Openai => {
+            ErrorShape::Native => json!({ "error": { "message": self.message, "code": code } }),
+            ErrorShape::Openai => {
                 let kind = match code {
                     400 => "BadRequestError",
                     503 => "ServiceUnavailableError",
@@ -56,14 +56,14 @@ impl Failure {
     }
 
     /// The whole answer.
-    pub(super) fn response(&self, shape: Shape) -> Response {
+    pub(super) fn response(&self, shape: ErrorShape) -> Response {
         (self.status, Json(self.body(shape))).into_response()
     }
 }
 
 /// An answer of a fault that was asked for.
 pub(in crate::engine) fn failed_on_purpose(path: &str, is_error: bool) -> Response {
-    let shape = if path == "/generate" { Shape::Native } else { Shape::Openai };
+    let shape = if path == "/generate" { ErrorShape::Native } else { ErrorShape::Openai };
     if is_error {
         Failure::internal("Internal server error").response(shape)
     } else {

@@ -1,9 +1,9 @@
 //! From a request that has been read to its answer: starts the items, gathers or streams what comes
 //! of them.
 
-use super::answer::Answer;
-use super::asked::Asked;
-use super::item::{Item, ItemEvent, Sink, run};
+use super::answer::SglangAnswer;
+use super::asked::SglangRequest;
+use super::item::{ItemEvent, SglangItem, Sink, run};
 use super::stream::stream_response;
 use crate::engine::http::{EngineState, Timed};
 use axum::http::header;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 /// Answers a request.
 pub(super) async fn answer(
     state: &EngineState,
-    asked: Asked,
+    asked: SglangRequest,
     mut timed: Option<Timed>,
 ) -> Response {
     let shape = asked.api.shape();
@@ -32,14 +32,14 @@ pub(super) async fn answer(
     };
     let close = state.config.transfer.abort_on_close_after;
     let patience = close.unwrap_or(if asked.stream { STREAM_PATIENCE } else { WHOLE_PATIENCE });
-    let answer = Answer::new(state, &asked, &items, timed);
+    let answer = SglangAnswer::new(state, &asked, &items, timed);
     let events = start(state, items, patience);
     if asked.stream { stream_response(answer, events) } else { whole(answer, events).await }
 }
 
 fn start(
     state: &EngineState,
-    items: Vec<Item>,
+    items: Vec<SglangItem>,
     patience: Duration,
 ) -> mpsc::UnboundedReceiver<ItemEvent> {
     let (events, receiver) = mpsc::unbounded_channel();
@@ -50,7 +50,10 @@ fn start(
     receiver
 }
 
-async fn whole(mut answer: Answer, mut events: mpsc::UnboundedReceiver<ItemEvent>) -> Response {
+async fn whole(
+    mut answer: SglangAnswer,
+    mut events: mpsc::UnboundedReceiver<ItemEvent>,
+) -> Response {
     while !answer.is_finished() {
         let Some((index, event)) = events.recv().await else {
             return super::error::Failure::unavailable("service unavailable")

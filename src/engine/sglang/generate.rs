@@ -1,10 +1,10 @@
 //! `POST /generate`: SGLang's own route. Text or token ids, one prompt or several.
 
-use super::asked::{ANSWERS_MAX, Api, Asked, encode};
-use super::body::{Body, OneOrList};
-use super::error::{Failure, Shape};
+use super::asked::{ANSWERS_MAX, SglangApi, SglangRequest, encode};
+use super::body::{OneOrList, SglangBody};
+use super::error::{ErrorShape, Failure};
 use super::flow;
-use super::rooms::{Heard, Routing};
+use super::rooms::{HeadRules, Routing};
 use crate::engine::encode::Input;
 use crate::engine::http::EngineState;
 use axum::body::Bytes;
@@ -30,13 +30,17 @@ pub(super) async fn generate(
     let timed = state.times();
     match read(&state, &headers, &bytes).await {
         Ok(asked) => flow::answer(&state, asked, timed).await,
-        Err(failure) => failure.response(Shape::Native),
+        Err(failure) => failure.response(ErrorShape::Native),
     }
 }
 
-async fn read(state: &EngineState, headers: &HeaderMap, bytes: &[u8]) -> Result<Asked, Failure> {
-    let body = Body::read(bytes, Shape::Native)?;
-    let heard = Heard { overrides: state.config.header_overrides, rank: false };
+async fn read(
+    state: &EngineState,
+    headers: &HeaderMap,
+    bytes: &[u8],
+) -> Result<SglangRequest, Failure> {
+    let body = SglangBody::read(bytes, ErrorShape::Native)?;
+    let heard = HeadRules { overrides: state.config.header_overrides, rank: false };
     let routing = Routing::read(&body, headers, heard, state.config.ranks)?;
     let sampling = match body.get::<OneOrList<Sampling>>("sampling_params")? {
         None => Sampling::default(),
@@ -50,8 +54,8 @@ async fn read(state: &EngineState, headers: &HeaderMap, bytes: &[u8]) -> Result<
         )));
     }
     let (prompts, is_batch) = prompts(state, &body).await?;
-    Ok(Asked {
-        api: Api::Generate,
+    Ok(SglangRequest {
+        api: SglangApi::Generate,
         model: state.config.model_name().to_owned(),
         stream: body.get("stream")?.unwrap_or(false),
         include_usage: false,
@@ -64,7 +68,10 @@ async fn read(state: &EngineState, headers: &HeaderMap, bytes: &[u8]) -> Result<
     })
 }
 
-async fn prompts(state: &EngineState, body: &Body<'_>) -> Result<(Vec<Vec<u32>>, bool), Failure> {
+async fn prompts(
+    state: &EngineState,
+    body: &SglangBody<'_>,
+) -> Result<(Vec<Vec<u32>>, bool), Failure> {
     if let Some(ids) = body.get::<OneOrList<u32>>("input_ids").ok().flatten() {
         return Ok(match ids {
             OneOrList::One(id) => (vec![vec![id]], false),

@@ -1,8 +1,8 @@
 //! What an SGLang engine tells of itself, its tokenizer and the flushing of its cache.
 
 use super::asked::encode;
-use super::body::Body;
-use super::error::{Failure, Shape};
+use super::body::SglangBody;
+use super::error::{ErrorShape, Failure};
 use crate::engine::config::EngineRole;
 use crate::engine::encode::Input;
 use crate::engine::http::EngineState;
@@ -69,14 +69,14 @@ pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value>
 pub(super) async fn tokenize(State(state): State<EngineState>, bytes: Bytes) -> Response {
     let ids = match read_tokens(&state, bytes).await {
         Ok(ids) => ids,
-        Err(failure) => return failure.response(Shape::Openai),
+        Err(failure) => return failure.response(ErrorShape::Openai),
     };
     let (count, limit) = (ids.len(), state.config.model_tokens_max());
     Json(json!({ "tokens": ids, "count": count, "max_model_len": limit })).into_response()
 }
 
 async fn read_tokens(state: &EngineState, bytes: Bytes) -> Result<Vec<u32>, Failure> {
-    let body = Body::read(&bytes, Shape::Openai)?;
+    let body = SglangBody::read(&bytes, ErrorShape::Openai)?;
     let input = match body.get::<String>("prompt")? {
         Some(text) => {
             Input::Text { text, special: body.get("add_special_tokens")?.unwrap_or(true) }

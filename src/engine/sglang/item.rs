@@ -7,15 +7,17 @@ use super::rooms::Room;
 use crate::engine::config::EngineRole;
 use crate::engine::http::EngineState;
 use crate::engine::ranks::{NotRun, Submitted};
-use crate::engine::schedule::{Part, Step, Work};
-use crate::engine::transfer::{AskFailed, HandedKv, Patience, Peer, Wanted, prompt_digest};
+use crate::engine::schedule::{LegPart, TokenStep, Work};
+use crate::engine::transfer::{
+    AskFailed, HandedKv, Patience, TransferPeer, TransferWanted, prompt_digest,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// What is to be done.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct SglangItem {
     pub(super) rid: String,
     pub(super) room: Option<Room>,
     pub(super) prompt: Arc<[u32]>,
@@ -29,7 +31,7 @@ pub(super) struct Item {
 
 /// What came of it so far.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum ItemProgress {
     Token {
         token_id: u32,
         cached_tokens: usize,
@@ -42,7 +44,7 @@ pub(super) enum Event {
 }
 
 /// An event and the position of its item.
-pub(super) type ItemEvent = (usize, Event);
+pub(super) type ItemEvent = (usize, ItemProgress);
 
 /// Sends events of one item.
 #[derive(Debug)]
@@ -52,14 +54,14 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    fn send(&self, event: Event) {
+    fn send(&self, event: ItemProgress) {
         // Nobody reads: the client left, and the item ends soon.
         let _client_left = self.events.send((self.index, event));
     }
 }
 
 /// Runs an item to its end. `patience` is how long it goes on without a client.
-pub(super) async fn run(state: EngineState, item: Item, sink: Sink, patience: Duration) {
+pub(super) async fn run(state: EngineState, item: SglangItem, sink: Sink, patience: Duration) {
     let mut aborts = state.aborts.listen();
     let _counted = state.tally.item();
     let closed = async {
@@ -70,34 +72,34 @@ pub(super) async fn run(state: EngineState, item: Item, sink: Sink, patience: Du
         biased;
         () = aborts.aborted(&item.rid) => {
             state.tally.aborted();
-            sink.send(Event::Aborted);
+            sink.send(ItemProgress::Aborted);
         }
         () = closed => state.tally.aborted(),
         outcome = work(&state, &item, &sink) => if let Err(failure) = outcome {
             state.tally.failed();
-            sink.send(Event::Failed(failure));
+            sink.send(ItemProgress::Failed(failure));
         },
     }
 }
 
-async fn work(state: &EngineState, item: &Item, sink: &Sink) -> Result<(), Failure> {
+async fn work(state: &EngineState, item: &SglangItem, sink: &Sink) -> Result<(), Failure> {
     let room = item.room.as_ref().filter(|room| room.host.as_deref() != Some(FAKE_HOST));
     match (state.config.role, room) {
         (EngineRole::Prefill, Some(room)) => prefill(state, item, room, sink).await,
         (EngineRole::Decode, Some(room)) => decode(state, item, room, sink).await,
         // A prefill engine answers with one token, also where there is nobody to hand KV to.
         (EngineRole::Prefill, None) => {
-            let taken = submit(state, item, Part::Whole, 1, item.dp_rank).await?;
+            let taken = submit(state, item, LegPart::Whole, 1, item.dp_rank).await?;
             forward(taken, sink, None).await
         }
         (EngineRole::Decode, None) => {
             let output = item.output_tokens;
-            let taken = submit(state, item, Part::Decode, output, item.dp_rank).await?;
+            let taken = submit(state, item, LegPart::Decode, output, item.dp_rank).await?;
             forward(taken, sink, None).await
         }
         (EngineRole::Both, _) => {
             let output = item.output_tokens;
-            let taken = submit(state, item, Part::Whole, output, item.dp_rank).await?;
+            let taken = submit(state, item, LegPart::Whole, output, item.dp_rank).await?;
             forward(taken, sink, None).await
         }
     }
@@ -105,7 +107,7 @@ async fn work(state: &EngineState, item: &Item, sink: &Sink) -> Result<(), Failu
 
 async fn prefill(
     state: &EngineState,
-    item: &Item,
+    item: &SglangItem,
     room: &Room,
     sink: &Sink,
 ) -> Result<(), Failure> {
@@ -137,9 +139,9 @@ async fn prefill(
     }
     let asked = tokio::time::timeout(settings.bootstrap_timeout, offer.asked()).await;
     asked.map_err(|_| bootstrap("Request timed out in KVPoll.Bootstrapping"))?;
-    let (submitted, mut steps) = submit(state, item, Part::Prefill, 1, Some(dp_rank)).await?;
+    let (submitted, mut steps) = submit(state, item, LegPart::Prefill, 1, Some(dp_rank)).await?;
     let step = steps.recv().await.ok_or_else(stopping)?;
-    let Step { token_id, cached_tokens, .. } = step;
+    let TokenStep { token_id, cached_tokens, .. } = step;
     let (prompt_tokens, prompt_digest) =
         (item.prompt.len(), prompt_digest(&item.prompt, &item.salt));
     offer.ready(HandedKv { token_id, cached_tokens, prompt_tokens, prompt_digest, dp_rank });
@@ -149,11 +151,16 @@ async fn prefill(
     })?;
     // Its blocks are free from here on.
     drop(submitted);
-    sink.send(Event::Token { token_id, cached_tokens, dp_rank, last: true });
+    sink.send(ItemProgress::Token { token_id, cached_tokens, dp_rank, last: true });
     Ok(())
 }
 
-async fn decode(state: &EngineState, item: &Item, room: &Room, sink: &Sink) -> Result<(), Failure> {
+async fn decode(
+    state: &EngineState,
+    item: &SglangItem,
+    room: &Room,
+    sink: &Sink,
+) -> Result<(), Failure> {
     let failed = |why: &str| {
         Failure::internal(format!(
             "Decode transfer failed for request rank=0 decode_req.req.rid='{}' \
@@ -176,8 +183,9 @@ async fn decode(state: &EngineState, item: &Item, room: &Room, sink: &Sink) -> R
         unreached: settings.prefill_lost_after.unwrap_or(UNREACHED_MAX),
         lost: settings.prefill_lost_after.unwrap_or(LOST_MAX),
     };
-    let wanted = Wanted { peer: Peer { host, port }, key: key(room.id), engine_id: None };
-    let Peer { host, port } = &wanted.peer;
+    let wanted =
+        TransferWanted { peer: TransferPeer { host, port }, key: key(room.id), engine_id: None };
+    let TransferPeer { host, port } = &wanted.peer;
     let kv = state.seeker.take(&wanted, patience).await.map_err(|error| match error {
         AskFailed::Unreached => failed(&format!(
             "Could not fetch prefill parallel info from bootstrap_addr: {host}:{port}"
@@ -198,16 +206,16 @@ async fn decode(state: &EngineState, item: &Item, room: &Room, sink: &Sink) -> R
         return Err(failed("the prefill instance computed another prompt"));
     }
     let output = item.output_tokens;
-    let taken = submit(state, item, Part::Decode, output, item.dp_rank).await?;
+    let taken = submit(state, item, LegPart::Decode, output, item.dp_rank).await?;
     forward(taken, sink, Some(kv.cached_tokens)).await
 }
 
-type Tokens = mpsc::UnboundedReceiver<Step>;
+type Tokens = mpsc::UnboundedReceiver<TokenStep>;
 
 async fn submit(
     state: &EngineState,
-    item: &Item,
-    part: Part,
+    item: &SglangItem,
+    part: LegPart,
     output_tokens: usize,
     dp_rank: Option<usize>,
 ) -> Result<(Submitted, Tokens), Failure> {
@@ -236,7 +244,7 @@ async fn forward(
         submitted.guard.finished = step.last;
         let cached_tokens = cached_tokens.unwrap_or(step.cached_tokens);
         let (token_id, last) = (step.token_id, step.last);
-        sink.send(Event::Token { token_id, cached_tokens, dp_rank, last });
+        sink.send(ItemProgress::Token { token_id, cached_tokens, dp_rank, last });
         if last {
             return Ok(());
         }

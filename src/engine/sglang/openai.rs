@@ -1,12 +1,12 @@
 //! `POST /v1/chat/completions` and `POST /v1/completions` of SGLang.
 
-use super::asked::{ANSWERS_MAX, Api, Asked, encode};
-use super::body::Body;
-use super::error::{Failure, Shape};
+use super::asked::{ANSWERS_MAX, SglangApi, SglangRequest, encode};
+use super::body::SglangBody;
+use super::error::{ErrorShape, Failure};
 use super::flow;
-use super::rooms::{Heard, Routing};
+use super::rooms::{HeadRules, Routing};
 use crate::engine::encode::Input;
-use crate::engine::http::{EngineState, Prompt};
+use crate::engine::http::{EnginePrompt, EngineState};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct StreamOptions {
+struct SglangStreamOptions {
     include_usage: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) async fn chat(
     let timed = state.times();
     match read_chat(&state, &headers, bytes).await {
         Ok(asked) => flow::answer(&state, asked, timed).await,
-        Err(failure) => failure.response(Shape::Openai),
+        Err(failure) => failure.response(ErrorShape::Openai),
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn completions(
     let timed = state.times();
     match read_completion(&state, &headers, &bytes).await {
         Ok(asked) => flow::answer(&state, asked, timed).await,
-        Err(failure) => failure.response(Shape::Openai),
+        Err(failure) => failure.response(ErrorShape::Openai),
     }
 }
 
@@ -49,8 +49,8 @@ async fn read_chat(
     state: &EngineState,
     headers: &HeaderMap,
     bytes: Bytes,
-) -> Result<Asked, Failure> {
-    let body = Body::read(&bytes, Shape::Openai)?;
+) -> Result<SglangRequest, Failure> {
+    let body = SglangBody::read(&bytes, ErrorShape::Openai)?;
     let messages = body.raw("messages").ok_or_else(|| missing("messages"))?;
     if !messages.get().starts_with('[') {
         return Err(Failure::bad_request(
@@ -62,21 +62,21 @@ async fn read_chat(
         Some(ids) => ids,
         None => encode(state, Input::Chat(bytes.clone())).await?,
     };
-    read(state, headers, &body, Api::Chat, (vec![prompt], false))
+    read(state, headers, &body, SglangApi::Chat, (vec![prompt], false))
 }
 
 async fn read_completion(
     state: &EngineState,
     headers: &HeaderMap,
     bytes: &[u8],
-) -> Result<Asked, Failure> {
-    let body = Body::read(bytes, Shape::Openai)?;
+) -> Result<SglangRequest, Failure> {
+    let body = SglangBody::read(bytes, ErrorShape::Openai)?;
     let text = |text| Input::Text { text, special: true };
     let prompts = match body.get("prompt")?.ok_or_else(|| missing("prompt"))? {
-        Prompt::Ids(ids) => (vec![ids], false),
-        Prompt::IdLists(lists) => (lists, true),
-        Prompt::Text(one) => (vec![encode(state, text(one)).await?], false),
-        Prompt::Texts(list) => {
+        EnginePrompt::Ids(ids) => (vec![ids], false),
+        EnginePrompt::IdLists(lists) => (lists, true),
+        EnginePrompt::Text(one) => (vec![encode(state, text(one)).await?], false),
+        EnginePrompt::Texts(list) => {
             let mut prompts = Vec::with_capacity(list.len());
             for one in list {
                 prompts.push(encode(state, text(one)).await?);
@@ -84,18 +84,18 @@ async fn read_completion(
             (prompts, true)
         }
     };
-    read(state, headers, &body, Api::Completion, prompts)
+    read(state, headers, &body, SglangApi::Completion, prompts)
 }
 
 fn read(
     state: &EngineState,
     headers: &HeaderMap,
-    body: &Body<'_>,
-    api: Api,
+    body: &SglangBody<'_>,
+    api: SglangApi,
     (prompts, is_batch): (Vec<Vec<u32>>, bool),
-) -> Result<Asked, Failure> {
-    let heard = Heard { overrides: state.config.header_overrides, rank: true };
-    let options: StreamOptions = body.get("stream_options")?.unwrap_or_default();
+) -> Result<SglangRequest, Failure> {
+    let heard = HeadRules { overrides: state.config.header_overrides, rank: true };
+    let options: SglangStreamOptions = body.get("stream_options")?.unwrap_or_default();
     let answers = body.get("n")?.unwrap_or(1);
     if !(1..=ANSWERS_MAX).contains(&answers) {
         return Err(Failure::bad_request(format!("n must be 1 to {ANSWERS_MAX}, got {answers}")));
@@ -108,7 +108,7 @@ fn read(
             output_tokens = Some(count.ok_or_else(problem)?);
         }
     }
-    Ok(Asked {
+    Ok(SglangRequest {
         api,
         // Any model name is served.
         model: body.get("model")?.unwrap_or_else(|| state.config.model_name().to_owned()),

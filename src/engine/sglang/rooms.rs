@@ -1,7 +1,7 @@
 //! Where a request meets its other half: ids, rooms and ranks of a body, spread over its prompts
 //! and answers.
 
-use super::body::{Body, OneOrList};
+use super::body::{OneOrList, SglangBody};
 use super::error::Failure;
 use crate::engine::config::EngineRole;
 use axum::http::HeaderMap;
@@ -32,7 +32,7 @@ pub(super) struct Routing {
 
 /// Which fields of the head count.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(super) struct HeadRules {
     /// `x-override-`: only where they are switched on.
     pub(super) overrides: bool,
     /// `x-data-parallel-rank`: not on `/generate`.
@@ -51,9 +51,9 @@ pub(super) struct Spread {
 impl Routing {
     /// Reads body and headers; `x-override-` headers count more than the body.
     pub(super) fn read(
-        body: &Body<'_>,
+        body: &SglangBody<'_>,
         headers: &HeaderMap,
-        heard: Heard,
+        heard: HeadRules,
         rank_count: u32,
     ) -> Result<Self, Failure> {
         let header = |name: &str| {
@@ -185,13 +185,13 @@ fn in_range(rank: i64, rank_count: u32) -> Result<usize, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::error::Shape;
+    use super::super::error::ErrorShape;
     use super::*;
 
-    const ALL: Heard = Heard { overrides: true, rank: true };
+    const ALL: HeadRules = HeadRules { overrides: true, rank: true };
 
     fn routing(text: &str) -> Routing {
-        let body = Body::read(text.as_bytes(), Shape::Native).expect("JSON");
+        let body = SglangBody::read(text.as_bytes(), ErrorShape::Native).expect("JSON");
         Routing::read(&body, &HeaderMap::new(), ALL, 2).expect("reads")
     }
 
@@ -218,15 +218,16 @@ mod tests {
 
     #[test]
     fn a_header_counts_more_than_the_body_and_ranks_must_exist() {
-        let body = Body::read(br#"{"routed_dp_rank":0,"rid":"a"}"#, Shape::Native).expect("JSON");
+        let body = SglangBody::read(br#"{"routed_dp_rank":0,"rid":"a"}"#, ErrorShape::Native)
+            .expect("JSON");
         let mut headers = HeaderMap::new();
         headers.insert("x-data-parallel-rank", "1".parse().expect("value"));
         headers.insert("x-override-rid", "b".parse().expect("value"));
         let single = Spread { prompts: 1, answers: 1, is_batch: false };
         for (heard, rank, rid) in [
             (ALL, 1, "b"),
-            (Heard { rank: false, ..ALL }, 0, "b"),
-            (Heard { overrides: false, ..ALL }, 1, "a"),
+            (HeadRules { rank: false, ..ALL }, 0, "b"),
+            (HeadRules { overrides: false, ..ALL }, 1, "a"),
         ] {
             let read = Routing::read(&body, &headers, heard, 2).expect("reads");
             assert_eq!((read.dp_rank, read.rid(single, 0)), (Some(rank), rid.into()), "{heard:?}");

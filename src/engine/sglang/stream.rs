@@ -1,8 +1,8 @@
 //! Server-sent events of SGLang's routes. The status is told before anything is known, so a failure
 //! is an event.
 
-use super::answer::Answer;
-use super::asked::Api;
+use super::answer::SglangAnswer;
+use super::asked::SglangApi;
 use super::item::ItemEvent;
 use axum::body::{Body, Bytes};
 use axum::http::header;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 /// The streamed answer.
 pub(super) fn stream_response(
-    answer: Answer,
+    answer: SglangAnswer,
     events: mpsc::UnboundedReceiver<ItemEvent>,
 ) -> Response {
     let api = answer.api;
@@ -44,12 +44,12 @@ pub(super) fn stream_response(
     });
     let body = Body::from_stream(chunks);
     match api {
-        Api::Generate => {
+        SglangApi::Generate => {
             let head =
                 [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
             (head, body).into_response()
         }
-        Api::Chat | Api::Completion => {
+        SglangApi::Chat | SglangApi::Completion => {
             ([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], body).into_response()
         }
     }

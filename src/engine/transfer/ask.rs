@@ -2,22 +2,22 @@
 //! ends.
 
 use super::ASK_TIME_MAX;
-use super::desk::{HandedKv, Taken};
+use super::desk::{HandedKv, TransferTaken};
 use crate::base::Clock;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Where the prefill engine answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Peer {
+pub(in crate::engine) struct TransferPeer {
     pub(in crate::engine) host: String,
     pub(in crate::engine) port: u16,
 }
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Wanted {
-    pub(in crate::engine) peer: Peer,
+pub(in crate::engine) struct TransferWanted {
+    pub(in crate::engine) peer: TransferPeer,
     pub(in crate::engine) key: String,
     /// Name of the engine, where the request told it.
     pub(in crate::engine) engine_id: Option<String>,
@@ -49,7 +49,7 @@ pub(in crate::engine) enum AskFailed {
 
 /// A question, as it is written.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct Question {
+pub(super) struct TransferQuestion {
     pub(super) key: String,
     /// Longest time until an answer, in milliseconds.
     pub(super) wait_ms: u64,
@@ -66,11 +66,11 @@ pub(super) enum Answered {
     NotYet,
 }
 
-impl From<Taken> for Answered {
-    fn from(taken: Taken) -> Self {
+impl From<TransferTaken> for Answered {
+    fn from(taken: TransferTaken) -> Self {
         match taken {
-            Taken::Kv(kv) => Self::Kv(kv),
-            Taken::Failed(why) => Self::Failed(why),
+            TransferTaken::Kv(kv) => Self::Kv(kv),
+            TransferTaken::Failed(why) => Self::Failed(why),
         }
     }
 }
@@ -91,7 +91,7 @@ impl KvSeeker {
     /// The KV, once it is there.
     pub(in crate::engine) async fn take(
         &self,
-        wanted: &Wanted,
+        wanted: &TransferWanted,
         patience: Patience,
     ) -> Result<HandedKv, AskFailed> {
         let asking = self.ask_until_answered(wanted, patience);
@@ -100,7 +100,7 @@ impl KvSeeker {
 
     async fn ask_until_answered(
         &self,
-        wanted: &Wanted,
+        wanted: &TransferWanted,
         patience: Patience,
     ) -> Result<HandedKv, AskFailed> {
         let (mut reached, mut silent_since) = (false, self.clock.now());
@@ -129,8 +129,8 @@ impl KvSeeker {
         }
     }
 
-    async fn ask(&self, wanted: &Wanted) -> Result<Answered, reqwest::Error> {
-        let Peer { host, port } = &wanted.peer;
+    async fn ask(&self, wanted: &TransferWanted) -> Result<Answered, reqwest::Error> {
+        let TransferPeer { host, port } = &wanted.peer;
         let host = if host.contains(':') && !host.starts_with('[') {
             format!("[{host}]")
         } else {
@@ -138,7 +138,7 @@ impl KvSeeker {
         };
         let wait_ms = u64::try_from(ASK_TIME_MAX.as_millis()).unwrap_or(u64::MAX);
         let (key, engine_id) = (wanted.key.clone(), wanted.engine_id.clone());
-        let question = Question { key, wait_ms, engine_id };
+        let question = TransferQuestion { key, wait_ms, engine_id };
         let asked = self.client.post(format!("http://{host}:{port}{}", super::route::TAKE_PATH));
         let asked = asked.timeout(ASK_TIME_MAX * 2).json(&question).send().await?;
         asked.error_for_status()?.json().await

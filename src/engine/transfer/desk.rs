@@ -23,7 +23,7 @@ pub(in crate::engine) struct HandedKv {
 
 /// Answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Taken {
+pub(in crate::engine) enum TransferTaken {
     /// Here it is; the prefill engine holds it no more.
     Kv(HandedKv),
     /// The prefill failed.
@@ -32,7 +32,7 @@ pub(in crate::engine) enum Taken {
 
 /// Figures of a desk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct DeskCounts {
+pub(in crate::engine) struct TransferCounts {
     /// Offers that nobody asked for yet, or that are not computed yet.
     pub(in crate::engine) open: usize,
     /// Offers that are computed and not taken.
@@ -43,13 +43,13 @@ pub(in crate::engine) struct DeskCounts {
     pub(in crate::engine) duplicates: u64,
 }
 
-type Reply = oneshot::Sender<Taken>;
+type TakenReply = oneshot::Sender<TransferTaken>;
 
 enum Note {
     Open { key: String, offer: NewOffer, opened: oneshot::Sender<bool> },
     Ready { key: String, id: u64, kv: HandedKv },
     Closed { key: String, id: u64, why: String },
-    Take { key: String, reply: Reply },
+    Take { key: String, reply: TakenReply },
 }
 
 struct NewOffer {
@@ -60,15 +60,15 @@ struct NewOffer {
 
 /// Talks to the table. Cheap to clone; the task ends with the last clone.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Desk {
+pub(in crate::engine) struct TransferTable {
     /// Unbounded by type, because it is used while dropping; each request sends a few.
     notes: mpsc::UnboundedSender<Note>,
-    counts: watch::Receiver<DeskCounts>,
+    counts: watch::Receiver<TransferCounts>,
 }
 
 /// An offer. Dropping it before it is taken fails it for whoever waits.
 #[derive(Debug)]
-pub(in crate::engine) struct Offer {
+pub(in crate::engine) struct TransferOffer {
     key: String,
     id: u64,
     notes: mpsc::UnboundedSender<Note>,
@@ -78,13 +78,13 @@ pub(in crate::engine) struct Offer {
     why: String,
 }
 
-impl Desk {
+impl TransferTable {
     /// Starts the task on the current runtime.
     pub(in crate::engine) fn start() -> Self {
         let (notes, mut inbox) = mpsc::unbounded_channel();
-        let (counts_out, counts) = watch::channel(DeskCounts::default());
+        let (counts_out, counts) = watch::channel(TransferCounts::default());
         tokio::spawn(async move {
-            let mut table = Table::default();
+            let mut table = OfferTable::default();
             loop {
                 let forgets = tokio::time::sleep(FORGET_INTERVAL);
                 tokio::select! {
@@ -102,33 +102,34 @@ impl Desk {
     }
 
     /// Offers something under a name; `None` if there is such an offer already.
-    pub(in crate::engine) async fn offer(&self, key: String) -> Option<Offer> {
+    pub(in crate::engine) async fn offer(&self, key: String) -> Option<TransferOffer> {
         let id = fastrand::u64(..);
         let (asked_out, asked) = oneshot::channel();
         let (taken_out, taken) = oneshot::channel();
         let (opened, answer) = oneshot::channel();
         let new = NewOffer { id, asked: asked_out, taken: taken_out };
         let why = "the prefill was aborted".to_owned();
-        let offer = Offer { key: key.clone(), id, notes: self.notes.clone(), asked, taken, why };
+        let offer =
+            TransferOffer { key: key.clone(), id, notes: self.notes.clone(), asked, taken, why };
         self.notes.send(Note::Open { key, offer: new, opened }).ok()?;
         answer.await.ok()?.then_some(offer)
     }
 
     /// Asks for an offer, which may not be there yet. The answer never comes if a later question of
     /// the same name takes its place.
-    pub(in crate::engine) fn take(&self, key: String) -> oneshot::Receiver<Taken> {
+    pub(in crate::engine) fn take(&self, key: String) -> oneshot::Receiver<TransferTaken> {
         let (reply, answer) = oneshot::channel();
         let _stopping = self.notes.send(Note::Take { key, reply });
         answer
     }
 
     /// Figures now.
-    pub(in crate::engine) fn counts(&self) -> DeskCounts {
+    pub(in crate::engine) fn counts(&self) -> TransferCounts {
         *self.counts.borrow()
     }
 }
 
-impl Offer {
+impl TransferOffer {
     /// Somebody asked for it.
     pub(in crate::engine) async fn asked(&mut self) {
         if (&mut self.asked).await.is_err() {
@@ -154,7 +155,7 @@ impl Offer {
     }
 }
 
-impl Drop for Offer {
+impl Drop for TransferOffer {
     fn drop(&mut self) {
         let (key, why) = (std::mem::take(&mut self.key), std::mem::take(&mut self.why));
         let _stopping = self.notes.send(Note::Closed { key, id: self.id, why });
@@ -162,21 +163,21 @@ impl Drop for Offer {
 }
 
 #[derive(Default)]
-struct Table {
-    offers: AHashMap<String, Entry>,
-    early: AHashMap<String, Reply>,
+struct OfferTable {
+    offers: AHashMap<String, OfferEntry>,
+    early: AHashMap<String, TakenReply>,
     duplicates: u64,
 }
 
-struct Entry {
+struct OfferEntry {
     id: u64,
     asked: Option<oneshot::Sender<()>>,
     taken: Option<oneshot::Sender<()>>,
     kv: Option<HandedKv>,
-    waiter: Option<Reply>,
+    waiter: Option<TakenReply>,
 }
 
-impl Table {
+impl OfferTable {
     fn note(&mut self, note: Note) {
         match note {
             Note::Open { key, offer, opened } => {
@@ -198,7 +199,7 @@ impl Table {
                 if self.offers.get(&key).is_some_and(|entry| entry.id == id) {
                     let waiter = self.offers.remove(&key).and_then(|entry| entry.waiter);
                     if let Some(reply) = waiter {
-                        let _decode_left = reply.send(Taken::Failed(why));
+                        let _decode_left = reply.send(TransferTaken::Failed(why));
                     }
                 }
             }
@@ -216,7 +217,7 @@ impl Table {
     fn open(&mut self, key: String, offer: NewOffer) {
         let waiter = self.early.remove(&key).filter(|reply| !reply.is_closed());
         let NewOffer { id, asked, taken } = offer;
-        let mut entry = Entry { id, asked: Some(asked), taken: Some(taken), kv: None, waiter };
+        let mut entry = OfferEntry { id, asked: Some(asked), taken: Some(taken), kv: None, waiter };
         if entry.waiter.is_some() {
             entry.asked.take().map(|asked| asked.send(()));
         }
@@ -228,15 +229,15 @@ impl Table {
         let Some(kv) = entry.kv.clone() else { return };
         let Some(waiter) = entry.waiter.take() else { return };
         // A decode that left in this moment leaves the offer as it was.
-        if waiter.send(Taken::Kv(kv)).is_ok() {
+        if waiter.send(TransferTaken::Kv(kv)).is_ok() {
             entry.taken.take().map(|taken| taken.send(()));
             self.offers.remove(key);
         }
     }
 
-    fn counts(&self) -> DeskCounts {
+    fn counts(&self) -> TransferCounts {
         let ready = self.offers.values().filter(|entry| entry.kv.is_some()).count();
-        DeskCounts {
+        TransferCounts {
             open: self.offers.len() - ready,
             ready,
             early: self.early.len(),
@@ -264,32 +265,32 @@ mod tests {
     #[test]
     fn either_side_may_come_first() {
         run(async {
-            let desk = Desk::start();
+            let desk = TransferTable::start();
             let mut first = desk.offer("a".into()).await.expect("new");
             first.ready(kv());
-            assert_eq!(desk.take("a".into()).await, Ok(Taken::Kv(kv())));
+            assert_eq!(desk.take("a".into()).await, Ok(TransferTaken::Kv(kv())));
             first.taken().await;
 
             let early = desk.take("b".into());
             let mut second = desk.offer("b".into()).await.expect("new");
             second.asked().await;
             second.ready(kv());
-            assert_eq!(early.await, Ok(Taken::Kv(kv())));
+            assert_eq!(early.await, Ok(TransferTaken::Kv(kv())));
             second.taken().await;
-            assert_eq!(desk.counts(), DeskCounts::default());
+            assert_eq!(desk.counts(), TransferCounts::default());
         });
     }
 
     #[test]
     fn names_are_used_once_and_a_dropped_offer_fails_its_decode() {
         run(async {
-            let desk = Desk::start();
+            let desk = TransferTable::start();
             let offer = desk.offer("a".into()).await.expect("new");
             assert!(desk.offer("a".into()).await.is_none());
             assert_eq!((desk.counts().open, desk.counts().duplicates), (1, 1));
             let waits = desk.take("a".into());
             drop(offer);
-            assert!(matches!(waits.await, Ok(Taken::Failed(_))));
+            assert!(matches!(waits.await, Ok(TransferTaken::Failed(_))));
             assert!(desk.offer("a".into()).await.is_some(), "the name is free again");
         });
     }
@@ -297,14 +298,14 @@ mod tests {
     #[test]
     fn a_decode_that_left_takes_nothing() {
         run(async {
-            let desk = Desk::start();
+            let desk = TransferTable::start();
             drop(desk.take("a".into()));
             let mut offer = desk.offer("a".into()).await.expect("new");
             offer.ready(kv());
             let asked = tokio::time::timeout(Duration::from_millis(20), offer.asked()).await;
             assert!(asked.is_err(), "its question does not count");
             drop(desk.take("a".into()));
-            assert_eq!(desk.take("a".into()).await, Ok(Taken::Kv(kv())));
+            assert_eq!(desk.take("a".into()).await, Ok(TransferTaken::Kv(kv())));
             offer.taken().await;
         });
     }

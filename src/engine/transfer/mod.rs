@@ -3,8 +3,8 @@
 //! decode needs of it (the first token, which prompt it was, what of it was cached). What is real:
 //! who waits for whom, for how long, who holds what until when.
 //!
-//! [`Desk`] keeps what a prefill engine offers (one task, no locks), `route` is where decode
-//! engines ask, `ask` is how. Limits: an offer lives as long as the request that made it; a
+//! [`TransferTable`] keeps what a prefill engine offers (one task, no locks), `route` is where
+//! decode engines ask, `ask` is how. Limits: an offer lives as long as the request that made it; a
 //! question is answered within [`ASK_TIME_MAX`] and then asked again.
 
 mod ask;
@@ -12,8 +12,8 @@ mod desk;
 mod route;
 mod settings;
 
-pub(super) use ask::{AskFailed, KvSeeker, Patience, Peer, Wanted};
-pub(super) use desk::{Desk, HandedKv, Offer};
+pub(super) use ask::{AskFailed, KvSeeker, Patience, TransferPeer, TransferWanted};
+pub(super) use desk::{HandedKv, TransferOffer, TransferTable};
 pub(super) use route::{RegistryState, routes};
 pub use settings::{KvConnector, TransferSettings};
 

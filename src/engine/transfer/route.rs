@@ -2,8 +2,8 @@
 //! the question for KV that stands in for the transfer itself. On the engine's own port, or on one
 //! of its own.
 
-use super::ask::{Answered, Question};
-use super::desk::Desk;
+use super::ask::{Answered, TransferQuestion};
+use super::desk::TransferTable;
 use crate::base::Clock;
 use crate::engine::config::EngineConfig;
 use axum::Json;
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct RegistryState {
     config: Arc<EngineConfig>,
-    desk: Desk,
+    desk: TransferTable,
     clock: Clock,
     http_port: u16,
     /// Ranks that were registered for single rooms, newest last; at most `ROOM_RANKS_MAX`.
@@ -34,7 +34,7 @@ impl RegistryState {
     /// `http_port` is where the engine takes requests; `clock` started with it.
     pub(in crate::engine) fn new(
         config: Arc<EngineConfig>,
-        desk: Desk,
+        desk: TransferTable,
         clock: Clock,
         http_port: u16,
     ) -> Self {
@@ -111,13 +111,13 @@ async fn register_dp_rank(State(state): State<RegistryState>, Json(asked): Json<
 }
 
 #[derive(Deserialize)]
-struct Rooms {
+struct TakeRooms {
     bootstrap_rooms: Vec<i64>,
 }
 
 async fn query_dp_ranks(
     State(state): State<RegistryState>,
-    Json(asked): Json<Rooms>,
+    Json(asked): Json<TakeRooms>,
 ) -> Json<Value> {
     let known = state.room_ranks.borrow();
     let mut found = Map::new();
@@ -144,7 +144,7 @@ async fn query(State(state): State<RegistryState>) -> Response {
     Json(Value::Object(ranks.collect())).into_response()
 }
 
-async fn take(State(state): State<RegistryState>, Json(asked): Json<Question>) -> Response {
+async fn take(State(state): State<RegistryState>, Json(asked): Json<TransferQuestion>) -> Response {
     if !state.is_registered() {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }

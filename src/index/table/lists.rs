@@ -28,7 +28,7 @@ pub(super) const fn filter_bit(child: BlockKey) -> u64 {
 
 /// A pair of a list.
 #[derive(Clone, Copy)]
-pub(super) struct Listed {
+pub(super) struct ListedPair {
     pub cell: CellId,
     pub index: usize,
     pub word: u64,
@@ -127,7 +127,7 @@ impl TableWriter {
     }
 
     /// The pair with that half; and how many pairs there are up to it, or in all.
-    pub(super) fn find_listed(&self, first: CellId, half: u16) -> (Option<Listed>, usize) {
+    pub(super) fn find_listed(&self, first: CellId, half: u16) -> (Option<ListedPair>, usize) {
         let mut count = 0;
         let found = self.listed(first).find(|listed| {
             count += 1;
@@ -136,7 +136,7 @@ impl TableWriter {
         (found, count)
     }
 
-    pub(super) fn set_listed(&self, listed: Listed, word: u64) {
+    pub(super) fn set_listed(&self, listed: ListedPair, word: u64) {
         self.table.cells.store(listed.cell, listed.index, word);
     }
 
@@ -163,7 +163,7 @@ impl TableWriter {
 
     /// Under the run's stamp: takes a pair out; the last one fills the gap. True when the list is
     /// empty then; its first cell is still there.
-    pub(super) fn take_out(&mut self, first: CellId, listed: Listed) -> bool {
+    pub(super) fn take_out(&mut self, first: CellId, listed: ListedPair) -> bool {
         let (mut before, mut last) = (first, listed);
         for next in self.listed(first) {
             if next.index == 0 && next.cell != first {
@@ -196,12 +196,12 @@ impl TableWriter {
         }
     }
 
-    pub(super) fn listed(&self, first: CellId) -> impl Iterator<Item = Listed> + use<'_> {
+    pub(super) fn listed(&self, first: CellId) -> impl Iterator<Item = ListedPair> + use<'_> {
         let cells = &self.table.cells;
         let in_order = std::iter::successors(Some(first), |cell| cells.next(*cell));
         let all = in_order.take(LIST_CELLS_MAX).flat_map(move |cell| {
             let pairs = cells.pairs(cell);
-            (0..CELL_PAIRS).map(move |index| Listed {
+            (0..CELL_PAIRS).map(move |index| ListedPair {
                 cell,
                 index,
                 word: pairs.word(index),

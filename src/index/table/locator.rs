@@ -42,7 +42,7 @@ pub(in super::super) struct Location {
 }
 
 /// What a reader found at a location.
-pub(super) enum Found<T> {
+pub(super) enum Located<T> {
     Here(T),
     /// Another key.
     Other,
@@ -91,23 +91,23 @@ impl Locator {
     pub(super) fn find<T>(
         &self,
         key: BlockKey,
-        mut look: impl FnMut(Location) -> Found<T>,
+        mut look: impl FnMut(Location) -> Located<T>,
     ) -> Option<T> {
         for _ in 0..LOOKS_MAX {
             match self.try_find(tag_of(key), &mut look) {
-                Found::Here(found) => return Some(found),
-                Found::Other => return None,
+                Located::Here(found) => return Some(found),
+                Located::Other => return None,
                 // In models the owner goes on meanwhile.
-                Found::Disturbed => spin_loop(),
+                Located::Disturbed => spin_loop(),
             }
         }
         None
     }
 
     #[inline]
-    fn try_find<T>(&self, tag: u64, look: &mut impl FnMut(Location) -> Found<T>) -> Found<T> {
+    fn try_find<T>(&self, tag: u64, look: &mut impl FnMut(Location) -> Located<T>) -> Located<T> {
         let name = self.directory.segment_of(tag);
-        let Some(segment) = self.segment(name) else { return Found::Other };
+        let Some(segment) = self.segment(name) else { return Located::Other };
         // ordering: Acquire pairs with the Release store at the end of `Segment::shifting`.
         let moves = segment.moves.load(Ordering::Acquire);
         let mut disturbed = false;
@@ -122,12 +122,12 @@ impl Locator {
             }
             if entry >> (64 - TAG_BITS) == tag {
                 match look(location_of(entry)) {
-                    Found::Here(found) => return Found::Here(found),
+                    Located::Here(found) => return Located::Here(found),
                     // ordering: Relaxed: `look` has read the run's stamp with Acquire; if the run
                     // was already changed, the entry's change, made before the end of the run's, is
                     // visible.
-                    Found::Other => disturbed |= slot.load(Ordering::Relaxed) != entry,
-                    Found::Disturbed => disturbed = true,
+                    Located::Other => disturbed |= slot.load(Ordering::Relaxed) != entry,
+                    Located::Disturbed => disturbed = true,
                 }
             }
             index = (index + 1) & (segment.slots.len() - 1);
@@ -141,7 +141,7 @@ impl Locator {
             && moves.is_multiple_of(2)
             && segment.moves.load(Ordering::Relaxed) == moves
             && self.directory.segment_of(tag) == name;
-        if undisturbed { Found::Other } else { Found::Disturbed }
+        if undisturbed { Located::Other } else { Located::Disturbed }
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use super::super::words::{cell_of, lanes};
 use super::Table;
 use super::cells::{CELL_PAIRS, CELL_WORDS};
 use super::lists::filter_bit;
-use super::locator::{Found, Location};
+use super::locator::{Located, Location};
 use super::run::{RUN_BLOCKS_MAX, Run};
 use crate::block::BlockKey;
 
@@ -108,14 +108,14 @@ impl Table {
     /// Runs `read` on a run; what it returns (true: this is it) counts if the run did not change
     /// meanwhile.
     #[inline]
-    fn look(&self, location: Location, read: impl FnOnce(&Run) -> bool) -> Found<()> {
-        let Some(run) = self.run(location.run) else { return Found::Other };
-        let Some(stamp) = run.read_begin() else { return Found::Disturbed };
+    fn look(&self, location: Location, read: impl FnOnce(&Run) -> bool) -> Located<()> {
+        let Some(run) = self.run(location.run) else { return Located::Other };
+        let Some(stamp) = run.read_begin() else { return Located::Disturbed };
         let is_it = read(run);
         match (run.read_end(stamp), is_it) {
-            (false, _) => Found::Disturbed,
-            (true, true) => Found::Here(()),
-            (true, false) => Found::Other,
+            (false, _) => Located::Disturbed,
+            (true, true) => Located::Here(()),
+            (true, false) => Located::Other,
         }
     }
 

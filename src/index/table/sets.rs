@@ -7,7 +7,7 @@ use super::super::words::{
 };
 use super::TableWriter;
 use super::cells::CELL_WORDS;
-use super::lists::Listed;
+use super::lists::ListedPair;
 use super::run::RunId;
 
 impl TableWriter {
@@ -130,7 +130,7 @@ impl TableWriter {
     /// Under the stamp: the first `count` blocks of a run are gone; shifts the parts of its ranks.
     pub(super) fn shift_holders(&mut self, id: RunId, count: usize) {
         let Some(first) = self.run(id).and_then(|run| cell_of(run.partial())) else { return };
-        let parts: Vec<Listed> = self.listed(first).collect();
+        let parts: Vec<ListedPair> = self.listed(first).collect();
         // From the end, since the last one fills the gap of one that goes.
         for listed in parts.into_iter().rev() {
             match listed.word >> count {
@@ -166,13 +166,13 @@ impl TableWriter {
         }
     }
 
-    fn part_of(&self, id: RunId, lane: u16) -> Option<Listed> {
+    fn part_of(&self, id: RunId, lane: u16) -> Option<ListedPair> {
         let first = cell_of(self.run(id)?.partial())?;
         self.find_listed(first, lane).0
     }
 
     /// A part, or nothing, becomes the whole.
-    fn complete(&mut self, id: RunId, part: Option<Listed>, lane: u16) -> bool {
+    fn complete(&mut self, id: RunId, part: Option<ListedPair>, lane: u16) -> bool {
         let Some(part) = part else { return self.add_whole(id, lane) };
         self.begin(id);
         if self.add_whole(id, lane) {
@@ -229,7 +229,7 @@ impl TableWriter {
     }
 
     /// Under the stamp.
-    fn remove_part(&mut self, id: RunId, part: Listed) {
+    fn remove_part(&mut self, id: RunId, part: ListedPair) {
         let Some(first) = self.run(id).and_then(|run| cell_of(run.partial())) else { return };
         if self.take_out(first, part) {
             self.set_partial(id, 0);

@@ -30,7 +30,7 @@ pub(super) struct Owned {
 
 /// What the owner keeps of one segment.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct OwnedSegment {
     pub filled: usize,
     /// The keys in it agree in so many low bits.
     pub depth: u32,
@@ -41,7 +41,7 @@ pub(super) struct Part {
 pub(in super::super) struct TableWriter {
     pub(super) table: Arc<Table>,
     /// The owner's part of each segment, in the order of the segments.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<OwnedSegment>,
     pub(super) pool: CellPool,
     /// The owner's part of each run, as many as are allocated.
     pub(super) owned: Vec<Owned>,
@@ -214,7 +214,7 @@ impl TableWriter {
         if !self.table.locator.segments.set(self.parts.len(), segment) {
             return false;
         }
-        self.parts.push(Part { filled: 0, depth });
+        self.parts.push(OwnedSegment { filled: 0, depth });
         true
     }
 }
@@ -224,7 +224,8 @@ const RUN_CHUNK_BYTES: usize = CHUNK_RUNS * (size_of::<Run>() + size_of::<Owned>
 /// Bytes of one segment and its part.
 pub(super) const fn segment_bytes(slots: usize) -> usize {
     // Four names, because the directory has two bits to spare.
-    let shares =
-        size_of::<std::sync::OnceLock<Segment>>() + size_of::<Part>() + 4 * size_of::<u32>();
+    let shares = size_of::<std::sync::OnceLock<Segment>>()
+        + size_of::<OwnedSegment>()
+        + 4 * size_of::<u32>();
     slots * size_of::<u64>() + shares
 }

@@ -1,10 +1,10 @@
 //! A copy of what a rank holds, made in one go and read by another thread.
 
 use super::ordered::Ordered;
-use super::state::State;
+use super::state::HeldState;
 use super::{TIERS, Tier};
 use crate::block::BlockKey;
-use crate::snapshot::Entry;
+use crate::snapshot::SnapshotEntry;
 use std::collections::HashMap;
 
 const _: () = assert!(TIERS == crate::snapshot::TIERS);
@@ -37,14 +37,14 @@ impl Kept {
     }
 
     /// The entries, ascending by id.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+    pub fn entries(&self) -> impl Iterator<Item = SnapshotEntry> + '_ {
         self.table.iter().filter_map(|(id, word, bits)| {
-            let (key, state) = (BlockKey::from_word(word)?, State::from_bits(bits));
+            let (key, state) = (BlockKey::from_word(word)?, HeldState::from_bits(bits));
             let stores = Tier::ALL.map(|tier| {
                 let more = self.more.get(&(id, tier)).copied().unwrap_or(0);
                 u32::from(state.count(tier)).saturating_add(more)
             });
-            Some(Entry { id, key, stores })
+            Some(SnapshotEntry { id, key, stores })
         })
     }
 }

@@ -9,7 +9,7 @@ mod ordered;
 mod state;
 
 pub use kept::Kept;
-pub(super) use state::State;
+pub(super) use state::HeldState;
 
 use super::tier::{TIERS, Tier};
 use crate::block::BlockKey;
@@ -35,10 +35,10 @@ const SAME_KEY_MAX: usize = 8;
 
 /// Entries by id and by key.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct HeldBlocks {
     table: Ordered,
     by_key: ByKey,
-    /// Stores beyond what a state counts; of few entries, see [`State`].
+    /// Stores beyond what a state counts; of few entries, see [`HeldState`].
     more: HashMap<(u64, Tier), u32, ahash::RandomState>,
     /// Entries by tier.
     tier_counts: [usize; TIERS],
@@ -52,13 +52,13 @@ pub(super) struct Held {
 
 /// One engine hash of one attention group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct HeldEntry {
     pub(super) id: u64,
     pub(super) key: BlockKey,
-    pub(super) state: State,
+    pub(super) state: HeldState,
 }
 
-impl Held {
+impl HeldBlocks {
     /// Holds nothing; entries of lower tiers leave so long after their last store, as long as
     /// their tier announces no removal. 0: never.
     pub(super) fn expiring(ttl: Duration) -> Self {
@@ -87,7 +87,7 @@ impl Held {
     }
 
     /// The entry of an id.
-    pub(super) fn get(&self, id: u64) -> Option<Entry> {
+    pub(super) fn get(&self, id: u64) -> Option<HeldEntry> {
         entry(self.table.at(self.table.find(id)?)?)
     }
 
@@ -100,7 +100,7 @@ impl Held {
 
     /// Adds an entry whose id is not there, stored once by a tier. False when its key has too many
     /// entries already.
-    pub(super) fn insert(&mut self, added: Entry, tier: Tier) -> bool {
+    pub(super) fn insert(&mut self, added: HeldEntry, tier: Tier) -> bool {
         if self.is_spoilt || self.by_key.candidates(added.key).nth(SAME_KEY_MAX - 1).is_some() {
             return false;
         }
@@ -121,7 +121,7 @@ impl Held {
 
     /// Adds an entry that was stored so often by each tier, at least once by one. False if its id
     /// is there already, or its key has too many entries.
-    pub(super) fn restore(&mut self, entry: Entry, stores: [u32; TIERS]) -> bool {
+    pub(super) fn restore(&mut self, entry: HeldEntry, stores: [u32; TIERS]) -> bool {
         let stored_by = |tier: &Tier| stores.get(tier.index()).is_some_and(|stores| *stores > 0);
         let Some(first) = Tier::ALL.into_iter().find(stored_by) else { return false };
         if self.table.find(entry.id).is_some() {
@@ -176,7 +176,7 @@ impl Held {
         &mut self,
         now: Instant,
         work: &mut usize,
-    ) -> Option<(Tier, Entry, u8)> {
+    ) -> Option<(Tier, HeldEntry, u8)> {
         for tier in Tier::ALL {
             let ttl = self.ttl;
             while let Some(id) =
@@ -190,8 +190,8 @@ impl Held {
         None
     }
 
-    /// Takes all stores of one tier back, see [`Held::take`].
-    fn take_all(&mut self, id: u64, tier: Tier) -> Option<(Entry, u8)> {
+    /// Takes all stores of one tier back, see [`HeldBlocks::take`].
+    fn take_all(&mut self, id: u64, tier: Tier) -> Option<(HeldEntry, u8)> {
         let (place, mut state) = self.place(id)?;
         self.more.remove(&(id, tier));
         while state.count(tier) > 1 {
@@ -212,7 +212,7 @@ impl Held {
 
     /// Takes one store back; the entry goes with its last one. What it was before, and the trees
     /// that still rest on it; `None` if the tier has not stored it.
-    pub(super) fn take(&mut self, id: u64, tier: Tier) -> Option<(Entry, u8)> {
+    pub(super) fn take(&mut self, id: u64, tier: Tier) -> Option<(HeldEntry, u8)> {
         let (place, before) = self.place(id)?;
         let found = entry(self.table.at(place)?)?;
         if before.count(tier) == 0 {
@@ -250,7 +250,7 @@ impl Held {
     }
 
     /// Forgets everything; `each` gets every key once, with the trees that rest on it.
-    pub(super) fn clear(&mut self, mut each: impl FnMut(BlockKey, State)) {
+    pub(super) fn clear(&mut self, mut each: impl FnMut(BlockKey, HeldState)) {
         for one in self.table.iter().filter_map(entry) {
             let mut same = self.same_key(one.key);
             if same.any(|other| other.id < one.id) {
@@ -277,14 +277,14 @@ impl Held {
         self.is_spoilt = true;
     }
 
-    fn place(&self, id: u64) -> Option<(usize, State)> {
+    fn place(&self, id: u64) -> Option<(usize, HeldState)> {
         let place = self.table.find(id)?;
         let (_, _, bits) = self.table.at(place)?;
-        Some((place, State::from_bits(bits)))
+        Some((place, HeldState::from_bits(bits)))
     }
 
     /// Entries with that key; one may come more than once.
-    fn same_key(&self, key: BlockKey) -> impl Iterator<Item = Entry> + '_ {
+    fn same_key(&self, key: BlockKey) -> impl Iterator<Item = HeldEntry> + '_ {
         self.by_key.candidates(key).flat_map(move |least| {
             let near = self.table.from(least).take_while(move |(id, _)| is_candidate(least, *id));
             let same = near.filter(move |(_, word)| *word == key.to_word());
@@ -299,8 +299,8 @@ impl Held {
     }
 }
 
-fn entry((id, word, bits): (u64, u64, u16)) -> Option<Entry> {
-    Some(Entry { id, key: BlockKey::from_word(word)?, state: State::from_bits(bits) })
+fn entry((id, word, bits): (u64, u64, u16)) -> Option<HeldEntry> {
+    Some(HeldEntry { id, key: BlockKey::from_word(word)?, state: HeldState::from_bits(bits) })
 }
 
 #[cfg(test)]
@@ -320,12 +320,12 @@ mod tests {
 
     #[test]
     fn a_full_table_stays_below_what_budgets_count_with() {
-        let mut held = Held::default();
+        let mut held = HeldBlocks::default();
         let mut most = 0;
         for number in 1..150_000_u64 {
-            let state = State::new(ShardIndex(1), 1);
+            let state = HeldState::new(ShardIndex(1), 1);
             let id = spread(number.wrapping_mul(3));
-            assert!(held.insert(Entry { id, key: key(spread(number)), state }, Tier::Device));
+            assert!(held.insert(HeldEntry { id, key: key(spread(number)), state }, Tier::Device));
             if number > 20_000 && number % 1_000 == 0 {
                 most = most.max(held.bytes() * 10 / held.len());
             }
@@ -336,19 +336,19 @@ mod tests {
         for number in 1..120_000_u64 {
             assert!(held.take(spread(number.wrapping_mul(3)), Tier::Device).is_some());
             let number = number + 150_000;
-            let state = State::new(ShardIndex(1), 1);
+            let state = HeldState::new(ShardIndex(1), 1);
             let id = spread(number.wrapping_mul(3));
-            assert!(held.insert(Entry { id, key: key(spread(number)), state }, Tier::Device));
+            assert!(held.insert(HeldEntry { id, key: key(spread(number)), state }, Tier::Device));
         }
         assert!(held.bytes() <= before * 11 / 10, "{} after {before}", held.bytes());
     }
 
     #[test]
     fn a_key_has_only_so_many_entries() {
-        let mut held = Held::default();
+        let mut held = HeldBlocks::default();
         let mut add = |number: u64| {
-            let state = State::new(ShardIndex(1), 1);
-            let entry = Entry { id: spread(number), key: key(7), state };
+            let state = HeldState::new(ShardIndex(1), 1);
+            let entry = HeldEntry { id: spread(number), key: key(7), state };
             held.insert(entry, Tier::Device)
         };
         let added = (0..1_000).filter(|number| add(*number)).count();
@@ -364,7 +364,7 @@ mod tests {
             steps in proptest::collection::vec((0_u8..6, 0_u64..40, 0_usize..3), 0..400),
         ) {
             let tiers = [Tier::Device, Tier::Host, Tier::Disk];
-            let mut held = Held::default();
+            let mut held = HeldBlocks::default();
             let mut model: BTreeMap<u64, (u64, [u32; TIERS])> = BTreeMap::new();
             for (step, number, tier_index) in steps {
                 let (id, tier) = (spread(number % 8) | number << 20, tiers[tier_index]);
@@ -373,10 +373,10 @@ mod tests {
                 match (step, model.get_mut(&id)) {
                     (0..4, None) => {
                         let _ = held.insert(
-                            Entry {
+                            HeldEntry {
                                 id,
                                 key: key_of,
-                                state: State::new(ShardIndex(3), tier.trees()),
+                                state: HeldState::new(ShardIndex(3), tier.trees()),
                             },
                             tier,
                         );

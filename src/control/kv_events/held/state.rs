@@ -8,14 +8,14 @@ use crate::base::limits::SHARDS_MAX;
 /// Slice in 6 bits, trees in 3, then counts of stores: 3 bits for the device, 2 for each other
 /// tier. A count at its largest means that there may be more, which [`super::Held`] counts apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct State(u16);
+pub(in super::super) struct HeldState(u16);
 
 const SLICE_BITS: u32 = 6;
 const TREE_BITS: u32 = 3;
 const _: () = assert!(SHARDS_MAX <= 1 << SLICE_BITS);
 const _: () = assert!((ALL_TREES as u32) < 1 << TREE_BITS);
 
-impl State {
+impl HeldState {
     /// Stored by no tier yet.
     pub(in super::super) fn new(slice: ShardIndex, trees: u8) -> Self {
         Self(slice.0 & ((1 << SLICE_BITS) - 1)).with_trees(trees)
