@@ -4,9 +4,10 @@
 //! 1. Import order: a module uses only modules that stand above it in `src/lib.rs`.
 //! 2. Planes: `monoio` and `tokio` are named only in the modules of their plane.
 //! 3. Atomics: every `Ordering::…` stands in a file listed in `rules`, under a comment that says
-//! what it pairs with.
+//!    what it pairs with.
 //! 4. Unsafe code is in `ring` only.
 //! 5. Every file has a module doc, belongs to a module, and stays below the size limit.
+//! 6. No test sleeps longer than a second.
 //!
 //! With the exceptions in `tests/data/house_baseline.toml` (`ratchet`): see `ratchet::RULES`. That
 //! list may only become shorter. `tools/figures --lower` removes what is no exception any more.
