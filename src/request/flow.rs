@@ -237,6 +237,11 @@ impl RequestFlow {
         let InHand { decode, granted, seated } = held;
         let found = match (granted, decode) {
             (Some(lease), decode) => Ok(self.arrived(model, lease, decode, scene)),
+            // The rank went while the request waited. A prefill rank would be sought in vain, and a
+            // rank that serves whole requests would be sent what it cannot answer.
+            (None, Some(decode)) if !is_there(scene.fleet, model, decode.rank()) => {
+                Ok(SeekEnd::Again(None))
+            }
             (None, Some(decode)) => {
                 self.seek(now, model, Sought::PrefillFor(decode), seated, scene)
             }
@@ -350,12 +355,11 @@ impl RequestFlow {
         scene: &mut Scene<'_>,
     ) -> SeekEnd {
         let fleet = scene.fleet;
-        let is_there = |rank: RankIndex, leg| {
-            model.ranks.contains(&rank) && fleet.serves(rank, leg) && is_up(fleet, rank)
-        };
-        let decode = decode.filter(|decode| is_there(decode.rank(), Leg::Decode));
+        let is_right =
+            |rank: RankIndex, leg| fleet.serves(rank, leg) && is_there(fleet, model, rank);
+        let decode = decode.filter(|decode| is_right(decode.rank(), Leg::Decode));
         let leg = if decode.is_some() { Leg::Prefill } else { Leg::Whole };
-        if !is_there(lease.rank(), leg) {
+        if !is_right(lease.rank(), leg) {
             return SeekEnd::Again(decode);
         }
         match decode {
@@ -461,6 +465,10 @@ impl RequestFlow {
 
 fn model<'a>(facts: &RequestFacts, fleet: &'a FleetSnapshot) -> Option<&'a Model> {
     fleet.models.get(facts.model.index())
+}
+
+fn is_there(fleet: &FleetSnapshot, model: &Model, rank: RankIndex) -> bool {
+    model.ranks.contains(&rank) && is_up(fleet, rank)
 }
 
 fn is_up(fleet: &FleetSnapshot, rank: RankIndex) -> bool {

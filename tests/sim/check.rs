@@ -83,6 +83,16 @@ impl World {
         }
     }
 
+    /// What is sent goes to a rank that its shard knows to be up and to serve the model, also after
+    /// a grant by a home that knows another fleet.
+    pub(crate) fn check_there(&self, id: usize, fleet: &FleetSnapshot, rank: RankIndex) -> Checked {
+        let is_up = fleet.rank(rank).unwrap().1.state == WorkerState::Up;
+        if is_up && fleet.models[self.model_of(id)].ranks.contains(&rank) {
+            return Ok(());
+        }
+        Err(format!("request {id} is sent to {rank:?}, which is not there"))
+    }
+
     /// Who comes waits for a pair only if no rank that serves whole requests is free.
     pub(crate) fn check_nobody_is_free(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Checked {
         let at = waiter.ticket.shard.index();

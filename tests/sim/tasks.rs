@@ -136,6 +136,10 @@ impl World {
 
     fn send(&mut self, id: usize, step: &Step, chosen: Chosen) -> Checked {
         let Chosen { lease, prefill, .. } = chosen;
+        let ranks = [Some(lease.rank()), prefill.as_ref().map(|prefill| prefill.lease.rank())];
+        for rank in ranks.into_iter().flatten() {
+            self.check_there(id, &step.fleet, rank)?;
+        }
         self.stats.bound += u64::from(!step.is_granted);
         let model = self.model_of(id);
         let Some(prefill) = prefill else {
