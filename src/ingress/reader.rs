@@ -9,6 +9,7 @@ use super::buffer::LargeRead;
 use monoio::BufResult;
 use monoio::io::{AsyncReadRent, OwnedReadHalf};
 use monoio::net::TcpStream;
+use pin_project_lite::pin_project;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -16,12 +17,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 type Half = OwnedReadHalf<TcpStream>;
-type Reading = Pin<Box<dyn Future<Output = (Half, BufResult<usize, Vec<u8>>)>>>;
+type ReadDone = (Half, BufResult<usize, Vec<u8>>);
 
 /// Reads a socket in chunks of at most one buffer; at most one read in flight and one chunk
 /// waiting.
 pub struct Reader {
     state: State,
+    slot: Pin<Box<dyn Reading>>,
     ahead: Option<io::Result<Vec<u8>>>,
     expects: Expects,
     pool: Rc<BufferPool>,
@@ -37,15 +39,50 @@ enum Expects {
 
 enum State {
     Idle(Half),
-    Reading(Reading),
+    Reading,
     Ended,
+}
+
+/// Place of the read in flight: one allocation for all reads of a socket.
+trait Reading {
+    fn begin(self: Pin<&mut Self>, half: Half, buffer: Vec<u8>, large: Option<LargeRead>);
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ReadDone>;
+}
+
+pin_project! {
+    struct Slot<F, M> {
+        #[pin]
+        read: Option<F>,
+        make: M,
+    }
+}
+
+impl<F, M> Reading for Slot<F, M>
+where
+    F: Future<Output = ReadDone>,
+    M: Fn(Half, Vec<u8>, Option<LargeRead>) -> F,
+{
+    fn begin(self: Pin<&mut Self>, half: Half, buffer: Vec<u8>, large: Option<LargeRead>) {
+        let mut this = self.project();
+        let read = (this.make)(half, buffer, large);
+        this.read.set(Some(read));
+    }
+
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ReadDone> {
+        let mut this = self.project();
+        let Some(read) = this.read.as_mut().as_pin_mut() else { return Poll::Pending };
+        let done = ready!(read.poll(cx));
+        this.read.set(None);
+        Poll::Ready(done)
+    }
 }
 
 impl Reader {
     /// Reads nothing yet.
     #[must_use]
-    pub const fn new(half: Half, pool: Rc<BufferPool>) -> Self {
-        Self { state: State::Idle(half), ahead: None, expects: Expects::Some, pool }
+    pub fn new(half: Half, pool: Rc<BufferPool>) -> Self {
+        let slot = Box::pin(Slot { read: None, make: read_once });
+        Self { state: State::Idle(half), slot, ahead: None, expects: Expects::Some, pool }
     }
 
     /// From the next read on: will little come, and perhaps not for long? Then reads use small
@@ -95,10 +132,10 @@ impl Reader {
         if let State::Idle(_) = self.state {
             self.begin();
         }
-        let State::Reading(reading) = &mut self.state else {
+        let State::Reading = self.state else {
             return Poll::Ready(Ok(Vec::new()));
         };
-        let (half, (result, buffer)) = ready!(reading.as_mut().poll(cx));
+        let (half, (result, buffer)) = ready!(self.slot.as_mut().poll_read(cx));
         self.state = State::Ended;
         match result {
             Ok(0) => {
@@ -127,7 +164,8 @@ impl Reader {
             None if self.expects == Expects::Little => (self.pool.take_small(), None),
             None => (self.pool.take(), None),
         };
-        self.state = State::Reading(Box::pin(read_once(half, buffer, large)));
+        self.slot.as_mut().begin(half, buffer, large);
+        self.state = State::Reading;
     }
 }
 
@@ -135,7 +173,7 @@ impl std::fmt::Debug for Reader {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = match self.state {
             State::Idle(_) => "idle",
-            State::Reading(_) => "reading",
+            State::Reading => "reading",
             State::Ended => "ended",
         };
         formatter.debug_struct("Reader").field("state", &state).finish_non_exhaustive()
