@@ -11,7 +11,7 @@ pub const FRAMES_MAX: usize = 8;
 pub struct RecordedMessage<'a> {
     /// Nanoseconds since the start of the recording; never less than that of the message before.
     pub at_ns: u64,
-    /// Position in [`super::Header::sources`].
+    /// Position in [`super::RecordingHeader::sources`].
     pub source: u16,
     frames: [&'a [u8]; FRAMES_MAX],
     frame_count: usize,
