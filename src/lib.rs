@@ -57,9 +57,9 @@ pub mod record;
 #[cfg(not(any(feature = "loom", fuzzing)))]
 pub mod server;
 // Programs built from the above.
-#[cfg(not(any(feature = "loom", fuzzing)))]
+#[cfg(all(feature = "engine", not(any(feature = "loom", fuzzing))))]
 pub mod engine;
-#[cfg(not(any(feature = "loom", fuzzing)))]
+#[cfg(all(feature = "engine", not(any(feature = "loom", fuzzing))))]
 pub mod demo;
 #[cfg(not(any(feature = "loom", fuzzing)))]
 pub mod cli;

@@ -3,8 +3,11 @@
 //! before and after everything else.
 
 mod check;
+#[cfg(feature = "engine")]
 mod demo;
+#[cfg(feature = "engine")]
 mod engine;
+#[cfg(feature = "engine")]
 mod engine_role;
 mod findings;
 mod key_flags;
@@ -14,6 +17,7 @@ mod replay;
 mod serve;
 mod shell;
 #[cfg(test)]
+#[cfg(feature = "engine")]
 mod tests;
 
 use crate::base::limits::LOG_FLUSH_TIME_MAX;
@@ -46,8 +50,10 @@ struct CommandLine {
 enum Command {
     /// Route requests to workers
     Serve(serve::ServeArgs),
+    #[cfg(feature = "engine")]
     /// Run one simulated engine that speaks vLLM's wire: HTTP, SSE, KV events, metrics
     Engine(Box<engine::EngineArgs>),
+    #[cfg(feature = "engine")]
     /// Compare KV-aware routing with round robin on simulated engines, in this process
     Demo(demo::DemoArgs),
     /// Write KV-event streams to a file, with their times
@@ -73,7 +79,9 @@ pub fn definition() -> clap::Command {
 pub fn run() -> ExitCode {
     match CommandLine::parse().command {
         Command::Serve(args) => serve::run(&args),
+        #[cfg(feature = "engine")]
         Command::Engine(args) => engine::run(*args),
+        #[cfg(feature = "engine")]
         Command::Demo(args) => demo::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Replay(args) => replay::run(&args),

@@ -1,26 +1,24 @@
-//! Collects what `/metrics` shows as the data model of the `prometheus` crate, whose encoder writes
-//! the text format (0.0.4) that every scraper reads. Holds nothing between scrapes: the values live
-//! elsewhere, as plain numbers, and a registry would only copy them.
+//! Writes what `/metrics` shows, in the text format (0.0.4) that every scraper reads. Holds nothing
+//! between scrapes: the values live elsewhere, as plain numbers.
+//!
+//! By hand, because the format is five lines: the crates for it want a registry that would only
+//! copy the values, and bring locks along.
 
 use crate::account::{Metric, MetricKind};
-use crate::base::count_broken_invariant;
-use prometheus::TextEncoder;
-use prometheus::proto::{
-    self, Bucket, Counter, Gauge, Histogram, LabelPair, MetricFamily, MetricType,
-};
+use std::fmt::{Display, Write};
 
 /// All metrics of one scrape.
 #[derive(Debug, Default)]
 pub(super) struct MetricsText {
-    families: Vec<MetricFamily>,
+    text: String,
 }
 
 /// One metric that takes its samples. Without any it is left out.
 #[derive(Debug)]
 pub(super) struct Family<'a> {
-    family: &'a mut MetricFamily,
-    /// Names of the labels that its samples may have.
-    labels: &'static [&'static str],
+    text: &'a mut String,
+    metric: &'static Metric,
+    has_samples: bool,
 }
 
 /// Label names with their values.
@@ -29,25 +27,12 @@ pub(super) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 impl MetricsText {
     /// Opens a metric for its samples.
     pub(super) fn open(&mut self, metric: &'static Metric) -> Family<'_> {
-        let mut family = MetricFamily::default();
-        family.set_name(format!("forebay_{}", metric.name));
-        family.set_help(metric.help.trim().to_owned());
-        family.set_field_type(match metric.kind {
-            MetricKind::Counter => MetricType::COUNTER,
-            MetricKind::Gauge => MetricType::GAUGE,
-            MetricKind::Histogram => MetricType::HISTOGRAM,
-        });
-        Family { family: self.families.push_mut(family), labels: metric.labels }
+        Family { text: &mut self.text, metric, has_samples: false }
     }
 
     /// The whole text.
-    pub(super) fn finish(mut self) -> String {
-        self.families.retain(|family| !family.get_metric().is_empty());
-        TextEncoder::new().encode_to_string(&self.families).unwrap_or_else(|_| {
-            // Only a family without samples or name is refused.
-            count_broken_invariant();
-            String::new()
-        })
+    pub(super) fn finish(self) -> String {
+        self.text
     }
 }
 
@@ -64,51 +49,71 @@ impl Family<'_> {
 
     /// The same for a value that need not be whole.
     pub(super) fn fraction(&mut self, labels: MetricLabels<'_>, value: f64) {
-        let mut metric = proto::Metric::from_label(self.pairs(labels));
-        if self.family.get_field_type() == MetricType::COUNTER {
-            let mut counter = Counter::default();
-            counter.set_value(value);
-            metric.set_counter(counter);
-        } else {
-            let mut gauge = Gauge::default();
-            gauge.set_value(value);
-            metric.set_gauge(gauge);
-        }
-        self.family.mut_metric().push(metric);
+        self.line("", labels, None, value);
     }
 
-    /// One histogram from its cumulative counts below the bounds; the encoder adds `+Inf` with the
-    /// whole count.
+    /// One histogram from its cumulative counts below the bounds; `+Inf` has the whole count.
     pub(super) fn buckets(
         &mut self,
         labels: MetricLabels<'_>,
         cumulative: impl Iterator<Item = (f64, u64)>,
         (count, sum): (u64, f64),
     ) {
-        let buckets = cumulative.map(|(bound, below)| {
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(bound);
-            bucket.set_cumulative_count(below);
-            bucket
-        });
-        let mut histogram = Histogram::default();
-        histogram.set_bucket(buckets.collect());
-        histogram.set_sample_count(count);
-        histogram.set_sample_sum(sum);
-        let mut metric = proto::Metric::from_label(self.pairs(labels));
-        metric.set_histogram(histogram);
-        self.family.mut_metric().push(metric);
+        for (bound, below) in cumulative {
+            self.line("_bucket", labels, Some(&bound), below);
+        }
+        self.line("_bucket", labels, Some(&"+Inf"), count);
+        self.line("_sum", labels, None, sum);
+        self.line("_count", labels, None, count);
     }
 
-    fn pairs(&self, labels: MetricLabels<'_>) -> Vec<LabelPair> {
-        let pair = |(name, value): &(&str, &str)| {
-            debug_assert!(self.labels.contains(name), "the entry of a metric names its labels");
-            let mut pair = LabelPair::default();
-            pair.set_name((*name).to_owned());
-            pair.set_value((*value).to_owned());
-            pair
-        };
-        labels.iter().map(pair).collect()
+    /// One line, after the two that begin the metric if it is the first. Writing to a string cannot
+    /// fail.
+    fn line(
+        &mut self,
+        suffix: &str,
+        labels: MetricLabels<'_>,
+        bound: Option<&dyn Display>,
+        value: impl Display,
+    ) {
+        let Metric { name, kind, help, .. } = self.metric;
+        if !std::mem::replace(&mut self.has_samples, true) {
+            let kind = match kind {
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram => "histogram",
+            };
+            let _ = write!(self.text, "# HELP forebay_{name} ");
+            escape(help.trim(), self.text, false);
+            let _ = write!(self.text, "\n# TYPE forebay_{name} {kind}\n");
+        }
+        let _ = write!(self.text, "forebay_{name}{suffix}");
+        let mut before = '{';
+        for (label, label_value) in labels {
+            debug_assert!(self.metric.labels.contains(label), "a metric's entry names its labels");
+            let _ = write!(self.text, "{before}{label}=\"");
+            escape(label_value, self.text, true);
+            self.text.push('"');
+            before = ',';
+        }
+        if let Some(bound) = bound {
+            let _ = write!(self.text, "{before}le=\"{bound}\"");
+            before = ',';
+        }
+        let end = if before == ',' { "}" } else { "" };
+        let _ = writeln!(self.text, "{end} {value}");
+    }
+}
+
+/// Backslashes and line ends; in values of labels quotes too.
+fn escape(text: &str, out: &mut String, quotes: bool) {
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '"' if quotes => out.push_str("\\\""),
+            _ => out.push(c),
+        }
     }
 }
 

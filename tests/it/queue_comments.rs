@@ -223,6 +223,8 @@ fn a_broken_worker_is_replaced_before_its_first_byte() {
     broken.prompt();
     assert_eq!(broken.prompt(), "waits");
     broken.open();
+    // Both wait now. Were the other worker free before, the client would not be queued again.
+    waiting(&handle, 2);
     for _ in 0..3 {
         good.open();
     }
