@@ -8,15 +8,13 @@
     reason = "helpers of tests may stop the test"
 )]
 
-use forebay::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText};
+use crate::rig::{DEADLINE, client, start};
+use forebay::engine::{Engine, EngineConfig, EngineError, EngineHandle};
 use serde_json::{Value, json};
-use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
-
-const DEADLINE: Duration = Duration::from_secs(20);
 
 fn fast() -> EngineConfig {
     EngineConfig {
@@ -26,16 +24,6 @@ fn fast() -> EngineConfig {
         itl_ms: 1.0,
         ..EngineConfig::default()
     }
-}
-
-fn start(config: EngineConfig) -> EngineHandle {
-    static TEXT: OnceLock<EngineText> = OnceLock::new();
-    let text = TEXT.get_or_init(|| EngineText::load(None).expect("loads"));
-    Engine::start_with(config, text.clone()).expect("engine starts")
-}
-
-fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(DEADLINE).build().expect("client")
 }
 
 async fn post(engine: &EngineHandle, path: &str, body: &Value) -> (u16, Value) {

@@ -8,14 +8,10 @@
     reason = "helpers of tests may stop the test and look at the clock"
 )]
 
-use forebay::engine::{
-    Engine, EngineConfig, EngineHandle, EngineRole, EngineText, EngineWire, TransferSettings,
-};
+use crate::rig::{DEADLINE, client, start};
+use forebay::engine::{EngineConfig, EngineHandle, EngineRole, EngineWire, TransferSettings};
 use serde_json::{Value, json};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-const DEADLINE: Duration = Duration::from_secs(20);
 
 fn config(role: EngineRole) -> EngineConfig {
     EngineConfig {
@@ -29,22 +25,12 @@ fn config(role: EngineRole) -> EngineConfig {
     }
 }
 
-fn start(config: EngineConfig) -> EngineHandle {
-    static TEXT: OnceLock<EngineText> = OnceLock::new();
-    let text = TEXT.get_or_init(|| EngineText::load(None).expect("loads"));
-    Engine::start_with(config, text.clone()).expect("engine starts")
-}
-
 fn with(role: EngineRole, transfer: TransferSettings) -> EngineHandle {
     start(EngineConfig { transfer, ..config(role) })
 }
 
 fn pair() -> (EngineHandle, EngineHandle) {
     (start(config(EngineRole::Prefill)), start(config(EngineRole::Decode)))
-}
-
-fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(DEADLINE).build().expect("client")
 }
 
 type Answered = tokio::task::JoinHandle<(u16, String)>;

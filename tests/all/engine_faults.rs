@@ -7,6 +7,7 @@
     reason = "helpers of tests may stop the test and look at the clock"
 )]
 
+use crate::rig::{DEADLINE, client};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, EngineWire};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
@@ -14,18 +15,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const DEADLINE: Duration = Duration::from_secs(20);
-
 fn start(wire: EngineWire) -> EngineHandle {
     static TEXT: OnceLock<EngineText> = OnceLock::new();
     let text = TEXT.get_or_init(|| EngineText::load(None).expect("loads"));
     let listen = "127.0.0.1:0".parse().expect("address");
     let config = EngineConfig { listen, wire, itl_ms: 1.0, ..EngineConfig::default() };
     Engine::start_with(config, text.clone()).expect("engine starts")
-}
-
-fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(DEADLINE).build().expect("client")
 }
 
 async fn plan(engine: &EngineHandle, order: Value) {

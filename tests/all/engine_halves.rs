@@ -8,14 +8,13 @@
     reason = "helpers of tests may stop the test and look at the clock"
 )]
 
+use crate::rig::{DEADLINE, client};
 use forebay::engine::{
     Engine, EngineConfig, EngineHandle, EngineRole, EngineText, KvConnector, TransferSettings,
 };
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-const DEADLINE: Duration = Duration::from_secs(20);
 
 fn start(role: EngineRole, transfer: TransferSettings) -> EngineHandle {
     static TEXT: OnceLock<EngineText> = OnceLock::new();
@@ -37,10 +36,6 @@ fn connector(connector: KvConnector) -> TransferSettings {
 }
 
 type Answered = tokio::task::JoinHandle<(u16, String)>;
-
-fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(DEADLINE).build().expect("client")
-}
 
 fn send(engine: &EngineHandle, body: &Value, id: &str) -> Answered {
     let request = client().post(format!("{}/v1/completions", engine.url()));

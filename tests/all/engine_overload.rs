@@ -7,12 +7,10 @@
     reason = "helpers of tests may stop the test and look at the clock"
 )]
 
-use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineRefusal, EngineText};
+use crate::rig::{DEADLINE, client, start};
+use forebay::engine::{EngineConfig, EngineHandle, EngineRefusal};
 use serde_json::{Value, json};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Two places and one in the queue; an answer takes 0.3 s.
 fn small(refusal: EngineRefusal) -> EngineConfig {
@@ -26,16 +24,6 @@ fn small(refusal: EngineRefusal) -> EngineConfig {
         refusal,
         ..EngineConfig::default()
     }
-}
-
-fn start(config: EngineConfig) -> EngineHandle {
-    static TEXT: OnceLock<EngineText> = OnceLock::new();
-    let text = TEXT.get_or_init(|| EngineText::load(None).expect("loads"));
-    Engine::start_with(config, text.clone()).expect("engine starts")
-}
-
-fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(DEADLINE).build().expect("client")
 }
 
 struct Answered {

@@ -4,13 +4,10 @@
 
 #![expect(clippy::expect_used, reason = "helpers of tests may stop the test")]
 
-use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, EngineWire};
+use crate::rig::{client, start};
+use forebay::engine::{EngineConfig, EngineHandle, EngineWire};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use std::sync::OnceLock;
-use std::time::Duration;
-
-const DEADLINE: Duration = Duration::from_secs(20);
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -20,16 +17,6 @@ fn config() -> EngineConfig {
         itl_ms: 1.0,
         ..EngineConfig::default()
     }
-}
-
-fn start(config: EngineConfig) -> EngineHandle {
-    static TEXT: OnceLock<EngineText> = OnceLock::new();
-    let text = TEXT.get_or_init(|| EngineText::load(None).expect("loads"));
-    Engine::start_with(config, text.clone()).expect("engine starts")
-}
-
-fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(DEADLINE).build().expect("client")
 }
 
 /// Status, content type and body without chunk sizes.

@@ -18,3 +18,4 @@ mod http1_cases;
 mod index;
 mod json_cases;
 mod kv_paths;
+mod rig;
