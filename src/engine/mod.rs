@@ -17,6 +17,7 @@ mod http;
 mod kv_publisher;
 mod kv_wire;
 mod kv_wire_sglang;
+mod listening;
 mod prefix_cache;
 mod rank_time;
 mod ranks;

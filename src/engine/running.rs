@@ -7,6 +7,7 @@ use super::encode::EncodeHandle;
 use super::fault::Faults;
 use super::http::{EngineState, EngineTally, TimesLog, registry_routes, routes, unix_time_s};
 use super::kv_publisher::{KvEndpoints, KvPublisher};
+use super::listening::listen;
 use super::prefix_cache::PrefixCache;
 use super::ranks::RanksHandle;
 use super::schedule::{RankSchedule, RankStats};
@@ -21,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 /// Starts engines.
@@ -191,8 +192,12 @@ fn run_until(
         let state = start_parts(config, text, addr.port(), registry_port).await?;
         let (kv_sources, ranks) = (state.kv_sources.to_vec(), state.ranks.clone());
         ready(Bound { addr, registry_port, kv_sources, ranks });
-        let known =
-            RegistryState::new(state.config.clone(), state.desk.clone(), state.clock, addr.port());
+        let known = RegistryState::new(
+            state.config.clone(),
+            state.offers.clone(),
+            state.clock,
+            addr.port(),
+        );
         if let Some(registry) = registry {
             let serving = axum::serve(registry, registry_routes(known.clone())).into_future();
             tokio::spawn(serving);
@@ -235,7 +240,7 @@ async fn start_parts(
         times,
         started_s: unix_time_s(),
         clock,
-        desk: TransferTable::start(),
+        offers: TransferTable::start(),
         seeker,
         aborts: Aborts::new(),
         tally: EngineTally::default(),
@@ -259,20 +264,6 @@ async fn registry_listener(config: &EngineConfig) -> Result<Option<TcpListener>,
 fn log_times(path: &Path) -> Result<TimesLog, EngineError> {
     TimesLog::create(path).map_err(|error| EngineError::File {
         path: path.display().to_string(),
-        problem: error.to_string(),
-    })
-}
-
-/// Opens a listening socket.
-pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, EngineError> {
-    let open = || {
-        let socket = if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        socket.listen(BACKLOG)
-    };
-    open().map_err(|error| EngineError::Listen {
-        address: address.to_string(),
         problem: error.to_string(),
     })
 }
@@ -349,6 +340,5 @@ async fn bind_publishers(
 
 /// Times that ports in a row are looked for.
 const IN_ROW_TRIES: u32 = 16;
-const BACKLOG: u32 = 4_096;
 /// Batches between a rank and its publisher. Full: the rank stands still.
 const BATCHES_MAX: usize = 10_000;

@@ -2,7 +2,7 @@
 //! for a while. Without a fault they are plain TCP.
 
 use super::fault::{FaultAt, FaultPlan, Faults};
-use super::running::listen;
+use super::listening::listen;
 use crate::base::Clock;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};

@@ -97,7 +97,7 @@ impl TransferParams {
         };
         let (request_id, offer) = match key {
             Some(key) => {
-                let offer = state.desk.offer(key.clone()).await;
+                let offer = state.offers.offer(key.clone()).await;
                 (key, Some(offer.ok_or_else(ApiError::internal)?))
             }
             None => (format!("{full_id}-0-{:08x}", fastrand::u32(..)), None),
@@ -147,7 +147,7 @@ impl Giving {
         let Prefilled { guard, prompt, salt, token_id, cached_tokens, dp_rank } = done;
         let offer = match offer {
             Some(offer) => Some(offer),
-            None => state.desk.offer(request_id.clone()).await,
+            None => state.offers.offer(request_id.clone()).await,
         };
         let params = if tells {
             params(&state, &request_id, prompt.len(), cached_tokens, dp_rank)
@@ -178,7 +178,7 @@ pub(super) async fn taken(
     salt: &str,
 ) -> bool {
     let waiting =
-        state.desk.offer(format!("{}:{}/{}", wanted.peer.host, wanted.peer.port, wanted.key));
+        state.offers.offer(format!("{}:{}/{}", wanted.peer.host, wanted.peer.port, wanted.key));
     let Some(_waiting) = waiting.await else { return false };
     let kv = state.seeker.take(&wanted, patience).await;
     let fits = |kv: HandedKv| {

@@ -105,7 +105,7 @@ impl Page<'_> {
     }
 
     fn whole_engine(&mut self, state: &EngineState) {
-        let (desk, counts) = (state.desk.counts(), state.tally.counts());
+        let (offers, counts) = (state.offers.counts(), state.tally.counts());
         let figures = [
             (
                 "gauge",
@@ -117,19 +117,19 @@ impl Page<'_> {
                 "gauge",
                 "forebay_engine_rooms_waiting",
                 "Rooms or transfers that are open and not handed over.",
-                (desk.open + desk.ready) as f64,
+                (offers.open + offers.ready) as f64,
             ),
             (
                 "gauge",
                 "forebay_engine_questions_early",
                 "Decodes that ask for what no prefill has offered yet.",
-                desk.early as f64,
+                offers.early as f64,
             ),
             (
                 "counter",
                 "forebay_engine_room_conflicts_total",
                 "Rooms that were used while they were in use.",
-                desk.duplicates as f64,
+                offers.duplicates as f64,
             ),
             (
                 "counter",

@@ -55,7 +55,7 @@ pub(super) struct EngineState {
     /// Started with the engine.
     pub(super) clock: Clock,
     /// What is offered to decode engines, and of a decode engine what it waits for.
-    pub(super) desk: TransferTable,
+    pub(super) offers: TransferTable,
     pub(super) seeker: KvSeeker,
     pub(super) aborts: Aborts,
     pub(super) tally: EngineTally,

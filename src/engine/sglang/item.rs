@@ -120,7 +120,7 @@ async fn prefill(
         ))
     };
     let bootstrap = |why: &str| failed("Prefill bootstrap failed", why);
-    let offered = state.desk.offer(key(room.id)).await;
+    let offered = state.offers.offer(key(room.id)).await;
     let mut offer = offered.ok_or_else(|| bootstrap("Duplicate or cancelled bootstrap room"))?;
     let ranks = i64::from(state.config.ranks);
     let implied = usize::try_from(room.id.rem_euclid(ranks.max(1))).unwrap_or_default();
@@ -173,7 +173,7 @@ async fn decode(
     let port = room.port.or(settings.bootstrap_port).unwrap_or(BOOTSTRAP_PORT_DEFAULT);
     // Known while it waits, which is how a room that is used twice is noticed: a decode engine has
     // one table of rooms for all prefill engines.
-    let waiting = state.desk.offer(format!("waits in {}", key(room.id))).await;
+    let waiting = state.offers.offer(format!("waits in {}", key(room.id))).await;
     let waiting = waiting.ok_or_else(|| failed("Duplicate decode bootstrap room"))?;
     if room.id == 0 {
         return Err(failed("room 0 stands for metadata that are not ready"));

@@ -1,10 +1,9 @@
 //! The decode side: asks a prefill engine for KV until it is there, the prefill failed, or patience
 //! ends.
 
-use super::ASK_TIME_MAX;
-use super::desk::{HandedKv, TransferTaken};
+use super::offers::HandedKv;
+use super::question::{ASK_TIME_MAX, Answered, TAKE_PATH, TransferQuestion};
 use crate::base::Clock;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Where the prefill engine answers.
@@ -45,34 +44,6 @@ pub(in crate::engine) enum AskFailed {
     TimedOut,
     /// It said that the prefill failed.
     Prefill(String),
-}
-
-/// A question, as it is written.
-#[derive(Debug, Deserialize, Serialize)]
-pub(super) struct TransferQuestion {
-    pub(super) key: String,
-    /// Longest time until an answer, in milliseconds.
-    pub(super) wait_ms: u64,
-    #[serde(default)]
-    pub(super) engine_id: Option<String>,
-}
-
-/// Its answer.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Answered {
-    Kv(HandedKv),
-    Failed(String),
-    NotYet,
-}
-
-impl From<TransferTaken> for Answered {
-    fn from(taken: TransferTaken) -> Self {
-        match taken {
-            TransferTaken::Kv(kv) => Self::Kv(kv),
-            TransferTaken::Failed(why) => Self::Failed(why),
-        }
-    }
 }
 
 /// Asks. Cheap to clone.
@@ -139,7 +110,7 @@ impl KvSeeker {
         let wait_ms = u64::try_from(ASK_TIME_MAX.as_millis()).unwrap_or(u64::MAX);
         let (key, engine_id) = (wanted.key.clone(), wanted.engine_id.clone());
         let question = TransferQuestion { key, wait_ms, engine_id };
-        let asked = self.client.post(format!("http://{host}:{port}{}", super::route::TAKE_PATH));
+        let asked = self.client.post(format!("http://{host}:{port}{TAKE_PATH}"));
         let asked = asked.timeout(ASK_TIME_MAX * 2).json(&question).send().await?;
         asked.error_for_status()?.json().await
     }

@@ -5,23 +5,20 @@
 //!
 //! [`TransferTable`] keeps what a prefill engine offers (one task, no locks), `route` is where
 //! decode engines ask, `ask` is how. Limits: an offer lives as long as the request that made it; a
-//! question is answered within [`ASK_TIME_MAX`] and then asked again.
+//! question is answered within `ASK_TIME_MAX` and then asked again.
 
 mod ask;
-mod desk;
+mod offers;
+mod question;
 mod route;
 mod settings;
 
 pub(super) use ask::{AskFailed, KvSeeker, Patience, TransferPeer, TransferWanted};
-pub(super) use desk::{HandedKv, TransferOffer, TransferTable};
+pub(super) use offers::{HandedKv, TransferOffer, TransferTable};
 pub(super) use route::{RegistryState, routes};
 pub use settings::{KvConnector, TransferSettings};
 
-use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
-
-/// Longest that one question stays unanswered.
-pub(super) const ASK_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Prompt and salt in one number: KV of another prompt is of no use.
 pub(super) fn prompt_digest(prompt: &[u32], salt: &str) -> u64 {

@@ -2,8 +2,8 @@
 //! the question for KV that stands in for the transfer itself. On the engine's own port, or on one
 //! of its own.
 
-use super::ask::{Answered, TransferQuestion};
-use super::desk::TransferTable;
+use super::offers::TransferTable;
+use super::question::{ASK_TIME_MAX, Answered, TAKE_PATH, TransferQuestion};
 use crate::base::Clock;
 use crate::engine::config::EngineConfig;
 use axum::Json;
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct RegistryState {
     config: Arc<EngineConfig>,
-    desk: TransferTable,
+    offers: TransferTable,
     clock: Clock,
     http_port: u16,
     /// Ranks that were registered for single rooms, newest last; at most `ROOM_RANKS_MAX`.
@@ -34,12 +34,12 @@ impl RegistryState {
     /// `http_port` is where the engine takes requests; `clock` started with it.
     pub(in crate::engine) fn new(
         config: Arc<EngineConfig>,
-        desk: TransferTable,
+        offers: TransferTable,
         clock: Clock,
         http_port: u16,
     ) -> Self {
         let room_ranks = Arc::new(watch::Sender::new(VecDeque::new()));
-        Self { config, desk, clock, http_port, room_ranks }
+        Self { config, offers, clock, http_port, room_ranks }
     }
 
     fn is_registered(&self) -> bool {
@@ -155,8 +155,8 @@ async fn take(State(state): State<RegistryState>, Json(asked): Json<TransferQues
     if !asked.engine_id.as_ref().is_none_or(is_own) {
         return Json(Answered::Failed("the engine has another id".into())).into_response();
     }
-    let wait = Duration::from_millis(asked.wait_ms).min(super::ASK_TIME_MAX);
-    let answer = match tokio::time::timeout(wait, state.desk.take(asked.key)).await {
+    let wait = Duration::from_millis(asked.wait_ms).min(ASK_TIME_MAX);
+    let answer = match tokio::time::timeout(wait, state.offers.take(asked.key)).await {
         Ok(Ok(taken)) => taken.into(),
         Ok(Err(_)) => Answered::Failed("asked for twice at the same time".into()),
         Err(_) => Answered::NotYet,
@@ -164,6 +164,4 @@ async fn take(State(state): State<RegistryState>, Json(asked): Json<TransferQues
     Json(answer).into_response()
 }
 
-/// Where decode engines ask; no engine has such a route.
-pub(super) const TAKE_PATH: &str = "/forebay/kv/take";
 const ROOM_RANKS_MAX: usize = 10_000;

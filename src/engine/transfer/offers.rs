@@ -30,7 +30,7 @@ pub(in crate::engine) enum TransferTaken {
     Failed(String),
 }
 
-/// Figures of a desk.
+/// Counts of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct TransferCounts {
     /// Offers that nobody asked for yet, or that are not computed yet.
@@ -265,47 +265,47 @@ mod tests {
     #[test]
     fn either_side_may_come_first() {
         run(async {
-            let desk = TransferTable::start();
-            let mut first = desk.offer("a".into()).await.expect("new");
+            let table = TransferTable::start();
+            let mut first = table.offer("a".into()).await.expect("new");
             first.ready(kv());
-            assert_eq!(desk.take("a".into()).await, Ok(TransferTaken::Kv(kv())));
+            assert_eq!(table.take("a".into()).await, Ok(TransferTaken::Kv(kv())));
             first.taken().await;
 
-            let early = desk.take("b".into());
-            let mut second = desk.offer("b".into()).await.expect("new");
+            let early = table.take("b".into());
+            let mut second = table.offer("b".into()).await.expect("new");
             second.asked().await;
             second.ready(kv());
             assert_eq!(early.await, Ok(TransferTaken::Kv(kv())));
             second.taken().await;
-            assert_eq!(desk.counts(), TransferCounts::default());
+            assert_eq!(table.counts(), TransferCounts::default());
         });
     }
 
     #[test]
     fn names_are_used_once_and_a_dropped_offer_fails_its_decode() {
         run(async {
-            let desk = TransferTable::start();
-            let offer = desk.offer("a".into()).await.expect("new");
-            assert!(desk.offer("a".into()).await.is_none());
-            assert_eq!((desk.counts().open, desk.counts().duplicates), (1, 1));
-            let waits = desk.take("a".into());
+            let table = TransferTable::start();
+            let offer = table.offer("a".into()).await.expect("new");
+            assert!(table.offer("a".into()).await.is_none());
+            assert_eq!((table.counts().open, table.counts().duplicates), (1, 1));
+            let waits = table.take("a".into());
             drop(offer);
             assert!(matches!(waits.await, Ok(TransferTaken::Failed(_))));
-            assert!(desk.offer("a".into()).await.is_some(), "the name is free again");
+            assert!(table.offer("a".into()).await.is_some(), "the name is free again");
         });
     }
 
     #[test]
     fn a_decode_that_left_takes_nothing() {
         run(async {
-            let desk = TransferTable::start();
-            drop(desk.take("a".into()));
-            let mut offer = desk.offer("a".into()).await.expect("new");
+            let table = TransferTable::start();
+            drop(table.take("a".into()));
+            let mut offer = table.offer("a".into()).await.expect("new");
             offer.ready(kv());
             let asked = tokio::time::timeout(Duration::from_millis(20), offer.asked()).await;
             assert!(asked.is_err(), "its question does not count");
-            drop(desk.take("a".into()));
-            assert_eq!(desk.take("a".into()).await, Ok(TransferTaken::Kv(kv())));
+            drop(table.take("a".into()));
+            assert_eq!(table.take("a".into()).await, Ok(TransferTaken::Kv(kv())));
             offer.taken().await;
         });
     }
