@@ -30,6 +30,16 @@ pub enum EngineRole {
     Decode,
 }
 
+impl EngineWire {
+    /// The release whose bytes this imitates.
+    pub(super) fn release(self) -> &'static str {
+        match self {
+            Self::Vllm => "0.33.0",
+            Self::Sglang => "0.5.23",
+        }
+    }
+}
+
 impl FromStr for EngineWire {
     type Err = String;
 

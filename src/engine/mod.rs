@@ -9,6 +9,7 @@
 //! clocks. Limits: see `config`; requests wait without limit of number, as they do in the real
 //! engine, unless `queued_max` is set. It must never be on the path of the router itself.
 
+mod aborts;
 mod chat_text;
 mod config;
 mod encode;
@@ -19,12 +20,17 @@ mod kv_wire;
 mod kv_wire_sglang;
 mod listening;
 mod prefix_cache;
+mod prompt;
+mod random_id;
 mod rank_time;
 mod ranks;
 mod refusal;
 mod running;
 mod schedule;
 mod sglang;
+mod state;
+mod tally;
+mod times;
 mod tokenizer;
 mod transfer;
 mod wire_cut;

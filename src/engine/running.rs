@@ -1,17 +1,21 @@
 //! Starts and stops an engine: opens its sockets, builds its parts, keeps its thread. Called by the
 //! command line, the demo and tests.
 
+use super::aborts::Aborts;
 use super::chat_text::ChatText;
 use super::config::{EngineConfig, EngineError, EngineRole, EngineWire};
 use super::encode::EncodeHandle;
 use super::fault::Faults;
-use super::http::{EngineState, EngineTally, TimesLog, registry_routes, routes, unix_time_s};
+use super::http::{registry_routes, routes};
 use super::kv_publisher::{KvEndpoints, KvPublisher};
 use super::listening::listen;
 use super::prefix_cache::PrefixCache;
+use super::random_id::random_id_128;
 use super::ranks::RanksHandle;
 use super::schedule::{RankSchedule, RankStats};
-use super::sglang::Aborts;
+use super::state::EngineState;
+use super::tally::EngineTally;
+use super::times::{TimesLog, unix_time_s};
 use super::tokenizer::Tokenizer;
 use super::transfer::{KvSeeker, RegistryState, TransferTable};
 use super::wire_cut::{CutListener, Scissors};
@@ -224,7 +228,7 @@ async fn start_parts(
 ) -> Result<EngineState, EngineError> {
     let EngineText { tokenizer, chat } = text;
     if config.transfer.engine_id.is_none() {
-        config.transfer.engine_id = Some(format!("{:032x}", fastrand::u128(..)));
+        config.transfer.engine_id = Some(random_id_128());
     }
     let (ranks, kv_sources) = start_ranks(&config).await?;
     let encode = EncodeHandle::start(tokenizer.clone(), chat)?;

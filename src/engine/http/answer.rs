@@ -2,10 +2,10 @@
 
 use super::asked::OpenAiRequest;
 use super::halves::{Giving, Prefilled};
-use super::tally::OpenRequest;
-use super::times::Timed;
 use crate::engine::ranks::{AbortOnDrop, Submitted};
 use crate::engine::schedule::{RequestId, TokenStep};
+use crate::engine::tally::OpenRequest;
+use crate::engine::times::{Timed, unix_time_s};
 use crate::engine::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -99,7 +99,7 @@ impl OpenAiAnswer {
             choices: Vec::new(),
             api,
             tokenizer,
-            created_s: super::unix_time_s(),
+            created_s: unix_time_s(),
             timed,
             giving: None,
             kv_transfer_params: Value::Null,

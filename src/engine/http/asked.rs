@@ -3,6 +3,7 @@
 
 use super::error::ApiError;
 use crate::engine::config::EngineConfig;
+use crate::engine::random_id::random_id_64;
 use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -106,7 +107,7 @@ impl OpenAiRequest {
             id: headers
                 .get("x-request-id")
                 .and_then(|value| value.to_str().ok())
-                .map_or_else(super::hex_id, str::to_owned),
+                .map_or_else(random_id_64, str::to_owned),
         })
     }
 }

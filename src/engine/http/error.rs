@@ -100,3 +100,14 @@ impl IntoResponse for ApiError {
         (self.status, Json(self.body())).into_response()
     }
 }
+
+/// Answers a path that is no route.
+pub(super) async fn not_found() -> Response {
+    (StatusCode::NOT_FOUND, Json(json!({ "detail": "Not Found" }))).into_response()
+}
+
+/// Answers a method that the route does not take.
+pub(super) async fn method_not_allowed() -> Response {
+    let body = Json(json!({ "detail": "Method Not Allowed" }));
+    (StatusCode::METHOD_NOT_ALLOWED, body).into_response()
+}

@@ -4,13 +4,13 @@
 //! planned; `body_bytes` (20) go out before `mid_body` cuts; for `connect` nobody listens for `ms`
 //! (1000), and connections that are open end with their next request.
 
-use super::EngineState;
 use super::error::ApiError;
 use super::refused::refusal_response;
 use crate::engine::config::EngineWire;
 use crate::engine::fault::{FaultAt, FaultPlan};
 use crate::engine::refusal::EngineRefusal;
 use crate::engine::sglang::failed_on_purpose;
+use crate::engine::state::EngineState;
 use crate::engine::wire_cut::Scissors;
 use axum::Json;
 use axum::body::Bytes;

@@ -1,35 +1,23 @@
 //! `/v1/chat/completions`, `/v1/completions` and `/v1/responses`: prompt in, ranks' task, answer
 //! out.
 
-use super::EngineState;
-use super::answer::{AnswerChoice, OpenAiAnswer, OpenAiApi};
+use super::answer::{OpenAiAnswer, OpenAiApi};
 use super::asked::{Fields, OpenAiRequest};
+use super::begin::{NotBegun, STEPS_AT_ONCE, begin};
+use super::encoding::{encode, prompt_ids};
 use super::error::ApiError;
-use super::halves::{EngineLeg, TransferParams, taken};
+use super::halves::{EngineLeg, TransferParams};
 use super::refused::refusal_response;
 use super::stream::{stream_response, stream_response_later};
-use crate::engine::encode::{EncodeError, Input};
-use crate::engine::ranks::NotRun;
-use crate::engine::schedule::{LegPart, TokenStep, Work};
-use crate::engine::transfer::{Patience, TransferWanted};
+use crate::engine::encode::Input;
+use crate::engine::schedule::{LegPart, TokenStep};
+use crate::engine::state::EngineState;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
 use serde_json::{Value, json};
-use std::sync::Arc;
 use tokio::sync::mpsc;
-
-/// Prompt of `/v1/completions` in its four forms.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(in crate::engine) enum EnginePrompt {
-    Text(String),
-    Ids(Vec<u32>),
-    Texts(Vec<String>),
-    IdLists(Vec<Vec<u32>>),
-}
 
 /// Answers a chat.
 pub(super) async fn chat(
@@ -113,32 +101,6 @@ fn response_messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     Ok(messages)
 }
 
-/// Token ids of every prompt.
-pub(super) async fn prompt_ids(
-    state: &EngineState,
-    prompt: EnginePrompt,
-) -> Result<Vec<Vec<u32>>, ApiError> {
-    let texts = match prompt {
-        EnginePrompt::Ids(ids) => return Ok(vec![ids]),
-        EnginePrompt::IdLists(lists) => return Ok(lists),
-        EnginePrompt::Text(text) => vec![text],
-        EnginePrompt::Texts(texts) => texts,
-    };
-    let mut prompts = Vec::with_capacity(texts.len());
-    for text in texts {
-        prompts.push(encode(state, Input::Text { text, special: true }).await?);
-    }
-    Ok(prompts)
-}
-
-/// Token ids of one input.
-pub(super) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>, ApiError> {
-    state.encode.encode(input).await.map_err(|error| match error {
-        EncodeError::Stopped => ApiError::stopping(),
-        error => ApiError::bad_request(error.to_string(), None),
-    })
-}
-
 async fn respond(
     state: &EngineState,
     mut answer: OpenAiAnswer,
@@ -179,58 +141,6 @@ async fn respond(
         Err(NotBegun::Refused) => Ok(refusal_response(state.config.refusal, stream)),
         Err(NotBegun::Error(error)) => Err(error),
     }
-}
-
-/// Why a request has no answer.
-#[derive(Debug)]
-pub(super) enum NotBegun {
-    Refused,
-    Error(ApiError),
-}
-
-/// An answer that has begun, and where its tokens come from.
-pub(super) type BegunAnswer = (OpenAiAnswer, mpsc::UnboundedReceiver<TokenStep>);
-
-/// Waits for KV where it comes from elsewhere, then gives every choice to a rank.
-async fn begin(
-    state: EngineState,
-    mut answer: OpenAiAnswer,
-    prompts: Vec<Vec<u32>>,
-    output_tokens: usize,
-    part: LegPart,
-    wanted: Option<(TransferWanted, Patience)>,
-) -> Result<BegunAnswer, NotBegun> {
-    if let (Some(wanted), Some(prompt)) = (wanted, prompts.first())
-        && !taken(&state, wanted, prompt, &answer.asked.salt).await
-    {
-        answer.ended("failed");
-        state.tally.failed();
-        return Err(NotBegun::Error(ApiError::internal()));
-    }
-    let (sink, steps) = mpsc::unbounded_channel();
-    for prompt in prompts {
-        let prompt: Arc<[u32]> = prompt.into();
-        for at in 0..answer.asked.choice_count {
-            let work = Work {
-                prompt: prompt.to_vec(),
-                output: state.tokenizer.answer(&prompt, at, output_tokens),
-                salt: answer.asked.salt.clone(),
-                part,
-            };
-            match state.ranks.submit(answer.asked.dp_rank, work, sink.clone()).await {
-                Ok(submitted) => {
-                    answer.choices.push(AnswerChoice::new(submitted, prompt.clone(), at == 0));
-                }
-                Err(NotRun::Stopping) => return Err(NotBegun::Error(ApiError::stopping())),
-                // What was taken of it before is taken out again.
-                Err(NotRun::Refused) => {
-                    answer.ended("refused");
-                    return Err(NotBegun::Refused);
-                }
-            }
-        }
-    }
-    Ok((answer, steps))
 }
 
 async fn whole(
@@ -283,6 +193,3 @@ fn check_ids(prompt: &[u32], vocabulary_size: usize) -> Result<(), ApiError> {
         None => Ok(()),
     }
 }
-
-/// Tokens written in one go when several are ready.
-pub(super) const STEPS_AT_ONCE: usize = 64;

@@ -2,11 +2,11 @@
 //! holds its KV until a decode takes it or its lease is over; a decode waits for KV before it goes
 //! to a rank.
 
-use super::EngineState;
 use super::asked::Fields;
 use super::error::ApiError;
 use crate::engine::config::EngineRole;
 use crate::engine::ranks::AbortOnDrop;
+use crate::engine::state::EngineState;
 use crate::engine::transfer::{
     HandedKv, KvConnector, Patience, TransferOffer, TransferPeer, TransferWanted, prompt_digest,
 };

@@ -1,11 +1,12 @@
 //! `POST /debug/held`: what each rank's cache holds of a prompt, without computing anything. Not
 //! part of any engine's interface: it is the truth that a router's view can be compared with.
 
-use super::EngineState;
 use super::asked::Fields;
+use super::encoding::{encode, prompt_ids};
 use super::error::ApiError;
-use super::generate::{EnginePrompt, encode, prompt_ids};
 use crate::engine::encode::Input;
+use crate::engine::prompt::EnginePrompt;
+use crate::engine::state::EngineState;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;

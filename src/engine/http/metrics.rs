@@ -1,7 +1,7 @@
 //! `/metrics` in Prometheus text, with vLLM's names and labels.
 
-use super::EngineState;
 use crate::engine::schedule::RankStats;
+use crate::engine::state::EngineState;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

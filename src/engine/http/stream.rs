@@ -2,8 +2,8 @@
 //! drops it, which frees the request in its rank at once.
 
 use super::answer::OpenAiAnswer;
+use super::begin::{BegunAnswer, NotBegun, STEPS_AT_ONCE};
 use super::error::ApiError;
-use super::generate::{BegunAnswer, NotBegun, STEPS_AT_ONCE};
 use crate::engine::schedule::TokenStep;
 use axum::body::{Body, Bytes};
 use axum::http::header;

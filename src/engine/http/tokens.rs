@@ -1,10 +1,13 @@
 //! `/tokenize`, `/detokenize` and `/v1/embeddings`.
 
-use super::EngineState;
 use super::asked::Fields;
+use super::encoding::{encode, prompt_ids};
 use super::error::ApiError;
-use super::generate::{EnginePrompt, encode, prompt_ids};
 use crate::engine::encode::Input;
+use crate::engine::prompt::EnginePrompt;
+use crate::engine::random_id::random_id_64;
+use crate::engine::state::EngineState;
+use crate::engine::times::unix_time_s;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -69,8 +72,8 @@ pub(super) async fn embeddings(
         })
         .collect();
     Ok(Json(json!({
-        "id": format!("embd-{}", super::hex_id()), "object": "list",
-        "created": super::unix_time_s(),
+        "id": format!("embd-{}", random_id_64()), "object": "list",
+        "created": unix_time_s(),
         "model": model, "data": data,
         "usage": {
             "prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens, "completion_tokens": 0,

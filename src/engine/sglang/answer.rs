@@ -1,10 +1,12 @@
 //! An answer in the making, and its JSON in SGLang's shapes: whole, and one chunk a token.
 
-use super::asked::{SglangApi, SglangRequest, fresh_id};
+use super::asked::{SglangApi, SglangRequest};
 use super::error::{ErrorShape, Failure};
 use super::item::{ItemProgress, SglangItem};
 use crate::base::{Clock, NanosSinceStart};
-use crate::engine::http::{EngineState, Timed, unix_time_s};
+use crate::engine::random_id::random_id_128;
+use crate::engine::state::EngineState;
+use crate::engine::times::{Timed, unix_time_s};
 use crate::engine::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -59,9 +61,9 @@ impl SglangAnswer {
         timed: Option<Timed>,
     ) -> Self {
         let id = match asked.api {
-            SglangApi::Completion => format!("cmpl-{}", fresh_id()),
+            SglangApi::Completion => format!("cmpl-{}", random_id_128()),
             SglangApi::Chat | SglangApi::Generate => {
-                items.first().map_or_else(fresh_id, |item| item.rid.clone())
+                items.first().map_or_else(random_id_128, |item| item.rid.clone())
             }
         };
         let told = |item: &SglangItem| ItemReport {

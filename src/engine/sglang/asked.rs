@@ -4,7 +4,7 @@ use super::error::{ErrorShape, Failure};
 use super::item::SglangItem;
 use super::rooms::{Routing, Spread, check_room};
 use crate::engine::encode::{EncodeError, Input};
-use crate::engine::http::EngineState;
+use crate::engine::state::EngineState;
 use std::sync::Arc;
 
 /// Which answer is wanted.
@@ -89,11 +89,6 @@ pub(super) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>
         EncodeError::Stopped => Failure::unavailable("service unavailable"),
         error => Failure::bad_request(error.to_string()),
     })
-}
-
-/// An id as SGLang makes them up.
-pub(super) fn fresh_id() -> String {
-    format!("{:032x}", fastrand::u128(..))
 }
 
 /// Checks a prompt; returns the length of the answer, cut to what the context allows.

@@ -6,7 +6,7 @@ use super::error::{ErrorShape, Failure};
 use super::flow;
 use super::rooms::{HeadRules, Routing};
 use crate::engine::encode::Input;
-use crate::engine::http::EngineState;
+use crate::engine::state::EngineState;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;

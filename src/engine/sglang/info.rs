@@ -5,7 +5,7 @@ use super::body::SglangBody;
 use super::error::{ErrorShape, Failure};
 use crate::engine::config::EngineRole;
 use crate::engine::encode::Input;
-use crate::engine::http::EngineState;
+use crate::engine::state::EngineState;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -48,7 +48,7 @@ pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value>
         "max_req_input_len": tokens, "max_running_requests": config.concurrency,
         "enable_http2": false,
         "launch_command": "forebay engine", "tokenizer_path": path, "max_context_length": tokens,
-        "version": super::SGLANG_VERSION, "frontend": "rust", "internal_states": [{}],
+        "version": state.config.wire.release(), "frontend": "rust", "internal_states": [{}],
         "host": config.listen.ip().to_string(), "port": state.http_port,
         "incremental_streaming_output": false,
         "deployment_info": {

@@ -5,9 +5,9 @@
 use super::error::Failure;
 use super::rooms::Room;
 use crate::engine::config::EngineRole;
-use crate::engine::http::EngineState;
 use crate::engine::ranks::{NotRun, Submitted};
 use crate::engine::schedule::{LegPart, TokenStep, Work};
+use crate::engine::state::EngineState;
 use crate::engine::transfer::{
     AskFailed, HandedKv, Patience, TransferPeer, TransferWanted, prompt_digest,
 };

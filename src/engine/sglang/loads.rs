@@ -1,7 +1,8 @@
 //! `GET /v1/loads`: what each rank does now.
 
-use crate::engine::http::EngineState;
 use crate::engine::schedule::RankStats;
+use crate::engine::state::EngineState;
+use crate::engine::times::unix_time_s;
 use axum::Json;
 use axum::extract::{Query, State};
 use serde::Deserialize;
@@ -26,7 +27,7 @@ pub(super) async fn loads(
         .map(|(rank, stats)| load(&state, rank, stats, if rank == 0 { counts.open } else { 0 }))
         .collect();
     Json(json!({
-        "timestamp": crate::engine::http::unix_time_s(), "version": super::SGLANG_VERSION,
+        "timestamp": unix_time_s(), "version": state.config.wire.release(),
         "accelerator": "simulated", "num_accelerators": 1, "loads": loads,
     }))
 }

@@ -17,10 +17,9 @@ mod openai;
 mod rooms;
 mod stream;
 
-pub(super) use abort::Aborts;
 pub(super) use error::failed_on_purpose;
 
-use super::http::EngineState;
+use super::state::EngineState;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -49,6 +48,3 @@ async fn empty() {}
 async fn not_found() -> StatusCode {
     StatusCode::NOT_FOUND
 }
-
-/// The release whose bytes this imitates.
-const SGLANG_VERSION: &str = "0.5.23";

@@ -4,6 +4,7 @@
 use super::body::{OneOrList, SglangBody};
 use super::error::Failure;
 use crate::engine::config::EngineRole;
+use crate::engine::random_id::random_id_128;
 use axum::http::HeaderMap;
 
 const RANK_FIELD: &str = "x-data-parallel-rank";
@@ -98,7 +99,7 @@ impl Routing {
             Some(OneOrList::List(rids)) if rids.len() > index => {
                 rids.get(index).cloned().unwrap_or_default()
             }
-            _ => super::asked::fresh_id(),
+            _ => random_id_128(),
         }
     }
 

@@ -1,19 +1,19 @@
 //! A line for each request, for tools that look at how an engine's places are used: when its
 //! request was there, when its answer was, and what the other half of it is called.
 
+use super::config::EngineRole;
 use crate::base::Clock;
-use crate::engine::config::EngineRole;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The file. Lines `received_ns ended_ns outcome first_ns role meeting`, in the order of the ends;
 /// times are those of Unix, but never jump. `first_ns` is the first byte of the answer's body,
 /// `meeting` the room or transfer; `-` for none.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct TimesLog {
+pub(super) struct TimesLog {
     file: Arc<File>,
     clock: Clock,
     started_unix_ns: u64,
@@ -21,7 +21,7 @@ pub(in crate::engine) struct TimesLog {
 
 /// One request; writes its line when dropped.
 #[derive(Debug)]
-pub(in crate::engine) struct Timed {
+pub(super) struct Timed {
     log: TimesLog,
     received_ns: u64,
     first_ns: Option<u64>,
@@ -32,9 +32,8 @@ pub(in crate::engine) struct Timed {
 
 impl TimesLog {
     /// Starts the file anew.
-    pub(in crate::engine) fn create(path: &Path) -> io::Result<Self> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let started_unix_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let started_unix_ns = u64::try_from(unix_time().as_nanos()).unwrap_or(u64::MAX);
         Ok(Self { file: Arc::new(File::create(path)?), clock: Clock::start(), started_unix_ns })
     }
 
@@ -51,7 +50,7 @@ impl TimesLog {
 
 impl Timed {
     /// The first byte of the answer's body goes out.
-    pub(in crate::engine) fn first_byte(&mut self) {
+    pub(super) fn first_byte(&mut self) {
         if self.first_ns.is_none() {
             self.first_ns = Some(self.log.now_ns());
         }
@@ -59,13 +58,13 @@ impl Timed {
 
     /// Name of what this and the other half of the request meet by. Cut to what a line has room
     /// for.
-    pub(in crate::engine) fn meets_at(&mut self, name: impl AsRef<str>) {
+    pub(super) fn meets_at(&mut self, name: impl AsRef<str>) {
         let word = name.as_ref().split_whitespace().next().unwrap_or_default();
         self.meeting = Some(word.chars().take(MEETING_CHARS_MAX).collect());
     }
 
     /// The last token is out, or the request was refused.
-    pub(in crate::engine) fn ended(&mut self, outcome: &'static str) {
+    pub(super) fn ended(&mut self, outcome: &'static str) {
         self.ended.get_or_insert((self.log.now_ns(), outcome));
     }
 }
@@ -85,6 +84,15 @@ impl Drop for Timed {
         // One write a line; a full disk costs the tool its figures, not the engine its requests.
         let _disk_full = (&*self.log.file).write_all(line.as_bytes());
     }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_time_s() -> u64 {
+    unix_time().as_secs()
+}
+
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 const MEETING_CHARS_MAX: usize = 128;

@@ -6,46 +6,46 @@ use tokio::sync::watch;
 
 /// The counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct EngineCounts {
+pub(super) struct EngineCounts {
     /// Requests that are being served, also while they wait for their other half. Each answer of
     /// several counts.
-    pub(in crate::engine) open: usize,
+    pub(super) open: usize,
     /// Requests that were aborted by id, or because their client had left.
-    pub(in crate::engine) aborted: u64,
+    pub(super) aborted: u64,
     /// Requests that failed: no KV came, nobody took theirs, no room in the queue.
-    pub(in crate::engine) failed: u64,
+    pub(super) failed: u64,
     /// Prefills whose KV nobody took in time.
-    pub(in crate::engine) expired: u64,
+    pub(super) expired: u64,
 }
 
 /// Counts. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(in crate::engine) struct EngineTally(Arc<watch::Sender<EngineCounts>>);
+pub(super) struct EngineTally(Arc<watch::Sender<EngineCounts>>);
 
 /// One open request; counted until it is dropped.
 #[derive(Debug)]
-pub(in crate::engine) struct OpenRequest(EngineTally);
+pub(super) struct OpenRequest(EngineTally);
 
 impl EngineTally {
     /// One more is open.
-    pub(in crate::engine) fn item(&self) -> OpenRequest {
+    pub(super) fn item(&self) -> OpenRequest {
         self.0.send_modify(|counts| counts.open += 1);
         OpenRequest(self.clone())
     }
 
-    pub(in crate::engine) fn aborted(&self) {
+    pub(super) fn aborted(&self) {
         self.0.send_modify(|counts| counts.aborted += 1);
     }
 
-    pub(in crate::engine) fn failed(&self) {
+    pub(super) fn failed(&self) {
         self.0.send_modify(|counts| counts.failed += 1);
     }
 
-    pub(in crate::engine) fn expired(&self) {
+    pub(super) fn expired(&self) {
         self.0.send_modify(|counts| counts.expired += 1);
     }
 
-    pub(in crate::engine) fn counts(&self) -> EngineCounts {
+    pub(super) fn counts(&self) -> EngineCounts {
         *self.0.borrow()
     }
 }
