@@ -26,5 +26,5 @@ pub use pin::rank_pin;
 pub use reason::Reason;
 pub use refuse::Refusal;
 pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
-pub use route::route;
+pub use route::{CLIENT_ROUTES, ClientRoute, route};
 pub use scan::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, scan};

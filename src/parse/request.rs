@@ -96,10 +96,14 @@ impl Endpoint {
     /// do not.
     #[must_use]
     pub const fn is_inference(self) -> bool {
-        !matches!(
-            self,
-            Self::Models | Self::Health | Self::Version | Self::Tokenize | Self::Detokenize
-        )
+        !self.is_page() && !matches!(self, Self::Tokenize | Self::Detokenize)
+    }
+
+    /// Does the router answer it by itself, as a page that takes no body? The list of models is the
+    /// exception while health checks are off: the router then asks a worker.
+    #[must_use]
+    pub const fn is_page(self) -> bool {
+        matches!(self, Self::Models | Self::Health | Self::Version)
     }
 
     /// Whose shape errors on this endpoint take.

@@ -5,35 +5,71 @@ use super::refuse::Refusal;
 use super::request::Endpoint;
 use crate::http1::Method;
 
+/// A call that clients may make.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientRoute {
+    /// What is called, without the query.
+    pub path: &'static str,
+    /// The API behind the path.
+    pub endpoint: Endpoint,
+    /// What the call does, for the reference page.
+    pub meaning: &'static str,
+}
+
+impl ClientRoute {
+    /// The methods that the path supports, as the header field `allow` names them.
+    #[must_use]
+    pub const fn methods(&self) -> &'static str {
+        if self.endpoint.is_page() { "GET, HEAD" } else { "POST" }
+    }
+}
+
+/// Every call that clients may make. The first match counts, so frequent calls come first.
+pub const CLIENT_ROUTES: [ClientRoute; 17] = {
+    const fn call(path: &'static str, endpoint: Endpoint, meaning: &'static str) -> ClientRoute {
+        ClientRoute { path, endpoint, meaning }
+    }
+    [
+        call("/v1/chat/completions", Endpoint::ChatCompletions, "answer to a chat"),
+        call("/v1/completions", Endpoint::Completions, "continuation of a text"),
+        call("/v1/responses", Endpoint::Responses, "OpenAI's Responses API"),
+        call("/v1/messages", Endpoint::Messages, "Anthropic's Messages API"),
+        call("/generate", Endpoint::Generate, "SGLang's own API"),
+        call("/v1/embeddings", Endpoint::Embeddings, "vectors of texts"),
+        call("/v1/rerank", Endpoint::Rerank, "documents, sorted by a query"),
+        call("/v2/rerank", Endpoint::Rerank, "the same"),
+        call("/rerank", Endpoint::Rerank, "the same"),
+        call("/v1/score", Endpoint::Score, "scores of pairs of texts"),
+        call("/score", Endpoint::Score, "the same"),
+        call("/tokenize", Endpoint::Tokenize, "token ids of a text"),
+        call("/detokenize", Endpoint::Detokenize, "text of token ids"),
+        call("/v1/models", Endpoint::Models, "models of all workers"),
+        call("/health", Endpoint::Health, "200, or 503 while no request could be served"),
+        call("/ping", Endpoint::Health, "the same"),
+        call("/version", Endpoint::Version, "version of the router"),
+    ]
+};
+
 /// Endpoint of a method and path (without query). Paths match byte for byte: no decoding, no
 /// trailing slash.
 ///
 /// Refuses with 404 for an unknown path and 405, naming what is allowed, for the wrong method.
 pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
-    let endpoint = match path {
-        b"/v1/chat/completions" => Endpoint::ChatCompletions,
-        b"/v1/completions" => Endpoint::Completions,
-        b"/v1/embeddings" => Endpoint::Embeddings,
-        b"/v1/responses" => Endpoint::Responses,
-        b"/v1/messages" => Endpoint::Messages,
-        b"/v1/rerank" | b"/v2/rerank" | b"/rerank" => Endpoint::Rerank,
-        b"/v1/score" | b"/score" => Endpoint::Score,
-        b"/generate" => Endpoint::Generate,
-        b"/tokenize" => Endpoint::Tokenize,
-        b"/detokenize" => Endpoint::Detokenize,
-        b"/v1/models" => Endpoint::Models,
-        b"/health" | b"/ping" => Endpoint::Health,
-        b"/version" => Endpoint::Version,
-        b"*" => return Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD, POST")),
-        _ => return Err(Refusal::new(Reason::NotFound)),
+    if path == b"*" {
+        return Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD, POST"));
+    }
+    let Some(call) = CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path) else {
+        return Err(Refusal::new(Reason::NotFound));
     };
-    match (endpoint, method) {
-        (Endpoint::Models | Endpoint::Health | Endpoint::Version, method) => match method {
-            Method::Get | Method::Head => Ok(endpoint),
-            _ => Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD")),
-        },
-        (_, Method::Post) => Ok(endpoint),
-        (_, _) => Err(Refusal::new(Reason::MethodNotAllowed).with_allow("POST")),
+    let is_supported = match method {
+        Method::Get | Method::Head => call.endpoint.is_page(),
+        Method::Post => !call.endpoint.is_page(),
+        _ => false,
+    };
+    if is_supported {
+        Ok(call.endpoint)
+    } else {
+        Err(Refusal::new(Reason::MethodNotAllowed).with_allow(call.methods()))
     }
 }
 

@@ -5,7 +5,7 @@ use forebay::account::{Count, MetricKind};
 use forebay::config::{KeyEntry, Kind, all_keys};
 use forebay::control::{admin_routes, all_metrics};
 use forebay::http1::header;
-use forebay::parse::Reason;
+use forebay::parse::{CLIENT_ROUTES, Reason};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
@@ -21,6 +21,7 @@ fn parts() -> Vec<(&'static str, &'static str, String)> {
         ("metrics.md", "metrics", metrics()),
         ("errors.md", "reasons", reasons()),
         ("admin-api.md", "calls", calls()),
+        ("api.md", "endpoints", endpoints()),
         ("headers.md", "answers", headers(header::OF_ANSWERS)),
         ("headers.md", "requests", headers(header::OF_REQUESTS)),
     ]
@@ -303,6 +304,17 @@ fn calls() -> String {
     let mut text = "| call | answer |\n|---|---|\n".to_owned();
     for route in admin_routes() {
         writeln!(text, "| `{} {}` | {} |", route.method, route.path, route.meaning).unwrap();
+    }
+    text
+}
+
+/// Each call of the client port.
+fn endpoints() -> String {
+    let mut text = "| path | methods | answered by | answer |\n|---|---|---|---|\n".to_owned();
+    for call in CLIENT_ROUTES {
+        let by = if call.endpoint.is_page() { "the router" } else { "a worker" };
+        writeln!(text, "| `{}` | {} | {by} | {} |", call.path, call.methods(), call.meaning)
+            .unwrap();
     }
     text
 }
