@@ -1,6 +1,7 @@
 //! `forebay check`: the findings that `serve` would refuse to start with, without starting.
 
-use super::{failed, findings};
+use super::findings;
+use super::process::failed;
 use crate::config::{ConfigSource, Flags, to_toml};
 use clap::Args;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! `forebay demo`: what KV-aware routing brings, shown in one process.
 
-use super::failed;
+use super::process::failed;
 use crate::demo::{self, DemoConfig};
 use clap::Args;
 use std::io::{self, IsTerminal};

@@ -1,7 +1,8 @@
 //! `forebay engine`: one simulated engine until a signal ends it.
 
 use super::engine_role::RoleArgs;
-use super::{failed, logging, signalled};
+use super::logging;
+use super::process::{failed, signalled};
 use crate::config::LogConfig;
 use crate::engine::{self, EngineConfig, EngineRefusal, EngineWire};
 use clap::{Args, ValueEnum};

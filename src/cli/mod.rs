@@ -12,6 +12,7 @@ mod engine_role;
 mod findings;
 mod key_flags;
 mod logging;
+mod process;
 mod record;
 mod replay;
 mod serve;
@@ -20,10 +21,8 @@ mod shell;
 #[cfg(feature = "engine")]
 mod tests;
 
-use crate::base::limits::LOG_FLUSH_TIME_MAX;
 use clap::{CommandFactory, Parser, Subcommand};
-use std::fmt::Display;
-use std::io::{self, Write};
+use process::finish;
 use std::process::ExitCode;
 
 /// Everything that can be asked for.
@@ -89,46 +88,4 @@ pub fn run() -> ExitCode {
         Command::Completions(args) => finish(shell::completions(&args, definition())),
         Command::Man(args) => finish(shell::man(&args, definition())),
     }
-}
-
-/// The exit code of a command that has nothing to say when it is done.
-fn finish(done: Result<(), String>) -> ExitCode {
-    done.map_or_else(failed, |()| ExitCode::SUCCESS)
-}
-
-/// Runs a task on a runtime of this thread alone.
-fn run_local<T>(task: impl Future<Output = T>) -> Result<T, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
-    Ok(tokio::task::LocalSet::new().block_on(&runtime, task))
-}
-
-/// SIGTERM or SIGINT.
-async fn signalled() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-}
-
-/// Says on standard error why nothing happened. Who does not read that must not keep the process
-/// from ending.
-fn failed(reason: impl Display) -> ExitCode {
-    let text = format!("forebay: {reason}\n");
-    let (done, written) = std::sync::mpsc::sync_channel(1);
-    let writing = std::thread::Builder::new().spawn(move || {
-        // Nobody is left to tell if standard error is closed.
-        let _ = io::stderr().write_all(text.as_bytes());
-        let _ = done.send(());
-    });
-    if writing.is_ok() {
-        let _ = written.recv_timeout(LOG_FLUSH_TIME_MAX);
-    }
-    ExitCode::FAILURE
 }

@@ -1,6 +1,7 @@
 //! `forebay record`: KV-event streams to a file until a time or a signal.
 
-use super::{failed, logging, run_local, signalled};
+use super::logging;
+use super::process::{failed, run_local, signalled};
 use crate::config::LogConfig;
 use crate::control::zmq::ZmqEndpoint;
 use crate::record::{RecordSource, Recorded, record};

@@ -1,6 +1,7 @@
 //! `forebay replay`: a recording into an index of this process, or onto sockets.
 
-use super::{failed, logging, run_local, signalled};
+use super::logging;
+use super::process::{failed, run_local, signalled};
 use crate::base::Clock;
 use crate::block::KeySeed;
 use crate::chat::load_model_text;

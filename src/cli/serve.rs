@@ -1,7 +1,8 @@
 //! `forebay serve`: file and flags to one configuration, checked, logged, started.
 
 use super::key_flags::KeyFlags;
-use super::{failed, findings, logging};
+use super::process::failed;
+use super::{findings, logging};
 use crate::config::{Config, ConfigSource, Flags, Reloader, to_json};
 use crate::control::ControlError;
 use crate::server;

@@ -8,17 +8,21 @@
 
 mod client;
 mod conversations;
+mod error;
 mod load;
 mod meter;
+mod policy;
 mod router;
 mod view;
 
 pub use client::ChatClient;
 pub use conversations::{Conversations, DemoConversation, Sizes};
+pub use error::DemoError;
 pub use meter::{DemoOutcome, Figures, Meter};
+pub use policy::DemoPolicy;
 
 use crate::base::Clock;
-use crate::engine::{Engine, EngineConfig, EngineError, EngineHandle, EngineText, Tokenizer};
+use crate::engine::{Engine, EngineConfig, EngineHandle, EngineText, Tokenizer};
 use router::DemoRouter;
 use serde_json::json;
 use std::io::Write;
@@ -38,43 +42,6 @@ pub struct DemoConfig {
     pub json: Option<PathBuf>,
     /// Redraw in place instead of writing lines.
     pub terminal: bool,
-}
-
-/// The two policies that are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DemoPolicy {
-    /// To the engine that holds the prefix.
-    Kv,
-    /// To each engine in turn.
-    RoundRobin,
-}
-
-/// Why the demo cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum DemoError {
-    /// An engine does not start.
-    #[error("engine: {0}")]
-    Engine(#[from] EngineError),
-    /// The router does not start.
-    #[error("router: {0}")]
-    Router(String),
-    /// The HTTP client cannot be built.
-    #[error("client: {0}")]
-    Client(#[from] reqwest::Error),
-    /// A file, the terminal or a runtime fails.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-}
-
-impl DemoPolicy {
-    /// As in the configuration.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kv => "kv",
-            Self::RoundRobin => "round_robin",
-        }
-    }
 }
 
 /// Runs the demo on the calling thread; what people read goes to `out`.

@@ -1,7 +1,8 @@
 //! The router under test as the demo sees it: start it with a policy in front of some engines, wait
 //! until it is ready, stop it. The only file of the demo that knows the router.
 
-use super::{DemoError, DemoPolicy};
+use super::error::DemoError;
+use super::policy::DemoPolicy;
 use crate::config::{Config, Policy, WorkerConfig};
 use crate::engine::{EngineHandle, KvEndpoints};
 use crate::server::{self, ServerHandle};

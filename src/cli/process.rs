@@ -1,0 +1,48 @@
+//! What the subcommands share: the runtime, the signals that end a command, the exit code.
+
+use crate::base::limits::LOG_FLUSH_TIME_MAX;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// The exit code of a command that has nothing to say when it is done.
+pub(super) fn finish(done: Result<(), String>) -> ExitCode {
+    done.map_or_else(failed, |()| ExitCode::SUCCESS)
+}
+
+/// Runs a task on a runtime of this thread alone.
+pub(super) fn run_local<T>(task: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    Ok(tokio::task::LocalSet::new().block_on(&runtime, task))
+}
+
+/// SIGTERM or SIGINT.
+pub(super) async fn signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Says on standard error why nothing happened. Who does not read that must not keep the process
+/// from ending.
+pub(super) fn failed(reason: impl Display) -> ExitCode {
+    let text = format!("forebay: {reason}\n");
+    let (done, written) = std::sync::mpsc::sync_channel(1);
+    let writing = std::thread::Builder::new().spawn(move || {
+        // Nobody is left to tell if standard error is closed.
+        let _ = io::stderr().write_all(text.as_bytes());
+        let _ = done.send(());
+    });
+    if writing.is_ok() {
+        let _ = written.recv_timeout(LOG_FLUSH_TIME_MAX);
+    }
+    ExitCode::FAILURE
+}
