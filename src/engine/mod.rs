@@ -10,6 +10,7 @@
 //! engine, unless `queued_max` is set. It must never be on the path of the router itself.
 
 mod aborts;
+mod answer_tokens;
 mod chat_text;
 mod config;
 mod encode;

@@ -39,7 +39,7 @@ pub(super) struct EngineState {
 
 impl EngineState {
     /// A request is here, if such are written down.
-    pub(super) fn times(&self) -> Option<Timed> {
-        self.times.as_ref().map(|times| times.received(self.config.role))
+    pub(super) fn times(&self) -> Timed {
+        self.times.as_ref().map_or_else(Timed::unwanted, |times| times.received(self.config.role))
     }
 }

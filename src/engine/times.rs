@@ -19,9 +19,12 @@ pub(super) struct TimesLog {
     started_unix_ns: u64,
 }
 
-/// One request; writes its line when dropped.
+/// One request; writes its line when dropped. Does nothing where no file is wanted.
 #[derive(Debug)]
-pub(super) struct Timed {
+pub(super) struct Timed(Option<TimedLine>);
+
+#[derive(Debug)]
+struct TimedLine {
     log: TimesLog,
     received_ns: u64,
     first_ns: Option<u64>,
@@ -40,7 +43,8 @@ impl TimesLog {
     /// A request is here.
     pub(super) fn received(&self, role: EngineRole) -> Timed {
         let (log, received_ns) = (self.clone(), self.now_ns());
-        Timed { log, received_ns, first_ns: None, ended: None, role, meeting: None }
+        let (first_ns, ended, meeting) = (None, None, None);
+        Timed(Some(TimedLine { log, received_ns, first_ns, ended, role, meeting }))
     }
 
     fn now_ns(&self) -> u64 {
@@ -49,10 +53,15 @@ impl TimesLog {
 }
 
 impl Timed {
+    /// Of a request whose times nobody wants.
+    pub(super) fn unwanted() -> Self {
+        Self(None)
+    }
+
     /// The first byte of the answer's body goes out.
     pub(super) fn first_byte(&mut self) {
-        if self.first_ns.is_none() {
-            self.first_ns = Some(self.log.now_ns());
+        if let Some(line) = &mut self.0 {
+            line.first_ns.get_or_insert_with(|| line.log.now_ns());
         }
     }
 
@@ -60,16 +69,20 @@ impl Timed {
     /// for.
     pub(super) fn meets_at(&mut self, name: impl AsRef<str>) {
         let word = name.as_ref().split_whitespace().next().unwrap_or_default();
-        self.meeting = Some(word.chars().take(MEETING_CHARS_MAX).collect());
+        if let Some(line) = &mut self.0 {
+            line.meeting = Some(word.chars().take(MEETING_CHARS_MAX).collect());
+        }
     }
 
     /// The last token is out, or the request was refused.
     pub(super) fn ended(&mut self, outcome: &'static str) {
-        self.ended.get_or_insert((self.log.now_ns(), outcome));
+        if let Some(line) = &mut self.0 {
+            line.ended.get_or_insert((line.log.now_ns(), outcome));
+        }
     }
 }
 
-impl Drop for Timed {
+impl Drop for TimedLine {
     fn drop(&mut self) {
         let (ended, outcome) = self.ended.unwrap_or_else(|| (self.log.now_ns(), "left"));
         let role = match self.role {

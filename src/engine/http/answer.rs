@@ -2,6 +2,7 @@
 
 use super::asked::OpenAiRequest;
 use super::halves::{Giving, Prefilled};
+use crate::engine::answer_tokens::AnswerTokens;
 use crate::engine::ranks::{AbortOnDrop, Submitted};
 use crate::engine::schedule::{RequestId, TokenStep};
 use crate::engine::tally::OpenRequest;
@@ -49,9 +50,7 @@ pub(super) struct AnswerChoice {
     prompt: Arc<[u32]>,
     /// Its prompt counts in the usage; only the first choice of each prompt does.
     counts_prompt: bool,
-    cached_tokens: usize,
-    token_ids: Vec<u32>,
-    text: String,
+    tokens: AnswerTokens,
 }
 
 impl AnswerChoice {
@@ -64,11 +63,19 @@ impl AnswerChoice {
             finished: false,
             prompt,
             counts_prompt,
-            cached_tokens: 0,
-            token_ids: Vec::new(),
-            text: String::new(),
+            tokens: AnswerTokens::default(),
         }
     }
+}
+
+/// What becomes of the KV once the last token is there.
+#[derive(Debug)]
+enum OwnKv {
+    Freed,
+    /// It is to be held for a decode.
+    Gives(Box<Giving>),
+    /// It is held; what the answer tells of it.
+    Held(Value),
 }
 
 /// All choices of one HTTP request. Dropping it takes unfinished ones out of their ranks.
@@ -79,10 +86,8 @@ pub(super) struct OpenAiAnswer {
     pub(super) api: OpenAiApi,
     tokenizer: Arc<Tokenizer>,
     created_s: u64,
-    timed: Option<Timed>,
-    /// The KV is held for a decode when the last token is there.
-    giving: Option<Box<Giving>>,
-    kv_transfer_params: Value,
+    pub(super) timed: Timed,
+    kv: OwnKv,
     _open: OpenRequest,
 }
 
@@ -91,7 +96,7 @@ impl OpenAiAnswer {
         api: OpenAiApi,
         asked: OpenAiRequest,
         tokenizer: Arc<Tokenizer>,
-        timed: Option<Timed>,
+        timed: Timed,
         open: OpenRequest,
     ) -> Self {
         Self {
@@ -101,55 +106,41 @@ impl OpenAiAnswer {
             tokenizer,
             created_s: unix_time_s(),
             timed,
-            giving: None,
-            kv_transfer_params: Value::Null,
+            kv: OwnKv::Freed,
             _open: open,
         }
     }
 
     /// Name of the request.
     pub(super) fn full_id(&self) -> String {
-        self.api.full_id(&self.asked.id)
-    }
-
-    /// What the halves of the request meet by.
-    pub(super) fn meets_at(&mut self, name: &str) {
-        if let Some(timed) = &mut self.timed {
-            timed.meets_at(name);
-        }
+        self.api.full_id(&self.asked.form.id)
     }
 
     /// From the last token on the KV is held for a decode.
     pub(super) fn gives(&mut self, giving: Box<Giving>) {
-        self.meets_at(giving.meeting());
-        self.giving = Some(giving);
+        self.timed.meets_at(giving.meeting());
+        self.kv = OwnKv::Gives(giving);
     }
 
     /// To be called when the answer is finished, before its last token is written.
     pub(super) async fn hand_over(&mut self) {
-        let Some(giving) = self.giving.take() else { return };
+        let OwnKv::Gives(giving) = std::mem::replace(&mut self.kv, OwnKv::Freed) else { return };
         let salt = self.asked.salt.as_str();
         let Some(choice) = self.choices.first_mut() else { return };
-        let (Some(guard), Some(token_id)) = (choice.guard.take(), choice.token_ids.first()) else {
+        let (Some(guard), Some(token_id)) = (choice.guard.take(), choice.tokens.ids.first()) else {
             return;
         };
         let (token_id, dp_rank) = (*token_id, choice.dp_rank);
-        let (prompt, cached_tokens) = (&choice.prompt, choice.cached_tokens);
+        let (prompt, cached_tokens) = (&choice.prompt, choice.tokens.cached);
         let done = Prefilled { guard, prompt, salt, token_id, cached_tokens, dp_rank };
-        self.kv_transfer_params = giving.hold(done).await;
+        self.kv = OwnKv::Held(giving.hold(done).await);
     }
 
-    /// The first byte goes out now, if none did before.
-    pub(super) fn first_byte(&mut self) {
-        if let Some(timed) = &mut self.timed {
-            timed.first_byte();
-        }
-    }
-
-    /// Nothing more comes.
-    pub(super) fn ended(&mut self, outcome: &'static str) {
-        if let Some(timed) = &mut self.timed {
-            timed.ended(outcome);
+    /// Null unless a decode is to fetch the KV.
+    fn kv_transfer_params(&self) -> &Value {
+        match &self.kv {
+            OwnKv::Held(params) => params,
+            OwnKv::Freed | OwnKv::Gives(_) => &Value::Null,
         }
     }
 
@@ -164,14 +155,13 @@ impl OpenAiAnswer {
         let choice = self.choices.get_mut(index)?;
         choice.finished |= step.last;
         // Blocks of a prefill are held, and go with the guard.
-        if let (true, None, Some(guard)) = (step.last, &self.giving, &mut choice.guard) {
+        let is_freed = step.last && !matches!(self.kv, OwnKv::Gives(_));
+        if let Some(guard) = choice.guard.as_mut().filter(|_| is_freed) {
             guard.finished = true;
         }
-        choice.cached_tokens = step.cached_tokens;
-        choice.token_ids.push(step.token_id);
-        choice.text.push_str(self.tokenizer.word(step.token_id));
+        choice.tokens.push(&self.tokenizer, step.token_id, step.cached_tokens);
         if step.last && self.is_finished() {
-            self.ended("finished");
+            self.timed.ended("finished");
         }
         Some(index)
     }
@@ -192,7 +182,7 @@ impl OpenAiAnswer {
         put("id", self.full_id().into());
         put("object", self.object().into());
         put("created", self.created_s.into());
-        put("model", self.asked.model.as_str().into());
+        put("model", self.asked.form.model.as_str().into());
         put("choices", choices.into());
         put("service_tier", Value::Null);
         put("system_fingerprint", FINGERPRINT.into());
@@ -203,7 +193,7 @@ impl OpenAiAnswer {
             put("prompt_token_ids", first.map_or(Value::Null, |first| self.prompt_ids(first)));
             put("prompt_text", Value::Null);
         }
-        put("kv_transfer_params", self.kv_transfer_params.clone());
+        put("kv_transfer_params", self.kv_transfer_params().clone());
         for field in ["ec_transfer_params", "metrics"] {
             put(field, Value::Null);
         }
@@ -225,7 +215,7 @@ impl OpenAiAnswer {
         out.push_str(
             r#""delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]"#,
         );
-        if self.asked.continuous_usage {
+        if self.asked.form.continuous_usage {
             let _infallible = write!(out, r#","usage":{}"#, self.running_usage(index, 0));
         }
         let ids = self.choices.get(index).map_or(Value::Null, |choice| self.prompt_ids(choice));
@@ -236,14 +226,14 @@ impl OpenAiAnswer {
     /// The chunk of the token that was taken last for this choice.
     pub(super) fn write_token_chunk(&self, index: usize, out: &mut String) {
         let Some(choice) = self.choices.get(index) else { return };
-        let Some(token_id) = choice.token_ids.last() else { return };
+        let Some(token_id) = choice.tokens.ids.last() else { return };
         let text = Value::from(self.tokenizer.word(*token_id));
         if self.api == OpenAiApi::Responses {
             let event = json!({ "output_index": index, "content_index": 0, "delta": text });
             return write_event("response.output_text.delta", event, out);
         }
-        let ids = if self.asked.return_token_ids { json!([token_id]) } else { Value::Null };
-        let first = choice.token_ids.len() == 1;
+        let ids = if self.asked.form.return_token_ids { json!([token_id]) } else { Value::Null };
+        let first = choice.tokens.ids.len() == 1;
         self.write_chunk_start(index, out);
         let _infallible = match self.api {
             OpenAiApi::Chat | OpenAiApi::Responses => {
@@ -263,14 +253,14 @@ impl OpenAiAnswer {
             let _infallible = write!(out, r#""prompt_token_ids":{prompt},"#);
         }
         let _infallible = write!(out, r#""token_ids":{ids}}}]"#);
-        if self.asked.continuous_usage {
-            let usage = self.running_usage(index, choice.token_ids.len());
+        if self.asked.form.continuous_usage {
+            let usage = self.running_usage(index, choice.tokens.ids.len());
             let _infallible = write!(out, r#","usage":{usage}"#);
         }
-        if choice.finished && !self.kv_transfer_params.is_null() {
-            let _infallible = write!(out, r#","kv_transfer_params":{}"#, self.kv_transfer_params);
+        if choice.finished && !self.kv_transfer_params().is_null() {
+            let _infallible = write!(out, r#","kv_transfer_params":{}"#, self.kv_transfer_params());
         }
-        if choice.finished && !self.asked.include_usage {
+        if choice.finished && !self.asked.form.include_usage {
             let _infallible = write!(out, r#","system_fingerprint":"{FINGERPRINT}""#);
         }
         out.push_str("}\n\n");
@@ -282,7 +272,7 @@ impl OpenAiAnswer {
             let event = json!({ "response": self.response(true) });
             return write_event("response.completed", event, out);
         }
-        if self.asked.include_usage {
+        if self.asked.form.include_usage {
             self.write_chunk_head(out);
             let usage = self.usage(false);
             let _infallible =
@@ -294,7 +284,7 @@ impl OpenAiAnswer {
 
     /// True when the token taken last was the choice's first.
     pub(super) fn is_first_token(&self, index: usize) -> bool {
-        self.choices.get(index).is_some_and(|choice| choice.token_ids.len() == 1)
+        self.choices.get(index).is_some_and(|choice| choice.tokens.ids.len() == 1)
     }
 
     fn write_chunk_start(&self, index: usize, out: &mut String) {
@@ -307,7 +297,8 @@ impl OpenAiAnswer {
             OpenAiApi::Chat | OpenAiApi::Responses => "chat.completion.chunk",
             OpenAiApi::Completion => "text_completion",
         };
-        let (id, model) = (Value::from(self.full_id()), Value::from(self.asked.model.as_str()));
+        let (id, model) =
+            (Value::from(self.full_id()), Value::from(self.asked.form.model.as_str()));
         let created = self.created_s;
         let _infallible = write!(
             out,
@@ -317,12 +308,13 @@ impl OpenAiAnswer {
 
     fn whole_choice(&self, index: usize, choice: &AnswerChoice) -> Value {
         let reason = self.finish_reason(choice);
-        let ids = if self.asked.return_token_ids { json!(choice.token_ids) } else { Value::Null };
+        let ids =
+            if self.asked.form.return_token_ids { json!(choice.tokens.ids) } else { Value::Null };
         match self.api {
             OpenAiApi::Chat | OpenAiApi::Responses => json!({
                 "index": index,
                 "message": {
-                    "role": "assistant", "content": choice.text, "refusal": null,
+                    "role": "assistant", "content": choice.tokens.text, "refusal": null,
                     "annotations": null,
                     "audio": null, "function_call": null, "reasoning": null,
                 },
@@ -330,7 +322,8 @@ impl OpenAiAnswer {
                 "routed_experts": null,
             }),
             OpenAiApi::Completion => json!({
-                "index": index, "text": choice.text, "logprobs": null, "finish_reason": reason,
+                "index": index, "text": choice.tokens.text, "logprobs": null,
+                "finish_reason": reason,
                 "stop_reason": null, "token_ids": ids, "prompt_logprobs": null,
                 "prompt_token_ids": self.prompt_ids(choice), "routed_experts": null,
             }),
@@ -340,10 +333,11 @@ impl OpenAiAnswer {
     /// The object of `/v1/responses`, at its beginning or complete.
     fn response(&self, is_complete: bool) -> Value {
         let message = |choice: &AnswerChoice| {
+            let text = &choice.tokens.text;
             json!({
-                "type": "message", "id": format!("msg_{}", self.asked.id), "role": "assistant",
+                "type": "message", "id": format!("msg_{}", self.asked.form.id), "role": "assistant",
                 "status": "completed",
-                "content": [{ "type": "output_text", "text": choice.text, "annotations": [] }],
+                "content": [{ "type": "output_text", "text": text, "annotations": [] }],
             })
         };
         let choices = self.choices.iter().filter(|_| is_complete);
@@ -358,18 +352,18 @@ impl OpenAiAnswer {
         });
         json!({
             "id": self.full_id(), "object": self.object(), "created_at": self.created_s,
-            "model": self.asked.model,
+            "model": self.asked.form.model,
             "status": if is_complete { "completed" } else { "in_progress" },
             "output": choices.map(message).collect::<Vec<_>>(), "usage": usage,
-            "kv_transfer_params": self.kv_transfer_params,
+            "kv_transfer_params": self.kv_transfer_params(),
         })
     }
 
     fn usage(&self, whole: bool) -> Value {
         let counted = || self.choices.iter().filter(|choice| choice.counts_prompt);
         let prompt: usize = counted().map(|choice| choice.prompt.len()).sum();
-        let cached: usize = counted().map(|choice| choice.cached_tokens).sum();
-        let completion: usize = self.choices.iter().map(|choice| choice.token_ids.len()).sum();
+        let cached: usize = counted().map(|choice| choice.tokens.cached).sum();
+        let completion: usize = self.choices.iter().map(|choice| choice.tokens.ids.len()).sum();
         let total = prompt + completion;
         if whole {
             return json!({
@@ -397,7 +391,7 @@ impl OpenAiAnswer {
     }
 
     fn prompt_ids(&self, choice: &AnswerChoice) -> Value {
-        if self.asked.return_token_ids { json!(*choice.prompt) } else { Value::Null }
+        if self.asked.form.return_token_ids { json!(*choice.prompt) } else { Value::Null }
     }
 
     fn finish_reason(&self, choice: &AnswerChoice) -> Option<&'static str> {

@@ -64,21 +64,29 @@ struct StreamOptions {
     continuous_usage_stats: bool,
 }
 
-/// How the answer of a generation is wanted.
+/// How the answer of a generation is written.
 #[derive(Debug)]
-pub(super) struct OpenAiRequest {
+pub(super) struct OpenAiForm {
+    pub(super) id: String,
     pub(super) model: String,
     pub(super) stream: bool,
+    /// A stream ends with the usage.
     pub(super) include_usage: bool,
+    /// Every chunk of a stream has the usage so far.
     pub(super) continuous_usage: bool,
     pub(super) return_token_ids: bool,
+}
+
+/// What a generation is asked for, but for the prompt.
+#[derive(Debug)]
+pub(super) struct OpenAiRequest {
+    pub(super) form: OpenAiForm,
     /// Answers to each prompt.
     pub(super) choice_count: u32,
     /// `None`: the default length, after which the answer ends by itself.
     pub(super) output_tokens: Option<usize>,
     pub(super) salt: String,
     pub(super) dp_rank: Option<usize>,
-    pub(super) id: String,
 }
 
 impl OpenAiRequest {
@@ -94,20 +102,21 @@ impl OpenAiRequest {
             u32::try_from(choice_count).ok().filter(|count| (1..=CHOICES_MAX).contains(count));
         let choice_count = in_range
             .ok_or_else(|| ApiError::out_of_range("n must be 1 to 128", "n", choice_count))?;
-        Ok(Self {
+        let id = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+        let form = OpenAiForm {
+            id: id.map_or_else(random_id_64, str::to_owned),
             model: fields.model(config)?,
             stream: fields.get("stream")?.unwrap_or(false),
             include_usage: options.include_usage,
             continuous_usage: options.include_usage && options.continuous_usage_stats,
             return_token_ids: fields.get("return_token_ids")?.unwrap_or(false),
+        };
+        Ok(Self {
+            form,
             choice_count,
             output_tokens: output_tokens(fields)?,
             salt: fields.get("cache_salt")?.unwrap_or_default(),
             dp_rank: dp_rank(headers, config.ranks)?,
-            id: headers
-                .get("x-request-id")
-                .and_then(|value| value.to_str().ok())
-                .map_or_else(random_id_64, str::to_owned),
         })
     }
 }

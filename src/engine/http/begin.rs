@@ -6,7 +6,7 @@ use super::halves::taken;
 use crate::engine::ranks::NotRun;
 use crate::engine::schedule::{LegPart, TokenStep, Work};
 use crate::engine::state::EngineState;
-use crate::engine::transfer::{Patience, TransferWanted};
+use crate::engine::transfer::TransferWanted;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -27,12 +27,12 @@ pub(super) async fn begin(
     prompts: Vec<Vec<u32>>,
     output_tokens: usize,
     part: LegPart,
-    wanted: Option<(TransferWanted, Patience)>,
+    wanted: Option<TransferWanted>,
 ) -> Result<BegunAnswer, NotBegun> {
-    if let (Some(wanted), Some(prompt)) = (wanted, prompts.first())
+    if let (Some(wanted), Some(prompt)) = (&wanted, prompts.first())
         && !taken(&state, wanted, prompt, &answer.asked.salt).await
     {
-        answer.ended("failed");
+        answer.timed.ended("failed");
         state.tally.failed();
         return Err(NotBegun::Error(ApiError::internal()));
     }
@@ -53,7 +53,7 @@ pub(super) async fn begin(
                 Err(NotRun::Stopping) => return Err(NotBegun::Error(ApiError::stopping())),
                 // What was taken of it before is taken out again.
                 Err(NotRun::Refused) => {
-                    answer.ended("refused");
+                    answer.timed.ended("refused");
                     return Err(NotBegun::Refused);
                 }
             }

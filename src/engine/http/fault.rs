@@ -11,6 +11,7 @@ use crate::engine::fault::{FaultAt, FaultPlan};
 use crate::engine::refusal::EngineRefusal;
 use crate::engine::sglang::failed_on_purpose;
 use crate::engine::state::EngineState;
+use crate::engine::times::Timed;
 use crate::engine::wire_cut::Scissors;
 use axum::Json;
 use axum::body::Bytes;
@@ -77,25 +78,21 @@ pub(super) async fn meet(
     let met = if is_inference { state.faults.meet(state.clock.now()) } else { None };
     let Some(plan) = met else { return next.run(request).await };
     let is_cut_later = matches!(plan.at, FaultAt::AfterHead | FaultAt::MidBody);
-    let mut timed = if is_cut_later { None } else { state.times() };
+    let mut timed = if is_cut_later { Timed::unwanted() } else { state.times() };
     match plan.at {
         FaultAt::AfterHead | FaultAt::MidBody => {
             scissors.cut(plan);
             next.run(request).await
         }
         FaultAt::Connect | FaultAt::BeforeHead | FaultAt::InHead => {
-            if let Some(timed) = &mut timed {
-                timed.ended("fault");
-            }
+            timed.ended("fault");
             scissors.cut(plan);
             StatusCode::OK.into_response()
         }
         // Until the client leaves. Its line in the log of times says so.
         FaultAt::Hang => std::future::pending().await,
         FaultAt::Error | FaultAt::Refuse => {
-            if let Some(timed) = &mut timed {
-                timed.ended("fault");
-            }
+            timed.ended("fault");
             answered(&state, request.uri().path(), plan.at)
         }
     }

@@ -123,12 +123,12 @@ async fn respond(
             answer.gives(giving);
             (LegPart::Prefill, None)
         }
-        EngineLeg::Take(wanted, patience) => {
-            answer.meets_at(&wanted.key);
-            (LegPart::Decode, Some((wanted, patience)))
+        EngineLeg::Take(wanted) => {
+            answer.timed.meets_at(&wanted.key);
+            (LegPart::Decode, Some(wanted))
         }
     };
-    let stream = answer.asked.stream;
+    let stream = answer.asked.form.stream;
     let is_late = wanted.is_some();
     let begin = begin(state.clone(), answer, prompts, output_tokens, part, wanted);
     if stream && is_late {
@@ -158,7 +158,7 @@ async fn whole(
     }
     answer.hand_over().await;
     let body = answer.whole_body().to_string();
-    answer.first_byte();
+    answer.timed.first_byte();
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// `kv_transfer_params` of a request, as far as they count here. Of fields with other types nothing
-/// is believed.
+/// `kv_transfer_params` of a request, as far as they count here. With a field of another type the
+/// request is refused.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct TransferParams {
@@ -23,11 +23,24 @@ pub(super) struct TransferParams {
     do_remote_decode: bool,
     do_remote_prefill: bool,
     transfer_id: Option<String>,
-    remote_request_id: Option<String>,
-    remote_engine_id: Option<String>,
-    remote_host: Option<String>,
-    remote_port: Option<u16>,
-    remote_bootstrap_addr: Option<String>,
+    #[serde(flatten)]
+    remote: RemoteParams,
+}
+
+/// Which prefill engine computed the prompt, and under which name.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RemoteParams {
+    #[serde(rename = "remote_request_id")]
+    request_id: Option<String>,
+    #[serde(rename = "remote_engine_id")]
+    engine_id: Option<String>,
+    #[serde(rename = "remote_host")]
+    host: Option<String>,
+    #[serde(rename = "remote_port")]
+    port: Option<u16>,
+    #[serde(rename = "remote_bootstrap_addr")]
+    bootstrap_addr: Option<String>,
 }
 
 /// What an engine does of a request.
@@ -37,7 +50,7 @@ pub(super) enum EngineLeg {
     /// Computes the prompt for a decode elsewhere.
     Give(Box<Giving>),
     /// Decodes what was computed elsewhere.
-    Take(TransferWanted, Patience),
+    Take(TransferWanted),
 }
 
 /// A prefill's side.
@@ -115,23 +128,21 @@ impl TransferParams {
         };
         let wanted = match (self.transfer_id, settings.connector) {
             (Some(key), _) => {
-                let address = self.remote_bootstrap_addr.as_deref().and_then(peer_of);
+                let address = self.remote.bootstrap_addr.as_deref().and_then(peer_of);
                 address.map(|peer| (peer, key, together))
             }
-            (None, KvConnector::NixlPush) => peer(self.remote_host, self.remote_port)
+            (None, KvConnector::NixlPush) => peer(self.remote.host, self.remote.port)
                 .map(|peer| (peer, full_id.to_owned(), together)),
             (None, KvConnector::Nixl | KvConnector::Mooncake) => {
                 let once = Patience { total: lost, ..together };
-                let peer = peer(self.remote_host, self.remote_port);
-                peer.zip(self.remote_request_id).map(|(peer, key)| (peer, key, once))
+                let peer = peer(self.remote.host, self.remote.port);
+                peer.zip(self.remote.request_id).map(|(peer, key)| (peer, key, once))
             }
         };
         // Half of the fields is a fault of whoever wrote them; vLLM fails such a request inside.
         let (peer, key, patience) = wanted.ok_or_else(ApiError::internal)?;
-        Ok(EngineLeg::Take(
-            TransferWanted { peer, key, engine_id: self.remote_engine_id },
-            patience,
-        ))
+        let engine_id = self.remote.engine_id;
+        Ok(EngineLeg::Take(TransferWanted { peer, key, engine_id, patience }))
     }
 }
 
@@ -173,14 +184,14 @@ impl Giving {
 /// Waits for the KV; `false` if there is none that fits.
 pub(super) async fn taken(
     state: &EngineState,
-    (wanted, patience): (TransferWanted, Patience),
+    wanted: &TransferWanted,
     prompt: &[u32],
     salt: &str,
 ) -> bool {
     let waiting =
         state.offers.offer(format!("{}:{}/{}", wanted.peer.host, wanted.peer.port, wanted.key));
     let Some(_waiting) = waiting.await else { return false };
-    let kv = state.seeker.take(&wanted, patience).await;
+    let kv = state.seeker.take(wanted).await;
     let fits = |kv: HandedKv| {
         (kv.prompt_tokens, kv.prompt_digest) == (prompt.len(), prompt_digest(prompt, salt))
     };

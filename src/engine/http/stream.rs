@@ -72,7 +72,7 @@ async fn next_chunk(
         }
         answer.write_token_chunk(index, &mut out);
     }
-    answer.first_byte();
+    answer.timed.first_byte();
     let finished = answer.is_finished();
     if finished {
         answer.write_end(&mut out);

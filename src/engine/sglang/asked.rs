@@ -1,5 +1,6 @@
 //! What a generation request of SGLang's wire asks for, whichever route it came by.
 
+use super::body::OneOrList;
 use super::error::{ErrorShape, Failure};
 use super::item::SglangItem;
 use super::rooms::{Routing, Spread, check_room};
@@ -25,16 +26,21 @@ impl SglangApi {
     }
 }
 
-/// A request that has been read.
-#[derive(Debug)]
-pub(super) struct SglangRequest {
+/// How the answer is written.
+#[derive(Clone, Debug)]
+pub(super) struct SglangForm {
     pub(super) api: SglangApi,
     pub(super) model: String,
     pub(super) stream: bool,
+    /// A stream ends with the usage.
     pub(super) include_usage: bool,
-    pub(super) prompts: Vec<Vec<u32>>,
-    /// The prompts came as a list.
-    pub(super) is_batch: bool,
+}
+
+/// A request that has been read.
+#[derive(Debug)]
+pub(super) struct SglangRequest {
+    pub(super) form: SglangForm,
+    pub(super) prompts: OneOrList<Vec<u32>>,
     /// Answers to each prompt.
     pub(super) answers: usize,
     /// `None`: a default, after which the answer ends by itself.
@@ -46,16 +52,17 @@ pub(super) struct SglangRequest {
 impl SglangRequest {
     /// The pieces of work of the request, checked.
     pub(super) fn items(&self, state: &EngineState) -> Result<Vec<SglangItem>, Failure> {
-        let answers = self.answers;
-        let spread = Spread { prompts: self.prompts.len(), answers, is_batch: self.is_batch };
+        let (prompts, answers) = (self.prompts.as_slice(), self.answers);
+        let is_batch = self.prompts.is_list();
+        let spread = Spread { prompts: prompts.len(), answers, is_batch };
         self.routing.check(spread)?;
-        let output_tokens = self.output_tokens.unwrap_or(match self.api {
+        let output_tokens = self.output_tokens.unwrap_or(match self.form.api {
             SglangApi::Generate => GENERATE_TOKENS_DEFAULT,
             SglangApi::Chat => CHAT_TOKENS_DEFAULT,
             SglangApi::Completion => COMPLETION_TOKENS_DEFAULT,
         });
-        let mut items = Vec::with_capacity(self.prompts.len() * answers);
-        for prompt in &self.prompts {
+        let mut items = Vec::with_capacity(prompts.len() * answers);
+        for prompt in prompts {
             let output_tokens = checked_length(state, prompt, output_tokens)?;
             let prompt: Arc<[u32]> = prompt.as_slice().into();
             for choice in 0..answers {

@@ -17,6 +17,19 @@ pub(super) enum OneOrList<T> {
     List(Vec<T>),
 }
 
+impl<T> OneOrList<T> {
+    pub(super) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::List(list) => list,
+        }
+    }
+
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self, Self::List(_))
+    }
+}
+
 impl<'a> SglangBody<'a> {
     /// Reads a JSON object.
     pub(super) fn read(bytes: &'a [u8], shape: ErrorShape) -> Result<Self, Failure> {

@@ -16,26 +16,25 @@ use tokio::sync::mpsc;
 pub(super) async fn answer(
     state: &EngineState,
     asked: SglangRequest,
-    mut timed: Option<Timed>,
+    mut timed: Timed,
 ) -> Response {
-    let shape = asked.api.shape();
-    if let (Some(timed), Some(room)) = (&mut timed, asked.room_name()) {
+    let shape = asked.form.api.shape();
+    if let Some(room) = asked.room_name() {
         timed.meets_at(room);
     }
     let items = match asked.items(state) {
         Ok(items) => items,
         Err(failure) => {
-            if let Some(timed) = &mut timed {
-                timed.ended("invalid");
-            }
+            timed.ended("invalid");
             return failure.response(shape);
         }
     };
     let close = state.config.transfer.abort_on_close_after;
-    let patience = close.unwrap_or(if asked.stream { STREAM_PATIENCE } else { WHOLE_PATIENCE });
+    let patience =
+        close.unwrap_or(if asked.form.stream { STREAM_PATIENCE } else { WHOLE_PATIENCE });
     let answer = SglangAnswer::new(state, &asked, &items, timed);
     let events = start(state, items, patience);
-    if asked.stream { stream_response(answer, events) } else { whole(answer, events).await }
+    if asked.form.stream { stream_response(answer, events) } else { whole(answer, events).await }
 }
 
 fn start(
@@ -61,12 +60,12 @@ async fn whole(
                 .response(answer.shape());
         };
         if let Err(failure) = answer.take(index, event) {
-            answer.ended("failed");
+            answer.timed.ended("failed");
             return failure.response(answer.shape());
         }
     }
     let body = answer.whole_body().to_string();
-    answer.first_byte();
+    answer.timed.first_byte();
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 

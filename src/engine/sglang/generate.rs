@@ -1,6 +1,6 @@
 //! `POST /generate`: SGLang's own route. Text or token ids, one prompt or several.
 
-use super::asked::{ANSWERS_MAX, SglangApi, SglangRequest, encode};
+use super::asked::{ANSWERS_MAX, SglangApi, SglangForm, SglangRequest, encode};
 use super::body::{OneOrList, SglangBody};
 use super::error::{ErrorShape, Failure};
 use super::flow;
@@ -53,14 +53,15 @@ async fn read(
             "validation failed: n must be 1 to 128, got {answers}"
         )));
     }
-    let (prompts, is_batch) = prompts(state, &body).await?;
+    let prompts = prompts(state, &body).await?;
     Ok(SglangRequest {
-        api: SglangApi::Generate,
-        model: state.config.model_name().to_owned(),
-        stream: body.get("stream")?.unwrap_or(false),
-        include_usage: false,
+        form: SglangForm {
+            api: SglangApi::Generate,
+            model: state.config.model_name().to_owned(),
+            stream: body.get("stream")?.unwrap_or(false),
+            include_usage: false,
+        },
         prompts,
-        is_batch,
         answers,
         output_tokens: sampling.max_new_tokens,
         salt: body.get("cache_salt")?.unwrap_or_default(),
@@ -71,25 +72,25 @@ async fn read(
 async fn prompts(
     state: &EngineState,
     body: &SglangBody<'_>,
-) -> Result<(Vec<Vec<u32>>, bool), Failure> {
+) -> Result<OneOrList<Vec<u32>>, Failure> {
     if let Some(ids) = body.get::<OneOrList<u32>>("input_ids").ok().flatten() {
         return Ok(match ids {
-            OneOrList::One(id) => (vec![vec![id]], false),
-            OneOrList::List(ids) => (vec![ids], false),
+            OneOrList::One(id) => OneOrList::One(vec![id]),
+            OneOrList::List(ids) => OneOrList::One(ids),
         });
     }
     if let Some(lists) = body.get::<Vec<Vec<u32>>>("input_ids")? {
-        return Ok((lists, true));
+        return Ok(OneOrList::List(lists));
     }
     let text = |text| Input::Text { text, special: true };
     match body.texts("text")? {
-        Some(OneOrList::One(one)) => Ok((vec![encode(state, text(one)).await?], false)),
+        Some(OneOrList::One(one)) => Ok(OneOrList::One(encode(state, text(one)).await?)),
         Some(OneOrList::List(list)) => {
             let mut prompts = Vec::with_capacity(list.len());
             for one in list {
                 prompts.push(encode(state, text(one)).await?);
             }
-            Ok((prompts, true))
+            Ok(OneOrList::List(prompts))
         }
         None => Err(Failure::bad_request(
             "validation failed: Either text, input_ids or input_embeds should be provided.",

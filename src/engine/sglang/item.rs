@@ -139,7 +139,8 @@ async fn prefill(
     }
     let asked = tokio::time::timeout(settings.bootstrap_timeout, offer.asked()).await;
     asked.map_err(|_| bootstrap("Request timed out in KVPoll.Bootstrapping"))?;
-    let (submitted, mut steps) = submit(state, item, LegPart::Prefill, 1, Some(dp_rank)).await?;
+    let RunningItem { submitted, mut steps } =
+        submit(state, item, LegPart::Prefill, 1, Some(dp_rank)).await?;
     let step = steps.recv().await.ok_or_else(stopping)?;
     let TokenStep { token_id, cached_tokens, .. } = step;
     let (prompt_tokens, prompt_digest) =
@@ -183,10 +184,10 @@ async fn decode(
         unreached: settings.prefill_lost_after.unwrap_or(UNREACHED_MAX),
         lost: settings.prefill_lost_after.unwrap_or(LOST_MAX),
     };
-    let wanted =
-        TransferWanted { peer: TransferPeer { host, port }, key: key(room.id), engine_id: None };
+    let peer = TransferPeer { host, port };
+    let wanted = TransferWanted { peer, key: key(room.id), engine_id: None, patience };
     let TransferPeer { host, port } = &wanted.peer;
-    let kv = state.seeker.take(&wanted, patience).await.map_err(|error| match error {
+    let kv = state.seeker.take(&wanted).await.map_err(|error| match error {
         AskFailed::Unreached => failed(&format!(
             "Could not fetch prefill parallel info from bootstrap_addr: {host}:{port}"
         )),
@@ -210,7 +211,11 @@ async fn decode(
     forward(taken, sink, Some(kv.cached_tokens)).await
 }
 
-type Tokens = mpsc::UnboundedReceiver<TokenStep>;
+/// An item that a rank has taken, and where its tokens come from.
+struct RunningItem {
+    submitted: Submitted,
+    steps: mpsc::UnboundedReceiver<TokenStep>,
+}
 
 async fn submit(
     state: &EngineState,
@@ -218,7 +223,7 @@ async fn submit(
     part: LegPart,
     output_tokens: usize,
     dp_rank: Option<usize>,
-) -> Result<(Submitted, Tokens), Failure> {
+) -> Result<RunningItem, Failure> {
     let (sink, steps) = mpsc::unbounded_channel();
     let work = Work {
         prompt: item.prompt.to_vec(),
@@ -227,7 +232,7 @@ async fn submit(
         part,
     };
     match state.ranks.submit(dp_rank, work, sink).await {
-        Ok(submitted) => Ok((submitted, steps)),
+        Ok(submitted) => Ok(RunningItem { submitted, steps }),
         Err(NotRun::Refused) => Err(Failure::unavailable("The request queue is full.")),
         Err(NotRun::Stopping) => Err(stopping()),
     }
@@ -235,10 +240,11 @@ async fn submit(
 
 /// Sends every token on. `cached_tokens` as the prefill told it.
 async fn forward(
-    (mut submitted, mut steps): (Submitted, Tokens),
+    running: RunningItem,
     sink: &Sink,
     cached_tokens: Option<usize>,
 ) -> Result<(), Failure> {
+    let RunningItem { mut submitted, mut steps } = running;
     let dp_rank = submitted.dp_rank;
     while let Some(step) = steps.recv().await {
         submitted.guard.finished = step.last;

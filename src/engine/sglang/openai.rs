@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions` and `POST /v1/completions` of SGLang.
 
-use super::asked::{ANSWERS_MAX, SglangApi, SglangRequest, encode};
-use super::body::SglangBody;
+use super::asked::{ANSWERS_MAX, SglangApi, SglangForm, SglangRequest, encode};
+use super::body::{OneOrList, SglangBody};
 use super::error::{ErrorShape, Failure};
 use super::flow;
 use super::rooms::{HeadRules, Routing};
@@ -63,7 +63,7 @@ async fn read_chat(
         Some(ids) => ids,
         None => encode(state, Input::Chat(bytes.clone())).await?,
     };
-    read(state, headers, &body, SglangApi::Chat, (vec![prompt], false))
+    read(state, headers, &body, SglangApi::Chat, OneOrList::One(prompt))
 }
 
 async fn read_completion(
@@ -74,15 +74,15 @@ async fn read_completion(
     let body = SglangBody::read(bytes, ErrorShape::Openai)?;
     let text = |text| Input::Text { text, special: true };
     let prompts = match body.get("prompt")?.ok_or_else(|| missing("prompt"))? {
-        EnginePrompt::Ids(ids) => (vec![ids], false),
-        EnginePrompt::IdLists(lists) => (lists, true),
-        EnginePrompt::Text(one) => (vec![encode(state, text(one)).await?], false),
+        EnginePrompt::Ids(ids) => OneOrList::One(ids),
+        EnginePrompt::IdLists(lists) => OneOrList::List(lists),
+        EnginePrompt::Text(one) => OneOrList::One(encode(state, text(one)).await?),
         EnginePrompt::Texts(list) => {
             let mut prompts = Vec::with_capacity(list.len());
             for one in list {
                 prompts.push(encode(state, text(one)).await?);
             }
-            (prompts, true)
+            OneOrList::List(prompts)
         }
     };
     read(state, headers, &body, SglangApi::Completion, prompts)
@@ -93,7 +93,7 @@ fn read(
     headers: &HeaderMap,
     body: &SglangBody<'_>,
     api: SglangApi,
-    (prompts, is_batch): (Vec<Vec<u32>>, bool),
+    prompts: OneOrList<Vec<u32>>,
 ) -> Result<SglangRequest, Failure> {
     let heard = HeadRules { overrides: state.config.header_overrides, rank: true };
     let options: SglangStreamOptions = body.get("stream_options")?.unwrap_or_default();
@@ -110,13 +110,14 @@ fn read(
         }
     }
     Ok(SglangRequest {
-        api,
-        // Any model name is served.
-        model: body.get("model")?.unwrap_or_else(|| state.config.model_name().to_owned()),
-        stream: body.get("stream")?.unwrap_or(false),
-        include_usage: options.include_usage,
+        form: SglangForm {
+            api,
+            // Any model name is served.
+            model: body.get("model")?.unwrap_or_else(|| state.config.model_name().to_owned()),
+            stream: body.get("stream")?.unwrap_or(false),
+            include_usage: options.include_usage,
+        },
         prompts,
-        is_batch,
         answers,
         output_tokens,
         salt: body.get("cache_salt")?.unwrap_or_default(),

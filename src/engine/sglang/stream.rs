@@ -15,7 +15,7 @@ pub(super) fn stream_response(
     answer: SglangAnswer,
     events: mpsc::UnboundedReceiver<ItemEvent>,
 ) -> Response {
-    let api = answer.api;
+    let api = answer.form.api;
     let chunks = unfold(Some((answer, events)), |state| async move {
         let (mut answer, mut events) = state?;
         let mut batch = Vec::new();
@@ -27,14 +27,14 @@ pub(super) fn stream_response(
         let mut out = String::with_capacity(batch.len() * 256);
         for (index, event) in batch {
             if let Err(failure) = answer.take(index, event) {
-                answer.ended("failed");
+                answer.timed.ended("failed");
                 let body = failure.body(answer.shape());
                 out.push_str(&format!("data: {body}\n\ndata: [DONE]\n\n"));
                 return Some((Ok(Bytes::from(out)), None));
             }
             answer.write_chunk(index, &mut out);
         }
-        answer.first_byte();
+        answer.timed.first_byte();
         let finished = answer.is_finished();
         if finished {
             answer.write_end(&mut out);

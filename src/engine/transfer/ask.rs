@@ -20,6 +20,7 @@ pub(in crate::engine) struct TransferWanted {
     pub(in crate::engine) key: String,
     /// Name of the engine, where the request told it.
     pub(in crate::engine) engine_id: Option<String>,
+    pub(in crate::engine) patience: Patience,
 }
 
 /// How long is waited.
@@ -63,17 +64,15 @@ impl KvSeeker {
     pub(in crate::engine) async fn take(
         &self,
         wanted: &TransferWanted,
-        patience: Patience,
     ) -> Result<HandedKv, AskFailed> {
-        let asking = self.ask_until_answered(wanted, patience);
-        tokio::time::timeout(patience.total, asking).await.unwrap_or(Err(AskFailed::TimedOut))
+        let asking = self.ask_until_answered(wanted);
+        tokio::time::timeout(wanted.patience.total, asking)
+            .await
+            .unwrap_or(Err(AskFailed::TimedOut))
     }
 
-    async fn ask_until_answered(
-        &self,
-        wanted: &TransferWanted,
-        patience: Patience,
-    ) -> Result<HandedKv, AskFailed> {
+    async fn ask_until_answered(&self, wanted: &TransferWanted) -> Result<HandedKv, AskFailed> {
+        let patience = wanted.patience;
         let (mut reached, mut silent_since) = (false, self.clock.now());
         loop {
             match self.ask(wanted).await {
