@@ -4,7 +4,8 @@
 
 mod reference;
 
-use forebay::config::{Config, FlowConfig};
+use forebay::config::{Config, FlowConfig, all_keys};
+use forebay::control::all_metrics;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -56,6 +57,34 @@ fn files_that_the_pages_show_can_be_used() {
             assert!(said.is_empty(), "{said:?} in:\n{file}");
         }
     }
+}
+
+/// A renamed key or metric leaves no page behind. Metrics of the simulated engine are its own.
+#[test]
+fn keys_and_metrics_that_the_pages_name_exist() {
+    let unknown = unknown_names(&PAGES);
+    assert!(unknown.is_empty(), "no such key or metric: {unknown:?}");
+    let planted = "`forebay_gone_total{a}`, `queue.gone`, `forebay_engine_open`, `queue.mode = 1`.";
+    assert_eq!(unknown_names(planted), ["forebay_gone_total", "queue.gone"]);
+}
+
+/// Words in code that look like a key or a metric and are none.
+fn unknown_names(text: &str) -> Vec<&str> {
+    let keys: Vec<&str> = all_keys().iter().map(|entry| entry.key.path).collect();
+    let metrics: Vec<&str> = all_metrics().map(|metric| metric.name).collect();
+    let is_word = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
+    let spans = text.split('`').skip(1).step_by(2);
+    let names = spans.filter_map(|span| span.split(|c| !is_word(c)).next());
+    let is_unknown = |name: &&str| {
+        if let Some(metric) = name.strip_prefix("forebay_") {
+            let is_pattern = name.ends_with('_');
+            return !is_pattern && !metric.starts_with("engine_") && !metrics.contains(&metric);
+        }
+        let Some((section, key)) = name.split_once('.') else { return false };
+        let is_section = keys.iter().any(|key| key.starts_with(&format!("{section}.")));
+        is_section && !key.is_empty() && key != "rs" && !keys.contains(name)
+    };
+    names.filter(is_unknown).collect()
 }
 
 /// Flags are keys under the same words: what the one says in help the other says in the file.
