@@ -44,6 +44,7 @@ type EncodeReply = oneshot::Sender<Result<Vec<u32>, EncodeError>>;
 #[derive(Clone, Debug)]
 pub(super) struct EncodeHandle {
     jobs: mpsc::Sender<(Input, EncodeReply)>,
+    tokenizer: Arc<Tokenizer>,
 }
 
 impl EncodeHandle {
@@ -51,8 +52,9 @@ impl EncodeHandle {
     pub(super) fn start(tokenizer: Arc<Tokenizer>, chat: Arc<ChatText>) -> std::io::Result<Self> {
         let (jobs, mut inbox) = mpsc::channel::<(Input, EncodeReply)>(JOBS_MAX);
         let thread = std::thread::Builder::new().name("engine-encode".into());
+        let own = tokenizer.clone();
         thread.spawn(move || {
-            let mut encoder = TextEncoder { tokenizer, chat, kept: KeptSegments::default() };
+            let mut encoder = TextEncoder { tokenizer: own, chat, kept: KeptSegments::default() };
             while let Some((input, reply)) = inbox.blocking_recv() {
                 // A client that left does not wait for its tokens.
                 if !reply.is_closed() {
@@ -60,7 +62,12 @@ impl EncodeHandle {
                 }
             }
         })?;
-        Ok(Self { jobs })
+        Ok(Self { jobs, tokenizer })
+    }
+
+    /// For what needs no thread: words and their ids.
+    pub(super) fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
     }
 
     /// Token ids of an input. Waits while `JOBS_MAX` others are queued.

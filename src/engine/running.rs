@@ -13,7 +13,7 @@ use super::prefix_cache::PrefixCache;
 use super::random_id::random_id_128;
 use super::ranks::RanksHandle;
 use super::schedule::{RankSchedule, RankStats};
-use super::state::EngineState;
+use super::state::{EnginePlace, EngineState, RequestTracking, TransferEnds};
 use super::tally::EngineTally;
 use super::times::{TimesLog, unix_time_s};
 use super::tokenizer::Tokenizer;
@@ -194,11 +194,11 @@ fn run_until(
             None => addr.port(),
         };
         let state = start_parts(config, text, addr.port(), registry_port).await?;
-        let (kv_sources, ranks) = (state.kv_sources.to_vec(), state.ranks.clone());
+        let (kv_sources, ranks) = (state.place.kv_sources.to_vec(), state.ranks.clone());
         ready(Bound { addr, registry_port, kv_sources, ranks });
         let known = RegistryState::new(
             state.config.clone(),
-            state.offers.clone(),
+            state.transfer.offers.clone(),
             state.clock,
             addr.port(),
         );
@@ -231,26 +231,24 @@ async fn start_parts(
         config.transfer.engine_id = Some(random_id_128());
     }
     let (ranks, kv_sources) = start_ranks(&config).await?;
-    let encode = EncodeHandle::start(tokenizer.clone(), chat)?;
+    let encode = EncodeHandle::start(tokenizer, chat)?;
     let times = config.log_times.as_deref().map(log_times).transpose()?;
     let clock = Clock::start();
     let seeker = KvSeeker::new(clock).map_err(|error| std::io::Error::other(error.to_string()))?;
     Ok(EngineState {
         config: Arc::new(config),
-        kv_sources: kv_sources.into(),
-        tokenizer,
+        place: EnginePlace {
+            http_port,
+            registry_port,
+            kv_sources: kv_sources.into(),
+            started_s: unix_time_s(),
+        },
+        clock,
         encode,
         ranks,
-        times,
-        started_s: unix_time_s(),
-        clock,
-        offers: TransferTable::start(),
-        seeker,
-        aborts: Aborts::new(),
-        tally: EngineTally::default(),
+        transfer: TransferEnds { offers: TransferTable::start(), seeker },
+        requests: RequestTracking { tally: EngineTally::default(), times, aborts: Aborts::new() },
         faults: Faults::none(),
-        http_port,
-        registry_port,
     })
 }
 

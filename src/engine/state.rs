@@ -8,7 +8,6 @@ use super::kv_publisher::KvEndpoints;
 use super::ranks::RanksHandle;
 use super::tally::EngineTally;
 use super::times::{Timed, TimesLog};
-use super::tokenizer::Tokenizer;
 use super::transfer::{KvSeeker, TransferTable};
 use crate::base::Clock;
 use std::sync::Arc;
@@ -17,29 +16,50 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(super) struct EngineState {
     pub(super) config: Arc<EngineConfig>,
-    pub(super) kv_sources: Arc<[KvEndpoints]>,
-    pub(super) tokenizer: Arc<Tokenizer>,
-    pub(super) encode: EncodeHandle,
-    pub(super) ranks: RanksHandle,
-    pub(super) times: Option<TimesLog>,
-    pub(super) started_s: u64,
+    pub(super) place: EnginePlace,
     /// Started with the engine.
     pub(super) clock: Clock,
-    /// What is offered to decode engines, and of a decode engine what it waits for.
-    pub(super) offers: TransferTable,
-    pub(super) seeker: KvSeeker,
-    pub(super) aborts: Aborts,
-    pub(super) tally: EngineTally,
+    pub(super) encode: EncodeHandle,
+    pub(super) ranks: RanksHandle,
+    pub(super) transfer: TransferEnds,
+    pub(super) requests: RequestTracking,
     pub(super) faults: Faults,
+}
+
+/// Where the engine can be reached, and since when.
+#[derive(Clone, Debug)]
+pub(super) struct EnginePlace {
     /// Where requests are taken.
     pub(super) http_port: u16,
     /// Where decode engines ask.
     pub(super) registry_port: u16,
+    pub(super) kv_sources: Arc<[KvEndpoints]>,
+    pub(super) started_s: u64,
+}
+
+/// Both ends of transfers of KV.
+#[derive(Clone, Debug)]
+pub(super) struct TransferEnds {
+    /// What is offered to decode engines, and of a decode engine what it waits for.
+    pub(super) offers: TransferTable,
+    /// Asks prefill engines for what they offer.
+    pub(super) seeker: KvSeeker,
+}
+
+/// What is counted, written down and ordered of requests.
+#[derive(Clone, Debug)]
+pub(super) struct RequestTracking {
+    pub(super) tally: EngineTally,
+    pub(super) times: Option<TimesLog>,
+    pub(super) aborts: Aborts,
 }
 
 impl EngineState {
     /// A request is here, if such are written down.
     pub(super) fn times(&self) -> Timed {
-        self.times.as_ref().map_or_else(Timed::unwanted, |times| times.received(self.config.role))
+        self.requests
+            .times
+            .as_ref()
+            .map_or_else(Timed::unwanted, |times| times.received(self.config.role))
     }
 }

@@ -33,7 +33,7 @@ pub(super) async fn begin(
         && !taken(&state, wanted, prompt, &answer.asked.salt).await
     {
         answer.timed.ended("failed");
-        state.tally.failed();
+        state.requests.tally.failed();
         return Err(NotBegun::Error(ApiError::internal()));
     }
     let (sink, steps) = mpsc::unbounded_channel();
@@ -42,7 +42,7 @@ pub(super) async fn begin(
         for at in 0..answer.asked.choice_count {
             let work = Work {
                 prompt: prompt.to_vec(),
-                output: state.tokenizer.answer(&prompt, at, output_tokens),
+                output: state.encode.tokenizer().answer(&prompt, at, output_tokens),
                 salt: answer.asked.salt.clone(),
                 part,
             };

@@ -43,9 +43,9 @@ pub(super) async fn chat(
     let answer = OpenAiAnswer::new(
         OpenAiApi::Chat,
         asked,
-        state.tokenizer.clone(),
+        state.encode.tokenizer().clone(),
         timed,
-        state.tally.item(),
+        state.requests.tally.item(),
     );
     respond(&state, answer, vec![prompt], transfer).await
 }
@@ -62,9 +62,14 @@ pub(super) async fn completions(
     let prompt = fields.get("prompt")?.ok_or_else(|| ApiError::missing("prompt"))?;
     let transfer = TransferParams::read(&fields)?;
     let prompts = prompt_ids(&state, prompt).await?;
-    let tokenizer = state.tokenizer.clone();
-    let answer =
-        OpenAiAnswer::new(OpenAiApi::Completion, asked, tokenizer, timed, state.tally.item());
+    let tokenizer = state.encode.tokenizer().clone();
+    let answer = OpenAiAnswer::new(
+        OpenAiApi::Completion,
+        asked,
+        tokenizer,
+        timed,
+        state.requests.tally.item(),
+    );
     respond(&state, answer, prompts, transfer).await
 }
 
@@ -83,9 +88,14 @@ pub(super) async fn responses(
     let chat = json!({ "messages": response_messages(&fields)? }).to_string();
     let prompt = encode(&state, Input::Chat(chat.into())).await?;
     let transfer = TransferParams::read(&fields)?;
-    let tokenizer = state.tokenizer.clone();
-    let answer =
-        OpenAiAnswer::new(OpenAiApi::Responses, asked, tokenizer, timed, state.tally.item());
+    let tokenizer = state.encode.tokenizer().clone();
+    let answer = OpenAiAnswer::new(
+        OpenAiApi::Responses,
+        asked,
+        tokenizer,
+        timed,
+        state.requests.tally.item(),
+    );
     respond(&state, answer, vec![prompt], transfer).await
 }
 
@@ -110,7 +120,7 @@ async fn respond(
     let output_tokens = answer.asked.output_tokens.unwrap_or(answer.api.tokens_default());
     for prompt in &prompts {
         check_length(prompt.len(), output_tokens, state.config.model_tokens_max())?;
-        check_ids(prompt, state.tokenizer.vocabulary_size())?;
+        check_ids(prompt, state.encode.tokenizer().vocabulary_size())?;
     }
     // KV of one prompt with one answer is handed over; anything else is served whole.
     let half = match prompts.len() == 1 && answer.asked.choice_count == 1 {

@@ -110,7 +110,7 @@ impl TransferParams {
         };
         let (request_id, offer) = match key {
             Some(key) => {
-                let offer = state.offers.offer(key.clone()).await;
+                let offer = state.transfer.offers.offer(key.clone()).await;
                 (key, Some(offer.ok_or_else(ApiError::internal)?))
             }
             None => (format!("{full_id}-0-{:08x}", fastrand::u32(..)), None),
@@ -158,7 +158,7 @@ impl Giving {
         let Prefilled { guard, prompt, salt, token_id, cached_tokens, dp_rank } = done;
         let offer = match offer {
             Some(offer) => Some(offer),
-            None => state.offers.offer(request_id.clone()).await,
+            None => state.transfer.offers.offer(request_id.clone()).await,
         };
         let params = if tells {
             params(&state, &request_id, prompt.len(), cached_tokens, dp_rank)
@@ -172,7 +172,7 @@ impl Giving {
                 offer.ready(kv);
                 if tokio::time::timeout(hold, offer.taken()).await.is_err() {
                     offer.withdraw("its lease is over");
-                    state.tally.expired();
+                    state.requests.tally.expired();
                 }
                 drop(guard);
             });
@@ -188,10 +188,12 @@ pub(super) async fn taken(
     prompt: &[u32],
     salt: &str,
 ) -> bool {
-    let waiting =
-        state.offers.offer(format!("{}:{}/{}", wanted.peer.host, wanted.peer.port, wanted.key));
+    let waiting = state
+        .transfer
+        .offers
+        .offer(format!("{}:{}/{}", wanted.peer.host, wanted.peer.port, wanted.key));
     let Some(_waiting) = waiting.await else { return false };
-    let kv = state.seeker.take(wanted).await;
+    let kv = state.transfer.seeker.take(wanted).await;
     let fits = |kv: HandedKv| {
         (kv.prompt_tokens, kv.prompt_digest) == (prompt.len(), prompt_digest(prompt, salt))
     };
@@ -215,7 +217,7 @@ fn params(
         "do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [block_ids],
         "remote_engine_id": config.transfer.engine_id_of(dp_rank, config.ranks),
         "remote_request_id": request_id, "remote_host": config.listen.ip().to_string(),
-        "remote_port": state.registry_port, "tp_size": 1, "dcp_size": 1, "pp_size": 1,
+        "remote_port": state.place.registry_port, "tp_size": 1, "dcp_size": 1, "pp_size": 1,
         "remote_num_tokens": prompt_tokens, "remote_blocks_expiry_time": null, "transfer_mode": "pull",
         "remote_prefill_cached_tokens": cached_tokens,
     })

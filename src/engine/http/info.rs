@@ -26,12 +26,12 @@ pub(super) async fn models(State(state): State<EngineState>) -> Json<Value> {
     let root = state.config.model_dir.as_ref().map(|dir| dir.display().to_string());
     let permission = json!({
         "id": format!("modelperm-{}", random_id_64()), "object": "model_permission",
-        "created": state.started_s, "allow_create_engine": false, "allow_sampling": true,
+        "created": state.place.started_s, "allow_create_engine": false, "allow_sampling": true,
         "allow_logprobs": true, "allow_search_indices": false, "allow_view": true,
         "allow_fine_tuning": false, "organization": "*", "group": null, "is_blocking": false,
     });
     Json(json!({ "object": "list", "data": [{
-        "id": name, "object": "model", "created": state.started_s, "owned_by": "vllm",
+        "id": name, "object": "model", "created": state.place.started_s, "owned_by": "vllm",
         "root": root.as_deref().unwrap_or(name), "parent": null,
         "max_model_len": state.config.model_tokens_max(), "permission": [permission],
     }] }))
@@ -40,7 +40,7 @@ pub(super) async fn models(State(state): State<EngineState>) -> Json<Value> {
 /// `GET /kv_event_sources`: where each rank publishes.
 pub(super) async fn kv_event_sources(State(state): State<EngineState>) -> Json<Value> {
     let mut ranks = Map::new();
-    for (rank, source) in state.kv_sources.iter().enumerate() {
+    for (rank, source) in state.place.kv_sources.iter().enumerate() {
         let entry = json!({
             "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": source.endpoint,
             "replay_endpoint": source.replay_endpoint, "buffer_steps": REPLAY_BATCHES_MAX,

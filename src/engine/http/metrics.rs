@@ -105,7 +105,7 @@ impl Page<'_> {
     }
 
     fn whole_engine(&mut self, state: &EngineState) {
-        let (offers, counts) = (state.offers.counts(), state.tally.counts());
+        let (offers, counts) = (state.transfer.offers.counts(), state.requests.tally.counts());
         let figures = [
             (
                 "gauge",

@@ -32,7 +32,7 @@ pub(super) async fn tokenize(
     };
     let ids = encode(&state, input).await?;
     let spellings = match fields.get("return_token_strs")? {
-        Some(true) => ids.iter().map(|id| state.tokenizer.spelling(*id)).collect(),
+        Some(true) => ids.iter().map(|id| state.encode.tokenizer().spelling(*id)).collect(),
         _ => None::<Vec<_>>,
     };
     Ok(Json(json!({
@@ -50,7 +50,7 @@ pub(super) async fn detokenize(
     let fields = Fields::of(&headers, &body)?;
     fields.model(&state.config)?;
     let ids: Vec<u32> = fields.get("tokens")?.ok_or_else(|| ApiError::missing("tokens"))?;
-    Ok(Json(json!({ "prompt": state.tokenizer.decode(&ids) })))
+    Ok(Json(json!({ "prompt": state.encode.tokenizer().decode(&ids) })))
 }
 
 /// A vector for each input: the same for the same tokens, of length 1.

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 /// Answers at once, whether or not there is such a request.
 pub(super) async fn abort_request(State(state): State<EngineState>, bytes: Bytes) -> Response {
     match order(&bytes) {
-        Ok(Some(prefix)) => state.aborts.abort(&prefix),
+        Ok(Some(prefix)) => state.requests.aborts.abort(&prefix),
         // An empty id is ignored, as the engine does.
         Ok(None) => {}
         Err(failure) => return failure.response(ErrorShape::Native),

@@ -89,7 +89,7 @@ impl SglangAnswer {
             form: asked.form.clone(),
             head,
             reports: items.iter().map(report).collect(),
-            tokenizer: state.tokenizer.clone(),
+            tokenizer: state.encode.tokenizer().clone(),
             clock: state.clock,
             begun: state.clock.now(),
             timed,

@@ -110,7 +110,7 @@ fn checked_length(state: &EngineState, prompt: &[u32], output: usize) -> Result<
              ({tokens_max} tokens)."
         )));
     }
-    let vocabulary = state.tokenizer.vocabulary_size();
+    let vocabulary = state.encode.tokenizer().vocabulary_size();
     if let Some(id) = prompt.iter().find(|id| **id as usize >= vocabulary) {
         return Err(Failure::bad_request(format!(
             "validation failed: token id {id} is out of vocabulary ({vocabulary})"

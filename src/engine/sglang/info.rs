@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 pub(super) async fn models(State(state): State<EngineState>) -> Json<Value> {
     let name = state.config.model_name();
     Json(json!({ "object": "list", "data": [{
-        "id": name, "object": "model", "created": state.started_s, "owned_by": "sglang",
+        "id": name, "object": "model", "created": state.place.started_s, "owned_by": "sglang",
         "root": name,
         "parent": null, "max_model_len": state.config.model_tokens_max(),
     }] }))
@@ -42,17 +42,17 @@ pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value>
     let mut info = json!({
         "model_path": path, "served_model_name": config.model_name(),
         "disaggregation_mode": mode(config.role),
-        "disaggregation_bootstrap_port": state.registry_port, "dp_size": config.ranks,
+        "disaggregation_bootstrap_port": state.place.registry_port, "dp_size": config.ranks,
         "page_size": config.block_size, "kv_events": kv_events(&state), "status": "ready",
         "max_total_num_tokens": config.kv_blocks as usize * config.block_size as usize,
         "max_req_input_len": tokens, "max_running_requests": config.concurrency,
         "enable_http2": false,
         "launch_command": "forebay engine", "tokenizer_path": path, "max_context_length": tokens,
         "version": state.config.wire.release(), "frontend": "rust", "internal_states": [{}],
-        "host": config.listen.ip().to_string(), "port": state.http_port,
+        "host": config.listen.ip().to_string(), "port": state.place.http_port,
         "incremental_streaming_output": false,
         "deployment_info": {
-            "disaggregation_bootstrap_port": state.registry_port, "node_rank": 0, "nnodes": 1,
+            "disaggregation_bootstrap_port": state.place.registry_port, "node_rank": 0, "nnodes": 1,
             "dp_size": config.ranks, "dp_rank": 0, "page_size": config.block_size,
             "max_running_requests": config.concurrency, "enable_dp_attention": false,
         },
@@ -121,7 +121,7 @@ fn kv_events(state: &EngineState) -> Value {
         let in_row = (base..).zip(&ports).all(|(wanted, port)| *port == Some(wanted));
         in_row.then_some(base)
     };
-    let sources = &state.kv_sources;
+    let sources = &state.place.kv_sources;
     let Some(live) = base(sources.iter().map(|source| port(&source.endpoint)).collect()) else {
         return Value::Null;
     };

@@ -62,8 +62,8 @@ impl Sink {
 
 /// Runs an item to its end. `patience` is how long it goes on without a client.
 pub(super) async fn run(state: EngineState, item: SglangItem, sink: Sink, patience: Duration) {
-    let mut aborts = state.aborts.listen();
-    let _counted = state.tally.item();
+    let mut aborts = state.requests.aborts.listen();
+    let _counted = state.requests.tally.item();
     let closed = async {
         sink.events.closed().await;
         tokio::time::sleep(patience).await;
@@ -71,12 +71,12 @@ pub(super) async fn run(state: EngineState, item: SglangItem, sink: Sink, patien
     tokio::select! {
         biased;
         () = aborts.aborted(&item.rid) => {
-            state.tally.aborted();
+            state.requests.tally.aborted();
             sink.send(ItemProgress::Aborted);
         }
-        () = closed => state.tally.aborted(),
+        () = closed => state.requests.tally.aborted(),
         outcome = work(&state, &item, &sink) => if let Err(failure) = outcome {
-            state.tally.failed();
+            state.requests.tally.failed();
             sink.send(ItemProgress::Failed(failure));
         },
     }
@@ -120,7 +120,7 @@ async fn prefill(
         ))
     };
     let bootstrap = |why: &str| failed("Prefill bootstrap failed", why);
-    let offered = state.offers.offer(key(room.id)).await;
+    let offered = state.transfer.offers.offer(key(room.id)).await;
     let mut offer = offered.ok_or_else(|| bootstrap("Duplicate or cancelled bootstrap room"))?;
     let ranks = i64::from(state.config.ranks);
     let implied = usize::try_from(room.id.rem_euclid(ranks.max(1))).unwrap_or_default();
@@ -174,7 +174,7 @@ async fn decode(
     let port = room.port.or(settings.bootstrap_port).unwrap_or(BOOTSTRAP_PORT_DEFAULT);
     // Known while it waits, which is how a room that is used twice is noticed: a decode engine has
     // one table of rooms for all prefill engines.
-    let waiting = state.offers.offer(format!("waits in {}", key(room.id))).await;
+    let waiting = state.transfer.offers.offer(format!("waits in {}", key(room.id))).await;
     let waiting = waiting.ok_or_else(|| failed("Duplicate decode bootstrap room"))?;
     if room.id == 0 {
         return Err(failed("room 0 stands for metadata that are not ready"));
@@ -187,7 +187,7 @@ async fn decode(
     let peer = TransferPeer { host, port };
     let wanted = TransferWanted { peer, key: key(room.id), engine_id: None, patience };
     let TransferPeer { host, port } = &wanted.peer;
-    let kv = state.seeker.take(&wanted).await.map_err(|error| match error {
+    let kv = state.transfer.seeker.take(&wanted).await.map_err(|error| match error {
         AskFailed::Unreached => failed(&format!(
             "Could not fetch prefill parallel info from bootstrap_addr: {host}:{port}"
         )),
@@ -227,7 +227,7 @@ async fn submit(
     let (sink, steps) = mpsc::unbounded_channel();
     let work = Work {
         prompt: item.prompt.to_vec(),
-        output: state.tokenizer.answer(&item.prompt, item.choice, output_tokens.max(1)),
+        output: state.encode.tokenizer().answer(&item.prompt, item.choice, output_tokens.max(1)),
         salt: item.salt.clone(),
         part,
     };

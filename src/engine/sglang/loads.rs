@@ -20,7 +20,7 @@ pub(super) async fn loads(
     Query(asked): Query<LoadsQuery>,
 ) -> Json<Value> {
     let stats = state.ranks.stats();
-    let counts = state.offers.counts();
+    let counts = state.transfer.offers.counts();
     let loads =
         stats.iter().enumerate().filter(|(rank, _)| asked.dp_rank.is_none_or(|only| only == *rank));
     let loads: Vec<_> = loads
