@@ -150,7 +150,7 @@ async fn watch(
 }
 
 fn load_of(engine: &EngineHandle) -> usize {
-    engine.stats().iter().map(|rank| rank.running + rank.waiting).sum()
+    engine.stats().iter().map(|rank| rank.requests.running + rank.requests.waiting).sum()
 }
 
 fn engine_config() -> EngineConfig {

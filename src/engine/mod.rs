@@ -23,6 +23,7 @@ mod listening;
 mod prefix_cache;
 mod prompt;
 mod random_id;
+mod rank_stats;
 mod rank_time;
 mod ranks;
 mod refusal;
@@ -40,8 +41,9 @@ pub use config::{DEFAULT_MODEL, EngineConfig, EngineError, EngineRole, EngineWir
 pub use kv_publisher::{KvEndpoints, REPLAY_BATCHES_MAX};
 pub use kv_wire::encode_batch;
 pub use prefix_cache::{BlockHash, CacheEvent, LiveSequence, PrefixCache};
+pub use rank_stats::{RankStats, RequestCounts, TokenCounts};
 pub use refusal::EngineRefusal;
 pub use running::{Engine, EngineHandle, EngineText, run};
-pub use schedule::{EnginePace, LegPart, RankSchedule, RankStats, RequestId, TokenStep, Work};
+pub use schedule::{EnginePace, LegPart, RankSchedule, RequestId, TokenStep, Work};
 pub use tokenizer::{TextSegment, Tokenizer, TokenizerError};
 pub use transfer::{KvConnector, TransferSettings};

@@ -3,8 +3,9 @@
 //! engine's runtime; everything else talks to it through [`RanksHandle`].
 
 use super::prefix_cache::CacheEvent;
+use super::rank_stats::RankStats;
 use super::rank_time::RankTime;
-use super::schedule::{RankSchedule, RankStats, RequestId, TokenStep, Work};
+use super::schedule::{RankSchedule, RequestId, TokenStep, Work};
 use crate::base::Clock;
 use ahash::AHashMap;
 use std::time::Duration;

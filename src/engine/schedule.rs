@@ -11,6 +11,7 @@
 //! nothing of it.
 
 use super::prefix_cache::{CacheEvent, LiveSequence, PrefixCache};
+use super::rank_stats::{RankStats, RequestCounts};
 use crate::base::NanosSinceStart;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -70,41 +71,6 @@ pub struct TokenStep {
     pub last: bool,
 }
 
-/// Counters and gauges of one rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct RankStats {
-    /// Requests in the batch.
-    pub running: usize,
-    /// Requests that wait.
-    pub waiting: usize,
-    /// Most requests that were running or waiting at one time.
-    pub in_flight_peak: usize,
-    /// Blocks held by running requests.
-    pub used_blocks: usize,
-    /// All blocks.
-    pub capacity_blocks: usize,
-    /// Prompt tokens looked up in the cache.
-    pub queried_tokens: u64,
-    /// Prompt tokens found in the cache.
-    pub hit_tokens: u64,
-    /// Tokens generated.
-    pub generated_tokens: u64,
-    /// Requests that came, refused ones included.
-    pub received_requests: u64,
-    /// Requests that were refused because too many waited.
-    pub refused_requests: u64,
-    /// Requests that ran to their end.
-    pub finished_requests: u64,
-    /// Requests whose client left.
-    pub aborted_requests: u64,
-    /// Batches of KV events handed to the publisher.
-    pub kv_batches: u64,
-    /// Finished prefills whose blocks are held for a decode that has not taken them.
-    pub held_requests: usize,
-    /// Prompt tokens whose KV was computed elsewhere.
-    pub external_tokens: u64,
-}
-
 #[derive(Debug)]
 struct RunningRequest {
     sequence: LiveSequence,
@@ -160,15 +126,16 @@ impl RankSchedule {
         steps: &mut Vec<TokenStep>,
     ) -> bool {
         self.advance(now, steps);
-        self.totals.received_requests += 1;
+        self.totals.requests.received += 1;
         let most =
             self.pace.queued_max.map(|queued| queued.saturating_add(self.pace.concurrency_max));
         if most.is_some_and(|most| self.in_flight() >= most) {
-            self.totals.refused_requests += 1;
+            self.totals.requests.refused += 1;
             return false;
         }
         self.waiting.push_back((request, work));
-        self.totals.in_flight_peak = self.totals.in_flight_peak.max(self.in_flight());
+        self.totals.requests.in_flight_peak =
+            self.totals.requests.in_flight_peak.max(self.in_flight());
         self.start_prefill(now);
         self.check_invariants();
         true
@@ -179,7 +146,7 @@ impl RankSchedule {
     pub fn abort(&mut self, now: NanosSinceStart, request: RequestId) -> bool {
         let found = self.remove(request);
         if found {
-            self.totals.aborted_requests += 1;
+            self.totals.requests.aborted += 1;
             self.start_prefill(now);
         }
         self.check_invariants();
@@ -258,11 +225,14 @@ impl RankSchedule {
     #[must_use]
     pub fn stats(&self) -> RankStats {
         RankStats {
-            running: self.running(),
-            waiting: self.waiting.len(),
+            requests: RequestCounts {
+                running: self.running(),
+                waiting: self.waiting.len(),
+                held: self.held.len(),
+                ..self.totals.requests
+            },
             used_blocks: self.cache.used_blocks(),
             capacity_blocks: self.cache.capacity_blocks(),
-            held_requests: self.held.len(),
             ..self.totals
         }
     }
@@ -283,7 +253,7 @@ impl RankSchedule {
         let tokens_max = prompt_tokens + output.len().saturating_sub(1);
         match self.cache.begin(prompt, salt, tokens_max) {
             Ok((sequence, _)) if part == LegPart::Decode => {
-                self.totals.external_tokens += prompt_tokens as u64;
+                self.totals.tokens.external += prompt_tokens as u64;
                 let running =
                     RunningRequest { sequence, output, emitted: 0, cached_tokens: 0, part };
                 self.prefill = Some(Prefill { request, ends_at: now, running });
@@ -291,8 +261,8 @@ impl RankSchedule {
             Ok((sequence, cached_tokens)) => {
                 let computed_tokens = prompt_tokens.saturating_sub(cached_tokens);
                 let ends_at = now.plus(self.prefill_time(computed_tokens));
-                self.totals.queried_tokens += prompt_tokens as u64;
-                self.totals.hit_tokens += cached_tokens as u64;
+                self.totals.tokens.queried += prompt_tokens as u64;
+                self.totals.tokens.hit += cached_tokens as u64;
                 let running = RunningRequest { sequence, output, emitted: 0, cached_tokens, part };
                 self.prefill = Some(Prefill { request, ends_at, running });
             }
@@ -334,9 +304,9 @@ impl RankSchedule {
         running.emitted += 1;
         let last = running.emitted >= running.output.len();
         steps.push(TokenStep { request, token_id, cached_tokens: running.cached_tokens, last });
-        self.totals.generated_tokens += 1;
+        self.totals.tokens.generated += 1;
         if last {
-            self.totals.finished_requests += 1;
+            self.totals.requests.finished += 1;
             match running.part {
                 LegPart::Prefill => drop(self.held.insert(request, running.sequence)),
                 LegPart::Whole | LegPart::Decode => self.cache.release(running.sequence),
@@ -429,15 +399,15 @@ mod tests {
         let mut steps = Vec::new();
         rank.submit(at(0), RequestId(1), work(20, 1), &mut steps);
         rank.submit(at(0), RequestId(2), work(20, 1), &mut steps);
-        assert_eq!((rank.stats().running, rank.stats().waiting), (1, 1));
+        assert_eq!((rank.stats().requests.running, rank.stats().requests.waiting), (1, 1));
         rank.advance(at(20), &mut steps);
         // 16 of 20 tokens cached: 4 ms left to compute.
         assert_eq!(rank.next_wake(), Some(at(24)));
         rank.advance(at(24), &mut steps);
         let cached: Vec<_> = steps.iter().map(|step| step.cached_tokens).collect();
         assert_eq!(cached, [0, 16]);
-        assert_eq!(rank.stats().in_flight_peak, 2);
-        assert_eq!((rank.stats().queried_tokens, rank.stats().hit_tokens), (40, 16));
+        assert_eq!(rank.stats().requests.in_flight_peak, 2);
+        assert_eq!((rank.stats().tokens.queried, rank.stats().tokens.hit), (40, 16));
     }
 
     #[test]
@@ -448,9 +418,9 @@ mod tests {
             rank.submit(at(0), RequestId(id), work(4, 100), &mut steps);
         }
         rank.advance(at(50), &mut steps);
-        assert_eq!((rank.stats().running, rank.stats().waiting), (2, 3));
+        assert_eq!((rank.stats().requests.running, rank.stats().requests.waiting), (2, 3));
         assert!(rank.abort(at(50), RequestId(0)));
-        assert_eq!((rank.stats().running, rank.stats().waiting), (2, 2));
+        assert_eq!((rank.stats().requests.running, rank.stats().requests.waiting), (2, 2));
         assert!(!rank.abort(at(50), RequestId(0)));
     }
 
@@ -469,9 +439,9 @@ mod tests {
         assert!(taken(&mut rank, 5), "its place in the queue is free again");
         rank.advance(at(10_000), &mut steps);
         let stats = rank.stats();
-        assert_eq!((stats.received_requests, stats.refused_requests), (6, 2));
-        assert_eq!((stats.finished_requests, stats.aborted_requests), (3, 1));
-        assert_eq!((stats.in_flight_peak, rank.in_flight()), (3, 0));
+        assert_eq!((stats.requests.received, stats.requests.refused), (6, 2));
+        assert_eq!((stats.requests.finished, stats.requests.aborted), (3, 1));
+        assert_eq!((stats.requests.in_flight_peak, rank.in_flight()), (3, 0));
     }
 
     #[test]
@@ -487,7 +457,7 @@ mod tests {
         }
         assert_eq!(rank.stats().used_blocks, 0);
         assert_eq!(rank.next_wake(), None);
-        assert_eq!(rank.stats().aborted_requests, 3);
+        assert_eq!(rank.stats().requests.aborted, 3);
     }
 
     #[test]
@@ -500,14 +470,14 @@ mod tests {
         rank.submit(at(0), RequestId(2), other, &mut steps);
         rank.advance(at(100), &mut steps);
         assert_eq!(steps.len(), 1, "no blocks for the second");
-        assert_eq!((rank.stats().held_requests, rank.stats().used_blocks), (1, 5));
+        assert_eq!((rank.stats().requests.held, rank.stats().used_blocks), (1, 5));
         assert_eq!((rank.in_flight(), rank.next_wake()), (1, None));
         assert!(rank.let_go(at(100), RequestId(1)));
         assert!(!rank.let_go(at(100), RequestId(1)));
         rank.advance(at(129), &mut steps);
         assert_eq!(steps.last().map(|step| (step.request, step.last)), Some((RequestId(2), true)));
         assert!(rank.let_go(at(130), RequestId(2)));
-        assert_eq!((rank.stats().held_requests, rank.stats().used_blocks), (0, 0));
+        assert_eq!((rank.stats().requests.held, rank.stats().used_blocks), (0, 0));
     }
 
     #[test]
@@ -520,7 +490,7 @@ mod tests {
         assert_eq!(steps.len(), 1, "the first token came with the KV");
         rank.advance(at(25), &mut steps);
         assert_eq!(steps.len(), 3);
-        assert_eq!((rank.stats().queried_tokens, rank.stats().external_tokens), (0, 20));
+        assert_eq!((rank.stats().tokens.queried, rank.stats().tokens.external), (0, 20));
         assert_eq!(rank.held_blocks(&work(20, 1).prompt, ""), 5);
     }
 
@@ -531,9 +501,9 @@ mod tests {
         rank.submit(at(0), RequestId(1), work(8, 9), &mut steps);
         rank.submit(at(0), RequestId(2), work(8, 9), &mut steps);
         rank.advance(at(20), &mut steps);
-        assert_eq!((rank.stats().running, rank.stats().waiting), (1, 1));
+        assert_eq!((rank.stats().requests.running, rank.stats().requests.waiting), (1, 1));
         rank.advance(at(10_000), &mut steps);
-        assert_eq!(rank.stats().finished_requests, 2);
+        assert_eq!(rank.stats().requests.finished, 2);
     }
 
     #[test]

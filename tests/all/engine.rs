@@ -289,7 +289,8 @@ async fn ranks_are_pinned_by_header_and_balanced_without() {
         let url = format!("{}/v1/chat/completions", slow.url());
         open.push(client().post(url).json(&body).send().await.expect("answers"));
     }
-    until("two requests a rank", || slow.stats().iter().all(|rank| rank.running == 2)).await;
+    until("two requests a rank", || slow.stats().iter().all(|rank| rank.requests.running == 2))
+        .await;
 }
 
 /// Sends a request on a connection of its own and returns the open connection.
@@ -310,26 +311,29 @@ async fn a_client_that_leaves_frees_its_request() {
         let mut body = chat(&json!([{ "role": "user", "content": "hi" }]), 100);
         body["stream"] = stream.into();
         let mut running = open(&engine, &body).await;
-        until("one runs", || engine.stats()[0].running == 1).await;
+        until("one runs", || engine.stats()[0].requests.running == 1).await;
         let waiting = open(&engine, &body).await;
-        until("one waits", || engine.stats()[0].waiting == 1).await;
+        until("one waits", || engine.stats()[0].requests.waiting == 1).await;
         if stream {
             let mut first = [0; 15];
             running.read_exact(&mut first).await.expect("answers");
             assert_eq!(&first, b"HTTP/1.1 200 OK");
         }
         drop(waiting);
-        until("the waiting one is gone", || engine.stats()[0].waiting == 0).await;
-        assert_eq!(engine.stats()[0].running, 1);
+        until("the waiting one is gone", || engine.stats()[0].requests.waiting == 0).await;
+        assert_eq!(engine.stats()[0].requests.running, 1);
         drop(running);
         until("all is free", || {
             let rank = engine.stats()[0];
-            (rank.running, rank.used_blocks) == (0, 0)
+            (rank.requests.running, rank.used_blocks) == (0, 0)
         })
         .await;
     }
     let rank = engine.stats()[0];
-    assert_eq!((rank.in_flight_peak, rank.aborted_requests, rank.finished_requests), (2, 4, 0));
+    assert_eq!(
+        (rank.requests.in_flight_peak, rank.requests.aborted, rank.requests.finished),
+        (2, 4, 0)
+    );
 }
 
 #[tokio::test]

@@ -118,7 +118,7 @@ async fn a_pair_answers_what_a_whole_engine_answers() {
     }
     until_idle(&prefill).await;
     until_idle(&decode).await;
-    assert_eq!(decode.stats()[0].queried_tokens, 0, "nothing was prefilled there");
+    assert_eq!(decode.stats()[0].tokens.queried, 0, "nothing was prefilled there");
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ async fn connections_end_at_the_phase_that_was_asked_for() {
         let whole = raw(&engine, stream).await;
         assert!(body_of(&whole).is_some_and(|body| body.len() > 100), "one fault, one request");
         let until = Instant::now() + DEADLINE;
-        while engine.stats().iter().any(|rank| rank.running + rank.waiting > 0) {
+        while engine.stats().iter().any(|rank| rank.requests.running + rank.requests.waiting > 0) {
             assert!(Instant::now() < until, "what died holds no place");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

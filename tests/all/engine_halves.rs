@@ -123,11 +123,11 @@ async fn a_decode_pulls_what_the_prefill_told() {
     assert_eq!(status, 200, "{answer}");
     until_idle(&prefill).await;
     assert_eq!(metric(&decode, "vllm:external_prefix_cache_hits_total").await, tokens as f64);
-    assert_eq!(decode.stats()[0].queried_tokens, 0);
+    assert_eq!(decode.stats()[0].tokens.queried, 0);
     // What was pulled is cached: a plain request on the same engine finds it, and its answer is the
     // same.
     assert_eq!(answer["choices"][0]["text"], whole_answer(&decode).await);
-    assert!(decode.stats()[0].hit_tokens > 0);
+    assert!(decode.stats()[0].tokens.hit > 0);
 
     // It is gone once it was taken.
     let begun = Instant::now();

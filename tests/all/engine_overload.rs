@@ -121,7 +121,7 @@ async fn several_choices_are_refused_as_one() {
     let refused = client().post(&url).json(&body).send().await.expect("answers");
     assert_eq!(refused.status(), 503, "three of the four had room");
     let until = Instant::now() + DEADLINE;
-    while engine.stats()[0].running + engine.stats()[0].waiting > 0 {
+    while engine.stats()[0].requests.running + engine.stats()[0].requests.waiting > 0 {
         assert!(Instant::now() < until, "what had room is taken out again");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

@@ -211,6 +211,6 @@ async fn ranks_are_pinned_by_body_and_header() {
         let answer = answered(request.header("x-data-parallel-rank", rank)).await;
         assert_eq!(answer.status, status, "{rank}");
     }
-    let finished: Vec<_> = engine.stats().iter().map(|rank| rank.finished_requests).collect();
+    let finished: Vec<_> = engine.stats().iter().map(|rank| rank.requests.finished).collect();
     assert_eq!(finished, [2, 3]);
 }

@@ -56,7 +56,7 @@ fn a_thousand_requests_at_once_succeed() {
         .map(|reply| reply.field("x-forebay-reason").unwrap_or("cut off"))
         .collect();
     assert!(failed.is_empty(), "{} failed: {:?} ...", failed.len(), failed.first());
-    assert!(engine.stats()[0].in_flight_peak <= 8, "what it declares is its limit");
+    assert!(engine.stats()[0].requests.in_flight_peak <= 8, "what it declares is its limit");
 }
 
 /// vLLM outside of development mode tells no `max_num_seqs`.
@@ -72,7 +72,7 @@ fn an_engine_that_declares_no_limit_is_not_held_below_what_it_runs() {
         ..EngineConfig::default()
     });
     let clients = sent(handle.listen, 400);
-    until("all run at once", || engine.stats()[0].in_flight_peak == 400);
+    until("all run at once", || engine.stats()[0].requests.in_flight_peak == 400);
     assert_eq!(metric(&handle, "forebay_queue_depth"), 0.0);
     drop(clients);
 }

@@ -125,8 +125,9 @@ fn follow(handle: &ServerHandle, engines: &[&EngineHandle]) -> u64 {
 
 /// Waits until the router has received every event that the engines have sent, and applied it.
 fn settle(handle: &ServerHandle, engines: &[&EngineHandle], lost: u64) {
-    let busy =
-        |engine: &&EngineHandle| engine.stats().iter().any(|rank| rank.running + rank.waiting > 0);
+    let busy = |engine: &&EngineHandle| {
+        engine.stats().iter().any(|rank| rank.requests.running + rank.requests.waiting > 0)
+    };
     until("the engines are idle", || !engines.iter().any(busy));
     until("every batch is received", || received(handle).wrapping_add(lost) == sent(engines));
     until("every operation is applied", || applied(handle) == applied(handle));

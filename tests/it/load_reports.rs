@@ -107,7 +107,7 @@ fn without_reports_strangers_are_not_seen() {
     let engines = [engine(), engine()];
     let handle = start(&[&engines[0], &engines[1]], Policy::Kv, LoadSource::Off);
     let _busy = strangers(engines[0].addr(), 8);
-    until("they run", || engines[0].stats()[0].running == 8);
+    until("they run", || engines[0].stats()[0].requests.running == 8);
     let workers: HashSet<String> = ask(&handle, 0, 40).into_iter().collect();
     assert_eq!(workers.len(), 2, "leases alone: both look idle");
     assert_eq!(admin(&handle, "/metrics").text().matches("forebay_reported_").count(), 0);

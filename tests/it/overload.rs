@@ -80,7 +80,7 @@ fn no_engine_ever_has_more_than_its_places() {
         let handle = start(config, engines.len());
         let replies = burst(handle.listen, 80, true);
         for engine in &engines {
-            let peak = engine.stats()[0].in_flight_peak;
+            let peak = engine.stats()[0].requests.in_flight_peak;
             assert!((1..=2).contains(&peak), "{peak} at once, {mode:?}");
         }
         let (served, refused) = (count(&replies, 200), count(&replies, 429));
@@ -95,7 +95,7 @@ fn no_engine_ever_has_more_than_its_places() {
             assert!(seconds.is_none_or(|seconds| (1..=60).contains(&seconds)));
         }
         until("all places are given back", || metric(&handle, "forebay_in_flight") == 0.0);
-        let finished: u64 = engines.iter().map(|engine| engine.stats()[0].finished_requests).sum();
+        let finished: u64 = engines.iter().map(|engine| engine.stats()[0].requests.finished).sum();
         assert_eq!(finished, served as u64, "{mode:?}");
         handle.stop();
         handle.join().unwrap();
@@ -109,7 +109,7 @@ fn an_engines_refusal_is_never_passed_on() {
         let engines: Vec<_> = (0..2).map(|_| engine(2, Some(0), refusal)).collect();
         let handle = start(config(&engines, QueueMode::Pool, 64), engines.len());
         let replies = burst(handle.listen, 12, false);
-        let refused: u64 = engines.iter().map(|engine| engine.stats()[0].refused_requests).sum();
+        let refused: u64 = engines.iter().map(|engine| engine.stats()[0].requests.refused).sum();
         assert!(refused > 0, "the engines did refuse, {refusal:?}");
         for reply in &replies {
             let reason = reply.field("x-forebay-reason").unwrap_or("");
@@ -132,7 +132,7 @@ fn a_place_that_an_engine_has_again_lets_one_through_and_not_the_whole_queue() {
     let handle = start(config(&engines, QueueMode::Pool, 64), engines.len());
     let replies = burst(handle.listen, 40, false);
     assert_eq!(count(&replies, 200), 40, "everybody's turn came");
-    let refused = engines[0].stats()[0].refused_requests;
+    let refused = engines[0].stats()[0].requests.refused;
     assert!((1..80).contains(&refused), "{refused} refused");
     until("all places are given back", || metric(&handle, "forebay_in_flight") == 0.0);
     assert!(metric(&handle, "forebay_rank_ended_total") == 40.0, "what was refused is no end");
@@ -149,5 +149,5 @@ fn what_one_engine_refuses_another_serves() {
         let replies = burst(handle.listen, 10, true);
         assert_eq!(count(&replies, 200), 10, "nobody notices");
     }
-    assert!(engines[0].stats()[0].refused_requests > 0);
+    assert!(engines[0].stats()[0].requests.refused > 0);
 }

@@ -185,7 +185,7 @@ fn limits_hold_for_all_replicas_together() {
         assert!(replies.into_iter().all(|reply| reply.status == 200 && reply.complete));
     }
     for engine in &engines {
-        let peak = engine.stats()[0].in_flight_peak;
+        let peak = engine.stats()[0].requests.in_flight_peak;
         assert_eq!(peak, 4, "all of the limit and no more");
     }
     // One alone gets what the others do not use.

@@ -16,7 +16,8 @@ pub(super) async fn version(State(state): State<EngineState>) -> Json<Value> {
 
 /// `GET /load`: requests that run or wait.
 pub(super) async fn load(State(state): State<EngineState>) -> Json<Value> {
-    let in_flight: usize = state.ranks.stats().iter().map(|rank| rank.running + rank.waiting).sum();
+    let in_flight: usize =
+        state.ranks.stats().iter().map(|rank| rank.requests.running + rank.requests.waiting).sum();
     Json(json!({ "server_load": in_flight }))
 }
 

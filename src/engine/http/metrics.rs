@@ -1,6 +1,6 @@
 //! `/metrics` in Prometheus text, with vLLM's names and labels.
 
-use crate::engine::schedule::RankStats;
+use crate::engine::rank_stats::RankStats;
 use crate::engine::state::EngineState;
 use axum::extract::State;
 use axum::http::header;
@@ -14,9 +14,11 @@ pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
     let mut page =
         Page { out: String::with_capacity(4_096), model: config.model_name(), ranks: &ranks };
     page.series("gauge", "vllm:num_requests_running", "Requests in the batch.", |r| {
-        r.running as f64
+        r.requests.running as f64
     });
-    page.series("gauge", "vllm:num_requests_waiting", "Requests that wait.", |r| r.waiting as f64);
+    page.series("gauge", "vllm:num_requests_waiting", "Requests that wait.", |r| {
+        r.requests.waiting as f64
+    });
     page.series(
         "gauge",
         "vllm:kv_cache_usage_perc",
@@ -27,16 +29,16 @@ pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
         "counter",
         "vllm:prefix_cache_queries_total",
         "Prefix cache queries, in tokens.",
-        |r| r.queried_tokens as f64,
+        |r| r.tokens.queried as f64,
     );
     page.series("counter", "vllm:prefix_cache_hits_total", "Prefix cache hits, in tokens.", |r| {
-        r.hit_tokens as f64
+        r.tokens.hit as f64
     });
     page.series("counter", "vllm:prompt_tokens_total", "Prompt tokens.", |r| {
-        r.queried_tokens as f64
+        r.tokens.queried as f64
     });
     page.series("counter", "vllm:generation_tokens_total", "Generated tokens.", |r| {
-        r.generated_tokens as f64
+        r.tokens.generated as f64
     });
     own_series(&mut page);
     page.whole_engine(&state);
@@ -51,37 +53,37 @@ fn own_series(page: &mut Page<'_>) {
         "gauge",
         "forebay_engine_in_flight_peak",
         "Most requests that ran or waited at one time.",
-        |r| r.in_flight_peak as f64,
+        |r| r.requests.in_flight_peak as f64,
     );
     page.series("counter", "forebay_engine_received_total", "Requests that came.", |r| {
-        r.received_requests as f64
+        r.requests.received as f64
     });
     page.series(
         "counter",
         "forebay_engine_refused_total",
         "Requests that were refused because too many waited.",
-        |r| r.refused_requests as f64,
+        |r| r.requests.refused as f64,
     );
     page.series("counter", "forebay_engine_aborted_total", "Requests whose client left.", |r| {
-        r.aborted_requests as f64
+        r.requests.aborted as f64
     });
     page.series(
         "gauge",
         "forebay_engine_in_flight",
         "Requests that run or wait in the rank.",
-        |r| (r.running + r.waiting) as f64,
+        |r| (r.requests.running + r.requests.waiting) as f64,
     );
     page.series(
         "gauge",
         "forebay_engine_kv_held",
         "Finished prefills whose KV is held for a decode.",
-        |r| r.held_requests as f64,
+        |r| r.requests.held as f64,
     );
     page.series(
         "counter",
         "vllm:external_prefix_cache_hits_total",
         "Prompt tokens whose KV another engine computed.",
-        |r| r.external_tokens as f64,
+        |r| r.tokens.external as f64,
     );
 }
 
@@ -166,7 +168,7 @@ impl Page<'_> {
             let _infallible = writeln!(
                 self.out,
                 r#"{name}{{engine="{engine}",finished_reason="length",model_name="{model}"}} {:?}"#,
-                rank.finished_requests as f64
+                rank.requests.finished as f64
             );
         }
     }

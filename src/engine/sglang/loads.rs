@@ -1,6 +1,6 @@
 //! `GET /v1/loads`: what each rank does now.
 
-use crate::engine::schedule::RankStats;
+use crate::engine::rank_stats::RankStats;
 use crate::engine::state::EngineState;
 use crate::engine::times::unix_time_s;
 use axum::Json;
@@ -35,16 +35,16 @@ pub(super) async fn loads(
 fn load(state: &EngineState, rank: usize, stats: &RankStats, rooms: usize) -> Value {
     let block = state.config.block_size as usize;
     let used = stats.used_blocks * block;
-    let computed = stats.queried_tokens.saturating_sub(stats.hit_tokens);
+    let computed = stats.tokens.queried.saturating_sub(stats.tokens.hit);
     json!({
-        "dp_rank": rank, "num_running_reqs": stats.running,
-        "num_waiting_reqs": stats.waiting + rooms,
+        "dp_rank": rank, "num_running_reqs": stats.requests.running,
+        "num_waiting_reqs": stats.requests.waiting + rooms,
         "num_used_tokens": used, "num_total_tokens": used,
         "max_total_num_tokens": stats.capacity_blocks * block,
         "max_running_requests": state.config.concurrency,
         "token_usage": stats.used_blocks as f64 / stats.capacity_blocks.max(1) as f64,
         "gen_throughput": 0.0,
-        "cache_hit_rate": stats.hit_tokens as f64 / stats.queried_tokens.max(1) as f64,
+        "cache_hit_rate": stats.tokens.hit as f64 / stats.tokens.queried.max(1) as f64,
         "total_prefill_uncached_tokens": computed,
     })
 }

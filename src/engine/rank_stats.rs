@@ -1,0 +1,50 @@
+//! What a rank tells of itself.
+
+/// Counters and gauges of one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RankStats {
+    /// Requests by what became of them.
+    pub requests: RequestCounts,
+    /// Tokens by where their KV came from.
+    pub tokens: TokenCounts,
+    /// Blocks held by running requests.
+    pub used_blocks: usize,
+    /// All blocks of the cache.
+    pub capacity_blocks: usize,
+    /// Batches of KV events handed to the publisher.
+    pub kv_batches: u64,
+}
+
+/// Requests of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Requests in the batch.
+    pub running: usize,
+    /// Requests that wait for a place in the batch.
+    pub waiting: usize,
+    /// Finished prefills whose blocks are held for a decode that has not taken them.
+    pub held: usize,
+    /// Most requests that were running or waiting at one time.
+    pub in_flight_peak: usize,
+    /// Requests that came, refused ones included.
+    pub received: u64,
+    /// Requests that were refused because too many waited.
+    pub refused: u64,
+    /// Requests that ran to their end.
+    pub finished: u64,
+    /// Requests whose client left.
+    pub aborted: u64,
+}
+
+/// Tokens of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Prompt tokens looked up in the cache.
+    pub queried: u64,
+    /// Prompt tokens found in the cache.
+    pub hit: u64,
+    /// Prompt tokens whose KV was computed elsewhere.
+    pub external: u64,
+    /// Tokens that were generated.
+    pub generated: u64,
+}
