@@ -1,33 +1,38 @@
 //! The documentation against the code: the reference pages say what the code says, examples work,
-//! every flag of `serve` has help.
+//! names and lines of the log exist, every flag of `serve` has help.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails must stop")]
 
 mod reference;
 
 use forebay::config::{Config, FlowConfig, all_keys};
 use forebay::control::all_metrics;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
-use std::{fs, iter};
 
 /// What users read: README.md and the book.
 static PAGES: LazyLock<String> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = vec![root.join("README.md")];
-    let mut folders: Vec<_> = iter::once(root.join("docs")).filter(|docs| docs.exists()).collect();
+    fs::read_to_string(root.join("README.md")).unwrap() + &texts_below("docs", "md")
+});
+
+/// All files of a folder of the tree with that extension, as one text.
+fn texts_below(folder: &str, extension: &str) -> String {
+    let mut text = String::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                files.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                text.push_str(&fs::read_to_string(path).unwrap());
             }
         }
     }
-    files.iter().map(|file| fs::read_to_string(file).unwrap()).collect()
-});
+    text
+}
 
 /// The configuration files that the pages show, comments and all.
 fn shown_files() -> impl Iterator<Item = &'static str> {
@@ -85,6 +90,16 @@ fn unknown_names(text: &str) -> Vec<&str> {
         is_section && !key.is_empty() && key != "rs" && !keys.contains(name)
     };
     names.filter(is_unknown).collect()
+}
+
+/// An operator who searches for a line of the log finds its page by the words of that line.
+#[test]
+fn log_lines_that_the_pages_quote_are_in_the_code() {
+    let code = texts_below("src", "rs");
+    let quoted = PAGES.split("log: `").skip(1).filter_map(|rest| rest.split('`').next());
+    let unknown: Vec<&str> = quoted.filter(|line| !code.contains(line)).collect();
+    assert!(unknown.is_empty(), "no code writes {unknown:?}");
+    assert!(PAGES.contains("log: `worker is down`"), "lines are quoted in another form now");
 }
 
 /// Flags are keys under the same words: what the one says in help the other says in the file.
