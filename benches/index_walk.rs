@@ -9,11 +9,10 @@
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use forebay::base::{NanosSinceStart, RankIndex};
-use forebay::block::{BlockKey, KeySeed, RootName};
 use forebay::index::{
-    Expiring, ExpiringLimits, IndexReader, Overlaps, SliceWriter, index, slice_of,
+    BlockKey, Expiring, ExpiringLimits, GuessKind, IndexReader, KeySeed, KvOp, Overlaps, RootName,
+    RoutedPrompt, SliceWriter, index, slice_of,
 };
-use forebay::mailbox::{GuessKind, KvOp, RoutedPrompt};
 use std::hint::black_box;
 use std::time::Duration;
 

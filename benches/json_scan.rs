@@ -4,8 +4,8 @@
 #![allow(missing_docs, reason = "criterion writes the functions")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use forebay::chat::unescape_into;
 use forebay::parse::{ApiRequest, Endpoint, scan};
+use forebay::text::chat::unescape_into;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;

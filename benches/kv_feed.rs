@@ -8,12 +8,10 @@
 )]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use forebay::block::{KeySeed, Vocabulary};
-use forebay::control::kv_events::{
-    BatchResult, Decoder, FeedCounters, KvEvent, Naming, RankFeed, SliceOps,
-};
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
-use forebay::index::slice_of;
+use forebay::index::{KeySeed, slice_of};
+use forebay::kv_events::{BatchResult, Decoder, FeedCounters, KvEvent, Naming, RankFeed, SliceOps};
+use forebay::text::Vocabulary;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a bench that cannot set up stops")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use forebay::block::Vocabulary;
-use forebay::chat::{ChatRole, ChatTemplate, MessageSpan, SpecialTokens};
+use forebay::text::Vocabulary;
+use forebay::text::chat::{ChatRole, ChatTemplate, MessageSpan, SpecialTokens};
 use std::hint::black_box;
 
 const TOKENIZER: &str = include_str!("../tests/data/tokenizer/tokenizer.json");

@@ -9,14 +9,14 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay::base::ShardIndex;
-use forebay::block::{BlockKey, KeySeed, RootName, Vocabulary};
-use forebay::control::kv_events::{
+use forebay::index::{BlockKey, KeySeed, RootName, slice_of};
+use forebay::kv_events::{
     FeedCounters, LowerTiers, Naming, RankFeed, RankState, RestoredBlocks, Restoring,
 };
-use forebay::index::slice_of;
 use forebay::snapshot::{
     Encoder, Header, Link, Part, Paths, RankHead, SnapshotEntry, SnapshotReader,
 };
+use forebay::text::Vocabulary;
 use std::hint::black_box;
 use std::sync::Arc;
 

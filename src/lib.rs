@@ -11,55 +11,34 @@
 //! in this order by `shard/request.rs`, the file to open first. From select on it does what the
 //! machine of [`request`] says.
 //!
-//! # Import order
-//! The list below *is* the import order: a module may use only what stands above it
-//! (`tests/house` keeps this true).
+//! # Rooms
+//! A room that must not know of others is a crate of this workspace: its manifest names what it may
+//! use. The rooms here do I/O. The list of them *is* their import order: a module may use only what
+//! stands above it (`tests/house` keeps this true).
 
-#![cfg_attr(
-    any(feature = "loom", fuzzing),
-    allow(dead_code, unused_imports, reason = "their users are not compiled")
-)]
+pub use forebay_base as base;
+pub use forebay_config as config;
+pub use forebay_disagg as disagg;
+pub use forebay_fleet::{account, admit, mailbox, worker};
+pub use forebay_http1 as http1;
+pub use forebay_index as index;
+pub use forebay_kv_events as kv_events;
+pub use forebay_prompt::{parse, render};
+pub use forebay_record as record;
+pub use forebay_ring as ring;
+pub use forebay_router::{dispatch, queue, request};
+pub use forebay_select as select;
+#[cfg(feature = "engine")]
+pub use forebay_sim_engine as engine;
+pub use forebay_snapshot as snapshot;
+pub use forebay_text as text;
 
-// Things.
-pub mod base;
 pub mod log;
-pub mod framing;
-pub mod ring;
-pub mod config;
-pub mod http1;
-pub mod block;
-pub mod snapshot;
-pub mod chat;
-pub mod worker;
-pub mod account;
-pub mod mailbox;
-// Stages, in the order a request meets them.
 pub mod ingress;
-pub mod parse;
-pub mod admit;
-pub mod render;
-pub mod index;
-pub mod select;
-pub mod queue;
-pub mod handoff;
-pub mod dispatch;
 pub mod relay;
-// What the stages decide together, without any I/O.
-pub mod request;
-// Planes. Neither loom's models nor fuzz targets need all of them, and both are built anew for each
-// run of the tests.
-#[cfg(not(any(feature = "loom", fuzzing)))]
 pub mod shard;
-#[cfg(not(feature = "loom"))]
 pub mod control;
-#[cfg(not(feature = "loom"))]
-pub mod record;
-#[cfg(not(any(feature = "loom", fuzzing)))]
 pub mod server;
-// Programs built from the above.
-#[cfg(all(feature = "engine", not(any(feature = "loom", fuzzing))))]
-pub mod engine;
-#[cfg(all(feature = "engine", not(any(feature = "loom", fuzzing))))]
+#[cfg(feature = "engine")]
 pub mod demo;
-#[cfg(not(any(feature = "loom", fuzzing)))]
 pub mod cli;

@@ -4,8 +4,8 @@
 //! full, and one that standard error does not take, is dropped and counted. Limits:
 //! [`LOG_LINES_MAX`], [`LOG_BYTES_MAX`].
 
-use crate::base::Clock;
-use crate::base::limits::{LOG_BYTES_MAX, LOG_FLUSH_TIME_MAX, LOG_LINES_MAX};
+use forebay_base::Clock;
+use forebay_base::limits::{LOG_BYTES_MAX, LOG_FLUSH_TIME_MAX, LOG_LINES_MAX};
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -174,7 +174,7 @@ impl<W: Write> Writer<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::NanosSinceStart;
+    use forebay_base::NanosSinceStart;
     use std::sync::mpsc::{Sender, channel};
 
     /// Fails or blocks by what it is told, a call at a time.

@@ -1,18 +1,18 @@
 //! Builds the rings, starts the shards and the control plane, and joins them at the end: the only
 //! place that names both planes.
 
-use crate::base::limits::SHARDS_MAX;
-use crate::base::{Clock, ShardIndex};
-use crate::block::KeySeed;
-use crate::config::{Config, Reloader, read_token};
-use crate::control::kv_events::FeedTimers;
 use crate::control::{self, ControlError, ControlSetup};
-use crate::index;
 use crate::ingress;
-use crate::mailbox::wire;
 use crate::shard::{self, Driver, ShardSetup, wake_pair};
-use crate::snapshot::SnapshotFile;
-use crate::worker::LoadBoard;
+use forebay_base::limits::SHARDS_MAX;
+use forebay_base::{Clock, ShardIndex};
+use forebay_config::{Config, Reloader, read_token};
+use forebay_fleet::mailbox::wire;
+use forebay_fleet::worker::LoadBoard;
+use forebay_index;
+use forebay_index::KeySeed;
+use forebay_kv_events::FeedTimers;
+use forebay_snapshot::SnapshotFile;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -149,7 +149,8 @@ fn launch(
         Some(snapshot) => snapshot.header().seed,
         None => KeySeed(getrandom::u64().map_err(io::Error::from)?),
     };
-    let (reader, slices) = index::index(listeners.len(), seed, config.limits.index_bytes_max);
+    let (reader, slices) =
+        forebay_index::index(listeners.len(), seed, config.limits.index_bytes_max);
     let mut wakes = Vec::new();
     let mut sources = Vec::new();
     for _ in &listeners {

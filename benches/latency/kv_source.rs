@@ -4,8 +4,8 @@
 
 use crate::load::ask_once;
 use crate::rig::Rig;
-use forebay::chat::load_model_text;
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
+use forebay::text::chat::load_model_text;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;

@@ -3,13 +3,13 @@
 //! in order, but for the members of the flow; an answer says the same wherever it is cut into
 //! pieces, and what it hands over is the object that `serde_json` finds in it.
 
-use forebay::base::ShardIndex;
-use forebay::handoff::{
+use forebay_base::ShardIndex;
+use forebay_disagg::{
     AnswerForm, Handed, HandoffError, HandoffId, LegBodies, PrefillAnswer, RankPin, RoomShape,
     Rooms, Wanted, decode_body, inspect, prefill_body,
 };
-use forebay::parse::{ApiRequest, Endpoint, scan};
-use forebay::worker::{Bootstrap, Handoff, MooncakeSource, PushSource};
+use forebay_fleet::worker::{Bootstrap, Handoff, MooncakeSource, PushSource};
+use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -2,7 +2,7 @@
 //! the bytes are cut; what follows the body is untouched; the decoder agrees with a second one that
 //! is written for clarity.
 
-use forebay::http1::{BodyError, BodyLimits, ChunkedDecoder, LAST_CHUNK, encode_chunk_header};
+use forebay_http1::{BodyError, BodyLimits, ChunkedDecoder, LAST_CHUNK, encode_chunk_header};
 
 const LIMITS: BodyLimits =
     BodyLimits { body_bytes_max: 4_096, extension_bytes_max: 64, trailer_bytes_max: 64 };

@@ -3,7 +3,7 @@
 //! and nothing that belongs to one connection is left in it; `httparse` accepts whatever this
 //! parser accepts.
 
-use forebay::http1::{
+use forebay_http1::{
     BodyFraming, DownstreamHead, FieldKind, HeadError, HeadLimits, Method, Progress, RequestHead,
     ResponseHead, UpstreamHead, Version, bytes_of, encode_request, encode_response, parse_request,
     parse_response,

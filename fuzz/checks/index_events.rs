@@ -5,13 +5,13 @@
 //! a naive model finds; where it refused stores or evicted, never what the rank does not hold; it
 //! stays within its budget, and is empty when nobody holds anything.
 
-use forebay::base::RankIndex;
-use forebay::block::{BlockKey, KeySeed, RootName};
-use forebay::control::kv_events::{
+use forebay_base::RankIndex;
+use forebay_index::{
+    BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
+};
+use forebay_kv_events::{
     BatchOutcome, BlockText, Medium, Naming, RankBlocks, Removed, SliceOps, Stored,
 };
-use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
-use forebay::mailbox::KvOp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const SEED: KeySeed = KeySeed(0x5eed);

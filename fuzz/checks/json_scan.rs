@@ -2,8 +2,8 @@
 //! else (limits of depth, numbers and names aside), and both read the same model, flags, prompt and
 //! messages out of it.
 
-use forebay::chat::{ChatRole, unescape_into};
-use forebay::parse::{ApiRequest, Endpoint, PromptSource, ScanError, check_json, scan};
+use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, ScanError, check_json, scan};
+use forebay_text::chat::{ChatRole, unescape_into};
 use serde_json::Value;
 
 const ENDPOINTS: [Endpoint; 6] = [

@@ -2,12 +2,11 @@
 //! payload can hold and does not depend on what was decoded before; a cut payload gives the same
 //! events up to the cut; what a rank stores in the index it takes out again, each key once.
 
-use forebay::base::ShardIndex;
-use forebay::block::{BlockKey, KeySeed};
-use forebay::control::kv_events::{
+use forebay_base::ShardIndex;
+use forebay_index::{BlockKey, KeySeed, KvOp};
+use forebay_kv_events::{
     BlockText, Decoder, FeedCounters, KvEvent, LowerTiers, Naming, RankFeed, SliceOps, Tier,
 };
-use forebay::mailbox::KvOp;
 use std::collections::HashSet;
 use std::time::Duration;
 

@@ -4,10 +4,10 @@
 //! reading for every rank counts a fault; what was read before changes nothing; the report made of
 //! it adds to a rank's cost no more than what is not our own.
 
-use forebay::base::{NanosSinceStart, RankIndex};
 use forebay::control::load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
-use forebay::select::predicted_work;
-use forebay::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad};
+use forebay_select::predicted_work;
 use std::time::Duration;
 
 /// Panics when a rule above is broken.

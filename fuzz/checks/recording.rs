@@ -3,7 +3,7 @@
 //! used twice; bytes inside a chunk with sound checksums are checked all the same; what was read
 //! can be written and is read back equal.
 
-use forebay::record::{
+use forebay_record::{
     ChunkWriter, DecodeStep, RecordedMessage, RecordingDecoder, RecordingHeader, SourceName,
     frame_chunk,
 };

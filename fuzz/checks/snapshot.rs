@@ -4,12 +4,11 @@
 //! every entry is taken or counted, and the index is told a parent before its children, and nothing
 //! twice.
 
-use forebay::base::ShardIndex;
-use forebay::block::BlockKey;
-use forebay::control::kv_events::{LowerTiers, Restoring};
-use forebay::framing::put_chunk;
-use forebay::mailbox::KvOp;
-use forebay::snapshot::{
+use forebay_base::ShardIndex;
+use forebay_index::{BlockKey, KvOp};
+use forebay_kv_events::{LowerTiers, Restoring};
+use forebay_snapshot::framing::put_chunk;
+use forebay_snapshot::{
     Encoder, Header, Link, Part, Paths, RankHead, SnapshotEntry, SnapshotReader,
 };
 use std::collections::HashSet;
@@ -39,7 +38,7 @@ pub(crate) fn check(data: &[u8]) {
 }
 
 fn header() -> Header {
-    Header { written_unix_ns: 1, seed: forebay::block::KeySeed(2), slice_count: 2 }
+    Header { written_unix_ns: 1, seed: forebay_index::KeySeed(2), slice_count: 2 }
 }
 
 fn file(data: &[u8]) {

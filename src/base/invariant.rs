@@ -25,7 +25,7 @@ macro_rules! invariant {
     ($condition:expr, $fallback:expr) => {
         if !$condition {
             debug_assert!(false, "invariant: {}", stringify!($condition));
-            $crate::base::count_broken_invariant();
+            $crate::count_broken_invariant();
             return $fallback;
         }
     };

@@ -2,8 +2,8 @@
 
 use super::findings;
 use super::process::failed;
-use crate::config::{ConfigSource, Flags, to_toml};
 use clap::Args;
+use forebay_config::{ConfigSource, Flags, to_toml};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -3,9 +3,9 @@
 use super::engine_role::RoleArgs;
 use super::logging;
 use super::process::{failed, signalled};
-use crate::config::LogConfig;
-use crate::engine::{self, EngineConfig, EngineRefusal, EngineWire};
 use clap::{Args, ValueEnum};
+use forebay_config::LogConfig;
+use forebay_sim_engine::{self, EngineConfig, EngineRefusal, EngineWire};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -89,7 +89,7 @@ pub(super) fn run(args: EngineArgs) -> ExitCode {
     let config = args.config();
     let model = config.model_name().to_owned();
     let ready = |address| tracing::info!(%address, model, "engine listens");
-    match engine::run(config, signalled(), ready) {
+    match forebay_sim_engine::run(config, signalled(), ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(error),
     }

@@ -1,8 +1,8 @@
 //! Flags of `forebay engine` for prefill and decode apart from each other.
 
-use crate::config::parse_duration;
-use crate::engine::{EngineRole, KvConnector, TransferSettings};
 use clap::{Args, ValueEnum};
+use forebay_config::parse_duration;
+use forebay_sim_engine::{EngineRole, KvConnector, TransferSettings};
 use std::time::Duration;
 
 /// The flags; durations are written `250ms`, `10s`, `5m`.

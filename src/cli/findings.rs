@@ -1,6 +1,6 @@
 //! Reports what is wrong with a configuration, for `serve` and `check` alike.
 
-use crate::config::{Finding, Severity};
+use forebay_config::{Finding, Severity};
 use std::io::{self, Write};
 
 /// Writes every finding on its own line.

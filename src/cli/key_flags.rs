@@ -1,9 +1,9 @@
 //! The flags of `serve` that stand for one key each, made from the table of keys.
 
-use crate::config::{KeyEntry, Kind, all_keys};
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use forebay_config::{KeyEntry, Kind, all_keys};
 use serde_json::Value;
 use std::ffi::OsStr;
 

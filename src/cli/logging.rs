@@ -1,7 +1,7 @@
 //! Structured events on standard error: text for people, or one JSON object per line.
 
-use crate::config::LogConfig;
 use crate::log::LogQueue;
+use forebay_config::LogConfig;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;

@@ -1,6 +1,6 @@
 //! What the subcommands share: the runtime, the signals that end a command, the exit code.
 
-use crate::base::limits::LOG_FLUSH_TIME_MAX;
+use forebay_base::limits::LOG_FLUSH_TIME_MAX;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;

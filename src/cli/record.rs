@@ -2,10 +2,10 @@
 
 use super::logging;
 use super::process::{failed, run_local, signalled};
-use crate::config::LogConfig;
-use crate::control::zmq::ZmqEndpoint;
-use crate::record::{RecordSource, Recorded, record};
 use clap::Args;
+use forebay_config::LogConfig;
+use forebay_kv_events::zmq::ZmqEndpoint;
+use forebay_record::{RecordSource, Recorded, record};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;

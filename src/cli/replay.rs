@@ -2,16 +2,16 @@
 
 use super::logging;
 use super::process::{failed, run_local, signalled};
-use crate::base::Clock;
-use crate::block::KeySeed;
-use crate::chat::load_model_text;
-use crate::config::LogConfig;
-use crate::control::kv_events::{BatchOutcome, BatchResult, EventKind, ResetReason};
-use crate::control::zmq::ZmqEndpoint;
-use crate::record::{
+use clap::Args;
+use forebay_base::Clock;
+use forebay_config::LogConfig;
+use forebay_index::KeySeed;
+use forebay_kv_events::zmq::ZmqEndpoint;
+use forebay_kv_events::{BatchOutcome, BatchResult, EventKind, ResetReason};
+use forebay_record::{
     FileReader, Published, Publisher, Rebuilt, RecordingEnd, Speed, Summary, TokenText, inspect,
 };
-use clap::Args;
+use forebay_text::chat::load_model_text;
 use std::future::pending;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -3,10 +3,10 @@
 use super::key_flags::KeyFlags;
 use super::process::failed;
 use super::{findings, logging};
-use crate::config::{Config, ConfigSource, Flags, Reloader, to_json};
 use crate::control::ControlError;
 use crate::server;
 use clap::Args;
+use forebay_config::{Config, ConfigSource, Flags, Reloader, to_json};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;

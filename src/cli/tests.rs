@@ -1,9 +1,9 @@
 //! The command line as people type it.
 
 use super::*;
-use crate::config::{Policy, all_keys, load};
-use crate::engine::{EngineRefusal, EngineRole, EngineWire, KvConnector};
 use clap::error::ErrorKind;
+use forebay_config::{Policy, all_keys, load};
+use forebay_sim_engine::{EngineRefusal, EngineRole, EngineWire, KvConnector};
 use std::time::Duration;
 
 fn parse(line: &str) -> Result<CommandLine, clap::Error> {
@@ -153,7 +153,7 @@ fn record_and_replay_take_every_documented_flag() {
 
 #[test]
 fn replay_prints_what_came_out_and_says_when_a_file_ends_early() {
-    use crate::record::{FileWriter, RecordedMessage, RecordingHeader, SourceName};
+    use forebay_record::{FileWriter, RecordedMessage, RecordingHeader, SourceName};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.kvrec");
     let source = SourceName { endpoint: "tcp://gpu1:5557".to_owned(), topic: String::new() };

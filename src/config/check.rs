@@ -8,7 +8,7 @@ use super::read_token;
 use super::schema::{Config, IndexConfig, LoadSource};
 use super::url::WorkerUrl;
 use super::worker::WorkerConfig;
-use crate::base::limits::{SHARDS_MAX, WORKERS_MAX};
+use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
 use std::path::Path;
 use std::time::Duration;

@@ -140,27 +140,27 @@ macro_rules! table {
 
         impl $name {
             const ABOUT: &'static str = concat!($($about),+);
-            const KEYS: &'static [$crate::config::key::Key] = &[$(
-                $crate::config::key::Key {
+            const KEYS: &'static [$crate::key::Key] = &[$(
+                $crate::key::Key {
                     $($($attribute: $value,)+)?
-                    ..$crate::config::key::Key {
+                    ..$crate::key::Key {
                         path: concat!($prefix, stringify!($field)),
                         about: Self::ABOUT,
                         doc: concat!($($doc),+),
-                        ..$crate::config::key::Key::PLAIN
+                        ..$crate::key::Key::PLAIN
                     }
                 },
             )*];
         }
 
-        impl $crate::config::key::Table for $name {
-            fn visit(&mut self, visit: $crate::config::key::Visit<'_>) {
+        impl $crate::key::Table for $name {
+            fn visit(&mut self, visit: $crate::key::Visit<'_>) {
                 let mut keys = Self::KEYS.iter();
                 $(if let Some(key) = keys.next() { visit(key, &mut self.$field); })*
                 $($(self.$section.visit(visit);)*)?
             }
 
-            fn take_from(&mut self, wanted: &Self, changes: &mut $crate::config::reload::Changes) {
+            fn take_from(&mut self, wanted: &Self, changes: &mut $crate::reload::Changes) {
                 let mut keys = Self::KEYS.iter();
                 $(changes.take(keys.next(), &mut self.$field, &wanted.$field);)*
                 $($(self.$section.take_from(&wanted.$section, changes);)*)?
@@ -188,7 +188,7 @@ macro_rules! words {
             $($(#[doc = $doc])+ $variant,)*
         }
 
-        impl $crate::config::setting::Word for $name {
+        impl $crate::setting::Word for $name {
             const WORDS: &'static [(&'static str, Self, &'static str)] = &[
                 ($first_word, Self::$first, concat!($($first_doc),+)),
                 $(($word, Self::$variant, concat!($($doc),+)),)*

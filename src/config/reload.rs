@@ -136,7 +136,7 @@ impl Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{FlowConfig, QueueMode};
+    use crate::{FlowConfig, QueueMode};
 
     fn config(text: &str) -> Config {
         Config::from_toml(text).unwrap()

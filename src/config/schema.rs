@@ -306,7 +306,7 @@ impl Config {
     pub fn resolve_cores(&mut self, available: &[usize]) {
         if self.cores.is_empty() {
             let kept = available.len().saturating_sub(1).max(1);
-            let shards = crate::base::limits::SHARDS_MAX.min(kept);
+            let shards = forebay_base::limits::SHARDS_MAX.min(kept);
             self.cores = available.iter().copied().take(shards).collect();
         }
     }

@@ -3,7 +3,7 @@
 use super::key::{Form, Key};
 use super::nearest::nearest;
 use super::quantity::{format_duration, format_size, parse_duration, parse_size};
-use crate::base::limits::SHARDS_MAX;
+use forebay_base::limits::SHARDS_MAX;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -32,8 +32,8 @@ listen = "0.0.0.0:80"
 listen_shared = true
 admin = "127.0.0.1:91"
 admin_hosts = ["router-a.example"]
-admin_token_file = "tests/data/admin_token"
-model_dir = "tests"
+admin_token_file = "../../tests/data/admin_token"
+model_dir = "../../tests"
 cores = [2, 3]
 engine = "vllm"
 policy = "power_of_two"
@@ -126,7 +126,7 @@ level = "debug"
 [[worker]]
 url = "http://a:1"
 name = "a"
-model_dir = "tests"
+model_dir = "../../tests"
 health_path = "/h"
 kv_events = "tcp://a:5557"
 replay = ["tcp://a:5657"]
@@ -509,7 +509,7 @@ fn cores_leave_one_for_the_control_plane() {
     assert_eq!(cores(&[0, 1]), [0]);
     assert_eq!(cores(&[0, 2, 4]), [0, 2]);
     let many: Vec<usize> = (0..500).collect();
-    assert_eq!(cores(&many).len(), crate::base::limits::SHARDS_MAX);
+    assert_eq!(cores(&many).len(), forebay_base::limits::SHARDS_MAX);
 }
 
 proptest! {

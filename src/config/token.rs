@@ -1,6 +1,6 @@
 //! The file of a token.
 
-use crate::base::limits::TOKEN_BYTES_MAX;
+use forebay_base::limits::TOKEN_BYTES_MAX;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

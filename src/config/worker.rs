@@ -2,7 +2,7 @@
 
 use super::key::{Form, table, words};
 use super::schema::{EngineKind, LoadSource};
-use crate::base::limits::RANKS_MAX;
+use forebay_base::limits::RANKS_MAX;
 use std::path::PathBuf;
 
 table! {

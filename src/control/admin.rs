@@ -7,8 +7,6 @@ use super::admin_port;
 use super::explain::ExplainRequest;
 use super::reload;
 use super::windows;
-use crate::parse::{ApiShape, Refusal};
-use crate::worker::Leg;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
@@ -16,6 +14,8 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use forebay_fleet::worker::Leg;
+use forebay_prompt::parse::{ApiShape, Refusal};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub(super) enum Question {
     Reload(oneshot::Sender<Result<Value, reload::Refused>>),
     /// Tells a shard to do wrong; whether it was told.
     #[cfg(debug_assertions)]
-    Plant(usize, crate::mailbox::PlantedFault, oneshot::Sender<bool>),
+    Plant(usize, forebay_fleet::mailbox::PlantedFault, oneshot::Sender<bool>),
     /// Where a request would go and why.
     Overlap(ExplainRequest, oneshot::Sender<Result<Value, Refusal>>),
 }
@@ -150,7 +150,7 @@ struct Plant {
 
 #[cfg(debug_assertions)]
 async fn plant(State(questions): State<Questions>, Query(plant): Query<Plant>) -> StatusCode {
-    use crate::mailbox::PlantedFault;
+    use forebay_fleet::mailbox::PlantedFault;
     let hang = |ms| PlantedFault::Hang(std::time::Duration::from_millis(ms));
     let fault = plant.hang_ms.map_or(PlantedFault::Panic, hang);
     match ask(&questions, |back| Question::Plant(plant.shard, fault, back)).await {

@@ -2,8 +2,8 @@
 //! port cannot take the descriptors of the data plane: when all are taken, the one that has been
 //! silent longest makes room.
 
-use crate::base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_IDLE_MAX};
 use axum::Router;
+use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_IDLE_MAX};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};

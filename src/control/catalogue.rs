@@ -1,7 +1,7 @@
 //! The metrics of the control plane: one entry each, from which `/metrics` and its page come. The
-//! plain counters of shards are in [`Count`](crate::account::Count).
+//! plain counters of shards are in [`Count`](forebay_fleet::account::Count).
 
-use crate::account::{Count, Metric, MetricKind};
+use forebay_fleet::account::{Count, Metric, MetricKind};
 
 /// Makes a static for each metric, and the list of them. Sections are headings of the page.
 macro_rules! catalogue {

@@ -4,9 +4,9 @@
 use super::capacity::of_sglang_info;
 use super::exposition::{Sample, samples};
 use super::handover::KvSource;
-use super::zmq::ZmqEndpoint;
-use crate::base::limits::RANKS_MAX;
-use crate::worker::{Dialect, Role};
+use forebay_base::limits::RANKS_MAX;
+use forebay_fleet::worker::{Dialect, Role};
+use forebay_kv_events::zmq::ZmqEndpoint;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;

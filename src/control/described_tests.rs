@@ -4,8 +4,8 @@
 use super::described::{
     SglangInfo, SglangPlace, events_of_vllm, ranks_of_vllm_metrics, read_sglang_info,
 };
-use crate::base::limits::RANKS_MAX;
-use crate::worker::Role;
+use forebay_base::limits::RANKS_MAX;
+use forebay_fleet::worker::Role;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr};
 

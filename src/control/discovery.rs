@@ -9,10 +9,10 @@ use super::described::{
 };
 use super::handover;
 use super::http::{AskError, Asker};
-use super::zmq::{EndpointError, ZmqEndpoint};
-use crate::base::limits::RANKS_MAX;
-use crate::config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
-use crate::worker::{Dialect, Role};
+use forebay_base::limits::RANKS_MAX;
+use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
+use forebay_fleet::worker::{Dialect, Role};
+use forebay_kv_events::zmq::{EndpointError, ZmqEndpoint};
 use std::net::IpAddr;
 use thiserror::Error;
 

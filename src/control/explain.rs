@@ -7,25 +7,24 @@
 //! What a shard knows and this does not: whose turn it is in `round_robin`.
 
 use super::workers::{report, state};
-use crate::account::ShardCounters;
-use crate::base::limits::RANKS_MAX;
-use crate::base::{ModelIndex, NanosSinceStart, RankIndex};
-use crate::config::{Config, Policy};
-use crate::handoff::inspect;
-use crate::http1::Method;
-use crate::index::IndexReader;
-use crate::mailbox::GuessKind;
-use crate::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
-use crate::render::{Place, Rendered, Unrenderable};
-use crate::select::{
+use axum::body::Bytes;
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
+use forebay_config::{Config, Policy};
+use forebay_disagg::inspect;
+use forebay_fleet::account::ShardCounters;
+use forebay_fleet::worker::{
+    FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted, ShardBoard,
+};
+use forebay_http1::Method;
+use forebay_index::{GuessKind, IndexReader};
+use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
+use forebay_prompt::render::{Place, Rendered, Unrenderable};
+use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
     PickRequest, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model,
     output_tokens, pick,
 };
-use crate::worker::{
-    FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted, ShardBoard,
-};
-use axum::body::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -204,7 +203,7 @@ impl Explainer {
         let wanted = inspect(body, endpoint).ok();
         let can_hand_off =
             |handoff: &Handoff| wanted.as_ref().is_some_and(|w| w.can_hand_off(handoff));
-        let found = select::route(&asked, &mut candidates, can_hand_off);
+        let found = forebay_select::route(&asked, &mut candidates, can_hand_off);
         self.candidates = candidates;
         found
     }

@@ -2,11 +2,10 @@
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
 use super::test_support::two_pools;
-use crate::base::{NanosSinceStart, PoolIndex};
-use crate::block::KeySeed;
-use crate::config::{Config, FlowConfig};
-use crate::index::index;
-use crate::worker::{FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Role};
+use forebay_base::{NanosSinceStart, PoolIndex};
+use forebay_config::{Config, FlowConfig};
+use forebay_fleet::worker::{FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Role};
+use forebay_index::{KeySeed, index};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,12 +3,12 @@
 //! questions wait, further ones are refused.
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
-use crate::account::ShardCounters;
-use crate::base::NanosSinceStart;
-use crate::config::Config;
-use crate::index::IndexReader;
-use crate::parse::{Reason, Refusal};
-use crate::worker::{FleetSnapshot, LoadBoard, LoadReports};
+use forebay_base::NanosSinceStart;
+use forebay_config::Config;
+use forebay_fleet::account::ShardCounters;
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReports};
+use forebay_index::IndexReader;
+use forebay_prompt::parse::{Reason, Refusal};
 use serde_json::Value;
 use std::io;
 use std::sync::Arc;

@@ -3,18 +3,17 @@
 //! rings that may be full and notices that the loop itself reads.
 
 use super::fleet::FeedPlan;
-use super::kv_events::{
-    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
-    SharedState, TRACKED_BLOCK_BYTES,
-};
 use super::ports::Ports;
 use super::snapshots::{Claim, Copyable, Loading, Snapshots};
 use super::tier_numbers::GivenNumbers;
-use crate::base::RankIndex;
-use crate::base::limits::RANKS_MAX;
-use crate::block::KeySeed;
-use crate::index::slice_of;
-use crate::snapshot::RankName;
+use forebay_base::RankIndex;
+use forebay_base::limits::RANKS_MAX;
+use forebay_index::{KeySeed, slice_of};
+use forebay_kv_events::{
+    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
+    SharedState, TRACKED_BLOCK_BYTES,
+};
+use forebay_snapshot::RankName;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;

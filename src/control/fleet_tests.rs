@@ -3,13 +3,13 @@
 use super::described::{Announced, DescribedRank, Description, numbered, read_models};
 use super::fleet::{ANY_MODEL, Fleet, LeftOut};
 use super::handover::{KvSource, Registry, RegistryKind};
-use super::kv_events::FeedNotice;
 use super::tests::{SEED, config};
-use super::zmq::ZmqEndpoint;
-use crate::base::{DpRank, RankIndex, WorkerIndex};
-use crate::block::{BlockKey, RootName};
-use crate::config::{DisaggregationConfig, Fallback, FlowConfig};
-use crate::worker::{Dialect, Handoff, Leg, Rank, Role, TierRanks, WorkerState};
+use forebay_base::{DpRank, RankIndex, WorkerIndex};
+use forebay_config::{DisaggregationConfig, Fallback, FlowConfig};
+use forebay_fleet::worker::{Dialect, Handoff, Leg, Rank, Role, TierRanks, WorkerState};
+use forebay_index::{BlockKey, RootName};
+use forebay_kv_events::FeedNotice;
+use forebay_kv_events::zmq::ZmqEndpoint;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -178,7 +178,7 @@ fn a_fleet_past_the_limit_leaves_ranks_out() {
         LeftOut::default()
     );
     let left = fleet.describe(WorkerIndex(1), ADDRESS, many(), BTreeMap::new());
-    assert_eq!(left.ranks, 1_400 - crate::base::limits::RANKS_MAX);
+    assert_eq!(left.ranks, 1_400 - forebay_base::limits::RANKS_MAX);
 }
 
 #[test]

@@ -2,10 +2,10 @@
 //! and its registry. Sans-IO: texts in, [`Handoff`]s out; [`super::registry`] asks.
 
 use super::described::SglangPlace;
-use crate::config::{
+use forebay_config::{
     HandoffConfig, KvFlow, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole, WorkerUrl,
 };
-use crate::worker::{Bootstrap, Dialect, Handoff, MooncakeSource, PushSource, Role};
+use forebay_fleet::worker::{Bootstrap, Dialect, Handoff, MooncakeSource, PushSource, Role};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Small questions to workers over HTTP, each bounded in time and bytes.
 
-use crate::base::is_out_of_sockets;
+use forebay_base::is_out_of_sockets;
 use std::io;
 use std::time::Duration;
 use thiserror::Error;

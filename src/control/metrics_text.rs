@@ -4,7 +4,7 @@
 //! By hand, because the format is five lines: the crates for it want a registry that would only
 //! copy the values, and bring locks along.
 
-use crate::account::{Metric, MetricKind};
+use forebay_fleet::account::{Metric, MetricKind};
 use std::fmt::{Display, Write};
 
 /// All metrics of one scrape.

@@ -3,7 +3,7 @@
 //!
 //! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text
 //! ([`model_text`]), the fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`],
-//! [`kv_events`]), what of them outlives a restart ([`snapshots`]), the load reports ([`load`]),
+//! `kv_events`), what of them outlives a restart ([`snapshots`]), the load reports ([`load`]),
 //! other replicas of this router ([`replicas`]), and the admin API with its metrics ([`admin`],
 //! [`scrape`], [`explain`], [`windows`]). Reaches the shards through [`ports`] and nothing else:
 //! rings, a newest-wins cell, bells, counters. Limits: one task per worker and per rank, 256
@@ -31,7 +31,6 @@ mod fleet;
 mod fleet_tests;
 mod handover;
 mod http;
-pub mod kv_events;
 pub mod load;
 mod lookup;
 mod metrics_text;
@@ -59,15 +58,13 @@ mod tier_numbers;
 mod watchdog;
 mod windows;
 mod workers;
-pub mod zmq;
 
-use crate::base::Clock;
-use crate::block::KeySeed;
-use crate::config::{Config, Reloader};
-use crate::index::IndexReader;
-use crate::mailbox::ControlEnd;
-use crate::snapshot::SnapshotFile;
-use crate::worker::LoadBoard;
+use forebay_base::Clock;
+use forebay_config::{Config, Reloader};
+use forebay_fleet::mailbox::ControlEnd;
+use forebay_fleet::worker::LoadBoard;
+use forebay_index::{IndexReader, KeySeed};
+use forebay_snapshot::SnapshotFile;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +106,7 @@ pub struct ControlSetup {
     /// from no file or flags.
     pub reloader: Option<Reloader>,
     /// How long feeds wait for what.
-    pub feed_timers: kv_events::FeedTimers,
+    pub feed_timers: forebay_kv_events::FeedTimers,
 }
 
 /// Why the control plane cannot run.

@@ -7,9 +7,9 @@
 
 use super::described::{Description, ServedModel};
 use super::fleet::ANY_MODEL;
-use crate::base::{Clock, NanosSinceStart};
-use crate::chat::{EngineRules, load_model_text_for};
-use crate::worker::{Dialect, ModelText};
+use forebay_base::{Clock, NanosSinceStart};
+use forebay_fleet::worker::{Dialect, ModelText};
+use forebay_text::chat::{EngineRules, load_model_text_for};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::control::described::read_models;
     use crate::control::test_support::block_on_local;
-    use crate::worker::Role;
+    use forebay_fleet::worker::Role;
     use std::fs;
 
     const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer");

@@ -1,9 +1,9 @@
 //! Which ranks share their models: adapters and other names of one model are served by the same
 //! ranks, so their requests wait in one queue and are refused together.
 
-use crate::base::limits::{POOLS_MAX, RANKS_MAX};
-use crate::base::{ModelIndex, PoolIndex, RankIndex};
-use crate::worker::{FleetSnapshot, Model, Pool, Role, WorkerState};
+use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
+use forebay_base::{ModelIndex, PoolIndex, RankIndex};
+use forebay_fleet::worker::{FleetSnapshot, Model, Pool, Role, WorkerState};
 
 const _: () = assert!(POOLS_MAX >= 2 * RANKS_MAX);
 
@@ -118,9 +118,9 @@ pub(super) fn models(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{DpRank, WorkerIndex};
-    use crate::worker::test_support::model;
-    use crate::worker::{Rank, Role, RoomLimits, TierRanks};
+    use forebay_base::{DpRank, WorkerIndex};
+    use forebay_fleet::worker::test_support::model;
+    use forebay_fleet::worker::{Rank, Role, RoomLimits, TierRanks};
     use std::net::SocketAddr;
 
     fn rank(worker: u16) -> Rank {

@@ -1,15 +1,15 @@
 //! The shards as the control plane reaches them: rings, cells, bells, counters. Shared by all tasks
 //! of the thread; never borrowed across an await.
 
-use super::kv_events::KvPort;
-use crate::account::{ShardCounters, ShardPhase, StageHistograms};
-use crate::base::{NanosSinceStart, ShardIndex};
+use forebay_base::{NanosSinceStart, ShardIndex};
+use forebay_fleet::account::{ShardCounters, ShardPhase, StageHistograms};
 #[cfg(debug_assertions)]
-use crate::mailbox::PlantedFault;
-use crate::mailbox::{ControlEnd, KvBatch, ShardCommand, ShardPort};
-use crate::worker::{FleetSnapshot, LoadReport};
+use forebay_fleet::mailbox::PlantedFault;
+use forebay_fleet::mailbox::{ControlEnd, ShardCommand, ShardPort};
+use forebay_fleet::worker::{FleetSnapshot, LoadReport};
+use forebay_index::KvBatch;
+use forebay_kv_events::KvPort;
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// All shards, in shard order.
@@ -104,11 +104,11 @@ impl Ports {
     }
 }
 
-impl KvPort for Rc<Ports> {
+impl KvPort for Ports {
     fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch> {
         let mut shards = self.shards.borrow_mut();
         let Some(shard) = shards.get_mut(slice.index()) else {
-            crate::base::count_broken_invariant();
+            forebay_base::count_broken_invariant();
             return Ok(());
         };
         shard.port.kv.push(batch)?;

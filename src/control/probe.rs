@@ -8,9 +8,9 @@ use super::http::{AskError, Asker};
 use super::lookup::Lookup;
 use super::model_text::{Dirs, FoundText, ModelTexts};
 use super::registry::Registrar;
-use crate::base::WorkerIndex;
-use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
-use crate::worker::{Dialect, WorkerState};
+use forebay_base::WorkerIndex;
+use forebay_config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
+use forebay_fleet::worker::{Dialect, WorkerState};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -397,10 +397,10 @@ impl Reached {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Clock;
     use crate::control::test_support::block_on_local;
     use axum::Router;
     use axum::http::{StatusCode, Uri};
+    use forebay_base::Clock;
     use serde_json::json;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::net::TcpListener;

@@ -4,8 +4,8 @@
 //! for it.
 
 use super::fleet::Fleet;
-use crate::config::{Finding, ReloadError, Reloader, Severity};
 use axum::http::StatusCode;
+use forebay_config::{Finding, ReloadError, Reloader, Severity};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tracing::{error, info, warn};

@@ -1,8 +1,8 @@
 //! Whether the workers that are usable can serve anything between them, and what they are called: a
 //! prefill worker is nothing without one that decodes.
 
-use crate::base::{RankIndex, WorkerIndex};
-use crate::worker::{FleetSnapshot, Handoff, Role, WorkerState};
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_fleet::worker::{FleetSnapshot, Handoff, Role, WorkerState};
 use serde_json::{Value, json};
 
 /// The word for a role.
@@ -59,7 +59,11 @@ pub(super) fn role_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static st
 
 /// `registering`: it answers, but some of its ranks cannot be reached by decode workers yet.
 fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
-    let waits = |(_, rank, _): (RankIndex, &crate::worker::Rank, &crate::worker::Worker)| {
+    let waits = |(_, rank, _): (
+        RankIndex,
+        &forebay_fleet::worker::Rank,
+        &forebay_fleet::worker::Worker,
+    )| {
         rank.worker == worker && rank.role == Role::Prefill && rank.handoff.is_none()
     };
     match fleet.workers.get(worker.index()).map(|worker| worker.state) {
@@ -102,8 +106,8 @@ pub(super) fn handoff(handoff: Option<&Handoff>) -> Value {
 mod tests {
     use super::super::test_support::two_pools;
     use super::*;
-    use crate::config::{DisaggregationConfig, Fallback, FlowConfig};
-    use crate::worker::Dialect;
+    use forebay_config::{DisaggregationConfig, Fallback, FlowConfig};
+    use forebay_fleet::worker::Dialect;
     use std::sync::Arc;
 
     /// One worker with three ranks: 0 and 1 serve `base`, 2 serves `other`.

@@ -4,9 +4,6 @@
 
 use super::catalogue;
 use super::feeds::Feeds;
-use super::kv_events::{
-    BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
-};
 use super::load::LoadReporter;
 use super::metrics_text::{MetricsText, approximate};
 use super::replicas::Replicas;
@@ -16,17 +13,20 @@ use super::scrape_load::loads;
 use super::snapshots::Saving;
 use super::watchdog::Watchdog;
 use super::workers::engine;
-use super::zmq::LossReason;
-use crate::account::{
+use crate::log::dropped_lines_count;
+use forebay_base::limits::MODELS_MAX;
+use forebay_base::{NanosSinceStart, RankIndex, broken_invariant_count};
+use forebay_fleet::account::{
     Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms,
 };
-use crate::admit::DrainRates;
-use crate::base::limits::MODELS_MAX;
-use crate::base::{NanosSinceStart, RankIndex, broken_invariant_count};
-use crate::index::IndexReader;
-use crate::log::dropped_lines_count;
-use crate::parse::{Endpoint, Reason};
-use crate::worker::{FleetSnapshot, LoadBoard, WorkerState};
+use forebay_fleet::admit::DrainRates;
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, WorkerState};
+use forebay_index::IndexReader;
+use forebay_kv_events::zmq::LossReason;
+use forebay_kv_events::{
+    BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
+};
+use forebay_prompt::parse::{Endpoint, Reason};
 use std::sync::Arc;
 
 /// Where the numbers are.

@@ -7,12 +7,12 @@ use super::catalogue;
 use super::metrics_text::MetricsText;
 use super::pools;
 use super::windows::OPENERS;
-use crate::account::{Metric, REASONS_MAX};
-use crate::admit::DrainRates;
-use crate::base::{NanosSinceStart, PoolIndex, QueueIndex};
-use crate::config::QueueMode;
-use crate::parse::Reason;
-use crate::worker::{FleetSnapshot, LoadBoard, QueueCell, Rank, RankLoad, RoomLimits};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex};
+use forebay_config::QueueMode;
+use forebay_fleet::account::{Metric, REASONS_MAX};
+use forebay_fleet::admit::DrainRates;
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, QueueCell, Rank, RankLoad, RoomLimits};
+use forebay_prompt::parse::Reason;
 
 /// Every reason of a refusal has a counter of its own.
 const _: () = assert!(Reason::ALL.len() < REASONS_MAX);
@@ -134,9 +134,9 @@ fn windows(sources: &FlowSources<'_>, text: &mut MetricsText) {
 mod tests {
     use super::super::test_support::two_pools;
     use super::*;
-    use crate::base::RankIndex;
-    use crate::config::{FlowConfig, QueueConfig};
-    use crate::worker::{OpenedBy, QueueLimits, QueueWanted, Role, RoomWanted};
+    use forebay_base::RankIndex;
+    use forebay_config::{FlowConfig, QueueConfig};
+    use forebay_fleet::worker::{OpenedBy, QueueLimits, QueueWanted, Role, RoomWanted};
     use std::sync::Arc;
     use std::time::Duration;
 

@@ -4,9 +4,9 @@ use super::catalogue;
 use super::load::{ReadFault, SCRAPE_BOUNDS};
 use super::metrics_text::{MetricsText, approximate};
 use super::scrape::ScrapeSources;
-use crate::account::Metric;
-use crate::base::{RankIndex, WorkerIndex};
-use crate::worker::LoadReport;
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_fleet::account::Metric;
+use forebay_fleet::worker::LoadReport;
 
 /// What engines report, how old it is, and what went wrong.
 pub(super) fn loads(sources: &ScrapeSources<'_>, text: &mut MetricsText) {

@@ -2,7 +2,7 @@
 //! ready, that it lives, that it stops. Datagrams to the socket that the environment names; without
 //! the names nothing is sent.
 
-use crate::base::NanosSinceStart;
+use forebay_base::NanosSinceStart;
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;

@@ -9,14 +9,14 @@ use super::fleet::ANY_MODEL;
 use super::http::Asker;
 use super::test_support::block_on_local;
 use super::{ControlError, ControlSetup, run};
-use crate::account::{ShardPhase, Stage, StageHistograms};
-use crate::base::{Clock, NanosSinceStart, RankIndex};
-use crate::block::KeySeed;
-use crate::config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerRole, WorkerUrl};
-use crate::mailbox::{KvOp, ShardCommand, ShardEnd, wire};
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, Role, WorkerState};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
+use forebay_base::{Clock, NanosSinceStart, RankIndex};
+use forebay_config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerRole, WorkerUrl};
+use forebay_fleet::account::{ShardPhase, Stage, StageHistograms};
+use forebay_fleet::mailbox::{ShardCommand, ShardEnd, wire};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, Role, WorkerState};
+use forebay_index::{KeySeed, KvOp};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -315,7 +315,7 @@ fn odd_answers_are_survived() {
     assert!(read_sglang_info("nonsense", "h").is_none());
     let info =
         read_sglang_info(r#"{"dp_size":4000000000,"page_size":-1,"kv_events":7}"#, "h").unwrap();
-    assert_eq!(info.ranks.len(), crate::base::limits::RANKS_MAX);
+    assert_eq!(info.ranks.len(), forebay_base::limits::RANKS_MAX);
     let ranks = ranks_of_vllm_metrics("vllm:num_requests_running{engine=\"4000000000\"} 1\n");
     assert_eq!(ranks.len(), 1);
     let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
@@ -354,7 +354,7 @@ impl Plane {
         admin.set_nonblocking(true).unwrap();
         let address = admin.local_addr().unwrap();
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let (index, _slices) = crate::index::index(2, SEED, 1 << 20);
+        let (index, _slices) = forebay_index::index(2, SEED, 1 << 20);
         let setup = ControlSetup {
             config: Arc::new(config),
             clock: Clock::start(),
@@ -368,7 +368,7 @@ impl Plane {
             stopped,
             signals: false,
             reloader: None,
-            feed_timers: crate::control::kv_events::FeedTimers::default(),
+            feed_timers: forebay_kv_events::FeedTimers::default(),
         };
         let (tell, ended) = mpsc::channel();
         std::thread::spawn(move || {
@@ -722,7 +722,7 @@ fn events_reach_the_slices_and_a_moved_feed_takes_its_blocks_along() {
     let (slice, op) = next_op(&mut plane.shards);
     let KvOp::Store { parent, key: stored, .. } = op else { panic!("{op:?}") };
     assert!(model.roots.iter().any(|root| root.key == parent), "rooted where prompts are");
-    assert_eq!(slice, crate::index::slice_of(stored, 2).index());
+    assert_eq!(slice, forebay_index::slice_of(stored, 2).index());
 
     // The worker comes back with its events elsewhere.
     first.stop.send(()).unwrap();

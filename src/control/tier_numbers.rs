@@ -3,9 +3,9 @@
 //! given from the highest rank number down, so that they never meet the fleet's ranks, and are kept
 //! for ever, as those are.
 
-use super::kv_events::{Tier, TierNumbers};
-use crate::base::RankIndex;
-use crate::base::limits::RANKS_MAX;
+use forebay_base::RankIndex;
+use forebay_base::limits::RANKS_MAX;
+use forebay_kv_events::{Tier, TierNumbers};
 use std::cell::{Cell, RefCell};
 
 /// All that were given, on the control plane's thread.

@@ -1,8 +1,8 @@
 //! Whether the shards make progress: each counts its turns, and the control plane's loop looks at
 //! the counts.
 
-use crate::base::NanosSinceStart;
-use crate::base::limits::{SHARD_BEAT_PERIOD, SHARD_STALLED_AFTER};
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::{SHARD_BEAT_PERIOD, SHARD_STALLED_AFTER};
 use std::time::Duration;
 use tracing::{error, info};
 

@@ -3,9 +3,9 @@
 
 use super::ANY_MODEL;
 use super::pools;
-use crate::base::{NanosSinceStart, PoolIndex};
-use crate::config::parse_duration;
-use crate::worker::{FleetSnapshot, OpenedBy, Pool, Windows};
+use forebay_base::{NanosSinceStart, PoolIndex};
+use forebay_config::parse_duration;
+use forebay_fleet::worker::{FleetSnapshot, OpenedBy, Pool, Windows};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -141,7 +141,7 @@ fn milliseconds(until: NanosSinceStart, now: NanosSinceStart) -> u64 {
 mod tests {
     use super::super::test_support::two_pools;
     use super::*;
-    use crate::worker::Role;
+    use forebay_fleet::worker::Role;
 
     const NOW: NanosSinceStart = NanosSinceStart(1_000);
 

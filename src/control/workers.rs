@@ -2,12 +2,12 @@
 
 use super::feeds::Feeds;
 use super::fleet::Fleet;
-use super::kv_events::{FeedStatus, TextFit};
 use super::load::{LoadTasks, ReportSource};
 use super::metrics_text::approximate;
 use super::roles;
-use crate::base::{NanosSinceStart, RankIndex, WorkerIndex};
-use crate::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReports, Rank, WorkerState};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReports, Rank, WorkerState};
+use forebay_kv_events::{FeedStatus, TextFit};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The demo's HTTP client: sends one streamed chat, reads it to its end, times the first token.
 
 use super::meter::DemoOutcome;
-use crate::base::Clock;
+use forebay_base::Clock;
 use serde::Deserialize;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The conversations of the demo: made-up chats that share a few system prompts and grow turn by
 //! turn. Pure data from a seed, so that every policy gets the same load.
 
-use crate::engine::Tokenizer;
+use forebay_sim_engine::Tokenizer;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Conversations {
         let question = self.text(&seed, self.sizes.question_tokens);
         conversation.messages.push(json!({ "role": "user", "content": question }));
         let body = json!({
-            "model": crate::engine::DEFAULT_MODEL, "messages": conversation.messages,
+            "model": forebay_sim_engine::DEFAULT_MODEL, "messages": conversation.messages,
             "max_tokens": self.sizes.answer_tokens, "stream": true,
             "stream_options": { "include_usage": true },
         });

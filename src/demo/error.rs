@@ -1,6 +1,6 @@
 //! Why the demo cannot run. Its message is what the command line prints.
 
-use crate::engine::EngineError;
+use forebay_sim_engine::EngineError;
 
 /// Why the demo cannot run.
 #[derive(Debug, thiserror::Error)]

@@ -21,8 +21,8 @@ pub use error::DemoError;
 pub use meter::{DemoOutcome, Figures, Meter};
 pub use policy::DemoPolicy;
 
-use crate::base::Clock;
-use crate::engine::{Engine, EngineConfig, EngineHandle, EngineText, Tokenizer};
+use forebay_base::Clock;
+use forebay_sim_engine::{Engine, EngineConfig, EngineHandle, EngineText, Tokenizer};
 use router::DemoRouter;
 use serde_json::json;
 use std::io::Write;

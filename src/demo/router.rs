@@ -3,9 +3,9 @@
 
 use super::error::DemoError;
 use super::policy::DemoPolicy;
-use crate::config::{Config, Policy, WorkerConfig};
-use crate::engine::{EngineHandle, KvEndpoints};
 use crate::server::{self, ServerHandle};
+use forebay_config::{Config, Policy, WorkerConfig};
+use forebay_sim_engine::{EngineHandle, KvEndpoints};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;

@@ -42,7 +42,7 @@ impl HeadDue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http1::{Progress, RequestHead, parse_request};
+    use crate::{Progress, RequestHead, parse_request};
 
     const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 64 * 1024, fields_max: 100 };
 

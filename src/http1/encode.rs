@@ -188,7 +188,7 @@ pub(super) fn finish(content_length: Option<u64>, extra: &[(&str, &[u8])], out: 
 /// starts, so that it can stand right before the data in one buffer. `data_bytes` must be from 1 to
 /// 2^32 - 1.
 pub fn encode_chunk_header(data_bytes: usize, out: &mut [u8; 10]) -> usize {
-    crate::invariant!(data_bytes > 0 && data_bytes <= 0xffff_ffff, out.len());
+    forebay_base::invariant!(data_bytes > 0 && data_bytes <= 0xffff_ffff, out.len());
     let mut left = data_bytes;
     let mut start = out.len();
     for (index, slot) in out.iter_mut().enumerate().rev() {
@@ -212,7 +212,7 @@ mod tests {
     use super::{
         DownstreamHead, UpstreamHead, encode_chunk_header, encode_request, encode_response,
     };
-    use crate::http1::{
+    use crate::{
         BodyFraming, HeadLimits, Method, RequestHead, ResponseHead, Version, parse_request,
         parse_response,
     };

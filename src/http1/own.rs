@@ -122,14 +122,15 @@ pub fn decimal(mut value: u64, digits: &mut Digits) -> &[u8] {
     digits.get(start..).unwrap_or(&[])
 }
 
-pub(crate) fn push_decimal(value: u64, out: &mut Vec<u8>) {
+/// Appends the number in decimal digits.
+pub fn push_decimal(value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(decimal(value, &mut [0; 20]));
 }
 
 #[cfg(test)]
 mod tests {
     use super::{OwnResponse, OwnStream, encode_own, encode_own_stream, push_decimal};
-    use crate::http1::Version;
+    use crate::Version;
 
     #[test]
     fn own_responses() {

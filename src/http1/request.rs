@@ -182,7 +182,7 @@ fn host(window: &[u8], head: &RequestHead) -> Result<(), HeadError> {
 #[cfg(test)]
 mod tests {
     use super::parse_request;
-    use crate::http1::{
+    use crate::{
         BodyFraming, FieldKind, HeadError, HeadLimits, Method, Progress, RequestHead, Version,
         bytes_of,
     };

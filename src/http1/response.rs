@@ -108,9 +108,7 @@ fn finish(
 #[cfg(test)]
 mod tests {
     use super::parse_response;
-    use crate::http1::{
-        BodyFraming, HeadError, HeadLimits, Method, Progress, ResponseHead, Version,
-    };
+    use crate::{BodyFraming, HeadError, HeadLimits, Method, Progress, ResponseHead, Version};
 
     fn parsed(text: &str, method: Method) -> Result<ResponseHead, HeadError> {
         let mut head = ResponseHead::default();

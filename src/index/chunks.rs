@@ -3,10 +3,9 @@
 
 use super::walk::follow_path;
 use super::{IndexReader, Overlaps, slice_of};
-use crate::base::ShardIndex;
-use crate::base::limits::{APPROXIMATE_CHUNK_BYTES, ROUTED_CHUNKS_MAX, SPECULATIVE_CHUNK_BYTES};
-use crate::block::BlockKey;
-use crate::mailbox::GuessKind;
+use crate::{BlockKey, GuessKind};
+use forebay_base::ShardIndex;
+use forebay_base::limits::{APPROXIMATE_CHUNK_BYTES, ROUTED_CHUNKS_MAX, SPECULATIVE_CHUNK_BYTES};
 
 impl IndexReader {
     /// Writes the keys of the whole chunks of `text` under `root` to `path`. What is left over at

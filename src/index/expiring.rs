@@ -8,10 +8,9 @@
 //! (and touched as it fills), so no step costs more than the chunks it is about. Must never remove
 //! what events stored: its keys are those of other roots.
 
-use crate::base::limits::RANKS_MAX;
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::block::BlockKey;
-use crate::mailbox::{GuessKind, KvOp, RoutedPrompt};
+use crate::{BlockKey, GuessKind, KvOp, RoutedPrompt};
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
 
 /// How often all lists are looked at.

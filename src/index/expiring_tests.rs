@@ -1,9 +1,8 @@
 //! Chunks under virtual time, against a plain model and against a real slice.
 
 use super::*;
-use crate::base::limits::APPROXIMATE_CHUNK_BYTES;
-use crate::block::{KeySeed, RootName};
-use crate::index::{IndexReader, Overlaps, SliceWriter, index};
+use crate::{IndexReader, KeySeed, Overlaps, RootName, SliceWriter, index};
+use forebay_base::limits::APPROXIMATE_CHUNK_BYTES;
 use proptest::prelude::*;
 use std::collections::HashSet;
 

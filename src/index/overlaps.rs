@@ -2,7 +2,7 @@
 //! again for every request, so that a walk allocates nothing in steady state.
 
 use super::walk::WalkScratch;
-use crate::base::RankIndex;
+use forebay_base::RankIndex;
 
 /// Part of a prompt, counted from its start, that one rank holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

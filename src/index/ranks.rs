@@ -3,7 +3,7 @@
 use super::overlaps::{Overlap, Overlaps};
 use super::table::{CELL_WORDS, Seen};
 use super::words::{LANES, cell_of, contains, from_lanes, lane_rank, lanes, rank_lane};
-use crate::base::RankIndex;
+use forebay_base::RankIndex;
 
 /// Ranks that fit a word.
 const FEW: u32 = 4;

@@ -11,10 +11,9 @@
 use super::Shape;
 use super::table::{Location, RunId, STORE_CELLS_MAX, Table, TableWriter};
 use super::words::rank_lane;
-use crate::base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::block::BlockKey;
-use crate::mailbox::KvOp;
+use crate::{BlockKey, KvOp};
+use forebay_base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
+use forebay_base::{NanosSinceStart, RankIndex};
 use std::sync::Arc;
 
 /// Leaves that an eviction compares.

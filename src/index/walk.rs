@@ -11,8 +11,8 @@ use super::overlaps::{Overlap, Overlaps};
 use super::ranks::Ranks;
 use super::slice_of;
 use super::table::{Arrival, Seen, Table};
-use crate::base::limits::{PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
-use crate::block::{BlockKey, KeySeed};
+use crate::{BlockKey, KeySeed};
+use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
 use std::sync::Arc;
 
 /// Branches waiting at one time; further ones are not followed.

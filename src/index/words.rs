@@ -2,8 +2,8 @@
 //! to four 16-bit lanes, lowest first and ascending, or a reference to overflow cells. Equal small
 //! sets are equal words. Pure functions, any thread.
 
-use crate::base::RankIndex;
-use crate::base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
+use forebay_base::RankIndex;
+use forebay_base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
 
 /// Lanes of a word; larger sets overflow into cells.
 pub(super) const LANES: usize = 4;

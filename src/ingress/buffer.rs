@@ -1,7 +1,7 @@
 //! Read buffers of one shard. Taken when a read starts, given back when its bytes are used up, so
 //! that steady traffic allocates nothing.
 
-use crate::base::limits::{
+use forebay_base::limits::{
     DISCARD_READ_BYTES, DISCARD_READS_MAX, POOLED_BUFFERS_MAX, READ_BYTES, STREAM_READ_BYTES,
 };
 use std::cell::{Cell, RefCell};

@@ -1,8 +1,9 @@
 //! One client connection: bytes in, bytes out, and the sight of the client leaving.
 
 use super::{BufferPool, Deadline, DiscardBounds, Discarding, Reader};
-use crate::base::limits::READ_BYTES;
-use crate::base::{Clock, NanosSinceStart};
+use forebay_base::limits::READ_BYTES;
+use forebay_base::{Clock, NanosSinceStart};
+use forebay_router::dispatch::RelayError;
 use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf, Splitable};
 use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};
@@ -42,6 +43,15 @@ pub enum WriteEnd {
     Gone,
     /// The client does not read.
     Stalled,
+}
+
+impl From<WriteEnd> for RelayError {
+    fn from(end: WriteEnd) -> Self {
+        match end {
+            WriteEnd::Gone => Self::ClientGone,
+            WriteEnd::Stalled => Self::ClientStalled,
+        }
+    }
 }
 
 impl Conn {

@@ -1,7 +1,7 @@
 //! One timer per connection, moved lazily: setting a later deadline costs a store, not a timer
 //! operation.
 
-use crate::base::{Clock, NanosSinceStart};
+use forebay_base::{Clock, NanosSinceStart};
 use monoio::time::{Instant, Sleep, sleep_until};
 use std::future::Future;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! The limit of open files, which bounds connections as well: raised as far as it goes, and held
 //! against the configuration.
 
-use crate::base::limits::ADMIN_CONNECTIONS_MAX;
-use crate::config::Config;
+use forebay_base::limits::ADMIN_CONNECTIONS_MAX;
+use forebay_config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, warn};
 

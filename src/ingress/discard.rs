@@ -2,8 +2,8 @@
 //! before a connection is closed. Within bounds: a client that goes on for ever, or stalls, is cut.
 
 use super::{Conn, ReadEnd, TURN_BYTES, end_turn};
-use crate::base::NanosSinceStart;
-use crate::base::limits::READ_BYTES;
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::READ_BYTES;
 use std::time::Duration;
 
 /// When to stop listening to a client.
@@ -84,8 +84,8 @@ impl Drop for Discarding<'_> {
 )]
 mod tests {
     use super::*;
-    use crate::base::Clock;
     use crate::ingress::BufferPool;
+    use forebay_base::Clock;
     use std::io::Write;
     use std::rc::Rc;
     use std::time::Instant;

@@ -5,8 +5,8 @@
 
 use super::format::{PLAIN_BYTES_MAX, RecordingDamage, RecordingError, RecordingHeader};
 use super::message::RecordedMessage;
-use crate::framing::{CHUNK_HEADER_BYTES, ChunkHead, Reader, pack, put_chunk, unpack};
 use flate2::Compression;
+use forebay_snapshot::framing::{CHUNK_HEADER_BYTES, ChunkHead, Reader, pack, put_chunk, unpack};
 
 const CHUNK_MARK: [u8; 4] = *b"CHNK";
 const END_MARK: [u8; 4] = *b"DONE";

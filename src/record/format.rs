@@ -28,7 +28,7 @@
 //! good up to its last whole chunk. Lengths have a checksum of their own, so that a damaged length
 //! is not taken for an early end.
 
-use crate::framing::Reader;
+use forebay_snapshot::framing::Reader;
 use std::fmt;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;

@@ -1,7 +1,7 @@
 //! One recorded message and its place in a chunk. Sans-IO.
 
 use super::format::{MESSAGE_BYTES_MAX, RecordingError};
-use crate::framing::{Reader, put_varint};
+use forebay_snapshot::framing::{Reader, put_varint};
 
 /// Most frames of one message; engines send three.
 pub const FRAMES_MAX: usize = 8;

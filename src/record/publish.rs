@@ -6,8 +6,8 @@
 //! are back: a router then forgets what an engine's loss made it forget.
 
 use super::message::RecordedMessage;
-use crate::base::{Clock, NanosSinceStart};
-use crate::control::zmq::{
+use forebay_base::{Clock, NanosSinceStart};
+use forebay_kv_events::zmq::{
     Connection, EndpointError, SocketError, ZmqEndpoint, ZmqSource, encode_message,
 };
 use std::cell::RefCell;

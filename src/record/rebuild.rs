@@ -2,13 +2,11 @@
 //! rank.
 
 use super::message::RecordedMessage;
-use crate::base::limits::RANKS_MAX;
-use crate::base::{RankIndex, count_broken_invariant};
-use crate::block::{BlockKey, KeySeed, RootName, Vocabulary};
-use crate::control::kv_events::{
-    BlockText, FeedCounters, Naming, RankFeed, SliceOps, TRACKED_BLOCK_BYTES,
-};
-use crate::index::{IndexReader, SliceWriter, index, slice_of};
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{RankIndex, count_broken_invariant};
+use forebay_index::{BlockKey, IndexReader, KeySeed, RootName, SliceWriter, index, slice_of};
+use forebay_kv_events::{BlockText, FeedCounters, Naming, RankFeed, SliceOps, TRACKED_BLOCK_BYTES};
+use forebay_text::Vocabulary;
 use std::sync::Arc;
 
 /// The name under which everything is rooted.

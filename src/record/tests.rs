@@ -1,11 +1,10 @@
 //! The codec by itself, damage of every kind, files that end early, and streams over real sockets.
 
 use super::*;
-use crate::base::RankIndex;
-use crate::block::KeySeed;
-use crate::control::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
-use crate::framing::CHUNK_HEADER_BYTES;
-use crate::index::Overlaps;
+use forebay_base::RankIndex;
+use forebay_index::{KeySeed, Overlaps};
+use forebay_kv_events::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
+use forebay_snapshot::framing::CHUNK_HEADER_BYTES;
 use proptest::prelude::*;
 use std::path::Path;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Turns the worker's body framing into the client's: sans-IO, one chunk of upstream bytes at a
 //! time.
 
-use super::RelayError;
-use crate::http1::{
+use forebay_http1::{
     BodyFraming, BodyLimits, ChunkedDecoder, LAST_CHUNK, Version, encode_chunk_header,
 };
+use forebay_router::dispatch::RelayError;
 
 /// How the answer's body reaches the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 //! stands, as comments, which every client skips, and why there is no answer, as an event in the
 //! shape of the API. Sans-IO.
 
-use crate::http1::reason_phrase;
-use crate::parse::{ApiShape, Endpoint, Reason, Refusal};
+use forebay_http1::reason_phrase;
+use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal};
 use serde_json::Value;
 
 /// So much of an engine's error is repeated that is not JSON, in characters.

@@ -1,10 +1,11 @@
 //! Sends a request and waits for the head of its answer, watching all the while whether anybody
 //! still wants it.
 
-use super::{Over, RelayError, Upstream, Watch};
-use crate::base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
-use crate::http1::{HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response};
+use super::{Over, Upstream, Watch};
 use crate::ingress::{TURN_BYTES, end_turn};
+use forebay_base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
+use forebay_http1::{HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response};
+use forebay_router::dispatch::RelayError;
 use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf};
 use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};

@@ -2,8 +2,9 @@
 //! another worker can still be asked.
 
 use super::pump::next_chunk;
-use super::{RelayError, Upstream, Watch};
-use crate::http1::{BodyFraming, BodyLimits, ChunkedDecoder, ResponseHead};
+use super::{Upstream, Watch};
+use forebay_http1::{BodyFraming, BodyLimits, ChunkedDecoder, ResponseHead};
+use forebay_router::dispatch::RelayError;
 
 /// Bytes of an answer that are looked at before it is passed on: `/v1/responses` repeats the
 /// request's instructions and tools in its first events.

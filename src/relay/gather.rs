@@ -2,9 +2,10 @@
 //! have seen the head of a stream already; and what a prefill leg answers.
 
 use super::pump::next_chunk;
-use super::{AnswerBody, RelayError, Upstream, Watch};
-use crate::base::limits::ENGINE_ERROR_BYTES_MAX;
-use crate::http1::{ResponseHead, Version};
+use super::{AnswerBody, Upstream, Watch};
+use forebay_base::limits::ENGINE_ERROR_BYTES_MAX;
+use forebay_http1::{ResponseHead, Version};
+use forebay_router::dispatch::RelayError;
 use std::time::Duration;
 
 /// The body of one answer.

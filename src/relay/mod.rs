@@ -4,7 +4,6 @@
 //! chooses: it reports what happened.
 
 mod body;
-mod error;
 mod events;
 mod exchange;
 mod first;
@@ -16,7 +15,6 @@ mod usage;
 mod watch;
 
 pub use body::{AnswerBody, AnswerFraming};
-pub use error::RelayError;
 pub use events::{
     QueueStanding, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
 };

@@ -3,9 +3,9 @@
 //! seen the close if there was one.
 
 use super::Upstream;
-use crate::base::NanosSinceStart;
-use crate::base::limits::UPSTREAM_IDLE_MAX;
 use ahash::AHashMap;
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::UPSTREAM_IDLE_MAX;
 use std::net::SocketAddr;
 use std::time::Duration;
 

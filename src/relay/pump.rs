@@ -1,10 +1,9 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
-use super::{
-    AnswerBody, AnswerFraming, Client, Over, RelayError, StreamShape, Upstream, Watch, encode_cut,
-};
-use crate::http1::{BodyFraming, DownstreamHead, ResponseHead, Version, encode_response};
+use super::{AnswerBody, AnswerFraming, Client, Over, StreamShape, Upstream, Watch, encode_cut};
 use crate::ingress::Conn;
+use forebay_http1::{BodyFraming, DownstreamHead, ResponseHead, Version, encode_response};
+use forebay_router::dispatch::RelayError;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;

@@ -1,12 +1,13 @@
 //! One connection to a worker.
 
-use super::{RelayError, Watch};
-use crate::base::limits::{
+use super::Watch;
+use crate::ingress::{BufferPool, Reader};
+use forebay_base::limits::{
     KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, UNACKNOWLEDGED_TIME_MAX,
 };
-use crate::base::{NanosSinceStart, is_out_of_sockets};
-use crate::ingress::{BufferPool, Reader};
-use crate::ring::with_descriptor;
+use forebay_base::{NanosSinceStart, is_out_of_sockets};
+use forebay_ring::with_descriptor;
+use forebay_router::dispatch::RelayError;
 use monoio::io::{OwnedWriteHalf, Splitable};
 use monoio::net::TcpStream;
 use rustix::net::sockopt;

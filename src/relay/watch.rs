@@ -1,8 +1,8 @@
 //! What else is looked at while a worker is waited for: whoever wants the answer may not want it
 //! any more.
 
-use super::RelayError;
 use crate::ingress::Conn;
+use forebay_router::dispatch::RelayError;
 use std::task::{Context, Poll};
 use std::time::Duration;
 

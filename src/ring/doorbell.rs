@@ -43,8 +43,8 @@ impl<W: Wake> Bell<W> {
     pub fn ring(&self) {
         // ordering: the SeqCst fence pairs with the one in `park`. We have pushed and now load
         // `parked`; the shard has stored `parked` and then loads the rings. Without both fences
-        // each may read the old value and the shard sleeps on a full ring. Models: tests/loom.rs,
-        // `doorbell_never_loses_a_wake`.
+        // each may read the old value and the shard sleeps on a full ring. Models:
+        // tests/loom/models.rs, `doorbell_never_loses_a_wake`.
         fence(Ordering::SeqCst);
         // ordering: Relaxed load, ordered by the fence above; it spares awake shards a write to
         // their line. AcqRel swap pairs with the other senders' swap and with `unpark`: one of them

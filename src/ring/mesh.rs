@@ -3,7 +3,7 @@
 //! the caller's part, so that several messages cost one ring.
 
 use super::spsc::{Consumer, Producer, spsc};
-use crate::base::ShardIndex;
+use forebay_base::ShardIndex;
 
 /// Both ends of one shard. The halves are separate so that one task can receive while others send.
 #[derive(Debug)]

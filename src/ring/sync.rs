@@ -1,7 +1,6 @@
-//! The one switch between the real atomics and loom's, so that the models in `tests/loom.rs` run
-//! the very code that ships. Owns nothing, runs on any thread. Feature `loom` is for those models
-//! only: its types panic outside of one. Never name `std::sync::atomic` in a module that has a
-//! model.
+//! The one switch between the real atomics and loom's, so that `tests/loom/models.rs` runs the
+//! very code that ships. Owns nothing, runs on any thread. Feature `loom` is for those models only:
+//! its types panic outside of one. Never name `std::sync::atomic` in a module that has a model.
 
 #[cfg(feature = "loom")]
 pub use loom::{

@@ -4,10 +4,12 @@
 use super::pick::pick_by;
 use super::sources::Sources;
 use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin};
-use crate::account::{Lease, LeaseCost};
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::config::QueueMode;
-use crate::worker::{FleetSnapshot, Leg, LoadReports, RankLoad, Role, RoomLimits, ShardBoard};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_config::QueueMode;
+use forebay_fleet::account::{Lease, LeaseCost};
+use forebay_fleet::worker::{
+    FleetSnapshot, Leg, LoadReports, RankLoad, Role, RoomLimits, ShardBoard,
+};
 
 /// Output tokens expected of a request that does not say.
 const OUTPUT_TOKENS_DEFAULT: u32 = 256;

@@ -2,8 +2,8 @@
 //! tried before.
 
 use super::sources::Sources;
-use crate::base::{DpRank, NanosSinceStart, RankIndex};
-use crate::worker::{FleetSnapshot, Leg, LoadBoard, Model, WorkerState};
+use forebay_base::{DpRank, NanosSinceStart, RankIndex};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, WorkerState};
 
 /// Ranks that may take the request; reused, keeps its capacity.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Predicted work on a rank, in tokens of prefill: what a new request would wait for, plus what it
 //! adds.
 
-use crate::worker::{LoadReport, RankLoad, ReportWeight};
+use forebay_fleet::worker::{LoadReport, RankLoad, ReportWeight};
 
 /// What one running request costs its rank's prefill, as prefill tokens: it shares every step of
 /// the batch.
@@ -81,8 +81,8 @@ fn beyond_leases(report: &LoadReport) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{NanosSinceStart, RankIndex};
-    use crate::worker::{LoadReading, OwnLoad, RoomLimits, RoomWanted};
+    use forebay_base::{NanosSinceStart, RankIndex};
+    use forebay_fleet::worker::{LoadReading, OwnLoad, RoomLimits, RoomWanted};
 
     #[test]
     fn a_holder_keeps_its_conversation_until_its_backlog_exceeds_the_prefill_saved() {

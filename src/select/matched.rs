@@ -4,15 +4,13 @@
 
 use super::prompt::View;
 use super::{ANY_MODEL, Prompt, TierOverlaps, Told, cache_namespace, reaches, weigh_tiers};
-use crate::base::limits::SPECULATIVE_CHUNK_BYTES;
-use crate::base::{NanosSinceStart, RankIndex, ShardIndex};
-use crate::block::BlockKey;
-use crate::config::{ApproximateConfig, KvConfig};
-use crate::index::{IndexReader, Overlap, Overlaps};
-use crate::mailbox::{GuessKind, RoutedPrompt};
-use crate::parse::{ApiRequest, Endpoint};
-use crate::render::Place;
-use crate::worker::{FleetSnapshot, Model, TierRanks};
+use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
+use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
+use forebay_config::{ApproximateConfig, KvConfig};
+use forebay_fleet::worker::{FleetSnapshot, Model, TierRanks};
+use forebay_index::{BlockKey, GuessKind, IndexReader, Overlap, Overlaps, RoutedPrompt};
+use forebay_prompt::parse::{ApiRequest, Endpoint};
+use forebay_prompt::render::Place;
 use std::time::Duration;
 
 /// What each rank holds of one prompt, by rank: working memory for the choice. [`Prompt`] keeps the

@@ -1,8 +1,8 @@
 //! The model that a request asks for, and with it the ranks that may serve it.
 
-use crate::base::ModelIndex;
-use crate::parse::{ApiRequest, Endpoint};
-use crate::worker::{FleetSnapshot, Model};
+use forebay_base::ModelIndex;
+use forebay_fleet::worker::{FleetSnapshot, Model};
+use forebay_prompt::parse::{ApiRequest, Endpoint};
 use std::borrow::Cow;
 
 /// A model of this name takes requests for any model: with health checks off the served names are
@@ -99,15 +99,15 @@ fn named_with_base<'a>(fleet: &FleetSnapshot, name: &'a str) -> Option<&'a str> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::RankIndex;
-    use crate::block::KeySeed;
-    use crate::worker::GuessRoots;
+    use forebay_base::RankIndex;
+    use forebay_index::GuessRoots;
+    use forebay_index::KeySeed;
 
     fn fleet() -> FleetSnapshot {
         let model = |(name, is_adapter, ranks): (&str, bool, &[u16])| Model {
             name: name.into(),
             card_json: "".into(),
-            pool: crate::base::PoolIndex(0),
+            pool: forebay_base::PoolIndex(0),
             prefill_pool: None,
             ranks: ranks.iter().copied().map(RankIndex).collect(),
             roots: Vec::new(),

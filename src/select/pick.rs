@@ -1,11 +1,11 @@
 //! The policies.
 
 use super::{CostParts, RankCost, predicted_work};
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::index::Overlaps;
-use crate::worker::{Leg, LoadBoard, LoadReports, ReportWeight};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::worker::{Leg, LoadBoard, LoadReports, ReportWeight};
+use forebay_index::Overlaps;
 
-pub use crate::config::Policy;
+pub use forebay_config::Policy;
 
 /// Bytes per token until matched blocks have told better. English and code under the common
 /// vocabularies: 3.5 to 4.5.
@@ -189,11 +189,11 @@ fn any(ranks: &[RankIndex], random: &mut fastrand::Rng) -> Option<RankIndex> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::ShardIndex;
-    use crate::block::{BlockKey, KeySeed, RootName};
-    use crate::index::{IndexReader, SliceWriter, index, slice_of};
-    use crate::mailbox::KvOp;
-    use crate::worker::{LoadReading, LoadReport, OwnLoad, RoomLimits, RoomWanted};
+    use forebay_base::ShardIndex;
+    use forebay_fleet::worker::{LoadReading, LoadReport, OwnLoad, RoomLimits, RoomWanted};
+    use forebay_index::KvOp;
+    use forebay_index::{BlockKey, KeySeed, RootName};
+    use forebay_index::{IndexReader, SliceWriter, index, slice_of};
     use proptest::prelude::*;
     use std::time::Duration;
 

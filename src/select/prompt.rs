@@ -2,10 +2,9 @@
 //! with its request, so that waits, grants and retries neither render nor walk again.
 
 use super::MatchRequest;
-use crate::base::RankIndex;
-use crate::block::BlockKey;
-use crate::index::{Overlap, Overlaps};
-use crate::render::{Rendered, Unrenderable, canonical, render_at};
+use forebay_base::RankIndex;
+use forebay_index::{BlockKey, Overlap, Overlaps};
+use forebay_prompt::render::{Rendered, Unrenderable, canonical, render_at};
 
 /// Room for chunks that a connection keeps between requests.
 const CHUNKS_KEPT: usize = 64;

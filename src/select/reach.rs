@@ -1,9 +1,9 @@
 //! Which rank a request reaches. Ranks behind one address are told apart by the request alone, and
 //! engines do not read that on every endpoint.
 
-use crate::base::RankIndex;
-use crate::parse::Endpoint;
-use crate::worker::{Dialect, FleetSnapshot, Rank};
+use forebay_base::RankIndex;
+use forebay_fleet::worker::{Dialect, FleetSnapshot, Rank};
+use forebay_prompt::parse::Endpoint;
 
 /// True if a request that is sent to the rank is served by it. Else the engine chooses among its
 /// ranks, by load: the worker is all that is chosen, and nothing may be claimed of the rank.

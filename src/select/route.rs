@@ -14,9 +14,9 @@
 
 use super::candidate::{has_number, is_usable};
 use super::{Candidates, PickRequest};
-use crate::base::{DpRank, RankIndex};
-use crate::config::{DisaggregationConfig, Fallback};
-use crate::worker::{FleetSnapshot, Handoff, Leg, Model};
+use forebay_base::{DpRank, RankIndex};
+use forebay_config::{DisaggregationConfig, Fallback};
+use forebay_fleet::worker::{FleetSnapshot, Handoff, Leg, Model};
 
 /// What is configured of it.
 #[derive(Clone, Copy, Debug)]

@@ -1,15 +1,14 @@
 //! Routes and pairs over small fleets.
 
 use super::*;
-use crate::account::Lease;
-use crate::base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
-use crate::block::KeySeed;
-use crate::config::{FlowConfig, Policy, QueueMode};
-use crate::index::{Overlap, Overlaps};
-use crate::worker::{
-    Bootstrap, Dialect, FleetSnapshot, GuessRoots, Handoff, Leg, LoadBoard, LoadReports, Model,
-    Pool, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
+use forebay_base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
+use forebay_config::{FlowConfig, Policy, QueueMode};
+use forebay_fleet::account::Lease;
+use forebay_fleet::worker::{
+    Bootstrap, Dialect, FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
+    Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
 };
+use forebay_index::{GuessRoots, KeySeed, Overlap, Overlaps};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

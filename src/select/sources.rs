@@ -3,8 +3,8 @@
 //! part: one part in a fleet without labels.
 
 use super::{Binder, PickRequest, RankCost, candidate::is_usable, lease_cost};
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::worker::{FleetSnapshot, Leg, LoadBoard, Model};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model};
 
 /// Usable prefill ranks; reused, keeps its capacity.
 #[derive(Debug, Default)]

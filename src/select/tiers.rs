@@ -1,10 +1,10 @@
 //! What blocks in a rank's lower tiers are worth: bringing them back takes time too, but less than
 //! computing them.
 
-use crate::base::RankIndex;
-use crate::config::KvConfig;
-use crate::index::{Overlap, Overlaps};
-use crate::worker::{FleetSnapshot, TierRanks};
+use forebay_base::RankIndex;
+use forebay_config::KvConfig;
+use forebay_fleet::worker::{FleetSnapshot, TierRanks};
+use forebay_index::{Overlap, Overlaps};
 
 /// What one rank has of a prompt, by the farthest tier that is needed for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 //! chunks are believed to be is told of again only when their time runs. One per shard. A prompt
 //! that has lost its place here is told of once more.
 
-use crate::base::limits::TOLD_MAX;
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::block::BlockKey;
+use forebay_base::limits::TOLD_MAX;
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_index::BlockKey;
 use std::time::Duration;
 
 /// The paths told of last, each at the one place that its key has.

@@ -3,11 +3,12 @@
 //! prefill until then (SGLang 0.5.23).
 
 use super::state::Shard;
-use crate::account::Count;
-use crate::http1::{HeadLimits, Method, ResponseHead};
 use crate::ingress::Deadline;
-use crate::mailbox::AbortCall;
-use crate::relay::{Outbound, Over, RelayError, Upstream, Watch, send};
+use crate::relay::{Outbound, Over, Upstream, Watch, send};
+use forebay_fleet::account::Count;
+use forebay_fleet::mailbox::AbortCall;
+use forebay_http1::{HeadLimits, Method, ResponseHead};
+use forebay_router::dispatch::RelayError;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::task::{Context, Poll};

@@ -10,17 +10,15 @@ use super::predict::Predicted;
 use super::slot::{After, PRIORITY, Slot};
 use super::standing;
 use super::state::Shard;
-use crate::account::{Count, Lease, Stage};
-use crate::base::NanosSinceStart;
-use crate::base::limits::READ_AT_ONCE_BYTES_MAX;
-use crate::dispatch::{SendPlan, pin_in_body};
-use crate::http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request, header};
 use crate::ingress::Conn;
-use crate::parse::Endpoint;
-use crate::relay::{
-    Answer, Outbound, RelayError, StreamShape, Upstream, Watch, gather, relay, send,
-};
-use crate::request::{Chosen, Failed};
+use crate::relay::{Answer, Outbound, StreamShape, Upstream, Watch, gather, relay, send};
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
+use forebay_fleet::account::{Count, Lease, Stage};
+use forebay_http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request, header};
+use forebay_prompt::parse::Endpoint;
+use forebay_router::dispatch::{RelayError, SendPlan, pin_in_body};
+use forebay_router::request::{Chosen, Failed};
 
 /// Where the request goes.
 pub(super) struct Attempt {

@@ -4,8 +4,8 @@
 
 use super::slot::After;
 use super::state::Shard;
-use crate::http1::{BodyError, BodyFraming, BodyLimits, ChunkedDecoder, RequestHead};
 use crate::ingress::{Conn, DiscardBounds, Discarding, ReadEnd};
+use forebay_http1::{BodyError, BodyFraming, BodyLimits, ChunkedDecoder, RequestHead};
 use std::time::Duration;
 
 /// A client that sends nothing for so long while its answer waits for it is cut.

@@ -3,9 +3,9 @@
 //! of any answer has come to this shard for `health.timeout`.
 
 use super::state::Shard;
-use crate::base::WorkerIndex;
 use crate::relay::Over;
-use crate::worker::WorkerState;
+use forebay_base::WorkerIndex;
+use forebay_fleet::worker::WorkerState;
 use std::time::Duration;
 
 /// Cuts one wait into steps, after each of which the worker is looked at. Costs a busy worker

@@ -3,8 +3,8 @@
 //! all have served their last connection.
 
 use super::state::Shard;
-use crate::account::ShardPhase;
-use crate::base::ShardIndex;
+use forebay_base::ShardIndex;
+use forebay_fleet::account::ShardPhase;
 
 /// How far one shard is with its end.
 #[derive(Debug, Default)]

@@ -2,11 +2,11 @@
 //! streaming client is told where it stands, and whatever becomes of the request then follows as
 //! events. Once begun, no status can be told any more.
 
-use crate::base::NanosSinceStart;
-use crate::config::QueueConfig;
-use crate::http1::ResponseHead;
-use crate::parse::{ApiRequest, Endpoint};
 use crate::relay::{AnswerFraming, QueueStanding, StreamShape, encode_standing};
+use forebay_base::NanosSinceStart;
+use forebay_config::QueueConfig;
+use forebay_http1::ResponseHead;
+use forebay_prompt::parse::{ApiRequest, Endpoint};
 
 /// What the client of one request has before there is an answer.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,11 +2,11 @@
 
 use super::slot::Slot;
 use super::state::Shard;
-use crate::base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
-use crate::mailbox::RequestFacts;
-use crate::parse::{Reason, Refusal, rank_pin};
-use crate::select::{output_tokens, reaches};
-use crate::worker::{FleetSnapshot, Leg, Model};
+use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
+use forebay_fleet::mailbox::RequestFacts;
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
+use forebay_prompt::parse::{Reason, Refusal, rank_pin};
+use forebay_select::{output_tokens, reaches};
 
 /// When the request came.
 #[derive(Clone, Copy, Debug)]

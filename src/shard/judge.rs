@@ -4,11 +4,10 @@
 
 use super::pair::Paired;
 use super::state::Shard;
-use crate::account::Lease;
-use crate::base::{RankIndex, WorkerIndex};
-use crate::dispatch::SendPlan;
-use crate::relay::RelayError;
-use crate::request::Fault;
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_fleet::account::Lease;
+use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::request::Fault;
 
 /// Tells the breakers of an attempt that failed before a byte of its answer was passed on.
 pub(super) fn failed(

@@ -1,7 +1,7 @@
 //! What is known of a request for counters and its record.
 
-use crate::base::RankIndex;
-use crate::parse::Endpoint;
+use forebay_base::RankIndex;
+use forebay_prompt::parse::Endpoint;
 
 /// Status of a request whose client left before its answer began: nobody is told.
 pub(super) const CLIENT_GONE: u16 = 499;

@@ -3,11 +3,11 @@
 
 use super::down::DownWatch;
 use super::state::Shard;
-use crate::base::{NanosSinceStart, RankIndex, ShardIndex};
 use crate::ingress::Conn;
-use crate::mailbox::{MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket};
-use crate::queue::NoSeat;
-use crate::relay::{Client, Over, RelayError, Watch};
+use crate::relay::{Client, Over, Watch};
+use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
+use forebay_fleet::mailbox::{MeshMessage, PrefillEnded, PrefillLeg, Ticket};
+use forebay_router::dispatch::RelayError;
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -15,12 +15,6 @@ use std::time::Duration;
 /// The home ends a leg that takes too long; this much later its request stops waiting for word of
 /// it.
 const NO_WORD_MAX: Duration = Duration::from_secs(1);
-
-impl From<NoSeat> for PrefillEnded {
-    fn from(_: NoSeat) -> Self {
-        Self::Failed(PrefillFault::Cancelled)
-    }
-}
 
 /// A leg under way. Dropped before it has ended it is cancelled, unless it was let go.
 pub(super) struct Leg<'a> {

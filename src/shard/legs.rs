@@ -4,11 +4,11 @@
 use super::offload;
 use super::slot::Slot;
 use super::state::Shard;
-use crate::base::limits::INLINE_BODY_BYTES_MAX;
-use crate::handoff::{HandoffId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body};
 use crate::ingress::Conn;
-use crate::relay::RelayError;
-use crate::worker::Handoff;
+use forebay_base::limits::INLINE_BODY_BYTES_MAX;
+use forebay_disagg::{HandoffId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body};
+use forebay_fleet::worker::Handoff;
+use forebay_router::dispatch::RelayError;
 use std::mem::take;
 
 /// One request that is handed off, and to whom; see [`LegBodies`].

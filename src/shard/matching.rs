@@ -1,22 +1,22 @@
-//! render, index: what each rank holds of one prompt ([`crate::select::Matched`]), once a request,
+//! render, index: what each rank holds of one prompt ([`forebay_select::Matched`]), once a request,
 //! counted and timed. Small prompts are matched on the shard, without an await; others on its
 //! offload thread.
 
 use super::offload::{self, Tools};
 use super::slot::Slot;
 use super::state::Shard;
-use crate::account::{Count, Stage};
-use crate::base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
-use crate::base::{ModelIndex, RankIndex};
-use crate::config::{Config, Policy};
-use crate::handoff::{Wanted, inspect};
-use crate::index::IndexReader;
 use crate::ingress::Conn;
-use crate::parse::{ApiRequest, Endpoint, PromptSource};
-use crate::render::{Place, Rendered, Unrenderable};
-use crate::request::{Split, Stop};
-use crate::select::{MatchRequest, Prompt};
-use crate::worker::{FleetSnapshot, Model};
+use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
+use forebay_base::{ModelIndex, RankIndex};
+use forebay_config::{Config, Policy};
+use forebay_disagg::{Wanted, inspect};
+use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::worker::{FleetSnapshot, Model};
+use forebay_index::IndexReader;
+use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource};
+use forebay_prompt::render::{Place, Rendered, Unrenderable};
+use forebay_router::request::{Split, Stop};
+use forebay_select::{MatchRequest, Prompt};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,10 +2,10 @@
 
 use super::slot::{After, Slot};
 use super::state::Shard;
-use crate::http1::{Method, OwnResponse, encode_own};
 use crate::ingress::Conn;
-use crate::parse::Endpoint;
-use crate::worker::FleetSnapshot;
+use forebay_fleet::worker::FleetSnapshot;
+use forebay_http1::{Method, OwnResponse, encode_own};
+use forebay_prompt::parse::Endpoint;
 
 /// With health checks off the models are unknown, so a worker is asked.
 pub(super) fn is_forwarded(fleet: &FleetSnapshot) -> bool {

@@ -9,21 +9,21 @@
 //! jobs and its bytes among `limits.buffered_bytes_max` until the thread is done with it, and the
 //! thread drops it without running it.
 
-use crate::admit::{HeldBytes, InFlight};
-use crate::base::limits::{
+use crate::ingress::Conn;
+use ahash::AHashMap;
+use forebay_base::limits::{
     INLINE_BODY_BYTES_MAX, OFFLOAD_STUCK_AFTER, OFFLOAD_WAIT_MAX, OFFLOADED_MAX, RANKS_MAX,
 };
-use crate::base::{Clock, NanosSinceStart, ShardIndex};
-use crate::config::Config;
-use crate::index::IndexReader;
-use crate::ingress::Conn;
-use crate::mailbox::Ticket;
-use crate::parse::{Reason, Refusal};
-use crate::queue::{Desk, NoSeat};
-use crate::request::{Stop, in_flight_full};
-use crate::ring::{Bell, Consumer, Producer, spsc};
-use crate::select::Matched;
-use ahash::AHashMap;
+use forebay_base::{Clock, NanosSinceStart, ShardIndex};
+use forebay_config::Config;
+use forebay_fleet::admit::{HeldBytes, InFlight};
+use forebay_fleet::mailbox::Ticket;
+use forebay_index::IndexReader;
+use forebay_prompt::parse::{Reason, Refusal};
+use forebay_ring::{Bell, Consumer, Producer, spsc};
+use forebay_router::queue::{Desk, NoSeat};
+use forebay_router::request::{Stop, in_flight_full};
+use forebay_select::Matched;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -333,9 +333,9 @@ fn work(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::KeySeed;
-    use crate::index;
     use crate::shard::{Driver, wake_pair};
+    use forebay_index;
+    use forebay_index::KeySeed;
     use std::sync::mpsc;
 
     /// Clients that leave cost no more memory than clients that stay: their jobs count until the
@@ -344,7 +344,7 @@ mod tests {
     fn jobs_of_requests_that_have_ended_count_and_do_not_run() {
         let (wake, _source) = wake_pair(Driver::detect()).unwrap();
         let bell = Arc::new(Bell::new(wake));
-        let (reader, _slices) = index::index(1, KeySeed(1), 1 << 20);
+        let (reader, _slices) = forebay_index::index(1, KeySeed(1), 1 << 20);
         let in_flight = Rc::new(InFlight::new(10, 100));
         let (config, clock) = (Arc::default(), Clock::start());
         let tools = (&config, &reader, clock);

@@ -6,10 +6,10 @@ use super::discard;
 use super::labels::Labels;
 use super::slot::{After, Slot};
 use super::state::Shard;
-use crate::http1::{Method, OwnResponse, encode_own};
 use crate::ingress::Conn;
-use crate::parse::{Endpoint, Reason, Refusal};
-use crate::request::{self, Stop};
+use forebay_http1::{Method, OwnResponse, encode_own};
+use forebay_prompt::parse::{Endpoint, Reason, Refusal};
+use forebay_router::request::{self, Stop};
 
 /// One of these pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

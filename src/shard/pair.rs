@@ -9,18 +9,18 @@ use super::legs::{Legs, Made};
 use super::predict::Predicted;
 use super::slot::{PRIORITY, Slot};
 use super::state::Shard;
-use crate::base::RankIndex;
-use crate::dispatch::SendPlan;
-use crate::handoff::{
+use crate::ingress::Conn;
+use crate::relay::{Upstream, first_bytes, gather};
+use forebay_base::RankIndex;
+use forebay_disagg::{
     Accusation, AnswerForm, HandoffError, HandoffId, PrefillAnswer, RankPin, Wanted, has_begun,
     legs_request_id, message_of,
 };
-use crate::http1::{ResponseHead, UpstreamHead, encode_request};
-use crate::ingress::Conn;
-use crate::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
-use crate::relay::{RelayError, Upstream, first_bytes, gather};
-use crate::request::{Failed, Fault, Known, LegEnd, Prefilling};
-use crate::worker::Handoff;
+use forebay_fleet::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
+use forebay_fleet::worker::Handoff;
+use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
+use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::request::{Failed, Fault, Known, LegEnd, Prefilling};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;

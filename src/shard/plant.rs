@@ -1,7 +1,7 @@
 //! Faults on order, in debug builds only: the tests of what watches the shards need shards that
 //! hang or die.
 
-use crate::mailbox::PlantedFault;
+use forebay_fleet::mailbox::PlantedFault;
 
 /// Does it. A hang stops this thread; a panic comes from a task of its own, where nothing catches
 /// it.

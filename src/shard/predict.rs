@@ -3,9 +3,9 @@
 use super::matching::{self, Asked};
 use super::slot::Slot;
 use super::state::Shard;
-use crate::account::Count;
-use crate::base::RankIndex;
-use crate::select::reaches;
+use forebay_base::RankIndex;
+use forebay_fleet::account::Count;
+use forebay_select::reaches;
 
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]

@@ -7,14 +7,17 @@ use super::down::DownWatch;
 use super::judge::mark_failed;
 use super::signal::Signal;
 use super::state::Shard;
-use crate::account::{Count, Stage};
-use crate::base::limits::READ_AT_ONCE_BYTES_MAX;
-use crate::handoff::{Accusation, AnswerForm, Handed, HandoffError, PrefillAnswer, message_of};
-use crate::http1::{FieldKind, HeadLimits, Method, ResponseHead};
 use crate::ingress::Deadline;
-use crate::mailbox::{EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket};
-use crate::relay::{Outbound, Over, RelayError, Upstream, Watch, drain, gather, send};
-use crate::worker::Handoff;
+use crate::relay::{Outbound, Over, Upstream, Watch, drain, gather, send};
+use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
+use forebay_disagg::{Accusation, AnswerForm, Handed, HandoffError, PrefillAnswer, message_of};
+use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::mailbox::{
+    EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket,
+};
+use forebay_fleet::worker::Handoff;
+use forebay_http1::{FieldKind, HeadLimits, Method, ResponseHead};
+use forebay_router::dispatch::RelayError;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -298,9 +301,9 @@ fn fault(error: RelayError) -> PrefillFault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::{Lease, LeaseCost};
-    use crate::base::{NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
-    use crate::worker::{LoadBoard, RoomLimits, ShardBoard};
+    use forebay_base::{NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
+    use forebay_fleet::account::{Lease, LeaseCost};
+    use forebay_fleet::worker::{LoadBoard, RoomLimits, ShardBoard};
 
     /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
     #[test]

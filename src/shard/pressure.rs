@@ -2,11 +2,11 @@
 //! again. What is decided stands in `request/pressure.rs`.
 
 use super::state::Shard;
-use crate::account::Count;
-use crate::base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
-use crate::parse::{Endpoint, Refusal};
-use crate::request::{Stop, in_flight_full};
-use crate::worker::{FleetSnapshot, ShardBoard};
+use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_fleet::account::Count;
+use forebay_fleet::worker::{FleetSnapshot, ShardBoard};
+use forebay_prompt::parse::{Endpoint, Refusal};
+use forebay_router::request::{Stop, in_flight_full};
 use std::time::Duration;
 
 /// An engine that had no room is left alone so long, or until one of our requests there ends.

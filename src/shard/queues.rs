@@ -3,10 +3,10 @@
 
 use super::prefill;
 use super::state::Shard;
-use crate::account::Count;
-use crate::base::ShardIndex;
-use crate::mailbox::{MeshMessage, PrefillLeg, Ticket, Verdict, Waiter};
-use crate::queue::HomeTurn;
+use forebay_base::ShardIndex;
+use forebay_fleet::account::Count;
+use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, Ticket, Verdict, Waiter};
+use forebay_router::queue::HomeTurn;
 
 impl Shard {
     /// Sends a message that must not be lost. A full ring keeps it here; the inbox tries again.

@@ -2,13 +2,13 @@
 
 use super::slot::Slot;
 use super::state::Shard;
-use crate::admit::Admitted;
-use crate::http1::{
+use crate::ingress::{Conn, ReadEnd, TURN_BYTES, end_turn};
+use forebay_fleet::admit::Admitted;
+use forebay_http1::{
     BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, HeadDue, Progress, parse_request,
 };
-use crate::ingress::{Conn, ReadEnd, TURN_BYTES, end_turn};
-use crate::parse::{Reason, Refusal};
-use crate::request;
+use forebay_prompt::parse::{Reason, Refusal};
+use forebay_router::request;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -119,7 +119,7 @@ pub(super) async fn body(
 
 struct BodyReading<'a> {
     shard: &'a Shard,
-    give_up_at: crate::base::NanosSinceStart,
+    give_up_at: forebay_base::NanosSinceStart,
     admitted: &'a mut Admitted,
     /// Bytes read since others had a turn.
     turn_bytes: usize,

@@ -4,8 +4,8 @@
 use super::labels::{CLIENT_GONE, Labels};
 use super::slot::{After, Slot};
 use super::state::Shard;
-use crate::base::NanosSinceStart;
-use crate::request::Stop;
+use forebay_base::NanosSinceStart;
+use forebay_router::request::Stop;
 
 /// Writes the record of a request that has ended.
 pub(super) fn write(

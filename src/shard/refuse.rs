@@ -6,11 +6,11 @@ use super::labels::{CLIENT_GONE, Labels};
 use super::slot::{After, Slot};
 use super::standing;
 use super::state::Shard;
-use crate::account::NO_ENDPOINT;
-use crate::http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
 use crate::ingress::Conn;
-use crate::mailbox::EngineAnswer;
-use crate::parse::{ApiShape, Endpoint, Refusal};
+use forebay_fleet::account::NO_ENDPOINT;
+use forebay_fleet::mailbox::EngineAnswer;
+use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
+use forebay_prompt::parse::{ApiShape, Endpoint, Refusal};
 
 /// Answers a request whose head or body is no good. The connection ends: where the next request
 /// starts is unknown.
@@ -168,7 +168,7 @@ fn encode(refusal: &Refusal, wire: Wire, request_id: &[u8], body: &[u8], out: &m
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse::Reason;
+    use forebay_prompt::parse::Reason;
     use std::time::Duration;
 
     fn bytes(refusal: &Refusal, api: ApiShape, wire: Wire, request_id: &[u8]) -> String {

@@ -10,20 +10,20 @@ use super::read::{self, NoRequest};
 use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{matching, models, offload, own_page, predict, pressure, record, refuse, wait};
-use crate::account::{Count, Stage};
-use crate::admit::Admitted;
-use crate::base::limits::{HANDOFF_ITEMS_MAX, INLINE_BODY_BYTES_MAX};
-use crate::base::{ModelIndex, NanosSinceStart};
-use crate::handoff::ADDED_BYTES_PER_ROOM;
-use crate::http1::{BodyFraming, HeadError, RequestHead};
 use crate::ingress::Conn;
-use crate::parse::{ApiRequest, Endpoint, PromptSource, Refusal, route, scan};
-use crate::relay::RelayError;
-use crate::request::{
+use forebay_base::limits::{HANDOFF_ITEMS_MAX, INLINE_BODY_BYTES_MAX};
+use forebay_base::{ModelIndex, NanosSinceStart};
+use forebay_disagg::ADDED_BYTES_PER_ROOM;
+use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::admit::Admitted;
+use forebay_fleet::worker::{FleetSnapshot, Model};
+use forebay_http1::{BodyFraming, HeadError, RequestHead};
+use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, Refusal, route, scan};
+use forebay_router::dispatch::RelayError;
+use forebay_router::request::{
     Action, Chosen, Failed, RequestEvent, RequestFlow, Scene, Stop, in_flight_full, no_worker,
 };
-use crate::select::{self, NoModel};
-use crate::worker::{FleetSnapshot, Model};
+use forebay_select::{self, NoModel};
 use std::mem::take;
 
 /// What the head of a request says.
@@ -237,7 +237,7 @@ fn model<'a>(
     endpoint: Endpoint,
     request: &ApiRequest,
 ) -> Result<(ModelIndex, &'a Model), Refusal> {
-    select::model(fleet, endpoint, request).map_err(|none| match none {
+    forebay_select::model(fleet, endpoint, request).map_err(|none| match none {
         NoModel::NoneYet => no_worker("none has answered yet"),
         NoModel::Unknown => Refusal::unknown_model(&request.model),
         NoModel::Missing => Refusal::missing_model(),

@@ -10,23 +10,23 @@ use super::signal::Signal;
 use super::slice::OwnSlice;
 use super::state::Shard;
 use super::wake::{Sleeper, WakeSource};
-use crate::account::{Count, ShardCounters, ShardPhase, StageHistograms};
-use crate::admit::InFlight;
-use crate::base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD, WORKERS_MAX};
-use crate::base::{Clock, ShardIndex, is_out_of_sockets};
-use crate::config::{Config, LimitsConfig, Policy};
-use crate::dispatch::RetryBudget;
-use crate::handoff::Rooms;
-use crate::http1::HeadLimits;
-use crate::index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
 use crate::ingress::{BufferPool, Deadline, listen};
-use crate::mailbox::ShardEnd;
-use crate::parse::HintRules;
-use crate::queue::{Desk, Outbox};
 use crate::relay::{CachedTokens, UpstreamPool};
-use crate::request::{StageRules, Stages};
-use crate::ring::Producer;
-use crate::worker::{LoadBoard, LoadReports, ShardBoard};
+use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD, WORKERS_MAX};
+use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
+use forebay_config::{Config, LimitsConfig, Policy};
+use forebay_disagg::Rooms;
+use forebay_fleet::account::{Count, ShardCounters, ShardPhase, StageHistograms};
+use forebay_fleet::admit::InFlight;
+use forebay_fleet::mailbox::ShardEnd;
+use forebay_fleet::worker::{LoadBoard, LoadReports, ShardBoard};
+use forebay_http1::HeadLimits;
+use forebay_index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
+use forebay_prompt::parse::HintRules;
+use forebay_ring::Producer;
+use forebay_router::dispatch::RetryBudget;
+use forebay_router::queue::{Desk, Outbox};
+use forebay_router::request::{StageRules, Stages};
 use monoio::net::TcpListener;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -298,14 +298,14 @@ fn deliver(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::{Lease, LeaseCost};
-    use crate::base::{NanosSinceStart, RankIndex, ShardIndex};
-    use crate::block::KeySeed;
-    use crate::index;
     use crate::ingress;
-    use crate::mailbox::{MeshMessage, ShardCommand, Ticket, Verdict, wire};
     use crate::shard::wake_pair;
-    use crate::worker::RoomLimits;
+    use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
+    use forebay_fleet::account::{Lease, LeaseCost};
+    use forebay_fleet::mailbox::{MeshMessage, ShardCommand, Ticket, Verdict, wire};
+    use forebay_fleet::worker::RoomLimits;
+    use forebay_index;
+    use forebay_index::KeySeed;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -341,7 +341,7 @@ mod tests {
         let (mut control, mut ends) = wire(wakes);
         let (mut other, end) = (ends.pop().unwrap(), ends.pop().unwrap());
         let listener = ingress::bind_first(([127, 0, 0, 1], 0).into(), false).unwrap();
-        let (reader, mut slices) = index::index(2, KeySeed(1), 1 << 20);
+        let (reader, mut slices) = forebay_index::index(2, KeySeed(1), 1 << 20);
         let bells = other.bells.clone();
         let board = Arc::new(LoadBoard::with_bells(bells.clone()));
         let setup = ShardSetup {

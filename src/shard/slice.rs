@@ -5,13 +5,12 @@
 
 use super::matching::cache_bytes;
 use super::state::Shard;
-use crate::account::Count;
-use crate::base::limits::APPLY_OPS_PER_TURN;
-use crate::base::{NanosSinceStart, RankIndex};
-use crate::index::{Expiring, SliceWriter};
-use crate::mailbox::{KvBatch, RoutedPrompt};
-use crate::ring::Consumer;
-use crate::worker::FleetSnapshot;
+use forebay_base::limits::APPLY_OPS_PER_TURN;
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::account::Count;
+use forebay_fleet::worker::FleetSnapshot;
+use forebay_index::{Expiring, KvBatch, RoutedPrompt, SliceWriter};
+use forebay_ring::Consumer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Chunks removed in one turn because their time is over.

@@ -1,13 +1,13 @@
 //! What one connection keeps from request to request, and what becomes of it after an answer.
 
 use super::early::Early;
-use crate::dispatch::{SendPlan, request_id};
-use crate::http1::{FieldKind, RequestHead, ResponseHead};
 use crate::ingress::Conn;
-use crate::parse::ApiRequest;
-use crate::request::Split;
-use crate::select::Prompt;
-use crate::worker::Dialect;
+use forebay_fleet::worker::Dialect;
+use forebay_http1::{FieldKind, RequestHead, ResponseHead};
+use forebay_prompt::parse::ApiRequest;
+use forebay_router::dispatch::{SendPlan, request_id};
+use forebay_router::request::Split;
+use forebay_select::Prompt;
 
 /// The field that counts before the body's `priority` in vLLM 0.28 and newer.
 pub(super) const PRIORITY: &str = "x-vllm-priority";

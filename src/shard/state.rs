@@ -2,27 +2,28 @@
 
 use super::offload::Offload;
 use super::signal::Signal;
-use crate::account::{Count, ShardCounters, Stage, StageHistograms};
-use crate::admit::InFlight;
-use crate::base::limits::{
+use crate::ingress::BufferPool;
+use crate::relay::{CachedTokens, UpstreamPool};
+use ahash::AHashMap;
+use forebay_base::limits::{
     INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD, LOAD_RING_MAX, ROUTED_OWN_MAX,
     STALE_CONNECTION_TIME_MAX,
 };
-use crate::base::{Clock, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
-use crate::config::Config;
-use crate::handoff::Rooms;
-use crate::http1::HeadLimits;
-use crate::index::IndexReader;
-use crate::ingress::BufferPool;
-use crate::mailbox::{MeshMessage, PrefillEnded, RoutedPrompt, Ticket};
-use crate::parse::HintRules;
-use crate::queue::{Desk, Home, Outbox};
-use crate::relay::{CachedTokens, RelayError, UpstreamPool};
-use crate::request::Stages;
-use crate::ring::{Bell, Consumer, MeshSender};
-use crate::select::Told;
-use crate::worker::{FleetSnapshot, LoadReport, ShardBoard};
-use ahash::AHashMap;
+use forebay_base::{Clock, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
+use forebay_config::Config;
+use forebay_disagg::Rooms;
+use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
+use forebay_fleet::admit::InFlight;
+use forebay_fleet::mailbox::{MeshMessage, PrefillEnded, Ticket};
+use forebay_fleet::worker::{FleetSnapshot, LoadReport, ShardBoard};
+use forebay_http1::HeadLimits;
+use forebay_index::{IndexReader, RoutedPrompt};
+use forebay_prompt::parse::HintRules;
+use forebay_ring::{Bell, Consumer, MeshSender};
+use forebay_router::dispatch::RelayError;
+use forebay_router::queue::{Desk, Home, Outbox};
+use forebay_router::request::Stages;
+use forebay_select::Told;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};

@@ -1,7 +1,7 @@
 //! What one rank holds, entry by entry, in a chunk. Sans-IO.
 
-use crate::block::BlockKey;
 use crate::framing::{Reader, put_varint};
+use forebay_index::BlockKey;
 
 /// Storage tiers that are counted.
 pub const TIERS: usize = 3;

@@ -27,8 +27,8 @@
 //! whole but lost, doubled or in another order are damage too. A file that ends early is refused:
 //! it was never put in its place by this program.
 
-use crate::block::{BlockKey, KeySeed, RootName};
 use crate::framing::Reader;
+use forebay_index::{BlockKey, KeySeed, RootName};
 use std::fmt;
 use std::io;
 use thiserror::Error;

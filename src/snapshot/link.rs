@@ -1,9 +1,9 @@
 //! Blocks of the index and what they follow, in a chunk. Sans-IO.
 
-use crate::base::ShardIndex;
-use crate::base::limits::BLOCK_BYTES_MAX;
-use crate::block::BlockKey;
 use crate::framing::{Reader, put_varint};
+use forebay_base::ShardIndex;
+use forebay_base::limits::BLOCK_BYTES_MAX;
+use forebay_index::BlockKey;
 
 /// One block, for all ranks that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

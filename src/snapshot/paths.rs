@@ -2,8 +2,8 @@
 //! bytes a block.
 
 use super::Link;
-use crate::base::ShardIndex;
-use crate::block::BlockKey;
+use forebay_base::ShardIndex;
+use forebay_index::BlockKey;
 
 /// No place: the block before is a root, or unknown.
 const NO_PLACE: u32 = u32::MAX;

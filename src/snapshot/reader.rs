@@ -10,8 +10,8 @@ use super::items::Items;
 use super::link::Link;
 use super::rank::RankHead;
 use super::writer::{header_digest, next_digest};
-use crate::base::limits::RANKS_MAX;
 use crate::framing::{CHUNK_HEADER_BYTES, ChunkHead, Reader, unpack};
+use forebay_base::limits::RANKS_MAX;
 use std::io::Read;
 
 /// What comes next in a snapshot.

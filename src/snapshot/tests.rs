@@ -1,9 +1,9 @@
 //! Round trips, damage, and files.
 
 use super::*;
-use crate::base::ShardIndex;
-use crate::block::{BlockKey, KeySeed};
 use crate::framing::CHUNK_HEADER_BYTES;
+use forebay_base::ShardIndex;
+use forebay_index::{BlockKey, KeySeed};
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

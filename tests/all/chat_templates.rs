@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
 #![allow(clippy::print_stderr, reason = "a summary for people")]
 
-use forebay::block::Vocabulary;
-use forebay::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::render::{Rendered, Unrenderable, render};
+use forebay::text::Vocabulary;
+use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::ModelText;
 use serde_json::Value;
 use std::collections::HashMap;

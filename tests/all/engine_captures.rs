@@ -13,9 +13,8 @@
 
 use flate2::read::GzDecoder;
 use forebay::base::RankIndex;
-use forebay::block::KeySeed;
-use forebay::control::kv_events::BatchResult;
-use forebay::index::{Overlap, Overlaps};
+use forebay::index::{KeySeed, Overlap, Overlaps};
+use forebay::kv_events::BatchResult;
 use forebay::record::{FileReader, Rebuilt, RecordedMessage, TokenText, inspect};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, read_dir};

@@ -10,13 +10,13 @@
 #![allow(clippy::print_stderr, reason = "a summary for people")]
 
 use forebay::base::RankIndex;
-use forebay::block::{KeySeed, Vocabulary};
-use forebay::chat::EngineRules;
 use forebay::engine::{BlockHash, CacheEvent, encode_batch};
-use forebay::index::{Overlap, Overlaps};
+use forebay::index::{KeySeed, Overlap, Overlaps};
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::record::{Rebuilt, RecordedMessage, TokenText};
 use forebay::render::render;
+use forebay::text::Vocabulary;
+use forebay::text::chat::EngineRules;
 use forebay::worker::ModelText;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};

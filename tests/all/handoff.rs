@@ -10,7 +10,7 @@
 
 use crate::fuzz_seeds;
 use forebay::base::ShardIndex;
-use forebay::handoff::{
+use forebay::disagg::{
     AnswerForm, Handed, HandoffId, LegBodies, Obstacle, PrefillAnswer, RankPin, Rooms, decode_body,
     inspect, prefill_body,
 };
@@ -241,7 +241,7 @@ fn what_cannot_be_handed_off_says_why() {
 /// Prompts and samples are counted as SGLang's `GenerateReqInput` does.
 #[test]
 fn rooms_are_as_many_as_sglang_makes_requests() {
-    use forebay::handoff::RoomShape::{List, Range};
+    use forebay::disagg::RoomShape::{List, Range};
     for (body, endpoint, wanted) in [
         (r#"{"text":"a"}"#, Endpoint::Generate, (1, Range)),
         (r#"{"text":["a"]}"#, Endpoint::Generate, (1, List)),

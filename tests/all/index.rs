@@ -2,11 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
 
 use forebay::base::{NanosSinceStart, RankIndex, ShardIndex};
-use forebay::block::{BlockKey, KeySeed, RootName};
 use forebay::index::{
-    IndexReader, Overlap, Overlaps, Shape, SliceWriter, index_of_shape, slice_of,
+    BlockKey, IndexReader, KeySeed, KvOp, Overlap, Overlaps, RootName, Shape, SliceWriter,
+    index_of_shape, slice_of,
 };
-use forebay::mailbox::KvOp;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

@@ -8,16 +8,18 @@
 )]
 
 use forebay::base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex};
-use forebay::block::{BlockKey, KeySeed, RootName, Vocabulary};
-use forebay::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::config::KvConfig;
-use forebay::control::kv_events::{
+use forebay::index::{
+    BlockKey, IndexReader, KeySeed, Overlaps, RootName, SliceWriter, index, slice_of,
+};
+use forebay::kv_events::{
     BatchOutcome, BlockText, EventKind, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier,
 };
-use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::render::render;
 use forebay::select::{PickRequest, Policy, RoundRobin, TierOverlaps, pick, weigh_tiers};
+use forebay::text::Vocabulary;
+use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
     FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Role, RoomLimits, TierRanks,
 };

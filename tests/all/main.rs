@@ -1,6 +1,5 @@
 //! Tests of parts of the router, without its sockets: what was a program for each is a module here,
 //! so that the crate is linked once. `cargo test --test all -- handoff::` runs one of them.
-#![cfg(not(feature = "loom"))]
 
 mod chat_templates;
 mod demo;

@@ -6,8 +6,15 @@ use super::tree::{Tree, circles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Rooms that decide and do no I/O: there a comment says why, and an assertion what is known.
-const CORE: &[&str] = &["shard", "queue", "index", "select", "admit", "worker"];
+/// Folders that decide: there a comment says why, and an assertion what is known.
+const CORE: &[&str] = &[
+    "src/fleet/admit/",
+    "src/fleet/worker/",
+    "src/index/",
+    "src/router/",
+    "src/select/",
+    "src/shard/",
+];
 const ASSERTIONS: &[&str] = &[
     "assert",
     "assert_eq",
@@ -88,7 +95,7 @@ pub(crate) fn all(tree: &Tree, findings: &[Finding]) -> String {
         let (room, is_test) = (tree.room(file), tree.is_test[file]);
         rooms.entry(room).or_default().add(source, is_test);
         whole.add(source, is_test);
-        if CORE.contains(&room) {
+        if CORE.iter().any(|folder| source.path.starts_with(folder)) {
             core.add(source, is_test);
         }
     }

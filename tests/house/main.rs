@@ -1,7 +1,8 @@
 //! House rules that neither rustc nor clippy knows, read off the sources.
 //!
 //! Without exception (`rules`):
-//! 1. Import order: a module uses only modules that stand above it in `src/lib.rs`.
+//! 1. Import order: a module of the crate at the root uses only modules that stand above it in
+//!    `src/lib.rs`. Between crates the manifests hold the order.
 //! 2. Planes: `monoio` and `tokio` are named only in the modules of their plane.
 //! 3. Atomics: every `Ordering::…` stands in a file listed in `rules`, under a comment that says
 //!    what it pairs with.
@@ -32,7 +33,9 @@ use std::thread;
 use tree::Tree;
 
 /// Folders beside `src` whose sources are held to the width.
-const BESIDE: &[&str] = &["benches", "fuzz", "tests", "tools"];
+const BESIDE: &[&str] = &["benches", "fuzz", "tests"];
+/// Folders whose sources are crates of the workspace.
+const CRATES: &[&str] = &["src", "tools"];
 /// Set to `lower`: the baseline is written again.
 const MODE: &str = "FOREBAY_HOUSE";
 
@@ -44,7 +47,7 @@ struct House {
 }
 
 static HOUSE: LazyLock<House> = LazyLock::new(|| {
-    let tree = Tree::new(parsed(&["src"]));
+    let tree = Tree::new(parsed(CRATES));
     let beside = parsed(BESIDE);
     let findings = ratchet::findings(&tree, &beside);
     House { tree, beside, findings }
@@ -94,7 +97,9 @@ fn baseline_file() -> PathBuf {
 #[test]
 fn the_house_rules_hold() {
     assert!(HOUSE.tree.sources.len() > 100 && HOUSE.beside.len() > 50, "the sources are found");
-    assert!(HOUSE.tree.order.len() > 10, "lib.rs lists the modules: {:?}", HOUSE.tree.order);
+    assert!(HOUSE.tree.order.len() > 6, "lib.rs lists the modules: {:?}", HOUSE.tree.order);
+    let crates = HOUSE.tree.modules.iter().filter(|module| module.len() == 1).count();
+    assert!(crates > 10, "{crates} crates are found");
     let faults = rules::faults(&HOUSE.tree);
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }

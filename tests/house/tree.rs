@@ -1,5 +1,5 @@
-//! The files of `src` as modules of the crate: which file a path leads to, and which files use
-//! which.
+//! The files of the workspace as modules of its crates: which file a path leads to, and which files
+//! use which. The first part of each path is the crate, as Rust names it.
 
 use super::source::{Source, Use};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -7,17 +7,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Aliases of aliases that are followed.
 const ALIASES_MAX: usize = 16;
 
-/// The crate. Files are named by their place in `sources`.
+/// The crate at the root, by its name in Rust.
+pub(crate) const ROOT: &str = "forebay";
+
+/// The workspace. Files are named by their place in `sources`.
 pub(crate) struct Tree {
-    /// Files of `src` that the crate consists of, `lib.rs` first.
+    /// Files that the crates consist of; those of one crate follow each other, its `lib.rs` first.
     pub sources: Vec<Source>,
-    /// Module of each file.
+    /// Module of each file, its crate first.
     pub modules: Vec<Vec<String>>,
     /// Files that exist for tests only.
     pub is_test: Vec<bool>,
     /// Files that no module names.
     pub lost: Vec<Source>,
-    /// Modules of the root, in the order of `lib.rs`.
+    /// Modules of the crate at the root, in the order of `src/lib.rs`.
     pub order: Vec<String>,
     file_of: HashMap<Vec<String>, usize>,
     /// By module and alias: the path, as it is written there.
@@ -43,10 +46,16 @@ impl Tree {
             file_of: HashMap::new(),
             aliases: HashMap::new(),
         };
-        if let Some(root) = rest.remove("src/lib.rs") {
-            let declared = root.modules.iter().filter(|module| module.inside.is_empty());
-            tree.order = declared.map(|module| module.name.clone()).collect();
-            tree.add(root, Vec::new(), false, &mut rest);
+        let roots: Vec<String> =
+            rest.keys().filter(|path| path.ends_with("/lib.rs")).cloned().collect();
+        for path in roots {
+            let Some(root) = rest.remove(&path) else { continue };
+            let name = crate_name(&path);
+            if name == ROOT {
+                let declared = root.modules.iter().filter(|module| module.inside.is_empty());
+                tree.order = declared.map(|module| module.name.clone()).collect();
+            }
+            tree.add(root, vec![name], false, &mut rest);
         }
         tree.lost = rest.into_values().filter(|source| source.path != "src/main.rs").collect();
         tree
@@ -87,12 +96,17 @@ impl Tree {
         }
     }
 
-    /// Top module that the file belongs to; `lib` for the root itself.
+    /// Where the file belongs to: a module of the crate at the root, `lib` for that crate's own
+    /// file, else the folder of the crate.
     pub(crate) fn room(&self, file: usize) -> &str {
-        self.modules[file].first().map_or("lib", String::as_str)
+        let module = &self.modules[file];
+        if module[0] == ROOT {
+            return module.get(1).map_or("lib", String::as_str);
+        }
+        module[0].strip_prefix(ROOT).map_or(&module[0], |name| name.trim_start_matches('_'))
     }
 
-    /// The path from the root of the crate, unless it leads out of it.
+    /// The path from its crate on, unless it leads out of the workspace.
     pub(crate) fn absolute(&self, scope: &[String], path: &str) -> Option<Vec<String>> {
         self.absolute_from(scope, path, ALIASES_MAX)
     }
@@ -100,7 +114,8 @@ impl Tree {
     fn absolute_from(&self, scope: &[String], path: &str, steps: usize) -> Option<Vec<String>> {
         let mut parts = path.split("::").peekable();
         let mut at = match parts.next()? {
-            "crate" | "$crate" => Vec::new(),
+            "crate" | "$crate" => scope[..1].to_vec(),
+            name if self.file_of.contains_key(&[name.to_owned()][..]) => vec![name.to_owned()],
             "self" => scope.to_vec(),
             "super" => {
                 let mut at = scope.to_vec();
@@ -160,7 +175,7 @@ impl Tree {
     fn edges_of(&self, file: usize) -> BTreeMap<usize, Edge> {
         let (source, module) = (&self.sources[file], &self.modules[file]);
         let mut edges = BTreeMap::new();
-        if self.is_test[file] || module.is_empty() {
+        if self.is_test[file] {
             return edges;
         }
         let own: BTreeSet<&str> = source.names.iter().map(|name| first(&name.path)).collect();
@@ -175,12 +190,11 @@ impl Tree {
                 continue;
             }
             let Some(there) = self.absolute(&scope(module, inside), path) else { continue };
-            if there.is_empty() || self.is_module(&there) {
+            if self.is_module(&there) {
                 continue;
             }
-            let target = self.file(&there).filter(|target| {
-                *target != file && !self.is_test[*target] && !self.modules[*target].is_empty()
-            });
+            let is_other = |target: &usize| *target != file && !self.is_test[*target];
+            let target = self.file(&there).filter(is_other);
             if let Some(target) = target {
                 edges.entry(target).or_insert_with(|| Edge { line, path: path.clone() });
             }
@@ -196,6 +210,14 @@ pub(crate) fn scope(module: &[String], inside: &[String]) -> Vec<String> {
 
 pub(crate) fn first(path: &str) -> &str {
     path.split("::").next().unwrap_or(path)
+}
+
+/// What Rust calls the crate whose `lib.rs` this is.
+fn crate_name(path: &str) -> String {
+    match path.split('/').collect::<Vec<_>>().as_slice() {
+        [.., folder, _] if *folder != "src" => format!("{ROOT}_{folder}"),
+        _ => ROOT.to_owned(),
+    }
 }
 
 /// Where the file of a child module may be.

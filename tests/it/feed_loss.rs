@@ -6,7 +6,7 @@ use crate::rig::truth::{
     NONE, follower, losses, metric, replays, resets, timed_follower, until_difference, until_feed,
 };
 use crate::rig::{Proxy, Publisher, Replay, RouterProcess, until};
-use forebay::control::kv_events::FeedTimers;
+use forebay::kv_events::FeedTimers;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);

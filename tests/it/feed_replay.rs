@@ -4,7 +4,7 @@ use crate::rig::truth::{
     NONE, feed, following, replays, resets, timed_follower, until_difference, until_feed,
 };
 use crate::rig::{Proxy, Publisher, Replay, until};
-use forebay::control::kv_events::FeedTimers;
+use forebay::kv_events::FeedTimers;
 use forebay::server::ServerHandle;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::rig::truth::{
     until_feed,
 };
 use crate::rig::{Proxy, Publisher, Replay, until};
-use forebay::control::kv_events::FeedTimers;
+use forebay::kv_events::FeedTimers;
 use forebay::server::ServerHandle;
 use std::time::{Duration, Instant};
 

@@ -3,16 +3,15 @@
 
 use crate::rig::{PATIENCE, router};
 use forebay::base::RankIndex;
-use forebay::block::KeySeed;
-use forebay::chat::load_model_text;
 use forebay::config::{Config, WorkerConfig};
-use forebay::control::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
-use forebay::index::{Overlap, Overlaps};
+use forebay::index::{KeySeed, Overlap, Overlaps};
+use forebay::kv_events::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
 use forebay::record::{
     FileReader, Publisher, Rebuilt, RecordSource, RecordedMessage, RecordingEnd, TokenText,
     inspect, record,
 };
+use forebay::text::chat::load_model_text;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::path::Path;

@@ -4,9 +4,9 @@
 use crate::kv_routing::{Person, applied, overlap_tokens, received, sent};
 use crate::rig::{Client, admin, any_port, metric, post, router, until, usable};
 use forebay::base::ShardIndex;
-use forebay::block::BlockKey;
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
+use forebay::index::BlockKey;
 use forebay::server::ServerHandle;
 use forebay::snapshot::{Link, RankHead, SnapshotEntry, SnapshotFile, SnapshotWriter};
 use serde_json::json;

@@ -599,7 +599,7 @@ fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) 
         let most = fleet.room(rank).kv_tokens_max;
         let output =
             if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) };
-        most == 0 || waiter.prompt_tokens() + output <= most
+        most == 0 || forebay::queue::prompt_tokens(waiter) + output <= most
     };
     if ways.iter().any(|&rank| is_able(rank)) {
         ways.retain(|&rank| is_able(rank));

@@ -5,11 +5,11 @@ use super::plan::{self, NO_POOL};
 use fastrand::Rng;
 use forebay::base::limits::RANKS_MAX;
 use forebay::base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
-use forebay::block::KeySeed;
 use forebay::config::{FlowConfig, QueueMode};
+use forebay::index::{GuessRoots, KeySeed};
 use forebay::worker::{
-    Bootstrap, Dialect, FleetSnapshot, GuessRoots, Handoff, Model, Pool, Rank, Role, RoomLimits,
-    TierRanks, Worker, WorkerState,
+    Bootstrap, Dialect, FleetSnapshot, Handoff, Model, Pool, Rank, Role, RoomLimits, TierRanks,
+    Worker, WorkerState,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;

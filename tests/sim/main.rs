@@ -17,7 +17,6 @@
     clippy::indexing_slicing,
     reason = "a test that fails must stop, and says what it did"
 )]
-#![cfg(not(feature = "loom"))]
 
 mod books;
 mod check;

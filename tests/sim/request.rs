@@ -5,7 +5,7 @@ use super::plan::{MS, Plan};
 use fastrand::Rng;
 use forebay::account::Lease;
 use forebay::base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
-use forebay::handoff::inspect;
+use forebay::disagg::inspect;
 use forebay::index::Overlap;
 use forebay::mailbox::{Caller, RequestFacts, Ticket};
 use forebay::parse::Endpoint;

@@ -7,18 +7,16 @@ use forebay::base::limits::RANKS_MAX;
 use forebay::base::{
     DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex,
 };
-use forebay::block::KeySeed;
 use forebay::config::{FlowConfig, Policy, QueueMode};
-use forebay::index::Overlaps;
+use forebay::index::{GuessRoots, KeySeed, Overlaps};
 use forebay::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
 use forebay::queue::{
     Applicant, Desk, Entry, Home, HomeTurn, Seated, Sought, Turned, enter, enter_by, is_closed,
 };
 use forebay::select::{Binder, Candidates, PickRequest, RoundRobin};
 use forebay::worker::{
-    Dialect, FleetSnapshot, GuessRoots, Handoff, Leg, LoadBoard, LoadReading, LoadReport,
-    LoadReports, Model, OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, ShardBoard, TierRanks,
-    Worker, WorkerState,
+    Dialect, FleetSnapshot, Handoff, Leg, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
+    OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -3,12 +3,10 @@
 use crate::history::{BLOCK_TOKENS, Event, Kind, Prompt};
 use crate::words::TokenBytes;
 use forebay::base::RankIndex;
-use forebay::block::{BlockKey, KeySeed, RootName};
-use forebay::control::kv_events::{
-    BatchOutcome, Medium, Naming, RankBlocks, Removed, SliceOps, Stored,
+use forebay::index::{
+    BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay::index::{IndexReader, Overlaps, SliceWriter, index, slice_of};
-use forebay::mailbox::KvOp;
+use forebay::kv_events::{BatchOutcome, Medium, Naming, RankBlocks, Removed, SliceOps, Stored};
 use std::sync::Arc;
 
 const SEED: KeySeed = KeySeed(0x5eed);

@@ -6,8 +6,7 @@ use crate::dynamo::{Dynamo, router_event};
 use crate::history::{Event, Fleet, Kind, Prompt};
 use crate::token_keyed::TokenFeeds;
 use forebay::base::RankIndex;
-use forebay::index::SliceWriter;
-use forebay::mailbox::KvOp;
+use forebay::index::{KvOp, SliceWriter};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 

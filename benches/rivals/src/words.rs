@@ -4,7 +4,7 @@
 
 use fastokens::{Tokenizer, tiktoken};
 use fastrand::Rng;
-use forebay::control::kv_events::BlockText;
+use forebay::kv_events::BlockText;
 use std::sync::Arc;
 
 /// Words of the dictionary; the early ones are drawn more often.

@@ -13,13 +13,13 @@ pub(super) use plans::FeedPlan;
 
 use super::described::{DescribedRank, Description};
 use super::handover::{KvSource, Registration};
-use super::kv_events::FeedNotice;
 use super::model_text::FoundText;
 use super::tier_numbers::GivenNumbers;
-use crate::base::{RankIndex, WorkerIndex};
-use crate::block::KeySeed;
-use crate::config::{Config, FlowConfig, LoadSource, WorkerConfig, WorkerUrl};
-use crate::worker::{Dialect, TierRanks, Worker, WorkerState};
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_config::{Config, FlowConfig, LoadSource, WorkerConfig, WorkerUrl};
+use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
+use forebay_index::KeySeed;
+use forebay_kv_events::FeedNotice;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -3,10 +3,10 @@
 
 use super::shown::root_model;
 use super::{Fleet, KnownRank, KnownWorker};
-use crate::base::{DpRank, RankIndex, WorkerIndex};
 use crate::control::described::{Announced, DescribedRank};
 use crate::control::load::{LoadPlan, PlannedRank, ReportSource};
-use crate::worker::ModelText;
+use forebay_base::{DpRank, RankIndex, WorkerIndex};
+use forebay_fleet::worker::ModelText;
 use std::path::Path;
 use std::sync::Arc;
 

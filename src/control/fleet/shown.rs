@@ -1,15 +1,13 @@
 //! The fleet as shards see it: one snapshot, made anew with every change.
 
 use super::{ANY_MODEL, Fleet, KnownRank, KnownWorker};
-use crate::base::{DpRank, PoolIndex, RankIndex};
-use crate::block::{BlockKey, RootName};
-use crate::config::Fallback;
 use crate::control::described::{DescribedRank, Description, ServedModel};
 use crate::control::handover::KvSource;
 use crate::control::pools;
-use crate::worker::{
-    BlockRoot, FleetSnapshot, GuessRoots, Handoff, Model, ModelText, Rank, Role, RoomLimits,
-};
+use forebay_base::{DpRank, PoolIndex, RankIndex};
+use forebay_config::Fallback;
+use forebay_fleet::worker::{FleetSnapshot, Handoff, Model, ModelText, Rank, Role, RoomLimits};
+use forebay_index::{BlockKey, BlockRoot, GuessRoots, RootName};
 use std::net::SocketAddr;
 use std::sync::Arc;
 

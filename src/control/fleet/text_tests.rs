@@ -1,11 +1,11 @@
 //! Which text a model has when workers differ.
 
 use super::*;
-use crate::chat::EngineRules;
-use crate::config::WorkerConfig;
 use crate::control::described::{DescribedRank, read_models};
 use crate::control::test_support::vocabulary;
-use crate::worker::{ModelText, Role};
+use forebay_config::WorkerConfig;
+use forebay_fleet::worker::{ModelText, Role};
+use forebay_text::chat::EngineRules;
 
 fn fleet() -> Fleet {
     let worker = |url: &str| WorkerConfig { url: url.into(), ..WorkerConfig::default() };

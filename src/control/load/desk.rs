@@ -5,8 +5,8 @@
 
 use super::plan::LoadPlan;
 use super::readings::{ReadFault, Readings};
-use crate::base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
-use crate::worker::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad};
+use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_fleet::worker::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad};
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

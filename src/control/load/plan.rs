@@ -1,10 +1,10 @@
 //! What is to be asked of a worker, or listened to: made by the fleet from what was discovered and
 //! configured.
 
-use crate::base::{RankIndex, WorkerIndex};
-use crate::config::LoadSource;
 use crate::control::described::AnnouncedLoad;
-use crate::worker::Dialect;
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_config::LoadSource;
+use forebay_fleet::worker::Dialect;
 use std::sync::Arc;
 
 /// Where a worker's reports come from.
@@ -74,7 +74,7 @@ impl ReportSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::zmq::ZmqEndpoint;
+    use forebay_kv_events::zmq::ZmqEndpoint;
 
     #[test]
     fn sources_are_found_forced_and_turned_off() {

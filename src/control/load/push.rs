@@ -6,7 +6,7 @@ use super::plan::LoadPlan;
 use super::readings::{ReadFault, Readings};
 use super::stat::read_load_stat;
 use crate::control::described::AnnouncedLoad;
-use crate::control::zmq::{Connection, SocketError, ZmqSource};
+use forebay_kv_events::zmq::{Connection, SocketError, ZmqSource};
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! What one answer says, by rank, and what was wrong with it. Every fault is counted; none spoils
 //! the other ranks.
 
-use crate::base::limits::RANKS_MAX;
-use crate::worker::LoadReading;
+use forebay_base::limits::RANKS_MAX;
+use forebay_fleet::worker::LoadReading;
 
 /// Requests on one rank that are believed: far above what an engine can hold.
 const REQUESTS_MAX: f64 = 1e6;

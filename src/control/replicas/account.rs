@@ -30,7 +30,7 @@
 
 use super::divide::{Wish, divide};
 use super::wire::ReplicaId;
-use crate::base::NanosSinceStart;
+use forebay_base::NanosSinceStart;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -1,7 +1,7 @@
 //! Wakes the control plane when a shard opens or closes a rejection window. The protocol is that of
 //! `ring::Bell`, over a pair of sockets: tokio cannot watch an eventfd without unsafe code.
 
-use crate::ring::Bell;
+use forebay_ring::Bell;
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use super::tally::{MessageOutcome, Tally};
 use super::wire::{
     Message, MessageKind, RankWord, ReplicaId, UseWord, WindowLeg, WindowWord, WireError,
 };
-use crate::base::{NanosSinceStart, PoolIndex};
+use forebay_base::{NanosSinceStart, PoolIndex};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -329,7 +329,7 @@ impl Core {
         let (id, next_seq, nobody) = (self.id, self.seq + 1, self.peers.is_empty());
         let (alone_at, knows_all) = (self.alone_at, self.knows_all);
         let Some(rank) = self.ranks.get_mut(position) else {
-            crate::base::count_broken_invariant();
+            forebay_base::count_broken_invariant();
             return RankWord {
                 worker: String::new(),
                 dp: 0,

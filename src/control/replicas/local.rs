@@ -3,9 +3,9 @@
 
 use super::core::{Core, Elsewhere, Local, LocalRank, LocalWindow};
 use super::wire::WindowLeg;
-use crate::base::{NanosSinceStart, PoolIndex, RankIndex};
 use crate::control::pools;
-use crate::worker::{FleetSnapshot, LoadBoard, OpenedBy, QueueCell, WorkerState};
+use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, QueueCell, WorkerState};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

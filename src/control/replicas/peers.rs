@@ -2,8 +2,8 @@
 
 use super::tally::MessageOutcome;
 use super::wire::{Message, MessageKind, ReplicaId, UseWord, WindowLeg};
-use crate::base::NanosSinceStart;
-use crate::base::limits::{RANKS_MAX, REPLICAS_MAX};
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::{RANKS_MAX, REPLICAS_MAX};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 
 use super::core::{Core, Local, LocalRank, LocalWindow, Outgoing};
 use super::wire::{ReplicaId, WindowLeg};
-use crate::base::{NanosSinceStart, PoolIndex};
+use forebay_base::{NanosSinceStart, PoolIndex};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;

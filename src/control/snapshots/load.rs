@@ -3,13 +3,13 @@
 //! let go.
 
 use super::give_way;
-use crate::block::Vocabulary;
-use crate::control::kv_events::{
+use forebay_index::slice_of;
+use forebay_kv_events::{
     Dropped, FeedCounters, Groups, Left, LowerTiers, RankState, Restored, RestoredBlocks,
     Restoring, SliceOps,
 };
-use crate::index::slice_of;
-use crate::snapshot::{Contents, RankName, SnapshotFile};
+use forebay_snapshot::{Contents, RankName, SnapshotFile};
+use forebay_text::Vocabulary;
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

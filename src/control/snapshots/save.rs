@@ -5,12 +5,12 @@
 //! knows what they hold; but for what came last, which the copies bring.
 
 use super::{Setup, give_way};
-use crate::base::{Clock, NanosSinceStart, ShardIndex};
-use crate::block::{KeySeed, Vocabulary};
 use crate::control::feeds::Feeds;
-use crate::control::kv_events::{KeptBlocks, RankState, SharedState};
-use crate::index::IndexReader;
-use crate::snapshot::{Header, Link, RankHead, RankName, SnapshotWriter};
+use forebay_base::{Clock, NanosSinceStart, ShardIndex};
+use forebay_index::{IndexReader, KeySeed};
+use forebay_kv_events::{KeptBlocks, RankState, SharedState};
+use forebay_snapshot::{Header, Link, RankHead, RankName, SnapshotWriter};
+use forebay_text::Vocabulary;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use super::super::words::CellId;
 use super::cells::{CELL_PAIRS, CHUNK_BYTES};
 use super::run::{RUN_BLOCKS_MAX, RUN_CELLS, RunId};
 use super::{Location, TableWriter};
-use crate::block::BlockKey;
+use crate::BlockKey;
 
 /// Cells that one store can take: two copies of a run's blocks when it is split, and its sets.
 pub(in super::super) const STORE_CELLS_MAX: usize = 2 * RUN_CELLS + 4;

@@ -9,8 +9,8 @@
 
 use super::super::words::{CellId, cell_of, many};
 use super::shelves::Shelves;
-use crate::base::limits::RANKS_MAX;
-use crate::ring::sync::{AtomicU64, Ordering, fence};
+use forebay_base::limits::RANKS_MAX;
+use forebay_ring::sync::{AtomicU64, Ordering, fence};
 
 /// Words of a cell.
 pub(in super::super) const CELL_WORDS: usize = 16;

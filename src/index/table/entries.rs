@@ -6,7 +6,7 @@ use super::locator::{
     Location, Segment, entry_of, entry_tag, home_of, location_of, place_of, tag_of,
 };
 use super::writer::segment_bytes;
-use crate::block::BlockKey;
+use crate::BlockKey;
 
 impl TableWriter {
     /// Where the block of that key is.
@@ -63,7 +63,7 @@ impl TableWriter {
         let name = self.table.locator.directory.segment_of(tag);
         let Some((segment, slot)) = self.slot_of(tag, location) else {
             debug_assert!(false, "a block without its entry");
-            return crate::base::count_broken_invariant();
+            return forebay_base::count_broken_invariant();
         };
         segment.shifting(|| shift_back(segment, slot));
         if let Some(part) = self.parts.get_mut(name) {

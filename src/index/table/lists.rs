@@ -6,7 +6,7 @@ use super::super::words::{CellId, LANES, cell_of, from_lanes, lanes, many, with}
 use super::TableWriter;
 use super::cells::{CELL_PAIRS, LIST_CELLS_MAX};
 use super::run::RunId;
-use crate::block::BlockKey;
+use crate::BlockKey;
 
 /// Different lengths of children that one run can have. Past it children are refused.
 const LENGTHS_MAX: usize = 480;

@@ -12,9 +12,9 @@
 
 use super::run::{RUN_BLOCKS_MAX, RunId};
 use super::shelves::Shelves;
-use crate::block::BlockKey;
-use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
+use crate::BlockKey;
 use crossbeam_utils::CachePadded;
+use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 use std::sync::OnceLock;
 
 const TAG_BITS: u32 = 35;

@@ -35,9 +35,9 @@ pub(super) use run::RunId;
 pub use writer::Shape;
 pub(super) use writer::TableWriter;
 
-use crate::ring::sync::{AtomicU32, AtomicU64, Ordering};
 use cells::Cells;
 use crossbeam_utils::CachePadded;
+use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
 use locator::Locator;
 use run::Run;
 use shelves::Shelves;

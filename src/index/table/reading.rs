@@ -7,7 +7,7 @@ use super::cells::{CELL_PAIRS, CELL_WORDS};
 use super::lists::filter_bit;
 use super::locator::{Located, Location};
 use super::run::{RUN_BLOCKS_MAX, Run};
-use crate::block::BlockKey;
+use crate::BlockKey;
 
 /// What a reader saw of a run. Reused from run to run.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use super::super::words::CellId;
 use super::cells::CELL_PAIRS;
-use crate::ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Cells with the blocks of one run.
 pub(super) const RUN_CELLS: usize = 5;

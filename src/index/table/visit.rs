@@ -1,7 +1,7 @@
 //! All blocks of a slice, for a snapshot. Any thread, while the owner writes.
 
 use super::{RunId, Table};
-use crate::block::BlockKey;
+use crate::BlockKey;
 
 /// Looks at a run before it is left out.
 const LOOKS_MAX: usize = 64;

@@ -6,9 +6,9 @@ use super::locator::{Locator, RUNS_MAX, SLOTS_MAX, Segment};
 use super::run::{Run, RunId};
 use super::shelves::Shelves;
 use super::{CHUNK_RUNS, Cells, Gauges, Table};
-use crate::index::words::CellId;
-use crate::ring::sync::AtomicU32;
+use crate::words::CellId;
 use crossbeam_utils::CachePadded;
+use forebay_ring::sync::AtomicU32;
 use std::sync::Arc;
 
 /// Sizes of a table.

@@ -2,7 +2,7 @@
 
 use super::{Client, Publisher, Reply, admin_post, any_port, until};
 use forebay::config::{Config, Policy, WorkerConfig};
-use forebay::control::kv_events::FeedTimers;
+use forebay::kv_events::FeedTimers;
 use forebay::server::{ServerHandle, start_with};
 use serde_json::{Value, json};
 use std::collections::HashMap;

@@ -1,0 +1,391 @@
+//! Watches a prefill rank's answer as it comes. Only what has to be read is kept, never more than
+//! [`PREFILL_ANSWER_BYTES_MAX`]: the body of an answer in one piece, or one event of a stream.
+
+use super::error::HandoffError;
+use super::verdict::{Params, read};
+use forebay_base::limits::PREFILL_ANSWER_BYTES_MAX;
+use forebay_fleet::worker::Handoff;
+
+/// So much of an engine's message is repeated.
+pub(super) const MESSAGE_CHARS_MAX: usize = 512;
+
+/// Form of an answer's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// One JSON value.
+    Json,
+    /// Events (`text/event-stream`).
+    Events,
+}
+
+/// What prefill has for decode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// Nothing: the two engines have found each other by themselves, or the answer was over with
+    /// its one token, where older engines hand nothing over and decode can compute it all.
+    Nothing,
+    /// The object for decode's `kv_transfer_params`, as it came.
+    Params(Vec<u8>),
+}
+
+impl Handed {
+    /// The object, if there is one.
+    #[must_use]
+    pub fn params(&self) -> Option<&[u8]> {
+        match self {
+            Self::Nothing => None,
+            Self::Params(params) => Some(params),
+        }
+    }
+}
+
+/// One answer with status 200, while it comes.
+#[derive(Debug)]
+pub struct PrefillAnswer {
+    form: AnswerForm,
+    /// Decode waits for `kv_transfer_params`; else only failures matter, and what is too long to be
+    /// one is not read.
+    is_awaited: bool,
+    /// The body so far, or the line so far.
+    kept: Vec<u8>,
+    /// The body or line is longer than what is kept.
+    is_cut: bool,
+    /// It came to its own end.
+    is_over: bool,
+    found: Option<Vec<u8>>,
+    failure: Option<HandoffError>,
+}
+
+impl PrefillAnswer {
+    /// For an answer in that form to a prefill of that flow.
+    #[must_use]
+    pub fn new(handoff: &Handoff, form: AnswerForm) -> Self {
+        Self {
+            form,
+            is_awaited: matches!(handoff, Handoff::TwoPhase),
+            kept: Vec::new(),
+            is_cut: false,
+            is_over: false,
+            found: None,
+            failure: None,
+        }
+    }
+
+    /// Takes the next bytes of the body. An error is final: the prefill has failed.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let taken = match self.form {
+            AnswerForm::Json => self.keep(bytes),
+            AnswerForm::Events => self.lines(bytes),
+        };
+        taken.inspect_err(|failure| self.failure = Some(failure.clone()))
+    }
+
+    /// The body has come to its end.
+    pub fn finish(mut self) -> Result<Handed, HandoffError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        match self.form {
+            AnswerForm::Json if !self.is_cut => {
+                let body = std::mem::take(&mut self.kept);
+                self.value(&body)?;
+            }
+            AnswerForm::Json => {}
+            AnswerForm::Events => self.line()?,
+        }
+        match self.found {
+            Some(params) if self.is_awaited => Ok(Handed::Params(params)),
+            None if self.is_awaited && !self.is_over => Err(HandoffError::Missing),
+            _ => Ok(Handed::Nothing),
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
+        if self.is_cut {
+            return Ok(());
+        }
+        if bytes.len() > PREFILL_ANSWER_BYTES_MAX - self.kept.len() {
+            if self.is_awaited {
+                return Err(HandoffError::TooLong);
+            }
+            self.is_cut = true;
+            self.kept = Vec::new();
+            return Ok(());
+        }
+        self.kept.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Lines end in CR, LF or both; an empty one says nothing here, since every event of an engine
+    /// is one line of data.
+    fn lines(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
+        let mut rest = bytes;
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
+            let (line, behind) = rest.split_at(end);
+            self.keep(line)?;
+            self.line()?;
+            rest = behind.get(1..).unwrap_or_default();
+        }
+        self.keep(rest)
+    }
+
+    /// The line that is kept has ended.
+    fn line(&mut self) -> Result<(), HandoffError> {
+        let mut line = std::mem::take(&mut self.kept);
+        let is_whole = !std::mem::take(&mut self.is_cut);
+        if let Some(data) = line.strip_prefix(b"data:")
+            && is_whole
+            && data.trim_ascii_start().first() == Some(&b'{')
+        {
+            self.value(data)?;
+        }
+        line.clear();
+        self.kept = line;
+        Ok(())
+    }
+
+    /// One JSON value, whole. Where nothing is awaited, what is no JSON says nothing.
+    fn value(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
+        let verdict = match read(bytes) {
+            Ok(verdict) => verdict,
+            Err(_) if self.is_awaited => return Err(HandoffError::NotJson),
+            Err(_) => return Ok(()),
+        };
+        if let Some(failure) = verdict.failure {
+            return Err(failure);
+        }
+        self.is_over |= verdict.is_over;
+        match verdict.params {
+            _ if !self.is_awaited => {}
+            Params::Absent => {}
+            Params::Other => return Err(HandoffError::NotObject),
+            Params::Object(range) => self.found = bytes.get(range).map(<[u8]>::to_vec),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_fleet::worker::Bootstrap;
+    use proptest::prelude::*;
+
+    fn sglang() -> Handoff {
+        let host = "h".into();
+        Handoff::Bootstrap(Bootstrap { host, port: None, dp_size: 1, follows_room: true })
+    }
+
+    fn answered(handoff: &Handoff, form: AnswerForm, body: &[u8]) -> Result<Handed, HandoffError> {
+        let mut answer = PrefillAnswer::new(handoff, form);
+        answer.feed(body)?;
+        answer.finish()
+    }
+
+    fn two_phase(body: &str) -> Result<Handed, HandoffError> {
+        answered(&Handoff::TwoPhase, AnswerForm::Json, body.as_bytes())
+    }
+
+    fn engine(message: &str) -> Result<Handed, HandoffError> {
+        engine_at(message, None)
+    }
+
+    fn engine_at(message: &str, status: Option<u16>) -> Result<Handed, HandoffError> {
+        Err(HandoffError::Engine { message: message.to_owned(), status })
+    }
+
+    #[test]
+    fn the_params_are_handed_over_as_they_came() {
+        let params = r#"{"do_remote_prefill": true ,"remote_block_ids":[[1,2]],"x":1e999}"#;
+        let body = format!(
+            r#"{{"id":"c","kv_transfer_params":null,"kv_transfer\u005fparams":{params} }}"#
+        );
+        assert_eq!(two_phase(&body), Ok(Handed::Params(params.into())));
+        let twice = r#"{"kv_transfer_params":{"a":1},"kv_transfer_params":{"a":2}}"#;
+        assert_eq!(two_phase(twice), Ok(Handed::Params(br#"{"a":2}"#.to_vec())));
+        let nested = r#"{"choices":[{"kv_transfer_params":{"a":1}}]}"#;
+        assert_eq!(two_phase(nested), Err(HandoffError::Missing), "only at the top");
+        let listed = r#"[{"kv_transfer_params":{"a":1}}]"#;
+        assert_eq!(two_phase(listed), Err(HandoffError::Missing), "not of a batch");
+    }
+
+    /// Row D7: whatever is wrong with the params has a name.
+    #[test]
+    fn malformed_params_have_a_name() {
+        for (body, wanted) in [
+            ("", HandoffError::NotJson),
+            ("{", HandoffError::NotJson),
+            (r#"{"kv_transfer_params":{"a":}}"#, HandoffError::NotJson),
+            (r#"{"kv_transfer_params":{}} x"#, HandoffError::NotJson),
+            ("<html>", HandoffError::NotJson),
+            ("{}", HandoffError::Missing),
+            ("[]", HandoffError::Missing),
+            ("7", HandoffError::Missing),
+            (r#"{"kv_transfer_params":null}"#, HandoffError::Missing),
+            (r#"{"kv_transfer_params":"x"}"#, HandoffError::NotObject),
+            (r#"{"kv_transfer_params":[{}]}"#, HandoffError::NotObject),
+            (r#"{"kv_transfer_params":false}"#, HandoffError::NotObject),
+        ] {
+            assert_eq!(two_phase(body), Err(wanted), "{body}");
+        }
+        let deep = format!(r#"{{"kv_transfer_params":{}1{}}}"#, "[".repeat(200), "]".repeat(200));
+        assert_eq!(two_phase(&deep), Err(HandoffError::NotJson));
+    }
+
+    /// Older vLLM hands over nothing where the one token ends the answer (NIXL before
+    /// `pull_scheduler.py`; Mooncake).
+    #[test]
+    fn an_answer_that_is_over_has_nothing_to_hand_over() {
+        for body in [
+            r#"{"choices":[{"index":0,"finish_reason":"stop"}],"kv_transfer_params":null}"#,
+            r#"{"choices":[{"finish_reason":"tool_calls"}]}"#,
+            r#"{"type":"message","stop_reason":"end_turn","content":[]}"#,
+            r#"{"stop_reason":"stop_sequence"}"#,
+            r#"{"object":"response","status":"completed","error":null}"#,
+        ] {
+            assert_eq!(two_phase(body), Ok(Handed::Nothing), "{body}");
+            let params = body.replacen('{', r#"{"kv_transfer_params":{"a":1},"#, 1);
+            let params = params.replace(r#","kv_transfer_params":null"#, "");
+            assert_eq!(two_phase(&params), Ok(Handed::Params(br#"{"a":1}"#.to_vec())), "{params}");
+        }
+        for body in [
+            r#"{"choices":[{"finish_reason":"length"}]}"#,
+            r#"{"choices":[{"finish_reason":null,"text":"stop"}],"finish_reason":"stop"}"#,
+            r#"{"stop_reason":"max_tokens","content":[{"stop_reason":"end_turn"}]}"#,
+            r#"{"status":"incomplete","output":[{"status":"completed"}]}"#,
+        ] {
+            assert_eq!(two_phase(body), Err(HandoffError::Missing), "{body}");
+        }
+        let failed = r#"{"choices":[{"finish_reason":"stop"}],"error":"no"}"#;
+        assert_eq!(two_phase(failed), engine("no"));
+    }
+
+    #[test]
+    fn failures_inside_of_a_success() {
+        let json = |body: &str| answered(&sglang(), AnswerForm::Json, body.as_bytes());
+        let aborted = r#"{"text":"","meta_info":{"finish_reason":{"message":"no KV","type":"abort","status_code":500}}}"#;
+        assert_eq!(json(aborted), engine_at("no KV", Some(500)));
+        assert_eq!(
+            json(&format!("[{{}}, {aborted}]")),
+            engine_at("no KV", Some(500)),
+            "one of a batch"
+        );
+        assert_eq!(
+            json(r#"{"choices":[{"finish_reason":"abort"}]}"#),
+            engine_at("abort", Some(500)),
+            "an abort is a failure of the engine's, whatever it does not say"
+        );
+        assert_eq!(
+            json(r#"{"error":{"message":"out of \"memory\""}}"#),
+            engine("out of \"memory\"")
+        );
+        assert_eq!(json(r#"{"error":"no"}"#), engine("no"));
+        assert_eq!(json(r#"{"error":{"code":7}}"#), engine_at(r#"{"code":7}"#, Some(7)));
+        assert_eq!(
+            json(r#"{"error":null,"meta_info":{"finish_reason":null}}"#),
+            Ok(Handed::Nothing)
+        );
+        assert_eq!(json("<html>"), Ok(Handed::Nothing), "status 200, and nobody waits for it");
+        let events = |body: &str| answered(&sglang(), AnswerForm::Events, body.as_bytes());
+        assert_eq!(events("data: {\"text\":\"a\"}\n\ndata: [DONE]\n\n"), Ok(Handed::Nothing));
+        assert_eq!(events("data: {}\r\n\r\ndata:{\"error\":{\"message\":\"m\"}}\r"), engine("m"));
+        let failed = "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"r\"}}}";
+        assert_eq!(events(failed), engine("r"), "also without a line's end");
+        assert_eq!(
+            events("data: {}\rdata: {\"error\":\"c\"}\rdata: {}\r"),
+            engine("c"),
+            "CR alone"
+        );
+    }
+
+    #[test]
+    fn a_request_that_is_at_fault_has_an_answer() {
+        let said = |body: &str| {
+            let failure = answered(&sglang(), AnswerForm::Json, body.as_bytes()).unwrap_err();
+            let (status, body) = failure.refusal()?;
+            Some((status, String::from_utf8(body).unwrap()))
+        };
+        let refused = r#"{"error":{"message":"bad \"grammar\"","type":"BadRequestError","param":null,"code":400}}"#;
+        let body = r#"{"error":{"message":"bad \"grammar\"","type":"x","code":400}}"#;
+        assert_eq!(said(body), Some((400, refused.to_owned())));
+        for code in ["429", "500", "503", "7", "null", "\"400\""] {
+            let body = format!(r#"{{"error":{{"message":"m","code":{code}}}}}"#);
+            assert_eq!(said(&body), None, "{code} is not the client's fault, or not said to be");
+        }
+    }
+
+    #[test]
+    fn a_failure_in_a_stream_is_told_at_once() {
+        let mut answer = PrefillAnswer::new(&sglang(), AnswerForm::Events);
+        assert_eq!(answer.feed(b"data: {\"error\":\"m\"}"), Ok(()));
+        let failure = HandoffError::Engine { message: "m".to_owned(), status: None };
+        assert_eq!(answer.feed(b"\n"), Err(failure.clone()));
+        assert_eq!(answer.feed(b"\ndata: {}\n"), Err(failure.clone()), "and stays");
+        assert_eq!(answer.finish(), Err(failure));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let long = format!(
+            r#"{{"x":"{}","kv_transfer_params":{{}}}}"#,
+            "y".repeat(PREFILL_ANSWER_BYTES_MAX)
+        );
+        assert_eq!(two_phase(&long), Err(HandoffError::TooLong));
+        assert_eq!(
+            answered(&sglang(), AnswerForm::Json, long.as_bytes()),
+            Ok(Handed::Nothing),
+            "scores of a long prompt are no failure"
+        );
+        let mut answer = PrefillAnswer::new(&sglang(), AnswerForm::Events);
+        for _ in 0..40 {
+            answer.feed(&vec![b'z'; 100_000]).unwrap();
+            assert!(answer.kept.capacity() <= 2 * PREFILL_ANSWER_BYTES_MAX);
+        }
+        let after = answer.feed(b"\ndata: {\"error\":\"m\"}\n");
+        assert_eq!(
+            after,
+            Err(HandoffError::Engine { message: "m".to_owned(), status: None }),
+            "the next line is read"
+        );
+        let message = "m".repeat(2_000);
+        let Err(HandoffError::Engine { message, .. }) =
+            answered(&sglang(), AnswerForm::Json, format!(r#"{{"error":"{message}"}}"#).as_bytes())
+        else {
+            panic!("no failure");
+        };
+        assert_eq!(message.len(), MESSAGE_CHARS_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn an_answer_says_the_same_at_every_cut(
+            pick in 0_usize..7,
+            form in any::<bool>(),
+            flow in any::<bool>(),
+        ) {
+            let body = [
+                r#"{"choices":[{"finish_reason":"stop"}],"status":"completed"}"#,
+                r#"{"id":"cmpl","kv_transfer_params":{"remote_host":"h","x":"é"},"usage":{}}"#,
+                "data: {\"choices\":[]}\n\ndata: {\"kv_transfer_params\":{\"a\":[1]}}\r\n\r\ndata: [DONE]\n\n",
+                "data: {\"error\":{\"message\":\"m\"}}\n\ndata: {\"error\":\"later\"}\n\n",
+                r#"[{"meta_info":{"finish_reason":{"type":"abort","message":"gone"}}}]"#,
+                r#"{"kv_transfer_params":7}"#,
+                ": ping\n\ndata: {\"kv_transfer_params\":\"x\"}\n\n",
+            ][pick].as_bytes();
+            let form = if form { AnswerForm::Json } else { AnswerForm::Events };
+            let handoff = if flow { Handoff::TwoPhase } else { sglang() };
+            let whole = answered(&handoff, form, body);
+            for at in 0..=body.len() {
+                let mut answer = PrefillAnswer::new(&handoff, form);
+                let cut = answer
+                    .feed(&body[..at])
+                    .and_then(|()| answer.feed(&body[at..]))
+                    .and_then(|()| answer.finish());
+                prop_assert_eq!(&cut, &whole, "cut at {}", at);
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What can be wrong with a prefill rank's answer, in words for a 502.
+
+use super::answer::MESSAGE_CHARS_MAX;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+/// Why nothing can be handed over.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum HandoffError {
+    /// Longer than [`PREFILL_ANSWER_BYTES_MAX`](forebay_base::limits::PREFILL_ANSWER_BYTES_MAX).
+    #[error("The prefill worker's answer is longer than 1 MiB, so its KV cannot be handed over.")]
+    TooLong,
+    /// No JSON, or JSON that ends early.
+    #[error("The prefill worker's answer is not JSON, so its KV cannot be handed over.")]
+    NotJson,
+    /// No `kv_transfer_params`, or null.
+    #[error(
+        "The prefill worker's answer has no `kv_transfer_params`, so its KV cannot be handed over. Is its engine started \
+         with a KV connector?"
+    )]
+    Missing,
+    /// `kv_transfer_params` that are no object.
+    #[error(
+        "The prefill worker's answer has `kv_transfer_params` that are no object, so its KV cannot be handed over."
+    )]
+    NotObject,
+    /// The engine says that it has failed, though its status is 200.
+    #[error("The prefill worker failed: {message}")]
+    Engine {
+        /// The engine's own words, shortened.
+        message: String,
+        /// The status that it would have answered, if it says so (`code` or `status_code`). An
+        /// abort is a 500 unless it says otherwise, as in SGLang's own answers.
+        status: Option<u16>,
+    },
+}
+
+impl HandoffError {
+    /// Status and body of the answer that the engine would have given to a request that is at fault
+    /// itself, had it known before its 200.
+    #[must_use]
+    pub fn refusal(&self) -> Option<(u16, Vec<u8>)> {
+        let Self::Engine { message, status: Some(status @ (400..=428 | 430..=499)) } = self else {
+            return None;
+        };
+        let error =
+            json!({ "message": message, "type": "BadRequestError", "param": null, "code": status });
+        Some((*status, json!({ "error": error }).to_string().into_bytes()))
+    }
+
+    /// From the error that an engine's answer holds: an object with a message, a text, or anything
+    /// else. `None` if it is null, false or no JSON.
+    pub(super) fn of_engine(error: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(error).ok()?;
+        let number = |name| value.get(name).and_then(Value::as_u64);
+        let status = number("code").or_else(|| number("status_code"));
+        let status = status.and_then(|status| u16::try_from(status).ok());
+        let text = match value {
+            Value::Null | Value::Bool(false) => return None,
+            Value::String(text) => text,
+            Value::Object(mut members) => match members.remove("message") {
+                Some(Value::String(text)) => text,
+                _ => Value::Object(members).to_string(),
+            },
+            other => other.to_string(),
+        };
+        Some(Self::Engine { message: text.chars().take(MESSAGE_CHARS_MAX).collect(), status })
+    }
+}

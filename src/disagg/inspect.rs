@@ -1,0 +1,199 @@
+//! One strict pass over a body that is to be handed off: where the members stand that a handoff
+//! changes, and what decides whether it can be handed off at all.
+//!
+//! Duplicate keys: the last one counts, as in `parse::scan` and in the engines.
+
+use super::members::{Member, Named};
+use super::shape::{PromptItems, embeddings, items, number, samples};
+use super::wanted::Wanted;
+use forebay_base::limits::HANDOFF_MEMBERS_MAX;
+use forebay_prompt::parse::{Cursor, Endpoint, ScanError, Text};
+use forebay_text::chat::unescape_into;
+
+/// Longest key that is compared in its escaped form: six bytes for each character of the longest
+/// name.
+const ESCAPED_KEY_BYTES_MAX: usize = 6 * 24;
+
+/// Reads the body of a request to `endpoint`, which `parse::scan` has accepted.
+pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<Wanted, ScanError> {
+    let mut cursor = Cursor::new(body)?;
+    cursor.blanks();
+    match cursor.peek() {
+        None => return Err(ScanError::Empty),
+        Some(b'{') => cursor.open(),
+        Some(_) => return Err(ScanError::NotObject),
+    }
+    let mut pass = Pass { wanted: Wanted::new(endpoint), prompts: Prompts::default() };
+    let (mut first, mut behind) = (true, cursor.at());
+    while let Some(key) = cursor.next_key(&mut first)? {
+        pass.member(&key, behind, &mut cursor)?;
+        behind = cursor.at();
+    }
+    pass.wanted.closing_brace = narrow(cursor.at().saturating_sub(1));
+    cursor.end()?;
+    pass.wanted.prompts = pass.prompts.count();
+    Ok(pass.wanted)
+}
+
+/// Where prompts can stand; `/generate` reads the first of the three that is there.
+#[derive(Debug, Default)]
+struct Prompts {
+    text: Option<PromptItems>,
+    ids: Option<PromptItems>,
+    embeddings: Option<PromptItems>,
+}
+
+impl Prompts {
+    /// `None`: one prompt, and not in a list.
+    fn count(&self) -> Option<u32> {
+        match self.text.or(self.ids).or(self.embeddings) {
+            Some(PromptItems::List(count)) => Some(count),
+            _ => None,
+        }
+    }
+}
+
+struct Pass {
+    wanted: Wanted,
+    prompts: Prompts,
+}
+
+impl Pass {
+    /// One member; the cursor stands on its value and leaves it. `behind`: the end of what stands
+    /// before it.
+    fn member(
+        &mut self,
+        key: &Text,
+        behind: usize,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<(), ScanError> {
+        let start = key.span.start.saturating_sub(1);
+        if let Some(last) = self.wanted.members.last_mut()
+            && last.position + 1 == self.wanted.member_count
+        {
+            last.next = Some(narrow(start));
+        }
+        let value_at = cursor.at();
+        let mut decoded = String::new();
+        let name = name_of(key, cursor, &mut decoded);
+        let named = Named::of(name);
+        match named {
+            Some(named) => self.named(named, cursor)?,
+            None => self.other(name, cursor)?,
+        }
+        if let Some(named) = named {
+            let value = narrow(value_at)..narrow(cursor.at());
+            let (after_previous, span) = (narrow(behind), narrow(start)..value.end);
+            let position = self.wanted.member_count;
+            self.push(Member { named, position, after_previous, span, value, next: None });
+        }
+        self.wanted.member_count = self.wanted.member_count.saturating_add(1);
+        Ok(())
+    }
+
+    fn push(&mut self, member: Member) {
+        if self.wanted.members.len() < HANDOFF_MEMBERS_MAX {
+            self.wanted.members.push(member);
+        } else {
+            self.wanted.is_overfull = true;
+        }
+    }
+
+    fn named(&mut self, named: Named, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+        let first = cursor.peek();
+        cursor.skip_value(1)?;
+        if named == Named::KvTransferParams {
+            self.wanted.has_transfer = first != Some(b'n');
+        }
+        Ok(())
+    }
+
+    fn other(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+        let flags = &mut self.wanted.flags;
+        match (name, self.wanted.endpoint) {
+            ("prompt", Endpoint::Completions) | ("text", Endpoint::Generate) => {
+                self.prompts.text = items(cursor)?;
+            }
+            ("input_ids", Endpoint::Generate) => self.prompts.ids = items(cursor)?,
+            ("input_embeds", Endpoint::Generate) => {
+                self.prompts.embeddings = embeddings(cursor)?;
+            }
+            ("n", Endpoint::ChatCompletions | Endpoint::Completions) => {
+                self.wanted.samples = number(cursor, 1)?.or_one();
+            }
+            ("sampling_params", Endpoint::Generate) => {
+                self.wanted.samples = samples(cursor)?.or_one();
+            }
+            ("use_beam_search", _) => flags.beam_search |= present(cursor)?,
+            ("echo", Endpoint::ChatCompletions | Endpoint::Completions)
+            | ("prompt_logprobs", _) => flags.scores_prompt |= present(cursor)?,
+            ("prompt_embeds", Endpoint::Completions) => flags.embeddings |= present(cursor)?,
+            ("previous_response_id" | "conversation" | "background", Endpoint::Responses) => {
+                flags.continues |= present(cursor)?;
+            }
+            ("tools", Endpoint::Responses) => flags.own_tools |= has_own_tools(cursor)?,
+            _ => cursor.skip_value(1)?,
+        }
+        Ok(())
+    }
+}
+
+/// A key as it is compared; empty for an escaped one that is too long to be any that is known.
+pub(super) fn name_of<'s, 'a: 's>(
+    key: &Text,
+    cursor: &Cursor<'a>,
+    decoded: &'s mut String,
+) -> &'s str {
+    let raw = cursor.slice(&key.span);
+    if !key.escaped {
+        return raw;
+    }
+    if raw.len() <= ESCAPED_KEY_BYTES_MAX {
+        let mut bytes = Vec::with_capacity(raw.len());
+        unescape_into(raw.as_bytes(), &mut bytes);
+        *decoded = String::from_utf8(bytes).unwrap_or_default();
+    }
+    decoded
+}
+
+/// True unless the value is `null` or `false`.
+fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+    let absent = matches!(cursor.peek(), Some(b'n' | b'f'));
+    cursor.skip_value(1)?;
+    Ok(!absent)
+}
+
+/// Tools of `/v1/responses` that are no functions of the client's.
+fn has_own_tools(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+    if cursor.peek() != Some(b'[') {
+        return cursor.skip_value(1).map(|()| false);
+    }
+    cursor.open();
+    let (mut first, mut found) = (true, false);
+    while cursor.next_element(&mut first)? {
+        if cursor.peek() == Some(b'{') {
+            found |= !is_function(cursor)?;
+        } else {
+            cursor.skip_value(2)?;
+        }
+    }
+    Ok(found)
+}
+
+fn is_function(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+    cursor.open();
+    let (mut first, mut found) = (true, false);
+    while let Some(key) = cursor.next_key(&mut first)? {
+        let start = cursor.at();
+        cursor.skip_value(3)?;
+        if cursor.slice(&key.span) == "type" {
+            found = cursor.slice(&(start..cursor.at())) == "\"function\"";
+        }
+    }
+    Ok(found)
+}
+
+/// Bodies are below 4 GiB ([`Cursor::new`]).
+fn narrow(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}

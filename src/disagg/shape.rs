@@ -1,0 +1,167 @@
+//! How many prompts a value holds, and how many samples are asked for: what engines make one
+//! request each of.
+
+use super::inspect::name_of;
+use forebay_prompt::parse::{Cursor, ScanError};
+
+/// Longest number as text that is read; longer ones are of no use to anybody.
+const NUMBER_BYTES_MAX: usize = 64;
+
+/// What stands where prompts do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PromptItems {
+    /// A text, or token ids.
+    One,
+    /// A list of so many.
+    List(u32),
+}
+
+/// A count as engines read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    Absent,
+    Value(u32),
+    /// Nothing that every engine reads alike.
+    Unclear,
+}
+
+impl Number {
+    /// The number, 1 when absent; `None` when it is not clear.
+    pub(super) fn or_one(self) -> Option<u32> {
+        match self {
+            Self::Absent => Some(1),
+            Self::Value(value) => Some(value),
+            Self::Unclear => None,
+        }
+    }
+}
+
+/// Text, token ids, or a list of either, one level below the top. `None` for null.
+pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, ScanError> {
+    match cursor.peek() {
+        Some(b'[') => list(cursor).map(Some),
+        Some(b'n') => cursor.skip_value(1).map(|()| None),
+        _ => cursor.skip_value(1).map(|()| Some(PromptItems::One)),
+    }
+}
+
+/// Goes by the first element, as the engines do: numbers are the ids of one prompt.
+fn list(cursor: &mut Cursor<'_>) -> Result<PromptItems, ScanError> {
+    cursor.open();
+    let (mut first, mut count, mut is_ids) = (true, 0_u32, false);
+    while cursor.next_element(&mut first)? {
+        match cursor.peek() {
+            Some(b'0'..=b'9' | b'-') if count == 0 => is_ids = true,
+            _ => {}
+        }
+        count = count.saturating_add(1);
+        if is_ids {
+            cursor.skip_ids();
+            cursor.skip_value(2)?;
+        } else if cursor.peek() == Some(b'[') {
+            skip_list(cursor)?;
+        } else {
+            cursor.skip_value(2)?;
+        }
+    }
+    Ok(if is_ids || count == 0 { PromptItems::One } else { PromptItems::List(count) })
+}
+
+/// A list two levels below the top, most likely of token ids.
+fn skip_list(cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+    cursor.open();
+    let mut first = true;
+    while cursor.next_element(&mut first)? {
+        cursor.skip_ids();
+        cursor.skip_value(3)?;
+    }
+    Ok(())
+}
+
+/// Vectors of one prompt, or a list of such. `None` for null.
+pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, ScanError> {
+    if cursor.peek() != Some(b'[') {
+        return items(cursor);
+    }
+    cursor.open();
+    let (mut first, mut count, mut is_list) = (true, 0_u32, false);
+    while cursor.next_element(&mut first)? {
+        if count == 0 && cursor.peek() == Some(b'[') {
+            cursor.open();
+            let mut inner_first = true;
+            while cursor.next_element(&mut inner_first)? {
+                is_list |= cursor.peek() == Some(b'[');
+                cursor.skip_value(3)?;
+            }
+        } else {
+            cursor.skip_value(2)?;
+        }
+        count = count.saturating_add(1);
+    }
+    Ok(Some(if is_list { PromptItems::List(count) } else { PromptItems::One }))
+}
+
+/// A count under `depth` containers. Engines that check with pydantic also take `2.0` and `"2"`
+/// for 2.
+pub(super) fn number(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, ScanError> {
+    let start = cursor.at();
+    let text = match cursor.peek() {
+        Some(b'n') => {
+            cursor.skip_value(depth)?;
+            return Ok(Number::Absent);
+        }
+        Some(b'"') => {
+            let text = cursor.string()?;
+            cursor.slice(&text.span).trim()
+        }
+        _ => {
+            cursor.skip_value(depth)?;
+            cursor.slice(&(start..cursor.at()))
+        }
+    };
+    if text.len() > NUMBER_BYTES_MAX {
+        return Ok(Number::Unclear);
+    }
+    if let Ok(whole) = text.parse::<u32>() {
+        return Ok(Number::Value(whole));
+    }
+    let integral = |value: &f64| value.fract() == 0.0 && (0.0..=1e9).contains(value);
+    let whole = text.parse::<f64>().ok().filter(integral);
+    let whole = whole.and_then(|value| format!("{value:.0}").parse().ok());
+    Ok(whole.map_or(Number::Unclear, Number::Value))
+}
+
+/// `n` of `/generate`'s sampling parameters: an object, or a list of objects that have to agree.
+pub(super) fn samples(cursor: &mut Cursor<'_>) -> Result<Number, ScanError> {
+    match cursor.peek() {
+        Some(b'{') => samples_of_one(cursor, 1),
+        Some(b'[') => {
+            cursor.open();
+            let (mut first, mut found) = (true, Number::Absent);
+            let mut is_leading = true;
+            while cursor.next_element(&mut first)? {
+                if std::mem::take(&mut is_leading) && cursor.peek() == Some(b'{') {
+                    found = samples_of_one(cursor, 2)?;
+                } else {
+                    cursor.skip_value(2)?;
+                }
+            }
+            Ok(found)
+        }
+        _ => cursor.skip_value(1).map(|()| Number::Absent),
+    }
+}
+
+fn samples_of_one(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, ScanError> {
+    cursor.open();
+    let (mut first, mut found) = (true, Number::Absent);
+    while let Some(key) = cursor.next_key(&mut first)? {
+        let mut decoded = String::new();
+        if name_of(&key, cursor, &mut decoded) == "n" {
+            found = number(cursor, depth + 1)?;
+        } else {
+            cursor.skip_value(depth + 1)?;
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,290 @@
+//! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no
+//! read-modify-write. While they drain, shards look at each other's phase.
+
+use super::count::Count;
+use forebay_base::ModelIndex;
+use forebay_base::limits::MODELS_MAX;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
+pub(crate) const ENDPOINTS_MAX: usize = 16;
+/// Index of requests that reached no endpoint.
+pub const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
+/// Reasons that have counters of their own; `parse::Reason::index` stays below it.
+pub const REASONS_MAX: usize = 32;
+/// Statuses 100 to 599.
+const STATUSES: usize = 500;
+/// Predicted minus reported overlap is counted from minus to plus this many blocks; beyond it in
+/// the end buckets.
+pub const OVERLAP_ERROR_BLOCKS_MAX: i64 = 8;
+const OVERLAP_BUCKETS: usize = 17;
+
+/// Where a shard stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShardPhase {
+    /// Not listening yet.
+    Starting,
+    /// Accepts connections.
+    Listening,
+    /// Accepts none; lets the open ones finish.
+    Draining,
+    /// Has none left, and has told the other shards all that it had to; what they need of it goes
+    /// on.
+    Idle,
+    /// The thread is gone.
+    Ended,
+}
+
+/// All counters of one shard.
+#[derive(Debug)]
+pub struct ShardCounters {
+    plain: Box<[AtomicU64]>,
+    requests: Box<[AtomicU64]>,
+    refused: Box<[AtomicU64]>,
+    overlap_error: OverlapError,
+    /// Bytes per token of the first models, as the bits of a float; 0 while unknown.
+    bytes_per_token: Box<[AtomicU32]>,
+    phase: AtomicU32,
+    beats: AtomicU64,
+    offloaded: AtomicU64,
+}
+
+/// How far predictions were from what engines reported.
+#[derive(Debug)]
+struct OverlapError {
+    buckets: [AtomicU64; OVERLAP_BUCKETS],
+    blocks_sum: AtomicU64,
+}
+
+impl ShardCounters {
+    /// All zero.
+    #[must_use]
+    pub fn new() -> Self {
+        let zeroed = |length: usize| (0..length).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            plain: zeroed(Count::ALL.len()),
+            requests: zeroed(ENDPOINTS_MAX * STATUSES),
+            refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * KINDS * (MODELS_MAX + 1)),
+            overlap_error: OverlapError {
+                buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+                blocks_sum: AtomicU64::new(0),
+            },
+            bytes_per_token: (0..MODELS_MAX).map(|_| AtomicU32::new(0)).collect(),
+            phase: AtomicU32::new(0),
+            beats: AtomicU64::new(0),
+            offloaded: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds to a plain counter. Only the owning shard calls it.
+    pub fn add(&self, count: Count, amount: u64) {
+        if let Some(cell) = self.plain.get(count as usize) {
+            bump(cell, amount);
+        }
+    }
+
+    /// Value of a plain counter.
+    #[must_use]
+    pub fn value(&self, count: Count) -> u64 {
+        self.plain.get(count as usize).map_or(0, read)
+    }
+
+    /// Shows what the shard has learnt of a model's bytes per token. Only the owning shard calls
+    /// it.
+    pub fn set_bytes_per_token(&self, model: ModelIndex, ratio: f32) {
+        if let Some(cell) = self.bytes_per_token.get(model.index()) {
+            // ordering: one word, a statistic; pairs with the load in `bytes_per_token`.
+            cell.store(ratio.to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes per token of a model, if the shard has learnt them and it is one of the first
+    /// [`MODELS_MAX`].
+    #[must_use]
+    pub fn bytes_per_token(&self, model: ModelIndex) -> Option<f32> {
+        // ordering: statistic; pairs with the store in `set_bytes_per_token`.
+        let bits = self.bytes_per_token.get(model.index())?.load(Ordering::Relaxed);
+        (bits != 0).then(|| f32::from_bits(bits))
+    }
+
+    /// Counts one answered request.
+    pub fn answered(&self, endpoint_index: usize, status: u16) {
+        if let Some(cell) =
+            request_slot(endpoint_index, status).and_then(|at| self.requests.get(at))
+        {
+            bump(cell, 1);
+        }
+    }
+
+    /// Requests answered on that endpoint with that status.
+    #[must_use]
+    pub fn answered_count(&self, endpoint_index: usize, status: u16) -> u64 {
+        request_slot(endpoint_index, status).and_then(|at| self.requests.get(at)).map_or(0, read)
+    }
+
+    /// Counts one request that the router itself refused. `stream`: is one asked for, if the body
+    /// has told.
+    pub fn refused(
+        &self,
+        reason_index: usize,
+        endpoint_index: usize,
+        stream: Option<bool>,
+        model_index: usize,
+    ) {
+        if let Some(cell) =
+            self.refused.get(refused_slot(reason_index, endpoint_index, stream, model_index))
+        {
+            bump(cell, 1);
+        }
+    }
+
+    /// Requests refused for that reason; models past `MODELS_MAX` share the index `MODELS_MAX`.
+    #[must_use]
+    pub fn refused_count(
+        &self,
+        reason_index: usize,
+        endpoint_index: usize,
+        stream: Option<bool>,
+        model_index: usize,
+    ) -> u64 {
+        self.refused
+            .get(refused_slot(reason_index, endpoint_index, stream, model_index))
+            .map_or(0, read)
+    }
+
+    /// Counts one comparison of predicted overlap with what the engine reported, in blocks.
+    pub fn overlap_error(&self, predicted_minus_reported_blocks: i64) {
+        let clamped = predicted_minus_reported_blocks
+            .clamp(-OVERLAP_ERROR_BLOCKS_MAX, OVERLAP_ERROR_BLOCKS_MAX);
+        let bucket = usize::try_from(clamped + OVERLAP_ERROR_BLOCKS_MAX).unwrap_or(0);
+        if let Some(cell) = self.overlap_error.buckets.get(bucket) {
+            bump(cell, 1);
+        }
+        bump(&self.overlap_error.blocks_sum, predicted_minus_reported_blocks.unsigned_abs());
+    }
+
+    /// Comparisons by error in blocks, from `-OVERLAP_ERROR_BLOCKS_MAX` up.
+    pub fn overlap_errors(&self) -> impl Iterator<Item = (i64, u64)> + '_ {
+        (-OVERLAP_ERROR_BLOCKS_MAX..).zip(self.overlap_error.buckets.iter().map(read))
+    }
+
+    /// Sum of the absolute errors, in blocks.
+    #[must_use]
+    pub fn overlap_error_blocks_sum(&self) -> u64 {
+        read(&self.overlap_error.blocks_sum)
+    }
+
+    /// Shows that the shard makes progress. Only the owning shard calls it.
+    pub fn beat(&self) {
+        bump(&self.beats, 1);
+    }
+
+    /// Changes at least every [`SHARD_BEAT_PERIOD`](forebay_base::limits::SHARD_BEAT_PERIOD) while
+    /// the shard makes progress.
+    #[must_use]
+    pub fn beats(&self) -> u64 {
+        read(&self.beats)
+    }
+
+    /// Sets how many jobs the offload thread has. Only the owning shard calls it.
+    pub fn set_offloaded(&self, count: usize) {
+        // ordering: Relaxed; a figure for people, it orders nothing.
+        self.offloaded.store(count.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Jobs of the offload thread, at the last beat or just after.
+    #[must_use]
+    pub fn offloaded(&self) -> u64 {
+        read(&self.offloaded)
+    }
+
+    /// Moves the shard to its next phase.
+    pub fn set_phase(&self, phase: ShardPhase) {
+        // ordering: Release; pairs with the Acquire load in `phase`, so that whoever sees
+        // `Listening`, `Idle` or `Ended` also sees what the shard did before, and what it posted.
+        self.phase.store(phase as u32, Ordering::Release);
+    }
+
+    /// Where the shard stands.
+    #[must_use]
+    pub fn phase(&self) -> ShardPhase {
+        // ordering: Acquire; pairs with the Release store in `set_phase`.
+        match self.phase.load(Ordering::Acquire) {
+            0 => ShardPhase::Starting,
+            1 => ShardPhase::Listening,
+            2 => ShardPhase::Draining,
+            3 => ShardPhase::Idle,
+            _ => ShardPhase::Ended,
+        }
+    }
+}
+
+impl Default for ShardCounters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn request_slot(endpoint_index: usize, status: u16) -> Option<usize> {
+    let status = usize::from(status).checked_sub(100).filter(|&at| at < STATUSES)?;
+    (endpoint_index < ENDPOINTS_MAX).then_some(endpoint_index * STATUSES + status)
+}
+
+/// Unary, stream, and requests whose body has not told.
+const KINDS: usize = 3;
+
+fn refused_slot(reason: usize, endpoint: usize, stream: Option<bool>, model: usize) -> usize {
+    let reason = reason.min(REASONS_MAX - 1);
+    let endpoint = endpoint.min(ENDPOINTS_MAX - 1);
+    let kind = stream.map_or(KINDS - 1, usize::from);
+    ((reason * ENDPOINTS_MAX + endpoint) * KINDS + kind) * (MODELS_MAX + 1) + model.min(MODELS_MAX)
+}
+
+fn bump(cell: &AtomicU64, amount: u64) {
+    // ordering: statistic with one writer: load and store need no lock prefix and pair with
+    // nothing.
+    let value = cell.load(Ordering::Relaxed);
+    // ordering: as above.
+    cell.store(value.wrapping_add(amount), Ordering::Relaxed);
+}
+
+fn read(cell: &AtomicU64) -> u64 {
+    // ordering: statistic; pairs with nothing.
+    cell.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_at_their_index() {
+        for (index, (count, _)) in Count::ALL.iter().enumerate() {
+            assert_eq!(*count as usize, index);
+        }
+    }
+
+    #[test]
+    fn every_label_has_its_own_cell() {
+        let counters = ShardCounters::new();
+        counters.refused(3, 2, Some(true), 5);
+        counters.refused(3, 2, Some(true), 9_999);
+        counters.answered(2, 200);
+        counters.answered(2, 99);
+        assert_eq!(counters.refused_count(3, 2, Some(true), 5), 1);
+        assert_eq!(counters.refused_count(3, 2, Some(true), MODELS_MAX), 1);
+        assert_eq!(counters.refused_count(3, 2, Some(false), 5), 0);
+        assert_eq!(counters.answered_count(2, 200), 1);
+    }
+
+    #[test]
+    fn overlap_errors_beyond_the_range_fall_into_the_end_buckets() {
+        let counters = ShardCounters::new();
+        for error in [-100, -1, 0, 0, 100] {
+            counters.overlap_error(error);
+        }
+        let seen: Vec<_> = counters.overlap_errors().filter(|&(_, count)| count > 0).collect();
+        assert_eq!(seen, [(-8, 1), (-1, 1), (0, 2), (8, 1)]);
+        assert_eq!(counters.overlap_error_blocks_sum(), 201);
+    }
+}

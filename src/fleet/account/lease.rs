@@ -1,0 +1,245 @@
+//! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
+
+use crate::worker::{Claim, RoomLimits, RoomWanted, ShardBoard};
+use forebay_base::{NanosSinceStart, RankIndex};
+
+/// What a request is expected to cost its rank, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseCost {
+    /// Prompt tokens that the rank has to compute: not found in its cache.
+    pub prefill_tokens: u64,
+    /// Prompt and output tokens whose KV the request will hold.
+    pub decode_tokens: u64,
+    /// The part of them that the rank does not hold yet. Others may share the rest.
+    pub kv_tokens: u64,
+}
+
+impl LeaseCost {
+    /// What it takes of a rank's limits.
+    #[must_use]
+    pub const fn room_wanted(&self) -> RoomWanted {
+        RoomWanted { kv_tokens: self.kv_tokens, prefill_tokens: self.prefill_tokens }
+    }
+}
+
+/// One place on one rank. Dropping it returns everything.
+#[derive(Debug)]
+pub struct Lease {
+    board: ShardBoard,
+    rank: RankIndex,
+    cost: LeaseCost,
+    prefilling: bool,
+    /// The end of a prefill makes room, not only the end of the request.
+    prefill_is_bounded: bool,
+    judged: bool,
+    /// It is the trial of a breaker that is half open.
+    is_trial: bool,
+    /// The engine took the request.
+    served: bool,
+}
+
+impl Lease {
+    /// Takes a place unless one of the limits is reached, or the rank's breaker refuses.
+    #[must_use]
+    pub fn try_take(
+        board: &ShardBoard,
+        rank: RankIndex,
+        cost: LeaseCost,
+        limits: RoomLimits,
+        now: NanosSinceStart,
+    ) -> Option<Self> {
+        let cell = board.rank(rank)?;
+        let kv_tokens = cell.try_acquire(cell.room_at(limits, now), cost.room_wanted())?;
+        let cost = LeaseCost { kv_tokens, ..cost };
+        let Some(claim) = cell.claim(now) else {
+            board.give_back(rank, cost.kv_tokens, false);
+            return None;
+        };
+        cell.add_prefill(cost.prefill_tokens);
+        cell.add_decode(cost.decode_tokens);
+        Some(Self {
+            board: board.clone(),
+            rank,
+            cost,
+            prefilling: true,
+            prefill_is_bounded: limits.prefill_tokens_max > 0,
+            judged: false,
+            is_trial: claim == Claim::Trial,
+            served: false,
+        })
+    }
+
+    /// The rank this lease is on.
+    #[must_use]
+    pub const fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    /// The first byte of the answer's body came: the prompt is computed.
+    pub fn prefill_done(&mut self) {
+        if self.prefilling {
+            self.prefilling = false;
+            if let Some(cell) = self.board.rank(self.rank) {
+                cell.sub_prefill(self.cost.prefill_tokens);
+            }
+            if self.prefill_is_bounded {
+                self.board.room_made(self.rank);
+            }
+        }
+    }
+
+    /// The rank took the request and answered; its breaker closes, and what ends with this lease is
+    /// work done.
+    pub fn judge_success(&mut self) {
+        self.served = true;
+        self.judge_refusal();
+    }
+
+    /// The rank answered that it has no room; its breaker closes.
+    pub fn judge_refusal(&mut self) {
+        self.judged = true;
+        if let Some(cell) = self.board.rank(self.rank) {
+            cell.succeeded();
+        }
+    }
+
+    /// The rank failed; its breaker opens after `failures_max` in a row.
+    pub fn judge_failure(
+        &mut self,
+        now: NanosSinceStart,
+        failures_max: u32,
+        open: std::time::Duration,
+    ) {
+        self.judged = true;
+        if let Some(cell) = self.board.rank(self.rank) {
+            cell.failed(now, failures_max, open);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.prefill_done();
+        if let Some(cell) = self.board.rank(self.rank) {
+            cell.sub_decode(self.cost.decode_tokens);
+            if self.is_trial && !self.judged {
+                cell.trial_abandoned();
+            }
+            self.board.give_back(self.rank, self.cost.kv_tokens, self.served);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::LoadBoard;
+
+    const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130, kv_tokens: 130 };
+
+    const NONE: RoomLimits = RoomLimits { places_max: 0, kv_tokens_max: 0, prefill_tokens_max: 0 };
+    const THREE: RoomLimits =
+        RoomLimits { places_max: 3, kv_tokens_max: 2 * 130, prefill_tokens_max: 0 };
+
+    fn state(board: &LoadBoard) -> (u32, u64, u64) {
+        let cell = board.rank(RankIndex(0)).unwrap();
+        (cell.in_flight(), cell.prefill_tokens(), cell.decode_tokens())
+    }
+
+    #[test]
+    fn everything_comes_back_on_drop() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let mut lease =
+            Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();
+        assert_eq!(state(&board), (1, 100, 130));
+        lease.prefill_done();
+        lease.prefill_done();
+        assert_eq!(state(&board), (1, 0, 130));
+        drop(lease);
+        assert_eq!(state(&board), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_limit_holds_under_threads() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let peak = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut peak = 0;
+                        for _ in 0..20_000 {
+                            let lease = Lease::try_take(
+                                &board,
+                                RankIndex(0),
+                                COST,
+                                THREE,
+                                NanosSinceStart(0),
+                            );
+                            peak = peak.max(state(&board).0);
+                            drop(lease);
+                        }
+                        peak
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
+        });
+        assert!(peak <= 3, "{peak} in flight with a limit of 3");
+        assert_eq!(state(&board), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_open_breaker_lets_one_trial_through() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let second = std::time::Duration::from_secs(1);
+        let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
+        let mut first = take(0).unwrap();
+        first.judge_failure(NanosSinceStart(0), 1, second);
+        drop(first);
+        assert!(take(10).is_none(), "open");
+        let trial = take(2_000_000_000).unwrap();
+        assert!(take(2_000_000_000).is_none(), "one trial at a time");
+        drop(trial);
+        let mut trial = take(2_000_000_000).unwrap();
+        trial.judge_success();
+        assert!(take(2_000_000_001).is_some(), "closed again");
+    }
+
+    #[test]
+    fn a_trial_is_given_up_only_by_the_request_that_has_it() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let second = std::time::Duration::from_secs(1);
+        let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
+        let (older, mut fails) = (take(0).unwrap(), take(0).unwrap());
+        fails.judge_failure(NanosSinceStart(0), 1, second);
+        drop(fails);
+        let trial = take(2_000_000_000).unwrap();
+        drop(older);
+        assert!(take(2_000_000_000).is_none(), "the client of another request has left");
+        drop(trial);
+        assert!(take(2_000_000_000).is_some());
+    }
+
+    #[test]
+    fn only_what_the_engine_took_is_an_end() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let load = board.rank(RankIndex(0)).unwrap();
+        let take =
+            || Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();
+        let asked = NanosSinceStart(30_000_000_000);
+        load.refused(NanosSinceStart(0), asked);
+        drop(take());
+        let mut refused = take();
+        refused.judge_refusal();
+        drop(refused);
+        assert_eq!(
+            (load.ended(), load.busy_until()),
+            (0, asked),
+            "the engine is left alone as it asked"
+        );
+        let mut served = take();
+        served.judge_success();
+        drop(served);
+        assert_eq!((load.ended(), load.busy_until()), (1, NanosSinceStart(0)));
+    }
+}

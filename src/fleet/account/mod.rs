@@ -1,0 +1,15 @@
+//! What a request costs and what it did: leases on ranks, counters, latencies.
+//! Each shard owns its counters and histograms and is their only writer; the control plane reads.
+
+mod count;
+mod counters;
+mod latency;
+mod lease;
+mod metric;
+
+pub use count::Count;
+pub use counters::{NO_ENDPOINT, REASONS_MAX};
+pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
+pub use latency::{Stage, StageHistograms};
+pub use lease::{Lease, LeaseCost};
+pub use metric::{Metric, MetricKind};

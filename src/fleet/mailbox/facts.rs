@@ -1,0 +1,36 @@
+//! The facts of a request: what every stage from the hints to the queue knows of it. One struct,
+//! passed on and never copied field by field.
+
+use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
+
+/// Who asks, and with which right to a place in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Class in the queue; 0 is served first.
+    pub class: u8,
+    /// Requests with the same number share the part of one tenant: a hash of the key.
+    pub tenant: u64,
+    /// The tenant's part beside other tenants.
+    pub weight: u32,
+}
+
+/// What is known of a request, wherever it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestFacts {
+    /// The model it asks for.
+    pub model: ModelIndex,
+    /// Whose request it is, and its class.
+    pub caller: Caller,
+    /// When it had been read. Its order among others and its longest wait count from here.
+    pub arrived_at: NanosSinceStart,
+    /// It waits for a rank no longer than this.
+    pub deadline: NanosSinceStart,
+    /// The client gives up at this moment, as far as it says.
+    pub client_deadline: Option<NanosSinceStart>,
+    /// The number that the rank which answers must have in its worker.
+    pub pin: Option<DpRank>,
+    /// Ranks that failed it, or could not be connected to.
+    pub tried: Vec<RankIndex>,
+    /// Output tokens that it is expected to make.
+    pub output_tokens: u32,
+}

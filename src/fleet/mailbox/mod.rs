@@ -1,0 +1,17 @@
+//! Every type that crosses a thread, and the rings that carry them. The tables of
+//! docs/internals/threads.md list both. Holds `Send` data only, no behaviour beyond
+//! building the rings.
+
+mod command;
+mod facts;
+mod prefill;
+mod waiting;
+mod wiring;
+
+#[cfg(debug_assertions)]
+pub use command::PlantedFault;
+pub use command::{MeshMessage, ShardCommand};
+pub use facts::{Caller, RequestFacts};
+pub use prefill::{AbortCall, EngineAnswer, PrefillEnded, PrefillFault, PrefillLeg};
+pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
+pub use wiring::{ControlEnd, ShardEnd, ShardPort, wire};

@@ -1,0 +1,108 @@
+//! The rings between the planes, built once at start. What each carries, its capacity and what
+//! happens when it is full stand in `base::limits` and in docs/internals/threads.md.
+
+use crate::account::{ShardCounters, StageHistograms};
+use crate::mailbox::{MeshMessage, ShardCommand};
+use crate::worker::{FleetSnapshot, LoadReport};
+use forebay_base::ShardIndex;
+use forebay_base::limits::{
+    COMMAND_RING_MAX, HISTOGRAM_RING_MAX, KV_RING_BATCHES_MAX, LOAD_RING_MAX, MESH_RING_MAX,
+};
+use forebay_index::KvBatch;
+use forebay_ring::{
+    Bell, Consumer, LatestReader, LatestWriter, MeshPort, Producer, latest, mesh, spsc,
+};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The control plane's side of everything.
+#[derive(Debug)]
+pub struct ControlEnd {
+    /// One port per shard, in shard order.
+    pub shards: Vec<ShardPort>,
+}
+
+/// The control plane's side of one shard.
+#[derive(Debug)]
+pub struct ShardPort {
+    /// Index operations for the slice that the shard owns.
+    pub kv: Producer<KvBatch>,
+    /// The newest fleet; an unread one is replaced.
+    pub fleet: LatestWriter<Arc<FleetSnapshot>>,
+    /// What engines say of their load. No bell: a shard looks before it chooses a rank.
+    pub reports: Producer<LoadReport>,
+    /// Commands.
+    pub commands: Producer<ShardCommand>,
+    /// Latencies, once per second.
+    pub histograms: Consumer<Box<StageHistograms>>,
+    /// Wakes the shard after a push.
+    pub bell: Arc<Bell>,
+    /// What the shard counts.
+    pub counters: Arc<ShardCounters>,
+}
+
+/// One shard's side of everything.
+#[derive(Debug)]
+pub struct ShardEnd {
+    /// Which shard this is.
+    pub index: ShardIndex,
+    /// Index operations for its slice.
+    pub kv: Consumer<KvBatch>,
+    /// The newest fleet.
+    pub fleet: LatestReader<Arc<FleetSnapshot>>,
+    /// What engines say of their load.
+    pub reports: Consumer<LoadReport>,
+    /// Commands.
+    pub commands: Consumer<ShardCommand>,
+    /// Latencies, once per second.
+    pub histograms: Producer<Box<StageHistograms>>,
+    /// Hints to and from the other shards.
+    pub mesh: MeshPort<MeshMessage>,
+    /// Bells of all shards, by [`ShardIndex`]; its own among them.
+    pub bells: Vec<Arc<Bell>>,
+    /// What it counts.
+    pub counters: Arc<ShardCounters>,
+    /// What all shards count, by [`ShardIndex`]; its own among them.
+    pub shards: Vec<Arc<ShardCounters>>,
+}
+
+/// Builds every ring for the shards whose wake-up descriptors are given, in shard order.
+#[must_use]
+pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
+    let bells: Vec<Arc<Bell>> = wakes.into_iter().map(|wake| Arc::new(Bell::new(wake))).collect();
+    let mut control = ControlEnd { shards: Vec::with_capacity(bells.len()) };
+    let mut shards = Vec::with_capacity(bells.len());
+    let ports = mesh(bells.len(), MESH_RING_MAX);
+    let all_counters: Vec<_> = bells.iter().map(|_| Arc::new(ShardCounters::new())).collect();
+    let parts = bells.iter().zip(&all_counters).zip(ports).enumerate();
+    for (number, ((bell, counters), mesh)) in parts {
+        let Some(index) = ShardIndex::try_from_index(number) else { break };
+        let (kv_in, kv) = spsc(KV_RING_BATCHES_MAX);
+        let (fleet_in, fleet) = latest();
+        let (reports_in, reports) = spsc(LOAD_RING_MAX);
+        let (commands_in, commands) = spsc(COMMAND_RING_MAX);
+        let (histograms, histograms_out) = spsc(HISTOGRAM_RING_MAX);
+        control.shards.push(ShardPort {
+            kv: kv_in,
+            fleet: fleet_in,
+            reports: reports_in,
+            commands: commands_in,
+            histograms: histograms_out,
+            bell: Arc::clone(bell),
+            counters: Arc::clone(counters),
+        });
+        shards.push(ShardEnd {
+            index,
+            kv,
+            fleet,
+            reports,
+            commands,
+            histograms,
+            mesh,
+            bells: bells.clone(),
+            counters: Arc::clone(counters),
+            shards: all_counters.clone(),
+        });
+    }
+    (control, shards)
+}

@@ -1,0 +1,327 @@
+//! What the control plane knows of the fleet, as one immutable snapshot per change.
+
+use super::{Handoff, Leg, Role, RoomLimits};
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
+use forebay_config::{Fallback, FlowConfig, QueueMode};
+use forebay_index::{BlockRoot, GuessRoots};
+use forebay_text::Vocabulary;
+use forebay_text::chat::{ChatTemplate, EngineRules};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The fleet at one moment. Indices are stable: a rank keeps its [`RankIndex`] for the life of the
+/// process, also while its worker is down.
+#[derive(Debug, Default)]
+pub struct FleetSnapshot {
+    /// Counts up with every snapshot.
+    pub generation: u64,
+    /// Indexed by [`WorkerIndex`].
+    pub workers: Vec<Worker>,
+    /// Indexed by [`RankIndex`].
+    pub ranks: Vec<Rank>,
+    /// Indexed by [`ModelIndex`].
+    pub models: Vec<Model>,
+    /// Indexed by [`PoolIndex`]; numbers that no pool has stand for empty ones.
+    pub pools: Vec<Pool>,
+    /// Limits and queues, as configured at this moment.
+    pub flow: Arc<FlowConfig>,
+}
+
+/// Ranks that share models, directly or through others: what they refuse they refuse together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// In index order, whatever their state.
+    pub ranks: Vec<RankIndex>,
+    /// Tokens that the KV caches of its usable ranks hold together; 0 while one of them is unknown.
+    pub kv_tokens: u64,
+}
+
+/// One engine process group, reached under one URL.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Shown to people: header `x-forebay-worker`, metrics, logs. `host:port` unless configured.
+    pub name: Arc<str>,
+    /// Value of the `Host` field sent to it.
+    pub authority: Arc<str>,
+    /// Where it listens (resolved by the control plane).
+    pub address: SocketAddr,
+    /// What it speaks beside OpenAI's API.
+    pub dialect: Dialect,
+    /// Health as last checked.
+    pub state: WorkerState,
+    /// Sent as `Authorization: Bearer …` instead of the client's own, when configured.
+    pub api_key: Option<Arc<str>>,
+    /// Counts up when its caches may have been lost: it went down, or describes itself differently.
+    pub cache_generation: u32,
+}
+
+/// Engine families that differ in health path, load report, rank pinning and abort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// vLLM, Python or Rust frontend.
+    Vllm,
+    /// SGLang, Python or Rust server.
+    Sglang,
+    /// Any other OpenAI-compatible server.
+    Openai,
+}
+
+/// What active health checks say of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerState {
+    /// Never answered yet; takes no traffic.
+    Unknown,
+    /// Answers; takes traffic.
+    Up,
+    /// Failed its checks; takes no traffic.
+    Down,
+}
+
+/// The unit of index, load and selection: one `(worker, dp_rank)` with its own KV cache.
+#[derive(Clone, Debug)]
+pub struct Rank {
+    /// The worker it belongs to.
+    pub worker: WorkerIndex,
+    /// Its number inside the worker.
+    pub dp_rank: DpRank,
+    /// Ranks of that worker; 1 means that no pin is sent.
+    pub dp_size: u32,
+    /// Where it is reached: the worker's address, or its own port.
+    pub address: SocketAddr,
+    /// Tokens per KV block; 0 while unknown.
+    pub block_size_tokens: u32,
+    /// KV blocks it can hold; 0 while unknown.
+    pub kv_block_count: u32,
+    /// Requests that it runs at once, as its engine tells; 0 while unknown.
+    pub running_max: u32,
+    /// True while its KV events are followed; without them its overlap is unknown.
+    pub kv_feed_live: bool,
+    /// Which legs it serves.
+    pub role: Role,
+    /// How its KV is handed over, when it prefills for others; `None` while that is not known, and
+    /// then it gets no legs.
+    pub handoff: Option<Handoff>,
+    /// Label of the part of the network it is in: ranks with different labels are no pair.
+    pub topology: Option<Arc<str>>,
+    /// How much it may be given.
+    pub room: RoomLimits,
+    /// The pool it belongs to.
+    pub pool: PoolIndex,
+    /// Where the index has what its lower tiers hold.
+    pub tiers: TierRanks,
+}
+
+/// Numbers under which the index knows what a rank could bring back from its lower tiers: like
+/// ranks of their own, but counted from [`RANKS_MAX`](forebay_base::limits::RANKS_MAX) down, so
+/// that none is ever a rank. `None` while the rank was never seen to use that tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierRanks {
+    /// What the device or the host holds.
+    pub host: Option<RankIndex>,
+    /// What the device, the host or a disk holds.
+    pub disk: Option<RankIndex>,
+}
+
+/// One model name and who serves it.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// As clients write it.
+    pub name: Arc<str>,
+    /// Its object in the answer of `GET /v1/models`, as JSON text from the first worker that serves
+    /// it.
+    pub card_json: Arc<str>,
+    /// Ranks that serve it, in index order, whatever their state.
+    pub ranks: Vec<RankIndex>,
+    /// The pool of those that answer: they serve whole requests or decode legs.
+    pub pool: PoolIndex,
+    /// The pool of those that prefill for others, when there are any.
+    pub prefill_pool: Option<PoolIndex>,
+    /// One root per distinct block size among its ranks.
+    pub roots: Vec<BlockRoot>,
+    /// Roots of what is only believed to be held.
+    pub guess_roots: GuessRoots,
+    /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by
+    /// guesses only). Of the first configured worker that has one, also where workers of different
+    /// engines serve the model.
+    pub text: Option<Arc<ModelText>>,
+    /// A LoRA adapter of another model, with blocks of its own.
+    pub is_adapter: bool,
+}
+
+/// How the prompts of a model become the bytes that its engine sees.
+#[derive(Debug)]
+pub struct ModelText {
+    /// Token id to bytes.
+    pub vocabulary: Arc<Vocabulary>,
+    /// The chat template; `None` for models without one.
+    pub chat_template: Option<ChatTemplate>,
+    /// The engine whose way of reading requests is followed.
+    pub rules: EngineRules,
+}
+
+impl FleetSnapshot {
+    /// The model of that name. With few models a linear search beats a map.
+    #[must_use]
+    pub fn model(&self, name: &str) -> Option<(ModelIndex, &Model)> {
+        let index = self.models.iter().position(|model| &*model.name == name)?;
+        Some((ModelIndex::try_from_index(index)?, self.models.get(index)?))
+    }
+
+    /// Could any request be served now? A prefill worker is nothing without one that decodes.
+    #[must_use]
+    pub fn can_serve(&self) -> bool {
+        self.models.iter().any(|model| {
+            let usable = |leg| {
+                let is_up = move |rank: &&RankIndex| {
+                    let worker = self.rank(**rank).map(|(_, worker)| worker.state);
+                    worker == Some(WorkerState::Up) && self.serves(**rank, leg)
+                };
+                model.ranks.iter().filter(is_up)
+            };
+            let goes_whole = |rank: &RankIndex| {
+                let is_both = self.rank(*rank).is_some_and(|(rank, _)| rank.role == Role::Both);
+                is_both || self.flow.disaggregation.fallback != Fallback::Reject
+            };
+            let is_pair = |decode: &RankIndex| {
+                usable(Leg::Prefill).any(|prefill| self.are_near(*prefill, *decode))
+            };
+            usable(Leg::Whole).any(goes_whole) || usable(Leg::Decode).any(is_pair)
+        })
+    }
+
+    /// Does its worker still have the rank? One that it has no more serves no model, and so belongs
+    /// to no pool.
+    #[must_use]
+    pub fn has(&self, index: RankIndex) -> bool {
+        let rank = self.ranks.get(index.index());
+        let pool = rank.and_then(|rank| self.pool(rank.pool));
+        pool.is_some_and(|pool| pool.ranks.binary_search(&index).is_ok())
+    }
+
+    /// All ranks that their workers still have, in index order.
+    pub fn present(&self) -> impl Iterator<Item = (RankIndex, &Rank, &Worker)> {
+        let indices = (0..self.ranks.len()).filter_map(RankIndex::try_from_index);
+        let present = indices.filter(|index| self.has(*index));
+        present.filter_map(|index| self.rank(index).map(|(rank, worker)| (index, rank, worker)))
+    }
+
+    /// Can the rank take such a leg, whatever its state?
+    #[must_use]
+    pub fn serves(&self, index: RankIndex, leg: Leg) -> bool {
+        let Some((rank, worker)) = self.rank(index) else { return false };
+        match (leg, rank.role) {
+            (Leg::Whole, Role::Both) | (Leg::Decode, Role::Decode) => true,
+            // SGLang refuses a request without a room there.
+            (Leg::Whole, Role::Decode) => worker.dialect != Dialect::Sglang,
+            (Leg::Prefill, Role::Prefill) => rank.handoff.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Does the rank serve whole requests and nothing else, whatever its state?
+    #[must_use]
+    pub fn is_whole_only(&self, index: RankIndex) -> bool {
+        self.ranks.get(index.index()).is_some_and(|rank| rank.role == Role::Both)
+    }
+
+    /// May these two be a pair? Their engines understand each other, and their labels, if both have
+    /// one, are the same.
+    #[must_use]
+    pub fn are_near(&self, one: RankIndex, other: RankIndex) -> bool {
+        let (Some((one, is_sglang)), Some((other, is_other_sglang))) =
+            (self.part_of_network(one), self.part_of_network(other))
+        else {
+            return false;
+        };
+        let apart = matches!((one, other), (Some(one), Some(other)) if one != other);
+        is_sglang == is_other_sglang && !apart
+    }
+
+    /// Is whoever is near `other` near `one` too?
+    #[must_use]
+    pub fn is_at_least_as_near(&self, one: RankIndex, other: RankIndex) -> bool {
+        match (self.part_of_network(one), self.part_of_network(other)) {
+            (Some((None, is_sglang)), Some((_, is_other_sglang))) => is_sglang == is_other_sglang,
+            (one, other) => one == other,
+        }
+    }
+
+    /// Do these two have the same neighbours?
+    #[must_use]
+    pub fn are_alike(&self, one: RankIndex, other: RankIndex) -> bool {
+        self.part_of_network(one) == self.part_of_network(other)
+    }
+
+    fn part_of_network(&self, index: RankIndex) -> Option<(Option<&str>, bool)> {
+        let (rank, worker) = self.rank(index)?;
+        Some((rank.topology.as_deref(), worker.dialect == Dialect::Sglang))
+    }
+
+    /// How much a rank may be given.
+    #[must_use]
+    pub fn room(&self, index: RankIndex) -> RoomLimits {
+        self.ranks.get(index.index()).map(|rank| rank.room).unwrap_or_default()
+    }
+
+    /// The queue that requests for a rank wait in.
+    #[must_use]
+    pub fn queue_of(&self, index: RankIndex) -> Option<QueueIndex> {
+        let rank = self.ranks.get(index.index())?;
+        match self.flow.queue.mode {
+            QueueMode::Pool => Some(QueueIndex(rank.pool.0)),
+            QueueMode::Endpoint => Some(QueueIndex(index.0)),
+            QueueMode::Off => None,
+        }
+    }
+
+    /// The pool whose requests wait in a queue.
+    #[must_use]
+    pub fn pool_of(&self, queue: QueueIndex) -> Option<PoolIndex> {
+        match self.flow.queue.mode {
+            QueueMode::Pool => Some(PoolIndex(queue.0)),
+            QueueMode::Endpoint => self.ranks.get(queue.index()).map(|rank| rank.pool),
+            QueueMode::Off => None,
+        }
+    }
+
+    /// A pool; an empty one for a number that none has.
+    #[must_use]
+    pub fn pool(&self, index: PoolIndex) -> Option<&Pool> {
+        self.pools.get(index.index())
+    }
+
+    /// Pools that have ranks.
+    pub fn used_pools(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
+        let used = |(index, pool)| Some((PoolIndex::try_from_index(index)?, pool));
+        self.pools.iter().enumerate().filter_map(used).filter(|(_, pool)| !pool.ranks.is_empty())
+    }
+
+    /// Those whose ranks answer clients: all but the pools of prefill ranks.
+    pub fn answering_pools(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
+        self.used_pools().filter(|(index, _)| index.index() < RANKS_MAX)
+    }
+
+    /// The rank and all others behind its address.
+    pub fn ranks_beside(&self, index: RankIndex) -> impl Iterator<Item = RankIndex> {
+        let address = self.ranks.get(index.index()).map(|rank| rank.address);
+        let beside = move |rank: &Rank| Some(rank.address) == address;
+        let ranks = self.ranks.iter().enumerate().filter(move |(_, rank)| beside(rank));
+        ranks.filter_map(|(index, _)| RankIndex::try_from_index(index))
+    }
+
+    /// Ranks that have no room when this one refuses a request: vLLM counts waiting requests for
+    /// all ranks of a server (`--max-num-queued-reqs`), SGLang for each rank.
+    pub fn ranks_full_with(&self, index: RankIndex) -> impl Iterator<Item = RankIndex> {
+        let dialect = self.rank(index).map(|(_, worker)| worker.dialect);
+        let is_alone = dialect == Some(Dialect::Sglang);
+        self.ranks_beside(index).filter(move |&rank| rank == index || !is_alone)
+    }
+
+    /// The rank and its worker.
+    #[must_use]
+    pub fn rank(&self, index: RankIndex) -> Option<(&Rank, &Worker)> {
+        let rank = self.ranks.get(index.index())?;
+        Some((rank, self.workers.get(rank.worker.index())?))
+    }
+}

@@ -1,0 +1,597 @@
+//! The load board: one padded cell of atomics per rank, shared by all shards and the control plane.
+//! It is the truth of what this router has in flight. Leases (`account::lease`) are the only
+//! writers of the counts of requests and tokens; the other words say who may change them.
+
+use super::{QueueCell, Windows};
+use crossbeam_utils::CachePadded;
+use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
+use forebay_base::{NanosSinceStart, QueueIndex, RankIndex};
+use forebay_ring::Bell;
+use forebay_ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
+/// tokens.
+const PLACE_BIT: u32 = 40;
+const ONE_PLACE: u64 = 1 << PLACE_BIT;
+const TOKENS_MASK: u64 = ONE_PLACE - 1;
+/// `queue` of a rank that nobody waits for.
+const NO_QUEUE: u32 = u32::MAX;
+/// So long after an engine has refused, one request more than it had then may try; each such time
+/// after it twice as many more.
+const REFUSAL_STEP_MS: u64 = 200;
+/// After so many steps more may try than a rank can have places: the refusal is forgotten.
+const REFUSAL_STEPS: u64 = 24;
+
+/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less
+/// than 1 MiB.
+#[derive(Debug)]
+pub struct LoadBoard {
+    cells: Box<[CachePadded<RankLoad>]>,
+    queues: Box<[CachePadded<QueueCell>]>,
+    windows: Windows,
+    in_flight: CachePadded<AtomicU32>,
+    bells: Vec<Arc<Bell>>,
+}
+
+/// What is in flight on one rank, as counted by this process.
+#[derive(Debug)]
+pub struct RankLoad {
+    /// Places taken and KV tokens reserved, in one word, so that both limits hold by one
+    /// compare-and-swap.
+    held: AtomicU64,
+    prefill_tokens: AtomicU64,
+    decode_tokens: AtomicU64,
+    /// Requests that the engine had taken and that have ended, ever: the drain rate is read off it.
+    ended: AtomicU64,
+    /// The same of other replicas, in the form of `held`. Written by the control plane.
+    elsewhere: AtomicU64,
+    /// The engine refused work; until then it gets none. Written by who was refused.
+    busy_until_ns: AtomicU64,
+    /// When it refused last, in milliseconds below [`PLACE_BIT`], and how many requests it had then
+    /// above it; 0: never.
+    refused: AtomicU64,
+    /// Whose waiters are told when there is room. Written by the control plane.
+    queue: AtomicU32,
+    /// Its worker may be another than it was. Set by shards, taken by the control plane.
+    suspect: AtomicBool,
+    /// Nobody in that queue has a use for room here. Written by the queue's home.
+    spare: AtomicBool,
+    pub(super) failures: AtomicU32,
+    pub(super) open_until_ns: AtomicU64,
+    pub(super) trial: AtomicU32,
+    /// Failures of it and another rank in a row of which either may be the cause.
+    pub(super) doubts: AtomicU32,
+}
+
+/// How much a rank may be given. In all three 0 means no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomLimits {
+    /// Requests in flight.
+    pub places_max: u32,
+    /// Tokens that they add to the KV cache. A request that wants more than this in all takes what
+    /// is left of it.
+    pub kv_tokens_max: u64,
+    /// Prompt tokens yet to be computed; reached, no further request comes.
+    pub prefill_tokens_max: u64,
+}
+
+/// What a request takes of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomWanted {
+    /// Tokens that it adds to the KV cache.
+    pub kv_tokens: u64,
+    /// Prompt tokens to compute.
+    pub prefill_tokens: u64,
+}
+
+impl LoadBoard {
+    /// An empty board that wakes nobody.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_bells(Vec::new())
+    }
+
+    /// An empty board. `bells` are those of the shards, in shard order: they are the queues' homes.
+    #[must_use]
+    pub fn with_bells(bells: Vec<Arc<Bell>>) -> Self {
+        Self {
+            cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
+            queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
+            windows: Windows::new(),
+            in_flight: CachePadded::default(),
+            bells,
+        }
+    }
+
+    /// The cell of a rank; `None` only for an index past [`RANKS_MAX`].
+    #[must_use]
+    pub fn rank(&self, rank: RankIndex) -> Option<&RankLoad> {
+        self.cells.get(rank.index()).map(|cell| &**cell)
+    }
+
+    /// The cell of a queue; `None` only for an index past [`POOLS_MAX`].
+    #[must_use]
+    pub fn queue(&self, queue: QueueIndex) -> Option<&QueueCell> {
+        self.queues.get(queue.index()).map(|cell| &**cell)
+    }
+
+    /// The rejection windows.
+    #[must_use]
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Counts one request of the whole router in unless `max` (0 = no limit) are. Exact under any
+    /// interleaving, and counted without a limit too: one that is loaded later counts those that
+    /// are there.
+    #[must_use]
+    pub fn enter(&self, max: u32) -> bool {
+        if max == 0 {
+            // ordering: as below. One instruction, and no retries between the shards.
+            self.in_flight.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let one_more = |taken: u32| (taken < max).then(|| taken.saturating_add(1));
+        // ordering: a count nothing is published through; atomicity alone makes the limit exact.
+        self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    /// Counts it out again.
+    pub fn exit(&self) {
+        // ordering: as in `enter`; pairs with it on the same word only.
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Requests in flight in all shards.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        // ordering: statistic; pairs with nothing.
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Gives a place and its tokens back, and tells whoever waits for one. `served`: the engine had
+    /// taken the request, so it has room now that it had not before; that of one which it refused,
+    /// or never saw, says nothing.
+    pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: bool) {
+        if let Some(cell) = self.rank(rank) {
+            cell.release(kv_tokens);
+            if served {
+                cell.has_ended();
+            }
+            self.room_made(rank);
+        }
+    }
+
+    /// The rank may have room that it had not: wakes the home of its queue if anybody waits there.
+    pub fn room_made(&self, rank: RankIndex) {
+        let queue = self.rank(rank).and_then(RankLoad::queue);
+        let Some(queue) = queue else { return };
+        if self.queue(queue).is_some_and(QueueCell::room_made) {
+            self.wake_home(queue);
+        }
+    }
+
+    /// Shard, by number, that is home to a queue.
+    #[must_use]
+    pub fn home(&self, queue: QueueIndex) -> usize {
+        queue.index() % self.bells.len().max(1)
+    }
+
+    /// Rings the bell of a queue's home.
+    pub fn wake_home(&self, queue: QueueIndex) {
+        if let Some(bell) = self.bells.get(self.home(queue)) {
+            bell.ring();
+        }
+    }
+}
+
+impl Default for LoadBoard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for RankLoad {
+    fn default() -> Self {
+        Self {
+            held: AtomicU64::new(0),
+            prefill_tokens: AtomicU64::new(0),
+            decode_tokens: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            elsewhere: AtomicU64::new(0),
+            busy_until_ns: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            queue: AtomicU32::new(NO_QUEUE),
+            suspect: AtomicBool::new(false),
+            spare: AtomicBool::new(false),
+            failures: AtomicU32::new(0),
+            open_until_ns: AtomicU64::new(0),
+            trial: AtomicU32::new(0),
+            doubts: AtomicU32::new(0),
+        }
+    }
+}
+
+impl RankLoad {
+    /// Takes one place and tokens, unless a limit would be exceeded: the number of tokens, which is
+    /// to be given back. They are those wanted; where that is more than the rank may ever hold,
+    /// those that are left. Exact under any interleaving, for places and tokens together: one word
+    /// decides. The prefill limit is checked before: it bounds what is begun, not what is taken.
+    #[must_use]
+    pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomWanted) -> Option<u64> {
+        if limits.prefill_tokens_max > 0 && self.prefill_tokens() >= limits.prefill_tokens_max {
+            return None;
+        }
+        // ordering: written by one thread, read as a limit; pairs with the store in
+        // `set_elsewhere`.
+        let elsewhere = self.elsewhere.load(Ordering::Relaxed);
+        let wanted = wanted.kv_tokens.min(TOKENS_MASK);
+        let mut taken = 0;
+        let take = |held: u64| {
+            // What is counted fits the word, whatever is wanted: the same number is taken off
+            // again.
+            taken = share(held.saturating_add(elsewhere), limits, wanted)?
+                .min(TOKENS_MASK - (held & TOKENS_MASK));
+            Some(held.saturating_add(ONE_PLACE | taken))
+        };
+        // ordering: a count nothing is published through; the read-modify-write decides, so two
+        // shards cannot take the last place both. That waiters hear of room is the affair of
+        // `QueueCell`.
+        let took = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        took.is_ok().then_some(taken)
+    }
+
+    /// Would [`Self::try_acquire`] succeed now? A hint: only taking decides.
+    #[must_use]
+    pub fn has_room(&self, limits: RoomLimits, wanted: RoomWanted) -> bool {
+        // ordering: hints; pair with nothing.
+        let held = self.held.load(Ordering::Relaxed);
+        // ordering: as above.
+        let elsewhere = self.elsewhere.load(Ordering::Relaxed);
+        let tokens = wanted.kv_tokens.min(TOKENS_MASK);
+        let prefill_fits =
+            limits.prefill_tokens_max == 0 || self.prefill_tokens() < limits.prefill_tokens_max;
+        prefill_fits && share(held.saturating_add(elsewhere), limits, tokens).is_some()
+    }
+
+    /// Gives a place and its tokens back, and tells nobody: leases go through
+    /// [`LoadBoard::give_back`], which tells those who wait.
+    pub fn release(&self, kv_tokens: u64) {
+        let tokens = kv_tokens.min(TOKENS_MASK);
+        // ordering: pairs with `try_acquire` on the same word only. The fence that orders it before
+        // the look at the waiters is in `QueueCell::room_made`.
+        let before = self.held.fetch_sub(ONE_PLACE | tokens, Ordering::Relaxed);
+        debug_assert!(
+            before >= ONE_PLACE && before & TOKENS_MASK >= tokens,
+            "lease returned twice"
+        );
+    }
+
+    /// Adds uncached prompt tokens that the rank has yet to prefill.
+    pub fn add_prefill(&self, tokens: u64) {
+        // ordering: a hint for selection; pairs with nothing.
+        self.prefill_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Takes them off again: the first token came, or the request ended.
+    pub fn sub_prefill(&self, tokens: u64) {
+        // ordering: a hint for selection; pairs with nothing.
+        self.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+
+    /// Adds tokens whose KV is held by requests in flight.
+    pub fn add_decode(&self, tokens: u64) {
+        // ordering: a hint for selection; pairs with nothing.
+        self.decode_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Takes them off again.
+    pub fn sub_decode(&self, tokens: u64) {
+        // ordering: a hint for selection; pairs with nothing.
+        self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+
+    /// A connection to its worker broke, or the worker does not know a model: it may have been
+    /// restarted.
+    pub fn suspect(&self) {
+        // ordering: a hint; pairs with the swap in `take_suspicion` on the same word only.
+        self.suspect.store(true, Ordering::Relaxed);
+    }
+
+    /// True once after [`Self::suspect`].
+    #[must_use]
+    pub fn take_suspicion(&self) -> bool {
+        // ordering: as in `suspect`. The load spares the line a write at each look.
+        self.suspect.load(Ordering::Relaxed) && self.suspect.swap(false, Ordering::Relaxed)
+    }
+
+    /// The engine refused work for lack of room: it gets none until then, or until one of our
+    /// requests there ends; and from now on no more at once than it has, see [`Self::places_now`].
+    /// Called after the refused request has given its place back.
+    pub fn refused(&self, now: NanosSinceStart, until: NanosSinceStart) {
+        // ordering: a hint; whoever reads an old value is refused once more.
+        self.busy_until_ns.fetch_max(until.0, Ordering::Relaxed);
+        let note = |word: u64| {
+            // ordering: read after the refused request's own place is back, which the same thread
+            // gave; others that will be refused too may still be in it, and lower it in their turn.
+            // Pairs with nothing else.
+            let held = self.held.load(Ordering::Relaxed);
+            // ordering: as in `try_acquire`.
+            let had = held.saturating_add(self.elsewhere.load(Ordering::Relaxed));
+            let least = places(had).min(places_after(word, now).unwrap_or(u32::MAX));
+            Some(u64::from(least) << PLACE_BIT | millis(now).max(1))
+        };
+        // ordering: one word of its own, read as a limit in `places_now`; the read-modify-write
+        // keeps the least of several. Model: tests/loom/models.rs,
+        // `after_a_refusal_one_end_lets_one_through`.
+        let _ = self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
+    }
+
+    /// How many requests the rank may have now, as far as its engine has refused lately; `None`: no
+    /// limit of this kind. What it had when it refused, so that each end lets one through and not
+    /// all who wait; after a while without a refusal one more, then 3, 7, 15 and so on: what it had
+    /// may be less than it can take, and nothing else would tell.
+    #[must_use]
+    pub fn places_now(&self, now: NanosSinceStart) -> Option<u32> {
+        // ordering: one word, read as a limit; whoever reads an old value may be refused once more.
+        places_after(self.refused.load(Ordering::Relaxed), now)
+    }
+
+    /// Limits with what the engine's refusals make of them at this moment.
+    #[must_use]
+    pub fn room_at(&self, limits: RoomLimits, now: NanosSinceStart) -> RoomLimits {
+        let Some(places) = self.places_now(now) else { return limits };
+        // 0 would be no limit.
+        let most = if limits.places_max == 0 { u32::MAX } else { limits.places_max };
+        RoomLimits { places_max: places.min(most).max(1), ..limits }
+    }
+
+    /// A request that the engine had taken has ended, so there is room again.
+    fn has_ended(&self) {
+        // ordering: statistic; pairs with nothing.
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        // ordering: hints; pair with `refused`.
+        if self.busy_until_ns.load(Ordering::Relaxed) != 0 {
+            // ordering: as above.
+            self.busy_until_ns.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Until when the engine is left alone; in the past: not at all.
+    #[must_use]
+    pub fn busy_until(&self) -> NanosSinceStart {
+        // ordering: a hint; pairs with `refused`.
+        NanosSinceStart(self.busy_until_ns.load(Ordering::Relaxed))
+    }
+
+    /// What other replicas have there. Only the control plane calls it, and
+    /// [`LoadBoard::room_made`] after it lowered.
+    pub fn set_elsewhere(&self, places: u32, kv_tokens: u64) {
+        let word = u64::from(places) << PLACE_BIT | kv_tokens.min(TOKENS_MASK);
+        // ordering: one word, read as a limit in `try_acquire`; its age is the replicas' affair.
+        self.elsewhere.store(word, Ordering::Relaxed);
+    }
+
+    /// Requests that other replicas have there.
+    #[must_use]
+    pub fn places_elsewhere(&self) -> u32 {
+        // ordering: statistic; pairs with nothing.
+        places(self.elsewhere.load(Ordering::Relaxed))
+    }
+
+    /// Which queue is told of room on this rank. Only the control plane calls it.
+    pub fn set_queue(&self, queue: Option<QueueIndex>) {
+        let number = queue.map_or(NO_QUEUE, |queue| u32::from(queue.0));
+        // ordering: Release; pairs with the Acquire in `queue`. A reader of the old queue wakes a
+        // home for nothing; the new home looks for itself when it gets the fleet that the change
+        // belongs to.
+        self.queue.store(number, Ordering::Release);
+    }
+
+    fn queue(&self) -> Option<QueueIndex> {
+        // ordering: Acquire; pairs with the Release in `set_queue`.
+        u16::try_from(self.queue.load(Ordering::Acquire)).ok().map(QueueIndex)
+    }
+
+    /// Is what room there is of no use to anybody in the rank's queue, as its home saw it at its
+    /// last look? A queue leads to several ranks, and some of those who wait can use only some of
+    /// them.
+    #[must_use]
+    pub fn is_spare(&self) -> bool {
+        // ordering: a hint, as old as the home's last look; pairs with nothing.
+        self.spare.load(Ordering::Relaxed)
+    }
+
+    /// Says so. Only the home of its queue calls it.
+    pub fn set_spare(&self, spare: bool) {
+        if self.is_spare() != spare {
+            // ordering: as in `is_spare`.
+            self.spare.store(spare, Ordering::Relaxed);
+        }
+    }
+
+    /// Requests in flight on the rank from this process.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        // ordering: statistic; pairs with nothing.
+        places(self.held.load(Ordering::Relaxed))
+    }
+
+    /// KV tokens that they are expected to add.
+    #[must_use]
+    pub fn kv_tokens(&self) -> u64 {
+        // ordering: statistic; pairs with nothing.
+        self.held.load(Ordering::Relaxed) & TOKENS_MASK
+    }
+
+    /// Requests that an engine had taken and that have ended since the start.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        // ordering: statistic; pairs with nothing.
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Prompt tokens sent and not yet answered by a first token.
+    #[must_use]
+    pub fn prefill_tokens(&self) -> u64 {
+        // ordering: statistic; pairs with nothing.
+        self.prefill_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Tokens held by requests in flight.
+    #[must_use]
+    pub fn decode_tokens(&self) -> u64 {
+        // ordering: statistic; pairs with nothing.
+        self.decode_tokens.load(Ordering::Relaxed)
+    }
+}
+
+/// See [`RankLoad::places_now`].
+fn places_after(refused: u64, now: NanosSinceStart) -> Option<u32> {
+    let steps = millis(now).saturating_sub(refused & TOKENS_MASK) / REFUSAL_STEP_MS;
+    if refused == 0 || steps >= REFUSAL_STEPS {
+        return None;
+    }
+    Some(places(refused).saturating_add((1 << steps) - 1))
+}
+
+fn millis(at: NanosSinceStart) -> u64 {
+    at.0 / 1_000_000
+}
+
+fn places(word: u64) -> u32 {
+    u32::try_from(word >> PLACE_BIT).unwrap_or(u32::MAX)
+}
+
+/// The tokens that one more request takes which wants so many; `None`: there is no room for it. One
+/// that wants more than the rank may ever hold needs a place, and takes what is left: to wait for
+/// an empty rank would not help it.
+fn share(held: u64, limits: RoomLimits, wanted: u64) -> Option<u64> {
+    let (taken, most) = (places(held), limits.kv_tokens_max);
+    if limits.places_max > 0 && taken >= limits.places_max {
+        return None;
+    }
+    if most == 0 || taken == 0 && wanted <= most {
+        return Some(wanted);
+    }
+    // A limit that was lowered may be below what is held.
+    let left = most.checked_sub(held & TOKENS_MASK)?;
+    if wanted > most { Some(left) } else { (wanted <= left).then_some(wanted) }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+
+    const RANK: RankIndex = RankIndex(0);
+
+    fn wanted(kv_tokens: u64) -> RoomWanted {
+        RoomWanted { kv_tokens, prefill_tokens: 0 }
+    }
+
+    #[test]
+    fn each_limit_holds_and_all_comes_back() {
+        let board = LoadBoard::new();
+        let load = board.rank(RANK).unwrap();
+        let limits = RoomLimits { places_max: 3, kv_tokens_max: 100, prefill_tokens_max: 50 };
+        assert_eq!(load.try_acquire(limits, wanted(60)), Some(60));
+        assert_eq!(load.try_acquire(limits, wanted(41)), None, "tokens");
+        assert_eq!(load.try_acquire(limits, wanted(40)), Some(40));
+        assert_eq!(load.try_acquire(limits, wanted(0)), Some(0));
+        assert_eq!(load.try_acquire(limits, wanted(0)), None, "places");
+        for tokens in [60, 40, 0] {
+            board.give_back(RANK, tokens, true);
+        }
+        assert_eq!((load.in_flight(), load.kv_tokens(), load.ended()), (0, 0, 3));
+        load.add_prefill(50);
+        assert_eq!(load.try_acquire(limits, wanted(0)), None, "prefill");
+    }
+
+    #[test]
+    fn what_no_cache_could_hold_needs_a_place_and_takes_what_is_left() {
+        let load = RankLoad::default();
+        let limits = RoomLimits { places_max: 3, kv_tokens_max: 100, ..RoomLimits::default() };
+        assert_eq!(load.try_acquire(limits, wanted(30)), Some(30));
+        assert_eq!(load.try_acquire(limits, wanted(100)), None, "it may fit later");
+        assert_eq!(load.try_acquire(limits, wanted(5_000)), Some(70));
+        assert!(!load.has_room(limits, wanted(1)));
+        assert_eq!(load.try_acquire(limits, wanted(u64::MAX)), Some(0));
+        assert_eq!(load.try_acquire(limits, wanted(5_000)), None, "places");
+        for tokens in [30, 70, 0] {
+            load.release(tokens);
+        }
+        assert_eq!((load.in_flight(), load.kv_tokens()), (0, 0));
+        assert_eq!(load.try_acquire(limits, wanted(100)), Some(100), "all of an empty one");
+    }
+
+    #[test]
+    fn after_a_refusal_an_end_lets_one_through_and_time_lets_more_try() {
+        let board = LoadBoard::new();
+        let load = board.rank(RANK).unwrap();
+        let limits = RoomLimits { places_max: 64, ..RoomLimits::default() };
+        let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
+        let take = |ms, most: usize| {
+            let one =
+                |_: &usize| load.try_acquire(load.room_at(limits, at(ms)), wanted(0)).is_some();
+            (0..most).take_while(one).count()
+        };
+        assert_eq!(take(10, 100), 64);
+        // The engine takes four and refuses the rest, all at about the same time.
+        for _ in 0..60 {
+            board.give_back(RANK, 0, false);
+            load.refused(at(10), at(210));
+        }
+        assert_eq!(
+            (load.places_now(at(10)), load.busy_until(), take(11, 9)),
+            (Some(4), at(210), 0)
+        );
+        board.give_back(RANK, 0, true);
+        assert_eq!((load.busy_until(), take(30, 9)), (NanosSinceStart(0), 1), "one end, one more");
+        assert_eq!((take(209, 9), take(210, 9)), (0, 1), "one tries");
+        board.give_back(RANK, 0, false);
+        load.refused(at(215), at(415));
+        assert_eq!((take(414, 9), load.places_now(at(415))), (0, Some(5)), "and is refused");
+        // It has become larger: 1, 2, 4 ... more each time, until nothing is left of it.
+        let more = [415, 615, 815, 1_015].map(|ms| take(ms, 99));
+        assert_eq!(more, [1, 2, 4, 8]);
+        assert_eq!((load.places_now(at(60_000)), take(60_000, 99)), (None, 64 - 19));
+        assert_eq!(load.ended(), 1, "what was refused is no end");
+    }
+
+    #[test]
+    fn an_engine_that_refuses_with_nothing_to_do_is_tried_with_one() {
+        let load = RankLoad::default();
+        load.refused(NanosSinceStart(5), NanosSinceStart(6));
+        let room = |ms: u64| {
+            load.room_at(RoomLimits::default(), NanosSinceStart(ms * 1_000_000)).places_max
+        };
+        assert_eq!([room(0), room(201), room(401)], [1, 1, 3]);
+    }
+
+    #[test]
+    fn what_other_replicas_have_counts() {
+        let load = RankLoad::default();
+        let limits = RoomLimits { places_max: 4, ..RoomLimits::default() };
+        load.set_elsewhere(3, 77);
+        assert!(load.try_acquire(limits, wanted(0)).is_some());
+        assert!(load.try_acquire(limits, wanted(0)).is_none());
+        assert_eq!((load.in_flight(), load.places_elsewhere()), (1, 3));
+        load.set_elsewhere(0, 0);
+        assert!(load.try_acquire(limits, wanted(0)).is_some());
+    }
+
+    #[test]
+    fn the_whole_router_has_a_limit_too() {
+        let board = LoadBoard::new();
+        assert!(board.enter(1) && !board.enter(1));
+        board.exit();
+        assert!(board.enter(1));
+        // Without a limit they are counted all the same: a new one holds for who comes next.
+        assert!(board.enter(0) && board.enter(0));
+        assert!(!board.enter(3));
+        board.exit();
+        assert!(board.enter(3) && !board.enter(3));
+    }
+}

@@ -1,0 +1,24 @@
+//! The fleet as data. Snapshots are made by the control plane, immutable, and shared by `Arc`;
+//! the load board is the one piece of shared mutable state: padded atomics, one cell per rank.
+
+mod breaker;
+mod fleet;
+mod handoff;
+mod load;
+mod queue_cell;
+mod report;
+mod shard_board;
+#[cfg(any(test, feature = "test_support"))]
+pub mod test_support;
+mod window;
+
+pub use breaker::Claim;
+pub use fleet::{
+    Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, TierRanks, Worker, WorkerState,
+};
+pub use handoff::{Bootstrap, Handoff, Leg, MooncakeSource, PushSource, Role};
+pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};
+pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
+pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
+pub use shard_board::ShardBoard;
+pub use window::{OpenedBy, Windows};

@@ -1,0 +1,347 @@
+//! What engines say of their load, and what of it this router did not send. Made by the control
+//! plane, carried to the shards one by one, kept there by rank: the newest wins. A report corrects
+//! the leases and never replaces them: only load that is not our own counts, less with every
+//! moment, and nothing once it is too old.
+
+use super::RankLoad;
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{NanosSinceStart, RankIndex};
+use std::time::Duration;
+
+/// Prompt tokens that a foreign request which waits is expected to need, where the engine tells
+/// only their number. Chats of public traces leave a few hundred to a few thousand uncached; too
+/// little makes the correction weak, too much would make it a gate.
+const WAITING_REQUEST_TOKENS: u64 = 512;
+
+/// What one answer or message of an engine says of one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadReading {
+    /// Requests in the batch.
+    pub running: u32,
+    /// Requests that wait for it.
+    pub waiting: u32,
+    /// Prompt tokens of the waiting ones that are not cached, where told.
+    pub waiting_tokens: Option<u64>,
+    /// KV tokens held by live requests, where told.
+    pub used_tokens: Option<u64>,
+    /// KV tokens that the rank can hold, where told.
+    pub capacity_tokens: Option<u64>,
+    /// Share of the KV cache that live requests hold, in thousandths, where told; at most 1,000.
+    pub kv_permille: Option<u16>,
+    /// Tokens that the rank has taken in and given out since its start, where told. While this
+    /// stands still so does the engine, and the other figures are those of its last step.
+    pub progress_tokens: Option<u64>,
+}
+
+impl LoadReading {
+    /// Is there anything on the rank?
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let kv_permille = self.kv_permille.unwrap_or(0);
+        self.running == 0 && self.waiting == 0 && kv_permille == 0
+    }
+
+    /// Fills in what follows from the rest. `capacity_tokens` is what discovery knows, 0 if
+    /// nothing.
+    #[must_use]
+    pub fn completed(mut self, capacity_tokens: u64) -> Self {
+        let known = self.capacity_tokens.filter(|&tokens| tokens > 0);
+        let Some(capacity) = known.or((capacity_tokens > 0).then_some(capacity_tokens)) else {
+            return self;
+        };
+        self.capacity_tokens = Some(capacity);
+        match (self.used_tokens, self.kv_permille) {
+            (None, Some(permille)) => {
+                self.used_tokens = Some(capacity.saturating_mul(u64::from(permille)) / 1_000);
+            }
+            (Some(used), None) => {
+                let permille = used.saturating_mul(1_000) / capacity;
+                self.kv_permille = Some(u16::try_from(permille.min(1_000)).unwrap_or(1_000));
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
+/// What this router had on a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnLoad {
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// Prompt tokens without a first answer.
+    pub prefill_tokens: u64,
+    /// Tokens whose KV they hold, or will.
+    pub decode_tokens: u64,
+}
+
+impl OwnLoad {
+    /// As it is now.
+    #[must_use]
+    pub fn of(load: &RankLoad) -> Self {
+        Self {
+            in_flight: load.in_flight(),
+            prefill_tokens: load.prefill_tokens(),
+            decode_tokens: load.decode_tokens(),
+        }
+    }
+
+    /// The larger of each. An engine's figures are from some moment between two that we know; what
+    /// was ours at either of them may be in the figures and must not be taken for foreign.
+    #[must_use]
+    pub fn or_more(self, other: Self) -> Self {
+        Self {
+            in_flight: self.in_flight.max(other.in_flight),
+            prefill_tokens: self.prefill_tokens.max(other.prefill_tokens),
+            decode_tokens: self.decode_tokens.max(other.decode_tokens),
+        }
+    }
+}
+
+/// Load on a rank that this router did not send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForeignLoad {
+    /// Requests, running and waiting.
+    pub requests: u32,
+    /// Prompt tokens of those that wait.
+    pub waiting_tokens: u64,
+    /// KV tokens held.
+    pub held_tokens: u64,
+}
+
+impl ForeignLoad {
+    fn new(reading: &LoadReading, own: OwnLoad) -> Self {
+        let all = reading.running.saturating_add(reading.waiting);
+        let requests = all.saturating_sub(own.in_flight);
+        if requests == 0 {
+            // Engines round up to blocks and count tokens as they make them: what is over is ours
+            // all the same.
+            return Self::default();
+        }
+        // Who of them waits is not told: the same part as of all.
+        let waiting = u64::from(requests) * u64::from(reading.waiting);
+        let waiting = waiting.checked_div(u64::from(all)).unwrap_or(0);
+        let waiting_tokens = reading.waiting_tokens.map_or_else(
+            || waiting.saturating_mul(WAITING_REQUEST_TOKENS),
+            |told| told.saturating_sub(own.prefill_tokens),
+        );
+        let held_tokens = reading.used_tokens.unwrap_or(0).saturating_sub(own.decode_tokens);
+        Self { requests, waiting_tokens, held_tokens }
+    }
+}
+
+/// What an engine said of one rank, and how much of it is not ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadReport {
+    /// The rank.
+    pub rank: RankIndex,
+    /// When it was received.
+    pub at: NanosSinceStart,
+    /// Requests in the batch.
+    pub running: u32,
+    /// Requests that wait.
+    pub waiting: u32,
+    /// Share of the KV cache that live requests hold, in thousandths; `None` where unknown.
+    pub kv_permille: Option<u16>,
+    /// The part that this router did not send.
+    pub foreign: ForeignLoad,
+}
+
+impl LoadReport {
+    /// A reading, beside what this router had on the rank when it was made.
+    #[must_use]
+    pub fn new(rank: RankIndex, at: NanosSinceStart, reading: &LoadReading, own: OwnLoad) -> Self {
+        Self {
+            rank,
+            at,
+            running: reading.running,
+            waiting: reading.waiting,
+            kv_permille: reading.kv_permille,
+            foreign: ForeignLoad::new(reading, own),
+        }
+    }
+}
+
+/// How much a report still counts: [`ReportWeight::FULL`] at once, nothing at its greatest age, a
+/// straight line between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReportWeight(u64);
+
+impl ReportWeight {
+    /// Of a report that was just made; a power of two.
+    pub const FULL: Self = Self(1 << 10);
+
+    /// That part of an amount, rounded down.
+    #[must_use]
+    pub const fn of(self, amount: u64) -> u64 {
+        amount.saturating_mul(self.0) / Self::FULL.0
+    }
+
+    /// That part of an amount in units of 1/1,024.
+    #[must_use]
+    pub const fn fine_part_of(self, amount: u64) -> u64 {
+        amount.saturating_mul(self.0)
+    }
+}
+
+/// The newest report of each rank.
+#[derive(Clone, Debug)]
+pub struct LoadReports {
+    age_max_ns: u64,
+    /// By [`RankIndex`]; as long as needed.
+    newest: Vec<Option<LoadReport>>,
+}
+
+impl LoadReports {
+    /// None yet. A report of that age, or older, counts nothing.
+    #[must_use]
+    pub fn new(age_max: Duration) -> Self {
+        let age_max_ns = u64::try_from(age_max.as_nanos()).unwrap_or(u64::MAX);
+        Self { age_max_ns, newest: Vec::new() }
+    }
+
+    /// Takes a report unless there is a newer one. Ranks past [`RANKS_MAX`] are none.
+    pub fn take(&mut self, report: LoadReport) {
+        let position = report.rank.index();
+        if position >= RANKS_MAX {
+            return;
+        }
+        if position >= self.newest.len() {
+            self.newest.resize(position + 1, None);
+        }
+        if let Some(kept) = self.newest.get_mut(position)
+            && kept.is_none_or(|kept| kept.at <= report.at)
+        {
+            *kept = Some(report);
+        }
+    }
+
+    /// The newest report of a rank, whatever its age.
+    #[must_use]
+    pub fn newest(&self, rank: RankIndex) -> Option<&LoadReport> {
+        self.newest.get(rank.index())?.as_ref()
+    }
+
+    /// The newest report of a rank and how much it counts; `None` when it counts nothing.
+    #[must_use]
+    pub fn counting(
+        &self,
+        rank: RankIndex,
+        now: NanosSinceStart,
+    ) -> Option<(&LoadReport, ReportWeight)> {
+        let report = self.newest(rank)?;
+        let left_ns = self.age_max_ns.saturating_sub(now.since(report.at));
+        if left_ns == 0 {
+            return None;
+        }
+        // Both to 2^20 ns first, about a millisecond: the product then fits for ages of centuries.
+        let (left, whole) = (left_ns >> 20, (self.age_max_ns >> 20).max(1));
+        let weight = left.min(whole).saturating_mul(ReportWeight::FULL.0) / whole;
+        (weight > 0).then_some((report, ReportWeight(weight)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RANK: RankIndex = RankIndex(3);
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn reading(running: u32, waiting: u32) -> LoadReading {
+        LoadReading { running, waiting, ..LoadReading::default() }
+    }
+
+    fn own(in_flight: u32) -> OwnLoad {
+        OwnLoad { in_flight, ..OwnLoad::default() }
+    }
+
+    fn foreign(reading: &LoadReading, own: OwnLoad) -> ForeignLoad {
+        LoadReport::new(RANK, NanosSinceStart(0), reading, own).foreign
+    }
+
+    #[test]
+    fn only_what_is_not_ours_counts() {
+        assert_eq!(foreign(&reading(5, 3), own(8)), ForeignLoad::default());
+        assert_eq!(foreign(&reading(5, 3), own(100)), ForeignLoad::default());
+        let rounded = LoadReading { used_tokens: Some(160), ..reading(1, 0) };
+        let ours = OwnLoad { decode_tokens: 150, ..own(1) };
+        assert_eq!(foreign(&rounded, ours), ForeignLoad::default(), "all requests are ours");
+        assert_eq!(foreign(&reading(6, 2), own(4)).requests, 4);
+        assert_eq!(foreign(&reading(6, 2), own(4)).waiting_tokens, WAITING_REQUEST_TOKENS);
+        let told = LoadReading { waiting_tokens: Some(900), ..reading(1, 2) };
+        let ours = OwnLoad { prefill_tokens: 700, ..OwnLoad::default() };
+        assert_eq!(foreign(&told, ours).waiting_tokens, 200);
+        let told = LoadReading { used_tokens: Some(900), ..reading(1, 0) };
+        let ours = OwnLoad { decode_tokens: 1_000, ..OwnLoad::default() };
+        assert_eq!(foreign(&told, ours).held_tokens, 0);
+    }
+
+    #[test]
+    fn what_follows_is_filled_in() {
+        let share = LoadReading { kv_permille: Some(250), ..reading(0, 0) };
+        assert_eq!(share.completed(4_000).used_tokens, Some(1_000));
+        assert_eq!(share.completed(0).used_tokens, None);
+        let told = LoadReading { capacity_tokens: Some(8_000), ..share };
+        assert_eq!(told.completed(4_000).used_tokens, Some(2_000), "the engine's word first");
+        let used = LoadReading { used_tokens: Some(9_999), ..reading(0, 0) };
+        assert_eq!(used.completed(4_000).kv_permille, Some(1_000));
+    }
+
+    #[test]
+    fn the_newest_report_wins_and_fades() {
+        let mut reports = LoadReports::new(Duration::from_secs(4));
+        let at = |seconds: u64| NanosSinceStart(seconds * SECOND_NS);
+        assert!(reports.counting(RANK, at(0)).is_none());
+        reports.take(LoadReport::new(RANK, at(10), &reading(4, 0), own(0)));
+        reports.take(LoadReport::new(RANK, at(9), &reading(9, 0), own(0)));
+        reports.take(LoadReport::new(RankIndex(u16::MAX), at(9), &reading(9, 0), own(0)));
+        assert_eq!(reports.newest(RANK).unwrap().running, 4);
+        assert!(reports.newest(RankIndex(u16::MAX)).is_none());
+        let part = |now| reports.counting(RANK, at(now)).map(|(_, weight)| weight.of(1_000));
+        assert_eq!((part(10), part(12), part(14)), (Some(1_000), Some(500), None));
+        assert_eq!(part(9), Some(1_000), "a clock that is behind");
+    }
+
+    proptest! {
+        #[test]
+        fn weights_never_rise(
+            age_max_ms in 0_u64..100_000,
+            ages in proptest::collection::vec(0_u64..200_000_000_000, 2),
+        ) {
+            let mut reports = LoadReports::new(Duration::from_millis(age_max_ms));
+            reports.take(LoadReport::new(RANK, NanosSinceStart(0), &reading(1, 1), own(0)));
+            let weight = |age| reports.counting(RANK, NanosSinceStart(age)).map_or(0, |(_, w)| w.0);
+            let (young, old) = (ages[0].min(ages[1]), ages[0].max(ages[1]));
+            prop_assert!(weight(old) <= weight(young));
+            prop_assert!(weight(young) <= ReportWeight::FULL.0);
+            if old >= age_max_ms * 1_000_000 {
+                prop_assert_eq!(weight(old), 0);
+            }
+        }
+
+        #[test]
+        fn no_reading_panics_and_foreign_is_part_of_all(
+            numbers in any::<(u32, u32, Option<u64>, Option<u64>, Option<u64>, Option<u16>)>(),
+            (in_flight, prefill_tokens, decode_tokens) in any::<(u32, u64, u64)>(),
+            capacity in any::<u64>(),
+        ) {
+            let (running, waiting, waiting_tokens, used_tokens, capacity_tokens, kv_permille) =
+                numbers;
+            let reading = LoadReading {
+                running,
+                waiting,
+                waiting_tokens,
+                used_tokens,
+                capacity_tokens,
+                kv_permille,
+                progress_tokens: None,
+            };
+            let reading = reading.completed(capacity);
+            let foreign = foreign(&reading, OwnLoad { in_flight, prefill_tokens, decode_tokens });
+            prop_assert!(foreign.requests <= running.saturating_add(waiting));
+            prop_assert!(foreign.held_tokens <= reading.used_tokens.unwrap_or(0));
+        }
+    }
+}

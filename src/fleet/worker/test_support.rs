@@ -1,0 +1,65 @@
+//! What tests of several modules share.
+
+use super::{
+    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, TierRanks, Worker, WorkerState,
+};
+use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
+use forebay_index::{GuessRoots, KeySeed};
+use std::net::SocketAddr;
+
+/// A model of the first pool, on these ranks.
+pub fn model(name: &str, ranks: &[u16]) -> Model {
+    Model {
+        name: name.into(),
+        card_json: "".into(),
+        ranks: ranks.iter().copied().map(RankIndex).collect(),
+        pool: PoolIndex(0),
+        prefill_pool: None,
+        roots: Vec::new(),
+        guess_roots: GuessRoots::new(KeySeed(1), name),
+        text: None,
+        is_adapter: false,
+    }
+}
+
+/// Three ranks of one worker: two serve `base` with its `adapter`, one serves `other`. Nobody
+/// serves `nobody`.
+pub fn three_ranks() -> FleetSnapshot {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let rank = |dp_rank| Rank {
+        worker: WorkerIndex(0),
+        dp_rank: DpRank(dp_rank),
+        dp_size: 3,
+        address,
+        block_size_tokens: 16,
+        kv_block_count: 100,
+        kv_feed_live: false,
+        role: Role::Both,
+        handoff: None,
+        topology: None,
+        running_max: 0,
+        room: RoomLimits { places_max: 4, kv_tokens_max: 1_520, prefill_tokens_max: 0 },
+        pool: PoolIndex(0),
+        tiers: TierRanks::default(),
+    };
+    let worker = Worker {
+        name: "w".into(),
+        authority: "w:1".into(),
+        address,
+        dialect: Dialect::Vllm,
+        state: WorkerState::Up,
+        api_key: None,
+        cache_generation: 0,
+    };
+    FleetSnapshot {
+        workers: vec![worker],
+        ranks: (0..3).map(rank).collect(),
+        models: vec![
+            model("base", &[0, 1]),
+            model("adapter", &[0, 1]),
+            model("other", &[2]),
+            model("nobody", &[]),
+        ],
+        ..FleetSnapshot::default()
+    }
+}

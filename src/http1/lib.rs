@@ -1,0 +1,41 @@
+//! HTTP/1.1 messages as bytes, for both sides of the proxy. Sans-IO: slices in, spans and bytes
+//! out; no socket, no clock, no allocation once the reused vectors have grown to size.
+//!
+//! Strict by choice (RFC 9112 section 11): whatever two parsers could read in two ways is refused,
+//! never repaired. CRLF is the only line end, a field line never folds, `Transfer-Encoding` is
+//! exactly one `chunked`, `Content-Length` stands at most once and never beside it. What leaves is
+//! written anew: own framing, own `Host`, nothing that belonged to the other connection.
+//!
+//! Limits: [`HeadLimits`] and [`BodyLimits`]. This module must never look at a body's meaning.
+
+mod body;
+mod chars;
+mod due;
+mod encode;
+mod error;
+mod fields;
+mod head;
+pub mod header;
+mod host;
+mod lines;
+mod own;
+mod request;
+mod response;
+
+pub use body::{BodyError, BodyLimits, ChunkedDecoder, Decoded};
+pub use due::HeadDue;
+pub use encode::{
+    DownstreamHead, UpstreamHead, encode_chunk_header, encode_request, encode_response,
+};
+pub use error::HeadError;
+pub use head::{
+    BodyFraming, Field, FieldKind, HeadLimits, Method, Progress, RequestHead, ResponseHead, Span,
+    Version, bytes_of,
+};
+pub use own::push_decimal;
+pub use own::{
+    CONTINUE, Digits, LAST_CHUNK, OwnResponse, OwnStream, decimal, encode_own, encode_own_stream,
+    reason_phrase,
+};
+pub use request::parse_request;
+pub use response::parse_response;

@@ -1,0 +1,33 @@
+//! Compact index operations, made by the control plane from KV events, applied by the shard that
+//! owns the slice.
+
+use crate::BlockKey;
+use forebay_base::RankIndex;
+
+/// One change to one slice of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvOp {
+    /// `rank` now holds the block `key`, which extends `parent` by `block_bytes` bytes of text.
+    Store {
+        /// Key of the path before the block; a root's key for first blocks.
+        parent: BlockKey,
+        /// Key of the path with the block.
+        key: BlockKey,
+        /// Bytes of the block's text, 1 to `BLOCK_BYTES_MAX`.
+        block_bytes: u16,
+    },
+    /// `rank` no longer holds `key`. Unknown keys are ignored.
+    Remove {
+        /// Key of the path that ends with the block.
+        key: BlockKey,
+    },
+}
+
+/// Operations of one rank for one slice, in the engine's order.
+#[derive(Debug)]
+pub struct KvBatch {
+    /// Whose cache changed.
+    pub rank: RankIndex,
+    /// At most `KV_BATCH_OPS_MAX`.
+    pub ops: Vec<KvOp>,
+}

@@ -1,0 +1,503 @@
+//! What one rank holds, and how the engine's events change the index. Sans-IO and single-threaded:
+//! one [`RankBlocks`] per KV-event stream, events in, index operations out.
+//!
+//! Engine hashes are opaque here: they name parents and removals, nothing else. The block's own key
+//! comes from the bytes of its tokens. Two levels are counted: engines store and remove the same
+//! hash several times (a prompt that is an exact multiple of the block size stores its last block
+//! again each time; tiers store copies), and different hashes can have the same bytes (two
+//! tokenizations of one text, several attention groups). A tree of the index sees a key appear once
+//! and disappear once.
+//!
+//! # Tiers
+//! A block is in tree `t` while the tier `t` or a nearer one holds it, see [`super::tier`]. A tier
+//! gets its tree with its first event: what was stored before joins it when it is stored again, so
+//! that ranks without lower tiers pay nothing.
+//!
+//! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
+
+use super::copies::{Groups, KeptBlocks, RestoredBlocks};
+use super::event::{Removed, Stored};
+use super::fit::{Evidence, TextFit};
+use super::held::{HeldBlocks, HeldEntry, HeldState};
+use super::holding::{FeedHolding, OrphansGone};
+use super::naming::{BlockText, Naming};
+use super::opaque::Opaque;
+use super::orphans::{Orphan, Orphans};
+use super::outcome::BatchOutcome;
+use super::recent::Recent;
+use super::slice_ops::SliceOps;
+use super::tier::{LowerTiers, Tier};
+use forebay_base::ShardIndex;
+use forebay_index::{BlockKey, RootName};
+use forebay_snapshot::Link;
+
+/// The blocks of one rank.
+#[derive(Debug)]
+pub struct RankBlocks<T> {
+    naming: Naming<T>,
+    entries_max: usize,
+    /// What may get a tree.
+    lower_tiers: LowerTiers,
+    /// Trees in use, one bit each.
+    trees: u8,
+    held: HeldBlocks,
+    orphans: Orphans,
+    orphans_gone: OrphansGone,
+    opaque: Opaque,
+    evidence: Evidence,
+    groups: Groups,
+    recent: Recent,
+    /// Tokens per block on the device, 0 before the first.
+    device_block_tokens: u32,
+    block_bytes: Vec<u8>,
+    /// Blocks that are new, whose orphans are to be looked for.
+    arrived: Vec<u64>,
+    /// Blocks that cannot be what the engine said before, since all was forgotten last.
+    contradictions: usize,
+    /// So many of them are no reason to forget all. Doubles each time that they were, which bounds
+    /// how often.
+    tolerated: usize,
+}
+
+/// Where a chain continues.
+#[derive(Clone, Copy)]
+struct Tip {
+    key: BlockKey,
+    /// `None` before the first block, which decides it.
+    slice: Option<ShardIndex>,
+}
+
+/// Group of events that name none.
+const NO_GROUP: u32 = u32::MAX;
+/// Groups of a rank that are remembered; models have one to a handful.
+const GROUPS_MAX: usize = 16;
+/// Contradictions that are never a reason to forget a rank: some engines have hashes that are not
+/// chained.
+const CONTRADICTIONS_MIN: usize = 1_024;
+
+impl<T: BlockText> RankBlocks<T> {
+    /// Holds nothing yet; lower tiers do not count.
+    #[must_use]
+    pub fn new(naming: Naming<T>, entries_max: usize) -> Self {
+        Self {
+            naming,
+            entries_max,
+            lower_tiers: LowerTiers::default(),
+            trees: Tier::Device.bit(),
+            held: HeldBlocks::default(),
+            orphans: Orphans::default(),
+            orphans_gone: OrphansGone::default(),
+            opaque: Opaque::default(),
+            evidence: Evidence::default(),
+            groups: Groups::default(),
+            recent: Recent::default(),
+            device_block_tokens: 0,
+            block_bytes: Vec::new(),
+            arrived: Vec::new(),
+            contradictions: 0,
+            tolerated: CONTRADICTIONS_MIN,
+        }
+    }
+
+    /// The engine has said more that cannot be than what is held: all of it is to be forgotten.
+    #[must_use]
+    pub fn contradicts_itself(&self) -> bool {
+        self.held.is_spoilt() || self.contradictions > self.tolerated.max(self.held.len())
+    }
+
+    /// Which lower tiers count from now on. Only while nothing is held.
+    pub fn set_lower_tiers(&mut self, lower_tiers: LowerTiers) {
+        debug_assert!(self.is_empty(), "blocks may be in trees that end");
+        (self.lower_tiers, self.held) = (lower_tiers, HeldBlocks::expiring(lower_tiers.ttl));
+        let allowed = |tier: &Tier| match tier {
+            Tier::Device => true,
+            Tier::Host => lower_tiers.host,
+            Tier::Disk => lower_tiers.disk,
+        };
+        self.trees &= Tier::ALL.iter().filter(|tier| allowed(tier)).fold(0, |all, t| all | t.bit());
+    }
+
+    /// Gives every tier that counts its tree at once, for engines that are known to use them.
+    pub fn expect_lower_tiers(&mut self) {
+        for (tier, counts) in
+            [(Tier::Host, self.lower_tiers.host), (Tier::Disk, self.lower_tiers.disk)]
+        {
+            self.trees |= if counts { tier.bit() } else { 0 };
+        }
+    }
+
+    /// A copy of everything but orphans, to be looked at elsewhere while this goes on.
+    #[must_use]
+    pub fn kept(&self) -> KeptBlocks {
+        KeptBlocks {
+            kept: self.held.kept(),
+            trees: self.trees,
+            groups: self.groups.clone(),
+            recent: self.recent.links(),
+        }
+    }
+
+    /// From now on copies tell where the blocks belong that came last.
+    pub fn keep_recent(&mut self) {
+        self.recent.keep();
+    }
+
+    /// Holds what was held before a restart, when the device's blocks were of that size.
+    pub fn restore(&mut self, restored: RestoredBlocks, block_size_tokens: u32) {
+        self.device_block_tokens = block_size_tokens;
+        debug_assert!(self.is_empty(), "restored over something");
+        self.trees |= restored.trees;
+        (self.held, self.groups) = (restored.held, restored.groups);
+    }
+
+    /// True once that tier has a tree.
+    #[must_use]
+    pub fn has_tree(&self, tier: Tier) -> bool {
+        self.trees & tier.bit() != 0
+    }
+
+    /// Blocks known by the engine's hash.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// True if nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.len() == 0
+    }
+
+    /// Do the blocks fit the tokenizer? `None` before any has shown it.
+    #[must_use]
+    pub fn text_fit(&self) -> Option<TextFit> {
+        let without = Some(TextFit::NoTokenizer);
+        self.naming.text.as_ref().map_or(without, |_| self.evidence.verdict())
+    }
+
+    /// How much it is.
+    #[must_use]
+    pub fn holding(&self) -> FeedHolding {
+        FeedHolding {
+            blocks: self.held.len(),
+            tier_blocks: self.held.tier_counts(),
+            orphans: self.orphans.len(),
+            bytes: self.held.bytes()
+                + self.orphans.bytes()
+                + self.opaque.bytes()
+                + self.recent.bytes(),
+        }
+    }
+
+    /// Orphans that ceased to wait since this was asked last.
+    pub fn take_orphans_gone(&mut self) -> OrphansGone {
+        std::mem::take(&mut self.orphans_gone)
+    }
+
+    /// Applies a store. Blocks before a fault stay stored: they are true.
+    pub fn stored(&mut self, event: &Stored<'_>, ops: &mut SliceOps) -> BatchOutcome {
+        let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
+        let Some(tier) = tier else {
+            return BatchOutcome::Elsewhere;
+        };
+        let group = event.group.unwrap_or(NO_GROUP);
+        if !event.whole_prefix {
+            remember(&mut self.groups.forgetful, group);
+            return BatchOutcome::OtherGroup;
+        }
+        self.trees |= tier.bit();
+        let is_name = tier != Tier::Device && event.token_ids.is_empty();
+        if is_name && event.block_size_tokens == 0 && !event.hashes.is_empty() {
+            let outcome = self.stored_by_name(event, group, tier);
+            self.adopt(ops);
+            return outcome;
+        }
+        let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(0);
+        let tokens_due = block_tokens.checked_mul(event.hashes.len());
+        if block_tokens == 0 || tokens_due != Some(event.token_ids.len()) {
+            return BatchOutcome::Unpaired;
+        }
+        remember(&mut self.groups.whole, group);
+        let outcome = self.store_chain(event, group, tier, ops);
+        self.adopt(ops);
+        outcome
+    }
+
+    /// Applies a removal; unknown hashes are ignored.
+    pub fn removed(&mut self, event: &Removed<'_>, ops: &mut SliceOps) -> BatchOutcome {
+        let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
+        let Some(tier) = tier else {
+            return BatchOutcome::Elsewhere;
+        };
+        if !event.hashes.is_empty() {
+            self.held.trust(tier);
+        }
+        let group = event.group.unwrap_or(NO_GROUP);
+        for &hash in event.hashes {
+            let id = self.id(hash, group);
+            match self.held.take(id, tier) {
+                Some((before, trees)) => self.lose(before, trees, ops),
+                None if !self.orphans.is_empty() => {
+                    let was_there = self.orphans.remove(id, tier);
+                    self.orphans_gone.removed += usize::from(was_there);
+                }
+                None => {}
+            }
+        }
+        BatchOutcome::Applied
+    }
+
+    /// Forgets everything: the engine said so, restarted, or went silent with events lost.
+    pub fn clear(&mut self, ops: &mut SliceOps) {
+        if self.contradicts_itself() {
+            self.tolerated = self.tolerated.saturating_mul(2);
+        }
+        self.contradictions = 0;
+        self.held.clear(|key, state| ops.remove(state.trees(), state.slice(), key));
+        self.orphans_gone.dropped += self.orphans.clear();
+        self.recent.clear();
+        self.opaque.clear();
+    }
+
+    /// Hashes alone, as vLLM's offloading names them: copies of blocks that were stored with their
+    /// tokens before.
+    fn stored_by_name(&mut self, event: &Stored<'_>, group: u32, tier: Tier) -> BatchOutcome {
+        if self.groups.forgetful.contains(&group) {
+            return BatchOutcome::OtherGroup;
+        }
+        let mut outcome = BatchOutcome::Applied;
+        for &hash in event.hashes {
+            let id = self.id(hash, group);
+            let known = self.held.get(id).or_else(|| {
+                let groups = self.groups.whole.iter().filter(|other| **other != group);
+                groups.filter_map(|other| self.held.get(self.id(hash, *other))).next()
+            });
+            let Some(known) = known else {
+                outcome = BatchOutcome::HashUnknown;
+                continue;
+            };
+            if known.id == id {
+                // Its text is not known, so it joins no tree that it is not in.
+                self.held.add(id, tier, known.state.trees());
+            } else if self.held.len() < self.entries_max {
+                let trees = self.held.trees_of_others(known.key, id) & tier.trees();
+                let state = HeldState::new(known.state.slice(), trees);
+                if !self.held.insert(HeldEntry { id, key: known.key, state }, tier) {
+                    return BatchOutcome::Full;
+                }
+                self.arrived.push(id);
+            } else {
+                return BatchOutcome::Full;
+            }
+        }
+        outcome
+    }
+
+    fn store_chain(
+        &mut self,
+        event: &Stored<'_>,
+        group: u32,
+        tier: Tier,
+        ops: &mut SliceOps,
+    ) -> BatchOutcome {
+        let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(usize::MAX);
+        let mut tip = match event.parent {
+            None => Some(self.root(event, tier)),
+            Some(parent) => self.tip(self.id(parent, group)),
+        };
+        let mut parent = event.parent.map(|parent| self.id(parent, group));
+        if tip.is_none() && parent.is_some_and(|parent| self.opaque.contains(parent)) {
+            self.note_opaque(event, 0, group);
+            return BatchOutcome::NotText;
+        }
+        let mut outcome = BatchOutcome::Applied;
+        let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
+        for (position, (&hash, token_ids)) in blocks.enumerate() {
+            let is_opaque = event.is_opaque(position);
+            let read = self.naming.read(token_ids, is_opaque, &mut self.block_bytes);
+            if let Err(outcome) = read {
+                self.note_opaque(event, position, group);
+                return outcome;
+            }
+            self.evidence.readable();
+            let id = self.id(hash, group);
+            if let Some(parent) = parent.filter(|_| tip.is_none()) {
+                match self.held.get(id) {
+                    // Known from elsewhere: the chain goes on behind it.
+                    Some(known) => self.held.add(id, tier, known.state.trees()),
+                    None if parent == id => return BatchOutcome::Conflict,
+                    None => {
+                        let bytes = self.block_bytes.as_slice().into();
+                        outcome = self.orphan(Orphan { id, parent, tier, bytes });
+                    }
+                }
+                tip = self.tip(id);
+            } else if let Some(at) = tip {
+                let before = self.contradictions;
+                match self.extend(at, id, tier, ops) {
+                    Ok(next) => tip = Some(next),
+                    Err(outcome) => {
+                        if self.contradictions > before {
+                            // What follows rests on it.
+                            self.contradictions += event.hashes.len() - position - 1;
+                        }
+                        return outcome;
+                    }
+                }
+            }
+            parent = Some(id);
+        }
+        outcome
+    }
+
+    /// The event is not text from there on. What continues it cannot be text either: it must not
+    /// wait for a parent that never comes.
+    fn note_opaque(&mut self, event: &Stored<'_>, from: usize, group: u32) {
+        // Without a tokenizer nothing is text, and nothing waits.
+        if self.naming.text.is_none() {
+            return;
+        }
+        let block_tokens = usize::try_from(event.block_size_tokens).unwrap_or(usize::MAX);
+        let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
+        for (position, (&hash, token_ids)) in blocks.enumerate().skip(from) {
+            let id = self.id(hash, group);
+            self.opaque.note(id);
+            let is_opaque = event.is_opaque(position);
+            let read = self.naming.read(token_ids, is_opaque, &mut self.block_bytes);
+            if read == Err(BatchOutcome::NoText) {
+                self.evidence.unknown(token_ids);
+            }
+        }
+    }
+
+    fn orphan(&mut self, orphan: Orphan) -> BatchOutcome {
+        let dropped = self.orphans.hold(orphan);
+        self.orphans_gone.dropped += dropped.unwrap_or(1);
+        if dropped.is_some() { BatchOutcome::Orphaned } else { BatchOutcome::ParentUnknown }
+    }
+
+    /// Applies the orphans of what is new, and theirs.
+    fn adopt(&mut self, ops: &mut SliceOps) {
+        while let Some(parent) = self.arrived.pop() {
+            if self.orphans.is_empty() {
+                continue;
+            }
+            for orphan in self.orphans.children(parent) {
+                let Some(tip) = self.tip(parent) else { continue };
+                self.block_bytes.clear();
+                self.block_bytes.extend_from_slice(&orphan.bytes);
+                match self.extend(tip, orphan.id, orphan.tier, ops) {
+                    Ok(_) => self.orphans_gone.applied += 1,
+                    Err(_) => self.orphans_gone.dropped += 1,
+                }
+            }
+        }
+    }
+
+    /// Where sequences of the event start. Lower tiers may keep larger blocks than the device;
+    /// prompts are looked for under the device's root, whatever the length of what follows.
+    fn root(&mut self, event: &Stored<'_>, tier: Tier) -> Tip {
+        let lower = tier != Tier::Device;
+        let is_part = event.group.is_some() && event.block_size_tokens < self.device_block_tokens;
+        if !lower && !is_part || self.device_block_tokens == 0 {
+            self.device_block_tokens = event.block_size_tokens;
+        }
+        let name = RootName {
+            model: &self.naming.model,
+            block_size_tokens: if lower {
+                self.device_block_tokens
+            } else {
+                event.block_size_tokens
+            },
+            lora: event.lora_name,
+            cache_salt: event.cache_salt,
+        };
+        Tip { key: BlockKey::root(self.naming.seed, &name), slice: None }
+    }
+
+    fn tip(&self, id: u64) -> Option<Tip> {
+        let entry = self.held.get(id)?;
+        Some(Tip { key: entry.key, slice: Some(entry.state.slice()) })
+    }
+
+    /// Stores the block whose text is in `block_bytes` behind a path.
+    fn extend(
+        &mut self,
+        parent: Tip,
+        id: u64,
+        tier: Tier,
+        ops: &mut SliceOps,
+    ) -> Result<Tip, BatchOutcome> {
+        let block_bytes = u16::try_from(self.block_bytes.len()).unwrap_or(u16::MAX);
+        let key = parent.key.child(self.naming.seed, &self.block_bytes);
+        let first = || (self.naming.slice_of)(key, self.naming.shard_count);
+        let slice = parent.slice.unwrap_or_else(first);
+        let trees = self.trees & tier.trees();
+        let before = match self.held.get(id) {
+            Some(known) if known.key == key => {
+                let before = known.state.trees();
+                self.held.add(id, tier, before | trees);
+                before
+            }
+            Some(_) => {
+                self.contradictions += 1;
+                return Err(BatchOutcome::Conflict);
+            }
+            None if self.held.len() >= self.entries_max => return Err(BatchOutcome::Full),
+            None => {
+                let added = HeldEntry { id, key, state: HeldState::new(slice, trees) };
+                if !self.held.insert(added, tier) {
+                    // One text under ever more hashes.
+                    self.contradictions += 1;
+                    return Err(BatchOutcome::Full);
+                }
+                self.arrived.push(id);
+                0
+            }
+        };
+        let gained = trees & !before;
+        let gained = gained & !self.trees_of_others(key, id, gained);
+        ops.store(gained, slice, parent.key, (key, block_bytes));
+        if gained != 0 {
+            let link = Link { parent: parent.key, key, block_bytes, slice };
+            self.recent.note(link, self.held.len());
+        }
+        Ok(Tip { key, slice: Some(slice) })
+    }
+
+    /// Trees that other entries with the key are in. Looked for only if some trees are in question.
+    fn trees_of_others(&self, key: BlockKey, id: u64, asked: u8) -> u8 {
+        if asked == 0 { 0 } else { self.held.trees_of_others(key, id) }
+    }
+
+    /// Hash and group in one word, spread over all words by the process's secret.
+    fn id(&self, hash: u64, group: u32) -> u64 {
+        // The finalizer of SplitMix64: a bijection, so two hashes of one group never share an id.
+        let mut word = hash ^ self.naming.seed.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word = word.wrapping_add(u64::from(group).wrapping_mul(0xd6e8_feb8_6659_fd93));
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+}
+
+fn remember(groups: &mut Vec<u32>, group: u32) {
+    if groups.len() < GROUPS_MAX && !groups.contains(&group) {
+        groups.push(group);
+    }
+}
+
+#[path = "blocks_expiry.rs"]
+mod expiry;
+
+#[cfg(test)]
+#[path = "blocks_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "blocks_model_tests.rs"]
+mod model_tests;
+
+#[cfg(test)]
+#[path = "blocks_restart_tests.rs"]
+mod restart_tests;

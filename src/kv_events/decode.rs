@@ -1,0 +1,315 @@
+//! KV-event payloads to events. Sans-IO: bytes in, one borrowed event at a time out. Understands
+//! both shapes that engines send: positional arrays (vLLM up to 0.23, SGLang up to 0.5.19) and maps
+//! with the key `type` (later ones); the batch around them is always an array
+//! `[ts, events, rank?, …]`. Unknown fields are skipped, unknown event types are reported as such,
+//! a malformed event does not hide the ones after it. Allocates at most what the payload can hold;
+//! never panics, never recurses.
+
+use super::event::{KvEvent, Removed, Stored};
+use super::fields::{
+    EventFields, array, hash, keyed, optional, positional, read_extra_keys, small,
+};
+use super::msgpack::{MsgpackError, MsgpackReader, Value};
+use forebay_base::limits::BLOCK_BYTES_MAX;
+
+/// Tokens of a usual block: of larger ones fewer come at a time.
+const USUAL_TOKENS: usize = 64;
+
+/// What a decoded batch says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchHead {
+    /// The publisher's data-parallel rank, where it is told.
+    pub rank: Option<u32>,
+}
+
+/// Decodes payloads; keeps its scratch space between them.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    scratch: DecodeScratch,
+}
+
+/// A payload on its way to events, some blocks at a time.
+#[derive(Debug)]
+pub struct Batch<'p> {
+    reader: MsgpackReader<'p>,
+    elements: u32,
+    events_left: u32,
+    long: Option<Long<'p>>,
+}
+
+/// An event, or one part of it: the next parts continue behind its last block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EventPart<'a> {
+    /// The event; of a long one so many of its blocks.
+    pub event: KvEvent<'a>,
+    /// Nothing more of it follows.
+    pub is_last: bool,
+}
+
+/// An event that names blocks, and what of it has been read.
+#[derive(Debug)]
+struct Long<'p> {
+    fields: EventFields<'p>,
+    is_store: bool,
+    hashes: List<'p>,
+    token_ids: List<'p>,
+    taken_count: usize,
+}
+
+/// Items of a list that have not been read.
+#[derive(Clone, Copy, Debug)]
+struct List<'p> {
+    reader: MsgpackReader<'p>,
+    left: usize,
+}
+
+impl<'p> List<'p> {
+    fn of(reader: Option<MsgpackReader<'p>>) -> Result<Self, MsgpackError> {
+        let Some(mut reader) = reader else {
+            return Ok(Self { reader: MsgpackReader::new(&[]), left: 0 });
+        };
+        // Each item takes at least a byte.
+        let left = usize::try_from(array(&mut reader)?).unwrap_or(usize::MAX);
+        Ok(Self { reader, left: left.min(reader.remaining()) })
+    }
+}
+
+#[derive(Debug, Default)]
+struct DecodeScratch {
+    hashes: Vec<u64>,
+    token_ids: Vec<u32>,
+}
+
+impl Decoder {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Decodes one payload. Events before a fault of the batch itself have been reported when it
+    /// returns the error.
+    pub fn decode(
+        &mut self,
+        payload: &[u8],
+        mut on_event: impl FnMut(KvEvent<'_>),
+    ) -> Result<BatchHead, MsgpackError> {
+        let mut batch = Batch::begin(payload)?;
+        while let Some(part) = self.next(&mut batch, usize::MAX)? {
+            on_event(part.event);
+        }
+        batch.head()
+    }
+
+    /// The next event, or the next part of one with more than `blocks_max` blocks; `None` after the
+    /// last.
+    pub fn next<'s, 'p: 's>(
+        &'s mut self,
+        batch: &mut Batch<'p>,
+        blocks_max: usize,
+    ) -> Result<Option<EventPart<'s>>, MsgpackError> {
+        let mut long = match batch.long.take() {
+            Some(long) => long,
+            None => match batch.event()? {
+                None => return Ok(None),
+                Some(Ok(BegunEvent::Blocks(long))) => long,
+                Some(Ok(BegunEvent::Short(event))) => {
+                    return Ok(Some(EventPart { event, is_last: true }));
+                }
+                Some(Err(_)) => return Ok(Some(MALFORMED)),
+            },
+        };
+        let Self { scratch } = self;
+        if scratch.read(&mut long, blocks_max.max(1)).is_err() {
+            return Ok(Some(MALFORMED));
+        }
+        let is_last = long.hashes.left == 0;
+        let event = scratch.part(&long);
+        if !is_last {
+            long.fields.parent = scratch.hashes.last().copied();
+            long.taken_count += scratch.hashes.len();
+            batch.long = Some(long);
+        }
+        Ok(Some(EventPart { event, is_last }))
+    }
+}
+
+/// Part of an event that cannot be read; it hides nothing that follows.
+const MALFORMED: EventPart<'static> = EventPart { event: KvEvent::Malformed, is_last: true };
+
+/// An event whose head has been read.
+enum BegunEvent<'p> {
+    Blocks(Long<'p>),
+    Short(KvEvent<'static>),
+}
+
+impl<'p> Batch<'p> {
+    /// At the first event.
+    pub fn begin(payload: &'p [u8]) -> Result<Self, MsgpackError> {
+        let mut reader = MsgpackReader::new(payload);
+        let elements = array(&mut reader)?;
+        if elements < 2 {
+            return Err(MsgpackError::Type);
+        }
+        reader.skip()?;
+        let events_left = array(&mut reader)?;
+        Ok(Self { reader, elements, events_left, long: None })
+    }
+
+    /// What is left of the event in hand is not wanted.
+    pub fn skip_event(&mut self) {
+        self.long = None;
+    }
+
+    /// What stands behind the events.
+    fn head(mut self) -> Result<BatchHead, MsgpackError> {
+        let mut rank = None;
+        for position in 2..self.elements {
+            // Read on a copy: an odd value is skipped from its start.
+            let mut copy = self.reader;
+            self.reader.skip()?;
+            if position == 2 {
+                rank = optional(small)(&mut copy).unwrap_or(None);
+            }
+        }
+        Ok(BatchHead { rank })
+    }
+
+    /// True if what stands behind the events can be read.
+    #[must_use]
+    pub fn ends_well(self) -> bool {
+        self.head().is_ok()
+    }
+
+    /// Reads the head of the next event; the inner error is that event's own.
+    fn event(&mut self) -> Result<Option<Result<BegunEvent<'p>, MsgpackError>>, MsgpackError> {
+        let Some(left) = self.events_left.checked_sub(1) else { return Ok(None) };
+        self.events_left = left;
+        let start = self.reader;
+        let begun = begin_event(&mut self.reader);
+        if begun.is_err() {
+            self.reader = start;
+            self.reader.skip()?;
+        }
+        Ok(Some(begun))
+    }
+}
+
+fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<BegunEvent<'p>, MsgpackError> {
+    let mut fields = EventFields::default();
+    let tag = match reader.value()? {
+        Value::Array(length) => positional(reader, length, &mut fields)?,
+        Value::Map(length) => keyed(reader, length, &mut fields)?,
+        _ => return Err(MsgpackError::Type),
+    };
+    let is_store = match tag {
+        "BlockStored" => true,
+        "BlockRemoved" => false,
+        "AllBlocksCleared" => return Ok(BegunEvent::Short(KvEvent::Cleared)),
+        _ => return Ok(BegunEvent::Short(KvEvent::Unknown)),
+    };
+    if fields.hashes.is_none() {
+        return Err(MsgpackError::Type);
+    }
+    let hashes = List::of(fields.hashes)?;
+    let token_ids = if is_store { List::of(fields.token_ids)? } else { List::of(None)? };
+    if let Some(mut keys) = fields.extra_keys.filter(|_| is_store) {
+        read_extra_keys(&mut keys, &mut fields)?;
+    }
+    Ok(BegunEvent::Blocks(Long { fields, is_store, hashes, token_ids, taken_count: 0 }))
+}
+
+impl DecodeScratch {
+    /// Reads the next blocks of an event. One whose lists do not fit each other is never longer
+    /// than one part.
+    fn read(&mut self, long: &mut Long<'_>, blocks_max: usize) -> Result<(), MsgpackError> {
+        let (hashes, token_ids) = (long.hashes.left, long.token_ids.left);
+        let block_tokens = usize::try_from(long.fields.block_size_tokens).unwrap_or(usize::MAX);
+        let blocks_max =
+            blocks_max.min((blocks_max.saturating_mul(USUAL_TOKENS) / block_tokens.max(1)).max(1));
+        let is_short =
+            hashes <= blocks_max && token_ids <= blocks_max.saturating_mul(block_tokens.max(1));
+        let (hashes, token_ids) = if is_short {
+            (hashes, token_ids)
+        } else if token_ids == 0 {
+            (hashes.min(blocks_max), 0)
+        } else if block_tokens <= BLOCK_BYTES_MAX
+            && hashes.checked_mul(block_tokens) == Some(token_ids)
+        {
+            let blocks = hashes.min(blocks_max);
+            (blocks, blocks * block_tokens)
+        } else {
+            // As many of either as tell that they do not match.
+            long.hashes.left = 0;
+            (0, 1)
+        };
+        self.read_hashes(&mut long.hashes, hashes)?;
+        self.read_tokens(&mut long.token_ids, token_ids)
+    }
+
+    /// What was read last, as an event.
+    fn part<'s, 'p: 's>(&'s self, long: &Long<'p>) -> KvEvent<'s> {
+        let Long { fields, taken_count, .. } = long;
+        if !long.is_store {
+            return KvEvent::Removed(Removed {
+                hashes: &self.hashes,
+                medium: fields.medium,
+                group: fields.group,
+                remote: fields.remote,
+            });
+        }
+        KvEvent::Stored(Stored {
+            hashes: &self.hashes,
+            parent: fields.parent,
+            token_ids: &self.token_ids,
+            block_size_tokens: fields.block_size_tokens,
+            medium: fields.medium,
+            lora_name: fields.lora_name,
+            cache_salt: fields.cache_salt,
+            opaque_from: fields.opaque_from.map(|from| from.saturating_sub(*taken_count)),
+            group: fields.group,
+            whole_prefix: matches!(
+                fields.kind,
+                None | Some("full_attention" | "mla_attention" | "sink_full_attention")
+            ),
+            remote: fields.remote,
+        })
+    }
+
+    fn read_hashes(&mut self, list: &mut List<'_>, count: usize) -> Result<(), MsgpackError> {
+        self.hashes.clear();
+        for _ in 0..count {
+            self.hashes.push(hash(&mut list.reader)?);
+        }
+        list.left = list.left.saturating_sub(count);
+        Ok(())
+    }
+
+    /// Tokens, or the pairs that SGLang publishes with EAGLE: of `[a, b]` the block's own token is
+    /// `a`.
+    fn read_tokens(&mut self, list: &mut List<'_>, count: usize) -> Result<(), MsgpackError> {
+        let reader = &mut list.reader;
+        self.token_ids.clear();
+        self.token_ids.reserve(count);
+        for _ in 0..count {
+            if let Some(token) = reader.short_unsigned() {
+                self.token_ids.push(token);
+                continue;
+            }
+            let token = match reader.value()? {
+                Value::Array(2) => {
+                    let first = small(reader)?;
+                    reader.skip()?;
+                    first
+                }
+                Value::Integer { bits, negative: false } => {
+                    u32::try_from(bits).map_err(|_| MsgpackError::Type)?
+                }
+                _ => return Err(MsgpackError::Type),
+            };
+            self.token_ids.push(token);
+        }
+        list.left = list.left.saturating_sub(count);
+        Ok(())
+    }
+}

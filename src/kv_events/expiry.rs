@@ -1,0 +1,26 @@
+//! Feeds of ranks with tiers that announce no removals: what was stored too long ago is taken out
+//! of the index, in turns, between two messages.
+
+use super::feed::{BLOCKS_PER_TURN, Feed};
+use super::port::KvPort;
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+impl<P: KvPort> Feed<P> {
+    /// Takes out what is too old by now; returns when more may be.
+    pub(super) async fn expire(&mut self) -> Option<Instant> {
+        loop {
+            let now = Instant::now();
+            let (counters, ops) = (&self.counters, &mut self.ops);
+            let is_done = self.state.borrow_mut().expire(now, BLOCKS_PER_TURN, counters, ops);
+            if !self.ops.is_empty() {
+                self.status.holds(self.state.borrow().block_count());
+                self.post().await;
+            }
+            if is_done {
+                return self.state.borrow().next_expiry();
+            }
+            yield_now().await;
+        }
+    }
+}

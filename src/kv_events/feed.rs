@@ -1,0 +1,482 @@
+//! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts
+//! what they change to the shards that own the slices. What was missed, before the connection or in
+//! a gap, is asked for first where the engine can replay ([`super::recovery`]); else the rank's
+//! blocks are forgotten. A feed may go on from a snapshot: what that told is posted at once and
+//! confirmed or forgotten by the engine's stream. Runs on the control plane's thread.
+//!
+//! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine
+//! then drops events at its own limit, which shows as a gap. Must never hold more than one message
+//! and its operations.
+
+use super::counters::{FeedCounters, ResetReason};
+use super::fit::TextSource;
+use super::naming::Naming;
+use super::patience::{Backoff, Complaints};
+use super::port::{FeedNotice, KvPort};
+use super::rank::{KvMessage, RankFeed, TakenMessage};
+use super::recovery::{Audit, Replays, Why};
+use super::restored::{SharedState, overdue};
+use super::sequence::Arrived;
+use super::slice_ops::SliceOps;
+use super::status::{FeedState, FeedStatus};
+use super::tier::{LowerTiers, Tier, TierNumbers};
+use super::timers::FeedTimers;
+use crate::zmq::{Connection, SocketError, ZmqEndpoint, ZmqSource};
+use forebay_base::limits::KV_BATCH_OPS_MAX;
+use forebay_base::{DpRank, RankIndex, count_broken_invariant};
+use forebay_fleet::worker::TierRanks;
+use forebay_index::KvBatch;
+use forebay_text::Vocabulary;
+use futures_util::FutureExt;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{debug, info, warn};
+
+/// A connection that held so long was a good one: the next attempt comes soon, the next loss is
+/// worth a word.
+const SESSION_SOUND: Duration = Duration::from_secs(5);
+/// Pause when a shard's ring is full: a shard applies some thousand operations in it.
+const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
+/// Blocks that one feed takes before the thread's other tasks get their turn: some 2 ms.
+pub(super) const BLOCKS_PER_TURN: usize = 1_024;
+/// What a message costs beside its blocks, in blocks.
+const MESSAGE_COST: usize = 32;
+/// Batches of operations that one feed posts before the thread's other tasks get their turn.
+const BATCHES_PER_TURN: u32 = 32;
+
+/// Everything a feed needs to know about its rank.
+#[derive(Debug)]
+pub struct FeedSpec {
+    /// The rank.
+    pub rank: RankIndex,
+    /// Its number inside the worker, for logs.
+    pub dp_rank: DpRank,
+    /// Its worker's name, for logs.
+    pub worker: Arc<str>,
+    /// Where its events come from.
+    pub endpoint: ZmqEndpoint,
+    /// Where missed batches can be asked for.
+    pub replay: Option<ZmqEndpoint>,
+    /// Prefix of the topics that are wanted.
+    pub topic: String,
+    /// How blocks become keys.
+    pub naming: Naming<Arc<Vocabulary>>,
+    /// Where the tokenizer was loaded from, for logs.
+    pub text_dir: Option<Arc<Path>>,
+    /// Most blocks that are tracked.
+    pub entries_max: usize,
+    /// Tiers that count beside the device.
+    pub lower_tiers: LowerTiers,
+    /// True when the engine is known to use them.
+    pub expects_tiers: bool,
+    /// Where their numbers come from.
+    pub tier_numbers: Rc<dyn TierNumbers>,
+    /// How long it waits for what.
+    pub timers: FeedTimers,
+}
+
+/// A running feed.
+pub struct Feed<P> {
+    rank: RankIndex,
+    pub(super) dp_rank: DpRank,
+    pub(super) worker: Arc<str>,
+    endpoint: ZmqEndpoint,
+    pub(super) replay: Option<ZmqEndpoint>,
+    topic: String,
+    text: TextSource,
+    pub(super) state: SharedState,
+    tier_numbers: Rc<dyn TierNumbers>,
+    tiers: TierRanks,
+    /// True once it was said that a tier got no number.
+    refused: bool,
+    pub(super) ops: SliceOps,
+    pub(super) verified_by: Instant,
+    port: P,
+    pub(super) counters: Rc<FeedCounters>,
+    pub(super) status: Rc<FeedStatus>,
+    pub(super) audit: Audit,
+    pub(super) replays: Replays,
+    pub(super) timers: FeedTimers,
+    complaints: Complaints,
+    /// Says that replays bring what the stream lost.
+    pub(super) replay_log: Complaints,
+    notices: mpsc::Sender<FeedNotice>,
+    told: FeedNotice,
+    /// Work since the thread's other tasks had their turn.
+    taken_blocks: usize,
+}
+
+impl<P: KvPort> Feed<P> {
+    /// A feed that has not connected yet.
+    pub fn new(
+        spec: FeedSpec,
+        port: P,
+        counters: Rc<FeedCounters>,
+        notices: mpsc::Sender<FeedNotice>,
+    ) -> Self {
+        let ops = SliceOps::new(spec.naming.shard_count);
+        let tiers = TierRanks::default();
+        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0, tiers };
+        let text = TextSource { model: Arc::clone(&spec.naming.model), dir: spec.text_dir };
+        let mut state = RankFeed::new(spec.naming, spec.entries_max);
+        state.set_lower_tiers(spec.lower_tiers, spec.expects_tiers);
+        let status = FeedStatus::default();
+        status.judge(state.text_fit());
+        Self {
+            rank: spec.rank,
+            dp_rank: spec.dp_rank,
+            worker: spec.worker,
+            endpoint: spec.endpoint,
+            replay: spec.replay,
+            topic: spec.topic,
+            text,
+            state: Rc::new(RefCell::new(state)),
+            tier_numbers: spec.tier_numbers,
+            tiers,
+            refused: false,
+            ops,
+            verified_by: Instant::now(),
+            port,
+            counters,
+            status: Rc::new(status),
+            audit: Audit::after(spec.timers.audit_after),
+            replays: Replays::new(spec.timers),
+            timers: spec.timers,
+            complaints: Complaints::default(),
+            replay_log: Complaints::default(),
+            notices,
+            told,
+            taken_blocks: 0,
+        }
+    }
+
+    /// What it is doing, to be shown.
+    #[must_use]
+    pub fn status(&self) -> Rc<FeedStatus> {
+        Rc::clone(&self.status)
+    }
+
+    /// Follows the rank until told to stop, then takes its blocks out of the index.
+    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+        loop {
+            let overdue = overdue(self.state(), self.verified_by);
+            tokio::select! {
+                _ = &mut stop => break,
+                () = overdue => self.give_up_restored(),
+                ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
+                    // It never ends by itself. What it held is taken out of the index, then it
+                    // starts anew.
+                    if ended.is_err() {
+                        count_broken_invariant();
+                        self.warn("following KV events failed: a bug, please report; trying on");
+                    }
+                    self.status.lost();
+                    self.forget().await;
+                    sleep(self.timers.backoff_max()).await;
+                }
+            }
+        }
+        self.forget().await;
+    }
+
+    async fn follow(&mut self) -> Infallible {
+        let mut backoff = Backoff::new(&self.timers);
+        // What was not told before it was interrupted.
+        self.post().await;
+        self.settle(FeedState::Connecting).await;
+        loop {
+            let error = match ZmqSource::open(&self.endpoint).await {
+                Ok(source) => self.follow_from(&source, &mut backoff).await,
+                Err(error) => error,
+            };
+            self.lost(&error, &mut backoff);
+            sleep(backoff.next_pause()).await;
+        }
+    }
+
+    /// Follows connections of one source: until the first error where we connect, for ever where we
+    /// listen, because the listening socket has to stay.
+    async fn follow_from(&mut self, source: &ZmqSource, backoff: &mut Backoff) -> SocketError {
+        loop {
+            let error = match source.subscribe(&self.topic).await {
+                Ok(subscriber) => {
+                    let begun = Instant::now();
+                    let error = self.session(subscriber).await;
+                    self.counters.loss(error.reason());
+                    self.status.lost();
+                    // What was restored and has met no event yet is as true as before.
+                    if self.state.borrow().is_unverified() {
+                        self.settle(FeedState::Connecting).await;
+                    } else {
+                        self.forget().await;
+                    }
+                    if begun.elapsed() >= SESSION_SOUND {
+                        *backoff = Backoff::new(&self.timers);
+                    }
+                    error
+                }
+                Err(error) => error,
+            };
+            if matches!(source, ZmqSource::Connect(_)) {
+                return error;
+            }
+            self.lost(&error, backoff);
+            sleep(backoff.next_pause()).await;
+        }
+    }
+
+    /// One connection from its first message to its end.
+    async fn session(&mut self, mut live: Connection) -> SocketError {
+        debug!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            "connected for KV events"
+        );
+        self.replays = Replays::new(self.timers);
+        live.set_heartbeat(self.timers.heartbeat);
+        let trees_before = self.trees();
+        self.recover(Why::Joined).await;
+        let is_continued = self.state.borrow().is_continued();
+        if self.replay.is_some() && self.trees() != trees_before && !is_continued {
+            // A tier showed up in the middle: what was stored before is in its tree only if it is
+            // taken again.
+            self.state.borrow_mut().begin_again(&self.counters, &mut self.ops);
+            self.state.borrow_mut().expect_repeats();
+            self.post().await;
+            self.recover(Why::Joined).await;
+        }
+        self.settle(FeedState::Live).await;
+        self.audit = Audit::after(self.timers.audit_joined);
+        info!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            blocks = self.state.borrow().block_count(),
+            "following KV events"
+        );
+        loop {
+            let due = self.expire().await.map_or(self.audit.due, |at| at.min(self.audit.due));
+            let (parts, end) = match timeout_at(due, live.message()).await {
+                Ok(Ok(message)) => message,
+                Ok(Err(error)) => return error,
+                Err(_) if due < self.audit.due => continue,
+                Err(_) => match self.audit().await {
+                    Ok(()) => continue,
+                    Err(error) => return error,
+                },
+            };
+            let parts: Vec<&[u8]> = parts.iter().map(|part| live.part(part)).collect();
+            self.take(&parts).await;
+            live.done(end);
+        }
+    }
+
+    /// Takes a message of the live stream; what is missing before it is asked for first.
+    async fn take(&mut self, parts: &[&[u8]]) {
+        self.audit = Audit::after(self.timers.audit_after);
+        self.settle_debt().await;
+        let message = KvMessage::read(parts);
+        let arrival = message.map(|message| self.state.borrow().arrival(&message));
+        match arrival {
+            Some(Arrived::Repeated) => {
+                self.confirm();
+                self.settle(FeedState::Live).await;
+                return;
+            }
+            Some(Arrived::Next | Arrived::First { missed: 0 }) => {
+                self.state.borrow_mut().no_more_repeats();
+            }
+            Some(Arrived::First { .. } | Arrived::Gap { .. } | Arrived::Restarted) => {
+                self.recover(Why::Behind(message.map_or(0, |message| message.number()))).await;
+                self.settle(FeedState::Live).await;
+            }
+            None => {}
+        }
+        self.take_in_turns(message).await;
+        self.settle(FeedState::Live).await;
+    }
+
+    /// Takes a message and posts what it changes; however long it is, the thread's other tasks get
+    /// their turns.
+    pub(super) async fn take_in_turns(&mut self, message: Option<KvMessage<'_>>) {
+        let begun = self.state.borrow_mut().begin(message, &self.counters, &mut self.ops);
+        let mut taking = match begun {
+            Ok(taking) => taking,
+            Err(taken) => return self.note(taken),
+        };
+        self.taken_blocks += MESSAGE_COST;
+        loop {
+            if self.taken_blocks >= BLOCKS_PER_TURN {
+                self.taken_blocks = 0;
+                yield_now().await;
+            }
+            let left = BLOCKS_PER_TURN - self.taken_blocks;
+            let (counters, ops) = (&self.counters, &mut self.ops);
+            let ended = self.state.borrow_mut().step(&mut taking, left, counters, ops);
+            self.taken_blocks += taking.take_work();
+            if let Some(taken) = ended {
+                self.note(taken);
+                return self.post().await;
+            }
+            self.post().await;
+        }
+    }
+
+    /// Keeps the books of a message and says what is special about it, once per incident.
+    pub(super) fn note(&mut self, taken: TakenMessage) {
+        let held = self.state.borrow().block_count();
+        self.status.heard(held);
+        if self.status.judge(self.state.borrow().text_fit()) {
+            self.text.warn(&self.worker, self.dp_rank);
+        }
+        let Some(reason) = taken.reset else {
+            if taken.missed > 0 && self.replay.is_none() {
+                info!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    missed = taken.missed,
+                    "joined a running event stream: blocks stored before are unknown until stored again"
+                );
+            }
+            return;
+        };
+        self.status.reset(held);
+        self.counters.missed(taken.missed);
+        let text = match reason {
+            ResetReason::Gap => {
+                "KV event batches were lost: this rank's blocks are forgotten until it reports them again"
+            }
+            ResetReason::Contradiction => {
+                "an engine's KV events contradict each other: this rank's blocks are forgotten until it reports them again; \
+                 is its publisher the one of this worker?"
+            }
+            ResetReason::Undecodable => {
+                "a KV event batch cannot be read: this rank's blocks are forgotten until it reports them again"
+            }
+            _ => "the engine's event stream began again: its blocks are forgotten",
+        };
+        let Some(before) = self.complaints.say() else { return };
+        warn!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            missed = taken.missed,
+            repeated = before,
+            "{text}"
+        );
+    }
+
+    async fn forget(&mut self) {
+        self.state.borrow_mut().disconnected(&self.counters, &mut self.ops);
+        self.status.holds(0);
+        self.post().await;
+        self.settle(FeedState::Connecting).await;
+    }
+
+    /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they
+    /// are posted.
+    pub(super) async fn post(&mut self) {
+        self.number_tiers();
+        let tiers = self.tiers;
+        let mut posted_count = 0_u32;
+        for (tier, slice, ops) in self.ops.trees_mut() {
+            let number = match tier {
+                Tier::Device => Some(self.rank),
+                Tier::Host => tiers.host,
+                Tier::Disk => tiers.disk,
+            };
+            let Some(rank) = number else {
+                ops.clear();
+                continue;
+            };
+            while !ops.is_empty() {
+                let count = ops.len().min(KV_BATCH_OPS_MAX);
+                let batch: Vec<_> = ops.iter().take(count).copied().collect();
+                match self.port.post(slice, KvBatch { rank, ops: batch }) {
+                    Ok(()) => {
+                        drop(ops.drain(..count));
+                        posted_count = posted_count.wrapping_add(1);
+                        if posted_count.is_multiple_of(BATCHES_PER_TURN) {
+                            yield_now().await;
+                        }
+                    }
+                    Err(_) => {
+                        self.counters.stall();
+                        sleep(RING_FULL_PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Trees in use beside the device's.
+    fn trees(&self) -> [bool; 2] {
+        [self.state.borrow().has_tree(Tier::Host), self.state.borrow().has_tree(Tier::Disk)]
+    }
+
+    /// Asks for the numbers of tiers that have got a tree.
+    fn number_tiers(&mut self) {
+        let [host, disk] = self.trees();
+        for (tier, is_used) in [(Tier::Host, host), (Tier::Disk, disk)] {
+            let number = match tier {
+                Tier::Host => &mut self.tiers.host,
+                _ => &mut self.tiers.disk,
+            };
+            if !is_used || number.is_some() {
+                continue;
+            }
+            *number = self.tier_numbers.number(self.rank, tier);
+            if number.is_none() && !std::mem::replace(&mut self.refused, true) {
+                warn!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    tier = tier.label(),
+                    "the fleet is too large for this tier's blocks to be matched"
+                );
+            }
+        }
+    }
+
+    /// Enters a state and tells the control plane what of it concerns routing.
+    pub(super) async fn settle(&mut self, state: FeedState) {
+        let state = match state {
+            FeedState::Live if self.state.borrow().is_unverified() => FeedState::Unverified,
+            state => state,
+        };
+        self.status.enter(state);
+        let block_size_tokens = self.state.borrow().block_size_tokens();
+        let live = state == FeedState::Live;
+        let tiers = self.tiers;
+        let notice = FeedNotice { rank: self.rank, live, block_size_tokens, tiers };
+        if notice != self.told && self.notices.send(notice).await.is_ok() {
+            self.told = notice;
+        }
+    }
+
+    /// Says once per outage why there are no events.
+    fn lost(&self, error: &SocketError, backoff: &mut Backoff) {
+        if std::mem::replace(&mut backoff.silent, true) {
+            debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");
+            return;
+        }
+        warn!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            %error,
+            "no KV events: prompts are not matched against this rank until it is reached; trying on"
+        );
+    }
+
+    fn warn(&self, text: &str) {
+        warn!(worker = &*self.worker, dp_rank = self.dp_rank.0, "{text}");
+    }
+}

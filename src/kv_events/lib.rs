@@ -1,0 +1,68 @@
+//! KV-event feeds: what engines say about their caches, turned into index operations.
+//!
+//! Owns one [`Feed`] task per rank, all on the control plane's thread. The path of a message is
+//! `socket → rank → decode → blocks → ring`; everything between the socket ([`zmq`]) and the
+//! ring is sans-IO. Limits: one message of 64 MiB and its operations per feed, and `entries_max`
+//! blocks per rank. Must never block the thread, drop an operation, or trust a length it reads.
+
+mod blocks;
+mod copies;
+mod counters;
+mod decode;
+mod event;
+mod expiry;
+mod fields;
+mod feed;
+mod fit;
+#[cfg(test)]
+mod feed_tests;
+mod held;
+#[cfg(test)]
+mod lies_tests;
+mod holding;
+pub mod msgpack;
+mod naming;
+mod opaque;
+mod orphans;
+mod outcome;
+mod patience;
+mod port;
+mod rank;
+mod recent;
+mod recovery;
+#[cfg(test)]
+mod restore_tests;
+mod restored;
+mod restoring;
+mod sequence;
+mod slice_ops;
+mod status;
+#[cfg(test)]
+mod tests;
+#[cfg(any(test, feature = "test_support"))]
+pub mod test_support;
+mod tier;
+mod timers;
+pub mod zmq;
+
+pub use blocks::RankBlocks;
+pub use copies::{Groups, KeptBlocks, RestoredBlocks};
+pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
+pub use decode::{Batch, BatchHead, Decoder, EventPart};
+pub use event::{KvEvent, Medium, Removed, Stored};
+pub use feed::{Feed, FeedSpec};
+pub use fit::TextFit;
+pub use held::{Kept, TRACKED_BLOCK_BYTES};
+pub use holding::{Expired, FeedHolding, OrphansGone};
+pub use msgpack::MsgpackError;
+pub use naming::{BlockText, Naming};
+pub use outcome::BatchOutcome;
+pub use port::{FeedNotice, KvPort};
+pub use rank::{RankFeed, RankState, TakenMessage, Taking};
+pub use restored::{Restored, SharedState};
+pub use restoring::{Left, Restoring};
+pub use sequence::Arrived;
+pub use slice_ops::SliceOps;
+pub use status::{FeedState, FeedStatus};
+pub use tier::{LowerTiers, Tier, TierNumbers};
+pub use timers::FeedTimers;

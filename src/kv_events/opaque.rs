@@ -1,0 +1,58 @@
+//! Blocks that cannot be compared as text, such as those of images: what continues them cannot be
+//! either. Without this list it would wait for a parent that never comes. Bounded; the oldest are
+//! forgotten first.
+
+use forebay_base::limits::OPAQUE_BLOCKS_MAX;
+use std::collections::{HashSet, VecDeque};
+
+/// Ids of such blocks of one rank.
+#[derive(Debug, Default)]
+pub(super) struct Opaque {
+    ids: HashSet<u64, ahash::RandomState>,
+    order: VecDeque<u64>,
+}
+
+impl Opaque {
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.ids.contains(&id)
+    }
+
+    pub(super) fn note(&mut self, id: u64) {
+        if !self.ids.insert(id) {
+            return;
+        }
+        self.order.push_back(id);
+        if self.order.len() > OPAQUE_BLOCKS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Bytes, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        (self.ids.capacity() + self.order.capacity()) * size_of::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let mut opaque = Opaque::default();
+        let most = u64::try_from(OPAQUE_BLOCKS_MAX).unwrap();
+        for id in 0..most + 1 {
+            opaque.note(id);
+            opaque.note(id);
+        }
+        assert!(!opaque.contains(0) && opaque.contains(1) && opaque.contains(most));
+        opaque.clear();
+        assert!(!opaque.contains(most) && opaque.bytes() == 0);
+    }
+}

@@ -1,0 +1,347 @@
+//! What was missed is asked for from the engine's replay socket: after connecting, in a gap, and in
+//! quiet moments, when a lost last batch, or a connection that is dead without having been closed,
+//! would otherwise go unnoticed.
+//!
+//! Every request starts at the last batch taken, not after it. Only if the answer begins with the
+//! very same bytes do the new batches belong behind it: an engine that was restarted and has
+//! counted past that number cannot pass for the old one. An answer with a hole is asked for again
+//! from before the hole, as long as that brings anything new. Until an answer has come to its end
+//! what it brought is history, so a replay that fails half way leaves nothing behind. Limits: time
+//! per request and altogether, one request at a time, growing pauses after a failure.
+
+use super::counters::{ReplayResult, ResetReason};
+use super::feed::Feed;
+use super::port::KvPort;
+use super::rank::KvMessage;
+use super::sequence::Arrived;
+use super::status::FeedState;
+use super::timers::FeedTimers;
+use crate::zmq::{SocketError, ZmqEndpoint, ZmqSource, ZmtpError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+/// Longest recovery of a rank of which nothing was held.
+const HISTORY_TIME_MAX: Duration = Duration::from_secs(60);
+/// Requests in a row that bring nothing new, before what is missing counts as gone.
+const FRUITLESS_MAX: u32 = 3;
+/// Restarts of an engine behind one connection that come faster are none.
+const RESTART_INTERVAL_MIN: Duration = Duration::from_secs(60);
+/// Tries on one connection to have the whole history after all; each that fails half way costs what
+/// was known.
+const DEBT_TRIES_MAX: u32 = 5;
+/// Sequence number of the message that ends a replay.
+const REPLAY_END: [u8; 8] = [0xff; 8];
+
+/// When a replay is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// After connecting.
+    Joined,
+    /// The live stream is at this number, and something before it is missing.
+    Behind(u64),
+    /// The live stream is silent.
+    Quiet,
+}
+
+/// Watches for silence of the live stream.
+#[derive(Debug)]
+pub(super) struct Audit {
+    pub(super) due: Instant,
+    after: Duration,
+    /// The last audit found batches that the live stream had not brought.
+    found: bool,
+}
+
+impl Audit {
+    /// Due after so much silence.
+    pub(super) fn after(after: Duration) -> Self {
+        Self { due: Instant::now() + after, after, found: false }
+    }
+}
+
+/// When the replay socket is worth asking.
+#[derive(Debug)]
+pub(super) struct Replays {
+    timers: FeedTimers,
+    not_before: Instant,
+    pause: Duration,
+    /// When another process than the one that publishes answered.
+    foreign_at: Option<Instant>,
+    /// What the engine remembers was not had: worth another try.
+    owed: bool,
+    /// Such tries on this connection.
+    tries: u32,
+}
+
+impl Replays {
+    pub(super) fn new(timers: FeedTimers) -> Self {
+        Self {
+            timers,
+            not_before: Instant::now(),
+            pause: timers.replay_pause,
+            foreign_at: None,
+            owed: false,
+            tries: 0,
+        }
+    }
+
+    fn worked(&mut self) {
+        (self.pause, self.owed) = (self.timers.replay_pause, false);
+    }
+
+    /// Counts the try that it allows.
+    fn is_debt_due(&mut self) -> bool {
+        let due = self.owed && self.tries < DEBT_TRIES_MAX && Instant::now() >= self.not_before;
+        self.tries += u32::from(due);
+        due
+    }
+
+    /// An engine restarts once. One that is always another one is the wrong one.
+    fn is_odd(&mut self) -> bool {
+        let before = self.foreign_at.replace(Instant::now());
+        before.is_some_and(|at| at.elapsed() < RESTART_INTERVAL_MIN)
+    }
+
+    fn failed(&mut self) {
+        self.owed = true;
+        self.not_before = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(self.timers.replay_pause_max());
+    }
+}
+
+/// How one answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReplayEnd {
+    /// As it should.
+    Reached,
+    /// Something is missing in it, or it broke off.
+    Hole,
+    /// It is another process that answers.
+    Foreign,
+}
+
+/// What came of a recovery.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recovered {
+    batches: u64,
+    /// Batches that the engine does not have any more, or did not give.
+    incomplete: bool,
+    /// Holes are there to stay.
+    past_holes: bool,
+}
+
+impl<P: KvPort> Feed<P> {
+    /// Asks the engine for what was missed and takes it. Returns the number of batches.
+    pub(super) async fn recover(&mut self, why: Why) -> u64 {
+        let Some(endpoint) = self.replay.clone() else { return 0 };
+        if Instant::now() < self.replays.not_before {
+            return 0;
+        }
+        self.status.enter(FeedState::Replaying);
+        let before = (self.state.borrow().last_number(), self.status.resets());
+        self.state.borrow_mut().expect_repeats();
+        let recovery_max = self.timers.recovery_max;
+        let time_max = if why == Why::Joined { HISTORY_TIME_MAX } else { recovery_max };
+        let outcome = timeout(time_max, self.replay_all(&endpoint)).await;
+        let outcome = outcome.unwrap_or(Err(SocketError::TimedOut));
+        let recovered = match outcome {
+            Ok(recovered) => recovered,
+            Err(error) => {
+                self.give_up(&endpoint, &error, before).await;
+                return 0;
+            }
+        };
+        self.replays.worked();
+        let mut recovered = recovered;
+        if let Why::Behind(number) = why {
+            let reached = |last| number.saturating_sub(last) <= 1;
+            recovered.incomplete |= !self.state.borrow().last_number().is_some_and(reached);
+        }
+        self.counters.replay(match (recovered.incomplete, recovered.batches) {
+            (true, _) => ReplayResult::Incomplete,
+            (false, 0) if why == Why::Quiet => ReplayResult::Nothing,
+            _ => ReplayResult::Complete,
+        });
+        if recovered.batches > 0 && (why == Why::Joined || self.replay_log.say().is_some()) {
+            info!(
+                worker = &*self.worker,
+                dp_rank = self.dp_rank.0,
+                batches = recovered.batches,
+                complete = !recovered.incomplete,
+                "KV event batches replayed"
+            );
+        }
+        recovered.batches
+    }
+
+    /// After a replay that failed: tries again to have all that the engine remembers. What is known
+    /// by now is given up for it only once the engine answers again.
+    pub(super) async fn settle_debt(&mut self) {
+        if !self.replays.is_debt_due() {
+            return;
+        }
+        let knew_some = self.state.borrow().last_number().is_some();
+        self.recover(Why::Quiet).await;
+        // What a snapshot told goes back further than the engine may remember.
+        let is_continued = self.state.borrow().is_continued();
+        if !self.replays.owed && knew_some && !is_continued {
+            self.begin_again(ResetReason::Replay).await;
+            self.recover(Why::Joined).await;
+        }
+        self.settle(FeedState::Live).await;
+    }
+
+    /// The live stream was silent for a while: has the engine been?
+    pub(super) async fn audit(&mut self) -> Result<(), SocketError> {
+        self.settle_debt().await;
+        let batches = self.recover(Why::Quiet).await;
+        self.settle(FeedState::Live).await;
+        if batches > 0 && self.audit.found {
+            // Twice in a row the engine had published what the live stream never brought.
+            return Err(SocketError::Silent);
+        }
+        self.audit.found = batches > 0;
+        if batches == 0 {
+            self.state.borrow_mut().rest();
+            let timers = self.timers;
+            let after = self.audit.after * 2;
+            self.audit.after = after.clamp(timers.audit_after, timers.audit_after_max());
+        }
+        self.audit.due = Instant::now() + self.audit.after;
+        Ok(())
+    }
+
+    /// `before`: the last number, and how often the rank had been reset, when the replay began.
+    async fn give_up(
+        &mut self,
+        endpoint: &ZmqEndpoint,
+        error: &SocketError,
+        before: (Option<u64>, u64),
+    ) {
+        self.counters.replay(ReplayResult::Incomplete);
+        warn!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            %endpoint,
+            %error,
+            again_after_s = self.replays.pause.as_secs(),
+            "missed KV event batches cannot be replayed"
+        );
+        self.replays.failed();
+        if (self.state.borrow().last_number(), self.status.resets()) != before {
+            self.begin_again(ResetReason::Replay).await;
+        }
+    }
+
+    async fn begin_again(&mut self, reason: ResetReason) {
+        self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);
+        self.state.borrow_mut().expect_repeats();
+        self.status.reset(0);
+        self.post().await;
+    }
+
+    /// Asks until an answer has come to its end, or nothing more is to be had.
+    async fn replay_all(&mut self, endpoint: &ZmqEndpoint) -> Result<Recovered, SocketError> {
+        let mut recovered = Recovered::default();
+        let mut fruitless = 0;
+        loop {
+            let (batches, end) = self.replay_once(endpoint, &mut recovered).await?;
+            recovered.batches += batches;
+            fruitless = if batches > 0 { 0 } else { fruitless + 1 };
+            match end {
+                ReplayEnd::Reached => return Ok(recovered),
+                ReplayEnd::Foreign if self.replays.is_odd() => {
+                    self.begin_again(ResetReason::Restart).await;
+                    return Err(ZmtpError::Framing.into());
+                }
+                ReplayEnd::Foreign => {
+                    info!(
+                        worker = &*self.worker,
+                        dp_rank = self.dp_rank.0,
+                        "the engine was restarted: what was known of it is forgotten"
+                    );
+                    self.begin_again(ResetReason::Restart).await;
+                }
+                ReplayEnd::Hole if fruitless < FRUITLESS_MAX => {}
+                ReplayEnd::Hole if recovered.past_holes => return Ok(recovered),
+                ReplayEnd::Hole => {
+                    // Not in its memory any more: begin with what is.
+                    (recovered.incomplete, recovered.past_holes) = (true, true);
+                    self.begin_again(ResetReason::Gap).await;
+                }
+            }
+        }
+    }
+
+    /// One request and its answer, up to the first hole; past the holes once it is known that
+    /// something is missing.
+    async fn replay_once(
+        &mut self,
+        endpoint: &ZmqEndpoint,
+        recovered: &mut Recovered,
+    ) -> Result<(u64, ReplayEnd), SocketError> {
+        let from = self.state.borrow().last_number();
+        let mut joined = from.is_none();
+        let source = ZmqSource::open(endpoint).await?;
+        let start = from.unwrap_or(0).to_be_bytes();
+        let mut connection = source.request(&[b"", &start]).await?;
+        let mut batches = 0;
+        loop {
+            let silence_max = self.timers.replay_silence_max;
+            let (parts, end) = match timeout(silence_max, connection.message()).await {
+                Ok(Ok(message)) => message,
+                _ if batches > 0 => return Ok((batches, ReplayEnd::Hole)),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(SocketError::TimedOut),
+            };
+            let parts: Vec<&[u8]> = parts.iter().map(|part| connection.part(part)).collect();
+            let Some((number, payload)) = answered(&parts) else {
+                return Err(ZmtpError::Framing.into());
+            };
+            if number == REPLAY_END {
+                return Ok((batches, if joined { ReplayEnd::Reached } else { ReplayEnd::Foreign }));
+            }
+            let Some(message) = KvMessage::read(&[b"".as_slice(), &number, payload]) else {
+                return Err(ZmtpError::Framing.into());
+            };
+            let arrival = self.state.borrow().arrival(&message);
+            match arrival {
+                Arrived::Repeated => {
+                    joined = true;
+                    self.confirm();
+                }
+                Arrived::Restarted if joined => return Err(ZmtpError::Framing.into()),
+                Arrived::Restarted if Some(u64::from_be_bytes(number)) == from => {
+                    return Ok((batches, ReplayEnd::Foreign));
+                }
+                // Older than what was asked for.
+                Arrived::Restarted => {}
+                Arrived::First { missed } => {
+                    recovered.incomplete |= missed > 0;
+                    self.take_in_turns(Some(message)).await;
+                    batches += 1;
+                }
+                Arrived::Gap { .. } if recovered.past_holes => {
+                    self.take_in_turns(Some(message)).await;
+                    (joined, batches) = (true, batches + 1);
+                }
+                Arrived::Next if joined => {
+                    self.take_in_turns(Some(message)).await;
+                    batches += 1;
+                }
+                Arrived::Next | Arrived::Gap { .. } => {
+                    return Ok((batches, ReplayEnd::Hole));
+                }
+            }
+            connection.done(end);
+        }
+    }
+}
+
+/// Number and payload of an answer. Since vLLM 0.26 and SGLang 0.5.22 with the topic, before
+/// without; the delimiter is always there.
+fn answered<'a>(parts: &[&'a [u8]]) -> Option<([u8; 8], &'a [u8])> {
+    let (&[_, number, payload] | &[_, _, number, payload]) = parts else { return None };
+    Some((number.try_into().ok()?, payload))
+}

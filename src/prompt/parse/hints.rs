@@ -1,0 +1,445 @@
+//! What a client asks of the queue: its place in line and how long it waits, and who it is. Read
+//! off fields and body; a request without any of them costs one pass over the kinds of its fields.
+//!
+//! | what | from | meaning |
+//! |---|---|---|
+//! | class | `x-forebay-priority: 0` to `3` | that class, 0 is served first |
+//! | | else vLLM's `X-Vllm-Priority`, else `"priority"` of the body | 0 is the usual class |
+//! | deadline | `x-forebay-timeout-ms` | longest wait for the first byte |
+//! | | else `x-stainless-read-timeout`, else `x-stainless-timeout` | the same in seconds |
+//! | tenant | the field `queue.tenant_header` | if that key is set |
+//! | | else `Authorization: Bearer`, else `x-api-key` | the API key |
+//!
+//! vLLM's priority counts from the usual class: each less is one class better, each more is one
+//! worse. The SDKs of OpenAI and Anthropic send the `x-stainless` fields: their own read timeout,
+//! and Node's for the whole answer.
+//!
+//! Keys are not checked, so a key without a `[[tenant]]` is worth nothing: all such callers are one
+//! tenant, which gets no better class than the usual one. vLLM is told no better priority than the
+//! tenant's best class stands for.
+//!
+//! The first field of a name counts. What cannot be read counts as absent, as proxies are used to
+//! treat hints: a request is never refused for one. Tenants are known by a keyed hash; their keys
+//! are neither kept per request nor printed.
+
+use super::priority;
+use forebay_config::{FlowConfig, QUEUE_CLASSES};
+use forebay_fleet::mailbox::Caller;
+use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
+use std::sync::Arc;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Key of the `[[tenant]]` that stands for all that have no table of their own.
+pub const ANY_TENANT: &str = "*";
+/// Deadlines beyond this are none.
+const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest number that is read off a field.
+const NUMBER_BYTES_MAX: usize = 20;
+
+/// What one request asks for, within what its tenant may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHints {
+    /// Who asks. The class is below [`QUEUE_CLASSES`], the weight at least 1. Tenant 0: nobody with
+    /// a `[[tenant]]` of its own.
+    pub caller: Caller,
+    /// Longest wait for the first byte, counted from when the request came.
+    pub deadline: Option<Duration>,
+    /// The priority that vLLM has to be told, where the body does not say the same.
+    pub told_priority: Option<i64>,
+}
+
+/// One flow configuration, made ready to read hints by.
+#[derive(Debug)]
+pub struct HintRules {
+    flow: Arc<FlowConfig>,
+    seed: u64,
+    tenants: Vec<Tenant>,
+    others: Tenant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tenant {
+    key: u64,
+    class_best: u8,
+    weight: u32,
+}
+
+/// The fields that matter, unread.
+#[derive(Default)]
+struct Sent<'a> {
+    priority: Option<&'a [u8]>,
+    vllm_priority: Option<&'a [u8]>,
+    timeout_ms: Option<&'a [u8]>,
+    read_timeout: Option<&'a [u8]>,
+    timeout: Option<&'a [u8]>,
+    authorization: Option<&'a [u8]>,
+    api_key: Option<&'a [u8]>,
+    tenant: Option<&'a [u8]>,
+}
+
+impl HintRules {
+    /// `seed` is a secret of the process, the same in all shards: a tenant has the same number
+    /// everywhere.
+    #[must_use]
+    pub fn new(flow: Arc<FlowConfig>, seed: u64) -> Self {
+        let mut others = Tenant { key: 0, class_best: flow.queue.class_default, weight: 1 };
+        let mut tenants = Vec::with_capacity(flow.tenants.len());
+        for tenant in &flow.tenants {
+            let key = number_of(tenant.key.as_bytes(), seed);
+            let known = Tenant { key, class_best: tenant.class_best, weight: tenant.weight.max(1) };
+            if tenant.key == ANY_TENANT {
+                others = Tenant { key: 0, ..known };
+            } else {
+                tenants.push(known);
+            }
+        }
+        Self { flow, seed, tenants, others }
+    }
+
+    /// True while they are those of this configuration.
+    #[must_use]
+    pub fn are_of(&self, flow: &Arc<FlowConfig>) -> bool {
+        Arc::ptr_eq(&self.flow, flow)
+    }
+
+    /// Reads one request. `in_body` is the priority that its body asks for.
+    #[must_use]
+    pub fn read(&self, head: &RequestHead, buffer: &[u8], in_body: Option<i64>) -> RequestHints {
+        let sent = Sent::of(head, buffer, self.flow.queue.tenant_header.as_bytes());
+        let tenant = self.tenant(&sent);
+        let usual = self.flow.queue.class_default;
+        let in_body = in_body.unwrap_or(0);
+        let asked = sent.vllm_priority.and_then(priority::of_field).unwrap_or(in_body);
+        let class = sent.priority.and_then(class);
+        let class = class.unwrap_or_else(|| class_of_priority(usual, asked));
+        let granted = asked.max(priority_best(usual, tenant.class_best));
+        RequestHints {
+            caller: Caller {
+                class: class.max(tenant.class_best).min(QUEUE_CLASSES - 1),
+                tenant: tenant.key,
+                weight: tenant.weight,
+            },
+            deadline: sent.deadline(),
+            told_priority: (granted != in_body).then_some(granted),
+        }
+    }
+
+    fn tenant(&self, sent: &Sent<'_>) -> Tenant {
+        if self.tenants.is_empty() {
+            return self.others;
+        }
+        let number = self.caller(sent).map(|caller| number_of(caller, self.seed));
+        let known = self.tenants.iter().find(|tenant| Some(tenant.key) == number);
+        known.copied().unwrap_or(self.others)
+    }
+
+    /// What tells the caller from others.
+    fn caller<'a>(&self, sent: &Sent<'a>) -> Option<&'a [u8]> {
+        let caller = if self.flow.queue.tenant_header.is_empty() {
+            sent.authorization.and_then(bearer).or(sent.api_key)
+        } else {
+            sent.tenant
+        };
+        caller.filter(|caller| !caller.is_empty())
+    }
+}
+
+impl<'a> Sent<'a> {
+    fn of(head: &RequestHead, buffer: &'a [u8], tenant_header: &[u8]) -> Self {
+        let mut sent = Self::default();
+        for field in &head.fields {
+            let place = match field.kind {
+                FieldKind::Priority => &mut sent.priority,
+                FieldKind::VllmPriority => &mut sent.vllm_priority,
+                FieldKind::TimeoutMs => &mut sent.timeout_ms,
+                FieldKind::ReadTimeout => &mut sent.read_timeout,
+                FieldKind::Timeout => &mut sent.timeout,
+                FieldKind::Authorization => &mut sent.authorization,
+                FieldKind::ApiKey => &mut sent.api_key,
+                _ => continue,
+            };
+            place.get_or_insert(bytes_of(buffer, &field.value));
+        }
+        if !tenant_header.is_empty() {
+            let named =
+                |field: &&Field| bytes_of(buffer, &field.name).eq_ignore_ascii_case(tenant_header);
+            let field = head.fields.iter().find(named);
+            sent.tenant = field.map(|field| bytes_of(buffer, &field.value));
+        }
+        sent
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        let own = self.timeout_ms.and_then(milliseconds);
+        let read = || self.read_timeout.and_then(seconds);
+        own.or_else(read).or_else(|| self.timeout.and_then(seconds))
+    }
+}
+
+/// Never 0, which stands for nobody.
+fn number_of(caller: &[u8], seed: u64) -> u64 {
+    xxh3_64_with_seed(caller, seed).max(1)
+}
+
+/// The credentials of the scheme `Bearer`; RFC 9110 section 11.1: the scheme's name knows no case.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii_start())
+}
+
+fn class(value: &[u8]) -> Option<u8> {
+    match value {
+        [digit @ b'0'..=b'9'] => Some(digit - b'0').filter(|class| *class < QUEUE_CLASSES),
+        _ => None,
+    }
+}
+
+/// vLLM's `priority` around the usual class.
+fn class_of_priority(usual: u8, priority: i64) -> u8 {
+    let class = i64::from(usual).saturating_add(priority).clamp(0, i64::from(QUEUE_CLASSES) - 1);
+    u8::try_from(class).unwrap_or(usual)
+}
+
+/// The earliest priority of a tenant with that best class. The first class has no bound: nobody is
+/// before it.
+fn priority_best(usual: u8, class_best: u8) -> i64 {
+    if class_best == 0 { i64::MIN } else { i64::from(class_best) - i64::from(usual) }
+}
+
+fn milliseconds(value: &[u8]) -> Option<Duration> {
+    let digits = number(value, false)?;
+    usable(Duration::from_millis(digits.parse().ok()?))
+}
+
+/// Python's SDKs write `600` or `0.5`, and `None` or `NOT_GIVEN` where they have no timeout.
+fn seconds(value: &[u8]) -> Option<Duration> {
+    let digits = number(value, true)?;
+    Duration::try_from_secs_f64(digits.parse().ok()?).ok().and_then(usable)
+}
+
+/// Digits, and a point if there may be one; no sign, no exponent.
+fn number(value: &[u8], with_point: bool) -> Option<&str> {
+    let plain = |byte: &u8| byte.is_ascii_digit() || with_point && *byte == b'.';
+    let fits = value.len() <= NUMBER_BYTES_MAX && value.iter().all(plain);
+    std::str::from_utf8(value).ok().filter(|_| fits)
+}
+
+/// 0 is what Node's SDKs make of less than a second, and what proxies take for "none".
+fn usable(deadline: Duration) -> Option<Duration> {
+    (!deadline.is_zero() && deadline <= DEADLINE_MAX).then_some(deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_config::TenantConfig;
+    use forebay_http1::{HeadLimits, Progress, parse_request};
+    use proptest::prelude::*;
+
+    fn flow(change: impl FnOnce(&mut FlowConfig)) -> HintRules {
+        let mut flow = FlowConfig::default();
+        change(&mut flow);
+        HintRules::new(Arc::new(flow), 7)
+    }
+
+    fn usual() -> HintRules {
+        flow(|_| {})
+    }
+
+    /// All may have the first class.
+    fn free() -> HintRules {
+        flow(|flow| flow.tenants = vec![tenant("*", 0, 1)])
+    }
+
+    fn read(rules: &HintRules, fields: &str, priority: Option<i64>) -> RequestHints {
+        let text = format!("POST /v1/completions HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let mut head = RequestHead::default();
+        let parsed = parse_request(text.as_bytes(), &HeadLimits::default(), &mut head);
+        assert_eq!(parsed, Ok(Progress::Complete), "{fields}");
+        rules.read(&head, text.as_bytes(), priority)
+    }
+
+    fn tenant(key: &str, class_best: u8, weight: u32) -> TenantConfig {
+        TenantConfig { name: key.to_owned(), key: key.to_owned(), class_best, weight }
+    }
+
+    #[test]
+    fn who_asks_for_nothing_gets_the_usual() {
+        let hints = read(&usual(), "", None);
+        let usual = RequestHints {
+            caller: Caller { class: 1, tenant: 0, weight: 1 },
+            deadline: None,
+            told_priority: None,
+        };
+        assert_eq!(hints, usual);
+    }
+
+    #[test]
+    fn a_class_by_field_or_by_body() {
+        let class = |fields: &str, priority| read(&free(), fields, priority).caller.class;
+        assert_eq!(class("x-forebay-priority: 0\r\n", None), 0);
+        assert_eq!(class("X-Forebay-Priority: 3\r\n", Some(-5)), 3, "the field first");
+        for (priority, wanted) in
+            [(i64::MIN, 0), (-1, 0), (0, 1), (1, 2), (2, 3), (3, 3), (i64::MAX, 3)]
+        {
+            assert_eq!(class("", Some(priority)), wanted, "{priority}");
+        }
+        for wrong in ["4", "-1", "00", "high", "", "1.0", "0, 1"] {
+            let field = format!("x-forebay-priority: {wrong}\r\n");
+            assert_eq!((class(&field, None), class(&field, Some(-1))), (1, 0), "{wrong:?}");
+        }
+        assert_eq!(class("X-Vllm-Priority: -1\r\n", Some(2)), 0, "as the engine does");
+        assert_eq!(class("X-Vllm-Priority: soon\r\n", Some(2)), 3);
+        assert_eq!(class("x-vllm-priority: -9\r\nx-forebay-priority: 2\r\n", None), 2);
+        assert_eq!(class("x-forebay-priority: 2\r\nx-forebay-priority: 0\r\n", None), 2);
+        assert_eq!(class("Connection: x-forebay-priority\r\nx-forebay-priority: 0\r\n", None), 1);
+    }
+
+    #[test]
+    fn the_deadlines_of_people_and_of_the_sdks() {
+        let ms = |fields: &str| {
+            read(&usual(), fields, None).deadline.map(|deadline| deadline.as_millis())
+        };
+        assert_eq!(ms("x-forebay-timeout-ms: 250\r\n"), Some(250));
+        assert_eq!(ms("x-stainless-read-timeout: 600\r\n"), Some(600_000));
+        assert_eq!(ms("x-stainless-read-timeout: 0.5\r\n"), Some(500));
+        assert_eq!(ms("X-Stainless-Timeout: 30\r\n"), Some(30_000));
+        let both = "x-stainless-timeout: None\r\nx-stainless-read-timeout: 2.25\r\n";
+        assert_eq!(ms(both), Some(2_250));
+        let all = format!("{both}x-forebay-timeout-ms: 9\r\n");
+        assert_eq!(ms(&all), Some(9), "what was meant for us first");
+        for wrong in ["0", "0.0", "NOT_GIVEN", "-1", "1e3", "inf", "nan", "", ".", "1.2.3", "86401"]
+        {
+            assert_eq!(ms(&format!("x-stainless-timeout: {wrong}\r\n")), None, "{wrong:?}");
+        }
+        assert_eq!(ms("x-forebay-timeout-ms: 1.5\r\n"), None);
+        assert_eq!(ms("x-forebay-timeout-ms: 99999999999999999999\r\n"), None);
+    }
+
+    #[test]
+    fn tenants_by_key_and_never_by_anything_else() {
+        let known = || vec![tenant("one", 0, 1), tenant("two", 0, 1)];
+        let rules = flow(|flow| flow.tenants = known());
+        let who = |fields: &str| read(&rules, fields, None).caller.tenant;
+        let one = who("Authorization: Bearer one\r\n");
+        assert_ne!(one, 0);
+        assert_eq!(who("authorization: bearer  one\r\n"), one);
+        assert_eq!(who("x-api-key: one\r\n"), one);
+        assert!(![0, one].contains(&who("x-api-key: two\r\n")));
+        assert_eq!(who("Authorization: Basic one\r\n"), 0);
+        assert_eq!(who("Authorization: Bearer \r\n"), 0);
+        let by_team = flow(|flow| {
+            flow.queue.tenant_header = "X-Team".to_owned();
+            flow.tenants = known();
+        });
+        let team = |fields: &str| read(&by_team, fields, None).caller.tenant;
+        assert_eq!(team("x-team: one\r\n"), one);
+        assert_eq!(team("x-api-key: one\r\n"), 0);
+        let config = FlowConfig { tenants: known(), ..FlowConfig::default() };
+        let other = HintRules::new(Arc::new(config), 8);
+        assert_ne!(
+            read(&other, "x-api-key: one\r\n", None).caller.tenant,
+            one,
+            "the secret counts"
+        );
+    }
+
+    /// Review of the attack, S12: a key that anybody can make up bought a share and the first
+    /// class.
+    #[test]
+    fn a_key_that_nobody_has_configured_is_worth_nothing() {
+        let wanted = RequestHints {
+            caller: Caller { class: 1, tenant: 0, weight: 1 },
+            deadline: None,
+            told_priority: None,
+        };
+        for key in ["", "x-api-key: a\r\n", "Authorization: Bearer b\r\n"] {
+            let fields = format!("{key}x-forebay-priority: 0\r\n");
+            assert_eq!(read(&usual(), &fields, None), wanted, "{key}");
+        }
+        let rules = flow(|flow| flow.tenants = vec![tenant("*", 2, 7), tenant("a", 0, 1)]);
+        let others = read(&rules, "x-api-key: b\r\n", None);
+        assert_eq!((others.caller.class, others.caller.tenant, others.caller.weight), (2, 0, 7));
+        assert_eq!(read(&rules, "x-api-key: c\r\n", None), others);
+    }
+
+    #[test]
+    fn the_engine_is_told_no_better_priority_than_granted() {
+        let told =
+            |rules: &HintRules, fields: &str, in_body| read(rules, fields, in_body).told_priority;
+        let field = "X-Vllm-Priority: -5\r\n";
+        for (fields, in_body, wanted) in [
+            ("", None, None),
+            ("", Some(0), None),
+            ("", Some(7), None),
+            ("", Some(-5), Some(0)),
+            (field, None, None),
+            (field, Some(3), Some(0)),
+            ("X-Vllm-Priority: 4\r\n", None, Some(4)),
+            ("X-Vllm-Priority: 4\r\n", Some(4), None),
+            ("X-Vllm-Priority: +0_4\r\n", Some(-1), Some(4)),
+            ("X-Vllm-Priority: soon\r\n", Some(4), None),
+            ("Connection: x-vllm-priority\r\nX-Vllm-Priority: 4\r\n", None, None),
+        ] {
+            assert_eq!(told(&usual(), fields, in_body), wanted, "{fields:?} {in_body:?}");
+        }
+        // Who may have the first class may say anything.
+        assert_eq!(told(&free(), field, Some(-9)), Some(-5));
+        assert_eq!(told(&free(), "", Some(-9)), None);
+        // Who may not even have the usual one comes after it in the engine too.
+        let batch = flow(|flow| flow.tenants = vec![tenant("*", 3, 1)]);
+        assert_eq!((told(&batch, "", None), told(&batch, "", Some(9))), (Some(2), None));
+    }
+
+    #[test]
+    fn tenants_get_their_weight_and_no_better_class_than_theirs() {
+        let rules = flow(|flow| {
+            flow.tenants = vec![tenant("gold", 0, 8), tenant("batch", 3, 2), tenant("*", 1, 1)];
+        });
+        let of = |key: &str, class: &str| {
+            let fields = format!("x-api-key: {key}\r\nx-forebay-priority: {class}\r\n");
+            let hints = read(&rules, &fields, None);
+            (hints.caller.class, hints.caller.weight)
+        };
+        assert_eq!(of("gold", "0"), (0, 8));
+        assert_eq!(of("gold", "2"), (2, 8), "a worse one is theirs to ask for");
+        assert_eq!(of("batch", "0"), (3, 2));
+        assert_eq!(of("else", "0"), (1, 1));
+        assert_eq!(of("*", "0"), (1, 1), "the word for all others is nobody's key");
+        assert_eq!(
+            read(&rules, "x-forebay-priority: 0\r\n", None).caller.class,
+            1,
+            "nor is no key"
+        );
+    }
+
+    #[test]
+    fn rules_are_those_of_one_configuration() {
+        let (one, other) = (Arc::new(FlowConfig::default()), Arc::new(FlowConfig::default()));
+        let rules = HintRules::new(Arc::clone(&one), 7);
+        assert!(rules.are_of(&one) && !rules.are_of(&other));
+    }
+
+    proptest! {
+        #[test]
+        fn any_values_are_taken(
+            value in "[ -~]{0,30}",
+            priority: Option<i64>,
+            class_best in 0_u8..=255,
+            class_default in 0_u8..=255,
+        ) {
+            let rules = flow(|flow| {
+                flow.queue.class_default = class_default;
+                flow.tenants = vec![tenant("*", class_best, 0)];
+            });
+            let fields = format!(
+                "x-forebay-priority: {value}\r\nx-forebay-timeout-ms: {value}\r\n\
+                 x-stainless-timeout: {value}\r\nauthorization: {value}\r\n"
+            );
+            let hints = read(&rules, &fields, priority);
+            prop_assert!(hints.caller.class < QUEUE_CLASSES && hints.caller.weight > 0);
+            prop_assert!(hints.deadline.is_none_or(|d| !d.is_zero() && d <= DEADLINE_MAX));
+        }
+    }
+}

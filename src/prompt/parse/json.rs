@@ -1,0 +1,496 @@
+//! A cursor over JSON text: strict (RFC 8259), no tree, no recursion. Strings are skipped eight
+//! bytes at a time.
+
+use super::request::NOT_TEXT_BYTES;
+use forebay_base::limits::JSON_DEPTH_MAX;
+use std::ops::Range;
+use thiserror::Error;
+
+/// Why a body was refused. Positions are byte offsets into the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ScanError {
+    /// No value at all.
+    #[error("it is empty")]
+    Empty,
+    /// A value, but no object.
+    #[error("it is another JSON value")]
+    NotObject,
+    /// Not UTF-8 (RFC 8259 section 8.1).
+    #[error("it is not UTF-8 at byte {at}")]
+    Encoding {
+        /// First byte that is wrong.
+        at: usize,
+    },
+    /// Not JSON, or bytes after the value.
+    #[error("syntax error at byte {at}")]
+    Syntax {
+        /// Where the scan stopped.
+        at: usize,
+    },
+    /// Half of a surrogate pair, which no UTF-8 text can hold; engines refuse it too.
+    #[error("lone surrogate in an escape at byte {at}")]
+    LoneSurrogate {
+        /// Where the escape starts.
+        at: usize,
+    },
+    /// Nested deeper than [`JSON_DEPTH_MAX`].
+    #[error("it is nested too deep at byte {at}")]
+    Depth {
+        /// Where the level too many opens.
+        at: usize,
+    },
+    /// Key that only the router may set.
+    #[error("only the router may set {key}")]
+    Owned {
+        /// The key that the client set.
+        key: &'static str,
+    },
+    /// Key whose value has to be an object.
+    #[error("{key} is no object")]
+    MemberNotObject {
+        /// The key of that value.
+        key: &'static str,
+    },
+    /// Model name longer than [`super::MODEL_BYTES_MAX`].
+    #[error("the model name is too long")]
+    ModelTooLong,
+    /// 4 GiB or more.
+    #[error("it is too long")]
+    TooLong,
+}
+
+/// Longest token id in digits: ids are 32-bit.
+pub(super) const ID_DIGITS_MAX: usize = 10;
+
+/// A string in the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Between the quotes.
+    pub span: Range<usize>,
+    /// Holds a backslash.
+    pub escaped: bool,
+}
+
+/// Checks that `body` is one JSON value in UTF-8, not deeper than [`JSON_DEPTH_MAX`].
+pub fn check_json(body: &[u8]) -> Result<(), ScanError> {
+    let mut cursor = Cursor::new(body)?;
+    cursor.blanks();
+    if cursor.peek().is_none() {
+        return Err(ScanError::Empty);
+    }
+    cursor.skip_value(0)?;
+    cursor.end()
+}
+
+/// Position in UTF-8 text.
+#[derive(Debug)]
+pub struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+    /// The key read last.
+    key: Range<usize>,
+    /// All long strings are data now, whatever they look like.
+    pub(super) all_is_data: bool,
+    /// Long strings skipped that are images, sound or files, not text; see [`Cursor::note_data`].
+    pub(super) data: Data,
+}
+
+/// How many strings, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Data {
+    pub(super) count: u64,
+    pub(super) bytes: u64,
+}
+
+/// The word that makes a `data:` URL one of encoded bytes stands within so many of its first.
+const DATA_HEAD_BYTES: usize = 256;
+
+impl<'a> Cursor<'a> {
+    /// At the start of a body.
+    ///
+    /// # Errors
+    /// A body of 4 GiB or more, or one that is not UTF-8.
+    pub fn new(body: &'a [u8]) -> Result<Self, ScanError> {
+        if u32::try_from(body.len()).is_err() {
+            return Err(ScanError::TooLong);
+        }
+        let text = std::str::from_utf8(body)
+            .map_err(|error| ScanError::Encoding { at: error.valid_up_to() })?;
+        Ok(Self { text, at: 0, key: 0..0, all_is_data: false, data: Data::default() })
+    }
+
+    /// Bytes read so far.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The text of a range, empty if it were outside.
+    pub fn slice(&self, range: &Range<usize>) -> &'a str {
+        self.text.get(range.clone()).unwrap_or("")
+    }
+
+    /// The next byte, which stays unread; `None` at the end.
+    #[must_use]
+    pub fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    pub(super) fn syntax<T>(&self) -> Result<T, ScanError> {
+        Err(ScanError::Syntax { at: self.at })
+    }
+
+    /// Skips white space up to the next token.
+    pub fn blanks(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), ScanError> {
+        if self.peek() != Some(byte) {
+            return self.syntax();
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Only blanks may follow.
+    pub fn end(&mut self) -> Result<(), ScanError> {
+        self.blanks();
+        if self.at == self.text.len() { Ok(()) } else { self.syntax() }
+    }
+
+    /// Enters the array or object that the cursor stands on.
+    pub fn open(&mut self) {
+        self.at += 1;
+    }
+
+    /// Next key of the object entered; then the cursor stands on its value. `None`: the object is
+    /// closed. `first` is true before the first call.
+    pub fn next_key(&mut self, first: &mut bool) -> Result<Option<Text>, ScanError> {
+        if !self.next_item(b'}', first)? {
+            return Ok(None);
+        }
+        self.key().map(Some)
+    }
+
+    /// True when the cursor stands on another element of the array entered, false when the array is
+    /// closed.
+    pub fn next_element(&mut self, first: &mut bool) -> Result<bool, ScanError> {
+        self.next_item(b']', first)
+    }
+
+    fn next_item(&mut self, close: u8, first: &mut bool) -> Result<bool, ScanError> {
+        self.blanks();
+        if self.peek() == Some(close) {
+            self.at += 1;
+            return Ok(false);
+        }
+        if !std::mem::take(first) {
+            self.expect(b',')?;
+            self.blanks();
+        }
+        Ok(true)
+    }
+
+    /// A key, its colon and the blanks around it.
+    fn key(&mut self) -> Result<Text, ScanError> {
+        let key = self.string()?;
+        self.key = key.span.clone();
+        self.blanks();
+        self.expect(b':')?;
+        self.blanks();
+        Ok(key)
+    }
+
+    /// The string the cursor stands on.
+    pub fn string(&mut self) -> Result<Text, ScanError> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            self.at += plain_run(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
+            match self.peek() {
+                Some(b'"') => {
+                    let span = start..self.at;
+                    self.at += 1;
+                    return Ok(Text { span, escaped });
+                }
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                _ => return self.syntax(),
+            }
+        }
+    }
+
+    /// The escape the cursor stands on.
+    fn escape(&mut self) -> Result<(), ScanError> {
+        match self.text.as_bytes().get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 2;
+                Ok(())
+            }
+            Some(b'u') => {
+                let start = self.at;
+                match self.code_unit()? {
+                    0xd800..=0xdbff => {
+                        let pairs = self.text.as_bytes().get(self.at..self.at + 2) == Some(b"\\u");
+                        if !pairs || !matches!(self.code_unit()?, 0xdc00..=0xdfff) {
+                            return Err(ScanError::LoneSurrogate { at: start });
+                        }
+                        Ok(())
+                    }
+                    0xdc00..=0xdfff => Err(ScanError::LoneSurrogate { at: start }),
+                    _ => Ok(()),
+                }
+            }
+            _ => self.syntax(),
+        }
+    }
+
+    /// The `\uXXXX` the cursor stands on.
+    fn code_unit(&mut self) -> Result<u32, ScanError> {
+        let digits = self.text.as_bytes().get(self.at + 2..self.at + 6).unwrap_or(&[]);
+        if digits.len() < 4 {
+            return self.syntax();
+        }
+        let mut value = 0;
+        for digit in digits {
+            let Some(digit) = char::from(*digit).to_digit(16) else { return self.syntax() };
+            value = value * 16 + digit;
+        }
+        self.at += 6;
+        Ok(value)
+    }
+
+    /// The number the cursor stands on; its range when it is a plain one (no sign, fraction or
+    /// exponent).
+    pub fn number(&mut self) -> Result<Option<Range<usize>>, ScanError> {
+        let start = self.at;
+        let mut plain = true;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+            plain = false;
+        }
+        let digits_at = self.at;
+        self.digits()?;
+        if self.at - digits_at > 1 && self.text.as_bytes().get(digits_at) == Some(&b'0') {
+            return self.syntax();
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+            plain = false;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.digits()?;
+            plain = false;
+        }
+        Ok(plain.then_some(start..self.at))
+    }
+
+    /// Goes over elements that are plainly token ids (`12,` or `12, `), up to one that is not, or
+    /// the last one.
+    pub fn skip_ids(&mut self) {
+        let mut rest = self.text.as_bytes().get(self.at..).unwrap_or(&[]);
+        loop {
+            let digits = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+            let leading_zero = digits > 1 && rest.first() == Some(&b'0');
+            if digits == 0 || digits > ID_DIGITS_MAX || leading_zero {
+                break;
+            }
+            rest = match rest.get(digits..) {
+                Some([b',', b' ', next @ ..]) | Some([b',', next @ ..])
+                    if next.first().is_some_and(u8::is_ascii_digit) =>
+                {
+                    next
+                }
+                _ => break,
+            };
+        }
+        self.at = self.text.len() - rest.len();
+    }
+
+    /// At least one digit.
+    fn digits(&mut self) -> Result<(), ScanError> {
+        let start = self.at;
+        while let Some(b'0'..=b'9') = self.peek() {
+            self.at += 1;
+        }
+        if self.at == start { self.syntax() } else { Ok(()) }
+    }
+
+    fn literal(&mut self, word: &str) -> Result<(), ScanError> {
+        if !self
+            .text
+            .as_bytes()
+            .get(self.at..)
+            .is_some_and(|rest| rest.starts_with(word.as_bytes()))
+        {
+            return self.syntax();
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    /// Skips the value the cursor stands on; `depth` containers are open around it.
+    pub fn skip_value(&mut self, depth: usize) -> Result<(), ScanError> {
+        // One bit for each container opened here: 1 is an object.
+        let (mut open, mut level) = (0_u128, 0_usize);
+        loop {
+            self.blanks();
+            let container = match self.peek() {
+                Some(b'"') => self.string().map(|text| self.note_data(&text.span))?,
+                Some(b'-' | b'0'..=b'9') => self.number().map(|_| None)?,
+                Some(b't') => self.literal("true").map(|()| None)?,
+                Some(b'f') => self.literal("false").map(|()| None)?,
+                Some(b'n') => self.literal("null").map(|()| None)?,
+                Some(b'{') => Some(1_u128),
+                Some(b'[') => Some(0_u128),
+                _ => return self.syntax(),
+            };
+            if let Some(kind) = container {
+                if depth + level >= JSON_DEPTH_MAX {
+                    return Err(ScanError::Depth { at: self.at });
+                }
+                self.open();
+                (open, level) = (open << 1 | kind, level + 1);
+                if self.inner_item(kind, &mut true)? {
+                    continue;
+                }
+                (open, level) = (open >> 1, level - 1);
+            }
+            // A value has ended: close what ends here, or go on to the next one.
+            loop {
+                if level == 0 {
+                    return Ok(());
+                }
+                if self.inner_item(open & 1, &mut false)? {
+                    break;
+                }
+                (open, level) = (open >> 1, level - 1);
+            }
+        }
+    }
+
+    /// Counts a string that was skipped if it is no text: a `data:` URL of encoded bytes, or the
+    /// `data` of an image or a sound. Short ones are left: what they stand for weighs more. Looks
+    /// at the first bytes of long strings only.
+    fn note_data(&mut self, span: &Range<usize>) -> Option<u128> {
+        let bytes = u64::try_from(span.len()).unwrap_or(u64::MAX);
+        if bytes <= NOT_TEXT_BYTES {
+            return None;
+        }
+        let string = self.text.as_bytes().get(span.clone()).unwrap_or_default();
+        let head = string.get(..DATA_HEAD_BYTES).unwrap_or_default();
+        let is_url = head.starts_with(b"data:") && head.windows(8).any(|word| word == b";base64,");
+        if is_url || self.all_is_data || self.slice(&self.key) == "data" {
+            self.data.count += 1;
+            self.data.bytes += bytes;
+        }
+        None
+    }
+
+    /// Next value of an array (0) or object (1), key skipped; false when it is closed.
+    fn inner_item(&mut self, kind: u128, first: &mut bool) -> Result<bool, ScanError> {
+        if kind == 1 {
+            self.next_key(first).map(|key| key.is_some())
+        } else {
+            self.next_element(first)
+        }
+    }
+}
+
+/// Length of the run before the next quote, backslash or control character: the first bytes word by
+/// word (keys are short, and escapes stand close together), the others by vector search.
+fn plain_run(bytes: &[u8]) -> usize {
+    let (near, ended) = word_run(bytes, NEAR_WORDS);
+    if ended {
+        return near;
+    }
+    let rest = bytes.get(near..).unwrap_or(&[]);
+    let end = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+    let run = rest.get(..end).unwrap_or(&[]);
+    // A fold, not a search that stops: that is vector code, and control characters are rare.
+    let least = run.iter().fold(u8::MAX, |least, byte| least.min(*byte));
+    near + if least < 0x20 { run.iter().take_while(|byte| **byte >= 0x20).count() } else { end }
+}
+
+/// Words of a run that are looked at one by one first.
+const NEAR_WORDS: usize = 2;
+
+/// Length of the run in whole words, at most `words_max` of them, and whether something special
+/// ended it.
+#[inline]
+fn word_run(bytes: &[u8], words_max: usize) -> (usize, bool) {
+    let mut at = 0;
+    for word in bytes.as_chunks::<8>().0.iter().take(words_max) {
+        let marks = specials(u64::from_le_bytes(*word));
+        if marks != 0 {
+            // The lowest mark is exact, and that is the one taken.
+            return (at + usize::try_from(marks.trailing_zeros() / 8).unwrap_or(0), true);
+        }
+        at += 8;
+    }
+    (at, false)
+}
+
+/// Marks (0x80) each quote, backslash and byte below 0x20; the lowest mark is always right.
+const fn specials(word: u64) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = ONES << 7;
+    let quote = word ^ (ONES * 0x22);
+    let backslash = word ^ (ONES * 0x5c);
+    let control = word.wrapping_sub(ONES * 0x20) & !word;
+    let either = (quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash);
+    (either | control) & HIGHS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ScanError, check_json, plain_run};
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    #[test]
+    fn depth_is_limited() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert_eq!(check_json(nested(128).as_bytes()), Ok(()));
+        assert_eq!(check_json(nested(129).as_bytes()), Err(ScanError::Depth { at: 128 }));
+        assert_eq!(
+            check_json("{\"a\":".repeat(100_000).as_bytes()),
+            Err(ScanError::Depth { at: 640 })
+        );
+    }
+
+    #[test]
+    fn faults_say_where() {
+        assert_eq!(check_json(b"  "), Err(ScanError::Empty));
+        assert_eq!(check_json(b"{\"a\":1,}"), Err(ScanError::Syntax { at: 7 }));
+        assert_eq!(check_json(b"[1] x"), Err(ScanError::Syntax { at: 4 }));
+        assert_eq!(check_json(b"\"a\xff\""), Err(ScanError::Encoding { at: 2 }));
+        assert_eq!(check_json(br#"["\ud800"]"#), Err(ScanError::LoneSurrogate { at: 2 }));
+    }
+
+    proptest! {
+        #[test]
+        fn words_agree_with_bytes(
+            plain in 0..200_usize,
+            end in proptest::option::of(any::<u8>()),
+            rest in any::<Vec<u8>>(),
+        ) {
+            let bytes = [vec![b'a'; plain], end.into_iter().collect(), rest].concat();
+            let slow = bytes
+                .iter()
+                .position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))
+                .unwrap_or(bytes.len());
+            prop_assert_eq!(plain_run(&bytes), slow);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Bytes of a request to an [`ApiRequest`], or a [`Refusal`]. Sans-IO: no socket, no clock, no
+//! allocation once the reused request has grown to size.
+//!
+//! [`route`] says which API a path is, [`scan`] reads the body once and keeps spans into it,
+//! [`Refusal`] is every answer that the router gives itself. The body is never re-serialised: what
+//! the engine gets is what was scanned. This module must never follow a body deeper than
+//! [`forebay_base::limits::JSON_DEPTH_MAX`].
+
+mod json;
+mod messages;
+mod pin;
+mod priority;
+mod prompt;
+mod reason;
+mod refuse;
+mod request;
+mod route;
+mod scan;
+mod transfer;
+mod hints;
+
+pub use hints::{ANY_TENANT, HintRules, RequestHints};
+pub use json::{Cursor, Text};
+pub use json::{ScanError, check_json};
+pub use pin::rank_pin;
+pub use reason::Reason;
+pub use refuse::Refusal;
+pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
+pub use route::{CLIENT_ROUTES, ClientRoute, route};
+pub use scan::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, scan};

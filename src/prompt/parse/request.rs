@@ -1,0 +1,223 @@
+//! What routing needs to know of a request, found in one scan of its body.
+
+use forebay_text::chat::MessageSpan;
+use std::ops::Range;
+
+/// What an image, a sound or a file weighs in a prompt: the tokens of one image under the common
+/// vision models, as bytes of text.
+pub const NOT_TEXT_BYTES: u64 = 4_096;
+
+/// The API surface, one variant per route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// `POST /v1/chat/completions`
+    ChatCompletions,
+    /// `POST /v1/completions`
+    Completions,
+    /// `POST /v1/embeddings`
+    Embeddings,
+    /// `POST /v1/responses`
+    Responses,
+    /// `POST /v1/messages` (Anthropic shape)
+    Messages,
+    /// `POST /v1/rerank`, also `/rerank`, `/v2/rerank`
+    Rerank,
+    /// `POST /v1/score`, also `/score`
+    Score,
+    /// `POST /generate` (SGLang)
+    Generate,
+    /// `POST /tokenize`
+    Tokenize,
+    /// `POST /detokenize`
+    Detokenize,
+    /// `GET /v1/models`, answered by the router
+    Models,
+    /// `GET /health`, `GET /ping`, answered by the router
+    Health,
+    /// `GET /version`, answered by the router
+    Version,
+}
+
+/// Whose shape errors take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ApiShape {
+    /// `{"error":{"message","type","param","code"}}`
+    #[default]
+    OpenAi,
+    /// `{"type":"error","error":{"type","message"}}`
+    Anthropic,
+}
+
+impl Endpoint {
+    /// All of them, in the order of declaration.
+    pub const ALL: [Self; 13] = [
+        Self::ChatCompletions,
+        Self::Completions,
+        Self::Embeddings,
+        Self::Responses,
+        Self::Messages,
+        Self::Rerank,
+        Self::Score,
+        Self::Generate,
+        Self::Tokenize,
+        Self::Detokenize,
+        Self::Models,
+        Self::Health,
+        Self::Version,
+    ];
+
+    /// Its position in [`Endpoint::ALL`], for arrays of counters.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Short name for metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat_completions",
+            Self::Completions => "completions",
+            Self::Embeddings => "embeddings",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::Rerank => "rerank",
+            Self::Score => "score",
+            Self::Generate => "generate",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
+            Self::Models => "models",
+            Self::Health => "health",
+            Self::Version => "version",
+        }
+    }
+
+    /// Does it cost an engine work that back pressure is about? Listing models and counting tokens
+    /// do not.
+    #[must_use]
+    pub const fn is_inference(self) -> bool {
+        !self.is_page() && !matches!(self, Self::Tokenize | Self::Detokenize)
+    }
+
+    /// Does the router answer it by itself, as a page that takes no body? The list of models is the
+    /// exception while health checks are off: the router then asks a worker.
+    #[must_use]
+    pub const fn is_page(self) -> bool {
+        matches!(self, Self::Models | Self::Health | Self::Version)
+    }
+
+    /// Whose shape errors on this endpoint take.
+    #[must_use]
+    pub const fn shape(self) -> ApiShape {
+        match self {
+            Self::Messages => ApiShape::Anthropic,
+            _ => ApiShape::OpenAi,
+        }
+    }
+}
+
+/// Where the prompt stands in the body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PromptSource {
+    /// None found, or of a shape that is not matched.
+    #[default]
+    None,
+    /// `messages` where every entry is plain; the spans are in [`ApiRequest::messages`]. Also
+    /// `input` of `/v1/responses` and `system` plus `messages` of `/v1/messages`, in the order the
+    /// engine renders them.
+    PlainMessages,
+    /// Messages that need the full template (parts, tools, template arguments ...): those of a
+    /// chat, and the bodies of `/v1/messages` and `/v1/responses` that become chats.
+    Messages,
+    /// One string: the span between the quotes, JSON-escaped if it holds a backslash.
+    Text(Range<u32>),
+    /// One list of token ids: the span of the array, brackets included.
+    TokenIds(Range<u32>),
+    /// A list of strings or of id lists: the span of its first element, brackets or quotes
+    /// included.
+    Batch(Range<u32>),
+}
+
+/// The scan's result. One per connection, reused: `clear` keeps capacity.
+#[derive(Clone, Debug, Default)]
+pub struct ApiRequest {
+    /// Where the body was sent; `None` before the scan.
+    pub endpoint: Option<Endpoint>,
+    /// Model name, decoded; empty when the body has none.
+    pub model: String,
+    /// True when `"model"` was present as a string.
+    pub has_model: bool,
+    /// `"stream": true`.
+    pub stream: bool,
+    /// `max_completion_tokens` if present, else `max_tokens` (or `max_new_tokens` inside
+    /// `sampling_params`).
+    pub max_tokens: Option<u32>,
+    /// Where the prompt is.
+    pub prompt: PromptSource,
+    /// Plain messages, in order; empty unless `prompt` is [`PromptSource::PlainMessages`].
+    pub messages: Vec<MessageSpan>,
+    /// `add_generation_prompt`, true when absent.
+    pub add_generation_prompt: bool,
+    /// `add_special_tokens`; `None` when absent, which means false for chats and true for text.
+    pub add_special_tokens: Option<bool>,
+    /// Position of the brace that closes the body: further members are spliced in before it.
+    pub closing_brace: u32,
+    /// LoRA or cache namespace given in the body (`cache_salt`), decoded; empty when absent.
+    pub cache_salt: String,
+    /// `priority` as a whole number: vLLM's, lower is earlier.
+    pub priority: Option<i64>,
+    /// LoRA adapter named apart from the model (SGLang's `lora_path`), decoded; empty when absent.
+    pub lora: String,
+    /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it,
+    /// or a list names several namespaces.
+    pub has_more_than_text: bool,
+    /// The engine finds nothing of the prompt in its cache, or computes another prompt than the
+    /// body shows.
+    pub reads_no_cache: bool,
+    /// Images, sounds and files that stand in the body itself, as long strings.
+    pub data_count: u64,
+    /// Bytes of those strings.
+    pub data_bytes: u64,
+}
+
+impl ApiRequest {
+    /// What so many bytes of the body, its data among them, weigh as text.
+    #[must_use]
+    pub fn text_bytes(&self, bytes: u64) -> u64 {
+        let data = self.data_count.saturating_mul(NOT_TEXT_BYTES);
+        bytes.saturating_sub(self.data_bytes).saturating_add(data)
+    }
+
+    /// Empties it; vectors and strings keep their capacity.
+    pub fn clear(&mut self) {
+        self.endpoint = None;
+        self.model.clear();
+        self.has_model = false;
+        self.stream = false;
+        self.max_tokens = None;
+        self.prompt = PromptSource::None;
+        self.messages.clear();
+        self.add_generation_prompt = true;
+        self.add_special_tokens = None;
+        self.closing_brace = 0;
+        self.cache_salt.clear();
+        self.priority = None;
+        self.lora.clear();
+        self.has_more_than_text = false;
+        self.reads_no_cache = false;
+        self.data_count = 0;
+        self.data_bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Endpoint;
+
+    #[test]
+    fn indices_are_positions() {
+        for (position, endpoint) in Endpoint::ALL.into_iter().enumerate() {
+            assert_eq!(endpoint.index(), position);
+        }
+    }
+}

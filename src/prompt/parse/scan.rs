@@ -1,0 +1,480 @@
+//! One pass over a request body: what routing needs, as spans; everything else is only checked.
+//!
+//! Duplicate keys: the last one counts, in whatever spelling (`"mod\u0065l"`), because that is what
+//! the engines' parsers do; a body must never mean one thing here and another there.
+
+use super::json::{Cursor, ScanError, Text};
+use super::messages::{MessageList, message_list, message_span};
+use super::priority;
+use super::prompt::prompt;
+use super::request::{ApiRequest, Endpoint, PromptSource};
+use super::transfer;
+use forebay_text::chat::{ChatRole, MessageSpan, unescape_into};
+
+/// Longest model name. Longer ones are refused: names go into tables and error messages.
+pub const MODEL_BYTES_MAX: usize = 1_024;
+/// Longest cache salt that is matched; requests with a longer one are routed without a prompt.
+pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
+/// Most messages that are matched; longer conversations are routed without a prompt.
+pub const MESSAGES_MAX: usize = 8_192;
+
+/// Keys by which a router sends an engine to another one. A client that could set them would reach
+/// hosts inside the fleet. vLLM's other objects of this kind are read by [`super::transfer`]:
+/// clients use parts of them.
+const OWNED: [&str; 7] = [
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "routed_dp_rank",
+    "data_parallel_rank",
+    "disagg_prefill_dp_rank",
+    "ec_transfer_params",
+];
+
+/// Keys of requests that find nothing in a cache, or whose prompt is another than the one in the
+/// body. vLLM 0.32 reads no cache for the log probabilities of a prompt, which `echo` in chats
+/// implies, and neither does SGLang behind `logprob_start_len`. Any value but `null` counts, 0 too,
+/// and `false` for `echo` does not.
+const UNMATCHED_KEYS: [&str; 5] =
+    ["echo", "logprob_start_len", "prompt_logprobs", "suffix", "truncate_prompt_tokens"];
+
+/// Lengths of all keys that [`Found::other`] compares with, one bit each. A key of another length,
+/// as most of the keys of plain requests have, is compared with none.
+const OTHER_LENGTHS: u64 = lengths_of(&OWNED)
+    | lengths_of(&TEMPLATE_KEYS)
+    | lengths_of(&UNMATCHED_KEYS)
+    | lengths_of(&MORE_THAN_TEXT_KEYS)
+    | lengths_of(&CONTINUING_KEYS)
+    | lengths_of(&transfer::KEYS)
+    | own_lengths_of(&OWN_TEMPLATE_KEYS);
+
+const fn lengths_of(mut keys: &[&str]) -> u64 {
+    let mut bits = 0;
+    while let [key, rest @ ..] = keys {
+        bits |= 1 << key.len();
+        keys = rest;
+    }
+    bits
+}
+
+const fn own_lengths_of(mut keys: &[(Endpoint, &str)]) -> u64 {
+    let mut bits = 0;
+    while let [(_, key), rest @ ..] = keys {
+        bits |= 1 << key.len();
+        keys = rest;
+    }
+    bits
+}
+
+/// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
+const TEMPLATE_KEYS: [&str; 7] = [
+    "tools",
+    "functions",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "reasoning_effort",
+];
+
+/// The same for single endpoints: what sets the effort of reasoning there. SGLang knows `reasoning`
+/// in chats too.
+const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 4] = [
+    (Endpoint::ChatCompletions, "reasoning"),
+    (Endpoint::Messages, "thinking"),
+    (Endpoint::Messages, "output_config"),
+    (Endpoint::Responses, "reasoning"),
+];
+
+/// Keys of what is computed beside the text (SGLang's first, then vLLM's). A value of `null` or
+/// `false` counts as absent.
+const MORE_THAN_TEXT_KEYS: [&str; 6] =
+    ["image_data", "video_data", "audio_data", "input_embeds", "prompt_embeds", "multi_modal_data"];
+
+/// Keys of `/v1/responses` that stand for text before the prompt: kept by the engine, or in a form
+/// of its own.
+const CONTINUING_KEYS: [&str; 4] =
+    ["previous_response_id", "conversation", "previous_response", "previous_input_messages"];
+
+/// Reads a request body into `request`, which is cleared first.
+///
+/// Strict: the body is one UTF-8 JSON object without trailing bytes, at most
+/// [`forebay_base::limits::JSON_DEPTH_MAX`] deep. A missing or wrongly typed key is no error here:
+/// the caller decides about the model, the engine about the rest.
+pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result<(), ScanError> {
+    request.clear();
+    request.endpoint = Some(endpoint);
+    let mut cursor = Cursor::new(body)?;
+    cursor.blanks();
+    match cursor.peek() {
+        None => return Err(ScanError::Empty),
+        Some(b'{') => cursor.open(),
+        Some(_) => {
+            cursor.skip_value(0)?;
+            cursor.end()?;
+            return Err(ScanError::NotObject);
+        }
+    }
+    let mut found = Found::default();
+    let mut first = true;
+    while let Some(key) = cursor.next_key(&mut first)? {
+        let name = cursor.slice(&key.span);
+        if key.escaped {
+            let name = unescaped(name);
+            found.member(&name, endpoint, &mut cursor, request)?;
+        } else {
+            found.member(name, endpoint, &mut cursor, request)?;
+        }
+    }
+    request.closing_brace = u32::try_from(cursor.at().saturating_sub(1)).unwrap_or(u32::MAX);
+    cursor.end()?;
+    (request.data_count, request.data_bytes) = (cursor.data.count, cursor.data.bytes);
+    found.finish(endpoint, &cursor, request)
+}
+
+pub(super) fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    unescape_into(text.as_bytes(), &mut bytes);
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// A value that is a string, something else, or nothing.
+#[derive(Clone, Debug, Default)]
+enum Optional {
+    #[default]
+    Absent,
+    Text(Text),
+    Other,
+}
+
+/// What has been seen so far; every field is overwritten by a later key of the same name.
+#[derive(Debug, Default)]
+struct Found {
+    model: Optional,
+    cache_salt: Optional,
+    /// SGLang's namespace beside the salt.
+    extra_key: Optional,
+    lora_path: Optional,
+    /// `system` of `/v1/messages`, `instructions` of `/v1/responses`.
+    preamble: Optional,
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    list: MessageList,
+    prompt: PromptSource,
+    /// A single string as `input` of `/v1/responses`.
+    input: Option<Text>,
+    input_ids: PromptSource,
+    /// One flag for each of [`TEMPLATE_KEYS`].
+    template_keys: [bool; TEMPLATE_KEYS.len()],
+    /// One flag for each of [`OWN_TEMPLATE_KEYS`].
+    own_template_keys: [bool; OWN_TEMPLATE_KEYS.len()],
+    /// One flag for each of [`CONTINUING_KEYS`].
+    continuing_keys: [bool; CONTINUING_KEYS.len()],
+    /// One flag for each of [`MORE_THAN_TEXT_KEYS`].
+    more_than_text: [bool; MORE_THAN_TEXT_KEYS.len()],
+    /// What clients said in the objects that [`transfer`] reads, of any key of that name.
+    told: transfer::Told,
+    /// One flag for each of [`UNMATCHED_KEYS`].
+    unmatched: [bool; UNMATCHED_KEYS.len()],
+    /// One flag for each of [`OWNED`].
+    owned: [bool; OWNED.len()],
+}
+
+impl Found {
+    /// One member of the top object; the cursor stands on its value and leaves it.
+    fn member(
+        &mut self,
+        name: &str,
+        endpoint: Endpoint,
+        cursor: &mut Cursor<'_>,
+        request: &mut ApiRequest,
+    ) -> Result<(), ScanError> {
+        match (name, endpoint) {
+            ("model", _) => self.model = optional(cursor)?,
+            ("cache_salt", _) => self.cache_salt = optional(cursor)?,
+            ("extra_key", _) => self.extra_key = optional(cursor)?,
+            ("lora_path", _) => self.lora_path = optional(cursor)?,
+            ("stream", _) => request.stream = flag(cursor, false)?,
+            ("priority", _) => request.priority = priority::of_body(cursor)?,
+            ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
+            ("add_special_tokens", _) => request.add_special_tokens = switch(cursor)?,
+            ("max_tokens", _) => self.max_tokens = count(cursor)?,
+            ("max_completion_tokens", _) | ("max_output_tokens", Endpoint::Responses) => {
+                self.max_completion_tokens = count(cursor)?;
+            }
+            ("sampling_params", Endpoint::Generate) => {
+                self.max_completion_tokens = max_new_tokens(cursor)?;
+            }
+            (
+                "messages",
+                Endpoint::ChatCompletions
+                | Endpoint::Messages
+                | Endpoint::Tokenize
+                | Endpoint::Embeddings,
+            ) => {
+                self.list = message_list(cursor, false, &mut request.messages)?;
+            }
+            ("input", Endpoint::Responses) => self.responses_input(cursor, request)?,
+            ("input", Endpoint::Embeddings)
+            | ("prompt", Endpoint::Completions | Endpoint::Tokenize)
+            | ("text", Endpoint::Generate) => {
+                self.prompt = prompt(cursor)?;
+            }
+            ("input_ids", Endpoint::Generate) => self.input_ids = prompt(cursor)?,
+            ("system", Endpoint::Messages) | ("instructions", Endpoint::Responses) => {
+                self.preamble = optional(cursor)?;
+            }
+            _ => self.other(name, endpoint, cursor)?,
+        }
+        Ok(())
+    }
+
+    fn other(
+        &mut self,
+        name: &str,
+        endpoint: Endpoint,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<(), ScanError> {
+        if name.len() >= 64 || OTHER_LENGTHS & 1 << name.len() == 0 {
+            return cursor.skip_value(1);
+        }
+        if transfer::KEYS.contains(&name) {
+            return self.told.read(name, cursor);
+        }
+        if let Some((key, flag)) =
+            UNMATCHED_KEYS.iter().zip(&mut self.unmatched).find(|(key, _)| **key == name)
+        {
+            let absent =
+                cursor.peek() == Some(b'n') || *key == "echo" && cursor.peek() == Some(b'f');
+            *flag = !absent;
+            return cursor.skip_value(1);
+        }
+        let template = TEMPLATE_KEYS.iter().copied().zip(&mut self.template_keys);
+        let owned = OWNED.iter().copied().zip(&mut self.owned);
+        let own_template = OWN_TEMPLATE_KEYS.iter().zip(&mut self.own_template_keys);
+        let own_template = own_template.filter(|((of, _), _)| *of == endpoint);
+        let continuing = CONTINUING_KEYS.iter().copied().zip(&mut self.continuing_keys);
+        let continuing = continuing.filter(|_| endpoint == Endpoint::Responses);
+        let more_than_text = MORE_THAN_TEXT_KEYS.iter().copied().zip(&mut self.more_than_text);
+        let mut known = template
+            .chain(owned)
+            .chain(more_than_text)
+            .chain(own_template.map(|((_, key), flag)| (*key, flag)))
+            .chain(continuing);
+        cursor.all_is_data = MORE_THAN_TEXT_KEYS.contains(&name);
+        match known.find(|(key, _)| *key == name) {
+            Some((_, flag)) => *flag = present(cursor)?,
+            None => cursor.skip_value(1)?,
+        }
+        cursor.all_is_data = false;
+        Ok(())
+    }
+
+    fn responses_input(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        request: &mut ApiRequest,
+    ) -> Result<(), ScanError> {
+        self.input = None;
+        if cursor.peek() == Some(b'"') {
+            request.messages.clear();
+            self.list = MessageList::None;
+            self.input = Some(cursor.string()?);
+        } else {
+            self.list = message_list(cursor, true, &mut request.messages)?;
+        }
+        Ok(())
+    }
+
+    fn finish(
+        mut self,
+        endpoint: Endpoint,
+        cursor: &Cursor<'_>,
+        request: &mut ApiRequest,
+    ) -> Result<(), ScanError> {
+        if let Some((key, _)) = OWNED.iter().zip(self.owned).find(|(_, sent)| *sent) {
+            return Err(ScanError::Owned { key });
+        }
+        if let Some(error) = self.told.error {
+            return Err(error);
+        }
+        if let Optional::Text(model) = &self.model {
+            if model.span.len() > MODEL_BYTES_MAX {
+                return Err(ScanError::ModelTooLong);
+            }
+            request.has_model = true;
+            decode(model, cursor, &mut request.model);
+        }
+        request.max_tokens = self.max_completion_tokens.or(self.max_tokens);
+        request.prompt = self.source(endpoint, request);
+        self.namespace(cursor, request);
+        if request.prompt != PromptSource::PlainMessages {
+            request.messages.clear();
+        }
+        request.reads_no_cache = self.told.other_prompt || self.unmatched.contains(&true);
+        Ok(())
+    }
+
+    /// What separates caches: salt, SGLang's key of its own, adapter.
+    fn namespace(&self, cursor: &Cursor<'_>, request: &mut ApiRequest) {
+        if let Optional::Text(salt) = &self.cache_salt {
+            if salt.span.len() <= CACHE_SALT_BYTES_MAX {
+                decode(salt, cursor, &mut request.cache_salt);
+            } else {
+                request.prompt = PromptSource::None;
+            }
+        }
+        if let Optional::Text(key) = &self.extra_key
+            && !key.span.is_empty()
+        {
+            if key.span.len() <= CACHE_SALT_BYTES_MAX {
+                // No engine's salt holds a zero byte, so the two together are no salt that events
+                // could tell of.
+                request.cache_salt.push('\0');
+                decode(key, cursor, &mut request.cache_salt);
+            } else {
+                request.prompt = PromptSource::None;
+            }
+        }
+        if let Optional::Text(adapter) = &self.lora_path
+            && adapter.span.len() <= MODEL_BYTES_MAX
+        {
+            decode(adapter, cursor, &mut request.lora);
+        }
+        // Lists of keys or adapters: one for each prompt of a batch.
+        request.has_more_than_text = self.more_than_text.contains(&true)
+            || matches!(self.extra_key, Optional::Other)
+            || matches!(self.lora_path, Optional::Other);
+    }
+
+    fn source(&mut self, endpoint: Endpoint, request: &mut ApiRequest) -> PromptSource {
+        match endpoint {
+            Endpoint::Generate => match std::mem::take(&mut self.input_ids) {
+                PromptSource::None => std::mem::take(&mut self.prompt),
+                ids => ids,
+            },
+            Endpoint::Responses => {
+                if let Some(message) =
+                    self.input.take().and_then(|text| message_span(ChatRole::User, &text))
+                {
+                    request.messages.push(message);
+                    self.list = MessageList::Plain;
+                }
+                self.with_preamble(endpoint, &mut request.messages)
+            }
+            Endpoint::Messages => self.with_preamble(endpoint, &mut request.messages),
+            _ => match (std::mem::take(&mut self.prompt), self.list) {
+                (PromptSource::None, MessageList::None) => PromptSource::None,
+                (PromptSource::None, MessageList::Plain) if !self.needs_template() => {
+                    PromptSource::PlainMessages
+                }
+                (PromptSource::None, _) => PromptSource::Messages,
+                (prompt, _) => prompt,
+            },
+        }
+    }
+
+    fn needs_template(&self) -> bool {
+        self.template_keys.contains(&true) || self.own_template_keys.contains(&true)
+    }
+
+    /// Requests that become chats: messages with an optional preamble.
+    fn with_preamble(&self, endpoint: Endpoint, messages: &mut Vec<MessageSpan>) -> PromptSource {
+        if self.list == MessageList::None || self.continuing_keys.contains(&true) {
+            return PromptSource::None;
+        }
+        let rich = self.list == MessageList::Rich || self.needs_template();
+        match &self.preamble {
+            // Anthropic's preamble may be a list of blocks; instructions are text or an error of
+            // the engine's.
+            Optional::Other if endpoint != Endpoint::Messages => PromptSource::None,
+            Optional::Other => PromptSource::Messages,
+            _ if rich => PromptSource::Messages,
+            Optional::Absent => PromptSource::PlainMessages,
+            // Engines make no message of an empty one.
+            Optional::Text(text) if text.span.is_empty() => PromptSource::PlainMessages,
+            Optional::Text(text) => match message_span(ChatRole::System, text) {
+                Some(message) => {
+                    messages.insert(0, message);
+                    PromptSource::PlainMessages
+                }
+                None => PromptSource::None,
+            },
+        }
+    }
+}
+
+fn decode(text: &Text, cursor: &Cursor<'_>, out: &mut String) {
+    let raw = cursor.slice(&text.span);
+    if text.escaped { out.push_str(&unescaped(raw)) } else { out.push_str(raw) }
+}
+
+fn optional(cursor: &mut Cursor<'_>) -> Result<Optional, ScanError> {
+    if cursor.peek() == Some(b'"') {
+        return cursor.string().map(Optional::Text);
+    }
+    let is_null = cursor.peek() == Some(b'n');
+    cursor.skip_value(1)?;
+    Ok(if is_null { Optional::Absent } else { Optional::Other })
+}
+
+/// A boolean; `default` for anything else.
+fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
+    let first = cursor.peek();
+    cursor.skip_value(1)?;
+    Ok(match first {
+        Some(b't') => true,
+        Some(b'f') => false,
+        _ => default,
+    })
+}
+
+/// A boolean, if it is one.
+fn switch(cursor: &mut Cursor<'_>) -> Result<Option<bool>, ScanError> {
+    let first = cursor.peek();
+    cursor.skip_value(1)?;
+    Ok(match first {
+        Some(b't') => Some(true),
+        Some(b'f') => Some(false),
+        _ => None,
+    })
+}
+
+/// True unless the value is `null` or `false`.
+fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+    let absent = matches!(cursor.peek(), Some(b'n' | b'f'));
+    cursor.skip_value(1)?;
+    Ok(!absent)
+}
+
+/// A whole number from 0; larger ones than 32 bits saturate.
+fn count(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
+    if !matches!(cursor.peek(), Some(b'0'..=b'9')) {
+        cursor.skip_value(1)?;
+        return Ok(None);
+    }
+    let digits = cursor.number()?;
+    Ok(digits.map(|digits| cursor.slice(&digits).parse().unwrap_or(u32::MAX)))
+}
+
+/// `max_new_tokens` of `/generate`'s sampling parameters.
+fn max_new_tokens(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
+    if cursor.peek() != Some(b'{') {
+        cursor.skip_value(1)?;
+        return Ok(None);
+    }
+    cursor.open();
+    let (mut first, mut tokens) = (true, None);
+    while let Some(key) = cursor.next_key(&mut first)? {
+        if cursor.slice(&key.span) == "max_new_tokens" {
+            tokens = count(cursor)?;
+        } else {
+            cursor.skip_value(2)?;
+        }
+    }
+    Ok(tokens)
+}
+
+#[cfg(test)]
+#[path = "scan_tests.rs"]
+mod tests;

@@ -1,0 +1,103 @@
+//! Messages to text: by the template's plan where it covers them, else by the template.
+
+use super::{Place, Rendered, Unrenderable, align, slice, special};
+use crate::parse::ApiRequest;
+use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX};
+use forebay_fleet::worker::ModelText;
+use forebay_text::chat::{ChatTemplate, MessageSpan};
+use std::ops::Range;
+
+/// Plain messages, as the scan found them.
+pub(super) fn plain(
+    place: Place,
+    request: &ApiRequest,
+    body: &[u8],
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<Rendered, Unrenderable> {
+    let template = template_of(text)?;
+    push_special(request, text, out);
+    let start = out.len();
+    let generates = request.add_generation_prompt;
+    if body.len() > PROMPT_BYTES_MATCHED_MAX
+        && let Some(first) = first_messages(&request.messages, body)
+    {
+        let planned = template.render_plain(&first, body, generates, out);
+        text.vocabulary.align(out, start);
+        return if planned { Ok(Rendered::Beginning) } else { Err(Unrenderable::TooLarge) };
+    }
+    let planned = template.render_plain(&request.messages, body, generates, out);
+    if !planned {
+        check_size(place, body)?;
+        template.render_messages(&request.messages, body, generates, out)?;
+    }
+    let whole = align(place, text, out, start)?;
+    Ok(match planned {
+        _ if !whole => Rendered::Beginning,
+        true => Rendered::Plan,
+        false => Rendered::Template,
+    })
+}
+
+/// The messages that are matched, if that is not all: the last of them is cut. Where it is cut the
+/// text is not the engine's, which costs the match of a few bytes.
+fn first_messages(messages: &[MessageSpan], body: &[u8]) -> Option<Vec<MessageSpan>> {
+    let mut left = u32::try_from(PROMPT_BYTES_MATCHED_MAX).unwrap_or(u32::MAX);
+    for (index, message) in messages.iter().enumerate() {
+        let Range { start, end } = message.content;
+        if end.saturating_sub(start) <= left {
+            left -= end.saturating_sub(start);
+            continue;
+        }
+        let mut end = start.saturating_add(left);
+        let is_inside = |at: u32| slice(body, &(at..at + 1)).iter().any(|byte| byte & 0xc0 == 0x80);
+        while end > start && is_inside(end) {
+            end -= 1;
+        }
+        let mut first = messages.get(..index)?.to_vec();
+        first.push(MessageSpan { content: start..end, ..message.clone() });
+        return Some(first);
+    }
+    None
+}
+
+/// Any body with messages.
+pub(super) fn full(
+    place: Place,
+    request: &ApiRequest,
+    body: &[u8],
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<Rendered, Unrenderable> {
+    let template = template_of(text)?;
+    check_size(place, body)?;
+    push_special(request, text, out);
+    let start = out.len();
+    let is_part = template.render_text(body, out)?;
+    let whole = align(place, text, out, start)?;
+    Ok(match is_part {
+        true => Rendered::TextPart,
+        false if whole => Rendered::Template,
+        false => Rendered::Beginning,
+    })
+}
+
+/// Templates write their own special tokens; a request can ask for a second set in front of them.
+fn push_special(request: &ApiRequest, text: &ModelText, out: &mut Vec<u8>) {
+    if special(request, text, false) {
+        out.extend_from_slice(text.vocabulary.completion_prefix());
+    }
+}
+
+fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {
+    text.chat_template.as_ref().ok_or(Unrenderable::NoTemplate)
+}
+
+/// May the template engine run on this body, and here? A template decides itself how long it takes.
+fn check_size(place: Place, body: &[u8]) -> Result<(), Unrenderable> {
+    match place {
+        _ if body.len() > TEMPLATE_BODY_BYTES_MAX => Err(Unrenderable::TooLarge),
+        Place::Shard => Err(Unrenderable::NotHere),
+        Place::Offload => Ok(()),
+    }
+}

@@ -1,0 +1,24 @@
+//! Prompts that are text already: unescaped, behind the tokens that the engine puts before a
+//! completion.
+
+use super::{Place, Rendered, Unrenderable, align};
+use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
+use forebay_fleet::worker::ModelText;
+use forebay_text::chat::unescape_up_to;
+
+/// `escaped` is what stands between the quotes.
+pub(super) fn text(
+    place: Place,
+    escaped: &[u8],
+    special: bool,
+    text: &ModelText,
+    out: &mut Vec<u8>,
+) -> Result<Rendered, Unrenderable> {
+    if special {
+        out.extend_from_slice(text.vocabulary.completion_prefix());
+    }
+    let start = out.len();
+    let whole = unescape_up_to(escaped, PROMPT_BYTES_MATCHED_MAX, out);
+    let aligned = align(place, text, out, start)?;
+    Ok(if whole && aligned { Rendered::Raw } else { Rendered::Beginning })
+}

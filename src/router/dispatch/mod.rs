@@ -1,0 +1,12 @@
+//! From a chosen rank to what is sent: the retry budget, the head of the upstream request. Pure.
+//! Runs on the shard's thread, called by `shard::request`.
+
+mod plans;
+mod relay_error;
+mod retry;
+mod send_plan;
+
+pub use plans::SendPlans;
+pub use relay_error::RelayError;
+pub use retry::RetryBudget;
+pub use send_plan::{SendPlan, pin_in_body, request_id};

@@ -1,0 +1,144 @@
+//! What can go wrong between a worker and a client, by who is at fault and when.
+
+/// One failed exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayError {
+    /// The worker refused the connection, or its host is unreachable.
+    ConnectFailed,
+    /// This host has no socket for a connection: no descriptor, port or memory.
+    OutOfSockets,
+    /// The worker did not accept the connection in time.
+    ConnectTimedOut,
+    /// The connection ended before a byte of the answer came.
+    ClosedBeforeHead,
+    /// The connection ended in the middle of the answer's head.
+    ClosedInHead,
+    /// The worker sent something that is not an HTTP/1.1 answer.
+    HeadInvalid,
+    /// The worker sent interim answers (1xx) and no end of them.
+    InterimEndless,
+    /// No answer came in time.
+    FirstByteTimedOut,
+    /// The worker was marked down and sent nothing, before a byte of the answer came.
+    DownBeforeHead,
+    /// The connection ended after the head of an answer and before its body.
+    ClosedBeforeBody,
+    /// The answer's chunked framing is broken from the start.
+    BodyInvalidAtOnce,
+    /// The engine answered that it failed (500), or said so in a stream before any of its answer.
+    EngineFailed,
+    /// The answer of the prefill leg lacks what the decode leg has to be sent.
+    NoHandoff,
+    /// The prefill leg of the request failed.
+    PrefillFailed,
+    /// Nobody wants the answer any more.
+    Cancelled,
+    /// The answer ended before its announced end.
+    ClosedMidStream,
+    /// The answer's chunked framing is broken.
+    BodyInvalid,
+    /// The worker stopped sending in the middle of an answer.
+    StreamIdle,
+    /// The worker was marked down and sent nothing more.
+    DownMidStream,
+    /// The engine answered that it has no room (429, 503, 529).
+    EngineBusy,
+    /// The client left.
+    ClientGone,
+    /// The client stopped reading.
+    ClientStalled,
+}
+
+impl RelayError {
+    /// True if no byte of an answer can have reached the client, so that another rank may be asked.
+    #[must_use]
+    pub const fn before_head(self) -> bool {
+        matches!(
+            self,
+            Self::ConnectFailed
+                | Self::OutOfSockets
+                | Self::ConnectTimedOut
+                | Self::ClosedBeforeHead
+                | Self::ClosedInHead
+                | Self::HeadInvalid
+                | Self::InterimEndless
+                | Self::FirstByteTimedOut
+                | Self::DownBeforeHead
+                | Self::ClosedBeforeBody
+                | Self::BodyInvalidAtOnce
+                | Self::EngineFailed
+                | Self::NoHandoff
+                | Self::PrefillFailed
+                | Self::EngineBusy
+        )
+    }
+
+    /// True if no byte of the request has left: any other rank may be asked.
+    #[must_use]
+    pub const fn is_unsent(self) -> bool {
+        matches!(self, Self::ConnectFailed | Self::ConnectTimedOut)
+    }
+
+    /// The same failure of a request that had been written to an earlier connection.
+    #[must_use]
+    pub const fn once_sent(self) -> Self {
+        if self.is_unsent() { Self::ClosedBeforeHead } else { self }
+    }
+
+    /// True if asking another rank may help: not after a time-out of minutes, whose request may
+    /// well be running.
+    #[must_use]
+    pub const fn may_retry(self) -> bool {
+        self.before_head()
+            && !matches!(self, Self::FirstByteTimedOut | Self::NoHandoff | Self::OutOfSockets)
+    }
+
+    /// True if a fresh connection to the same worker may help: the pooled one had died while it was
+    /// idle.
+    #[must_use]
+    pub const fn may_be_stale(self) -> bool {
+        matches!(self, Self::ClosedBeforeHead)
+    }
+
+    /// True if the worker is at fault, not the client.
+    #[must_use]
+    pub const fn blames_worker(self) -> bool {
+        !matches!(
+            self,
+            Self::ClientGone
+                | Self::OutOfSockets
+                | Self::ClientStalled
+                | Self::EngineBusy
+                | Self::PrefillFailed
+                | Self::Cancelled
+        )
+    }
+
+    /// For people: what the worker did.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::ConnectFailed => "the connection was refused",
+            Self::OutOfSockets => "the router is out of file descriptors or ports",
+            Self::ConnectTimedOut => "the connection was not accepted in time",
+            Self::ClosedBeforeHead => "the connection was closed before an answer came",
+            Self::ClosedInHead => "the connection was closed in the middle of the answer's head",
+            Self::HeadInvalid => "the answer was not valid HTTP/1.1",
+            Self::InterimEndless => "it sent interim answers without end",
+            Self::FirstByteTimedOut => "no answer came in time",
+            Self::DownBeforeHead | Self::DownMidStream => "it is down and sends nothing",
+            Self::ClosedBeforeBody => "the connection was closed after the answer's head",
+            Self::BodyInvalidAtOnce => "the answer's chunked framing was broken",
+            Self::EngineFailed => "it answered that it failed",
+            Self::NoHandoff => "its answer does not say where the prompt's KV is",
+            Self::PrefillFailed => "the prefill that it waited for failed",
+            Self::Cancelled => "it was not wanted any more",
+            Self::ClosedMidStream => "the connection was closed before the end of the answer",
+            Self::BodyInvalid => "the answer's chunked framing was broken",
+            Self::StreamIdle => "the answer stopped in the middle",
+            Self::EngineBusy => "it has no room",
+            Self::ClientGone => "the client left",
+            Self::ClientStalled => "the client stopped reading",
+        }
+    }
+}

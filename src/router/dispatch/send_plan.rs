@@ -1,0 +1,141 @@
+//! What is sent to the chosen rank: its address, and what the router adds to the client's own
+//! fields and body.
+
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_fleet::worker::{Dialect, FleetSnapshot};
+use forebay_http1::push_decimal;
+use forebay_prompt::parse::Endpoint;
+use forebay_select::reaches;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Longest `x-request-id` that is kept from a client.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Where a request goes and what names it there.
+#[derive(Clone, Debug)]
+pub struct SendPlan {
+    /// The rank.
+    pub rank: RankIndex,
+    /// Its worker.
+    pub worker: WorkerIndex,
+    /// Address to connect to.
+    pub address: SocketAddr,
+    /// Value of `Host`.
+    pub authority: Arc<str>,
+    /// Name in `x-forebay-worker`; with several ranks `name/dp_rank`.
+    pub shown_as: Arc<str>,
+    /// Replaces the client's `Authorization` when set.
+    pub authorization: Option<Arc<str>>,
+    /// The rank's number inside its worker.
+    pub dp_rank: u32,
+    /// Ranks behind the address.
+    pub dp_size: u32,
+    /// The rank's number again, when the worker has several ranks behind one address and has to be
+    /// told.
+    pub dp_rank_pin: Option<u32>,
+    /// What the worker speaks.
+    pub dialect: Dialect,
+}
+
+impl SendPlan {
+    /// The plan for one rank; `None` if the snapshot does not know it. Where the engine would not
+    /// hear of the rank, none is told to it and none is shown.
+    #[must_use]
+    pub fn new(fleet: &FleetSnapshot, index: RankIndex, endpoint: Endpoint) -> Option<Self> {
+        let (rank, worker) = fleet.rank(index)?;
+        let several = rank.dp_size > 1 && reaches(fleet, index, endpoint);
+        // vLLM since 0.11.1, SGLang since 0.5.10; others do not know of ranks.
+        let pinned = several && worker.dialect != Dialect::Openai && rank.address == worker.address;
+        Some(Self {
+            rank: index,
+            worker: rank.worker,
+            address: rank.address,
+            authority: Arc::clone(&worker.authority),
+            shown_as: if several {
+                format!("{}/{}", worker.name, rank.dp_rank.0).into()
+            } else {
+                Arc::clone(&worker.name)
+            },
+            authorization: worker.api_key.as_ref().map(|key| format!("Bearer {key}").into()),
+            dp_rank: rank.dp_rank.0,
+            dp_size: rank.dp_size,
+            dp_rank_pin: pinned.then_some(rank.dp_rank.0),
+            dialect: worker.dialect,
+        })
+    }
+
+    /// Whether a whole request to that endpoint tells the rank in its body. Both engines read the
+    /// header `X-Data-Parallel-Rank`, but not SGLang on its own `/generate` (0.5.23,
+    /// `entrypoints/http_server.py`), where `x-override-routed-dp-rank` counts only if overrides
+    /// are switched on.
+    #[must_use]
+    pub fn pins_in_body(&self, endpoint: Endpoint) -> bool {
+        self.dp_rank_pin.is_some()
+            && self.dialect == Dialect::Sglang
+            && endpoint == Endpoint::Generate
+    }
+}
+
+/// Appends the beginning of a body whose first member is the rank, and returns what of the body
+/// goes behind it as it is. The body is an object without such a member: clients that send one are
+/// refused. Anything else stays whole.
+pub fn pin_in_body<'a>(body: &'a [u8], rank: u32, out: &mut Vec<u8>) -> &'a [u8] {
+    let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return body };
+    out.extend_from_slice(b"{\"routed_dp_rank\":");
+    push_decimal(u64::from(rank), out);
+    if rest.trim_ascii_start().first() != Some(&b'}') {
+        out.push(b',');
+    }
+    rest
+}
+
+/// The id of a request: the client's own if it is short and printable, else 16 hex digits.
+#[must_use]
+pub fn request_id<'a>(sent: Option<&'a [u8]>, fresh: u64, buffer: &'a mut [u8; 16]) -> &'a [u8] {
+    if let Some(id) = sent
+        && !id.is_empty()
+        && id.len() <= REQUEST_ID_BYTES_MAX
+        && id.iter().all(u8::is_ascii_graphic)
+    {
+        return id;
+    }
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    for (position, byte) in buffer.iter_mut().enumerate() {
+        let nibble = (fresh >> (60 - 4 * position)) & 15;
+        *byte = usize::try_from(nibble).ok().and_then(|n| DIGITS.get(n)).copied().unwrap_or(b'0');
+    }
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rank_is_the_first_member_of_the_body() {
+        for (body, expected) in [
+            (r#"{"text":"{"}"#, r#"{"routed_dp_rank":7,"text":"{"}"#),
+            ("\n { \"a\" : {} } ", "{\"routed_dp_rank\":7, \"a\" : {} } "),
+            ("{}", "{\"routed_dp_rank\":7}"),
+            ("{ \r\n} ", "{\"routed_dp_rank\":7 \r\n} "),
+            ("[]", "[]"),
+            ("", ""),
+        ] {
+            let mut out = Vec::new();
+            let rest = pin_in_body(body.as_bytes(), 7, &mut out);
+            out.extend_from_slice(rest);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn ids_are_kept_when_sane_and_made_otherwise() {
+        let mut buffer = [0; 16];
+        assert_eq!(request_id(Some(b"abc-1"), 0, &mut buffer), b"abc-1");
+        let fresh = 0x0123_4567_89ab_cdef;
+        for bad in [Some(&b""[..]), Some(b"a b"), Some(&[b'x'; 129]), None] {
+            assert_eq!(request_id(bad, fresh, &mut buffer), b"0123456789abcdef");
+        }
+    }
+}

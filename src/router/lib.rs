@@ -1,0 +1,6 @@
+//! The decisions on one request: the state machine ([`request`]), the queue of a pool ([`queue`])
+//! and what is sent to the worker ([`dispatch`]). No I/O.
+
+pub mod dispatch;
+pub mod queue;
+pub mod request;

@@ -1,0 +1,86 @@
+//! When a pool is closed to whoever comes, and until when: no rank has room for one more, and no
+//! queue has either. By the measure of the requests that are there, not of the one that was turned
+//! away: a request that is larger than others, or that only some of the ranks can serve, says
+//! nothing about the next.
+
+use super::bounds::{is_at_low_water, is_full};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_config::QueueMode;
+use forebay_fleet::account::LeaseCost;
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, Pool, WorkerState};
+use forebay_select::Binder;
+
+/// Smaller parts would open and close the window of a large fleet with every request.
+const FREE_PLACES_PART: u64 = 32;
+
+/// Would one more like those that are there find neither a rank nor a place to wait?
+#[must_use]
+pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
+    let Binder { fleet, board, now, .. } = *binder;
+    let Some(ranks) = fleet.pool(pool).map(|pool| &pool.ranks) else { return false };
+    let mut usable =
+        ranks.iter().copied().filter(|&rank| is_usable(fleet, board, now, rank)).peekable();
+    let Some(&first) = usable.peek() else { return false };
+    let is_full =
+        |rank| fleet.queue_of(rank).is_none_or(|queue| is_full(fleet, board, pool, queue));
+    match fleet.flow.queue.mode {
+        // Of one queue nobody has to ask twice.
+        QueueMode::Pool => is_full(first) && usable.all(|rank| !takes(binder, rank)),
+        QueueMode::Endpoint | QueueMode::Off => {
+            usable.all(|rank| is_full(rank) && !takes(binder, rank))
+        }
+    }
+}
+
+/// May those come again whom a rejection window keeps away? Where there is no queue, as soon as one
+/// place in [`FREE_PLACES_PART`] is free; else once one is filled to no more than its low water, by
+/// the count of those who have no verdict yet.
+#[must_use]
+pub fn is_relieved(binder: &Binder<'_>, index: PoolIndex) -> bool {
+    let Binder { fleet, board, now, .. } = *binder;
+    let Some(pool) = fleet.pool(index) else { return true };
+    let low = |queue| {
+        let waiting = board.queue(queue).map_or(0, |cell| u64::from(cell.waiting()));
+        is_at_low_water(fleet, board, index, queue, waiting)
+    };
+    match fleet.flow.queue.mode {
+        QueueMode::Off => has_free_places(fleet, board, pool) && !is_closed(binder, index),
+        QueueMode::Pool => low(QueueIndex(index.0)),
+        QueueMode::Endpoint => {
+            let mut usable = pool.ranks.iter().filter(|&&rank| is_usable(fleet, board, now, rank));
+            usable.any(|rank| low(QueueIndex(rank.0)))
+        }
+    }
+}
+
+fn has_free_places(fleet: &FleetSnapshot, board: &LoadBoard, pool: &Pool) -> bool {
+    let (mut taken, mut places) = (0_u64, 0_u64);
+    for &rank in &pool.ranks {
+        let places_max = fleet.room(rank).places_max;
+        if places_max == 0 {
+            return true;
+        }
+        taken += board.rank(rank).map_or(0, |load| u64::from(load.in_flight()));
+        places += u64::from(places_max);
+    }
+    places.saturating_sub(taken) * FREE_PLACES_PART >= places
+}
+
+/// Up, and its breaker is not open.
+fn is_usable(
+    fleet: &FleetSnapshot,
+    board: &LoadBoard,
+    now: NanosSinceStart,
+    rank: RankIndex,
+) -> bool {
+    fleet.rank(rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+        && board.rank(rank).is_some_and(|load| load.breaker_admits(now))
+}
+
+/// Has the rank room for one more like those that it has, and nobody waits for it?
+fn takes(binder: &Binder<'_>, rank: RankIndex) -> bool {
+    let Some(load) = binder.board.rank(rank) else { return false };
+    let kv_tokens = load.kv_tokens() / u64::from(load.in_flight().max(1));
+    let usual = LeaseCost { kv_tokens, ..LeaseCost::default() };
+    !binder.is_awaited(rank) && binder.has_room(rank, &usual)
+}

@@ -1,0 +1,282 @@
+//! The way in: a request that came, or that has to choose again, is bound at once, sent to wait, or
+//! turned away.
+
+use super::bounds::bounds;
+use super::waiter::holdings;
+use forebay_base::{PoolIndex, QueueIndex, RankIndex};
+use forebay_config::{Policy, QueueMode};
+use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Waiter, WaitingPrompt};
+use forebay_fleet::worker::{
+    FleetSnapshot, Leg, Model, QueueCell, QueueFull, QueueLimits, QueueWanted, WorkerState,
+};
+use forebay_select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
+use std::time::Duration;
+
+/// Who wants in.
+#[derive(Clone, Copy, Debug)]
+pub struct Applicant<'a> {
+    /// What is known of the request.
+    pub facts: &'a RequestFacts,
+    /// The model that it asks for.
+    pub model: &'a Model,
+    /// Its prompt, and what ranks hold of it; `ranks` is not looked at.
+    pub request: PickRequest<'a>,
+    /// Bytes of its body: what the queue keeps in memory for it.
+    pub body_bytes: u64,
+    /// The rank that its other leg has already.
+    pub near: Option<RankIndex>,
+    /// May it move to another queue later?
+    pub movable: bool,
+    /// Where it stands while it chooses again: a queue has sent it on.
+    pub seated: Option<Seated>,
+}
+
+/// A place in a queue that is counted until its request has another one, so that nobody takes it
+/// who comes later.
+#[derive(Clone, Copy, Debug)]
+pub struct Seated {
+    /// The queue.
+    pub queue: QueueIndex,
+    /// What was counted into it.
+    pub wanted: QueueWanted,
+}
+
+impl Applicant<'_> {
+    fn seeking(&self) -> Seeking<'_> {
+        let RequestFacts { pin, tried, .. } = self.facts;
+        Seeking { leg: self.request.leg, near: self.near, pin: *pin, tried: tried.as_slice() }
+    }
+
+    /// What it itself has counted into a queue.
+    fn own(&self, queue: QueueIndex) -> Option<QueueWanted> {
+        self.seated.filter(|seated| seated.queue == queue).map(|seated| seated.wanted)
+    }
+
+    /// How many others wait in a queue.
+    fn others(&self, binder: &Binder<'_>, queue: QueueIndex) -> u32 {
+        let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting);
+        waiting.saturating_sub(u32::from(self.own(queue).is_some()))
+    }
+}
+
+/// What becomes of it.
+#[derive(Debug)]
+pub enum Entry {
+    /// It has its rank. A decode leg may have got a rank that serves whole requests only: that is
+    /// all it needs then.
+    Bound(Lease),
+    /// It has both its ranks.
+    Pair {
+        /// The rank that answers.
+        decode: Lease,
+        /// The rank that computes the prompt.
+        prefill: Lease,
+    },
+    /// It has been counted into its queue and has to be posted to that queue's home. Whoever ends
+    /// the wait counts it out with the same [`QueueWanted`].
+    Wait {
+        /// Of the rank that answers, to be kept while the request waits for a prefill rank.
+        decode: Option<Lease>,
+        /// To be posted.
+        waiter: Box<Waiter>,
+        /// What was counted.
+        wanted: QueueWanted,
+    },
+    /// It is refused, for want of a rank for this leg. A lease of its other leg has been given
+    /// back: the ranks that were there have just gone, and it may be routed again.
+    Turned(Leg, Turned),
+}
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// No worker that serves its model is usable.
+    NoWorker,
+    /// No rank has room, and there is no queue.
+    NoRoom,
+    /// No rank has room, and neither has the queue.
+    Full(QueueFull),
+    /// Its turn would come after the client has given up.
+    TooLate {
+        /// When its turn would come, from now.
+        projected: Duration,
+    },
+}
+
+/// Decides. `seat` makes the ticket of one that waits; `projected` says how long it takes until so
+/// many requests of the pool have ended, if that is known.
+pub fn enter(
+    binder: &mut Binder<'_>,
+    candidates: &mut Candidates,
+    applicant: &Applicant<'_>,
+    seat: impl FnOnce() -> Ticket,
+    projected: impl Fn(u64) -> Option<Duration>,
+) -> Entry {
+    let fleet = binder.fleet;
+    let (model, seeking) = (applicant.model, applicant.seeking());
+    let leg = applicant.request.leg;
+    if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
+        return Entry::Turned(leg, Turned::NoWorker);
+    }
+    let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
+    let mode = fleet.flow.queue.mode;
+    if mode != QueueMode::Off {
+        // Nobody overtakes: where others wait, newcomers line up.
+        let others = |rank| fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue));
+        candidates.retain(|rank| others(rank) == 0);
+    }
+    if let Some(lease) = binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)
+    {
+        return Entry::Bound(lease);
+    }
+    if mode == QueueMode::Off {
+        return Entry::Turned(leg, Turned::NoRoom);
+    }
+    match line_up(binder, candidates, applicant, &projected) {
+        Ok((queue, wanted)) => {
+            let waiter = Box::new(waiter(binder, applicant, queue, seat()));
+            Entry::Wait { decode: None, waiter, wanted }
+        }
+        Err(turned @ Turned::Full(_)) => bind_beside(binder, candidates, applicant)
+            .map_or(Entry::Turned(leg, turned), Entry::Bound),
+        Err(turned) => Entry::Turned(leg, turned),
+    }
+}
+
+/// No place to wait is left. That may be for those who can only go elsewhere: a rank for which none
+/// of them waits is free for who comes.
+fn bind_beside(
+    binder: &mut Binder<'_>,
+    candidates: &mut Candidates,
+    applicant: &Applicant<'_>,
+) -> Option<Lease> {
+    let (fleet, board, now) = (binder.fleet, binder.board, binder.now);
+    candidates.collect(fleet, applicant.model, board, applicant.seeking(), now).ok()?;
+    let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
+    candidates.retain(|rank| !binder.is_awaited(rank));
+    binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)
+}
+
+/// Finds a queue with room and counts the request into it. One that has been let in before is not
+/// refused: if all queues are full it joins the one that it would have chosen, and those who wait
+/// are no more than they were.
+fn line_up(
+    binder: &mut Binder<'_>,
+    candidates: &mut Candidates,
+    applicant: &Applicant<'_>,
+    projected: &impl Fn(u64) -> Option<Duration>,
+) -> Result<(QueueIndex, QueueWanted), Turned> {
+    let fleet = binder.fleet;
+    let (model, seeking) = (applicant.model, applicant.seeking());
+    if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
+        return Err(Turned::NoWorker);
+    }
+    let pool = if applicant.request.leg == Leg::Prefill { model.prefill_pool } else { None };
+    let pool = pool.unwrap_or(model.pool);
+    let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
+    binder.weigh(&applicant.request, applicant.facts.output_tokens, candidates);
+    let (mut full, mut first) = (QueueFull::Depth, None);
+    while let Some(rank) = shortest(binder, candidates, applicant) {
+        let Some(queue) = fleet.queue_of(rank) else { return Err(Turned::NoRoom) };
+        let Some(cell) = binder.board.queue(queue) else { return Err(Turned::NoRoom) };
+        if let Some(late) = too_late(binder, applicant, (cell, queue, pool), projected) {
+            return Err(late);
+        }
+        let cost = lease_cost(&applicant.request, rank, applicant.facts.output_tokens);
+        let most = fleet.room(rank).kv_tokens_max;
+        let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
+        let (bytes, Caller { class, tenant, .. }) = (applicant.body_bytes, applicant.facts.caller);
+        let wanted = QueueWanted { bytes, tokens, class, tenant };
+        let bounds = bounds(fleet, binder.board, pool, queue);
+        match cell.join(bounds.beside(applicant.own(queue)), wanted) {
+            Ok(()) => return Ok((queue, wanted)),
+            Err(which) => full = which,
+        }
+        first.get_or_insert((cell, queue, wanted));
+        if full == QueueFull::Demand || fleet.flow.queue.mode == QueueMode::Pool {
+            break;
+        }
+        candidates.remove(rank);
+    }
+    let (cell, queue, wanted) =
+        first.filter(|_| applicant.seated.is_some()).ok_or(Turned::Full(full))?;
+    cell.join(QueueLimits::NONE, wanted).map_err(Turned::Full)?;
+    Ok((queue, wanted))
+}
+
+/// The rank whose queue is joined. One queue for all: any rank leads to it. One per rank: the one
+/// where the request will have waited and computed least, counting those who wait there.
+fn shortest(
+    binder: &mut Binder<'_>,
+    candidates: &Candidates,
+    applicant: &Applicant<'_>,
+) -> Option<RankIndex> {
+    let ranks = candidates.ranks();
+    let fleet = binder.fleet;
+    if fleet.flow.queue.mode == QueueMode::Pool {
+        return ranks.first().copied();
+    }
+    match binder.policy {
+        Policy::Kv => ranks.iter().copied().min_by_key(|&rank| {
+            let tokens = |queue| {
+                let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting_tokens);
+                waiting.saturating_sub(applicant.own(queue).map_or(0, |own| own.tokens))
+            };
+            let ahead = fleet.queue_of(rank).map_or(0, tokens);
+            binder.weight(&applicant.request, candidates, rank).0.saturating_add(ahead)
+        }),
+        Policy::LeastLoaded | Policy::PowerOfTwo => ranks.iter().copied().min_by_key(|&rank| {
+            fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue))
+        }),
+        Policy::RoundRobin | Policy::Random => binder.choose(&applicant.request, candidates),
+    }
+}
+
+/// Early rejection: the answer is certain enough now.
+fn too_late(
+    binder: &Binder<'_>,
+    applicant: &Applicant<'_>,
+    (cell, queue, pool): (&QueueCell, QueueIndex, PoolIndex),
+    projected: &impl Fn(u64) -> Option<Duration>,
+) -> Option<Turned> {
+    let deadline = applicant.facts.client_deadline?;
+    let Caller { class, tenant, weight } = applicant.facts.caller;
+    let ahead = cell.ahead(class, tenant, weight);
+    let ahead = ahead.saturating_sub(u64::from(applicant.own(queue).is_some()));
+    let projected = projected((ahead + 1).saturating_mul(lines(binder.fleet, pool)))?;
+    (binder.now.plus(projected) > deadline).then_some(Turned::TooLate { projected })
+}
+
+/// Lines that the ends of a pool are divided among: what is known is how many requests of all of it
+/// end.
+fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
+    if fleet.flow.queue.mode != QueueMode::Endpoint {
+        return 1;
+    }
+    let is_up = |rank: &&RankIndex| {
+        fleet.rank(**rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+    };
+    let up = fleet.pool(pool).map_or(0, |pool| pool.ranks.iter().filter(is_up).count());
+    u64::try_from(up).unwrap_or(u64::MAX).max(1)
+}
+
+fn waiter(
+    binder: &Binder<'_>,
+    applicant: &Applicant<'_>,
+    queue: QueueIndex,
+    ticket: Ticket,
+) -> Waiter {
+    let PickRequest { prompt_bytes: bytes, bytes_per_token, overlaps, on_the_way, .. } =
+        applicant.request;
+    Waiter {
+        ticket,
+        queue,
+        leg: applicant.request.leg,
+        near: applicant.near,
+        joined_at: binder.now,
+        facts: applicant.facts.clone(),
+        prompt: WaitingPrompt { bytes, bytes_per_token, holdings: holdings(overlaps, on_the_way) },
+        movable: applicant.movable,
+    }
+}

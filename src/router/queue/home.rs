@@ -1,0 +1,352 @@
+//! The queues that one shard is home to. Requests join and leave by message; whenever a place may
+//! be free the home binds those at the front, takes their leases, and posts the verdicts.
+
+use super::bounds::is_at_low_water;
+use super::line::{Line, Offer, Placed, Rules};
+use super::waiter::lay_out;
+use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_config::QueueMode;
+use forebay_fleet::account::LeaseCost;
+use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
+use forebay_fleet::worker::{Leg, LoadBoard, OpenedBy, QueueCell, RankLoad};
+use forebay_index::Overlaps;
+use forebay_select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Less is computed in a few milliseconds.
+const DECLINED_TOKENS_MIN: u64 = 128;
+
+/// All queues of one home.
+#[derive(Debug)]
+pub struct Home {
+    /// In order, so that a turn is the same every time.
+    queues: BTreeMap<QueueIndex, Queue>,
+    scratch: Scratch,
+}
+
+/// Working memory of one look at a queue.
+#[derive(Debug)]
+struct Scratch {
+    candidates: Candidates,
+    overlaps: Overlaps,
+    on_the_way: Overlaps,
+    /// By rank: somebody waits for room there who comes before all that have not been looked at.
+    awaited: Vec<bool>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    line: Line,
+    /// [`QueueCell::look`](forebay_fleet::worker::QueueCell::look) when it was looked at last.
+    seen: u32,
+    /// Somebody joined since, or the fleet changed.
+    fresh: bool,
+    /// When time alone may have made room.
+    recheck_at: NanosSinceStart,
+}
+
+/// What a home serves its queues with, and where it puts the verdicts.
+#[derive(Debug)]
+pub struct HomeTurn<'a, 'b> {
+    /// Binds requests to ranks.
+    pub binder: &'a mut Binder<'b>,
+    /// Verdicts and whom they are for, in order. The caller posts them.
+    pub verdicts: &'a mut Vec<(Ticket, Verdict)>,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            scratch: Scratch {
+                candidates: Candidates::default(),
+                overlaps: Overlaps::new(RANKS_MAX),
+                on_the_way: Overlaps::new(RANKS_MAX),
+                awaited: vec![false; RANKS_MAX],
+            },
+        }
+    }
+}
+
+impl Home {
+    /// Takes a request in. Call [`Self::serve`] before the shard sleeps.
+    pub fn join(&mut self, waiter: Box<Waiter>, promote_after: Duration) {
+        let queue = self.queues.entry(waiter.queue).or_insert_with(|| Queue {
+            line: Line::new(promote_after),
+            seen: 0,
+            fresh: true,
+            recheck_at: NanosSinceStart(u64::MAX),
+        });
+        queue.fresh = true;
+        queue.line.push(waiter);
+    }
+
+    /// A request does not wait any more. Unknown ones have had their verdict.
+    pub fn leave(&mut self, queue: QueueIndex, ticket: Ticket) {
+        if let Some(queue) = self.queues.get_mut(&queue)
+            && queue.line.remove(ticket).is_some()
+        {
+            // Who stood behind may fit where this one did not.
+            queue.fresh = true;
+        }
+    }
+
+    /// Everything may be different: workers, pools, limits.
+    pub fn fleet_changed(&mut self) {
+        for queue in self.queues.values_mut() {
+            queue.fresh = true;
+        }
+    }
+
+    /// True when nobody waits here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Who in a queue was short of room in every cache, and the rank that is kept for it.
+    #[must_use]
+    pub fn kept(&self, queue: QueueIndex) -> &[(Ticket, RankIndex)] {
+        self.queues.get(&queue).map_or(&[], |queue| queue.line.kept())
+    }
+
+    /// Has anything happened since the last look? To be asked after the shard has announced its
+    /// sleep and before it sleeps: room that is made while it is awake rings no bell.
+    #[must_use]
+    pub fn has_news(&self, board: &LoadBoard) -> bool {
+        let news = |(&index, queue): (&QueueIndex, &Queue)| queue.has_news(board.queue(index));
+        self.queues.iter().any(news)
+    }
+
+    /// When the home has to look again even if nothing is heard.
+    #[must_use]
+    pub fn look_again_at(&self) -> Option<NanosSinceStart> {
+        let at = |queue: &Queue| queue.recheck_at.min(queue.line.promote_at());
+        self.queues.values().map(at).min().filter(|at| at.0 != u64::MAX)
+    }
+
+    /// Binds all that can be bound now, in every queue for which there is news.
+    pub fn serve(&mut self, turn: &mut HomeTurn<'_, '_>) {
+        let Self { queues, scratch } = self;
+        queues.retain(|&index, queue| {
+            queue.serve(index, turn, scratch);
+            !queue.line.is_empty()
+        });
+    }
+}
+
+impl Queue {
+    fn has_news(&self, cell: Option<&QueueCell>) -> bool {
+        self.fresh || cell.is_some_and(|cell| cell.freed() != self.seen)
+    }
+
+    fn serve(&mut self, index: QueueIndex, turn: &mut HomeTurn<'_, '_>, scratch: &mut Scratch) {
+        let HomeTurn { binder, verdicts } = turn;
+        let now = binder.now;
+        let Some(cell) = binder.board.queue(index) else { return };
+        let due = now >= self.recheck_at || now >= self.line.promote_at();
+        if !self.has_news(Some(cell)) && !due {
+            return;
+        }
+        (self.seen, self.fresh) = (cell.look(), false);
+        self.recheck_at = NanosSinceStart(u64::MAX);
+        let flow = &binder.fleet.flow.queue;
+        let rules = Rules {
+            fleet: binder.fleet,
+            now,
+            promote_after: flow.promote_after,
+            overtaken_max: flow.overtaken_max,
+        };
+        let mut held_up = false;
+        scratch.awaited.fill(false);
+        self.line.serve(rules, |waiter, offer| {
+            let placed = place(waiter, offer, index, binder, scratch, verdicts);
+            held_up |= !matches!(placed, Placed::Yes | Placed::Declined | Placed::Never);
+            placed
+        });
+        // What is kept for one is no more free for others than what all wait for.
+        for (_, rank) in self.line.kept() {
+            if let Some(awaited) = scratch.awaited.get_mut(rank.index()) {
+                *awaited = true;
+            }
+        }
+        self.turn_away_stale(binder, verdicts);
+        self.tell_spare(binder, index, &scratch.awaited);
+        if held_up && is_held_by_time(binder, index) {
+            self.recheck_at = self.recheck_at.min(now.plus(QUEUE_RECHECK));
+        }
+        self.close_window(binder, index);
+    }
+
+    /// Mode `endpoint`: those who have waited long look for another rank.
+    fn turn_away_stale(&mut self, binder: &Binder<'_>, verdicts: &mut Vec<(Ticket, Verdict)>) {
+        let queue = &binder.fleet.flow.queue;
+        if queue.mode != QueueMode::Endpoint {
+            return;
+        }
+        let after = u64::try_from(queue.stale_after.as_nanos()).unwrap_or(u64::MAX);
+        let since = NanosSinceStart(binder.now.0.saturating_sub(after));
+        while let Some(ticket) = self.line.joined_until(since).filter(|_| binder.now.0 >= after) {
+            drop(self.line.remove(ticket));
+            verdicts.push((ticket, Verdict::Reroute));
+            // Who stood behind it has not been looked at, and may fit where it did not.
+            self.fresh = true;
+        }
+        if let Some(oldest) = self.line.oldest_movable() {
+            self.recheck_at = self.recheck_at.min(oldest.plus(queue.stale_after));
+        }
+    }
+
+    /// Who comes and finds the queue full may have what nobody here can use.
+    fn tell_spare(&self, binder: &Binder<'_>, index: QueueIndex, awaited: &[bool]) {
+        let mode = binder.fleet.flow.queue.mode;
+        let pool = binder.fleet.pool(PoolIndex(index.0)).filter(|_| mode == QueueMode::Pool);
+        let own = (mode == QueueMode::Endpoint).then_some(RankIndex(index.0));
+        let ranks = pool.map_or(&[][..], |pool| &pool.ranks).iter().copied().chain(own);
+        for rank in ranks {
+            if let Some(load) = binder.board.rank(rank) {
+                // Of a place that comes free later those who wait hear first.
+                let is_left =
+                    || !is_awaited(awaited, rank) && binder.has_room(rank, &LeaseCost::default());
+                load.set_spare(self.line.is_empty() || is_left());
+            }
+        }
+    }
+
+    /// Enough have left the queue: new requests may come before the window's time is over. Who has
+    /// its verdict under way does not wait any more, though it is counted until its own shard has
+    /// it.
+    fn close_window(&self, binder: &Binder<'_>, index: QueueIndex) {
+        let windows = binder.board.windows();
+        let open = |&pool: &PoolIndex| windows.open_here_until(pool, binder.now).is_some();
+        let Some(pool) = binder.fleet.pool_of(index).filter(open) else { return };
+        // Those with a verdict under way are in the sums of bytes and tokens; while anybody waits
+        // there is a next look.
+        let waiting = u64::try_from(self.line.len()).unwrap_or(u64::MAX);
+        if waiting == 0 || is_at_low_water(binder.fleet, binder.board, pool, index, waiting) {
+            windows.close(pool, OpenedBy::Here, binder.now);
+        }
+    }
+}
+
+/// Tries to bind one request.
+fn place(
+    waiter: &Waiter,
+    offer: Offer,
+    index: QueueIndex,
+    binder: &mut Binder<'_>,
+    scratch: &mut Scratch,
+    verdicts: &mut Vec<(Ticket, Verdict)>,
+) -> Placed {
+    let (fleet, facts) = (binder.fleet, &waiter.facts);
+    let Some(model) = fleet.models.get(facts.model.index()) else {
+        verdicts.push((waiter.ticket, Verdict::Reroute));
+        return Placed::Never;
+    };
+    let Scratch { candidates, overlaps, on_the_way, awaited } = scratch;
+    lay_out(waiter, overlaps, on_the_way);
+    let request = PickRequest {
+        leg: waiter.leg,
+        ranks: &[],
+        board: binder.board,
+        reports: binder.reports,
+        now: binder.now,
+        overlaps,
+        on_the_way,
+        prompt_bytes: waiter.prompt.bytes,
+        bytes_per_token: waiter.prompt.bytes_per_token,
+    };
+    let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
+        let seeking =
+            Seeking { leg: waiter.leg, near: waiter.near, pin: facts.pin, tried: &facts.tried };
+        let found = candidates.collect(fleet, model, binder.board, seeking, binder.now);
+        candidates.retain(|rank| fleet.queue_of(rank) == Some(index));
+        let is_large = binder.keep_able(&request, facts.output_tokens, candidates);
+        (found.is_ok() && !candidates.ranks().is_empty()).then_some(is_large)
+    };
+    let Some(is_large) = collect(candidates, binder) else {
+        // Its workers are gone, or wait elsewhere now: its own shard knows what to do.
+        verdicts.push((waiter.ticket, Verdict::Reroute));
+        return Placed::Never;
+    };
+    let least = least_uncached(candidates, &request);
+    candidates.retain(|rank| !is_awaited(awaited, rank) && !offer.is_kept(rank));
+    // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is
+    // computed.
+    if offer.may_decline && waiter.leg != Leg::Decode {
+        candidates
+            .retain(|rank| binder.has_room(rank, &lease_cost(&request, rank, facts.output_tokens)));
+        let offered = least_uncached(candidates, &request);
+        if offered.saturating_sub(least) > declined_tokens(&request)
+            && !candidates.ranks().is_empty()
+        {
+            return Placed::Declined;
+        }
+    }
+    if let Some(lease) = binder.bind(&request, facts.output_tokens, candidates) {
+        verdicts.push((waiter.ticket, Verdict::Granted(lease)));
+        return Placed::Yes;
+    }
+    collect(candidates, binder);
+    if offer.own.is_some() || offer.may_keep {
+        let is_free = |rank| !is_awaited(awaited, rank) && !offer.is_kept(rank);
+        if let Some(rank) = binder.to_keep(&request, offer.own, candidates, is_free) {
+            return Placed::Short(rank);
+        }
+    }
+    // Nobody who comes after it takes room where it could go.
+    for &rank in candidates.ranks() {
+        if let Some(awaited) = awaited.get_mut(rank.index()) {
+            *awaited = true;
+        }
+    }
+    if !is_large {
+        return Placed::NoRoom;
+    }
+    let capacity = |&rank: &RankIndex| match fleet.room(rank).kv_tokens_max {
+        0 => u64::MAX,
+        most => most,
+    };
+    Placed::NoRoomForLarge(candidates.ranks().iter().map(capacity).max().unwrap_or(0))
+}
+
+/// Prompt tokens that the rank with most of the prompt would have to compute.
+fn least_uncached(candidates: &Candidates, request: &PickRequest<'_>) -> u64 {
+    candidates.ranks().iter().map(|&rank| request.uncached_tokens(rank)).min().unwrap_or(0)
+}
+
+/// A request leaves a place to those behind it for the sake of more than this: a quarter of its
+/// prompt.
+fn declined_tokens(request: &PickRequest<'_>) -> u64 {
+    (request.prompt_tokens() / 4).max(DECLINED_TOKENS_MIN)
+}
+
+fn is_awaited(awaited: &[bool], rank: RankIndex) -> bool {
+    awaited.get(rank.index()).is_some_and(|&awaited| awaited)
+}
+
+/// Is any of the ranks closed for now by what no lease tells the end of: a refusal of the engine, a
+/// report, a breaker? For decode ranks also: is the breaker of a prefill rank open, so that they
+/// are no candidates for now?
+fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
+    let fleet = binder.fleet;
+    let ranks = || (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
+    let here = || ranks().filter(|&rank| fleet.queue_of(rank) == Some(index));
+    let is_open = |rank| binder.board.rank(rank).is_some_and(RankLoad::is_open);
+    let is_shut = |rank| {
+        let limits = fleet.room(rank);
+        let most = limits.prefill_tokens_max;
+        binder.board.rank(rank).is_some_and(|load| {
+            load.busy_until() > binder.now
+                || load.places_now(binder.now).is_some()
+                || load.is_open()
+                // What began before there was this limit tells nobody of its first byte.
+                || most > 0 && load.prefill_tokens() >= most
+        }) || binder.is_reported_full(rank, limits)
+    };
+    here().any(is_shut)
+        || here().any(|rank| fleet.serves(rank, Leg::Decode))
+            && ranks().any(|rank| fleet.serves(rank, Leg::Prefill) && is_open(rank))
+}

@@ -1,0 +1,45 @@
+//! A waiting request as the selection sees it: its prompt without the text, what ranks hold of it.
+
+use forebay_base::limits::HOLDINGS_MAX;
+use forebay_fleet::mailbox::{Holding, Waiter};
+use forebay_fleet::worker::Leg;
+use forebay_index::{Overlap, Overlaps};
+use forebay_select::tokens;
+
+/// Tokens of its prompt.
+#[must_use]
+pub fn prompt_tokens(waiter: &Waiter) -> u64 {
+    tokens(waiter.prompt.bytes, waiter.prompt.bytes_per_token)
+}
+
+/// Tokens whose KV it will hold.
+pub(super) fn held_tokens(waiter: &Waiter) -> u64 {
+    let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) };
+    prompt_tokens(waiter).saturating_add(output)
+}
+
+/// Writes what ranks hold of its prompt, after clearing both.
+pub(super) fn lay_out(waiter: &Waiter, overlaps: &mut Overlaps, on_the_way: &mut Overlaps) {
+    overlaps.clear();
+    on_the_way.clear();
+    for holding in &waiter.prompt.holdings {
+        overlaps.record(holding.rank, Overlap { blocks: 0, bytes: holding.bytes });
+        if holding.on_the_way_bytes > 0 {
+            let part = Overlap { blocks: 0, bytes: holding.on_the_way_bytes };
+            on_the_way.record(holding.rank, part);
+        }
+    }
+}
+
+/// The ranks that hold most of a prompt.
+pub(super) fn holdings(overlaps: &Overlaps, on_the_way: &Overlaps) -> Vec<Holding> {
+    let holding = |(rank, overlap): (_, Overlap)| Holding {
+        rank,
+        bytes: overlap.bytes,
+        on_the_way_bytes: on_the_way.get(rank).bytes,
+    };
+    let mut all: Vec<Holding> = overlaps.iter_held().map(holding).collect();
+    all.sort_unstable_by_key(|holding| (std::cmp::Reverse(holding.bytes), holding.rank));
+    all.truncate(HOLDINGS_MAX);
+    all
+}

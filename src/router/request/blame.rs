@@ -1,0 +1,138 @@
+//! Whose fault it is that a pair failed. A leg is blamed for what it did itself; one that waited
+//! for the other leg is not.
+
+use crate::dispatch::RelayError;
+use forebay_disagg::Accusation;
+use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
+
+/// Whose fault it is that a pair failed before a byte of its answer was passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The decode rank's, as far as it is a rank's.
+    Decode,
+    /// The prefill rank's, which has said nothing.
+    Prefill,
+    /// One of the two.
+    Either,
+    /// No rank's; or its own home has judged it.
+    Nobody,
+}
+
+/// A prefill leg at the end of its request's attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegEnd<'a> {
+    /// It has not said anything.
+    Silent,
+    /// It has done its part.
+    Done,
+    /// It has failed in this way.
+    Failed(&'a PrefillFault),
+    /// It refused the request.
+    Refused,
+}
+
+impl<'a> From<Option<&'a PrefillEnded>> for LegEnd<'a> {
+    fn from(ended: Option<&'a PrefillEnded>) -> Self {
+        match ended {
+            None => Self::Silent,
+            Some(PrefillEnded::Done(_)) => Self::Done,
+            Some(PrefillEnded::Failed(fault)) => Self::Failed(fault),
+            Some(PrefillEnded::Refused(_)) => Self::Refused,
+        }
+    }
+}
+
+/// What is known of a pair that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// How the decode leg ended.
+    pub error: RelayError,
+    /// What its engine said of the other leg.
+    pub accusation: Option<Accusation>,
+    /// How the prefill leg ended.
+    pub leg: LegEnd<'a>,
+    /// The legs left together.
+    pub is_concurrent: bool,
+    /// Prefill's answer comes when decode has the KV.
+    pub prefill_waits: bool,
+}
+
+impl Known<'_> {
+    /// Whose fault the failure is.
+    #[must_use]
+    pub fn fault(self) -> Fault {
+        match (self.error, self.leg) {
+            // Its home judges what is its own.
+            (RelayError::PrefillFailed, LegEnd::Failed(fault)) => match fault {
+                PrefillFault::NoDecode(_) => Fault::Decode,
+                PrefillFault::Transfer(_) => Fault::Either,
+                PrefillFault::TimedOut if self.prefill_waits => Fault::Either,
+                _ => Fault::Nobody,
+            },
+            (RelayError::PrefillFailed, _) => Fault::Nobody,
+            // Two that wait for each other are given up at the same time.
+            (RelayError::FirstByteTimedOut, LegEnd::Silent) if self.is_concurrent => Fault::Either,
+            (RelayError::FirstByteTimedOut, LegEnd::Failed(PrefillFault::TimedOut))
+                if self.prefill_waits =>
+            {
+                Fault::Either
+            }
+            (RelayError::EngineFailed, leg) => match (self.accusation, leg) {
+                (None, _) => Fault::Decode,
+                (Some(Accusation::Missing), LegEnd::Silent) => Fault::Prefill,
+                (Some(_), LegEnd::Failed(PrefillFault::Broken(_))) => Fault::Nobody,
+                (Some(_), _) => Fault::Either,
+            },
+            _ => Fault::Decode,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(error: RelayError, leg: LegEnd<'_>) -> Known<'_> {
+        Known { error, accusation: None, leg, is_concurrent: true, prefill_waits: true }
+    }
+
+    #[test]
+    fn of_two_that_wait_for_each_other() {
+        let by_prefill =
+            |fault: PrefillFault| known(RelayError::PrefillFailed, LegEnd::Failed(&fault)).fault();
+        assert_eq!(by_prefill(PrefillFault::NoDecode(String::new())), Fault::Decode);
+        assert_eq!(by_prefill(PrefillFault::Transfer(String::new())), Fault::Either);
+        assert_eq!(by_prefill(PrefillFault::TimedOut), Fault::Either);
+        for own in [
+            PrefillFault::Broken(String::new()),
+            PrefillFault::ConnectTimedOut,
+            PrefillFault::Busy(None),
+        ] {
+            assert_eq!(by_prefill(own), Fault::Nobody, "its home has judged it");
+        }
+        let said = |accusation, leg| {
+            let accusation = Some(accusation);
+            Known { accusation, ..known(RelayError::EngineFailed, leg) }.fault()
+        };
+        assert_eq!(said(Accusation::Missing, LegEnd::Silent), Fault::Prefill);
+        assert_eq!(said(Accusation::Missing, LegEnd::Done), Fault::Either);
+        assert_eq!(said(Accusation::Transfer, LegEnd::Silent), Fault::Either);
+        assert_eq!(known(RelayError::EngineFailed, LegEnd::Silent).fault(), Fault::Decode);
+        let late = |leg| known(RelayError::FirstByteTimedOut, leg).fault();
+        assert_eq!(late(LegEnd::Silent), Fault::Either);
+        assert_eq!(late(LegEnd::Failed(&PrefillFault::TimedOut)), Fault::Either);
+        assert_eq!(late(LegEnd::Done), Fault::Decode, "it has all that it needs");
+        assert_eq!(known(RelayError::ClosedInHead, LegEnd::Silent).fault(), Fault::Decode);
+    }
+
+    #[test]
+    fn of_one_that_waits_for_nobody() {
+        let fault = PrefillFault::TimedOut;
+        let prefill = known(RelayError::PrefillFailed, LegEnd::Failed(&fault));
+        let prefill = Known { prefill_waits: false, ..prefill };
+        assert_eq!(prefill.fault(), Fault::Nobody, "its home has judged it");
+        let decode = known(RelayError::FirstByteTimedOut, LegEnd::Done);
+        let decode = Known { prefill_waits: false, is_concurrent: false, ..decode };
+        assert_eq!(decode.fault(), Fault::Decode);
+    }
+}

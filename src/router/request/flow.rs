@@ -1,0 +1,481 @@
+//! The state machine of one request, from the matched prompt to the rank that serves it, or to the
+//! refusal. [`RequestFlow::step`] takes what has happened and returns what to do. The machine knows
+//! no socket, no clock and no shard: `shard/request.rs` feeds it from sockets, `tests/sim` from a
+//! schedule.
+//!
+//! | event | the machine | actions |
+//! |---|---|---|
+//! | `Ready` | routes, selects, lines up | `Send`, `Wait`, `End` |
+//! | `Granted` | checks the rank, or looks for the prefill rank | `Send`, `Wait`, `End` |
+//! | `Reroute` | routes again, with its place in the queue | `Send`, `Wait`, `End` |
+//! | `WaitOver` | ends, or asks a rank that was spared | `Send`, `Wait`, `End` |
+//! | `Failed` | routes again, or ends | `Send`, `Wait`, `End` |
+//!
+//! An action other than `Wait` ends the place in the queue that the request came from, and so does
+//! the next `Wait`.
+
+use super::event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
+use super::scene::{Scene, Seeker, pool};
+use super::stages::Stages;
+use super::stop::{self, Failed, Stop};
+use crate::dispatch::RelayError;
+use crate::queue::{Entry, Seated, Sought, Turned};
+use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_fleet::account::{Count, Lease};
+use forebay_fleet::mailbox::{RequestFacts, Waiter};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueWanted, Worker, WorkerState};
+use forebay_prompt::parse::{Endpoint, Reason, Refusal};
+use forebay_select::Route;
+
+/// Engines that have no room are asked so often in all for one request.
+const REFUSALS_MAX: u32 = 8;
+/// Queues send a request on so often in all, stale or not (`queue.hops_max` is at most 100).
+const HOPS_MAX: u32 = 120;
+
+/// What a request has already when it looks for what it lacks.
+#[derive(Debug, Default)]
+struct InHand {
+    /// The lease of its decode rank.
+    decode: Option<Lease>,
+    /// The last rank that it has waited for: nothing is left to choose.
+    granted: Option<Lease>,
+    /// Its place in the queue that it comes from.
+    seated: Option<Seated>,
+}
+
+/// A wait in a queue.
+#[derive(Debug)]
+struct Stay {
+    leg: Leg,
+    seated: Seated,
+    /// Its decode rank, while it waits for a prefill rank.
+    decode: Option<Lease>,
+    /// Its deadline is the client's own.
+    client_gives_up: bool,
+}
+
+/// How often the request has been where.
+#[derive(Debug, Default)]
+struct Tries {
+    /// Attempts that failed after the request was sent.
+    failed_count: u32,
+    /// How often engines had no room for it.
+    refused_count: u32,
+    /// How often a queue sent it on.
+    hop_count: u32,
+    /// The last rank that failed it, if that may not be to blame: asked again when no other is
+    /// left.
+    spared: Option<RankIndex>,
+    /// The last attempt was that of a pair of ranks.
+    is_pair: bool,
+}
+
+/// The machine of one request.
+#[derive(Debug)]
+pub struct RequestFlow {
+    facts: RequestFacts,
+    endpoint: Endpoint,
+    /// Bytes of its body.
+    body_bytes: u64,
+    /// Drawn once: is it among the share that an open window refuses?
+    is_drawn: Option<bool>,
+    tries: Tries,
+    /// How it ends if no other worker is found.
+    failed: Option<Stop>,
+    waiting: Option<Stay>,
+}
+
+/// What a look for ranks came to.
+enum SeekEnd {
+    Act(Action),
+    /// A rank that it has, or all that could compute its prompt for that, went while it waited: to
+    /// be routed again, with the decode rank that it still has.
+    Again(Option<Lease>),
+}
+
+impl RequestFlow {
+    /// A request whose body has `body_bytes`. `is_drawn`: see [`Stages::window_of`].
+    #[must_use]
+    pub fn new(
+        facts: RequestFacts,
+        endpoint: Endpoint,
+        body_bytes: u64,
+        is_drawn: Option<bool>,
+    ) -> Self {
+        let tries = Tries::default();
+        Self { facts, endpoint, body_bytes, is_drawn, tries, failed: None, waiting: None }
+    }
+
+    /// What is known of the request.
+    #[must_use]
+    pub const fn facts(&self) -> &RequestFacts {
+        &self.facts
+    }
+
+    /// What it asks for.
+    #[must_use]
+    pub const fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// The decode rank that it holds while it waits for a prefill rank.
+    #[must_use]
+    pub fn decode_rank(&self) -> Option<RankIndex> {
+        self.waiting.as_ref()?.decode.as_ref().map(Lease::rank)
+    }
+
+    /// How often it was sent on, by a queue or because what it was granted had gone.
+    #[must_use]
+    pub const fn hop_count(&self) -> u32 {
+        self.tries.hop_count
+    }
+
+    /// True after an attempt of it failed that had been sent.
+    #[must_use]
+    pub const fn is_retry(&self) -> bool {
+        self.tries.failed_count > 0
+    }
+
+    /// Takes what has happened, and says what to do.
+    pub fn step(
+        &mut self,
+        now: NanosSinceStart,
+        event: RequestEvent,
+        scene: &mut Scene<'_>,
+    ) -> Action {
+        let action = match event {
+            RequestEvent::Ready => self.place(now, InHand::default(), scene),
+            RequestEvent::Granted(lease) => self.granted(now, lease, scene),
+            RequestEvent::Reroute => {
+                let held = self.waiting.take().map_or_else(InHand::default, |waiting| InHand {
+                    decode: waiting.decode,
+                    granted: None,
+                    seated: Some(waiting.seated),
+                });
+                self.hop(now, held, scene)
+            }
+            RequestEvent::WaitOver(end) => self.wait_over(now, end, scene),
+            RequestEvent::Failed(failed) => self.attempt_failed(now, failed, scene),
+        };
+        if let Action::Send(chosen) = &action {
+            self.tries.is_pair = chosen.prefill.is_some();
+        }
+        self.check_invariants(&action);
+        action
+    }
+
+    /// Each count that goes up has a limit, and a request that waits says where.
+    fn check_invariants(&self, action: &Action) {
+        debug_assert!(self.tries.hop_count <= HOPS_MAX, "sent on without end");
+        debug_assert!(self.tries.refused_count <= REFUSALS_MAX, "refused without end");
+        debug_assert_eq!(self.waiting.is_some(), matches!(action, Action::Wait(..)));
+        if let Action::Wait(waiter, wanted) = action {
+            debug_assert_eq!(wanted.class, waiter.facts.caller.class);
+            debug_assert!(waiter.near.is_none() || waiter.leg == Leg::Prefill);
+        }
+        if let Action::Send(chosen) = action {
+            debug_assert_eq!(chosen.plan.rank, chosen.lease.rank(), "a plan of another rank");
+        }
+    }
+
+    fn window(
+        &mut self,
+        now: NanosSinceStart,
+        pool: PoolIndex,
+        scene: &mut Scene<'_>,
+    ) -> Result<(), Refusal> {
+        scene.stages.window_of(scene.fleet, pool, now, &mut self.is_drawn)
+    }
+
+    fn granted(&mut self, now: NanosSinceStart, lease: Lease, scene: &mut Scene<'_>) -> Action {
+        let Some(Stay { leg, seated, decode, .. }) = self.waiting.take() else {
+            debug_assert!(false, "granted, and waits for nothing");
+            return self.place(now, InHand::default(), scene);
+        };
+        let held = if leg == Leg::Decode {
+            // The rest of the pair stands in another queue.
+            InHand { decode: Some(lease), ..InHand::default() }
+        } else {
+            InHand { decode, granted: Some(lease), seated: Some(seated) }
+        };
+        self.place(now, held, scene)
+    }
+
+    fn wait_over(&mut self, now: NanosSinceStart, end: WaitEnd, scene: &mut Scene<'_>) -> Action {
+        let waiting = self.waiting.take();
+        let client_gives_up = waiting.as_ref().is_some_and(|waiting| waiting.client_gives_up);
+        let stop = match end {
+            WaitEnd::Gone => return Action::End(Stop::ClientGone),
+            WaitEnd::Late => Stop::Refused(stop::waited_too_long(client_gives_up)),
+            WaitEnd::Draining => Stop::Refused(Refusal::new(Reason::Draining)),
+        };
+        let Some(model) = model(&self.facts, scene.fleet) else { return Action::End(stop) };
+        let pool = pool(model, waiting.as_ref().map_or(Leg::Whole, |waiting| waiting.leg));
+        drop(waiting);
+        if self.spare() {
+            return self.place(now, InHand::default(), scene);
+        }
+        let stop = scene.stages.ended(scene.fleet, pool, now, stop);
+        Action::End(stop::after(self.failed.take(), stop))
+    }
+
+    /// A queue sent it on, or what it was granted has gone: it chooses again.
+    fn hop(&mut self, now: NanosSinceStart, held: InHand, scene: &mut Scene<'_>) -> Action {
+        if self.tries.hop_count >= HOPS_MAX {
+            let why = "its workers come and go, and no queue leads to one of them";
+            let stop = Stop::Refused(stop::no_worker(why));
+            return Action::End(stop::after(self.failed.take(), stop));
+        }
+        self.tries.hop_count += 1;
+        self.place(now, held, scene)
+    }
+
+    /// A rank with room and its lease, or two of them, or a place in a queue.
+    fn place(&mut self, now: NanosSinceStart, held: InHand, scene: &mut Scene<'_>) -> Action {
+        // The fleet of this moment: what waited may find that its worker has gone.
+        let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
+        let InHand { decode, granted, seated } = held;
+        let found = match (granted, decode) {
+            (Some(lease), decode) => Ok(self.arrived(model, lease, decode, scene)),
+            // The rank went while the request waited. A prefill rank would be sought in vain, and a
+            // rank that serves whole requests would be sent what it cannot answer.
+            (None, Some(decode)) if !is_there(scene.fleet, model, decode.rank()) => {
+                Ok(SeekEnd::Again(None))
+            }
+            (None, Some(decode)) => {
+                self.seek(now, model, Sought::PrefillFor(decode), seated, scene)
+            }
+            (None, None) => self.look(now, model, seated, scene),
+        };
+        match found {
+            Ok(SeekEnd::Act(action)) => action,
+            Ok(SeekEnd::Again(decode)) => {
+                self.hop(now, InHand { decode, granted: None, seated }, scene)
+            }
+            // Its place, if it comes from a queue, is counted until this step ends.
+            Err(_) if self.spare() => {
+                self.place(now, InHand { seated, ..InHand::default() }, scene)
+            }
+            // When no other worker is left, the client hears what the last one did.
+            Err(refusal) => Action::End(stop::after(self.failed.take(), Stop::Refused(refusal))),
+        }
+    }
+
+    /// select, from the beginning: whole or pair, then the ranks.
+    fn look(
+        &mut self,
+        now: NanosSinceStart,
+        model: &Model,
+        seated: Option<Seated>,
+        scene: &mut Scene<'_>,
+    ) -> Result<SeekEnd, Refusal> {
+        let sought = match scene.route(now, &self.facts, self.endpoint, model)? {
+            Route::Pair => {
+                self.pair_window(now, model, scene)?;
+                Sought::Pair
+            }
+            Route::Whole(_) => {
+                if model.prefill_pool.is_some() {
+                    (scene.count)(Count::SentWhole);
+                }
+                Sought::Whole
+            }
+        };
+        self.seek(now, model, sought, seated, scene)
+    }
+
+    /// The window of the ranks that would compute its prompt, for a request that only a pair can
+    /// serve. Before its decode rank is taken: it would be given back at once. Who was let in
+    /// before is not asked again.
+    fn pair_window(
+        &mut self,
+        now: NanosSinceStart,
+        model: &Model,
+        scene: &mut Scene<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(pool) = model.prefill_pool.filter(|_| self.is_new()) else { return Ok(()) };
+        let fleet = scene.fleet;
+        let serves_whole = |&rank: &RankIndex| fleet.is_whole_only(rank) && is_up(fleet, rank);
+        if model.ranks.iter().any(serves_whole) {
+            return Ok(());
+        }
+        self.window(now, pool, scene)
+    }
+
+    /// Runs a way in, and takes what it leads to.
+    fn seek(
+        &mut self,
+        now: NanosSinceStart,
+        model: &Model,
+        sought: Sought,
+        seated: Option<Seated>,
+        scene: &mut Scene<'_>,
+    ) -> Result<SeekEnd, Refusal> {
+        let is_movable = self.tries.hop_count < scene.fleet.flow.queue.hops_max;
+        let seeker =
+            Seeker { facts: &self.facts, model, body_bytes: self.body_bytes, seated, is_movable };
+        match scene.enter(now, sought, &seeker) {
+            Entry::Bound(lease) => Ok(self.whole(scene, lease)),
+            Entry::Pair { decode, prefill } => Ok(self.pair(scene, decode, prefill)),
+            Entry::Wait { decode, waiter, wanted } => {
+                Ok(SeekEnd::Act(self.line_up(decode, waiter, wanted)))
+            }
+            // Its decode rank, or all that could have computed its prompt for it, went while it
+            // waited: the lease is back, and the request is routed again.
+            Entry::Turned(Leg::Prefill, Turned::NoWorker) => Ok(SeekEnd::Again(None)),
+            Entry::Turned(leg, turned) => {
+                Err(scene.stages.turned(scene.fleet, pool(model, leg), now, turned))
+            }
+        }
+    }
+
+    fn line_up(
+        &mut self,
+        decode: Option<Lease>,
+        waiter: Box<Waiter>,
+        wanted: QueueWanted,
+    ) -> Action {
+        self.waiting = Some(Stay {
+            leg: waiter.leg,
+            seated: Seated { queue: waiter.queue, wanted },
+            decode,
+            client_gives_up: self.facts.client_deadline == Some(waiter.facts.deadline),
+        });
+        Action::Wait(waiter, wanted)
+    }
+
+    /// A request that waited has its lease now, beside the one of its decode rank if it waited for
+    /// a prefill rank. The home that granted it may know another fleet than this shard, and either
+    /// may be the newer: a rank that is not there, or not for this, is given back.
+    fn arrived(
+        &self,
+        model: &Model,
+        lease: Lease,
+        decode: Option<Lease>,
+        scene: &mut Scene<'_>,
+    ) -> SeekEnd {
+        let fleet = scene.fleet;
+        let is_right =
+            |rank: RankIndex, leg| fleet.serves(rank, leg) && is_there(fleet, model, rank);
+        let decode = decode.filter(|decode| is_right(decode.rank(), Leg::Decode));
+        let leg = if decode.is_some() { Leg::Prefill } else { Leg::Whole };
+        if !is_right(lease.rank(), leg) {
+            return SeekEnd::Again(decode);
+        }
+        match decode {
+            None => self.whole(scene, lease),
+            Some(decode) => self.pair(scene, decode, lease),
+        }
+    }
+
+    /// One rank does it all.
+    fn whole(&self, scene: &mut Scene<'_>, lease: Lease) -> SeekEnd {
+        let Some(plan) = scene.plan(lease.rank(), self.endpoint) else {
+            return SeekEnd::Again(None);
+        };
+        SeekEnd::Act(Action::Send(Box::new(Chosen { plan, lease, prefill: None })))
+    }
+
+    /// One computes the prompt, the other answers.
+    fn pair(&self, scene: &mut Scene<'_>, decode: Lease, prefill: Lease) -> SeekEnd {
+        let rank = prefill.rank();
+        let Some(plan) = scene.plan(decode.rank(), self.endpoint) else {
+            return SeekEnd::Again(None);
+        };
+        let handoff = scene.fleet.ranks.get(rank.index()).and_then(|rank| rank.handoff.clone());
+        let (Some(prefill_plan), Some(handoff)) = (scene.plan(rank, self.endpoint), handoff) else {
+            return SeekEnd::Again(Some(decode));
+        };
+        // Routed as a pair while there was no prefill rank to ask what it can hand over. Now there
+        // is, and it cannot hand this over.
+        if !scene.split.can_hand_off(&handoff) {
+            return SeekEnd::Again(None);
+        }
+        let prefill = Prefilling { plan: prefill_plan, lease: prefill, handoff };
+        SeekEnd::Act(Action::Send(Box::new(Chosen { plan, lease: decode, prefill: Some(prefill) })))
+    }
+
+    fn attempt_failed(
+        &mut self,
+        now: NanosSinceStart,
+        failed: Failed,
+        scene: &mut Scene<'_>,
+    ) -> Action {
+        let (rank, with, error) = (failed.rank, failed.with, failed.error);
+        let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
+        if failed.answer.is_some() {
+            return Action::End(stop::stop(scene.fleet, failed));
+        }
+        if error == RelayError::EngineBusy && self.tries.refused_count < REFUSALS_MAX {
+            // The engine had no room: no failure; the rank is left alone for a moment.
+            self.tries.refused_count += 1;
+            return self.place(now, InHand::default(), scene);
+        }
+        let may_go_elsewhere = error.is_unsent() && now < self.gives_up_at(scene);
+        if !may_go_elsewhere && !self.may_retry(error, scene) {
+            return Action::End(scene.stages.failed(scene.fleet, model.pool, now, failed));
+        }
+        (scene.count)(Count::Retries);
+        self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
+        if may_go_elsewhere {
+            // Nothing of it can be connected to. Another one is asked, and this is no attempt.
+            self.facts.tried.extend(scene.fleet.ranks_beside(rank));
+        } else {
+            self.tries.failed_count += 1;
+            self.facts.tried.push(rank);
+            self.facts.tried.extend(with);
+            self.tries.spared = with;
+        }
+        self.place(now, InHand::default(), scene)
+    }
+
+    /// Another worker may be asked if nothing reached the client, attempts are left, and the retry
+    /// budget allows it. An engine that is full has not failed: that is not what the budget is for.
+    /// What a worker may have read goes to another one only if that is configured; the legs of a
+    /// pair make no answer of their own.
+    fn may_retry(&self, error: RelayError, scene: &mut Scene<'_>) -> bool {
+        let attempts = self.tries.failed_count.saturating_add(1);
+        let Stages { rules, retry, .. } = &mut *scene.stages;
+        let is_busy = error == RelayError::EngineBusy;
+        error.may_retry()
+            && (is_busy || self.tries.is_pair || rules.retries_after_send)
+            && attempts < rules.attempts_max
+            && (is_busy || retry.withdraw())
+    }
+
+    /// Whatever it waits for, it is not sent after this moment.
+    fn gives_up_at(&self, scene: &Scene<'_>) -> NanosSinceStart {
+        let first_byte = scene.stages.rules.first_byte_max;
+        self.facts.client_deadline.unwrap_or_else(|| self.facts.arrived_at.plus(first_byte))
+    }
+
+    /// No other rank is left. True if there is one after all: it failed together with another.
+    fn spare(&mut self) -> bool {
+        let Some(spared) = self.tries.spared.take() else { return false };
+        self.facts.tried.retain(|&tried| tried != spared);
+        true
+    }
+
+    /// It has not been anywhere.
+    fn is_new(&self) -> bool {
+        let Tries { refused_count, hop_count, .. } = self.tries;
+        self.facts.tried.is_empty() && refused_count == 0 && hop_count == 0
+    }
+}
+
+fn model<'a>(facts: &RequestFacts, fleet: &'a FleetSnapshot) -> Option<&'a Model> {
+    fleet.models.get(facts.model.index())
+}
+
+fn is_there(fleet: &FleetSnapshot, model: &Model, rank: RankIndex) -> bool {
+    model.ranks.contains(&rank) && is_up(fleet, rank)
+}
+
+fn is_up(fleet: &FleetSnapshot, rank: RankIndex) -> bool {
+    let is_up = |worker: &Worker| worker.state == WorkerState::Up;
+    fleet.rank(rank).is_some_and(|(_, worker)| is_up(worker))
+}
+
+fn gone() -> Action {
+    Action::End(Stop::Refused(stop::no_worker("its model has just gone")))
+}

@@ -1,0 +1,222 @@
+//! Back pressure as it is decided: rejection windows, what a request hears that finds neither a
+//! rank nor a queue, and when its client may come back.
+
+use super::stages::Stages;
+use super::stop::{self, Failed, Stop};
+use crate::queue::{Turned, is_relieved};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_config::QueueMode;
+use forebay_fleet::admit::later_by_chance;
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, Pool, QueueFull};
+use forebay_prompt::parse::{Reason, Refusal};
+use std::time::Duration;
+
+impl Stages {
+    /// Is the request among the share that an open window refuses? Drawn once a request, whatever
+    /// windows it meets.
+    fn is_drawn(&mut self, fleet: &FleetSnapshot, is_drawn: &mut Option<bool>) -> bool {
+        let share = fleet.flow.rejection.share_percent;
+        *is_drawn.get_or_insert_with(|| share >= 100 || self.random.u32(..100) < share)
+    }
+
+    /// The windows of all pools, for a request of which the model is not known yet.
+    ///
+    /// # Errors
+    /// The refusal, where every pool is closed.
+    pub fn windows_of_all(
+        &mut self,
+        fleet: &FleetSnapshot,
+        now: NanosSinceStart,
+        is_drawn: &mut Option<bool>,
+    ) -> Result<(), Refusal> {
+        let windows = self.board.windows();
+        if !windows.may_be_open(now) {
+            return Ok(());
+        }
+        // Who only prefills answers nobody: a pool of such ranks closes no way in by itself.
+        let mut pools = fleet.answering_pools().peekable();
+        let first = pools.peek().map(|&(pool, _)| pool);
+        let all = pools.all(|(pool, _)| windows.open_until(pool, now).is_some());
+        match first.filter(|_| all) {
+            Some(pool) if self.is_drawn(fleet, is_drawn) => Err(self.window(fleet, pool, now)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The window of one pool.
+    ///
+    /// # Errors
+    /// The refusal, where the window is open and the request is among those that it refuses.
+    pub fn window_of(
+        &mut self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+        is_drawn: &mut Option<bool>,
+    ) -> Result<(), Refusal> {
+        let windows = self.board.windows();
+        let is_open = windows.may_be_open(now) && windows.open_until(pool, now).is_some();
+        if is_open && self.is_drawn(fleet, is_drawn) {
+            return Err(self.window(fleet, pool, now));
+        }
+        Ok(())
+    }
+
+    /// Refused by an open window. It may close early, so the drain rate says when to come back, and
+    /// the clock while that is unknown.
+    fn window(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
+        let left = self.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
+        let after = match self.back_after(fleet, pool, now) {
+            Some(after) => after,
+            None => self.later_by_chance(Duration::from_nanos(left)),
+        };
+        Refusal::new(Reason::RejectedWindow).with_retry_after(after)
+    }
+
+    /// Opens the rejection window of a pool that is closed to whoever comes.
+    pub(super) fn close(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
+        let length = fleet.flow.rejection_window;
+        if !length.is_zero() {
+            self.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
+            // Those who left meanwhile found it closed and had nothing to do.
+            self.relieve(fleet, pool, now);
+        }
+    }
+
+    /// Closes the window of a pool that has room again. Called by who has made room in the pool, or
+    /// in its queues: the window ends with what it was opened for. The home of a queue sees only
+    /// those who stand in it, and nothing once it is empty.
+    pub fn relieve(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
+        let windows = self.board.windows();
+        if !windows.may_be_open(now) || windows.open_by_until(pool, OpenedBy::Here, now).is_none() {
+            return;
+        }
+        if is_relieved(&self.binder(fleet, now), pool) {
+            self.board.windows().close(pool, OpenedBy::Here, now);
+        }
+    }
+
+    /// What a request hears that finds neither a rank nor a queue.
+    pub(super) fn turned(
+        &mut self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+        turned: Turned,
+    ) -> Refusal {
+        let reason = match turned {
+            Turned::NoWorker => {
+                return stop::no_worker("all that serve its model are down, or failed it");
+            }
+            Turned::NoRoom => Reason::RejectedBusy,
+            Turned::Full(QueueFull::Depth | QueueFull::Bytes) => Reason::RejectedQueueFull,
+            Turned::Full(QueueFull::Demand) => Reason::RejectedDemand,
+            Turned::TooLate { .. } => Reason::RejectedDeadline,
+        };
+        self.come_back(fleet, pool, now, Refusal::new(reason))
+    }
+
+    /// The same for a request that ends after it was let in: it waited too long, or engines had no
+    /// room for it.
+    pub(super) fn ended(
+        &mut self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+        stop: Stop,
+    ) -> Stop {
+        match stop {
+            Stop::Refused(refusal)
+                if matches!(refusal.reason(), Reason::RejectedQueueWait | Reason::RejectedBusy)
+                    && refusal.retry_after().is_none() =>
+            {
+                Stop::Refused(self.come_back(fleet, pool, now, refusal))
+            }
+            stop => stop,
+        }
+    }
+
+    /// How a request ends after its last attempt failed.
+    pub(super) fn failed(
+        &mut self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+        failed: Failed,
+    ) -> Stop {
+        self.ended(fleet, pool, now, stop::stop(fleet, failed))
+    }
+
+    /// Adds when to come back, as far as that is known: by the drain rate, and not before an engine
+    /// asks for it.
+    fn come_back(
+        &mut self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+        refusal: Refusal,
+    ) -> Refusal {
+        match self.back_after(fleet, pool, now) {
+            Some(after) => refusal.with_retry_after(after),
+            None => refusal,
+        }
+    }
+
+    /// By the drain rate, and not before the engines ask for it; `None` if neither is known.
+    fn back_after(
+        &mut self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+    ) -> Option<Duration> {
+        let asked = self.engines_ask_for(fleet, pool, now);
+        let asked = asked.map(|asked| self.later_by_chance(asked));
+        self.retry_after(fleet, pool, now).max(asked)
+    }
+
+    /// Time until the first of the engines that had no room is asked again, if all of them are left
+    /// alone.
+    fn engines_ask_for(
+        &self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+    ) -> Option<Duration> {
+        let left = |rank: &RankIndex| {
+            let until = self.board.rank(*rank).map(|load| load.busy_until());
+            until.map_or(0, |until| until.since(now))
+        };
+        let soonest = fleet.pool(pool)?.ranks.iter().map(left).min().filter(|&nanos| nanos > 0);
+        soonest.map(Duration::from_nanos)
+    }
+
+    /// So long, and a little longer by chance: clients that are refused together do not come back
+    /// together.
+    pub fn later_by_chance(&mut self, after: Duration) -> Duration {
+        later_by_chance(after, &mut self.random)
+    }
+
+    /// When a client of the pool may come back: after those who wait now, and one more, have ended.
+    fn retry_after(
+        &mut self,
+        fleet: &FleetSnapshot,
+        index: PoolIndex,
+        now: NanosSinceStart,
+    ) -> Option<Duration> {
+        let pool = fleet.pool(index)?;
+        let ahead = waiting(&self.board, fleet, index, pool) + 1;
+        self.drain_rates.observe_pool(index, pool, &self.board, now);
+        self.drain_rates.retry_after(index, now, ahead, &mut self.random)
+    }
+}
+
+fn waiting(board: &LoadBoard, fleet: &FleetSnapshot, index: PoolIndex, pool: &Pool) -> u64 {
+    let of = |queue| board.queue(queue).map_or(0, |cell| u64::from(cell.waiting()));
+    match fleet.flow.queue.mode {
+        QueueMode::Off => 0,
+        QueueMode::Pool => of(QueueIndex(index.0)),
+        QueueMode::Endpoint => {
+            pool.ranks.iter().filter_map(|&rank| fleet.queue_of(rank)).map(of).sum()
+        }
+    }
+}

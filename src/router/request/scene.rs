@@ -1,0 +1,183 @@
+//! What one step of a request may touch, and the two looks at it that select takes: whole or pair,
+//! and which rank.
+
+use super::split::Split;
+use super::stages::Stages;
+use super::stop::{cannot_hand_off, no_worker};
+use crate::dispatch::SendPlan;
+use crate::queue::{Applicant, Entry, Seated, Sought, Turned, enter_by, is_closed};
+use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_disagg::Obstacle;
+use forebay_fleet::account::Count;
+use forebay_fleet::mailbox::RequestFacts;
+use forebay_fleet::worker::{
+    FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, QueueFull,
+};
+use forebay_prompt::parse::{Endpoint, Refusal};
+use forebay_select::{
+    self, Binder, Matched, NoPair, PickRequest, Prompt, Route, RouteRequest, RouteRules,
+    WholeBecause,
+};
+use std::rc::Rc;
+
+/// The world of one step. Nothing else is read or written.
+pub struct Scene<'a> {
+    /// The fleet of this moment.
+    pub fleet: &'a FleetSnapshot,
+    /// What the shard decides with.
+    pub stages: &'a mut Stages,
+    /// The prompt, once it has been matched.
+    pub prompt: &'a Prompt,
+    /// What a prompt weighs that was not matched: mostly text, a little JSON; not the bytes of
+    /// images.
+    pub text_bytes: u64,
+    /// The body of the request.
+    pub body: &'a [u8],
+    /// What a handoff has to know of the body.
+    pub split: &'a mut Split,
+    /// Counts what the machine alone knows.
+    pub count: &'a dyn Fn(Count),
+}
+
+/// Who looks for a rank.
+pub(super) struct Seeker<'a> {
+    pub(super) facts: &'a RequestFacts,
+    pub(super) model: &'a Model,
+    pub(super) body_bytes: u64,
+    /// Its place in the queue that has sent it on.
+    pub(super) seated: Option<Seated>,
+    /// May it move to another queue later?
+    pub(super) is_movable: bool,
+}
+
+impl Scene<'_> {
+    /// Where a request to that rank goes.
+    pub(super) fn plan(&mut self, rank: RankIndex, endpoint: Endpoint) -> Option<Rc<SendPlan>> {
+        self.stages.plans.of(self.fleet, rank, endpoint)
+    }
+
+    /// One rank or two?
+    pub(super) fn route(
+        &mut self,
+        now: NanosSinceStart,
+        facts: &RequestFacts,
+        endpoint: Endpoint,
+        model: &Model,
+    ) -> Result<Route, Refusal> {
+        let fleet = self.fleet;
+        if model.ranks.iter().all(|&rank| fleet.is_whole_only(rank)) {
+            return Ok(Route::Whole(WholeBecause::NoRoles));
+        }
+        self.stages.matched.recall(self.prompt);
+        self.split.look(self.body, endpoint);
+        let Stages { board, reports, matched, candidates, ratios, .. } = &mut *self.stages;
+        let view = LoadView { board, reports, matched, ratio: ratios.of(facts.model) };
+        let request = view.request(self.text_bytes, now);
+        let rules = RouteRules::of(&fleet.flow.disaggregation);
+        let asked =
+            RouteRequest { fleet, model, request, pin: facts.pin, tried: &facts.tried, rules };
+        let can_hand_off = |handoff: &Handoff| self.split.can_hand_off(handoff);
+        forebay_select::route(&asked, candidates, can_hand_off).map_err(|none| match none {
+            NoPair::CannotHandOff if could_be_whole(fleet, model) => {
+                no_worker("the workers that serve it in one piece are down, or failed it")
+            }
+            NoPair::CannotHandOff => cannot_hand_off(self.obstacle(model)),
+            none => no_worker(none.why()),
+        })
+    }
+
+    /// What keeps the request from being split.
+    fn obstacle(&self, model: &Model) -> Option<Obstacle> {
+        let handoff = |rank: &RankIndex| self.fleet.ranks.get(rank.index())?.handoff.as_ref();
+        model.ranks.iter().filter_map(handoff).find_map(|handoff| self.split.obstacle(handoff))
+    }
+
+    /// Takes the leases of ranks that have room, or counts the request into a queue. Opens the
+    /// rejection window of a pool that turns out to be closed to whoever comes.
+    pub(super) fn enter(
+        &mut self,
+        now: NanosSinceStart,
+        sought: Sought,
+        seeker: &Seeker<'_>,
+    ) -> Entry {
+        let (fleet, facts, model) = (self.fleet, seeker.facts, seeker.model);
+        self.stages.matched.recall(self.prompt);
+        let ratio = self.stages.ratios.of(facts.model);
+        let Stages {
+            rules,
+            board,
+            reports,
+            matched,
+            candidates,
+            turn,
+            random,
+            desk,
+            drain_rates,
+            ..
+        } = &mut *self.stages;
+        let view = LoadView { board, reports, matched, ratio };
+        let request = view.request(self.text_bytes, now);
+        let Seeker { body_bytes, seated, is_movable: movable, .. } = *seeker;
+        let applicant =
+            Applicant { model, request, facts, body_bytes, near: None, movable, seated };
+        let mut binder = Binder { fleet, board, reports, policy: rules.policy, now, turn, random };
+        let projected = |leg, ahead| drain_rates.projected_wait(pool(model, leg), now, ahead);
+        let seat = || desk.open();
+        let entry = enter_by(&mut binder, candidates, &applicant, sought, seat, projected);
+        if let Some(pool) = closed(&binder, model, &entry) {
+            self.stages.close(fleet, pool, now);
+        }
+        entry
+    }
+}
+
+/// What a policy looks at.
+struct LoadView<'a> {
+    board: &'a LoadBoard,
+    reports: &'a LoadReports,
+    matched: &'a Matched,
+    ratio: f32,
+}
+
+impl<'a> LoadView<'a> {
+    /// The prompt, and what ranks hold of it. A prompt that was not matched weighs what its body
+    /// does.
+    fn request(&self, text_bytes: u64, now: NanosSinceStart) -> PickRequest<'a> {
+        let matched_bytes = self.matched.prompt_bytes();
+        PickRequest {
+            leg: Leg::Whole,
+            ranks: &[],
+            board: self.board,
+            reports: self.reports,
+            now,
+            overlaps: self.matched.overlaps(),
+            on_the_way: self.matched.on_the_way(),
+            prompt_bytes: if matched_bytes == 0 { text_bytes } else { matched_bytes },
+            bytes_per_token: self.ratio,
+        }
+    }
+}
+
+/// Has the model ranks that serve whole requests, whatever their state?
+fn could_be_whole(fleet: &FleetSnapshot, model: &Model) -> bool {
+    model.ranks.iter().any(|&rank| fleet.serves(rank, Leg::Whole))
+}
+
+/// The pool in which nobody finds room now, as the request did not.
+fn closed(binder: &Binder<'_>, model: &Model, entry: &Entry) -> Option<PoolIndex> {
+    let Entry::Turned(leg, turned) = *entry else { return None };
+    // Want of KV is of the request, not of the pool: smaller ones, and those whose prompts are
+    // cached, go on.
+    if !matches!(turned, Turned::NoRoom | Turned::Full(QueueFull::Depth | QueueFull::Bytes)) {
+        return None;
+    }
+    // Without a queue a decode rank is not taken for want of a prefill rank.
+    let beside = model.prefill_pool.filter(|_| leg == Leg::Decode);
+    [Some(pool(model, leg)), beside].into_iter().flatten().find(|&pool| is_closed(binder, pool))
+}
+
+/// The pool of the ranks that such a leg goes to.
+pub(super) fn pool(model: &Model, leg: Leg) -> PoolIndex {
+    let prefill = if leg == Leg::Prefill { model.prefill_pool } else { None };
+    prefill.unwrap_or(model.pool)
+}

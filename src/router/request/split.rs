@@ -1,0 +1,51 @@
+//! What a handoff has to know of a body: looked for once, and only when a pair may serve it.
+
+use forebay_disagg::{Obstacle, Wanted, inspect};
+use forebay_fleet::worker::Handoff;
+use forebay_prompt::parse::Endpoint;
+
+/// The places of a body that a handoff changes.
+#[derive(Debug, Default)]
+pub struct Split {
+    wanted: Option<Wanted>,
+    /// It was looked for; what was not found cannot be handed off.
+    is_inspected: bool,
+}
+
+impl Split {
+    /// What was found elsewhere, or nothing.
+    #[must_use]
+    pub const fn known(wanted: Option<Wanted>) -> Self {
+        Self { wanted, is_inspected: true }
+    }
+
+    /// Looks at the body, the first time only.
+    pub fn look(&mut self, body: &[u8], endpoint: Endpoint) {
+        if !std::mem::replace(&mut self.is_inspected, true) {
+            // The body has been scanned; what this pass does not like besides cannot be handed off.
+            self.wanted = inspect(body, endpoint).ok();
+        }
+    }
+
+    /// May the request be handed over that way?
+    #[must_use]
+    pub fn can_hand_off(&self, handoff: &Handoff) -> bool {
+        self.wanted.as_ref().is_some_and(|wanted| wanted.can_hand_off(handoff))
+    }
+
+    /// What keeps it from that.
+    #[must_use]
+    pub fn obstacle(&self, handoff: &Handoff) -> Option<Obstacle> {
+        self.wanted.as_ref()?.obstacle(handoff)
+    }
+
+    /// Takes out what was found, for the legs of one attempt; [`Self::put_back`] follows.
+    pub const fn take(&mut self) -> Option<Wanted> {
+        self.wanted.take()
+    }
+
+    /// Puts back what was taken out.
+    pub fn put_back(&mut self, wanted: Wanted) {
+        self.wanted = Some(wanted);
+    }
+}

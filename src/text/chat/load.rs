@@ -1,0 +1,393 @@
+//! A model directory, as Hugging Face's hub lays it out, to what renders and decodes its prompts.
+//! Reads files: for the control plane at start and when a model appears, never for a shard.
+
+use super::rules::EngineRules;
+use super::special::SpecialTokens;
+use super::template::{ChatTemplate, TemplateError};
+use crate::{Vocabulary, VocabularyError};
+use serde_json::{Map, Value};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a model directory gives.
+#[derive(Debug)]
+pub struct ModelTextParts {
+    /// Token id to bytes.
+    pub vocabulary: Vocabulary,
+    /// `None` for models without a chat template, and where it cannot be used.
+    pub chat_template: Option<ChatTemplate>,
+    /// Why the chat template cannot be used. Text and token ids are read all the same.
+    pub template_error: Option<LoadError>,
+}
+
+/// Why a model directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file is missing or cannot be read.
+    #[error(
+        "cannot read {path}: {source}; point the model directory to a download of the model that has it"
+    )]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is not the JSON it should be.
+    #[error("{path} is not valid: {source}; download the file again")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        source: serde_json::Error,
+    },
+    /// The tokenizer cannot be used.
+    #[error("{path} cannot be used: {source}; prompts of this model are not matched by prefix")]
+    Vocabulary {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: VocabularyError,
+    },
+    /// The chat template cannot be used. Chats of the model are then matched by guesses only.
+    #[error("{path}: {source}; give the model a chat template that Jinja2 accepts")]
+    Template {
+        /// The file that held it.
+        path: PathBuf,
+        /// Why.
+        source: TemplateError,
+    },
+}
+
+/// Reads `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json` and the chat template
+/// of a directory, for vLLM's rules.
+///
+/// # Errors
+/// [`LoadError`], which names the file and says what to do.
+pub fn load_model_text(dir: &Path) -> Result<ModelTextParts, LoadError> {
+    load_model_text_for(dir, EngineRules::default())
+}
+
+/// The same under the rules of one engine.
+///
+/// # Errors
+/// [`LoadError`], which names the file and says what to do.
+pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextParts, LoadError> {
+    let path = dir.join("tokenizer.json");
+    let text = fs::read_to_string(&path)
+        .map_err(|source| LoadError::Read { path: path.clone(), source })?;
+    let vocabulary = Vocabulary::from_tokenizer_json(&text)
+        .map_err(|source| LoadError::Vocabulary { path, source })?;
+    let config = read_object(&dir.join("tokenizer_config.json"))?;
+    let special = special_tokens(&read_object(&dir.join("special_tokens_map.json"))?, &config);
+    let vocabulary = match configured_prefix(&config, &special, rules) {
+        Some(prefix) => vocabulary.with_completion_prefix(prefix.as_bytes()),
+        None => vocabulary,
+    };
+    let compiled = find_template(dir, &config)?.map(|found| compile(found, &special, rules));
+    let (chat_template, template_error) = match compiled.transpose() {
+        Ok(chat_template) => (chat_template, None),
+        Err(error) => (None, Some(error)),
+    };
+    Ok(ModelTextParts { vocabulary, chat_template, template_error })
+}
+
+fn compile(
+    found: FoundTemplate,
+    special: &SpecialTokens,
+    rules: EngineRules,
+) -> Result<ChatTemplate, LoadError> {
+    let FoundTemplate { path, sources } = found;
+    let compiled = ChatTemplate::compile_for(&sources.default, special, rules);
+    let compiled = match &sources.tool_use {
+        Some(tool_use) => compiled.and_then(|template| template.with_tool_use(tool_use, special)),
+        None => compiled,
+    };
+    compiled.map_err(|source| LoadError::Template { path, source })
+}
+
+/// The directory of a model that is named by a path or by its name on the hub: a local directory
+/// with a `tokenizer.json`, or the newest snapshot of `main` in the hub's cache (`HF_HUB_CACHE`,
+/// `HF_HOME`, or `~/.cache/huggingface`). Nothing is downloaded.
+#[must_use]
+pub fn find_model_dir(name: &str) -> Option<PathBuf> {
+    let variable =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home_cache = || variable("HOME").map(|home| home.join(".cache"));
+    let cache = variable("HF_HUB_CACHE")
+        .or_else(|| variable("HF_HOME").map(|home| home.join("hub")))
+        .or_else(|| {
+            variable("XDG_CACHE_HOME")
+                .or_else(home_cache)
+                .map(|cache| cache.join("huggingface/hub"))
+        });
+    find_model_dir_in(name, cache.as_deref())
+}
+
+fn find_model_dir_in(name: &str, hub_cache: Option<&Path>) -> Option<PathBuf> {
+    let usable = |dir: &Path| dir.join("tokenizer.json").is_file();
+    let local = PathBuf::from(name);
+    if usable(&local) {
+        return Some(local);
+    }
+    let hub_name = !name.is_empty() && name.split('/').count() <= 2 && !name.contains("..");
+    let repo = hub_cache.filter(|_| hub_name)?.join(format!("models--{}", name.replace('/', "--")));
+    let snapshots = repo.join("snapshots");
+    if let Ok(revision) = fs::read_to_string(repo.join("refs/main")) {
+        let snapshot = snapshots.join(revision.trim());
+        if usable(&snapshot) {
+            return Some(snapshot);
+        }
+    }
+    let modified = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).ok();
+    let entries = fs::read_dir(snapshots).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+    entries.filter(|path| usable(path)).max_by_key(modified)
+}
+
+/// An absent file is an empty object: only `tokenizer.json` is needed.
+fn read_object(path: &Path) -> Result<Map<String, Value>, LoadError> {
+    match read_optional(path)? {
+        Some(text) => serde_json::from_str(&text)
+            .map_err(|source| LoadError::Json { path: path.to_owned(), source }),
+        None => Ok(Map::new()),
+    }
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, LoadError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(LoadError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Names ending in `_token`: those of the map, then those of the configuration, which win.
+fn special_tokens(map: &Map<String, Value>, config: &Map<String, Value>) -> SpecialTokens {
+    let mut special = SpecialTokens::new();
+    for (name, value) in map.iter().chain(config) {
+        let text = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
+        if let Some(text) = text.filter(|_| name.ends_with("_token")) {
+            special = special.with(name, text);
+        }
+    }
+    special
+}
+
+/// Classes for which SGLang follows `add_bos_token` of the configuration, true when absent, as
+/// transformers 4 did. Transformers 5, which vLLM 0.33 uses, follows the post-processor of the file
+/// whatever the configuration says.
+const BOS_CLASSES: [&str; 7] = [
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+    "CodeLlamaTokenizer",
+    "CodeLlamaTokenizerFast",
+    "GemmaTokenizer",
+    "GemmaTokenizerFast",
+    "CohereTokenizerFast",
+];
+
+/// What stands before a completion, where it is not what the post-processor of the file says.
+fn configured_prefix<'a>(
+    config: &Map<String, Value>,
+    special: &'a SpecialTokens,
+    rules: EngineRules,
+) -> Option<&'a str> {
+    let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+    if rules != EngineRules::Sglang || !BOS_CLASSES.contains(&class) {
+        return None;
+    }
+    match config.get("add_bos_token").and_then(Value::as_bool).unwrap_or(true) {
+        true => special.text("bos_token"),
+        false => Some(""),
+    }
+}
+
+/// The templates of a model and the file they came from.
+struct FoundTemplate {
+    path: PathBuf,
+    sources: TemplateTexts,
+}
+
+/// Templates by what they are for.
+struct TemplateTexts {
+    default: String,
+    /// For requests that offer tools.
+    tool_use: Option<String>,
+}
+
+/// The template and the file it came from: `chat_template.jinja`, then `chat_template.json`
+/// (multi-modal processors), then the configuration, where it is one string or a list of named
+/// ones.
+fn find_template(
+    dir: &Path,
+    config: &Map<String, Value>,
+) -> Result<Option<FoundTemplate>, LoadError> {
+    let path = dir.join("chat_template.jinja");
+    if let Some(default) = read_optional(&path)? {
+        let tool_use = read_optional(&dir.join("additional_chat_templates/tool_use.jinja"))?;
+        return Ok(Some(FoundTemplate { path, sources: TemplateTexts { default, tool_use } }));
+    }
+    let path = dir.join("chat_template.json");
+    if let Some(sources) = templates_of(&read_object(&path)?) {
+        return Ok(Some(FoundTemplate { path, sources }));
+    }
+    let path = dir.join("tokenizer_config.json");
+    Ok(templates_of(config).map(|sources| FoundTemplate { path, sources }))
+}
+
+fn templates_of(object: &Map<String, Value>) -> Option<TemplateTexts> {
+    match object.get("chat_template")? {
+        Value::String(source) => Some(TemplateTexts { default: source.clone(), tool_use: None }),
+        Value::Array(entries) => {
+            let text = |entry: &Value| Some(entry.get("template")?.as_str()?.to_owned());
+            let named = |name: &str| {
+                let is_named =
+                    |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some(name);
+                entries.iter().find(is_named).and_then(text)
+            };
+            let default = named("default").or_else(|| entries.first().and_then(text))?;
+            Some(TemplateTexts { default, tool_use: named("tool_use") })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LoadError, find_model_dir_in, load_model_text, load_model_text_for};
+    use crate::chat::EngineRules;
+    use serde_json::{Value, json};
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tokenizer");
+
+    /// A model directory with our tokenizer and this configuration.
+    fn model(config: &Value) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::copy(Path::new(OWN).join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+        fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        dir
+    }
+
+    fn rendered(dir: &Path) -> String {
+        let template = load_model_text(dir).unwrap().chat_template.unwrap();
+        let mut out = Vec::new();
+        template.render_full(b"{\"messages\":[]}", &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn our_tokenizer_loads() {
+        let parts = load_model_text(Path::new(OWN)).unwrap();
+        assert!(parts.chat_template.unwrap().has_plan());
+        assert!(parts.vocabulary.token_count() > 2_000);
+    }
+
+    #[test]
+    fn templates_are_found_where_models_keep_them() {
+        let named = json!({ "chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "{{ bos_token }}D{{ eos_token }}"}],
+            "bos_token": {"content": "<b>", "lstrip": false}, "eos_token": "<e>" });
+        let dir = model(&named);
+        assert_eq!(rendered(dir.path()), "<b>D<e>");
+        fs::write(
+            dir.path().join("chat_template.json"),
+            "{\"chat_template\": \"J{{ pad_token }}\"}",
+        )
+        .unwrap();
+        fs::write(
+            dir.path().join("special_tokens_map.json"),
+            "{\"pad_token\": \"<p>\", \"bos_token\": \"<old>\"}",
+        )
+        .unwrap();
+        assert_eq!(rendered(dir.path()), "J<p>");
+        fs::write(dir.path().join("chat_template.jinja"), "{{ bos_token }}X").unwrap();
+        assert_eq!(rendered(dir.path()), "<b>X");
+        assert!(load_model_text(model(&json!({})).path()).unwrap().chat_template.is_none());
+    }
+
+    #[test]
+    fn sglang_follows_the_configuration_of_some_classes() {
+        let prefix = |config: &Value, rules| {
+            let parts = load_model_text_for(model(config).path(), rules).unwrap();
+            String::from_utf8(parts.vocabulary.completion_prefix().to_vec()).unwrap()
+        };
+        for (config, sglang) in [
+            (json!({ "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true }), "<b>"),
+            (json!({ "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": false }), ""),
+            (json!({ "tokenizer_class": "GemmaTokenizer" }), "<b>"),
+            (json!({ "tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true }), ""),
+        ] {
+            let mut config = config;
+            config["bos_token"] = json!("<b>");
+            assert_eq!(prefix(&config, EngineRules::Sglang), sglang, "{config}");
+            assert_eq!(prefix(&config, EngineRules::Vllm), "", "the file's own: {config}");
+        }
+    }
+
+    #[test]
+    fn requests_with_tools_have_a_template_of_their_own() {
+        let named = json!({ "chat_template": [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T{{ tools | length }}"}] });
+        let with_tools =
+            br#"{"messages":[],"tools":[{"type":"function","function":{"name":"f"}}]}"#;
+        let dir = model(&named);
+        let separate = model(&json!({ "chat_template": "old" }));
+        fs::write(separate.path().join("chat_template.jinja"), "D").unwrap();
+        fs::create_dir(separate.path().join("additional_chat_templates")).unwrap();
+        fs::write(separate.path().join("additional_chat_templates/tool_use.jinja"), "T1").unwrap();
+        for dir in [dir.path(), separate.path()] {
+            let template = load_model_text(dir).unwrap().chat_template.unwrap();
+            for (body, wanted) in [(&with_tools[..], "T1"), (br#"{"messages":[],"tools":[]}"#, "D")]
+            {
+                let mut out = Vec::new();
+                template.render_full(body, &mut out).unwrap();
+                assert_eq!(String::from_utf8(out).unwrap(), wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = load_model_text(dir.path()).unwrap_err();
+        assert!(
+            matches!(error, LoadError::Read { .. }) && error.to_string().contains("tokenizer.json")
+        );
+        let dir = model(&json!({ "chat_template": "{% if %}" }));
+        let parts = load_model_text(dir.path()).unwrap();
+        assert!(parts.chat_template.is_none() && parts.vocabulary.token_count() > 2_000);
+        let error = parts.template_error.unwrap().to_string();
+        assert!(
+            error.contains("tokenizer_config.json") && error.contains("chat template"),
+            "{error}"
+        );
+        fs::write(dir.path().join("tokenizer_config.json"), "{").unwrap();
+        assert!(matches!(load_model_text(dir.path()), Err(LoadError::Json { .. })));
+        fs::write(
+            dir.path().join("tokenizer.json"),
+            "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}",
+        )
+        .unwrap();
+        assert!(matches!(load_model_text(dir.path()), Err(LoadError::Vocabulary { .. })));
+    }
+
+    #[test]
+    fn models_are_found_by_path_and_in_the_hub_cache() {
+        assert_eq!(find_model_dir_in(OWN, None), Some(PathBuf::from(OWN)));
+        let cache = tempfile::tempdir().unwrap();
+        let repo = cache.path().join("models--org--name");
+        for revision in ["aaa", "bbb"] {
+            fs::create_dir_all(repo.join("snapshots").join(revision)).unwrap();
+            fs::write(repo.join("snapshots").join(revision).join("tokenizer.json"), "{}").unwrap();
+        }
+        assert!(find_model_dir_in("org/name", Some(cache.path())).is_some());
+        fs::create_dir_all(repo.join("refs")).unwrap();
+        fs::write(repo.join("refs/main"), "aaa\n").unwrap();
+        assert_eq!(
+            find_model_dir_in("org/name", Some(cache.path())),
+            Some(repo.join("snapshots/aaa"))
+        );
+        assert_eq!(find_model_dir_in("org/other", Some(cache.path())), None);
+        assert_eq!(find_model_dir_in("../org", Some(cache.path())), None);
+    }
+}

@@ -1,0 +1,9 @@
+//! Text as engines see it: the vocabulary (token id to bytes) and chat templates (messages to
+//! bytes). Pure data and functions, any thread.
+
+pub mod chat;
+pub mod vocabulary;
+mod whitespace;
+
+pub use vocabulary::{Vocabulary, VocabularyError};
+pub use whitespace::{leading_bytes, trailing_bytes};

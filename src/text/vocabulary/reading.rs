@@ -1,0 +1,236 @@
+//! What a tokenizer does to text before it cuts it: whitespace swallowed by special tokens, spaces
+//! put in front.
+
+use super::composed;
+use super::file::{TokenizerFile, kind, steps};
+use super::lossless::{SPACE_MARK, Spelling};
+use crate::whitespace::{leading_bytes, trailing_bytes};
+use memchr::{memchr, memchr2, memchr3, memmem};
+use serde_json::Value;
+
+/// How text is read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    prefix: Prefix,
+    /// In the order of their bytes.
+    literals: Vec<Literal>,
+    /// Distinct first bytes of `literals`.
+    first_bytes: Vec<u8>,
+    /// Nothing to do: no prefix, and no literal that swallows whitespace.
+    plain: bool,
+    /// A space mark in the text becomes a space.
+    spaced: bool,
+    /// Text is brought to the composed form (NFC).
+    composes: bool,
+}
+
+/// Where a space is put before text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prefix {
+    None,
+    /// Before each run of text between special tokens, even if it starts with a space.
+    EveryRun,
+    /// The same unless the run starts with a space.
+    EveryRunUnlessSpace,
+    /// Only where the text starts, unless it starts with a space or a special token.
+    FirstRunUnlessSpace,
+}
+
+#[derive(Debug)]
+struct Literal {
+    text: Vec<u8>,
+    strips_left: bool,
+    strips_right: bool,
+}
+
+impl Reading {
+    /// From the file.
+    pub(super) fn new(file: &TokenizerFile, style: Spelling) -> Self {
+        let mut literals: Vec<Literal> = file
+            .added_tokens
+            .iter()
+            // A space mark is never found in text that has spaces; such tokens come from the model.
+            .filter(|token| !token.content.is_empty())
+            .filter(|token| style != Spelling::Spaced || !token.content.contains(SPACE_MARK))
+            .map(|token| Literal {
+                text: token.content.as_bytes().to_vec(),
+                strips_left: token.lstrip,
+                strips_right: token.rstrip,
+            })
+            .collect();
+        literals.sort_by(|a, b| a.text.cmp(&b.text));
+        let mut first_bytes: Vec<u8> =
+            literals.iter().filter_map(|literal| literal.text.first().copied()).collect();
+        first_bytes.sort_unstable();
+        first_bytes.dedup();
+        let prefix = prefix_of(file);
+        let strips = literals.iter().any(|literal| literal.strips_left || literal.strips_right);
+        let plain = prefix == Prefix::None && !strips;
+        let composes =
+            steps(&file.normalizer, "normalizers").into_iter().any(|step| kind(step) == "NFC");
+        let spaced = style == Spelling::Spaced;
+        Self { prefix, literals, first_bytes, plain, spaced, composes }
+    }
+
+    /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then
+    /// taken out.
+    pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) -> bool {
+        let mut whole = true;
+        if !self.plain || self.would_compose(text.get(from..).unwrap_or_default()) {
+            whole = self.align_runs(text, from);
+        }
+        // After the runs: for what special tokens swallow, a space mark is no whitespace.
+        if self.spaced {
+            space_marks_to_spaces(text, from);
+        }
+        whole
+    }
+
+    /// See [`super::Vocabulary::would_compose`].
+    pub(super) fn would_compose(&self, text: &[u8]) -> bool {
+        self.composes && !composed::is_composed(text)
+    }
+
+    fn align_runs(&self, text: &mut Vec<u8>, from: usize) -> bool {
+        let end = text.len();
+        if from >= end {
+            return true;
+        }
+        let (mut position, mut whole) = (from, true);
+        while position < end {
+            let (start, found) = self.find(text.get(..end).unwrap_or_default(), position);
+            let run_end = match found {
+                Some(literal) if literal.strips_left => {
+                    let run = text.get(position..start).unwrap_or_default();
+                    start - trailing_bytes(run, char::is_whitespace)
+                }
+                _ => start,
+            };
+            whole = self.push_run(text, position..run_end, from);
+            if !whole {
+                break;
+            }
+            let Some(literal) = found else { break };
+            text.extend_from_slice(&literal.text);
+            position = start + literal.text.len();
+            if literal.strips_right {
+                let rest = text.get(position..end).unwrap_or_default();
+                position += leading_bytes(rest, char::is_whitespace);
+            }
+        }
+        text.drain(from..end);
+        whole
+    }
+
+    fn push_run(&self, text: &mut Vec<u8>, run: std::ops::Range<usize>, from: usize) -> bool {
+        if run.is_empty() {
+            return true;
+        }
+        let start = text.get(run.clone()).unwrap_or_default();
+        let spaced =
+            start.starts_with(b" ") || self.spaced && start.starts_with(SPACE_MARK.as_bytes());
+        let prefixed = match self.prefix {
+            Prefix::None => false,
+            Prefix::EveryRun => true,
+            Prefix::EveryRunUnlessSpace => !spaced,
+            Prefix::FirstRunUnlessSpace => run.start == from && !spaced,
+        };
+        if prefixed {
+            text.push(b' ');
+        }
+        let start = text.len();
+        text.extend_from_within(run);
+        !self.composes || compose(text, start)
+    }
+
+    /// The first literal at or after `position`, the longest there; the text's end if there is
+    /// none.
+    fn find(&self, text: &[u8], position: usize) -> (usize, Option<&Literal>) {
+        let mut at = position;
+        while let Some(step) = self.next_candidate(text.get(at..).unwrap_or_default()) {
+            at += step;
+            let rest = text.get(at..).unwrap_or_default();
+            if let Some(literal) = self.longest(rest) {
+                return (at, Some(literal));
+            }
+            at += 1;
+        }
+        (text.len(), None)
+    }
+
+    /// The longest literal that `rest` starts with. All literals between such a one and `rest`, in
+    /// order of bytes, start with it too: so look below `rest`, cut `rest` to what it shares with
+    /// that neighbour, and look again.
+    fn longest(&self, rest: &[u8]) -> Option<&Literal> {
+        let mut key = rest;
+        loop {
+            let below = self.literals.partition_point(|literal| literal.text.as_slice() <= key);
+            let neighbour = self.literals.get(below.checked_sub(1)?)?;
+            let shared = key.iter().zip(&neighbour.text).take_while(|(a, b)| a == b).count();
+            if shared == neighbour.text.len() {
+                return Some(neighbour);
+            }
+            key = key.get(..shared).filter(|key| !key.is_empty())?;
+        }
+    }
+
+    fn next_candidate(&self, rest: &[u8]) -> Option<usize> {
+        match self.first_bytes.as_slice() {
+            [] => None,
+            [a] => memchr(*a, rest),
+            [a, b] => memchr2(*a, *b, rest),
+            [a, b, c] => memchr3(*a, *b, *c, rest),
+            many => rest.iter().position(|byte| many.binary_search(byte).is_ok()),
+        }
+    }
+}
+
+/// Brings `text[from..]` to the composed form: runs between literals by themselves, as tokenizers
+/// do it. False when the text ends early, see [`composed::push`].
+fn compose(text: &mut Vec<u8>, from: usize) -> bool {
+    let run = text.get(from..).unwrap_or_default();
+    if composed::is_composed(run) {
+        return true;
+    }
+    let Ok(run) = std::str::from_utf8(run).map(str::to_owned) else { return true };
+    text.truncate(from);
+    composed::push(&run, text)
+}
+
+/// SentencePiece models read a literal `▁` as a space.
+fn space_marks_to_spaces(text: &mut Vec<u8>, from: usize) {
+    let end = text.len();
+    let mut position = from;
+    while let Some(at) =
+        memmem::find(text.get(position..end).unwrap_or_default(), SPACE_MARK.as_bytes())
+    {
+        text.extend_from_within(position..position + at);
+        text.push(b' ');
+        position += at + SPACE_MARK.len();
+    }
+    if position > from {
+        text.extend_from_within(position..end);
+        text.drain(from..end);
+    }
+}
+
+fn prefix_of(file: &TokenizerFile) -> Prefix {
+    let prepends = steps(&file.normalizer, "normalizers").into_iter().any(|step| {
+        kind(step) == "Prepend" && step.get("prepend").and_then(Value::as_str) == Some(SPACE_MARK)
+    });
+    if prepends {
+        return Prefix::EveryRun;
+    }
+    for step in steps(&file.pre_tokenizer, "pretokenizers") {
+        let adds = step.get("add_prefix_space").and_then(Value::as_bool);
+        let scheme = step.get("prepend_scheme").and_then(Value::as_str);
+        match (kind(step), scheme, adds) {
+            ("ByteLevel", _, Some(true)) => return Prefix::EveryRunUnlessSpace,
+            ("Metaspace", Some("first"), _) => return Prefix::FirstRunUnlessSpace,
+            ("Metaspace", Some("never"), _) | ("Metaspace", None, Some(false)) => {}
+            ("Metaspace", _, _) => return Prefix::EveryRunUnlessSpace,
+            _ => {}
+        }
+    }
+    Prefix::None
+}

@@ -1,0 +1,152 @@
+//! What a request body asks for. Unknown fields are ignored and of a repeated field the last
+//! counts, as in the engine that this imitates.
+
+use super::error::ApiError;
+use crate::config::EngineConfig;
+use crate::random_id::random_id_64;
+use axum::http::HeaderMap;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+
+/// Top-level fields of a JSON body, not parsed any further.
+pub(super) struct Fields<'a>(HashMap<String, &'a RawValue>);
+
+impl<'a> Fields<'a> {
+    /// Fields of a body that must be declared and be a JSON object.
+    pub(super) fn of(headers: &HeaderMap, body: &'a [u8]) -> Result<Self, ApiError> {
+        let declared = headers.get("content-type").and_then(|value| value.to_str().ok());
+        if !declared.is_some_and(|value| value.trim_start().starts_with("application/json")) {
+            let problem = "Unsupported Media Type: Only 'application/json' is allowed";
+            return Err(ApiError::validation(problem, None));
+        }
+        serde_json::from_slice(body).map(Self).map_err(|error| {
+            let at = format!("body.{}", error.column());
+            let problem = format!(
+                "{{'type': 'json_invalid', 'loc': '{at}', 'msg': 'JSON decode error', 'ctx': {{'error': '{error}'}}}}"
+            );
+            ApiError::validation(&problem, Some(at))
+        })
+    }
+
+    /// A field as written; `None` when absent or null.
+    pub(super) fn raw(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.get(name).copied().filter(|value| value.get() != "null")
+    }
+
+    /// A field of a given type; a value of another type is the client's error.
+    pub(super) fn get<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, ApiError> {
+        let parse = |value: &'a RawValue| serde_json::from_str(value.get());
+        self.raw(name).map(parse).transpose().map_err(|error| {
+            let problem =
+                format!("{{'type': 'type_error', 'loc': 'body.{name}', 'msg': '{error}'}}");
+            ApiError::validation(&problem, Some(format!("body.{name}")))
+        })
+    }
+
+    /// The model name to answer with; an error if this engine serves another one.
+    pub(super) fn model(&self, config: &EngineConfig) -> Result<String, ApiError> {
+        let served = config.model_name();
+        let asked: Option<String> = self.get("model")?;
+        match (asked, &config.model) {
+            (Some(asked), Some(only)) if asked != *only => {
+                Err(ApiError::unknown_model(&asked, served))
+            }
+            (asked, _) => Ok(asked.unwrap_or_else(|| served.to_owned())),
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StreamOptions {
+    include_usage: bool,
+    continuous_usage_stats: bool,
+}
+
+/// How the answer of a generation is written.
+#[derive(Debug)]
+pub(super) struct OpenAiForm {
+    pub(super) id: String,
+    pub(super) model: String,
+    pub(super) stream: bool,
+    /// A stream ends with the usage.
+    pub(super) include_usage: bool,
+    /// Every chunk of a stream has the usage so far.
+    pub(super) continuous_usage: bool,
+    pub(super) return_token_ids: bool,
+}
+
+/// What a generation is asked for, but for the prompt.
+#[derive(Debug)]
+pub(super) struct OpenAiRequest {
+    pub(super) form: OpenAiForm,
+    /// Answers to each prompt.
+    pub(super) choice_count: u32,
+    /// `None`: the default length, after which the answer ends by itself.
+    pub(super) output_tokens: Option<usize>,
+    pub(super) salt: String,
+    pub(super) dp_rank: Option<usize>,
+}
+
+impl OpenAiRequest {
+    /// Reads everything but the prompt.
+    pub(super) fn read(
+        fields: &Fields<'_>,
+        headers: &HeaderMap,
+        config: &EngineConfig,
+    ) -> Result<Self, ApiError> {
+        let options: StreamOptions = fields.get("stream_options")?.unwrap_or_default();
+        let choice_count: i64 = fields.get("n")?.unwrap_or(1);
+        let in_range =
+            u32::try_from(choice_count).ok().filter(|count| (1..=CHOICES_MAX).contains(count));
+        let choice_count = in_range
+            .ok_or_else(|| ApiError::out_of_range("n must be 1 to 128", "n", choice_count))?;
+        let id = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+        let form = OpenAiForm {
+            id: id.map_or_else(random_id_64, str::to_owned),
+            model: fields.model(config)?,
+            stream: fields.get("stream")?.unwrap_or(false),
+            include_usage: options.include_usage,
+            continuous_usage: options.include_usage && options.continuous_usage_stats,
+            return_token_ids: fields.get("return_token_ids")?.unwrap_or(false),
+        };
+        Ok(Self {
+            form,
+            choice_count,
+            output_tokens: output_tokens(fields)?,
+            salt: fields.get("cache_salt")?.unwrap_or_default(),
+            dp_rank: dp_rank(headers, config.ranks)?,
+        })
+    }
+}
+
+fn output_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    for name in ["max_completion_tokens", "max_tokens"] {
+        if let Some(value) = fields.get::<i64>(name)? {
+            let count = usize::try_from(value).ok().filter(|count| *count > 0);
+            let problem =
+                || ApiError::out_of_range(&format!("{name} must be at least 1"), name, value);
+            return count.ok_or_else(problem).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// Rank that the client pins; text that is no number is ignored, a rank that does not exist is
+/// refused.
+fn dp_rank(headers: &HeaderMap, rank_count: u32) -> Result<Option<usize>, ApiError> {
+    let value = headers.get("x-data-parallel-rank").and_then(|value| value.to_str().ok());
+    let Some(rank) = value.and_then(|value| value.trim().parse::<i64>().ok()) else {
+        return Ok(None);
+    };
+    match u32::try_from(rank) {
+        Ok(known) if known < rank_count => Ok(Some(known as usize)),
+        _ => {
+            let message = format!("data_parallel_rank {rank} is out of range [0, {rank_count}).");
+            Err(ApiError::bad_request(message, None))
+        }
+    }
+}
+
+const CHOICES_MAX: u32 = 128;

@@ -1,0 +1,66 @@
+//! The beginning of an answer: KV from elsewhere where it is wanted, then a rank for each choice.
+
+use super::answer::{AnswerChoice, OpenAiAnswer};
+use super::error::ApiError;
+use super::halves::taken;
+use crate::ranks::NotRun;
+use crate::schedule::{LegPart, TokenStep, Work};
+use crate::state::EngineState;
+use crate::transfer::TransferWanted;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(super) enum NotBegun {
+    Refused,
+    Error(ApiError),
+}
+
+/// An answer that has begun, and where its tokens come from.
+pub(super) type BegunAnswer = (OpenAiAnswer, mpsc::UnboundedReceiver<TokenStep>);
+
+/// Waits for KV where it comes from elsewhere, then gives every choice to a rank.
+pub(super) async fn begin(
+    state: EngineState,
+    mut answer: OpenAiAnswer,
+    prompts: Vec<Vec<u32>>,
+    output_tokens: usize,
+    part: LegPart,
+    wanted: Option<TransferWanted>,
+) -> Result<BegunAnswer, NotBegun> {
+    if let (Some(wanted), Some(prompt)) = (&wanted, prompts.first())
+        && !taken(&state, wanted, prompt, &answer.asked.salt).await
+    {
+        answer.timed.ended("failed");
+        state.requests.tally.failed();
+        return Err(NotBegun::Error(ApiError::internal()));
+    }
+    let (sink, steps) = mpsc::unbounded_channel();
+    for prompt in prompts {
+        let prompt: Arc<[u32]> = prompt.into();
+        for at in 0..answer.asked.choice_count {
+            let work = Work {
+                prompt: prompt.to_vec(),
+                output: state.encode.tokenizer().answer(&prompt, at, output_tokens),
+                salt: answer.asked.salt.clone(),
+                part,
+            };
+            match state.ranks.submit(answer.asked.dp_rank, work, sink.clone()).await {
+                Ok(submitted) => {
+                    answer.choices.push(AnswerChoice::new(submitted, prompt.clone(), at == 0));
+                }
+                Err(NotRun::Stopping) => return Err(NotBegun::Error(ApiError::stopping())),
+                // What was taken of it before is taken out again.
+                Err(NotRun::Refused) => {
+                    answer.timed.ended("refused");
+                    return Err(NotBegun::Refused);
+                }
+            }
+        }
+    }
+    Ok((answer, steps))
+}
+
+/// Tokens written in one go when several are ready.
+pub(super) const STEPS_AT_ONCE: usize = 64;

@@ -1,0 +1,36 @@
+//! `POST /debug/held`: what each rank's cache holds of a prompt, without computing anything. Not
+//! part of any engine's interface: it is the truth that a router's view can be compared with.
+
+use super::asked::Fields;
+use super::encoding::{encode, prompt_ids};
+use super::error::ApiError;
+use crate::encode::Input;
+use crate::prompt::EnginePrompt;
+use crate::state::EngineState;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+
+/// Takes the body of a chat or a completion; answers with the leading full blocks of the prompt
+/// that each rank holds.
+pub(super) async fn held(
+    State(state): State<EngineState>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<Value>, ApiError> {
+    let fields = Fields::of(&headers, &body)?;
+    let salt: String = fields.get("cache_salt")?.unwrap_or_default();
+    let prompt = if fields.raw("messages").is_some() {
+        encode(&state, Input::Chat(body.clone())).await?
+    } else {
+        let asked: EnginePrompt =
+            fields.get("prompt")?.ok_or_else(|| ApiError::missing("prompt"))?;
+        let mut prompts = prompt_ids(&state, asked).await?;
+        prompts.pop().ok_or_else(|| ApiError::missing("prompt"))?
+    };
+    let prompt_tokens = prompt.len();
+    let blocks = state.ranks.held_blocks(prompt, salt).await;
+    Ok(Json(json!({ "prompt_tokens": prompt_tokens, "held_blocks": blocks })))
+}

@@ -1,0 +1,191 @@
+//! `/metrics` in Prometheus text, with vLLM's names and labels.
+
+use crate::rank_stats::RankStats;
+use crate::state::EngineState;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use std::fmt::Write;
+
+/// Every figure of every rank.
+pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
+    let config = &state.config;
+    let ranks = state.ranks.stats();
+    let mut page =
+        Page { out: String::with_capacity(4_096), model: config.model_name(), ranks: &ranks };
+    page.series("gauge", "vllm:num_requests_running", "Requests in the batch.", |r| {
+        r.requests.running as f64
+    });
+    page.series("gauge", "vllm:num_requests_waiting", "Requests that wait.", |r| {
+        r.requests.waiting as f64
+    });
+    page.series(
+        "gauge",
+        "vllm:kv_cache_usage_perc",
+        "KV-cache usage. 1 means 100 percent usage.",
+        |r| r.used_blocks as f64 / r.capacity_blocks.max(1) as f64,
+    );
+    page.series(
+        "counter",
+        "vllm:prefix_cache_queries_total",
+        "Prefix cache queries, in tokens.",
+        |r| r.tokens.queried as f64,
+    );
+    page.series("counter", "vllm:prefix_cache_hits_total", "Prefix cache hits, in tokens.", |r| {
+        r.tokens.hit as f64
+    });
+    page.series("counter", "vllm:prompt_tokens_total", "Prompt tokens.", |r| {
+        r.tokens.queried as f64
+    });
+    page.series("counter", "vllm:generation_tokens_total", "Generated tokens.", |r| {
+        r.tokens.generated as f64
+    });
+    own_series(&mut page);
+    page.whole_engine(&state);
+    page.finished();
+    page.cache_config(config.block_size, config.kv_blocks);
+    ([(header::CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page.out).into_response()
+}
+
+/// What no engine tells.
+fn own_series(page: &mut Page<'_>) {
+    page.series(
+        "gauge",
+        "forebay_engine_in_flight_peak",
+        "Most requests that ran or waited at one time.",
+        |r| r.requests.in_flight_peak as f64,
+    );
+    page.series("counter", "forebay_engine_received_total", "Requests that came.", |r| {
+        r.requests.received as f64
+    });
+    page.series(
+        "counter",
+        "forebay_engine_refused_total",
+        "Requests that were refused because too many waited.",
+        |r| r.requests.refused as f64,
+    );
+    page.series("counter", "forebay_engine_aborted_total", "Requests whose client left.", |r| {
+        r.requests.aborted as f64
+    });
+    page.series(
+        "gauge",
+        "forebay_engine_in_flight",
+        "Requests that run or wait in the rank.",
+        |r| (r.requests.running + r.requests.waiting) as f64,
+    );
+    page.series(
+        "gauge",
+        "forebay_engine_kv_held",
+        "Finished prefills whose KV is held for a decode.",
+        |r| r.requests.held as f64,
+    );
+    page.series(
+        "counter",
+        "vllm:external_prefix_cache_hits_total",
+        "Prompt tokens whose KV another engine computed.",
+        |r| r.tokens.external as f64,
+    );
+}
+
+struct Page<'a> {
+    out: String,
+    model: &'a str,
+    ranks: &'a [RankStats],
+}
+
+impl Page<'_> {
+    fn head(&mut self, kind: &str, name: &str, help: &str) {
+        let _infallible = write!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn series(&mut self, kind: &str, name: &str, help: &str, value: impl Fn(&RankStats) -> f64) {
+        self.head(kind, name, help);
+        for (engine, rank) in self.ranks.iter().enumerate() {
+            let labels = format!(r#"engine="{engine}",model_name="{}""#, escaped(self.model));
+            let _infallible = writeln!(self.out, "{name}{{{labels}}} {:?}", value(rank));
+        }
+    }
+
+    fn whole_engine(&mut self, state: &EngineState) {
+        let (offers, counts) = (state.transfer.offers.counts(), state.requests.tally.counts());
+        let figures = [
+            (
+                "gauge",
+                "forebay_engine_open",
+                "Requests being served, also while they wait for their other half.",
+                counts.open as f64,
+            ),
+            (
+                "gauge",
+                "forebay_engine_rooms_waiting",
+                "Rooms or transfers that are open and not handed over.",
+                (offers.open + offers.ready) as f64,
+            ),
+            (
+                "gauge",
+                "forebay_engine_questions_early",
+                "Decodes that ask for what no prefill has offered yet.",
+                offers.early as f64,
+            ),
+            (
+                "counter",
+                "forebay_engine_room_conflicts_total",
+                "Rooms that were used while they were in use.",
+                offers.duplicates as f64,
+            ),
+            (
+                "counter",
+                "forebay_engine_ended_early_total",
+                "Requests aborted by id or because their client had left.",
+                counts.aborted as f64,
+            ),
+            (
+                "counter",
+                "forebay_engine_failed_total",
+                "Requests that failed.",
+                counts.failed as f64,
+            ),
+            (
+                "counter",
+                "forebay_engine_kv_expired_total",
+                "Prefills whose KV nobody took in time.",
+                counts.expired as f64,
+            ),
+        ];
+        let met = state.faults.current().met as f64;
+        let faults = ("counter", "forebay_engine_faults_total", "Requests that met a fault.", met);
+        for (kind, name, help, value) in figures.into_iter().chain([faults]) {
+            self.head(kind, name, help);
+            let _infallible = writeln!(self.out, "{name} {value:?}");
+        }
+    }
+
+    fn finished(&mut self) {
+        let name = "vllm:request_success_total";
+        self.head("counter", name, "Count of successfully processed requests.");
+        for (engine, rank) in self.ranks.iter().enumerate() {
+            let model = escaped(self.model);
+            let _infallible = writeln!(
+                self.out,
+                r#"{name}{{engine="{engine}",finished_reason="length",model_name="{model}"}} {:?}"#,
+                rank.requests.finished as f64
+            );
+        }
+    }
+
+    fn cache_config(&mut self, block_size: u32, block_count: u32) {
+        let name = "vllm:cache_config_info";
+        self.head("gauge", name, "Information of the LLMEngine CacheConfig");
+        for engine in 0..self.ranks.len() {
+            let _infallible = writeln!(
+                self.out,
+                r#"{name}{{block_size="{block_size}",enable_prefix_caching="True",engine="{engine}",num_gpu_blocks="{block_count}"}} 1.0"#
+            );
+        }
+    }
+}
+
+/// A label value as the text format wants it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n")
+}

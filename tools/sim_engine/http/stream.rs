@@ -1,0 +1,82 @@
+//! Server-sent events: tokens as they come. The stream owns the answer, so a client that leaves
+//! drops it, which frees the request in its rank at once.
+
+use super::answer::OpenAiAnswer;
+use super::begin::{BegunAnswer, NotBegun, STEPS_AT_ONCE};
+use super::error::ApiError;
+use crate::schedule::TokenStep;
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use std::future::Future;
+use std::pin::Pin;
+use tokio::sync::mpsc;
+
+type Beginning = Pin<Box<dyn Future<Output = Result<BegunAnswer, NotBegun>> + Send>>;
+type Chunk = Result<Bytes, std::io::Error>;
+
+enum Phase {
+    Begins(Beginning),
+    Runs(Box<OpenAiAnswer>, mpsc::UnboundedReceiver<TokenStep>),
+}
+
+/// The streamed answer.
+pub(super) fn stream_response(
+    answer: OpenAiAnswer,
+    steps: mpsc::UnboundedReceiver<TokenStep>,
+) -> Response {
+    response(Phase::Runs(Box::new(answer), steps))
+}
+
+/// The same for an answer of which it is not known yet whether there will be one.
+pub(super) fn stream_response_later(
+    begin: impl Future<Output = Result<BegunAnswer, NotBegun>> + Send + 'static,
+) -> Response {
+    response(Phase::Begins(Box::pin(begin)))
+}
+
+fn response(phase: Phase) -> Response {
+    let events = unfold(Some(phase), |phase| async move {
+        match phase? {
+            Phase::Runs(answer, steps) => Some(next_chunk(answer, steps).await),
+            Phase::Begins(begin) => match begin.await {
+                Ok((answer, steps)) => Some(next_chunk(Box::new(answer), steps).await),
+                Err(NotBegun::Error(error)) => Some((Ok(Bytes::from(error.event())), None)),
+                Err(NotBegun::Refused) => Some((Ok(Bytes::from(ApiError::busy().event())), None)),
+            },
+        }
+    });
+    let content_type = [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")];
+    (content_type, Body::from_stream(events)).into_response()
+}
+
+async fn next_chunk(
+    mut answer: Box<OpenAiAnswer>,
+    mut steps: mpsc::UnboundedReceiver<TokenStep>,
+) -> (Chunk, Option<Phase>) {
+    let mut batch = Vec::new();
+    if steps.recv_many(&mut batch, STEPS_AT_ONCE).await == 0 {
+        // The engine stops: break the connection, so that the client sees that the answer is not
+        // whole.
+        return (Err(std::io::Error::other("the engine is stopping")), None);
+    }
+    let mut out = String::with_capacity(batch.len() * 256);
+    for step in batch {
+        let Some(index) = answer.take(step) else { continue };
+        if answer.is_finished() {
+            answer.hand_over().await;
+        }
+        if answer.is_first_token(index) {
+            answer.write_role_chunk(index, &mut out);
+        }
+        answer.write_token_chunk(index, &mut out);
+    }
+    answer.timed.first_byte();
+    let finished = answer.is_finished();
+    if finished {
+        answer.write_end(&mut out);
+    }
+    let rest = if finished { None } else { Some(Phase::Runs(answer, steps)) };
+    (Ok(Bytes::from(out)), rest)
+}

@@ -1,0 +1,347 @@
+//! Starts and stops an engine: opens its sockets, builds its parts, keeps its thread. Called by the
+//! command line, the demo and tests.
+
+use super::aborts::Aborts;
+use super::chat_text::ChatText;
+use super::config::{EngineConfig, EngineError, EngineRole, EngineWire};
+use super::encode::EncodeHandle;
+use super::fault::Faults;
+use super::http::{registry_routes, routes};
+use super::kv_publisher::{KvEndpoints, KvPublisher};
+use super::listening::listen;
+use super::prefix_cache::PrefixCache;
+use super::random_id::random_id_128;
+use super::rank_stats::RankStats;
+use super::ranks::RanksHandle;
+use super::schedule::RankSchedule;
+use super::state::{EnginePlace, EngineState, RequestTracking, TransferEnds};
+use super::tally::EngineTally;
+use super::times::{TimesLog, unix_time_s};
+use super::tokenizer::Tokenizer;
+use super::transfer::{KvSeeker, RegistryState, TransferTable};
+use super::wire_cut::{CutListener, Scissors};
+use forebay_base::Clock;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+/// Starts engines.
+#[derive(Debug)]
+pub struct Engine;
+
+/// Tokenizer and chat template, which engines can share: loading them takes longer than all the
+/// rest.
+#[derive(Clone, Debug)]
+pub struct EngineText {
+    tokenizer: Arc<Tokenizer>,
+    chat: Arc<ChatText>,
+}
+
+impl EngineText {
+    /// Of a model folder, or the built-in ones.
+    pub fn load(model_dir: Option<&Path>) -> Result<Self, EngineError> {
+        let (tokenizer, chat) = match model_dir {
+            Some(dir) => (Tokenizer::from_model_dir(dir), ChatText::from_model_dir(dir)),
+            None => (Tokenizer::built_in(), ChatText::built_in()),
+        };
+        let tokenizer = tokenizer.map_err(|error| EngineError::ModelText(error.to_string()))?;
+        let chat = chat.map_err(EngineError::ModelText)?;
+        Ok(Self { tokenizer: Arc::new(tokenizer), chat: Arc::new(chat) })
+    }
+
+    /// The tokenizer.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+}
+
+/// A running engine on its own thread. Stops when dropped.
+#[derive(Debug)]
+pub struct EngineHandle {
+    addr: SocketAddr,
+    registry_port: u16,
+    kv_sources: Vec<KvEndpoints>,
+    ranks: RanksHandle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts an engine on a thread of its own; returns once it answers.
+    pub fn start(config: EngineConfig) -> Result<EngineHandle, EngineError> {
+        config.check()?;
+        let text = EngineText::load(config.model_dir.as_deref())?;
+        Self::start_with(config, text)
+    }
+
+    /// The same with a tokenizer that is loaded already, whatever `model_dir` says.
+    pub fn start_with(config: EngineConfig, text: EngineText) -> Result<EngineHandle, EngineError> {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ready, answer) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(move || {
+            let outcome = run_until(config, text, async { drop(stopped.await) }, |bound| {
+                let _starter_gone = ready.send(Ok(bound));
+            });
+            if let Err(error) = outcome {
+                let _starter_gone = ready.send(Err(error));
+            }
+        })?;
+        let ended = || Err(EngineError::Start(std::io::Error::other("its thread ended")));
+        let Bound { addr, registry_port, kv_sources, ranks } =
+            answer.recv().unwrap_or_else(|_| ended())?;
+        let (stop, thread) = (Some(stop), Some(thread));
+        Ok(EngineHandle { addr, registry_port, kv_sources, ranks, stop, thread })
+    }
+}
+
+impl EngineHandle {
+    /// HTTP address.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Port where decode engines ask for what this one computed; that of HTTP unless it has one of
+    /// its own.
+    #[must_use]
+    pub fn registry_port(&self) -> u16 {
+        self.registry_port
+    }
+
+    /// `http://` and the address.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Endpoint for KV events of rank 0, to connect to from this machine.
+    #[must_use]
+    pub fn kv_endpoint(&self) -> Option<String> {
+        self.kv_sources.first().map(|source| source.endpoint.replace("//*:", "//127.0.0.1:"))
+    }
+
+    /// Where each rank publishes; empty without KV events.
+    #[must_use]
+    pub fn kv_sources(&self) -> &[KvEndpoints] {
+        &self.kv_sources
+    }
+
+    /// Figures of every rank.
+    #[must_use]
+    pub fn stats(&self) -> Vec<RankStats> {
+        self.ranks.stats()
+    }
+
+    /// Stops at once, as a process that is killed: open answers end in the middle, sockets are
+    /// closed on return.
+    pub fn stop(mut self) {
+        self.stop_and_join();
+    }
+
+    fn stop_and_join(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+impl Drop for EngineHandle {
+    fn drop(&mut self) {
+        self.stop_and_join();
+    }
+}
+
+/// Runs an engine on the calling thread until `shutdown` is done. `ready` gets the HTTP address
+/// once it answers.
+pub fn run(
+    config: EngineConfig,
+    shutdown: impl Future<Output = ()>,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), EngineError> {
+    config.check()?;
+    let text = EngineText::load(config.model_dir.as_deref())?;
+    run_until(config, text, shutdown, |bound| ready(bound.addr))
+}
+
+#[derive(Debug)]
+struct Bound {
+    addr: SocketAddr,
+    registry_port: u16,
+    kv_sources: Vec<KvEndpoints>,
+    ranks: RanksHandle,
+}
+
+fn run_until(
+    config: EngineConfig,
+    text: EngineText,
+    shutdown: impl Future<Output = ()>,
+    ready: impl FnOnce(Bound),
+) -> Result<(), EngineError> {
+    config.check()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let listener = listen(config.listen).await?;
+        let addr = listener.local_addr()?;
+        let registry = registry_listener(&config).await?;
+        let registry_port = match &registry {
+            Some(listener) => listener.local_addr()?.port(),
+            None => addr.port(),
+        };
+        let state = start_parts(config, text, addr.port(), registry_port).await?;
+        let (kv_sources, ranks) = (state.place.kv_sources.to_vec(), state.ranks.clone());
+        ready(Bound { addr, registry_port, kv_sources, ranks });
+        let known = RegistryState::new(
+            state.config.clone(),
+            state.transfer.offers.clone(),
+            state.clock,
+            addr.port(),
+        );
+        if let Some(registry) = registry {
+            let serving = axum::serve(registry, registry_routes(known.clone())).into_future();
+            tokio::spawn(serving);
+        }
+        let listener = CutListener::new(listener, state.clock, &state.faults)?;
+        let routes = routes(state, known).into_make_service_with_connect_info::<Scissors>();
+        tokio::select! {
+            served = axum::serve(listener, routes).into_future() => served?,
+            () = shutdown => {}
+        }
+        Ok(())
+    });
+    // Do not wait for connections: stopping means now.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Everything behind the sockets of HTTP.
+async fn start_parts(
+    mut config: EngineConfig,
+    text: EngineText,
+    http_port: u16,
+    registry_port: u16,
+) -> Result<EngineState, EngineError> {
+    let EngineText { tokenizer, chat } = text;
+    if config.transfer.engine_id.is_none() {
+        config.transfer.engine_id = Some(random_id_128());
+    }
+    let (ranks, kv_sources) = start_ranks(&config).await?;
+    let encode = EncodeHandle::start(tokenizer, chat)?;
+    let times = config.log_times.as_deref().map(log_times).transpose()?;
+    let clock = Clock::start();
+    let seeker = KvSeeker::new(clock).map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(EngineState {
+        config: Arc::new(config),
+        place: EnginePlace {
+            http_port,
+            registry_port,
+            kv_sources: kv_sources.into(),
+            started_s: unix_time_s(),
+        },
+        clock,
+        encode,
+        ranks,
+        transfer: TransferEnds { offers: TransferTable::start(), seeker },
+        requests: RequestTracking { tally: EngineTally::default(), times, aborts: Aborts::new() },
+        faults: Faults::none(),
+    })
+}
+
+/// Only engines that hand KV over have a registry; the others would be in the way of one on the
+/// same machine.
+async fn registry_listener(config: &EngineConfig) -> Result<Option<TcpListener>, EngineError> {
+    match config.transfer.bootstrap_port {
+        Some(port) if config.role == EngineRole::Prefill => {
+            listen(SocketAddr::new(config.listen.ip(), port)).await.map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn log_times(path: &Path) -> Result<TimesLog, EngineError> {
+    TimesLog::create(path).map_err(|error| EngineError::File {
+        path: path.display().to_string(),
+        problem: error.to_string(),
+    })
+}
+
+async fn start_ranks(
+    config: &EngineConfig,
+) -> Result<(RanksHandle, Vec<KvEndpoints>), EngineError> {
+    // An SGLang decode engine has its radix cache turned off, and nothing to tell.
+    let is_silent = config.wire == EngineWire::Sglang && config.role == EngineRole::Decode;
+    let mut publishers = Vec::new();
+    let mut sources = Vec::new();
+    if !is_silent {
+        for (publisher, source) in bind_publishers(config).await? {
+            let (sink, batches) = mpsc::channel(BATCHES_MAX);
+            tokio::spawn(publisher.run(batches));
+            sources.push(source);
+            publishers.push(sink);
+        }
+    }
+    let new_rank = |_| {
+        let mut cache = PrefixCache::new(config.kv_blocks, config.block_size);
+        if config.wire == EngineWire::Sglang {
+            // Its first event says that the cache is empty.
+            cache.clear();
+        }
+        RankSchedule::new(config.pace(), cache)
+    };
+    let ranks = (0..config.ranks).map(new_rank).collect();
+    Ok((RanksHandle::start(Clock::start(), ranks, publishers), sources))
+}
+
+/// A publisher for each rank, if events are wanted. SGLang tells the first rank's port only, so the
+/// others' must follow it, also where the system chose the first.
+async fn bind_publishers(
+    config: &EngineConfig,
+) -> Result<Vec<(KvPublisher, KvEndpoints)>, EngineError> {
+    let Some(endpoint) = &config.kv_events else { return Ok(Vec::new()) };
+    let replay = config.replay.as_deref();
+    let bind = |rank, endpoint: String, replay: Option<String>| async move {
+        KvPublisher::bind(config.wire, rank, config.block_size, &endpoint, replay.as_deref()).await
+    };
+    let is_chosen = |endpoint: &str| endpoint.ends_with(":0");
+    let in_row = config.wire == EngineWire::Sglang && config.ranks > 1;
+    let mut tries = if in_row { IN_ROW_TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        let mut bound = Vec::new();
+        let (mut live, mut old) = (endpoint.clone(), replay.map(str::to_owned));
+        let mut failed = None;
+        for rank in 0..config.ranks {
+            match bind(rank, live.clone(), old.clone()).await {
+                Ok((publisher, source)) => {
+                    if in_row && is_chosen(&live) {
+                        live.clone_from(&source.endpoint);
+                    }
+                    if in_row && old.as_deref().is_some_and(is_chosen) {
+                        old.clone_from(&source.replay_endpoint);
+                    }
+                    bound.push((publisher, source));
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        match failed {
+            None => return Ok(bound),
+            Some(error) if tries == 0 || !is_chosen(endpoint) => return Err(error),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Times that ports in a row are looked for.
+const IN_ROW_TRIES: u32 = 16;
+/// Batches between a rank and its publisher. Full: the rank stands still.
+const BATCHES_MAX: usize = 10_000;

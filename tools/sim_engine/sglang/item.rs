@@ -1,0 +1,274 @@
+//! One answer to one prompt, as a task: meets its other half where the engine has a role, goes
+//! through a rank, sends its tokens out. Ends early when aborted by its id or when its client has
+//! been gone for a while.
+
+use super::error::Failure;
+use super::rooms::Room;
+use crate::config::EngineRole;
+use crate::ranks::{NotRun, Submitted};
+use crate::schedule::{LegPart, TokenStep, Work};
+use crate::state::EngineState;
+use crate::transfer::{AskFailed, HandedKv, Patience, TransferPeer, TransferWanted, prompt_digest};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) struct SglangItem {
+    pub(super) rid: String,
+    pub(super) room: Option<Room>,
+    pub(super) prompt: Arc<[u32]>,
+    /// Which of the answers to the prompt.
+    pub(super) choice: u32,
+    pub(super) output_tokens: usize,
+    pub(super) salt: String,
+    pub(super) dp_rank: Option<usize>,
+    pub(super) prefill_dp_rank: Option<i64>,
+}
+
+/// What came of it so far.
+#[derive(Debug)]
+pub(super) enum ItemProgress {
+    Token {
+        token_id: u32,
+        cached_tokens: usize,
+        dp_rank: usize,
+        last: bool,
+    },
+    /// Ended by its id.
+    Aborted,
+    Failed(Failure),
+}
+
+/// An event and the position of its item.
+pub(super) type ItemEvent = (usize, ItemProgress);
+
+/// Sends events of one item.
+#[derive(Debug)]
+pub(super) struct Sink {
+    pub(super) index: usize,
+    pub(super) events: mpsc::UnboundedSender<ItemEvent>,
+}
+
+impl Sink {
+    fn send(&self, event: ItemProgress) {
+        // Nobody reads: the client left, and the item ends soon.
+        let _client_left = self.events.send((self.index, event));
+    }
+}
+
+/// Runs an item to its end. `patience` is how long it goes on without a client.
+pub(super) async fn run(state: EngineState, item: SglangItem, sink: Sink, patience: Duration) {
+    let mut aborts = state.requests.aborts.listen();
+    let _counted = state.requests.tally.item();
+    let closed = async {
+        sink.events.closed().await;
+        tokio::time::sleep(patience).await;
+    };
+    tokio::select! {
+        biased;
+        () = aborts.aborted(&item.rid) => {
+            state.requests.tally.aborted();
+            sink.send(ItemProgress::Aborted);
+        }
+        () = closed => state.requests.tally.aborted(),
+        outcome = work(&state, &item, &sink) => if let Err(failure) = outcome {
+            state.requests.tally.failed();
+            sink.send(ItemProgress::Failed(failure));
+        },
+    }
+}
+
+async fn work(state: &EngineState, item: &SglangItem, sink: &Sink) -> Result<(), Failure> {
+    let room = item.room.as_ref().filter(|room| room.host.as_deref() != Some(FAKE_HOST));
+    match (state.config.role, room) {
+        (EngineRole::Prefill, Some(room)) => prefill(state, item, room, sink).await,
+        (EngineRole::Decode, Some(room)) => decode(state, item, room, sink).await,
+        // A prefill engine answers with one token, also where there is nobody to hand KV to.
+        (EngineRole::Prefill, None) => {
+            let taken = submit(state, item, LegPart::Whole, 1, item.dp_rank).await?;
+            forward(taken, sink, None).await
+        }
+        (EngineRole::Decode, None) => {
+            let output = item.output_tokens;
+            let taken = submit(state, item, LegPart::Decode, output, item.dp_rank).await?;
+            forward(taken, sink, None).await
+        }
+        (EngineRole::Both, _) => {
+            let output = item.output_tokens;
+            let taken = submit(state, item, LegPart::Whole, output, item.dp_rank).await?;
+            forward(taken, sink, None).await
+        }
+    }
+}
+
+async fn prefill(
+    state: &EngineState,
+    item: &SglangItem,
+    room: &Room,
+    sink: &Sink,
+) -> Result<(), Failure> {
+    let settings = &state.config.transfer;
+    let failed = |what: &str, why: &str| {
+        Failure::internal(format!(
+            "{what} for request rank=0 req.rid='{}' req.bootstrap_room={} with exception \
+             KVTransferError(bootstrap_room={}): {why}",
+            item.rid, room.id, room.id
+        ))
+    };
+    let bootstrap = |why: &str| failed("Prefill bootstrap failed", why);
+    let offered = state.transfer.offers.offer(key(room.id)).await;
+    let mut offer = offered.ok_or_else(|| bootstrap("Duplicate or cancelled bootstrap room"))?;
+    let ranks = i64::from(state.config.ranks);
+    let implied = usize::try_from(room.id.rem_euclid(ranks.max(1))).unwrap_or_default();
+    let dp_rank = item.dp_rank.unwrap_or(implied);
+    if item.prefill_dp_rank.is_none() && dp_rank != implied {
+        let why = format!(
+            "follow_bootstrap_room conflict: dispatched to dp_rank {dp_rank} but bootstrap_room {} implies dp_rank \
+             {implied}. Set SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 to allow mixed routing.",
+            room.id
+        );
+        offer.withdraw(&why);
+        return Err(bootstrap(&why));
+    }
+    if room.id == 0 {
+        return Err(bootstrap("room 0 stands for metadata that are not ready"));
+    }
+    let asked = tokio::time::timeout(settings.bootstrap_timeout, offer.asked()).await;
+    asked.map_err(|_| bootstrap("Request timed out in KVPoll.Bootstrapping"))?;
+    let RunningItem { submitted, mut steps } =
+        submit(state, item, LegPart::Prefill, 1, Some(dp_rank)).await?;
+    let step = steps.recv().await.ok_or_else(stopping)?;
+    let TokenStep { token_id, cached_tokens, .. } = step;
+    let (prompt_tokens, prompt_digest) =
+        (item.prompt.len(), prompt_digest(&item.prompt, &item.salt));
+    offer.ready(HandedKv { token_id, cached_tokens, prompt_tokens, prompt_digest, dp_rank });
+    let taken = tokio::time::timeout(settings.waiting_timeout, offer.taken()).await;
+    taken.map_err(|_| {
+        failed("Prefill transfer failed", "Request timed out waiting for the decode instance")
+    })?;
+    // Its blocks are free from here on.
+    drop(submitted);
+    sink.send(ItemProgress::Token { token_id, cached_tokens, dp_rank, last: true });
+    Ok(())
+}
+
+async fn decode(
+    state: &EngineState,
+    item: &SglangItem,
+    room: &Room,
+    sink: &Sink,
+) -> Result<(), Failure> {
+    let failed = |why: &str| {
+        Failure::internal(format!(
+            "Decode transfer failed for request rank=0 decode_req.req.rid='{}' \
+             decode_req.req.bootstrap_room={} with exception KVTransferError(bootstrap_room={}): {why}",
+            item.rid, room.id, room.id
+        ))
+    };
+    let settings = &state.config.transfer;
+    let host = room.host.clone().unwrap_or_default();
+    let port = room.port.or(settings.bootstrap_port).unwrap_or(BOOTSTRAP_PORT_DEFAULT);
+    // Known while it waits, which is how a room that is used twice is noticed: a decode engine has
+    // one table of rooms for all prefill engines.
+    let waiting = state.transfer.offers.offer(format!("waits in {}", key(room.id))).await;
+    let waiting = waiting.ok_or_else(|| failed("Duplicate decode bootstrap room"))?;
+    if room.id == 0 {
+        return Err(failed("room 0 stands for metadata that are not ready"));
+    }
+    let patience = Patience {
+        total: settings.waiting_timeout,
+        unreached: settings.prefill_lost_after.unwrap_or(UNREACHED_MAX),
+        lost: settings.prefill_lost_after.unwrap_or(LOST_MAX),
+    };
+    let peer = TransferPeer { host, port };
+    let wanted = TransferWanted { peer, key: key(room.id), engine_id: None, patience };
+    let TransferPeer { host, port } = &wanted.peer;
+    let kv = state.transfer.seeker.take(&wanted).await.map_err(|error| match error {
+        AskFailed::Unreached => failed(&format!(
+            "Could not fetch prefill parallel info from bootstrap_addr: {host}:{port}"
+        )),
+        AskFailed::Lost => failed(&format!(
+            "Lost connection with prefill instance (bootstrap_addr: {host}:{port})"
+        )),
+        AskFailed::TimedOut => failed("Request timed out waiting for the prefill instance"),
+        AskFailed::Prefill(why) => failed(&why),
+    })?;
+    drop(waiting);
+    if item.prefill_dp_rank.is_some_and(|hint| usize::try_from(hint) != Ok(kv.dp_rank)) {
+        return Err(failed(&format!("the prompt was computed by dp_rank {}", kv.dp_rank)));
+    }
+    if (kv.prompt_tokens, kv.prompt_digest)
+        != (item.prompt.len(), prompt_digest(&item.prompt, &item.salt))
+    {
+        return Err(failed("the prefill instance computed another prompt"));
+    }
+    let output = item.output_tokens;
+    let taken = submit(state, item, LegPart::Decode, output, item.dp_rank).await?;
+    forward(taken, sink, Some(kv.cached_tokens)).await
+}
+
+/// An item that a rank has taken, and where its tokens come from.
+struct RunningItem {
+    submitted: Submitted,
+    steps: mpsc::UnboundedReceiver<TokenStep>,
+}
+
+async fn submit(
+    state: &EngineState,
+    item: &SglangItem,
+    part: LegPart,
+    output_tokens: usize,
+    dp_rank: Option<usize>,
+) -> Result<RunningItem, Failure> {
+    let (sink, steps) = mpsc::unbounded_channel();
+    let work = Work {
+        prompt: item.prompt.to_vec(),
+        output: state.encode.tokenizer().answer(&item.prompt, item.choice, output_tokens.max(1)),
+        salt: item.salt.clone(),
+        part,
+    };
+    match state.ranks.submit(dp_rank, work, sink).await {
+        Ok(submitted) => Ok(RunningItem { submitted, steps }),
+        Err(NotRun::Refused) => Err(Failure::unavailable("The request queue is full.")),
+        Err(NotRun::Stopping) => Err(stopping()),
+    }
+}
+
+/// Sends every token on. `cached_tokens` as the prefill told it.
+async fn forward(
+    running: RunningItem,
+    sink: &Sink,
+    cached_tokens: Option<usize>,
+) -> Result<(), Failure> {
+    let RunningItem { mut submitted, mut steps } = running;
+    let dp_rank = submitted.dp_rank;
+    while let Some(step) = steps.recv().await {
+        submitted.guard.finished = step.last;
+        let cached_tokens = cached_tokens.unwrap_or(step.cached_tokens);
+        let (token_id, last) = (step.token_id, step.last);
+        sink.send(ItemProgress::Token { token_id, cached_tokens, dp_rank, last });
+        if last {
+            return Ok(());
+        }
+    }
+    Err(stopping())
+}
+
+fn stopping() -> Failure {
+    Failure::unavailable("service unavailable")
+}
+
+/// Name of a room's offer.
+fn key(room: i64) -> String {
+    format!("room {room}")
+}
+
+/// Host of health checks and warm-ups: no KV is handed over.
+const FAKE_HOST: &str = "2.2.2.2";
+const BOOTSTRAP_PORT_DEFAULT: u16 = 8_998;
+/// 15 tries, one a second.
+const UNREACHED_MAX: Duration = Duration::from_secs(15);
+/// Two misses of a look every 5 s.
+const LOST_MAX: Duration = Duration::from_secs(10);

@@ -1,0 +1,111 @@
+//! A line for each request, for tools that look at how an engine's places are used: when its
+//! request was there, when its answer was, and what the other half of it is called.
+
+use super::config::EngineRole;
+use forebay_base::Clock;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The file. Lines `received_ns ended_ns outcome first_ns role meeting`, in the order of the ends;
+/// times are those of Unix, but never jump. `first_ns` is the first byte of the answer's body,
+/// `meeting` the room or transfer; `-` for none.
+#[derive(Clone, Debug)]
+pub(super) struct TimesLog {
+    file: Arc<File>,
+    clock: Clock,
+    started_unix_ns: u64,
+}
+
+/// One request; writes its line when dropped. Does nothing where no file is wanted.
+#[derive(Debug)]
+pub(super) struct Timed(Option<TimedLine>);
+
+#[derive(Debug)]
+struct TimedLine {
+    log: TimesLog,
+    received_ns: u64,
+    first_ns: Option<u64>,
+    ended: Option<(u64, &'static str)>,
+    role: EngineRole,
+    meeting: Option<String>,
+}
+
+impl TimesLog {
+    /// Starts the file anew.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let started_unix_ns = u64::try_from(unix_time().as_nanos()).unwrap_or(u64::MAX);
+        Ok(Self { file: Arc::new(File::create(path)?), clock: Clock::start(), started_unix_ns })
+    }
+
+    /// A request is here.
+    pub(super) fn received(&self, role: EngineRole) -> Timed {
+        let (log, received_ns) = (self.clone(), self.now_ns());
+        let (first_ns, ended, meeting) = (None, None, None);
+        Timed(Some(TimedLine { log, received_ns, first_ns, ended, role, meeting }))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started_unix_ns.saturating_add(self.clock.now().0)
+    }
+}
+
+impl Timed {
+    /// Of a request whose times nobody wants.
+    pub(super) fn unwanted() -> Self {
+        Self(None)
+    }
+
+    /// The first byte of the answer's body goes out.
+    pub(super) fn first_byte(&mut self) {
+        if let Some(line) = &mut self.0 {
+            line.first_ns.get_or_insert_with(|| line.log.now_ns());
+        }
+    }
+
+    /// Name of what this and the other half of the request meet by. Cut to what a line has room
+    /// for.
+    pub(super) fn meets_at(&mut self, name: impl AsRef<str>) {
+        let word = name.as_ref().split_whitespace().next().unwrap_or_default();
+        if let Some(line) = &mut self.0 {
+            line.meeting = Some(word.chars().take(MEETING_CHARS_MAX).collect());
+        }
+    }
+
+    /// The last token is out, or the request was refused.
+    pub(super) fn ended(&mut self, outcome: &'static str) {
+        if let Some(line) = &mut self.0 {
+            line.ended.get_or_insert((line.log.now_ns(), outcome));
+        }
+    }
+}
+
+impl Drop for TimedLine {
+    fn drop(&mut self) {
+        let (ended, outcome) = self.ended.unwrap_or_else(|| (self.log.now_ns(), "left"));
+        let role = match self.role {
+            EngineRole::Both => "both",
+            EngineRole::Prefill => "prefill",
+            EngineRole::Decode => "decode",
+        };
+        let first = self.first_ns.map_or("-".to_owned(), |ns| ns.to_string());
+        let meeting = self.meeting.as_deref().filter(|name| !name.is_empty()).unwrap_or("-");
+        let received = self.received_ns;
+        let line = format!("{received} {ended} {outcome} {first} {role} {meeting}\n");
+        // One write a line; a full disk costs the tool its figures, not the engine its requests.
+        let _disk_full = (&*self.log.file).write_all(line.as_bytes());
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_time_s() -> u64 {
+    unix_time().as_secs()
+}
+
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+const MEETING_CHARS_MAX: usize = 128;

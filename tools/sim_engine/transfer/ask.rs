@@ -1,0 +1,117 @@
+//! The decode side: asks a prefill engine for KV until it is there, the prefill failed, or patience
+//! ends.
+
+use super::offers::HandedKv;
+use super::question::{ASK_TIME_MAX, Answered, TAKE_PATH, TransferQuestion};
+use forebay_base::Clock;
+use std::time::Duration;
+
+/// Where the prefill engine answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TransferPeer {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct TransferWanted {
+    pub(crate) peer: TransferPeer,
+    pub(crate) key: String,
+    /// Name of the engine, where the request told it.
+    pub(crate) engine_id: Option<String>,
+    pub(crate) patience: Patience,
+}
+
+/// How long is waited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For the KV.
+    pub(crate) total: Duration,
+    /// For a prefill engine that was never reached.
+    pub(crate) unreached: Duration,
+    /// For one that was, to come back.
+    pub(crate) lost: Duration,
+}
+
+/// Why there is no KV.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AskFailed {
+    /// It never answered.
+    Unreached,
+    /// It answered no more.
+    Lost,
+    /// It answered, but has nothing of that name in time.
+    TimedOut,
+    /// It said that the prefill failed.
+    Prefill(String),
+}
+
+/// Asks. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct KvSeeker {
+    client: reqwest::Client,
+    clock: Clock,
+}
+
+impl KvSeeker {
+    pub(crate) fn new(clock: Clock) -> Result<Self, reqwest::Error> {
+        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIME_MAX);
+        Ok(Self { client: client.build()?, clock })
+    }
+
+    /// The KV, once it is there.
+    pub(crate) async fn take(&self, wanted: &TransferWanted) -> Result<HandedKv, AskFailed> {
+        let asking = self.ask_until_answered(wanted);
+        tokio::time::timeout(wanted.patience.total, asking)
+            .await
+            .unwrap_or(Err(AskFailed::TimedOut))
+    }
+
+    async fn ask_until_answered(&self, wanted: &TransferWanted) -> Result<HandedKv, AskFailed> {
+        let patience = wanted.patience;
+        let (mut reached, mut silent_since) = (false, self.clock.now());
+        loop {
+            match self.ask(wanted).await {
+                Ok(Answered::Kv(kv)) => return Ok(kv),
+                Ok(Answered::Failed(why)) => return Err(AskFailed::Prefill(why)),
+                Ok(Answered::NotYet) => (reached, silent_since) = (true, self.clock.now()),
+                // It was there until now: the connection stood and broke.
+                Err(error) if !error.is_connect() && !error.is_status() && !error.is_timeout() => {
+                    (reached, silent_since) = (true, self.clock.now());
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
+                Err(_unreachable) => {
+                    let silent_ns = self.clock.now().0.saturating_sub(silent_since.0);
+                    let silent = Duration::from_nanos(silent_ns);
+                    if reached && silent >= patience.lost {
+                        return Err(AskFailed::Lost);
+                    }
+                    if !reached && silent >= patience.unreached {
+                        return Err(AskFailed::Unreached);
+                    }
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, wanted: &TransferWanted) -> Result<Answered, reqwest::Error> {
+        let TransferPeer { host, port } = &wanted.peer;
+        let host = if host.contains(':') && !host.starts_with('[') {
+            format!("[{host}]")
+        } else {
+            host.clone()
+        };
+        let wait_ms = u64::try_from(ASK_TIME_MAX.as_millis()).unwrap_or(u64::MAX);
+        let (key, engine_id) = (wanted.key.clone(), wanted.engine_id.clone());
+        let question = TransferQuestion { key, wait_ms, engine_id };
+        let asked = self.client.post(format!("http://{host}:{port}{TAKE_PATH}"));
+        let asked = asked.timeout(ASK_TIME_MAX * 2).json(&question).send().await?;
+        asked.error_for_status()?.json().await
+    }
+}
+
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+/// Between two questions to an engine that does not answer.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
