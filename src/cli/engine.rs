@@ -23,18 +23,52 @@ pub(super) struct EngineArgs {
     /// Where it listens
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// Served model name; other names are refused
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
-    /// tokenizer.json, tokenizer_config.json, chat_template.jinja
-    #[arg(long, value_name = "DIR")]
-    model_dir: Option<PathBuf>,
+    #[command(flatten)]
+    model: EngineModelArgs,
     /// Whose HTTP interface it speaks
     #[arg(long, value_enum, default_value = "vllm")]
     wire: WireArg,
     /// Data-parallel ranks, each with its own cache
     #[arg(long, value_name = "N", default_value_t = 1)]
     ranks: u32,
+    #[command(flatten)]
+    switches: EngineSwitchArgs,
+    #[command(flatten)]
+    cache: EngineCacheArgs,
+    #[command(flatten)]
+    load: EngineLoadArgs,
+    #[command(flatten)]
+    role: RoleArgs,
+}
+
+/// Flags of the model.
+#[derive(Debug, Args)]
+struct EngineModelArgs {
+    /// Served model name; other names are refused
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// tokenizer.json, tokenizer_config.json, chat_template.jinja
+    #[arg(long, value_name = "DIR")]
+    model_dir: Option<PathBuf>,
+}
+
+/// Flags that switch on what engines keep off, and the log of times.
+#[derive(Debug, Args)]
+struct EngineSwitchArgs {
+    /// Tell --concurrency in /server_info, as vLLM does in development mode
+    #[arg(long)]
+    dev_mode: bool,
+    /// Believe x-override- fields, as SGLang with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1
+    #[arg(long)]
+    header_overrides: bool,
+    /// Write a line for each request there: received_ns ended_ns outcome first_ns role meeting
+    #[arg(long, value_name = "FILE")]
+    log_times: Option<PathBuf>,
+}
+
+/// Flags of the cache and its events.
+#[derive(Debug, Args)]
+struct EngineCacheArgs {
     /// Publish KV events there, for example tcp://127.0.0.1:5557
     #[arg(long, value_name = "ENDPOINT", help_heading = "KV events")]
     kv_events: Option<String>,
@@ -47,6 +81,11 @@ pub(super) struct EngineArgs {
     /// Tokens in a block
     #[arg(long, value_name = "TOKENS", help_heading = "KV events")]
     block_size: Option<u32>,
+}
+
+/// Flags of speed, and of what happens beyond it.
+#[derive(Debug, Args)]
+struct EngineLoadArgs {
     /// Requests that run at the same time in one rank
     #[arg(long, value_name = "N", help_heading = "Speed")]
     concurrency: Option<usize>,
@@ -56,23 +95,12 @@ pub(super) struct EngineArgs {
     /// Milliseconds from one token of a request to its next
     #[arg(long, value_name = "X", help_heading = "Speed")]
     itl_ms: Option<f64>,
-    #[command(flatten)]
-    role: RoleArgs,
     /// Refuse requests when this many wait for a place in a rank, as vLLM's --max-num-queued-reqs
     #[arg(long, value_name = "N", help_heading = "Overload")]
     queued_max: Option<usize>,
     /// How it refuses: vllm (503), sglang (503, streams an error event), 429 or 529
     #[arg(long, value_name = "HOW", default_value = "vllm", help_heading = "Overload")]
     refuse: EngineRefusal,
-    /// Tell --concurrency in /server_info, as vLLM does in development mode
-    #[arg(long)]
-    dev_mode: bool,
-    /// Believe x-override- fields, as SGLang with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1
-    #[arg(long)]
-    header_overrides: bool,
-    /// Write a line for each request there: received_ns ended_ns outcome first_ns role meeting
-    #[arg(long, value_name = "FILE")]
-    log_times: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -97,30 +125,31 @@ pub(super) fn run(args: EngineArgs) -> ExitCode {
 
 impl EngineArgs {
     pub(super) fn config(self) -> EngineConfig {
+        let Self { listen, model, wire, ranks, switches, cache, load, role } = self;
         let default = EngineConfig::default();
         EngineConfig {
-            listen: self.listen,
-            model: self.model,
-            model_dir: self.model_dir,
-            wire: match self.wire {
+            listen,
+            model: model.model,
+            model_dir: model.model_dir,
+            wire: match wire {
                 WireArg::Vllm => EngineWire::Vllm,
                 WireArg::Sglang => EngineWire::Sglang,
             },
-            ranks: self.ranks,
-            kv_events: self.kv_events,
-            replay: self.replay,
-            kv_blocks: self.kv_blocks.unwrap_or(default.kv_blocks),
-            block_size: self.block_size.unwrap_or(default.block_size),
-            concurrency: self.concurrency.unwrap_or(default.concurrency),
-            prefill_tokens_per_s: self.prefill_tokens_per_s.unwrap_or(default.prefill_tokens_per_s),
-            itl_ms: self.itl_ms.unwrap_or(default.itl_ms),
-            role: self.role.role(),
-            queued_max: self.queued_max,
-            refusal: self.refuse,
-            dev_mode: self.dev_mode,
-            header_overrides: self.header_overrides,
-            log_times: self.log_times,
-            transfer: self.role.transfer(),
+            ranks,
+            kv_events: cache.kv_events,
+            replay: cache.replay,
+            kv_blocks: cache.kv_blocks.unwrap_or(default.kv_blocks),
+            block_size: cache.block_size.unwrap_or(default.block_size),
+            concurrency: load.concurrency.unwrap_or(default.concurrency),
+            prefill_tokens_per_s: load.prefill_tokens_per_s.unwrap_or(default.prefill_tokens_per_s),
+            itl_ms: load.itl_ms.unwrap_or(default.itl_ms),
+            role: role.role(),
+            queued_max: load.queued_max,
+            refusal: load.refuse,
+            dev_mode: switches.dev_mode,
+            header_overrides: switches.header_overrides,
+            log_times: switches.log_times,
+            transfer: role.transfer(),
         }
     }
 }

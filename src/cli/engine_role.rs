@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use forebay_config::parse_duration;
-use forebay_sim_engine::{EngineRole, KvConnector, TransferSettings};
+use forebay_sim_engine::{EngineRole, KvConnector, SglangTransfer, TransferSettings, VllmTransfer};
 use std::time::Duration;
 
 /// The flags; durations are written `250ms`, `10s`, `5m`.
@@ -19,6 +19,15 @@ pub(super) struct RoleArgs {
     /// The registry knows the engine only after that time
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     register_after: Option<Duration>,
+    #[command(flatten)]
+    sglang: SglangRoleArgs,
+    #[command(flatten)]
+    vllm: VllmRoleArgs,
+}
+
+/// Flags that count on SGLang's wire.
+#[derive(Debug, Args)]
+struct SglangRoleArgs {
     /// SGLang prefill: longest wait for a sign of the decode [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     bootstrap_timeout: Option<Duration>,
@@ -31,6 +40,11 @@ pub(super) struct RoleArgs {
     /// SGLang: how long a request goes on without its client [default: streams 2s, others 4s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     abort_on_close_after: Option<Duration>,
+}
+
+/// Flags that count on vLLM's wire.
+#[derive(Debug, Args)]
+struct VllmRoleArgs {
     /// vLLM: how KV is handed over: nixl (pull), nixl-push or mooncake
     #[arg(long, value_name = "NAME", default_value = "nixl")]
     kv_connector: KvConnector,
@@ -65,14 +79,31 @@ impl RoleArgs {
     }
 
     pub(super) fn transfer(self) -> TransferSettings {
-        let default = TransferSettings::default();
         TransferSettings {
             bootstrap_port: self.bootstrap_port,
-            register_after: self.register_after.unwrap_or(default.register_after),
+            register_after: self.register_after.unwrap_or_default(),
+            sglang: self.sglang.transfer(),
+            vllm: self.vllm.transfer(),
+        }
+    }
+}
+
+impl SglangRoleArgs {
+    fn transfer(self) -> SglangTransfer {
+        let default = SglangTransfer::default();
+        SglangTransfer {
             bootstrap_timeout: self.bootstrap_timeout.unwrap_or(default.bootstrap_timeout),
             waiting_timeout: self.waiting_timeout.unwrap_or(default.waiting_timeout),
             prefill_lost_after: self.prefill_lost_after,
             abort_on_close_after: self.abort_on_close_after,
+        }
+    }
+}
+
+impl VllmRoleArgs {
+    fn transfer(self) -> VllmTransfer {
+        let default = VllmTransfer::default();
+        VllmTransfer {
             connector: self.kv_connector,
             engine_id: self.engine_id,
             kv_lease: self.kv_lease.unwrap_or(default.kv_lease),

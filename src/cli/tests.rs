@@ -92,9 +92,9 @@ fn the_engine_takes_every_documented_flag() {
     assert_eq!((config.wire, config.role), (EngineWire::Sglang, EngineRole::Prefill));
     let transfer = config.transfer;
     assert_eq!(transfer.bootstrap_port, Some(8_998));
-    assert_eq!(transfer.connector, KvConnector::NixlPush);
-    assert_eq!(transfer.kv_load_timeout, Duration::from_millis(250));
-    assert_eq!(transfer.abort_on_close_after, Some(Duration::ZERO));
+    assert_eq!(transfer.vllm.connector, KvConnector::NixlPush);
+    assert_eq!(transfer.vllm.kv_load_timeout, Duration::from_millis(250));
+    assert_eq!(transfer.sglang.abort_on_close_after, Some(Duration::ZERO));
     assert!(parse("forebay engine").is_err(), "--listen is needed");
     assert!(parse("forebay engine --listen 127.0.0.1:1 --refuse 500").is_err());
     assert!(parse("forebay demo --seconds 10 --json f").is_ok());

@@ -9,7 +9,9 @@
 )]
 
 use crate::rig::{DEADLINE, client, start};
-use forebay::engine::{EngineConfig, EngineHandle, EngineRole, EngineWire, TransferSettings};
+use forebay::engine::{
+    EngineConfig, EngineHandle, EngineRole, EngineWire, SglangTransfer, TransferSettings,
+};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,10 @@ fn config(role: EngineRole) -> EngineConfig {
         itl_ms: 1.0,
         ..EngineConfig::default()
     }
+}
+
+fn waits(sglang: SglangTransfer) -> TransferSettings {
+    TransferSettings { sglang, ..TransferSettings::default() }
 }
 
 fn with(role: EngineRole, transfer: TransferSettings) -> EngineHandle {
@@ -338,12 +344,12 @@ async fn an_aborted_prefill_fails_its_decode() {
 
 #[tokio::test]
 async fn waits_end_in_time_on_either_side() {
-    let short = TransferSettings {
+    let short = waits(SglangTransfer {
         bootstrap_timeout: Duration::from_millis(100),
         waiting_timeout: Duration::from_millis(100),
         prefill_lost_after: Some(Duration::from_millis(100)),
-        ..TransferSettings::default()
-    };
+        ..SglangTransfer::default()
+    });
     let prefill = with(EngineRole::Prefill, short.clone());
     let decode = with(EngineRole::Decode, short);
     let message = |answer: &Value| answer["error"]["message"].as_str().expect("text").to_owned();
@@ -353,10 +359,10 @@ async fn waits_end_in_time_on_either_side() {
     let (status, answer) = post(&decode, "/generate", &meeting(&prefill, 1)).await;
     assert_eq!(status, 500);
     assert!(message(&answer).contains("timed out"), "{answer}");
-    let patient = TransferSettings {
+    let patient = waits(SglangTransfer {
         prefill_lost_after: Some(Duration::from_millis(100)),
-        ..TransferSettings::default()
-    };
+        ..SglangTransfer::default()
+    });
     let decode = with(EngineRole::Decode, patient);
     let body = meeting(&prefill, 2);
     until_metric(&prefill, "forebay_engine_questions_early", 0.0).await;
@@ -401,10 +407,10 @@ async fn kv_of_another_prompt_is_not_taken() {
 
 #[tokio::test]
 async fn a_client_that_leaves_is_noticed_late_and_an_abort_at_once() {
-    let late = TransferSettings {
+    let late = waits(SglangTransfer {
         abort_on_close_after: Some(Duration::from_millis(400)),
-        ..TransferSettings::default()
-    };
+        ..SglangTransfer::default()
+    });
     let prefill = with(EngineRole::Prefill, late.clone());
     let decode = with(EngineRole::Decode, late);
     for engine in [&prefill, &decode] {

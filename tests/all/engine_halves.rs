@@ -11,6 +11,7 @@
 use crate::rig::{DEADLINE, client};
 use forebay::engine::{
     Engine, EngineConfig, EngineHandle, EngineRole, EngineText, KvConnector, TransferSettings,
+    VllmTransfer,
 };
 use serde_json::{Value, json};
 use std::sync::OnceLock;
@@ -32,7 +33,11 @@ fn start(role: EngineRole, transfer: TransferSettings) -> EngineHandle {
 }
 
 fn connector(connector: KvConnector) -> TransferSettings {
-    TransferSettings { connector, engine_id: Some("E".into()), ..TransferSettings::default() }
+    halves(VllmTransfer { connector, engine_id: Some("E".into()), ..VllmTransfer::default() })
+}
+
+fn halves(vllm: VllmTransfer) -> TransferSettings {
+    TransferSettings { vllm, ..TransferSettings::default() }
 }
 
 type Answered = tokio::task::JoinHandle<(u16, String)>;
@@ -139,11 +144,11 @@ async fn a_decode_pulls_what_the_prefill_told() {
 
 #[tokio::test]
 async fn a_lease_ends_and_a_dead_prefill_is_an_error() {
-    let lease = TransferSettings {
+    let lease = halves(VllmTransfer {
         kv_lease: Duration::from_millis(100),
         kv_load_timeout: Duration::from_millis(100),
-        ..connector(KvConnector::Nixl)
-    };
+        ..connector(KvConnector::Nixl).vllm
+    });
     let prefill = start(EngineRole::Prefill, lease.clone());
     let decode = start(EngineRole::Decode, lease);
     let (whole, first) = request();

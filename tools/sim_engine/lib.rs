@@ -46,4 +46,4 @@ pub use refusal::EngineRefusal;
 pub use running::{Engine, EngineHandle, EngineText, run};
 pub use schedule::{EnginePace, LegPart, RankSchedule, RequestId, TokenStep, Work};
 pub use tokenizer::{TextSegment, Tokenizer, TokenizerError};
-pub use transfer::{KvConnector, TransferSettings};
+pub use transfer::{KvConnector, SglangTransfer, TransferSettings, VllmTransfer};

@@ -228,8 +228,8 @@ async fn start_parts(
     registry_port: u16,
 ) -> Result<EngineState, EngineError> {
     let EngineText { tokenizer, chat } = text;
-    if config.transfer.engine_id.is_none() {
-        config.transfer.engine_id = Some(random_id_128());
+    if config.transfer.vllm.engine_id.is_none() {
+        config.transfer.vllm.engine_id = Some(random_id_128());
     }
     let (ranks, kv_sources) = start_ranks(&config).await?;
     let encode = EncodeHandle::start(tokenizer, chat)?;

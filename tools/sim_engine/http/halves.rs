@@ -100,7 +100,7 @@ impl TransferParams {
     }
 
     async fn giving(self, state: &EngineState, full_id: &str) -> Result<EngineLeg, ApiError> {
-        let settings = &state.config.transfer;
+        let settings = &state.config.transfer.vllm;
         let (key, hold, tells) = match (self.transfer_id, settings.connector) {
             (Some(id), _) => (Some(id), settings.push_timeout, false),
             (None, KvConnector::NixlPush) => {
@@ -120,7 +120,7 @@ impl TransferParams {
     }
 
     fn taking(self, state: &EngineState, full_id: &str) -> Result<EngineLeg, ApiError> {
-        let settings = &state.config.transfer;
+        let settings = &state.config.transfer.vllm;
         let lost = settings.kv_load_timeout;
         let together = Patience { total: settings.push_timeout, unreached: lost, lost };
         let peer = |host: Option<String>, port: Option<u16>| {
@@ -215,7 +215,7 @@ fn params(
     let dp_rank = u32::try_from(dp_rank).unwrap_or(u32::MAX);
     json!({
         "do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [block_ids],
-        "remote_engine_id": config.transfer.engine_id_of(dp_rank, config.ranks),
+        "remote_engine_id": config.transfer.vllm.engine_id_of(dp_rank, config.ranks),
         "remote_request_id": request_id, "remote_host": config.listen.ip().to_string(),
         "remote_port": state.place.registry_port, "tp_size": 1, "dcp_size": 1, "pp_size": 1,
         "remote_num_tokens": prompt_tokens, "remote_blocks_expiry_time": null, "transfer_mode": "pull",

@@ -29,7 +29,7 @@ pub(super) async fn answer(
             return failure.response(shape);
         }
     };
-    let close = state.config.transfer.abort_on_close_after;
+    let close = state.config.transfer.sglang.abort_on_close_after;
     let patience =
         close.unwrap_or(if asked.form.stream { STREAM_PATIENCE } else { WHOLE_PATIENCE });
     let answer = SglangAnswer::new(state, &asked, &items, timed);

@@ -135,7 +135,7 @@ async fn prefill(
     if room.id == 0 {
         return Err(bootstrap("room 0 stands for metadata that are not ready"));
     }
-    let asked = tokio::time::timeout(settings.bootstrap_timeout, offer.asked()).await;
+    let asked = tokio::time::timeout(settings.sglang.bootstrap_timeout, offer.asked()).await;
     asked.map_err(|_| bootstrap("Request timed out in KVPoll.Bootstrapping"))?;
     let RunningItem { submitted, mut steps } =
         submit(state, item, LegPart::Prefill, 1, Some(dp_rank)).await?;
@@ -144,7 +144,7 @@ async fn prefill(
     let (prompt_tokens, prompt_digest) =
         (item.prompt.len(), prompt_digest(&item.prompt, &item.salt));
     offer.ready(HandedKv { token_id, cached_tokens, prompt_tokens, prompt_digest, dp_rank });
-    let taken = tokio::time::timeout(settings.waiting_timeout, offer.taken()).await;
+    let taken = tokio::time::timeout(settings.sglang.waiting_timeout, offer.taken()).await;
     taken.map_err(|_| {
         failed("Prefill transfer failed", "Request timed out waiting for the decode instance")
     })?;
@@ -178,9 +178,9 @@ async fn decode(
         return Err(failed("room 0 stands for metadata that are not ready"));
     }
     let patience = Patience {
-        total: settings.waiting_timeout,
-        unreached: settings.prefill_lost_after.unwrap_or(UNREACHED_MAX),
-        lost: settings.prefill_lost_after.unwrap_or(LOST_MAX),
+        total: settings.sglang.waiting_timeout,
+        unreached: settings.sglang.prefill_lost_after.unwrap_or(UNREACHED_MAX),
+        lost: settings.sglang.prefill_lost_after.unwrap_or(LOST_MAX),
     };
     let peer = TransferPeer { host, port };
     let wanted = TransferWanted { peer, key: key(room.id), engine_id: None, patience };

@@ -16,7 +16,7 @@ mod settings;
 pub(super) use ask::{AskFailed, KvSeeker, Patience, TransferPeer, TransferWanted};
 pub(super) use offers::{HandedKv, TransferOffer, TransferTable};
 pub(super) use route::{RegistryState, routes};
-pub use settings::{KvConnector, TransferSettings};
+pub use settings::{KvConnector, SglangTransfer, TransferSettings, VllmTransfer};
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -136,7 +136,7 @@ async fn query(State(state): State<RegistryState>) -> Response {
     }
     let address = format!("{}:{}", state.config.listen.ip(), state.http_port);
     let ranks = (0..state.config.ranks).map(|rank| {
-        let engine_id = state.config.transfer.engine_id_of(rank, state.config.ranks);
+        let engine_id = state.config.transfer.vllm.engine_id_of(rank, state.config.ranks);
         let rank_answer =
             json!({ "engine_id": engine_id, "worker_addr": { "0": { "0": address } } });
         (rank.to_string(), rank_answer)
@@ -150,7 +150,7 @@ async fn take(State(state): State<RegistryState>, Json(asked): Json<TransferQues
     }
     let config = &state.config;
     let is_own = |id: &String| {
-        (0..config.ranks).any(|rank| config.transfer.engine_id_of(rank, config.ranks) == *id)
+        (0..config.ranks).any(|rank| config.transfer.vllm.engine_id_of(rank, config.ranks) == *id)
     };
     if !asked.engine_id.as_ref().is_none_or(is_own) {
         return Json(Answered::Failed("the engine has another id".into())).into_response();

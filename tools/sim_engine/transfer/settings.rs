@@ -29,44 +29,63 @@ impl FromStr for KvConnector {
 }
 
 /// How an engine with a role meets its peers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TransferSettings {
     /// Port of the registry of a prefill engine (SGLang's bootstrap server, vLLM's side channel);
     /// `None`: the port of its HTTP. Of an SGLang decode engine: the port where requests tell none.
     pub bootstrap_port: Option<u16>,
     /// Time after the start from which the registry knows the engine.
     pub register_after: Duration,
-    /// SGLang prefill: longest wait for the decode's first sign.
+    /// What counts where the engine speaks SGLang's wire.
+    pub sglang: SglangTransfer,
+    /// What counts where the engine speaks vLLM's wire.
+    pub vllm: VllmTransfer,
+}
+
+/// How long SGLang's halves wait.
+#[derive(Clone, Debug)]
+pub struct SglangTransfer {
+    /// Prefill: longest wait for the decode's first sign.
     pub bootstrap_timeout: Duration,
-    /// SGLang: longest wait of a decode for its KV, and of a computed prefill for its decode.
+    /// Longest wait of a decode for its KV, and of a computed prefill for its decode.
     pub waiting_timeout: Duration,
-    /// SGLang decode: longest time that a prefill engine may be silent. `None`: 15 s for one that
-    /// was never reached, 10 s for one that was.
+    /// Decode: longest time that a prefill engine may be silent. `None`: 15 s for an engine that
+    /// was never reached, 10 s for an engine that was.
     pub prefill_lost_after: Option<Duration>,
-    /// SGLang: time from a client's going to the end of its request. `None`: 2 s for streams, 4 s
-    /// for others.
+    /// Time from a client's going to the end of its request. `None`: 2 s for streams, 4 s for
+    /// others.
     pub abort_on_close_after: Option<Duration>,
-    /// vLLM: how KV is handed over.
+}
+
+/// How vLLM's halves hand KV over, and how long they wait.
+#[derive(Clone, Debug)]
+pub struct VllmTransfer {
+    /// How KV is handed over.
     pub connector: KvConnector,
-    /// vLLM: name of the engine among its peers; `None`: made up.
+    /// Name of the engine among its peers; `None`: made up.
     pub engine_id: Option<String>,
-    /// vLLM, pull: how long a prefill engine holds KV for its decode.
+    /// Pull: how long a prefill engine holds KV for its decode.
     pub kv_lease: Duration,
-    /// vLLM, push and Mooncake: longest wait of either side for the other.
+    /// Push and Mooncake: longest wait of either side for the other.
     pub push_timeout: Duration,
-    /// vLLM: longest time that a prefill engine may be silent to a decode.
+    /// Longest time that a prefill engine may be silent to a decode.
     pub kv_load_timeout: Duration,
 }
 
-impl Default for TransferSettings {
+impl Default for SglangTransfer {
     fn default() -> Self {
         Self {
-            bootstrap_port: None,
-            register_after: Duration::ZERO,
             bootstrap_timeout: Duration::from_secs(300),
             waiting_timeout: Duration::from_secs(300),
             prefill_lost_after: None,
             abort_on_close_after: None,
+        }
+    }
+}
+
+impl Default for VllmTransfer {
+    fn default() -> Self {
+        Self {
             connector: KvConnector::Nixl,
             engine_id: None,
             kv_lease: Duration::from_secs(30),
@@ -76,7 +95,7 @@ impl Default for TransferSettings {
     }
 }
 
-impl TransferSettings {
+impl VllmTransfer {
     /// Name of a rank among the engines that hand KV over.
     #[must_use]
     pub fn engine_id_of(&self, dp_rank: u32, rank_count: u32) -> String {
