@@ -41,7 +41,8 @@ pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
         r.tokens.generated as f64
     });
     own_series(&mut page);
-    page.whole_engine(&state);
+    page.open_requests(&state);
+    page.failed_requests(&state);
     page.finished();
     page.cache_config(config.block_size, config.kv_blocks);
     ([(header::CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page.out).into_response()
@@ -106,58 +107,36 @@ impl Page<'_> {
         }
     }
 
-    fn whole_engine(&mut self, state: &EngineState) {
+    fn single(&mut self, kind: &str, name: &str, help: &str, value: f64) {
+        self.head(kind, name, help);
+        let _infallible = writeln!(self.out, "{name} {value:?}");
+    }
+
+    fn open_requests(&mut self, state: &EngineState) {
         let (offers, counts) = (state.transfer.offers.counts(), state.requests.tally.counts());
-        let figures = [
-            (
-                "gauge",
-                "forebay_engine_open",
-                "Requests being served, also while they wait for their other half.",
-                counts.open as f64,
-            ),
-            (
-                "gauge",
-                "forebay_engine_rooms_waiting",
-                "Rooms or transfers that are open and not handed over.",
-                (offers.open + offers.ready) as f64,
-            ),
-            (
-                "gauge",
-                "forebay_engine_questions_early",
-                "Decodes that ask for what no prefill has offered yet.",
-                offers.early as f64,
-            ),
-            (
-                "counter",
-                "forebay_engine_room_conflicts_total",
-                "Rooms that were used while they were in use.",
-                offers.duplicates as f64,
-            ),
-            (
-                "counter",
-                "forebay_engine_ended_early_total",
-                "Requests aborted by id or because their client had left.",
-                counts.aborted as f64,
-            ),
-            (
-                "counter",
-                "forebay_engine_failed_total",
-                "Requests that failed.",
-                counts.failed as f64,
-            ),
-            (
-                "counter",
-                "forebay_engine_kv_expired_total",
-                "Prefills whose KV nobody took in time.",
-                counts.expired as f64,
-            ),
-        ];
+        let help = "Requests being served, also while they wait for their other half.";
+        self.single("gauge", "forebay_engine_open", help, counts.open as f64);
+        let help = "Rooms or transfers that are open and not handed over.";
+        let waiting = (offers.open + offers.ready) as f64;
+        self.single("gauge", "forebay_engine_rooms_waiting", help, waiting);
+        let help = "Decodes that ask for what no prefill has offered yet.";
+        self.single("gauge", "forebay_engine_questions_early", help, offers.early as f64);
+        let help = "Rooms that were used while they were in use.";
+        let conflicts = offers.duplicates as f64;
+        self.single("counter", "forebay_engine_room_conflicts_total", help, conflicts);
+    }
+
+    fn failed_requests(&mut self, state: &EngineState) {
+        let counts = state.requests.tally.counts();
+        let help = "Requests aborted by id or because their client had left.";
+        self.single("counter", "forebay_engine_ended_early_total", help, counts.aborted as f64);
+        let help = "Requests that failed.";
+        self.single("counter", "forebay_engine_failed_total", help, counts.failed as f64);
+        let help = "Prefills whose KV nobody took in time.";
+        self.single("counter", "forebay_engine_kv_expired_total", help, counts.expired as f64);
+        let help = "Requests that met a fault.";
         let met = state.faults.current().met as f64;
-        let faults = ("counter", "forebay_engine_faults_total", "Requests that met a fault.", met);
-        for (kind, name, help, value) in figures.into_iter().chain([faults]) {
-            self.head(kind, name, help);
-            let _infallible = writeln!(self.out, "{name} {value:?}");
-        }
+        self.single("counter", "forebay_engine_faults_total", help, met);
     }
 
     fn finished(&mut self) {

@@ -109,33 +109,21 @@ async fn prefill(
     room: &Room,
     sink: &Sink,
 ) -> Result<(), Failure> {
-    let settings = &state.config.transfer;
-    let failed = |what: &str, why: &str| {
-        Failure::internal(format!(
-            "{what} for request rank=0 req.rid='{}' req.bootstrap_room={} with exception \
-             KVTransferError(bootstrap_room={}): {why}",
-            item.rid, room.id, room.id
-        ))
-    };
-    let bootstrap = |why: &str| failed("Prefill bootstrap failed", why);
+    let settings = &state.config.transfer.sglang;
+    let bootstrap = |why: &str| prefill_failure("bootstrap", item, room, why);
     let offered = state.transfer.offers.offer(key(room.id)).await;
     let mut offer = offered.ok_or_else(|| bootstrap("Duplicate or cancelled bootstrap room"))?;
-    let ranks = i64::from(state.config.ranks);
-    let implied = usize::try_from(room.id.rem_euclid(ranks.max(1))).unwrap_or_default();
-    let dp_rank = item.dp_rank.unwrap_or(implied);
-    if item.prefill_dp_rank.is_none() && dp_rank != implied {
-        let why = format!(
-            "follow_bootstrap_room conflict: dispatched to dp_rank {dp_rank} but bootstrap_room {} implies dp_rank \
-             {implied}. Set SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 to allow mixed routing.",
-            room.id
-        );
-        offer.withdraw(&why);
-        return Err(bootstrap(&why));
-    }
+    let dp_rank = match prefill_rank(item, room, state.config.ranks) {
+        Ok(dp_rank) => dp_rank,
+        Err(why) => {
+            offer.withdraw(&why);
+            return Err(bootstrap(&why));
+        }
+    };
     if room.id == 0 {
-        return Err(bootstrap("room 0 stands for metadata that are not ready"));
+        return Err(bootstrap(ROOM_0));
     }
-    let asked = tokio::time::timeout(settings.sglang.bootstrap_timeout, offer.asked()).await;
+    let asked = tokio::time::timeout(settings.bootstrap_timeout, offer.asked()).await;
     asked.map_err(|_| bootstrap("Request timed out in KVPoll.Bootstrapping"))?;
     let RunningItem { submitted, mut steps } =
         submit(state, item, LegPart::Prefill, 1, Some(dp_rank)).await?;
@@ -144,14 +132,37 @@ async fn prefill(
     let (prompt_tokens, prompt_digest) =
         (item.prompt.len(), prompt_digest(&item.prompt, &item.salt));
     offer.ready(HandedKv { token_id, cached_tokens, prompt_tokens, prompt_digest, dp_rank });
-    let taken = tokio::time::timeout(settings.sglang.waiting_timeout, offer.taken()).await;
-    taken.map_err(|_| {
-        failed("Prefill transfer failed", "Request timed out waiting for the decode instance")
-    })?;
+    let taken = tokio::time::timeout(settings.waiting_timeout, offer.taken()).await;
+    let late = "Request timed out waiting for the decode instance";
+    taken.map_err(|_| prefill_failure("transfer", item, room, late))?;
     // Its blocks are free from here on.
     drop(submitted);
     sink.send(ItemProgress::Token { token_id, cached_tokens, dp_rank, last: true });
     Ok(())
+}
+
+/// The rank that computes the prompt: the room implies it, unless the decode was told another.
+fn prefill_rank(item: &SglangItem, room: &Room, rank_count: u32) -> Result<usize, String> {
+    let ranks = i64::from(rank_count).max(1);
+    let implied = usize::try_from(room.id.rem_euclid(ranks)).unwrap_or_default();
+    let dp_rank = item.dp_rank.unwrap_or(implied);
+    if item.prefill_dp_rank.is_some() || dp_rank == implied {
+        return Ok(dp_rank);
+    }
+    Err(format!(
+        "follow_bootstrap_room conflict: dispatched to dp_rank {dp_rank} but bootstrap_room {} \
+         implies dp_rank {implied}. Set SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 to \
+         allow mixed routing.",
+        room.id
+    ))
+}
+
+fn prefill_failure(phase: &str, item: &SglangItem, room: &Room, why: &str) -> Failure {
+    Failure::internal(format!(
+        "Prefill {phase} failed for request rank=0 req.rid='{}' req.bootstrap_room={} with exception \
+         KVTransferError(bootstrap_room={}): {why}",
+        item.rid, room.id, room.id
+    ))
 }
 
 async fn decode(
@@ -160,41 +171,15 @@ async fn decode(
     room: &Room,
     sink: &Sink,
 ) -> Result<(), Failure> {
-    let failed = |why: &str| {
-        Failure::internal(format!(
-            "Decode transfer failed for request rank=0 decode_req.req.rid='{}' \
-             decode_req.req.bootstrap_room={} with exception KVTransferError(bootstrap_room={}): {why}",
-            item.rid, room.id, room.id
-        ))
-    };
-    let settings = &state.config.transfer;
-    let host = room.host.clone().unwrap_or_default();
-    let port = room.port.or(settings.bootstrap_port).unwrap_or(BOOTSTRAP_PORT_DEFAULT);
+    let failed = |why: &str| decode_failure(item, room, why);
     // Known while it waits, which is how a room that is used twice is noticed: a decode engine has
     // one table of rooms for all prefill engines.
     let waiting = state.transfer.offers.offer(format!("waits in {}", key(room.id))).await;
     let waiting = waiting.ok_or_else(|| failed("Duplicate decode bootstrap room"))?;
     if room.id == 0 {
-        return Err(failed("room 0 stands for metadata that are not ready"));
+        return Err(failed(ROOM_0));
     }
-    let patience = Patience {
-        total: settings.sglang.waiting_timeout,
-        unreached: settings.sglang.prefill_lost_after.unwrap_or(UNREACHED_MAX),
-        lost: settings.sglang.prefill_lost_after.unwrap_or(LOST_MAX),
-    };
-    let peer = TransferPeer { host, port };
-    let wanted = TransferWanted { peer, key: key(room.id), engine_id: None, patience };
-    let TransferPeer { host, port } = &wanted.peer;
-    let kv = state.transfer.seeker.take(&wanted).await.map_err(|error| match error {
-        AskFailed::Unreached => failed(&format!(
-            "Could not fetch prefill parallel info from bootstrap_addr: {host}:{port}"
-        )),
-        AskFailed::Lost => failed(&format!(
-            "Lost connection with prefill instance (bootstrap_addr: {host}:{port})"
-        )),
-        AskFailed::TimedOut => failed("Request timed out waiting for the prefill instance"),
-        AskFailed::Prefill(why) => failed(&why),
-    })?;
+    let kv = fetch(state, room).await.map_err(|why| failed(&why))?;
     drop(waiting);
     if item.prefill_dp_rank.is_some_and(|hint| usize::try_from(hint) != Ok(kv.dp_rank)) {
         return Err(failed(&format!("the prompt was computed by dp_rank {}", kv.dp_rank)));
@@ -207,6 +192,40 @@ async fn decode(
     let output = item.output_tokens;
     let taken = submit(state, item, LegPart::Decode, output, item.dp_rank).await?;
     forward(taken, sink, Some(kv.cached_tokens)).await
+}
+
+/// The KV of the room, once the prefill engine has it; or why there is none.
+async fn fetch(state: &EngineState, room: &Room) -> Result<HandedKv, String> {
+    let settings = &state.config.transfer;
+    let lost_after = settings.sglang.prefill_lost_after;
+    let patience = Patience {
+        total: settings.sglang.waiting_timeout,
+        unreached: lost_after.unwrap_or(UNREACHED_MAX),
+        lost: lost_after.unwrap_or(LOST_MAX),
+    };
+    let host = room.host.clone().unwrap_or_default();
+    let port = room.port.or(settings.bootstrap_port).unwrap_or(BOOTSTRAP_PORT_DEFAULT);
+    let address = format!("{host}:{port}");
+    let peer = TransferPeer { host, port };
+    let wanted = TransferWanted { peer, key: key(room.id), engine_id: None, patience };
+    state.transfer.seeker.take(&wanted).await.map_err(|error| match error {
+        AskFailed::Unreached => {
+            format!("Could not fetch prefill parallel info from bootstrap_addr: {address}")
+        }
+        AskFailed::Lost => {
+            format!("Lost connection with prefill instance (bootstrap_addr: {address})")
+        }
+        AskFailed::TimedOut => "Request timed out waiting for the prefill instance".to_owned(),
+        AskFailed::Prefill(why) => why,
+    })
+}
+
+fn decode_failure(item: &SglangItem, room: &Room, why: &str) -> Failure {
+    Failure::internal(format!(
+        "Decode transfer failed for request rank=0 decode_req.req.rid='{}' \
+         decode_req.req.bootstrap_room={} with exception KVTransferError(bootstrap_room={}): {why}",
+        item.rid, room.id, room.id
+    ))
 }
 
 /// An item that a rank has taken, and where its tokens come from.
@@ -267,6 +286,7 @@ fn key(room: i64) -> String {
 
 /// Host of health checks and warm-ups: no KV is handed over.
 const FAKE_HOST: &str = "2.2.2.2";
+const ROOM_0: &str = "room 0 stands for metadata that are not ready";
 const BOOTSTRAP_PORT_DEFAULT: u16 = 8_998;
 /// 15 tries, one a second.
 const UNREACHED_MAX: Duration = Duration::from_secs(15);
