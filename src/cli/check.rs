@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Flags of `check`.
+/// Flags of `forebay check`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay check -c forebay.toml\n  \

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Flags of `demo`.
+/// Flags of `forebay demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  forebay demo\n  forebay demo --seconds 5 --json demo.json")]
 pub(super) struct DemoArgs {

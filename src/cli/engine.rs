@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Flags of `engine`.
+/// Flags of `forebay engine`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay engine --listen 127.0.0.1:8000 --kv-events tcp://127.0.0.1:5557\n  \

@@ -17,7 +17,7 @@ pub(super) fn run_local<T>(task: impl Future<Output = T>) -> Result<T, String> {
     Ok(tokio::task::LocalSet::new().block_on(&runtime, task))
 }
 
-/// SIGTERM or SIGINT.
+/// Returns at the first SIGTERM or SIGINT.
 pub(super) async fn signalled() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) =

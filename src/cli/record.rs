@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Flags of `record`.
+/// Flags of `forebay record`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \

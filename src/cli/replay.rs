@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Memory for the index of a replay in process.
 const INDEX_BYTES_MAX: usize = 4 << 30;
 
-/// Flags of `replay`.
+/// Flags of `forebay replay`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay replay gpu1.kvrec\n  \

@@ -24,7 +24,7 @@ pub struct Sizes {
     pub think_ms: f64,
 }
 
-/// Makes conversations.
+/// Makes conversations, each from its number.
 #[derive(Debug)]
 pub struct Conversations {
     tokenizer: Arc<Tokenizer>,
@@ -46,7 +46,7 @@ impl Conversations {
         Self { tokenizer, sizes }
     }
 
-    /// The sizes.
+    /// The sizes that `new` was given.
     #[must_use]
     pub fn sizes(&self) -> &Sizes {
         &self.sizes

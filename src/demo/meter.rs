@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// One request as the client saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DemoOutcome {
-    /// Answered in full.
+    /// The answer came in full.
     Answered {
         /// From sending the request to the first token, microseconds.
         ttft_us: u64,
@@ -32,9 +32,9 @@ pub struct Meter {
 /// Figures of one policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Requests answered.
+    /// Requests that were answered in full.
     pub requests: u64,
-    /// Requests not answered.
+    /// Requests without a full answer.
     pub errors: u64,
     /// Prompt tokens found in caches, as a share of all, 0 to 1.
     pub hit_rate: f64,
@@ -42,7 +42,7 @@ pub struct Figures {
     pub ttft_ms_p50: f64,
     /// 99th percentile of the time to the first token.
     pub ttft_ms_p99: f64,
-    /// Answers per second.
+    /// Full answers per second.
     pub requests_per_s: f64,
 }
 
@@ -59,7 +59,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// Adds one request.
+    /// Adds what became of a request.
     pub fn add(&mut self, outcome: DemoOutcome) {
         match outcome {
             DemoOutcome::Failed => self.errors += 1,

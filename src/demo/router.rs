@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-/// A running router.
+/// A running router in this process.
 #[derive(Debug)]
 pub(super) struct DemoRouter {
     server: ServerHandle,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// State of the running demo.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Live {
-    /// Policy under test.
+    /// Name of the policy under test.
     pub(super) policy: &'static str,
     /// Seconds since its load began, and how many it will run.
     pub(super) elapsed_s: f64,
@@ -14,7 +14,7 @@ pub(super) struct Live {
     pub(super) total_s: f64,
     /// Caches are still cold; nothing is counted yet.
     pub(super) warming_up: bool,
-    /// Figures so far.
+    /// Figures since the warm-up ended.
     pub(super) figures: Figures,
     /// Requests running and waiting in each engine.
     pub(super) rank_loads: Vec<usize>,

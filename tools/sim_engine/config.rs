@@ -11,17 +11,17 @@ use std::time::Duration;
 /// Whose HTTP interface the engine speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineWire {
-    /// vLLM 0.33.
+    /// The wire of vLLM 0.33.
     #[default]
     Vllm,
-    /// SGLang 0.5.23.
+    /// The wire of SGLang 0.5.23.
     Sglang,
 }
 
 /// Part of the work that the engine does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineRole {
-    /// Prefill and decode.
+    /// Prefill and decode of each request.
     #[default]
     Both,
     /// The prompt and the first token, for a decode engine that takes its KV.
@@ -74,7 +74,7 @@ pub struct EngineConfig {
     pub model: Option<String>,
     /// Folder with `tokenizer.json` and a chat template; `None` uses the built-in tokenizer.
     pub model_dir: Option<PathBuf>,
-    /// HTTP interface.
+    /// The HTTP interface that the engine speaks.
     pub wire: EngineWire,
     /// Data-parallel ranks, each with its own cache and batch; at least 1.
     pub ranks: u32,
@@ -155,9 +155,9 @@ pub enum EngineError {
     /// A file cannot be written.
     #[error("{path}: {problem}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// What the system says.
         problem: String,
     },
     /// The tokenizer or the chat template cannot be used.
@@ -166,9 +166,9 @@ pub enum EngineError {
     /// A socket cannot be opened.
     #[error("cannot listen on {address}: {problem}")]
     Listen {
-        /// Where.
+        /// Address as it was configured.
         address: String,
-        /// Why.
+        /// What the system says.
         problem: String,
     },
     /// A thread or a runtime cannot be started.

@@ -10,14 +10,14 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// What to tokenize.
+/// What the encode thread tokenizes.
 #[derive(Debug)]
 pub(super) enum Input {
     /// Body of a chat request.
     Chat(Bytes),
     /// Plain text; `special` adds BOS where the tokenizer does.
     Text {
-        /// The text.
+        /// Text as the client wrote it.
         text: String,
         /// Add what the tokenizer puts around prompts.
         special: bool,
@@ -30,7 +30,7 @@ pub(super) enum EncodeError {
     /// The messages do not fit the template.
     #[error("{0}")]
     Chat(String),
-    /// The tokenizer failed.
+    /// The tokenizer refused the text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The engine is stopping.
@@ -48,7 +48,7 @@ pub(super) struct EncodeHandle {
 }
 
 impl EncodeHandle {
-    /// Starts the thread.
+    /// Starts the encode thread. Fails if the system has no thread left.
     pub(super) fn start(tokenizer: Arc<Tokenizer>, chat: Arc<ChatText>) -> std::io::Result<Self> {
         let (jobs, mut inbox) = mpsc::channel::<(Input, EncodeReply)>(JOBS_MAX);
         let thread = std::thread::Builder::new().name("engine-encode".into());

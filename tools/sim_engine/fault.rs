@@ -21,15 +21,15 @@ pub(super) enum FaultAt {
     AfterHead,
     /// It ends in the body.
     MidBody,
-    /// Nothing ever comes.
+    /// The request is read and never answered.
     Hang,
-    /// Status 500.
+    /// The answer has status 500.
     Error,
     /// Status 503, or how the engine refuses.
     Refuse,
 }
 
-/// What is planned.
+/// The fault that requests meet next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct FaultPlan {
     pub(super) at: FaultAt,
@@ -49,7 +49,7 @@ pub(super) struct FaultPlan {
 pub(super) struct Faults(Arc<watch::Sender<FaultPlan>>);
 
 impl Faults {
-    /// Nothing planned.
+    /// Requests are served until a fault is planned.
     pub(super) fn none() -> Self {
         let deaf_until = NanosSinceStart(0);
         let plan =

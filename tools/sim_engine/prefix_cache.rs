@@ -32,7 +32,7 @@ pub enum CacheEvent {
     },
     /// One block was evicted.
     Removed {
-        /// The block.
+        /// Hash of the block that was removed.
         hash: BlockHash,
     },
     /// Every block is gone.
@@ -201,7 +201,7 @@ impl PrefixCache {
         held.count()
     }
 
-    /// All blocks.
+    /// Blocks that the cache can hold.
     #[must_use]
     pub fn capacity_blocks(&self) -> usize {
         self.blocks.len()

@@ -42,7 +42,7 @@ enum RankCommand {
 /// Why a request is not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotRun {
-    /// Too many wait.
+    /// Too many requests wait in the rank.
     Refused,
     /// The engine is stopping.
     Stopping,

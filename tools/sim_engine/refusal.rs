@@ -14,7 +14,7 @@ pub enum EngineRefusal {
     Sglang,
     /// A hosted API's rate limit: 429 with Retry-After.
     TooMany,
-    /// Anthropic's overload: 529.
+    /// Anthropic's answer under overload: 529.
     Overloaded,
 }
 

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
-/// Starts engines.
+/// Starts engines, each on its own thread.
 #[derive(Debug)]
 pub struct Engine;
 
@@ -54,7 +54,7 @@ impl EngineText {
         Ok(Self { tokenizer: Arc::new(tokenizer), chat: Arc::new(chat) })
     }
 
-    /// The tokenizer.
+    /// The tokenizer, shared by all engines.
     #[must_use]
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
@@ -101,7 +101,7 @@ impl Engine {
 }
 
 impl EngineHandle {
-    /// HTTP address.
+    /// Address on which HTTP is answered.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr

@@ -36,7 +36,7 @@ pub struct EnginePace {
 /// How much of a request a rank does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LegPart {
-    /// Everything.
+    /// The prompt and the whole answer.
     #[default]
     Whole,
     /// The prompt and the first token; the blocks are held until [`RankSchedule::let_go`].
@@ -48,7 +48,7 @@ pub enum LegPart {
 /// One request as the rank sees it.
 #[derive(Debug)]
 pub struct Work {
-    /// Prompt; not empty.
+    /// Token ids of the prompt; not empty.
     pub prompt: Vec<u32>,
     /// Answer it will give; not empty.
     pub output: Vec<u32>,
@@ -61,9 +61,9 @@ pub struct Work {
 /// One token that left the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenStep {
-    /// Whose token.
+    /// The request that gets the token.
     pub request: RequestId,
-    /// The token.
+    /// Id of the token.
     pub token_id: u32,
     /// Prompt tokens found in the cache, the same in every step of a request.
     pub cached_tokens: usize,
@@ -101,7 +101,7 @@ pub struct RankSchedule {
 }
 
 impl RankSchedule {
-    /// An idle rank.
+    /// A rank without requests, over this cache.
     #[must_use]
     pub fn new(pace: EnginePace, cache: PrefixCache) -> Self {
         Self {

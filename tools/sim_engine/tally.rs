@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The counts.
+/// Requests by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EngineCounts {
     /// Requests that are being served, also while they wait for their other half. Each answer of

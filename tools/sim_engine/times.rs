@@ -99,7 +99,7 @@ impl Drop for TimedLine {
     }
 }
 
-/// Seconds since 1970.
+/// Time now, in seconds since 1970.
 pub(super) fn unix_time_s() -> u64 {
     unix_time().as_secs()
 }

@@ -13,9 +13,9 @@ pub enum TokenizerError {
     /// The file cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// What the system says.
         source: std::io::Error,
     },
     /// The library refuses the file or a text.
@@ -43,9 +43,9 @@ pub struct Tokenizer {
 /// A part of a text that is tokenized on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextSegment<'a> {
-    /// An added token.
+    /// An added token, by its id.
     Token(u32),
-    /// Anything else.
+    /// Text between two added tokens.
     Text(&'a str),
 }
 

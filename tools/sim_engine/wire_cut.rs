@@ -95,7 +95,7 @@ impl Listener for CutListener {
     }
 }
 
-/// A connection.
+/// A connection that breaks as planned.
 #[derive(Debug)]
 pub(super) struct CutStream {
     stream: TcpStream,

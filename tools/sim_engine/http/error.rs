@@ -50,7 +50,7 @@ impl ApiError {
         }
     }
 
-    /// Something failed inside.
+    /// The engine failed: status 500.
     pub(super) fn internal() -> Self {
         Self {
             status: StatusCode::INTERNAL_SERVER_ERROR,

@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// Answers a chat.
+/// `POST /v1/chat/completions`, as JSON or as events.
 pub(super) async fn chat(
     State(state): State<EngineState>,
     headers: HeaderMap,

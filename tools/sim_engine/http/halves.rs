@@ -53,7 +53,7 @@ pub(super) enum EngineLeg {
     Take(TransferWanted),
 }
 
-/// A prefill's side.
+/// What a prefill needs to hand its KV over.
 #[derive(Debug)]
 pub(super) struct Giving {
     state: EngineState,

@@ -21,7 +21,7 @@ enum Phase {
     Runs(Box<OpenAiAnswer>, mpsc::UnboundedReceiver<TokenStep>),
 }
 
-/// The streamed answer.
+/// Streams an answer that has begun.
 pub(super) fn stream_response(
     answer: OpenAiAnswer,
     steps: mpsc::UnboundedReceiver<TokenStep>,

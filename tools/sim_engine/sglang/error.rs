@@ -21,7 +21,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// The client's fault.
+    /// The request is wrong: status 400.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into() }
     }
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// The whole answer.
+    /// The failure as the whole answer.
     pub(super) fn response(&self, shape: ErrorShape) -> Response {
         (self.status, Json(self.body(shape))).into_response()
     }

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Answers a request.
+/// Answers a request that has been read.
 pub(super) async fn answer(
     state: &EngineState,
     asked: SglangRequest,

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// `GET /v1/models`.
+/// `GET /v1/models`: the model that the engine serves.
 pub(super) async fn models(State(state): State<EngineState>) -> Json<Value> {
     let name = state.config.model_name();
     Json(json!({ "object": "list", "data": [{
@@ -23,7 +23,7 @@ pub(super) async fn models(State(state): State<EngineState>) -> Json<Value> {
     }] }))
 }
 
-/// `GET /model_info`.
+/// `GET /model_info`: the model and the role.
 pub(super) async fn model_info(State(state): State<EngineState>) -> Json<Value> {
     let path = model_path(&state);
     Json(json!({
@@ -65,7 +65,7 @@ pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value>
     Json(info)
 }
 
-/// `POST /tokenize`.
+/// `POST /tokenize`: token ids of a text or of a chat.
 pub(super) async fn tokenize(State(state): State<EngineState>, bytes: Bytes) -> Response {
     let ids = match read_tokens(&state, bytes).await {
         Ok(ids) => ids,
@@ -90,7 +90,7 @@ async fn read_tokens(state: &EngineState, bytes: Bytes) -> Result<Vec<u32>, Fail
     encode(state, input).await
 }
 
-/// `POST /flush_cache`.
+/// `POST /flush_cache`: empties every cache, unless a request uses it.
 pub(super) async fn flush_cache(State(state): State<EngineState>) -> Response {
     if state.ranks.clear_caches().await {
         return "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n"

@@ -20,7 +20,7 @@ struct SglangStreamOptions {
     include_usage: bool,
 }
 
-/// Answers a chat.
+/// `POST /v1/chat/completions`, as JSON or as events.
 pub(super) async fn chat(
     State(state): State<EngineState>,
     headers: HeaderMap,

@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 
 const RANK_FIELD: &str = "x-data-parallel-rank";
 
-/// A meeting point.
+/// Where prefill and decode of a request meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     /// Host of the prefill engine's registry.

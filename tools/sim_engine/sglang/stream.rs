@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tokio::sync::mpsc;
 
-/// The streamed answer.
+/// Streams what comes of the items.
 pub(super) fn stream_response(
     answer: SglangAnswer,
     events: mpsc::UnboundedReceiver<ItemEvent>,

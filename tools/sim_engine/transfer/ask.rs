@@ -26,7 +26,7 @@ pub(crate) struct TransferWanted {
 /// How long is waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// For the KV.
+    /// For the KV, from the first question.
     pub(crate) total: Duration,
     /// For a prefill engine that was never reached.
     pub(crate) unreached: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct Patience {
 /// Why there is no KV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AskFailed {
-    /// It never answered.
+    /// The prefill engine never answered.
     Unreached,
     /// It answered no more.
     Lost,

@@ -26,7 +26,7 @@ pub(crate) struct HandedKv {
 pub(crate) enum TransferTaken {
     /// Here it is; the prefill engine holds it no more.
     Kv(HandedKv),
-    /// The prefill failed.
+    /// The prefill failed; with the reason.
     Failed(String),
 }
 
@@ -123,7 +123,7 @@ impl TransferTable {
         answer
     }
 
-    /// Figures now.
+    /// The counts after the last note.
     pub(crate) fn counts(&self) -> TransferCounts {
         *self.counts.borrow()
     }
@@ -147,7 +147,7 @@ impl TransferOffer {
         self.why = why.to_owned();
     }
 
-    /// It was taken.
+    /// Returns once a decode has the KV.
     pub(crate) async fn taken(&mut self) {
         if (&mut self.taken).await.is_err() {
             std::future::pending::<()>().await;

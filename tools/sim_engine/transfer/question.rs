@@ -14,7 +14,7 @@ pub(super) struct TransferQuestion {
     pub(super) engine_id: Option<String>,
 }
 
-/// Its answer.
+/// The answer to a question, as it is written.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answered {
