@@ -23,6 +23,7 @@ pub use forebay_fleet::{account, admit, mailbox, worker};
 pub use forebay_http1 as http1;
 pub use forebay_index as index;
 pub use forebay_kv_events as kv_events;
+pub use forebay_load as load;
 pub use forebay_prompt::{parse, render};
 pub use forebay_record as record;
 pub use forebay_ring as ring;

@@ -4,9 +4,9 @@
 //! reading for every rank counts a fault; what was read before changes nothing; the report made of
 //! it adds to a rank's cost no more than what is not our own.
 
-use forebay::control::load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad};
+use forebay_load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
 use forebay_select::predicted_work;
 use std::time::Duration;
 

@@ -2,11 +2,11 @@
 //! [`super::discovery`] fetches them.
 
 use super::capacity::of_sglang_info;
-use super::exposition::{Sample, samples};
 use super::handover::KvSource;
 use forebay_base::limits::RANKS_MAX;
 use forebay_fleet::worker::{Dialect, Role};
 use forebay_kv_events::zmq::ZmqEndpoint;
+use forebay_load::{AnnouncedLoad, Sample, samples};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -60,13 +60,6 @@ pub(super) struct DescribedRank {
     /// Known to keep blocks in tiers behind the device.
     pub(super) expects_tiers: bool,
     pub(super) load: Option<AnnouncedLoad>,
-}
-
-/// Where a rank publishes its load.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AnnouncedLoad {
-    pub(super) endpoint: ZmqEndpoint,
-    pub(super) topic: String,
 }
 
 /// A rank's event stream.

@@ -8,6 +8,7 @@ use super::snapshots::{Claim, Copyable, Loading, Snapshots};
 use super::tier_numbers::GivenNumbers;
 use forebay_base::RankIndex;
 use forebay_base::limits::RANKS_MAX;
+use forebay_config::KvConfig;
 use forebay_index::{KeySeed, slice_of};
 use forebay_kv_events::{
     Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
@@ -48,6 +49,14 @@ pub(super) struct Feeds {
 pub(super) struct Tiers {
     pub(super) counted: LowerTiers,
     pub(super) numbers: Rc<GivenNumbers>,
+}
+
+impl Tiers {
+    /// The tiers whose blocks lower the cost of a rank.
+    pub(super) fn new(kv: &KvConfig, numbers: Rc<GivenNumbers>) -> Self {
+        let (host, disk) = (kv.host_credit_percent > 0, kv.disk_credit_percent > 0);
+        Self { counted: LowerTiers { host, disk, ttl: kv.tier_ttl }, numbers }
+    }
 }
 
 struct Running {

@@ -3,12 +3,12 @@
 //!
 //! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text
 //! ([`model_text`]), the fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`],
-//! `kv_events`), what of them outlives a restart ([`snapshots`]), the load reports ([`load`]),
-//! other replicas of this router ([`replicas`]), and the admin API with its metrics ([`admin`],
-//! [`scrape`], [`explain`], [`windows`]). Reaches the shards through [`ports`] and nothing else:
-//! rings, a newest-wins cell, bells, counters. Limits: one task per worker and per rank, 256
-//! notices under way, every answer of a worker bounded in time and bytes. Must never make a shard
-//! wait, and never count on a worker's good will.
+//! `kv_events`), what of them outlives a restart ([`snapshots`]), the tasks that fetch load reports
+//! ([`load`]), other replicas of this router ([`replicas`]), and the admin API with its metrics
+//! ([`admin`], [`scrape`], [`explain`], [`windows`]). Reaches the shards through [`ports`] and
+//! nothing else: rings, a newest-wins cell, bells, counters. Limits: one task per worker and per
+//! rank, 256 notices under way, every answer of a worker bounded in time and bytes. Must never make
+//! a shard wait, and never count on a worker's good will.
 
 mod access;
 mod admin;
@@ -24,14 +24,13 @@ mod explain;
 mod explaining;
 #[cfg(test)]
 mod explain_tests;
-mod exposition;
 mod feeds;
 mod fleet;
 #[cfg(test)]
 mod fleet_tests;
 mod handover;
 mod http;
-pub mod load;
+mod load;
 mod lookup;
 mod metrics_text;
 mod model_text;

@@ -6,7 +6,7 @@ use super::admin::{self, Question};
 use super::explaining::{ExplainFacts, Explaining};
 use super::feeds::{Feeds, Tiers};
 use super::fleet::Fleet;
-use super::load::{LoadReporter, LoadTasks};
+use super::load::LoadTasks;
 use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
@@ -23,7 +23,8 @@ use forebay_fleet::account::{ShardPhase, StageHistograms};
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankLoad};
 use forebay_index::IndexReader;
-use forebay_kv_events::{FeedNotice, LowerTiers};
+use forebay_kv_events::FeedNotice;
+use forebay_load::LoadReporter;
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ struct Control {
     feeds: Feeds,
     snapshots: Snapshots,
     loads: LoadTasks,
-    desk: Rc<LoadReporter>,
+    reporter: Rc<LoadReporter>,
     replicas: Option<Rc<Replicas>>,
     histograms: StageHistograms,
     explaining: Explaining,
@@ -79,13 +80,6 @@ struct Control {
     systemd: Systemd,
     /// Why the process has to end.
     fault: Option<ControlError>,
-}
-
-/// The tiers whose blocks count for something.
-fn counted_tiers(config: &Config) -> LowerTiers {
-    let kv = config.kv;
-    let (host, disk) = (kv.host_credit_percent > 0, kv.disk_credit_percent > 0);
-    LowerTiers { host, disk, ttl: kv.tier_ttl }
 }
 
 /// The parts of the setup that stay as they are.
@@ -143,14 +137,15 @@ impl Control {
         };
         let snapshots = Snapshots::start(&kept, snapshot);
         let budget = config.limits.index_bytes_max;
-        let tiers = Tiers { counted: counted_tiers(&config), numbers: fleet.tier_numbers() };
-        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers, &snapshots);
-        let feeds = feeds.with_timers(feed_timers);
+        let tiers = Tiers::new(&config.kv, fleet.tier_numbers());
+        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers, &snapshots)
+            .with_timers(feed_timers);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
-        let desk = Rc::new(LoadReporter::new(clock, Arc::clone(&board), config.load.age_max, post));
         let (load, timeout) = (config.load, config.health.timeout);
-        let loads = LoadTasks::new(Rc::clone(&desk), clock, client, load, timeout);
+        let own = Arc::clone(&board);
+        let reporter = Rc::new(LoadReporter::new(clock, own, load.age_max, post));
+        let loads = LoadTasks::new(Rc::clone(&reporter), clock, client, load, timeout);
         let replicas = Replicas::start(&config.nats, clock, &board)?;
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
@@ -163,7 +158,7 @@ impl Control {
             feeds,
             snapshots,
             loads,
-            desk,
+            reporter,
             replicas,
             histograms: StageHistograms::new(),
             explaining: Explaining::start()?,
@@ -208,7 +203,7 @@ impl Control {
                 },
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
-                    self.desk.tick(self.fleet.rank_count());
+                    self.reporter.tick(self.fleet.rank_count());
                     self.pass_on_suspicions();
                     let now = self.setup.clock.now();
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
@@ -365,7 +360,7 @@ impl Control {
                     histograms: &self.histograms,
                     feeds: &self.feeds,
                     saving: self.snapshots.saving(),
-                    desk: &self.desk,
+                    reporter: &self.reporter,
                     drain_rates: &self.drain_rates,
                     replicas: self.replicas.as_deref(),
                     now: self.setup.clock.now(),
@@ -377,7 +372,7 @@ impl Control {
                     known: &self.fleet,
                     fleet: &self.snapshot,
                     board: &self.setup.board,
-                    reports: &self.desk.reports(),
+                    reports: &self.reporter.reports(),
                     loads: &self.loads,
                     feeds: &self.feeds,
                     now: self.setup.clock.now(),
@@ -407,7 +402,7 @@ impl Control {
                     config: Arc::clone(&self.setup.config),
                     fleet: Arc::clone(&self.snapshot),
                     board: Arc::clone(&self.setup.board),
-                    reports: self.desk.reports().clone(),
+                    reports: self.reporter.reports().clone(),
                     index: self.setup.index.clone(),
                     counters: self.ports.counters(),
                     now: self.setup.clock.now(),

@@ -4,7 +4,6 @@
 
 use super::catalogue;
 use super::feeds::Feeds;
-use super::load::LoadReporter;
 use super::metrics_text::{MetricsText, approximate};
 use super::replicas::Replicas;
 use super::roles;
@@ -26,6 +25,7 @@ use forebay_kv_events::zmq::LossReason;
 use forebay_kv_events::{
     BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
 };
+use forebay_load::LoadReporter;
 use forebay_prompt::parse::{Endpoint, Reason};
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(super) struct ScrapeSources<'a> {
     pub(super) histograms: &'a StageHistograms,
     pub(super) feeds: &'a Feeds,
     pub(super) saving: Option<&'a Saving>,
-    pub(super) desk: &'a LoadReporter,
+    pub(super) reporter: &'a LoadReporter,
     pub(super) drain_rates: &'a DrainRates,
     pub(super) replicas: Option<&'a Replicas>,
     pub(super) now: NanosSinceStart,

@@ -1,18 +1,18 @@
 //! The part of `/metrics` about load reports. Called with the rest of it, see [`super::scrape`].
 
 use super::catalogue;
-use super::load::{ReadFault, SCRAPE_BOUNDS};
 use super::metrics_text::{MetricsText, approximate};
 use super::scrape::ScrapeSources;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::Metric;
 use forebay_fleet::worker::LoadReport;
+use forebay_load::{ReadFault, SCRAPE_BOUNDS};
 
 /// What engines report, how old it is, and what went wrong.
 pub(super) fn loads(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     reported(sources, text);
     faults(sources, text);
-    let scrapes = sources.desk.scrapes();
+    let scrapes = sources.reporter.scrapes();
     let mut below = 0;
     let cumulative = SCRAPE_BOUNDS.iter().zip(scrapes.buckets).map(|((_, bound), count)| {
         below += count;
@@ -21,7 +21,7 @@ pub(super) fn loads(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let cumulative: Vec<(f64, u64)> = cumulative.collect();
     let whole = (scrapes.buckets.iter().sum(), scrapes.sum.as_secs_f64());
     text.open(&catalogue::LOAD_SCRAPE_SECONDS).buckets(&[], cumulative.into_iter(), whole);
-    text.open(&catalogue::LOAD_REPORTS_DROPPED).sample(&[], sources.desk.dropped_count());
+    text.open(&catalogue::LOAD_REPORTS_DROPPED).sample(&[], sources.reporter.dropped_count());
 }
 
 type LoadFigure = fn(&LoadReport) -> Option<f64>;
@@ -36,7 +36,7 @@ fn reported(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
             report.kv_permille.map(|permille| f64::from(permille) / 1e3)
         }),
     ];
-    let reports = sources.desk.reports();
+    let reports = sources.reporter.reports();
     for (metric, read) in gauges {
         let value = |rank| read(reports.counting(rank, sources.now)?.0);
         per_rank(sources, text, metric, value);
@@ -64,7 +64,7 @@ fn faults(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     for (index, worker) in sources.fleet.workers.iter().enumerate() {
         let Some(index) = WorkerIndex::try_from_index(index) else { continue };
         for (fault, reason) in ReadFault::ALL {
-            let count = sources.desk.fault_count(index, fault);
+            let count = sources.reporter.fault_count(index, fault);
             if count > 0 {
                 family.sample(&[("worker", &worker.name), ("reason", reason)], count);
             }

@@ -4,9 +4,9 @@
 use super::shown::root_model;
 use super::{Fleet, KnownRank, KnownWorker};
 use crate::control::described::{Announced, DescribedRank};
-use crate::control::load::{LoadPlan, PlannedRank, ReportSource};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
 use forebay_fleet::worker::ModelText;
+use forebay_load::{LoadPlan, PlannedRank, ReportSource};
 use std::path::Path;
 use std::sync::Arc;
 

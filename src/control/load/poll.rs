@@ -1,13 +1,10 @@
 //! Asks one worker for its load, again and again, at the pace that its answers allow.
 
-use super::desk::LoadReporter;
-use super::json::read_loads;
-use super::pace::Pace;
-use super::plan::{LoadPlan, ReportSource};
-use super::readings::{ReadFault, Readings};
-use super::text::read_metrics;
 use crate::control::http::{AskError, Asker};
 use forebay_base::Clock;
+use forebay_load::{
+    LoadPlan, LoadReporter, Pace, ReadFault, Readings, ReportSource, read_loads, read_metrics,
+};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -26,7 +23,7 @@ type Read = fn(&str, &mut Readings);
 pub(super) struct Poll {
     pub(super) plan: LoadPlan,
     pub(super) asker: Asker,
-    pub(super) desk: Rc<LoadReporter>,
+    pub(super) reporter: Rc<LoadReporter>,
     pub(super) clock: Clock,
     pub(super) interval: Duration,
     pub(super) backs_off: bool,
@@ -54,7 +51,7 @@ impl Poll {
         let mut form = 0;
         let (mut said_slow, mut said_none) = (false, false);
         loop {
-            if self.is_fallback && self.desk.hears_all(&self.plan, SILENCE_MAX) {
+            if self.is_fallback && self.reporter.hears_all(&self.plan, SILENCE_MAX) {
                 sleep(self.interval).await;
                 continue;
             }
@@ -95,16 +92,16 @@ impl Poll {
     }
 
     async fn ask(&self, path: &str, read: Read, readings: &mut Readings) -> PollOutcome {
-        let before = self.desk.own(&self.plan);
+        let before = self.reporter.own(&self.plan);
         let start = self.clock.now();
         let answer = self.asker.get(path).await;
         let took = Duration::from_nanos(self.clock.now().since(start));
         match answer {
             Ok(body) => {
-                self.desk.scraped(took);
+                self.reporter.scraped(took);
                 readings.begin_at(self.plan.first, self.plan.ranks.len());
                 read(&body, readings);
-                self.desk.lay(&self.plan, readings, &before);
+                self.reporter.lay(&self.plan, readings, &before);
                 PollOutcome::Answered { took, bytes: body.len() }
             }
             Err(error) => {
@@ -116,7 +113,7 @@ impl Poll {
                     AskError::TooLong { .. } => ReadFault::Malformed,
                     AskError::Status { .. } => ReadFault::Status,
                 };
-                self.desk.fault(self.plan.worker, fault);
+                self.reporter.fault(self.plan.worker, fault);
                 // SGLang's Rust server says 503 where its scheduler shares no figures.
                 let unknown = matches!(error.status(), Some(404 | 405 | 501 | 503));
                 if unknown { PollOutcome::Unknown } else { PollOutcome::Failed }

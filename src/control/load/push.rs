@@ -1,12 +1,8 @@
 //! Listens to what one rank of an SGLang server publishes of its load. Messages are states: gaps do
 //! not matter, silence does, and shows as a report that ages.
 
-use super::desk::LoadReporter;
-use super::plan::LoadPlan;
-use super::readings::{ReadFault, Readings};
-use super::stat::read_load_stat;
-use crate::control::described::AnnouncedLoad;
 use forebay_kv_events::zmq::{Connection, SocketError, ZmqSource};
+use forebay_load::{AnnouncedLoad, LoadPlan, LoadReporter, ReadFault, Readings, read_load_stat};
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,7 +21,7 @@ pub(super) struct Push {
     pub(super) plan: Rc<LoadPlan>,
     pub(super) dp_rank: u32,
     pub(super) publisher: AnnouncedLoad,
-    pub(super) desk: Rc<LoadReporter>,
+    pub(super) reporter: Rc<LoadReporter>,
 }
 
 impl Push {
@@ -41,7 +37,7 @@ impl Push {
                 }
                 Err(error) => error,
             };
-            self.desk.fault(self.plan.worker, ReadFault::Unreachable);
+            self.reporter.fault(self.plan.worker, ReadFault::Unreachable);
             let (worker, dp_rank) = (&*self.plan.name, self.dp_rank);
             if std::mem::replace(&mut silent, true) {
                 debug!(worker, dp_rank, %error, "still no load reports");
@@ -85,7 +81,7 @@ impl Push {
             connection.done(end);
             // The engine made its figures before they came here: what was ours a moment ago may be
             // in them.
-            self.desk.lay(&self.plan, &readings, &self.desk.own_before(&self.plan));
+            self.reporter.lay(&self.plan, &readings, &self.reporter.own_before(&self.plan));
         }
     }
 }

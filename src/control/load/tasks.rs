@@ -2,13 +2,12 @@
 //! replaces and ends them so that they are as planned. They hold nothing that outlives them, so
 //! ending one is dropping it.
 
-use super::desk::LoadReporter;
-use super::plan::{LoadPlan, ReportSource};
 use super::poll::Poll;
 use super::push::Push;
 use crate::control::http::Asker;
 use forebay_base::{Clock, WorkerIndex};
 use forebay_config::LoadConfig;
+use forebay_load::{LoadPlan, LoadReporter, ReportSource};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::task::JoinSet;
 
 /// All tasks.
 pub(in crate::control) struct LoadTasks {
-    desk: Rc<LoadReporter>,
+    reporter: Rc<LoadReporter>,
     clock: Clock,
     client: reqwest::Client,
     config: LoadConfig,
@@ -27,13 +26,13 @@ pub(in crate::control) struct LoadTasks {
 impl LoadTasks {
     /// None yet. Workers have `timeout` to answer.
     pub(in crate::control) fn new(
-        desk: Rc<LoadReporter>,
+        reporter: Rc<LoadReporter>,
         clock: Clock,
         client: reqwest::Client,
         config: LoadConfig,
         timeout: Duration,
     ) -> Self {
-        Self { desk, clock, client, config, timeout, running: HashMap::new() }
+        Self { reporter, clock, client, config, timeout, running: HashMap::new() }
     }
 
     /// Where a worker's reports come from, if anywhere.
@@ -59,7 +58,7 @@ impl LoadTasks {
         let poll = Poll {
             plan: plan.clone(),
             asker: Asker::new(self.client.clone(), &base, key, self.timeout),
-            desk: Rc::clone(&self.desk),
+            reporter: Rc::clone(&self.reporter),
             clock: self.clock,
             interval: self.config.interval,
             backs_off: self.config.back_off,
@@ -73,8 +72,8 @@ impl LoadTasks {
         for (dp_rank, planned) in (plan.first..).zip(&plan.ranks) {
             let publisher = planned.as_ref().and_then(|planned| planned.publisher.clone());
             let Some(publisher) = publisher else { continue };
-            let desk = Rc::clone(&self.desk);
-            let push = Push { plan: Rc::clone(&shared), dp_rank, publisher, desk };
+            let reporter = Rc::clone(&self.reporter);
+            let push = Push { plan: Rc::clone(&shared), dp_rank, publisher, reporter };
             tasks.spawn_local(async move { match push.run().await {} });
         }
         tasks

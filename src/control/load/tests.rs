@@ -1,19 +1,14 @@
-//! Answers of engines, whole and broken; a worker that is asked; a rank that is listened to.
+//! A worker that is asked; a rank that is listened to.
 
-use super::desk::LoadReporter;
-use super::plan::{LoadPlan, PlannedRank, ReportSource};
-use super::readings::{ReadFault, Readings};
 use super::tasks::LoadTasks;
-use super::{read_load_stat, read_loads, read_metrics};
-use crate::control::described::AnnouncedLoad;
 use crate::control::test_support::block_on_local;
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use forebay_base::{Clock, RankIndex, WorkerIndex};
 use forebay_config::LoadConfig;
-use forebay_fleet::worker::{LoadBoard, LoadReading, LoadReport, RoomLimits, RoomWanted};
+use forebay_fleet::worker::{LoadBoard, LoadReport, RoomLimits, RoomWanted};
 use forebay_kv_events::zmq::ZmqEndpoint;
-use proptest::prelude::*;
+use forebay_load::{AnnouncedLoad, LoadPlan, LoadReporter, PlannedRank, ReadFault, ReportSource};
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -23,222 +18,9 @@ use tokio::time::sleep;
 
 /// What SGLang 0.5.19 sends; recorded.
 const LOAD_STAT: &[u8] = b"\x96\xa8LoadStat\x0c\x03\xcd\xa0\x00\xce\x00\x04\x00\x00\x01";
-/// The same of 0.5.23: five more elements.
-const LOAD_STAT_LONG: &[u8] =
-    b"\x9b\xa8LoadStat\x0c\x03\xcd\xa0\x00\xce\x00\x04\x00\x00\xc0\xcd\x02\x00\x00\x00\x00\x00";
-
-type Read = fn(&str, &mut Readings);
-
-fn read(read: Read, text: &str, ranks: usize) -> (Vec<(usize, LoadReading)>, Vec<ReadFault>) {
-    let mut readings = Readings::default();
-    readings.begin(ranks);
-    read(text, &mut readings);
-    (readings.iter().collect(), faults(&readings))
-}
-
-#[test]
-fn ranks_are_those_of_the_deployment_not_of_the_url() {
-    let mut readings = Readings::default();
-    readings.begin_at(4, 2);
-    let text = ["3", "4", "5", "6", "-1"].map(|engine| {
-        format!("vllm:num_requests_running{{engine=\"{engine}\"}} {engine}\nvllm:num_requests_waiting{{engine=\"{engine}\"}} 0\n")
-    });
-    read_metrics(&text.concat(), &mut readings);
-    let running: Vec<_> = readings.iter().map(|(rank, reading)| (rank, reading.running)).collect();
-    assert_eq!(running, [(0, 4), (1, 5)]);
-    assert_eq!(readings.fault_count(ReadFault::Rank), 6, "two figures of each of the others");
-}
-
-fn faults(readings: &Readings) -> Vec<ReadFault> {
-    let happened = |(fault, _): &(ReadFault, &str)| {
-        let count = usize::try_from(readings.fault_count(*fault)).unwrap();
-        std::iter::repeat_n(*fault, count)
-    };
-    ReadFault::ALL.iter().flat_map(happened).collect()
-}
-
-fn reading(running: u32, waiting: u32) -> LoadReading {
-    LoadReading { running, waiting, ..LoadReading::default() }
-}
-
-#[test]
-fn recorded_metrics_of_vllm_are_read() {
-    let python = include_str!("../../../tests/data/workers/vllm-0.32.0/metrics.txt");
-    let (ranks, faults) = read(read_metrics, python, 1);
-    let idle = LoadReading {
-        capacity_tokens: Some(2_048),
-        kv_permille: Some(0),
-        ..LoadReading::default()
-    };
-    assert!(idle.is_idle());
-    assert_eq!((ranks, faults), (vec![(0, idle)], vec![]));
-    let rust = include_str!("../../../tests/data/workers/vllm-rs-0.33.0/metrics.txt");
-    let (ranks, faults) = read(read_metrics, rust, 2);
-    assert_eq!((ranks.len(), faults), (2, vec![]));
-}
-
-#[test]
-fn busy_ranks_and_old_names_are_read() {
-    let text = "\
-        # HELP vllm:num_requests_running Number.\n\
-        vllm:num_requests_running{engine=\"1\",model_name=\"a\\\"b\"} 7.0 1700000000\n\
-        vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 1e1\n\
-        vllm:num_requests_waiting{engine=\"0\"} 3\n\
-        vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 99\n\
-        vllm:num_requests_waiting{engine=\"1\"} 0\n\
-        vllm:prompt_tokens_total{engine=\"1\"} 500\n\
-        vllm:generation_tokens_total{engine=\"1\"} 7\n\
-        vllm:gpu_cache_usage_perc{engine=\"0\"} 0.25\n\
-        vllm:kv_cache_usage_perc{engine=\"1\"} 1.0\n\
-        vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1.0\n\
-        vllm:cache_config_info{block_size=\"16\",engine=\"1\",num_gpu_blocks=\"None\"} 1.0\n";
-    let (ranks, faults) = read(read_metrics, text, 2);
-    let first =
-        LoadReading { kv_permille: Some(250), capacity_tokens: Some(1_600), ..reading(10, 3) };
-    let second =
-        LoadReading { kv_permille: Some(1_000), progress_tokens: Some(507), ..reading(7, 0) };
-    assert_eq!((ranks, faults), (vec![(0, first), (1, second)], vec![]));
-    let sglang = "\
-        sglang:num_running_reqs{model_name=\"m\",tp_rank=\"0\"} 4.0\n\
-        sglang:num_queue_reqs{model_name=\"m\",tp_rank=\"0\"} 2.0\n\
-        sglang:num_used_tokens{model_name=\"m\"} 500.0\n\
-        sglang:token_usage{model_name=\"m\"} 0.5\n\
-        sglang:max_total_num_tokens{model_name=\"m\"} 1000\n";
-    let only = LoadReading {
-        used_tokens: Some(500),
-        capacity_tokens: Some(1_000),
-        kv_permille: Some(500),
-        ..reading(4, 2)
-    };
-    assert_eq!(read(read_metrics, sglang, 1), (vec![(0, only)], vec![]));
-    assert_eq!(read(read_metrics, sglang, 2).1.len(), 5 + 2, "whose is it?");
-}
-
-#[test]
-fn what_is_wrong_with_one_rank_does_not_touch_the_others() {
-    use ReadFault::{Rank, RankMissing, Value};
-    let text = |rank: &str, running: &str| {
-        format!(
-            "vllm:num_requests_running{{engine=\"{rank}\"}} {running}\n\
-             vllm:num_requests_waiting{{engine=\"{rank}\"}} 0\n\
-             vllm:num_requests_running{{engine=\"0\"}} 5\nvllm:num_requests_waiting{{engine=\"0\"}} 1\n"
-        )
-    };
-    let good = vec![(0, reading(5, 1))];
-    for running in ["NaN", "+Inf", "-1", "1e9", "", "many"] {
-        let read = read(read_metrics, &text("1", running), 2);
-        assert_eq!(read, (good.clone(), vec![Value]), "{running:?}");
-    }
-    for rank in ["-1", "2", "1.5", "", "x", "99999999999999999999"] {
-        let read = read(read_metrics, &text(rank, "1"), 2);
-        assert_eq!(read, (good.clone(), vec![Rank, Rank, RankMissing]), "{rank:?}");
-    }
-    let half = "vllm:num_requests_running{engine=\"0\"} 5\n";
-    assert_eq!(read(read_metrics, half, 1), (vec![], vec![Value]));
-    let percent = format!("{}vllm:kv_cache_usage_perc{{engine=\"0\"}} 55.0\n", text("1", "1"));
-    assert_eq!(read(read_metrics, &percent, 2), (vec![(1, reading(1, 0))], vec![Value]));
-    for page in ["", "<html>", "up 1\n", "vllm:\nvllm:num_requests_running\nvllm:x{a=\""] {
-        assert_eq!(read(read_metrics, page, 1), (vec![], vec![ReadFault::Malformed]), "{page}");
-    }
-}
-
-#[test]
-fn both_json_forms_of_sglang_are_read() {
-    let now = r#"{"timestamp":"t","version":"0.5.23","loads":[
-        {"dp_rank":1,"num_running_reqs":4,"num_waiting_reqs":2,"num_waiting_uncached_tokens":900,
-         "num_used_tokens":250,"max_total_num_tokens":1000,"token_usage":0.25,"gen_throughput":0.0},
-        {"dp_rank":0,"num_running_reqs":0,"num_waiting_reqs":0,"num_used_tokens":0,"token_usage":null}]}"#;
-    let busy = LoadReading {
-        waiting_tokens: Some(900),
-        used_tokens: Some(250),
-        capacity_tokens: Some(1_000),
-        kv_permille: Some(250),
-        ..reading(4, 2)
-    };
-    let idle = LoadReading { used_tokens: Some(0), ..reading(0, 0) };
-    assert_eq!(read(read_loads, now, 2), (vec![(0, idle), (1, busy)], vec![]));
-    let before = r#"[{"dp_rank":null,"num_reqs":5,"num_waiting_reqs":2,"num_tokens":70}]"#;
-    let all = LoadReading { used_tokens: Some(70), ..reading(3, 2) };
-    assert_eq!(read(read_loads, before, 1), (vec![(0, all)], vec![]));
-}
-
-#[test]
-fn odd_json_is_counted() {
-    use ReadFault::{Malformed, Rank, RankMissing, Value};
-    let cases: [(&str, &[ReadFault]); 12] = [
-        ("", &[Malformed]),
-        ("{}", &[Malformed]),
-        ("7", &[Malformed]),
-        (r#"{"loads":{}}"#, &[Malformed]),
-        (r#"{"loads":[]}"#, &[RankMissing]),
-        (r#"{"loads":[3]}"#, &[Malformed, RankMissing]),
-        (r#"[{"dp_rank":-1,"num_running_reqs":1,"num_waiting_reqs":1}]"#, &[Rank, RankMissing]),
-        (r#"[{"dp_rank":9,"num_running_reqs":1,"num_waiting_reqs":1}]"#, &[Rank, RankMissing]),
-        (r#"[{"dp_rank":"0","num_running_reqs":1,"num_waiting_reqs":1}]"#, &[Rank, RankMissing]),
-        (r#"[{"dp_rank":0,"num_running_reqs":-1,"num_waiting_reqs":1}]"#, &[Value]),
-        (r#"[{"dp_rank":0,"num_running_reqs":1}]"#, &[Value]),
-        (r#"[{"num_running_reqs":1,"num_waiting_reqs":0,"token_usage":55}]"#, &[Value]),
-    ];
-    for (body, expected) in cases {
-        assert_eq!(read(read_loads, body, 1), (vec![], expected.to_vec()), "{body}");
-    }
-    let deep = "[".repeat(100_000);
-    assert_eq!(read(read_loads, &deep, 1).1, [Malformed]);
-}
-
-fn read_stat(payload: &[u8], ranks: usize) -> (Vec<(usize, LoadReading)>, Vec<ReadFault>) {
-    let mut readings = Readings::default();
-    readings.begin(ranks);
-    read_load_stat(payload, 1, &mut readings);
-    (readings.iter().collect(), faults(&readings))
-}
-
-#[test]
-fn recorded_messages_of_sglang_are_read() {
-    let short =
-        LoadReading { used_tokens: Some(40_960), capacity_tokens: Some(262_144), ..reading(12, 3) };
-    assert_eq!(read_stat(LOAD_STAT, 2), (vec![(1, short)], vec![]));
-    let long = LoadReading { waiting_tokens: Some(512), ..short };
-    assert_eq!(read_stat(LOAD_STAT_LONG, 2), (vec![(1, long)], vec![]));
-    assert_eq!(read_stat(LOAD_STAT, 1).1, [ReadFault::Rank], "the worker has one rank");
-    let mut negative = LOAD_STAT.to_vec();
-    *negative.last_mut().unwrap() = 0xff;
-    assert_eq!(read_stat(&negative, 2), (vec![], vec![ReadFault::Rank]));
-    negative[10] = 0xff;
-    *negative.last_mut().unwrap() = 1;
-    assert_eq!(read_stat(&negative, 2), (vec![], vec![ReadFault::Value]));
-    for cut in 0..LOAD_STAT.len() {
-        assert_eq!(read_stat(&LOAD_STAT[..cut], 2), (vec![], vec![ReadFault::Malformed]), "{cut}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn no_answer_panics(
-        bytes in proptest::collection::vec(any::<u8>(), 0..200),
-        words in proptest::collection::vec(prop::sample::select(vec![
-            "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "sglang:token_usage", "{engine=\"0\"}",
-            "{engine=\"", "} ", "NaN", "1e999", "-0", "\n", " ", "\\", "\"", "[", "{", "\"loads\":",
-            "\"dp_rank\":",
-        ]), 0..40),
-        ranks in 0_usize..4,
-    ) {
-        let text = words.concat();
-        let mixed = format!("{text}{}", String::from_utf8_lossy(&bytes));
-        for text in [&text, &mixed] {
-            for form in [read_metrics as Read, read_loads] {
-                let (readings, faults) = read(form, text, ranks);
-                prop_assert!(readings.len() <= ranks);
-                prop_assert!(ranks == 0 || readings.len() == ranks || !faults.is_empty());
-            }
-        }
-        let _ = read_stat(&bytes, ranks);
-        let _ = read_stat(&[b"\x96\xa8LoadStat", &*bytes].concat(), ranks);
-    }
-}
 
 struct Bench {
-    desk: Rc<LoadReporter>,
+    reporter: Rc<LoadReporter>,
     board: Arc<LoadBoard>,
     tasks: LoadTasks,
     /// What the shards would have got; they are full.
@@ -254,15 +36,16 @@ fn bench() -> Bench {
         to.borrow_mut().extend_from_slice(reports);
         u64::try_from(reports.len()).unwrap()
     });
-    let desk = Rc::new(LoadReporter::new(clock, Arc::clone(&board), Duration::from_secs(60), post));
+    let reporter =
+        Rc::new(LoadReporter::new(clock, Arc::clone(&board), Duration::from_secs(60), post));
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let config = LoadConfig {
         interval: Duration::from_millis(100),
         back_off: false,
         ..LoadConfig::default()
     };
-    let tasks = LoadTasks::new(Rc::clone(&desk), clock, client, config, Duration::from_secs(5));
-    Bench { desk, board, tasks, posted }
+    let tasks = LoadTasks::new(Rc::clone(&reporter), clock, client, config, Duration::from_secs(5));
+    Bench { reporter, board, tasks, posted }
 }
 
 fn plan(authority: &str, source: ReportSource, publisher: Option<&AnnouncedLoad>) -> LoadPlan {
@@ -320,22 +103,22 @@ fn a_worker_is_asked_in_the_form_it_knows_and_what_is_ours_is_taken_off() {
         }
         bench.tasks.adjust(vec![plan(&address.to_string(), ReportSource::Loads, None)]);
         let foreign =
-            || bench.desk.reports().newest(RankIndex(4)).map(|report| report.foreign.requests);
+            || bench.reporter.reports().newest(RankIndex(4)).map(|report| report.foreign.requests);
         until("a report", || foreign() == Some(6)).await;
-        assert_eq!(bench.desk.fault_count(WorkerIndex(0), ReadFault::Status), 1);
-        assert!(bench.desk.scrapes().buckets.iter().sum::<u64>() > 0);
+        assert_eq!(bench.reporter.fault_count(WorkerIndex(0), ReadFault::Status), 1);
+        assert!(bench.reporter.scrapes().buckets.iter().sum::<u64>() > 0);
 
         // The first is handed over at once, what comes within a tick at its end.
         let posted = || bench.posted.borrow().len();
         assert_eq!(posted(), 1);
-        let seen = || bench.desk.reports().newest(RankIndex(4)).map(|report| report.at);
+        let seen = || bench.reporter.reports().newest(RankIndex(4)).map(|report| report.at);
         let first = seen();
         until("the next report", || seen() > first).await;
         assert_eq!(posted(), 1);
-        bench.desk.tick(5);
+        bench.reporter.tick(5);
         assert_eq!((posted(), bench.posted.borrow()[1].foreign.requests), (2, 6));
-        bench.desk.tick(5);
-        assert_eq!((posted(), bench.desk.dropped_count()), (2, 2));
+        bench.reporter.tick(5);
+        assert_eq!((posted(), bench.reporter.dropped_count()), (2, 2));
         assert_eq!(bench.tasks.source(WorkerIndex(0)), Some(ReportSource::Loads));
         bench.tasks.adjust(vec![]);
         assert_eq!(bench.tasks.source(WorkerIndex(0)), None);
@@ -360,10 +143,10 @@ fn where_nothing_is_published_after_all_the_worker_is_asked() {
         let mut bench = bench();
         let plan = plan(&address.to_string(), ReportSource::Push, Some(&publisher));
         bench.tasks.adjust(vec![plan.clone()]);
-        let running = || bench.desk.reports().newest(RankIndex(4)).map(|report| report.running);
+        let running = || bench.reporter.reports().newest(RankIndex(4)).map(|report| report.running);
         until("a report", || running() == Some(7)).await;
-        assert!(bench.desk.hears_all(&plan, Duration::from_secs(60)));
-        assert!(!bench.desk.hears_all(&plan, Duration::ZERO));
+        assert!(bench.reporter.hears_all(&plan, Duration::from_secs(60)));
+        assert!(!bench.reporter.hears_all(&plan, Duration::ZERO));
     });
 }
 
@@ -386,18 +169,19 @@ fn a_rank_is_listened_to_and_found_again() {
         let publisher = AnnouncedLoad { endpoint, topic: "load".into() };
         let mut bench = bench();
         bench.tasks.adjust(vec![plan("127.0.0.1:1", ReportSource::Push, Some(&publisher))]);
-        let running =
-            |desk: &LoadReporter| desk.reports().newest(RankIndex(4)).map(|report| report.running);
+        let running = |reporter: &LoadReporter| {
+            reporter.reports().newest(RankIndex(4)).map(|report| report.running)
+        };
         for _ in 0..1_000 {
             publish(&mut socket, LOAD_STAT).await;
             sleep(Duration::from_millis(10)).await;
-            if running(&bench.desk).is_some() {
+            if running(&bench.reporter).is_some() {
                 break;
             }
         }
-        assert_eq!(running(&bench.desk), Some(12));
+        assert_eq!(running(&bench.reporter), Some(12));
         publish(&mut socket, b"junk").await;
-        let malformed = || bench.desk.fault_count(WorkerIndex(0), ReadFault::Malformed);
+        let malformed = || bench.reporter.fault_count(WorkerIndex(0), ReadFault::Malformed);
         until("junk is counted", || malformed() == 1).await;
         drop(socket);
         let mut socket = zeromq::PubSocket::new();
@@ -407,7 +191,7 @@ fn a_rank_is_listened_to_and_found_again() {
         for _ in 0..1_000 {
             publish(&mut socket, &other).await;
             sleep(Duration::from_millis(10)).await;
-            if running(&bench.desk) == Some(33) {
+            if running(&bench.reporter) == Some(33) {
                 return;
             }
         }

@@ -3,35 +3,35 @@
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sample {
+pub struct Sample {
     labels: Vec<(String, String)>,
     value: f64,
 }
 
 impl Sample {
     /// Value of a label.
-    pub(super) fn label(&self, name: &str) -> Option<&str> {
+    pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
     }
 
     /// Value of a label that is a number.
-    pub(super) fn number(&self, name: &str) -> Option<u32> {
+    pub fn number(&self, name: &str) -> Option<u32> {
         self.label(name)?.parse().ok()
     }
 
     /// The sample's own value; not a number if there is none.
-    pub(super) fn value(&self) -> f64 {
+    pub fn value(&self) -> f64 {
         self.value
     }
 }
 
 /// All samples of a metric.
-pub(super) fn samples<'a>(text: &'a str, metric: &'a str) -> impl Iterator<Item = Sample> + 'a {
+pub fn samples<'a>(text: &'a str, metric: &'a str) -> impl Iterator<Item = Sample> + 'a {
     text.lines().filter_map(move |line| sample(line.strip_prefix(metric)?))
 }
 
 /// The sample on a line, from behind its metric's name on.
-pub(super) fn sample(rest: &str) -> Option<Sample> {
+pub(crate) fn sample(rest: &str) -> Option<Sample> {
     let (labels, rest) = match rest.strip_prefix('{') {
         Some(labels) => read_labels(labels)?,
         None if rest.starts_with(' ') => (Vec::new(), rest),

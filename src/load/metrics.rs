@@ -1,7 +1,7 @@
 //! Load from an engine's Prometheus text, one pass over its lines.
 
+use super::exposition::{Sample, sample};
 use super::readings::{RankNumber, ReadFault, Readings, permille, requests, tokens};
-use crate::control::exposition::{Sample, sample};
 
 /// What a sample says; the names are those of vLLM 0.9 to 0.33 and SGLang 0.5.
 #[derive(Clone, Copy)]

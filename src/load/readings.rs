@@ -70,7 +70,7 @@ impl Readings {
     }
 
     /// The same for ranks that the engine numbers from `first` on.
-    pub(super) fn begin_at(&mut self, first: u32, rank_count: usize) {
+    pub fn begin_at(&mut self, first: u32, rank_count: usize) {
         self.first = u64::from(first);
         self.ranks.clear();
         self.ranks.resize(rank_count.min(RANKS_MAX), Draft::default());
@@ -101,7 +101,7 @@ impl Readings {
     }
 
     /// Counts a fault.
-    pub(super) fn fault(&mut self, fault: ReadFault) {
+    pub fn fault(&mut self, fault: ReadFault) {
         if let Some(count) = self.faults.get_mut(fault as usize) {
             *count = count.saturating_add(1);
         }

@@ -21,7 +21,7 @@ const REMEMBERED: usize = 8;
 
 /// Pauses between the questions to one worker.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub struct Pace {
     interval: Duration,
     backs_off: bool,
     times: [Option<Duration>; REMEMBERED],
@@ -31,13 +31,13 @@ pub(super) struct Pace {
 
 impl Pace {
     /// With `backs_off` false only failures lengthen the pauses.
-    pub(super) fn new(interval: Duration, backs_off: bool) -> Self {
+    pub fn new(interval: Duration, backs_off: bool) -> Self {
         Self { interval, backs_off, times: [None; REMEMBERED], next: 0, failures: 0 }
     }
 
     /// The pause after an answer of that size that took so long, from the question to its last
     /// byte.
-    pub(super) fn answered(&mut self, took: Duration, bytes: usize) -> Duration {
+    pub fn answered(&mut self, took: Duration, bytes: usize) -> Duration {
         self.failures = 0;
         if let Some(time) = self.times.get_mut(self.next) {
             *time = Some(took);
@@ -55,7 +55,7 @@ impl Pace {
     }
 
     /// The pause after no answer: longer each time.
-    pub(super) fn failed(&mut self) -> Duration {
+    pub fn failed(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let longer = self.interval.saturating_mul(1 << self.failures.min(6));
         longer.min(FAILED_PAUSE_MAX).max(self.interval)

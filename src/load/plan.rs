@@ -1,15 +1,15 @@
 //! What is to be asked of a worker, or listened to: made by the fleet from what was discovered and
 //! configured.
 
-use crate::control::described::AnnouncedLoad;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_config::LoadSource;
 use forebay_fleet::worker::Dialect;
+use forebay_kv_events::zmq::ZmqEndpoint;
 use std::sync::Arc;
 
 /// Where a worker's reports come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::control) enum ReportSource {
+pub enum ReportSource {
     /// `GET /metrics`.
     Metrics,
     /// `GET /v1/loads`, else `/get_load`, else `/metrics`.
@@ -20,31 +20,46 @@ pub(in crate::control) enum ReportSource {
 
 /// One worker and its ranks; tasks are replaced when their plan changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::control) struct LoadPlan {
-    pub(in crate::control) worker: WorkerIndex,
-    pub(in crate::control) name: Arc<str>,
-    /// `host:port`.
-    pub(in crate::control) authority: Arc<str>,
-    pub(in crate::control) api_key: Option<Arc<str>>,
-    pub(in crate::control) source: ReportSource,
+pub struct LoadPlan {
+    /// Index of the worker in the fleet.
+    pub worker: WorkerIndex,
+    /// Name of the worker, for the log.
+    pub name: Arc<str>,
+    /// `host:port` that answers questions.
+    pub authority: Arc<str>,
+    /// The bearer token that the worker wants to see.
+    pub api_key: Option<Arc<str>>,
+    /// Where the reports come from.
+    pub source: ReportSource,
     /// Number of the first rank, as the engine counts.
-    pub(in crate::control) first: u32,
+    pub first: u32,
     /// From that one on, in order; `None` where the fleet had no room.
-    pub(in crate::control) ranks: Vec<Option<PlannedRank>>,
+    pub ranks: Vec<Option<PlannedRank>>,
 }
 
 /// One rank of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::control) struct PlannedRank {
-    pub(in crate::control) rank: RankIndex,
+pub struct PlannedRank {
+    /// Index of the rank in the fleet.
+    pub rank: RankIndex,
     /// KV tokens that it can hold; 0 if discovery does not know.
-    pub(in crate::control) capacity_tokens: u64,
-    pub(in crate::control) publisher: Option<AnnouncedLoad>,
+    pub capacity_tokens: u64,
+    /// Where the rank publishes its load, if it does.
+    pub publisher: Option<AnnouncedLoad>,
+}
+
+/// Where a rank publishes its load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnouncedLoad {
+    /// Socket that the rank publishes on.
+    pub endpoint: ZmqEndpoint,
+    /// First part of each message.
+    pub topic: String,
 }
 
 impl ReportSource {
     /// The source that is used; `None` for no reports.
-    pub(in crate::control) fn resolve(
+    pub fn resolve(
         wanted: LoadSource,
         dialect: Dialect,
         ranks: &[Option<PlannedRank>],
@@ -62,7 +77,7 @@ impl ReportSource {
     }
 
     /// Its word in `/workers`.
-    pub(in crate::control) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Metrics => "metrics",
             Self::Loads => "loads",
@@ -74,7 +89,6 @@ impl ReportSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_kv_events::zmq::ZmqEndpoint;
 
     #[test]
     fn sources_are_found_forced_and_turned_off() {

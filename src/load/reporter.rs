@@ -3,7 +3,7 @@
 //! then, the newest alone. Used by all tasks of the control plane's thread; never borrowed across
 //! an await.
 
-use super::plan::LoadPlan;
+use super::plan::{LoadPlan, PlannedRank};
 use super::readings::{ReadFault, Readings};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Bounds of the buckets for the time of one scrape, in milliseconds and as the label says them, in
 /// seconds.
-pub(in crate::control) const SCRAPE_BOUNDS: [(u64, f64); 11] = [
+pub const SCRAPE_BOUNDS: [(u64, f64); 11] = [
     (1, 1e-3),
     (2, 2e-3),
     (5, 5e-3),
@@ -36,7 +36,7 @@ const FAULTS: usize = ReadFault::ALL.len();
 type Post = Box<dyn Fn(&[LoadReport]) -> u64>;
 
 /// All reports and what was counted on the way.
-pub(in crate::control) struct LoadReporter {
+pub struct LoadReporter {
     clock: Clock,
     board: Arc<LoadBoard>,
     post: Post,
@@ -62,18 +62,16 @@ struct ReportState {
 
 /// Times of scrapes: counts per bucket, the last for all that took longer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::control) struct Scrapes {
-    pub(in crate::control) buckets: [u64; SCRAPE_BOUNDS.len() + 1],
-    pub(in crate::control) sum: Duration,
+pub struct Scrapes {
+    /// Answers by the bounds, which each bucket includes.
+    pub buckets: [u64; SCRAPE_BOUNDS.len() + 1],
+    /// Sum of all times.
+    pub sum: Duration,
 }
 
 impl LoadReporter {
-    pub(in crate::control) fn new(
-        clock: Clock,
-        board: Arc<LoadBoard>,
-        age_max: Duration,
-        post: Post,
-    ) -> Self {
+    /// No reports yet. Reports count for `age_max`.
+    pub fn new(clock: Clock, board: Arc<LoadBoard>, age_max: Duration, post: Post) -> Self {
         let state = ReportState {
             reports: LoadReports::new(age_max),
             posted: BTreeSet::new(),
@@ -88,7 +86,8 @@ impl LoadReporter {
     }
 
     /// What this router has on each rank of a plan now, by dp_rank.
-    pub(super) fn own(&self, plan: &LoadPlan) -> Vec<OwnLoad> {
+    #[must_use]
+    pub fn own(&self, plan: &LoadPlan) -> Vec<OwnLoad> {
         let own =
             |rank: RankIndex| self.board.rank(rank).map_or_else(OwnLoad::default, OwnLoad::of);
         plan.ranks
@@ -98,17 +97,19 @@ impl LoadReporter {
     }
 
     /// The same as of the last tick.
-    pub(super) fn own_before(&self, plan: &LoadPlan) -> Vec<OwnLoad> {
+    #[must_use]
+    pub fn own_before(&self, plan: &LoadPlan) -> Vec<OwnLoad> {
         let state = self.state.borrow();
         let before = |rank: RankIndex| state.own_before.get(rank.index()).copied();
-        let of = |rank: &Option<_>| rank.as_ref().and_then(|r: &super::PlannedRank| before(r.rank));
+        let of = |rank: &Option<_>| rank.as_ref().and_then(|r: &PlannedRank| before(r.rank));
         plan.ranks.iter().map(|rank| of(rank).unwrap_or_default()).collect()
     }
 
     /// Has every rank of a plan reported within that time?
-    pub(super) fn hears_all(&self, plan: &LoadPlan, silence_max: Duration) -> bool {
+    #[must_use]
+    pub fn hears_all(&self, plan: &LoadPlan, silence_max: Duration) -> bool {
         let (state, now) = (self.state.borrow(), self.clock.now());
-        let is_heard = |rank: &super::PlannedRank| {
+        let is_heard = |rank: &PlannedRank| {
             let report = state.reports.newest(rank.rank);
             report.is_some_and(|report| Duration::from_nanos(now.since(report.at)) < silence_max)
         };
@@ -117,7 +118,7 @@ impl LoadReporter {
 
     /// Takes what an answer said. `before` is what this router had on each rank at some moment
     /// before the engine made its figures.
-    pub(super) fn lay(&self, plan: &LoadPlan, readings: &Readings, before: &[OwnLoad]) {
+    pub fn lay(&self, plan: &LoadPlan, readings: &Readings, before: &[OwnLoad]) {
         let (now, after) = (self.clock.now(), self.own(plan));
         let mut state = self.state.borrow_mut();
         for (dp_rank, reading) in readings.iter() {
@@ -143,12 +144,12 @@ impl LoadReporter {
     }
 
     /// Counts an answer that did not come.
-    pub(super) fn fault(&self, worker: WorkerIndex, fault: ReadFault) {
+    pub fn fault(&self, worker: WorkerIndex, fault: ReadFault) {
         self.state.borrow_mut().count(worker, fault, 1);
     }
 
     /// Notes how long an answer took.
-    pub(super) fn scraped(&self, took: Duration) {
+    pub fn scraped(&self, took: Duration) {
         let mut state = self.state.borrow_mut();
         let is_within = |(bound_ms, _): &(u64, f64)| took <= Duration::from_millis(*bound_ms);
         let bucket = SCRAPE_BOUNDS.iter().position(is_within).unwrap_or(SCRAPE_BOUNDS.len());
@@ -160,7 +161,7 @@ impl LoadReporter {
 
     /// Once per tick of the loop, for a fleet of so many ranks: notes what is ours, and hands over
     /// what has come since a rank's last report was.
-    pub(in crate::control) fn tick(&self, rank_count: usize) {
+    pub fn tick(&self, rank_count: usize) {
         let mut state = self.state.borrow_mut();
         let ranks = (0..rank_count).filter_map(RankIndex::try_from_index);
         let own = ranks.filter_map(|rank| self.board.rank(rank).map(OwnLoad::of)).collect();
@@ -174,24 +175,28 @@ impl LoadReporter {
     }
 
     /// The newest report of each rank.
-    pub(in crate::control) fn reports(&self) -> Ref<'_, LoadReports> {
+    #[must_use]
+    pub fn reports(&self) -> Ref<'_, LoadReports> {
         Ref::map(self.state.borrow(), |state| &state.reports)
     }
 
     /// How often that went wrong with a worker.
-    pub(in crate::control) fn fault_count(&self, worker: WorkerIndex, fault: ReadFault) -> u64 {
+    #[must_use]
+    pub fn fault_count(&self, worker: WorkerIndex, fault: ReadFault) -> u64 {
         let state = self.state.borrow();
         let faults = state.faults.get(worker.index());
         faults.and_then(|faults| faults.get(fault as usize)).copied().unwrap_or(0)
     }
 
     /// Times of all scrapes.
-    pub(in crate::control) fn scrapes(&self) -> Scrapes {
+    #[must_use]
+    pub fn scrapes(&self) -> Scrapes {
         self.state.borrow().scrapes
     }
 
     /// Reports that a shard had no room for.
-    pub(in crate::control) fn dropped_count(&self) -> u64 {
+    #[must_use]
+    pub fn dropped_count(&self) -> u64 {
         self.state.borrow().dropped
     }
 }
@@ -239,8 +244,8 @@ mod tests {
     fn an_engine_that_claims_work_and_does_none_is_not_believed() {
         let post: Post = Box::new(|_| 0);
         let board = Arc::new(LoadBoard::new());
-        let desk = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
-        let mut state = desk.state.borrow_mut();
+        let reporter = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
+        let mut state = reporter.state.borrow_mut();
         let mut still = |running, progress_tokens, at_ms: u64| {
             let reading = LoadReading { running, progress_tokens, ..LoadReading::default() };
             state.stands_still(RankIndex(0), reading, NanosSinceStart(at_ms * 1_000_000))
