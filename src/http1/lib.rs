@@ -8,6 +8,7 @@
 //!
 //! Limits: [`HeadLimits`] and [`BodyLimits`]. This module must never look at a body's meaning.
 
+mod answer;
 mod body;
 mod chars;
 mod due;
@@ -22,6 +23,7 @@ mod own;
 mod request;
 mod response;
 
+pub use answer::{AnswerBody, AnswerFraming};
 pub use body::{BodyError, BodyLimits, ChunkedDecoder, Decoded};
 pub use due::HeadDue;
 pub use encode::{

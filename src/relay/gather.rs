@@ -2,9 +2,9 @@
 //! have seen the head of a stream already; and what a prefill leg answers.
 
 use super::pump::next_chunk;
-use super::{AnswerBody, Upstream, Watch};
+use super::{Upstream, Watch};
 use forebay_base::limits::ENGINE_ERROR_BYTES_MAX;
-use forebay_http1::{ResponseHead, Version};
+use forebay_http1::{AnswerBody, ResponseHead, Version};
 use forebay_router::dispatch::RelayError;
 use std::time::Duration;
 
@@ -63,7 +63,8 @@ pub async fn drain(
     let (mut data, mut leftover) = (Vec::new(), false);
     loop {
         if !chunk.is_empty() {
-            let (_, consumed) = framed.feed(&mut chunk, &mut data)?;
+            let (_, consumed) =
+                framed.feed(&mut chunk, &mut data).map_err(|_| RelayError::BodyInvalid)?;
             leftover = consumed < chunk.len();
             observe(&data)?;
             data.clear();

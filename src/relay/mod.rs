@@ -3,7 +3,6 @@
 //! stream: a client that does not read stops the worker from being read. Never retries and never
 //! chooses: it reports what happened.
 
-mod body;
 mod events;
 mod exchange;
 mod first;
@@ -14,7 +13,6 @@ mod upstream;
 mod usage;
 mod watch;
 
-pub use body::{AnswerBody, AnswerFraming};
 pub use events::{
     QueueStanding, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
 };

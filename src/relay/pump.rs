@@ -1,8 +1,10 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
-use super::{AnswerBody, AnswerFraming, Client, Over, StreamShape, Upstream, Watch, encode_cut};
+use super::{Client, Over, StreamShape, Upstream, Watch, encode_cut};
 use crate::ingress::Conn;
-use forebay_http1::{BodyFraming, DownstreamHead, ResponseHead, Version, encode_response};
+use forebay_http1::{
+    AnswerBody, AnswerFraming, BodyFraming, DownstreamHead, ResponseHead, Version, encode_response,
+};
 use forebay_router::dispatch::RelayError;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -80,7 +82,8 @@ pub async fn relay(
             let consumed;
             (data_bytes, consumed) = match body.feed(&mut chunk, &mut out) {
                 Ok(fed) => fed,
-                Err(error) => {
+                Err(_) => {
+                    let error = RelayError::BodyInvalid;
                     let sent = SentBody { body_bytes, last: &[] };
                     return Err(cut(client.conn(), answer, &body, sent, out, error).await);
                 }

@@ -2,10 +2,10 @@
 //! streaming client is told where it stands, and whatever becomes of the request then follows as
 //! events. Once begun, no status can be told any more.
 
-use crate::relay::{AnswerFraming, QueueStanding, StreamShape, encode_standing};
+use crate::relay::{QueueStanding, StreamShape, encode_standing};
 use forebay_base::NanosSinceStart;
 use forebay_config::QueueConfig;
-use forebay_http1::ResponseHead;
+use forebay_http1::{AnswerFraming, ResponseHead};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 
 /// What the client of one request has before there is an answer.

@@ -4,12 +4,10 @@ use super::early::{Begun, Early};
 use super::slot::{After, Slot};
 use super::state::Shard;
 use crate::ingress::{Conn, WriteEnd};
-use crate::relay::{
-    AnswerFraming, QueueStanding, StreamShape, encode_engine_error, encode_refused,
-};
+use crate::relay::{QueueStanding, StreamShape, encode_engine_error, encode_refused};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::QUEUE_COMMENT_PERIOD;
-use forebay_http1::{OwnStream, encode_own_stream};
+use forebay_http1::{AnswerFraming, OwnStream, encode_own_stream};
 use forebay_prompt::parse::Refusal;
 
 /// Ends the stream with why the router has no answer.

@@ -1,10 +1,8 @@
-//! Turns the worker's body framing into the client's: sans-IO, one chunk of upstream bytes at a
-//! time.
+//! Turns the worker's body framing into the client's, one chunk of upstream bytes at a time.
 
-use forebay_http1::{
-    BodyFraming, BodyLimits, ChunkedDecoder, LAST_CHUNK, Version, encode_chunk_header,
+use super::{
+    BodyError, BodyFraming, BodyLimits, ChunkedDecoder, LAST_CHUNK, Version, encode_chunk_header,
 };
-use forebay_router::dispatch::RelayError;
 
 /// How the answer's body reaches the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,12 +111,12 @@ impl AnswerBody {
     /// stand at the front of `bytes` afterwards, and how many of `bytes` belonged to this answer.
     ///
     /// # Errors
-    /// [`RelayError::BodyInvalid`] when the framing is broken.
+    /// [`BodyError`] when the framing is broken.
     pub fn feed(
         &mut self,
         bytes: &mut [u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, usize), RelayError> {
+    ) -> Result<(usize, usize), BodyError> {
         let (data_bytes, consumed_bytes) = match &mut self.inbound {
             Inbound::Length(left) => {
                 let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
@@ -127,7 +125,7 @@ impl AnswerBody {
                 (taken, taken)
             }
             Inbound::Chunked(decoder) => {
-                let decoded = decoder.decode(bytes).map_err(|_| RelayError::BodyInvalid)?;
+                let decoded = decoder.decode(bytes)?;
                 self.done = decoded.done;
                 (decoded.data_bytes, decoded.consumed_bytes)
             }
