@@ -8,9 +8,10 @@ use super::config::{EngineError, EngineWire};
 use super::kv_wire::encode_batch;
 use super::kv_wire_sglang::encode_sglang_batch;
 use super::prefix_cache::CacheEvent;
+use super::unix_time::unix_time;
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use zeromq::{Endpoint, PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
@@ -88,12 +89,12 @@ impl KvPublisher {
     }
 
     async fn publish(&mut self, batch: &[CacheEvent]) {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let encode = match self.wire {
             EngineWire::Vllm => encode_batch,
             EngineWire::Sglang => encode_sglang_batch,
         };
-        let payload = encode(since_1970.as_secs_f64(), batch, self.dp_rank, self.block_size_tokens);
+        let payload =
+            encode(unix_time().as_secs_f64(), batch, self.dp_rank, self.block_size_tokens);
         let payload = Bytes::from(payload);
         let sequence = self.next_sequence;
         self.next_sequence += 1;

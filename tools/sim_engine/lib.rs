@@ -35,6 +35,7 @@ mod tally;
 mod times;
 mod tokenizer;
 mod transfer;
+mod unix_time;
 mod wire_cut;
 
 pub use config::{DEFAULT_MODEL, EngineConfig, EngineError, EngineRole, EngineWire};

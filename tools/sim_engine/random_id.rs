@@ -1,11 +1,16 @@
-//! Ids that an engine makes up: hexadecimal digits, new each time.
+//! Ids that an engine makes up, new each time. The only place of the crate that no seed repeats.
 
-/// An id of 64 bits, as vLLM names its requests.
-pub(super) fn random_id_64() -> String {
-    format!("{:016x}", fastrand::u64(..))
+/// Any number of 64 bits.
+pub(super) fn random_u64() -> u64 {
+    fastrand::u64(..)
 }
 
-/// An id of 128 bits, as SGLang names its requests and vLLM its engines.
+/// An id of 64 bits in hexadecimal digits, as vLLM names its requests.
+pub(super) fn random_id_64() -> String {
+    format!("{:016x}", random_u64())
+}
+
+/// An id of 128 bits in hexadecimal digits, as SGLang names its requests and vLLM its engines.
 pub(super) fn random_id_128() -> String {
-    format!("{:032x}", fastrand::u128(..))
+    format!("{:016x}{:016x}", random_u64(), random_u64())
 }

@@ -3,6 +3,7 @@
 //! engine's runtime; everything else talks to it through [`RanksHandle`].
 
 use super::prefix_cache::CacheEvent;
+use super::random_id::random_u64;
 use super::rank_stats::RankStats;
 use super::rank_time::RankTime;
 use super::schedule::{RankSchedule, RequestId, TokenStep, Work};
@@ -114,7 +115,7 @@ impl RanksHandle {
         work: Work,
         steps: StepSink,
     ) -> Result<Submitted, NotRun> {
-        let request = RequestId(fastrand::u64(..));
+        let request = RequestId(random_u64());
         // Made first: a client that leaves while this waits must not leave the request behind.
         let mut guard = AbortOnDrop { request, aborts: self.aborts.clone(), finished: false };
         let (taken, answer) = oneshot::channel();

@@ -16,9 +16,10 @@ use super::ranks::RanksHandle;
 use super::schedule::RankSchedule;
 use super::state::{EnginePlace, EngineState, RequestTracking, TransferEnds};
 use super::tally::EngineTally;
-use super::times::{TimesLog, unix_time_s};
+use super::times::TimesLog;
 use super::tokenizer::Tokenizer;
 use super::transfer::{KvSeeker, RegistryState, TransferTable};
+use super::unix_time::unix_time_s;
 use super::wire_cut::{CutListener, Scissors};
 use forebay_base::Clock;
 use std::future::Future;
@@ -107,8 +108,7 @@ impl EngineHandle {
         self.addr
     }
 
-    /// Port where decode engines ask for what this one computed; that of HTTP unless it has one of
-    /// its own.
+    /// Port where decode engines ask for KV: the port of HTTP, unless the registry has its own.
     #[must_use]
     pub fn registry_port(&self) -> u16 {
         self.registry_port

@@ -2,12 +2,12 @@
 //! request was there, when its answer was, and what the other half of it is called.
 
 use super::config::EngineRole;
+use super::unix_time::unix_time;
 use forebay_base::Clock;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The file. Lines `received_ns ended_ns outcome first_ns role meeting`, in the order of the ends;
 /// times are those of Unix, but never jump. `first_ns` is the first byte of the answer's body,
@@ -53,7 +53,7 @@ impl TimesLog {
 }
 
 impl Timed {
-    /// Of a request whose times nobody wants.
+    /// Of a request whose times are not written down.
     pub(super) fn unwanted() -> Self {
         Self(None)
     }
@@ -97,15 +97,6 @@ impl Drop for TimedLine {
         // One write a line; a full disk costs the tool its figures, not the engine its requests.
         let _disk_full = (&*self.log.file).write_all(line.as_bytes());
     }
-}
-
-/// Time now, in seconds since 1970.
-pub(super) fn unix_time_s() -> u64 {
-    unix_time().as_secs()
-}
-
-fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 const MEETING_CHARS_MAX: usize = 128;

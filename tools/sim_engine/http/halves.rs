@@ -5,6 +5,7 @@
 use super::asked::Fields;
 use super::error::ApiError;
 use crate::config::EngineRole;
+use crate::random_id::random_u64;
 use crate::ranks::AbortOnDrop;
 use crate::state::EngineState;
 use crate::transfer::{
@@ -113,7 +114,7 @@ impl TransferParams {
                 let offer = state.transfer.offers.offer(key.clone()).await;
                 (key, Some(offer.ok_or_else(ApiError::internal)?))
             }
-            None => (format!("{full_id}-0-{:08x}", fastrand::u32(..)), None),
+            None => (format!("{full_id}-0-{:08x}", random_u64() >> 32), None),
         };
         let state = state.clone();
         Ok(EngineLeg::Give(Box::new(Giving { state, offer, request_id, hold, tells })))
@@ -139,7 +140,7 @@ impl TransferParams {
                 peer.zip(self.remote.request_id).map(|(peer, key)| (peer, key, once))
             }
         };
-        // Half of the fields is a fault of whoever wrote them; vLLM fails such a request inside.
+        // Half of the fields is a fault of the sender. vLLM fails such a request inside.
         let (peer, key, patience) = wanted.ok_or_else(ApiError::internal)?;
         let engine_id = self.remote.engine_id;
         Ok(EngineLeg::Take(TransferWanted { peer, key, engine_id, patience }))
@@ -210,7 +211,7 @@ fn params(
 ) -> Value {
     let config = &state.config;
     let blocks = prompt_tokens.div_ceil(config.block_size as usize);
-    let first = fastrand::usize(1..1_000_000);
+    let first = usize::try_from(random_u64() % BLOCK_IDS).unwrap_or_default() + 1;
     let block_ids: Vec<_> = (first..first + blocks).collect();
     let dp_rank = u32::try_from(dp_rank).unwrap_or(u32::MAX);
     json!({
@@ -222,6 +223,9 @@ fn params(
         "remote_prefill_cached_tokens": cached_tokens,
     })
 }
+
+/// Where a row of block ids begins at most: any row will do, since only its length counts.
+const BLOCK_IDS: u64 = 1_000_000;
 
 /// `http://host:port`, with or without the scheme.
 fn peer_of(address: &str) -> Option<TransferPeer> {

@@ -7,7 +7,7 @@ use crate::encode::Input;
 use crate::prompt::EnginePrompt;
 use crate::random_id::random_id_64;
 use crate::state::EngineState;
-use crate::times::unix_time_s;
+use crate::unix_time::unix_time_s;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;

@@ -2,7 +2,7 @@
 
 use crate::rank_stats::RankStats;
 use crate::state::EngineState;
-use crate::times::unix_time_s;
+use crate::unix_time::unix_time_s;
 use axum::Json;
 use axum::extract::{Query, State};
 use serde::Deserialize;

@@ -1,7 +1,8 @@
-//! What a prefill engine offers and who waits for it: one task that owns the table, and handles to
-//! it. Offers and questions may come in either order, since a router sends both halves of a request
-//! at once.
+//! What a prefill engine offers, and which decode waits for it. One task owns the table;
+//! handles send notes to the task. Offers and questions may come in either order, since a router
+//! sends both halves of a request at once.
 
+use crate::random_id::random_u64;
 use ahash::AHashMap;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -33,13 +34,13 @@ pub(crate) enum TransferTaken {
 /// Counts of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TransferCounts {
-    /// Offers that nobody asked for yet, or that are not computed yet.
+    /// Offers that no decode asked for yet, or that are not computed yet.
     pub(crate) open: usize,
     /// Offers that are computed and not taken.
     pub(crate) ready: usize,
     /// Questions for offers that do not exist (yet).
     pub(crate) early: usize,
-    /// Offers refused because one of that name was there.
+    /// Offers refused because their name was in use.
     pub(crate) duplicates: u64,
 }
 
@@ -66,7 +67,7 @@ pub(crate) struct TransferTable {
     counts: watch::Receiver<TransferCounts>,
 }
 
-/// An offer. Dropping it before it is taken fails it for whoever waits.
+/// An offer. When it is dropped before it is taken, the decode that waits is told `why`.
 #[derive(Debug)]
 pub(crate) struct TransferOffer {
     key: String,
@@ -74,7 +75,7 @@ pub(crate) struct TransferOffer {
     notes: mpsc::UnboundedSender<Note>,
     asked: oneshot::Receiver<()>,
     taken: oneshot::Receiver<()>,
-    /// What those who wait are told when it is dropped.
+    /// What the decode that waits is told when the offer is dropped.
     why: String,
 }
 
@@ -103,7 +104,7 @@ impl TransferTable {
 
     /// Offers something under a name; `None` if there is such an offer already.
     pub(crate) async fn offer(&self, key: String) -> Option<TransferOffer> {
-        let id = fastrand::u64(..);
+        let id = random_u64();
         let (asked_out, asked) = oneshot::channel();
         let (taken_out, taken) = oneshot::channel();
         let (opened, answer) = oneshot::channel();
@@ -130,19 +131,19 @@ impl TransferTable {
 }
 
 impl TransferOffer {
-    /// Somebody asked for it.
+    /// Returns once a decode has asked for it.
     pub(crate) async fn asked(&mut self) {
         if (&mut self.asked).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// It is computed: whoever asks gets it.
+    /// The KV is computed: the decode that asks gets it.
     pub(crate) fn ready(&self, kv: HandedKv) {
         let _stopping = self.notes.send(Note::Ready { key: self.key.clone(), id: self.id, kv });
     }
 
-    /// Takes it back, and tells whoever waits for it.
+    /// Takes the offer back. The decode that waits is told why.
     pub(crate) fn withdraw(mut self, why: &str) {
         self.why = why.to_owned();
     }
