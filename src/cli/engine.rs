@@ -20,7 +20,7 @@ use std::process::ExitCode;
     Without --model-dir it uses a small built-in tokenizer and answers to any model name.\n\
     Rank r publishes its KV events on the port of --kv-events plus r.")]
 pub(super) struct EngineArgs {
-    /// Where it listens
+    /// Address of its HTTP interface
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
     #[command(flatten)]
@@ -47,7 +47,7 @@ struct EngineModelArgs {
     /// Served model name; other names are refused
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// tokenizer.json, tokenizer_config.json, chat_template.jinja
+    /// Folder with tokenizer.json, tokenizer_config.json and chat_template.jinja
     #[arg(long, value_name = "DIR")]
     model_dir: Option<PathBuf>,
 }

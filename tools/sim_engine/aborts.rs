@@ -37,7 +37,7 @@ impl AbortListener {
         loop {
             match self.orders.recv().await {
                 Ok(prefix) if rid.starts_with(&*prefix) => return,
-                // More orders than can be kept came in one moment: those are lost on this request.
+                // More than `ORDERS_MAX` orders came at once. This request misses the oldest.
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => std::future::pending().await,
             }

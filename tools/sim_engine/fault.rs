@@ -11,7 +11,7 @@ use tokio::sync::watch;
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FaultAt {
-    /// Nobody listens for a while.
+    /// The port is closed for a while.
     Connect,
     /// The connection ends without an answer.
     BeforeHead,
@@ -39,7 +39,7 @@ pub(super) struct FaultPlan {
     pub(super) body_bytes: usize,
     /// Requests that met a fault so far, whichever.
     pub(super) met: u64,
-    /// `connect`: until then nobody listens.
+    /// `connect`: until then the port is closed.
     #[serde(skip)]
     pub(super) deaf_until: NanosSinceStart,
 }
@@ -64,7 +64,7 @@ impl Faults {
         });
     }
 
-    /// Nobody listens until then.
+    /// Closes the port until then.
     pub(super) fn be_deaf(&self, until: NanosSinceStart) {
         self.0.send_modify(|plan| plan.deaf_until = until);
     }

@@ -7,8 +7,8 @@
 //! prompt and of its whole answer are free, so nothing is ever preempted.
 //!
 //! Disaggregated work comes in halves ([`LegPart`]): a prefill ends with its first token and its
-//! blocks stay held until somebody lets them go; a decode brings its prompt's KV along and computes
-//! nothing of it.
+//! blocks stay held until `let_go`. A decode brings its prompt's KV along and computes nothing of
+//! the prompt.
 
 use super::prefix_cache::{CacheEvent, LiveSequence, PrefixCache};
 use super::rank_stats::{RankStats, RequestCounts};

@@ -12,9 +12,9 @@ pub(super) struct EngineCounts {
     pub(super) open: usize,
     /// Requests that were aborted by id, or because their client had left.
     pub(super) aborted: u64,
-    /// Requests that failed: no KV came, nobody took theirs, no room in the queue.
+    /// Requests that failed: no KV came, no decode took theirs, no room in the queue.
     pub(super) failed: u64,
-    /// Prefills whose KV nobody took in time.
+    /// Prefills whose KV no decode took in time.
     pub(super) expired: u64,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct EngineTally(Arc<watch::Sender<EngineCounts>>);
 pub(super) struct OpenRequest(EngineTally);
 
 impl EngineTally {
-    /// One more is open.
+    /// Counts a request as open until the result is dropped.
     pub(super) fn item(&self) -> OpenRequest {
         self.0.send_modify(|counts| counts.open += 1);
         OpenRequest(self.clone())

@@ -48,7 +48,7 @@ impl CutListener {
         Ok(Self { addr, inner: Some(inner), clock, changes: faults.watch() })
     }
 
-    /// Time for which nobody is to listen.
+    /// Time for which the port is to stay closed.
     fn deafness(&mut self) -> Duration {
         let until = self.changes.borrow_and_update().deaf_until;
         Duration::from_nanos(until.0.saturating_sub(self.clock.now().0))
@@ -70,7 +70,7 @@ impl Listener for CutListener {
             let Some(listener) = &mut self.inner else {
                 match listen(self.addr).await {
                     Ok(listener) => self.inner = Some(listener),
-                    // Somebody else has the port: as deaf as before.
+                    // Another process has the port: it stays closed to clients.
                     Err(_taken) => tokio::time::sleep(RETRY_INTERVAL).await,
                 }
                 continue;

@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// The model name to answer with; an error if this engine serves another one.
+    /// The model name to answer with; an error if this engine serves another model.
     pub(super) fn model(&self, config: &EngineConfig) -> Result<String, ApiError> {
         let served = config.model_name();
         let asked: Option<String> = self.get("model")?;

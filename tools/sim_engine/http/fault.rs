@@ -1,8 +1,14 @@
-//! `POST /debug/fault {"at":"mid_body","count":3}`: the next requests for an answer die so. Not
-//! part of any engine's interface. `at` is one of `connect`, `before_head`, `in_head`,
-//! `after_head`, `mid_body`, `hang`, `error`, `refuse`; `count` is 1 unless said, 0 ends what was
-//! planned; `body_bytes` (20) go out before `mid_body` cuts; for `connect` nobody listens for `ms`
-//! (1000), and connections that are open end with their next request.
+//! `POST /debug/fault {"at":"mid_body","count":3}`: the next requests for an answer meet a fault.
+//! Not part of any engine's interface.
+//!
+//! | field | default | meaning |
+//! |---|---|---|
+//! | `at` | | the fault: a value of [`FaultAt`], in snake case |
+//! | `count` | 1 | requests that meet the fault; 0 ends what was planned |
+//! | `body_bytes` | 20 | bytes of the body that go out before `mid_body` cuts |
+//! | `ms` | 1000 | `connect`: for so long the port is closed |
+//!
+//! While the port is closed, connections that are open end with their next request.
 
 use super::error::ApiError;
 use super::refused::refusal_response;

@@ -122,7 +122,7 @@ async fn respond(
         check_length(prompt.len(), output_tokens, state.config.model_tokens_max())?;
         check_ids(prompt, state.encode.tokenizer().vocabulary_size())?;
     }
-    // KV of one prompt with one answer is handed over; anything else is served whole.
+    // KV of one prompt with one answer is handed over; any other request is served whole.
     let half = match prompts.len() == 1 && answer.asked.choice_count == 1 {
         true => transfer.half(state, &answer.full_id()).await?,
         false => EngineLeg::Whole,

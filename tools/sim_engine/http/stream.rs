@@ -29,7 +29,7 @@ pub(super) fn stream_response(
     response(Phase::Runs(Box::new(answer), steps))
 }
 
-/// The same for an answer of which it is not known yet whether there will be one.
+/// Streams an answer that has not begun, and may never begin.
 pub(super) fn stream_response_later(
     begin: impl Future<Output = Result<BegunAnswer, NotBegun>> + Send + 'static,
 ) -> Response {

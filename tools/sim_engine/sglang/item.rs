@@ -53,7 +53,7 @@ pub(super) struct Sink {
 
 impl Sink {
     fn send(&self, event: ItemProgress) {
-        // Nobody reads: the client left, and the item ends soon.
+        // The client left, and the item ends soon.
         let _client_left = self.events.send((self.index, event));
     }
 }
@@ -85,7 +85,7 @@ async fn work(state: &EngineState, item: &SglangItem, sink: &Sink) -> Result<(),
     match (state.config.role, room) {
         (EngineRole::Prefill, Some(room)) => prefill(state, item, room, sink).await,
         (EngineRole::Decode, Some(room)) => decode(state, item, room, sink).await,
-        // A prefill engine answers with one token, also where there is nobody to hand KV to.
+        // A prefill engine answers with one token, also without a decode for its KV.
         (EngineRole::Prefill, None) => {
             let taken = submit(state, item, LegPart::Whole, 1, item.dp_rank).await?;
             forward(taken, sink, None).await

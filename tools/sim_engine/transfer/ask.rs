@@ -30,7 +30,7 @@ pub(crate) struct Patience {
     pub(crate) total: Duration,
     /// For a prefill engine that was never reached.
     pub(crate) unreached: Duration,
-    /// For one that was, to come back.
+    /// For a prefill engine that was reached, to come back.
     pub(crate) lost: Duration,
 }
 

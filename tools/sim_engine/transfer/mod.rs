@@ -1,7 +1,7 @@
 //! Stand-in for the KV transfer between a prefill and a decode engine. Real engines move KV with
 //! RDMA or shared memory; here the decode engine asks the prefill engine over HTTP for what a
 //! decode needs of it (the first token, which prompt it was, what of it was cached). What is real:
-//! who waits for whom, for how long, who holds what until when.
+//! which half waits for which, for how long, and which engine holds KV until when.
 //!
 //! [`TransferTable`] keeps what a prefill engine offers (one task, no locks), `route` is where
 //! decode engines ask, `ask` is how. Limits: an offer lives as long as the request that made it; a
