@@ -1,5 +1,5 @@
 //! Faults on demand, for tests of what a router does about them: the next requests die at a phase
-//! that was asked for. [`Faults`] is the plan; `wire_cut` breaks connections, `http::fault` takes
+//! that was asked for. [`Faults`] is the plan; `wire_cut` breaks connections, `debug::fault` takes
 //! the orders and meets the requests.
 
 use forebay_base::NanosSinceStart;

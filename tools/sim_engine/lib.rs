@@ -1,25 +1,43 @@
 //! The simulated engine: a vLLM or SGLang server without a model, for the demo, for tests and for
-//! trying the router at home. It has what a router can observe: HTTP with streaming, a real
-//! block-level prefix cache, continuous batching in time, data-parallel ranks, KV events on ZeroMQ,
-//! metrics, prefill and decode apart from each other with the waiting, holding and failing that
-//! comes with it. Its answers are made-up words, the same however the work was split.
+//! trying the router at home. The engine has what a router can observe:
+//!
+//! - HTTP with streaming, in the shapes of vLLM or SGLang;
+//! - a real prefix cache of blocks, and its events on ZeroMQ;
+//! - continuous batching in time, and data-parallel ranks;
+//! - metrics;
+//! - prefill and decode apart from each other, with the waits and faults of that.
+//!
+//! Answers are made-up words. They stay the same however the work was split.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `running` | the start of an engine; open this file first |
+//! | `routes` | which route leads where |
+//! | `vllm`, `sglang`, `debug` | the routes of each wire, and routes that no real engine has |
+//! | `state` | what all routes can reach |
+//! | `encode`, `tokenizer` | text to token ids, on a thread of its own |
+//! | `ranks`, `schedule`, `prefix_cache` | a rank: its task, its batches, its blocks |
+//! | `kv_publisher`, `kv_wire` | KV events, as each engine writes them |
+//! | `transfer` | KV between a prefill and a decode engine |
+//! | `fault`, `wire_cut` | faults on demand |
 //!
 //! Threads: one for HTTP, ranks and publishers (a `tokio` runtime of one thread) and one that
 //! tokenizes. Decisions are in `prefix_cache` and `schedule`, which know neither sockets nor
-//! clocks. Limits: see `config`; requests wait without limit of number, as they do in the real
-//! engine, unless `queued_max` is set. It must never be on the path of the router itself.
+//! clocks. Limits: see `config`. Unless `queued_max` is set, any number of requests may wait, as in
+//! the real engines. The engine must never be on the path of the router itself.
 
 mod aborts;
 mod answer_tokens;
 mod chat_text;
 mod config;
+mod debug;
 mod encode;
 mod fault;
-mod http;
 mod kv_publisher;
 mod kv_wire;
 mod kv_wire_sglang;
 mod listening;
+mod metrics;
 mod prefix_cache;
 mod prompt;
 mod random_id;
@@ -27,6 +45,7 @@ mod rank_stats;
 mod rank_time;
 mod ranks;
 mod refusal;
+mod routes;
 mod running;
 mod schedule;
 mod sglang;
@@ -36,6 +55,7 @@ mod times;
 mod tokenizer;
 mod transfer;
 mod unix_time;
+mod vllm;
 mod wire_cut;
 
 pub use config::{DEFAULT_MODEL, EngineConfig, EngineError, EngineRole, EngineWire};

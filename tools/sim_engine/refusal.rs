@@ -1,5 +1,5 @@
 //! How an engine refuses what it has no room for. Plain words; what they look like on the wire is
-//! in `http::refused`.
+//! in `vllm::refused`.
 
 use std::str::FromStr;
 

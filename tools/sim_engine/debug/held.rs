@@ -1,12 +1,10 @@
 //! `POST /debug/held`: what each rank's cache holds of a prompt, without computing anything. Not
 //! part of any engine's interface: it is the truth that a router's view can be compared with.
 
-use super::asked::Fields;
-use super::encoding::{encode, prompt_ids};
-use super::error::ApiError;
 use crate::encode::Input;
 use crate::prompt::EnginePrompt;
 use crate::state::EngineState;
+use crate::vllm::{ApiError, Fields, encode, prompt_ids};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;

@@ -1,7 +1,7 @@
 //! `/metrics` in Prometheus text, with vLLM's names and labels.
 
-use crate::rank_stats::RankStats;
-use crate::state::EngineState;
+use super::rank_stats::RankStats;
+use super::state::EngineState;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

@@ -1,8 +1,8 @@
 //! `/tokenize`, `/detokenize` and `/v1/embeddings`.
 
-use super::asked::Fields;
 use super::encoding::{encode, prompt_ids};
 use super::error::ApiError;
+use super::fields::Fields;
 use crate::encode::Input;
 use crate::prompt::EnginePrompt;
 use crate::random_id::random_id_64;

@@ -2,10 +2,11 @@
 //! out.
 
 use super::answer::{OpenAiAnswer, OpenAiApi};
-use super::asked::{Fields, OpenAiRequest};
+use super::asked::OpenAiRequest;
 use super::begin::{NotBegun, STEPS_AT_ONCE, begin};
 use super::encoding::{encode, prompt_ids};
 use super::error::ApiError;
+use super::fields::Fields;
 use super::halves::{EngineLeg, TransferParams};
 use super::refused::refusal_response;
 use super::stream::{stream_response, stream_response_later};

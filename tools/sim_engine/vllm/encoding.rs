@@ -6,7 +6,7 @@ use crate::prompt::EnginePrompt;
 use crate::state::EngineState;
 
 /// Token ids of every prompt.
-pub(super) async fn prompt_ids(
+pub(crate) async fn prompt_ids(
     state: &EngineState,
     prompt: EnginePrompt,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
@@ -24,7 +24,7 @@ pub(super) async fn prompt_ids(
 }
 
 /// Token ids of one input.
-pub(super) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>, ApiError> {
+pub(crate) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>, ApiError> {
     state.encode.encode(input).await.map_err(|error| match error {
         EncodeError::Stopped => ApiError::stopping(),
         error => ApiError::bad_request(error.to_string(), None),

@@ -10,14 +10,13 @@
 //!
 //! While the port is closed, connections that are open end with their next request.
 
-use super::error::ApiError;
-use super::refused::refusal_response;
 use crate::config::EngineWire;
 use crate::fault::{FaultAt, FaultPlan};
 use crate::refusal::EngineRefusal;
 use crate::sglang::failed_on_purpose;
 use crate::state::EngineState;
 use crate::times::Timed;
+use crate::vllm::{ApiError, refusal_response};
 use crate::wire_cut::Scissors;
 use axum::Json;
 use axum::body::Bytes;
@@ -73,7 +72,7 @@ pub(super) async fn planned(State(state): State<EngineState>) -> Json<FaultPlan>
 }
 
 /// Lets requests for an answer meet what is planned.
-pub(super) async fn meet(
+pub(crate) async fn meet_fault(
     State(state): State<EngineState>,
     ConnectInfo(scissors): ConnectInfo<Scissors>,
     request: Request,

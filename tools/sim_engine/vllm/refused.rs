@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// What the client gets. `stream`: it asked for one.
-pub(super) fn refusal_response(refusal: EngineRefusal, stream: bool) -> Response {
+pub(crate) fn refusal_response(refusal: EngineRefusal, stream: bool) -> Response {
     match refusal {
         EngineRefusal::Vllm => json(StatusCode::SERVICE_UNAVAILABLE, VLLM_BODY),
         EngineRefusal::Sglang if stream => {

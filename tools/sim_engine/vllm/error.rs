@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// An answer that is not 200.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ApiError {
+pub(crate) struct ApiError {
     status: StatusCode,
     kind: &'static str,
     message: String,
@@ -16,32 +16,32 @@ pub(super) struct ApiError {
 
 impl ApiError {
     /// The body is not what the route takes.
-    pub(super) fn validation(problem: &str, param: Option<String>) -> Self {
+    pub(crate) fn validation(problem: &str, param: Option<String>) -> Self {
         let message = format!("1 validation error:\n  {problem}");
         Self { status: StatusCode::BAD_REQUEST, kind: "Bad Request", message, param }
     }
 
     /// A required field is absent.
-    pub(super) fn missing(field: &str) -> Self {
+    pub(crate) fn missing(field: &str) -> Self {
         let problem =
             format!("{{'type': 'missing', 'loc': 'body.{field}', 'msg': 'Field required'}}");
         Self::validation(&problem, Some(format!("body.{field}")))
     }
 
     /// A well-formed request that cannot be served.
-    pub(super) fn bad_request(message: String, param: Option<&str>) -> Self {
+    pub(crate) fn bad_request(message: String, param: Option<&str>) -> Self {
         let param = param.map(str::to_owned);
         Self { status: StatusCode::BAD_REQUEST, kind: "BadRequestError", message, param }
     }
 
     /// A number out of its range.
-    pub(super) fn out_of_range(what: &str, param: &str, value: i64) -> Self {
+    pub(crate) fn out_of_range(what: &str, param: &str, value: i64) -> Self {
         let message = format!("{what}, got {value}. (parameter={param}, value={value})");
         Self::bad_request(message, Some(param))
     }
 
     /// Not the model that this engine serves.
-    pub(super) fn unknown_model(asked: &str, served: &str) -> Self {
+    pub(crate) fn unknown_model(asked: &str, served: &str) -> Self {
         Self {
             status: StatusCode::NOT_FOUND,
             kind: "NotFoundError",
@@ -51,7 +51,7 @@ impl ApiError {
     }
 
     /// The engine failed: status 500.
-    pub(super) fn internal() -> Self {
+    pub(crate) fn internal() -> Self {
         Self {
             status: StatusCode::INTERNAL_SERVER_ERROR,
             kind: "InternalServerError",
@@ -61,7 +61,7 @@ impl ApiError {
     }
 
     /// No room, told in a stream that has begun.
-    pub(super) fn busy() -> Self {
+    pub(crate) fn busy() -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
             kind: "Service Unavailable",
@@ -73,7 +73,7 @@ impl ApiError {
     }
 
     /// The error as what is left of a stream.
-    pub(super) fn event(&self) -> String {
+    pub(crate) fn event(&self) -> String {
         format!("data: {}\n\ndata: [DONE]\n\n", self.body())
     }
 
@@ -85,7 +85,7 @@ impl ApiError {
     }
 
     /// The engine is going away.
-    pub(super) fn stopping() -> Self {
+    pub(crate) fn stopping() -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
             kind: "Service Unavailable",

@@ -1,8 +1,8 @@
 //! `POST /debug/stall?ms=500`: the ranks stand still for a while, as an engine that hangs. Requests
 //! are still taken and `/health` still answers. Not part of any engine's interface.
 
-use super::error::ApiError;
 use crate::state::EngineState;
+use crate::vllm::ApiError;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //! holds its KV until a decode takes it or its lease is over; a decode waits for KV before it goes
 //! to a rank.
 
-use super::asked::Fields;
 use super::error::ApiError;
+use super::fields::Fields;
 use crate::config::EngineRole;
 use crate::random_id::random_u64;
 use crate::ranks::AbortOnDrop;

@@ -1,0 +1,20 @@
+//! Routes that no real engine has: for tests of what a router knows, and of what a router does when
+//! an engine fails.
+
+mod fault;
+mod held;
+mod stall;
+
+pub(super) use fault::meet_fault;
+
+use super::state::EngineState;
+use axum::Router;
+use axum::routing::{get, post};
+
+/// All routes below `/debug`.
+pub(super) fn routes() -> Router<EngineState> {
+    Router::new()
+        .route("/debug/held", post(held::held))
+        .route("/debug/stall", post(stall::stall))
+        .route("/debug/fault", get(fault::planned).post(fault::plan))
+}

@@ -1,0 +1,34 @@
+//! The routes of an engine: those of its wire, and those that every engine has.
+
+use super::config::EngineWire;
+use super::metrics::metrics;
+use super::state::EngineState;
+use super::transfer::{self, RegistryState};
+use super::{debug, sglang, vllm};
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+
+/// Routes of the engine's own port, with those of its registry.
+pub(super) fn routes(state: EngineState, registry: RegistryState) -> Router {
+    let own = match state.config.wire {
+        EngineWire::Vllm => vllm::routes(),
+        EngineWire::Sglang => sglang::routes(),
+    };
+    own.route("/metrics", get(metrics))
+        .merge(debug::routes())
+        .layer(from_fn_with_state(state.clone(), debug::meet_fault))
+        .with_state(state)
+        .merge(transfer::routes(registry))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+/// Routes of a registry that has a port of its own.
+pub(super) fn registry_routes(registry: RegistryState) -> Router {
+    transfer::routes(registry)
+        .route("/health", get(|| async { "OK" }))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
