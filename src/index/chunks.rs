@@ -17,6 +17,7 @@ impl IndexReader {
         kind: GuessKind,
         path: &mut Vec<BlockKey>,
     ) {
+        debug_assert!(u16::try_from(kind.chunk_bytes()).is_ok(), "a chunk is a block");
         path.clear();
         let (mut key, seed) = (root, self.seed);
         match kind {

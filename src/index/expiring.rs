@@ -140,6 +140,7 @@ impl Expiring {
                 list.count_max = chunks_of(bytes_max, kind);
             }
             self.start_life(at, generation, now);
+            self.check_invariants(at);
         }
     }
 
@@ -195,6 +196,7 @@ impl Expiring {
             done.stored += 1;
         }
         self.fresh = fresh;
+        self.check_invariants(at);
         done
     }
 
@@ -225,7 +227,19 @@ impl Expiring {
         }
         self.cursor = 0;
         self.next_sweep = now.plus(SWEEP_PERIOD);
+        debug_assert!(swept.removed <= budget, "a sweep past its budget");
         swept
+    }
+
+    /// What holds of one list after each change.
+    fn check_invariants(&self, at: usize) {
+        debug_assert!(self.entries.len() <= self.limits.chunks_max + 1, "more than was reserved");
+        debug_assert!(self.fresh.is_empty(), "positions of another prompt");
+        let Some(list) = self.lists.get(at) else { return };
+        debug_assert_eq!(list.count == 0, list.oldest == NONE, "a count of other entries");
+        debug_assert_eq!(list.oldest == NONE, list.newest == NONE, "a list with one end");
+        debug_assert_eq!(self.entry(list.oldest).older, NONE, "older than the oldest");
+        debug_assert_eq!(self.entry(list.newest).newer, NONE, "newer than the newest");
     }
 
     /// The oldest entry of a list, if it has to go.
@@ -247,6 +261,7 @@ impl Expiring {
         if ahead != 0 && ahead < u32::MAX / 2 {
             list.generation = generation;
             list.lost_at = Some(now);
+            // The next sweep starts over at once: what is lost must not be believed for a period.
             self.cursor = 0;
             self.next_sweep = NanosSinceStart(0);
         }
@@ -260,6 +275,7 @@ impl Expiring {
         while self.lists.len() < 2 * (rank.index() + 1) {
             let kind = kind_of(self.lists.len());
             let count_max = chunks_of(self.limits.rank_bytes_max, kind);
+            debug_assert!(self.lists.len() < 2 * RANKS_MAX, "a list of no rank");
             self.lists.push(ExpiringList {
                 oldest: NONE,
                 newest: NONE,
@@ -289,6 +305,7 @@ impl Expiring {
     fn evict(&mut self, at: usize, now: NanosSinceStart) -> Option<(RankIndex, BlockKey)> {
         let oldest =
             |at: usize| self.lists.get(at).map(|list| list.oldest).filter(|oldest| *oldest != NONE);
+        // The rank's own chunks first: a rank that is sent much must not cost the others theirs.
         let own = oldest(at);
         let is_earlier = |place: &u32| self.entry(*place).used_at < now;
         let mut others = (at + 1..self.lists.len()).chain(0..at);
@@ -298,11 +315,15 @@ impl Expiring {
 
     fn insert(&mut self, at: usize, key: BlockKey, now: NanosSinceStart) {
         let Ok(list) = u16::try_from(at) else { return };
+        debug_assert!(self.find(at, key).is_none(), "a chunk stands in its list once");
+        debug_assert!(self.has_room(at), "inserted without room");
         let key = key.to_word();
         let bucket = self.bucket(at, key);
         let first = self.buckets.get(bucket).copied().unwrap_or(NONE);
         let new = ExpiringChunk { key, list, chained: first, ..ExpiringChunk::default() };
         let place = if self.free == NONE {
+            // Room for all was reserved: a copy of a large array would stop the shard.
+            debug_assert!(self.entries.len() < self.entries.capacity(), "the entries would move");
             let place = u32::try_from(self.entries.len()).unwrap_or(NONE);
             self.entries.push(new);
             place
@@ -319,6 +340,7 @@ impl Expiring {
     }
 
     fn remove(&mut self, place: u32) -> Option<(RankIndex, BlockKey)> {
+        debug_assert!(place != NONE, "the entry that is never used");
         let ExpiringChunk { key, list, chained, .. } = self.entry(place);
         self.unlink(place);
         let bucket = self.bucket(usize::from(list), key);
@@ -331,6 +353,7 @@ impl Expiring {
             while before != NONE && self.entry(before).chained != place {
                 before = self.entry(before).chained;
             }
+            debug_assert!(before != NONE, "an entry that its bucket does not name");
             self.change(before, |entry| entry.chained = chained);
         }
         let free = self.free;
@@ -370,6 +393,7 @@ impl Expiring {
             if older == NONE {
                 list.oldest = newer;
             }
+            debug_assert!(list.count > 0, "an entry that was never counted");
             list.count = list.count.saturating_sub(1);
         }
     }

@@ -32,6 +32,7 @@ impl BlockKey {
     pub fn root(seed: KeySeed, name: &RootName<'_>) -> Self {
         let mut key =
             Self::non_zero(xxh3_64_with_seed(&name.block_size_tokens.to_le_bytes(), seed.0));
+        // Each part is hashed by itself: joined texts of different parts could be the same.
         for part in [name.model, name.lora] {
             key = key.child(seed, part.as_bytes());
         }

@@ -68,6 +68,7 @@ pub fn index_of_shape(
 pub fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
     // The high bits choose the slice, as a fraction of the whole; the table uses the others.
     let scaled = u128::from(first_block.to_word()) * (shard_count.max(1) as u128);
+    debug_assert!(scaled >> 64 < shard_count.max(1) as u128, "no such slice");
     ShardIndex(u16::try_from(scaled >> 64).unwrap_or(0))
 }
 

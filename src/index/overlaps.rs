@@ -86,6 +86,7 @@ impl Overlaps {
     pub fn record(&mut self, rank: RankIndex, found: Overlap) {
         let Some(best) = self.best.get_mut(rank.index()) else { return };
         if best.bytes == 0 {
+            debug_assert!(found.bytes > 0, "a rank that holds nothing would be held twice");
             self.held.push(rank);
         }
         if (found.bytes, found.blocks) > (best.bytes, best.blocks) {

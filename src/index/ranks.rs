@@ -26,11 +26,13 @@ impl Ranks {
     /// before the run.
     #[inline]
     pub(super) fn narrow(&mut self, seen: &Seen, before: Overlap, out: &mut Overlaps) -> bool {
+        debug_assert!((1..=seen.block_count).contains(&seen.matched), "no block was entered");
         let goes_on = seen.matched == seen.block_count;
         let end = depth(seen, before, seen.matched);
         if let (Self::Few(word), true, true) = (&*self, seen.partial.is_empty(), goes_on)
             && *word == seen.ranks
         {
+            // Most runs of a path have the holders of the run before: then nothing is compared.
             return true;
         }
         let (whole, left) = self.part(seen);
@@ -158,6 +160,7 @@ fn is_whole_part(seen: &Seen, lane: u16) -> bool {
 }
 
 fn few_if_few(bits: [u64; CELL_WORDS], count: u32) -> Ranks {
+    debug_assert_eq!(count, bits.iter().map(|word| word.count_ones()).sum::<u32>());
     if count > FEW {
         return Ranks::Many(bits);
     }

@@ -56,13 +56,26 @@ impl SliceWriter {
                 let within_limits = rank.index() < RANKS_MAX
                     && (1..=BLOCK_BYTES_MAX).contains(&usize::from(block_bytes))
                     && parent != key;
-                if !within_limits || !self.store(rank_lane(rank), parent, key, block_bytes) {
+                let stored = within_limits && self.store(rank_lane(rank), parent, key, block_bytes);
+                if !stored {
                     self.table.count_refused();
                 }
+                debug_assert!(!stored || self.table.is_held(key, rank_lane(rank)));
+                self.check_invariants(key);
             }
-            KvOp::Remove { key } => self.remove(rank_lane(rank), key),
+            KvOp::Remove { key } => {
+                self.remove(rank_lane(rank), key);
+                debug_assert!(!self.table.is_held(key, rank_lane(rank)));
+                self.check_invariants(key);
+            }
         }
         self.table.publish_sizes();
+    }
+
+    /// What holds after each change, and of the run that it was about.
+    fn check_invariants(&self, key: BlockKey) {
+        self.table.check_invariants();
+        self.table.check_run_of(key);
     }
 
     /// False when it was refused; then nothing has changed.
@@ -73,6 +86,7 @@ impl SliceWriter {
             self.table.use_now(at.run);
             return self.table.hold(at.run, at.offset, lane);
         }
+        // Before the look-ups: an eviction may cut or take the runs that they name.
         self.make_room(parent, key);
         let (unlisted, before) = (self.table.find(key), self.table.find(parent));
         if let (None, Some(end)) = (unlisted, before) {
@@ -99,6 +113,7 @@ impl SliceWriter {
     /// it is nowhere.
     fn run_to(&mut self, end: BlockKey, at: Option<Location>) -> Option<RunId> {
         let Some(at) = at else {
+            // Two entries come in one store, and they may belong to two segments.
             self.table.make_room(end);
             return self.table.create(None, end, 0);
         };
@@ -168,10 +183,68 @@ impl SliceWriter {
         }
         let Some(&(_, coldest)) = leaves.iter().min_by_key(|(used, _)| *used) else { return false };
         let before = self.table.entry_count();
+        debug_assert!(keep != Some(coldest), "a store evicts its own parent");
         if let Some(parent) = self.table.destroy(coldest) {
             self.settle(parent);
         }
+        debug_assert!(self.table.entry_count() < before, "an eviction that frees nothing");
         self.table.count_evicted(before.saturating_sub(self.table.entry_count()));
         true
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Paths of nodes of which each has the parent `node / 3`: forks of three, from the root 0 on.
+    fn key(node: u64) -> BlockKey {
+        BlockKey::from_word((node + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).expect("not 0")
+    }
+
+    fn op(is_store: bool, node: u64, length: u16) -> KvOp {
+        let key_of = key(node);
+        match is_store {
+            true => KvOp::Store { parent: key(node / 3), key: key_of, block_bytes: length },
+            false => KvOp::Remove { key: key_of },
+        }
+    }
+
+    proptest! {
+        /// The assertions behind `apply` are what is tested. Lengths and ranks are more than a word
+        /// takes, and the memory is less than all blocks need.
+        #[test]
+        fn changes_in_any_order_keep_what_must_hold(
+            changes in proptest::collection::vec(
+                (prop::bool::weighted(0.7), 1..200_u64, 1..20_u16, 0..8_u16), 1..600),
+            memory_bytes_max in prop::sample::select(vec![40_000_usize, 1 << 20]),
+        ) {
+            let mut slice = SliceWriter::new(Shape { segment_slots: 16, memory_bytes_max });
+            for (is_store, node, length, rank) in changes {
+                slice.apply(RankIndex(rank), op(is_store, node, length));
+            }
+        }
+
+        /// A chain that several ranks store, and lose from either end: runs are made and split.
+        #[test]
+        fn chains_keep_what_must_hold(
+            changes in proptest::collection::vec(
+                (prop::bool::weighted(0.8), 0..6_u16, 0..130_u64, 1..130_u64), 1..20),
+        ) {
+            let shape = Shape { segment_slots: 64, memory_bytes_max: 1 << 20 };
+            let mut slice = SliceWriter::new(shape);
+            for (is_store, rank, first, count) in changes {
+                for node in first..first + count {
+                    let (parent, key) = (key(node), key(node + 1));
+                    let op = match is_store {
+                        true => KvOp::Store { parent, key, block_bytes: 16 },
+                        false => KvOp::Remove { key },
+                    };
+                    slice.apply(RankIndex(rank), op);
+                }
+            }
+        }
     }
 }

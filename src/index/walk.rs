@@ -57,6 +57,7 @@ impl Walk<'_> {
     pub(super) fn run(mut self, root: BlockKey) {
         self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
         let mut scratch = self.out.scratch.take().unwrap_or_default();
+        debug_assert!(scratch.branches.is_empty(), "branches of another prompt");
         // Blocks of one short token are three bytes long.
         let mut budget = WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2);
         scratch.run.rank_words = self.out.rank_words();
@@ -64,6 +65,7 @@ impl Walk<'_> {
         while let Some(branch) = scratch.branches.pop() {
             self.follow(branch, &mut scratch, &mut budget);
         }
+        debug_assert!(self.out.scratch.is_none(), "two walks with one scratch");
         self.out.scratch = Some(scratch);
     }
 
@@ -104,12 +106,14 @@ impl Walk<'_> {
             }
             let (Some(last), Some(end)) = (run.key, run.end(before)) else { return };
             let mut next = None;
+            // Where one length follows, `enter` says whether the child is there: no look-up more.
             for &(length, filter) in &run.lengths {
                 let Some(child) = self.step(last, end.bytes, length, budget) else { continue };
                 if !filter.passes(child) || (run.lengths.len() > 1 && !table.contains(child)) {
                     continue;
                 }
                 let bytes = end.bytes + u32::from(length);
+                debug_assert!(usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.text.len()));
                 match next {
                     None => next = Some((child, bytes)),
                     Some(_) => {
@@ -121,6 +125,7 @@ impl Walk<'_> {
                     }
                 }
             }
+            debug_assert!(end.bytes > before.bytes && end.blocks > before.blocks, "no way made");
             let Some(child) = next else { return ranks.record(end, self.out) };
             ((key, bytes), before) = (child, end);
         }
@@ -137,6 +142,8 @@ impl Walk<'_> {
     }
 
     fn push(&self, branches: &mut Vec<Branch>, branch: Branch) {
+        debug_assert!(branches.len() <= BRANCHES_MAX, "more branches than may wait");
+        // Looked up before it waits: lengths that lead nowhere take no place of a branch.
         let is_there =
             self.slices.get(branch.slice).is_some_and(|table| table.contains(branch.key));
         if is_there && branches.len() < BRANCHES_MAX {

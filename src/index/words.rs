@@ -14,6 +14,7 @@ const LANE_BITS: usize = 16;
 const LANE_MASK: u64 = 0xffff;
 
 const _: () = assert!(RANKS_MAX < 1 << 15 && BLOCK_BYTES_MAX < 1 << 15);
+const _: () = assert!(LANES * LANE_BITS == u64::BITS as usize);
 
 /// Number of one overflow cell of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub(super) fn contains(word: u64, wanted: u16) -> bool {
 /// The word with one more lane; `None` when all are taken. A lane that is there already stays as it
 /// is.
 pub(super) fn with(word: u64, added: u16) -> Option<u64> {
+    debug_assert!(added != 0, "0 marks a free lane");
+    debug_assert!(cell_of(word).is_none(), "a reference taken for lanes");
     if contains(word, added) {
         return Some(word);
     }
@@ -67,10 +70,13 @@ pub(super) fn without(word: u64, removed: u16) -> u64 {
 
 /// The word of at most [`LANES`] lanes, given in ascending order.
 pub(super) fn from_lanes(lanes: impl Iterator<Item = u16>) -> u64 {
-    lanes
+    let word = lanes
         .take(LANES)
         .enumerate()
-        .fold(0, |word, (i, lane)| word | u64::from(lane) << (i * LANE_BITS))
+        .fold(0, |word, (i, lane)| word | u64::from(lane) << (i * LANE_BITS));
+    // Equal sets have to be equal words: `Ranks::narrow` compares words, not sets.
+    debug_assert!(self::lanes(word).is_sorted_by(|a, b| a < b), "lanes out of order");
+    word
 }
 
 /// A rank as a lane: one more than its number, since 0 marks a free lane.
@@ -82,6 +88,7 @@ pub(super) const fn rank_lane(rank: RankIndex) -> u16 {
 /// The rank of a lane.
 #[inline]
 pub(super) const fn lane_rank(lane: u16) -> RankIndex {
+    debug_assert!(lane != 0, "a free lane has no rank");
     RankIndex(lane.saturating_sub(1))
 }
 
@@ -111,7 +118,7 @@ mod tests {
     #[test]
     fn a_cell_is_never_a_set_of_lanes() {
         let largest = u16::try_from(BLOCK_BYTES_MAX).expect("a lane");
-        assert_eq!(cell_of(from_lanes([largest; 4].into_iter())), None);
+        assert_eq!(cell_of(from_lanes(largest - 3..=largest)), None);
         assert_eq!(cell_of(many(CellId(u32::MAX))), Some(CellId(u32::MAX)));
         assert_eq!(cell_of(many(CellId(0))), Some(CellId(0)));
         assert_eq!(lane_rank(rank_lane(RankIndex(0))), RankIndex(0));

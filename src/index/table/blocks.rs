@@ -8,6 +8,7 @@ use crate::BlockKey;
 
 /// Cells that one store can take: two copies of a run's blocks when it is split, and its sets.
 pub(in super::super) const STORE_CELLS_MAX: usize = 2 * RUN_CELLS + 4;
+// Otherwise one new chunk would not be room for a store.
 const _: () = assert!(STORE_CELLS_MAX * 128 <= CHUNK_BYTES || cfg!(feature = "loom"));
 
 impl TableWriter {
@@ -54,6 +55,7 @@ impl TableWriter {
     }
 
     fn fill(&mut self, id: RunId, parent: Option<RunId>, key: BlockKey, block_bytes: u16) -> bool {
+        debug_assert_eq!(parent.is_none(), block_bytes == 0, "a length says that it is listed");
         let Some(cell) = self.take_cell() else { return false };
         self.table.cells.set_pair(cell, 0, key.to_word(), block_bytes);
         self.begin(id);
@@ -77,6 +79,8 @@ impl TableWriter {
 
     /// Lists a run, so far unlisted, at its parent. False: refused there.
     pub(in super::super) fn adopt(&mut self, id: RunId, parent: RunId, block_bytes: u16) -> bool {
+        debug_assert!(self.is_unlisted(id) && self.block_count(id) == 1, "{id:?} has a parent");
+        debug_assert!(self.block_count(parent) > 0, "{parent:?} is not in use");
         let Some(run) = self.run(id) else { return false };
         let cell = run.cell(0);
         let Some(key) = self.key(id, 0) else { return false };
@@ -103,6 +107,8 @@ impl TableWriter {
     /// Extends a run for which [`TableWriter::may_append`] holds. False: refused.
     pub(in super::super) fn append(&mut self, id: RunId, key: BlockKey, block_bytes: u16) -> bool {
         let offset = self.block_count(id);
+        debug_assert!((1..RUN_BLOCKS_MAX).contains(&offset), "{id:?} is full, or not in use");
+        debug_assert!(!self.has_children(id), "children of {id:?} would follow another block");
         let taken = if offset.is_multiple_of(CELL_PAIRS) { self.take_cell() } else { None };
         if taken.is_none() && offset.is_multiple_of(CELL_PAIRS) {
             return false;
@@ -117,6 +123,7 @@ impl TableWriter {
         }
         let cell = run.cell(offset / CELL_PAIRS);
         self.table.cells.set_pair(cell, offset % CELL_PAIRS, key.to_word(), block_bytes);
+        // Last, since the count is what makes the block a reader's. One word: no stamp.
         run.set_block_count(offset + 1);
         run.use_at(self.table.epoch());
         true
@@ -135,6 +142,8 @@ impl TableWriter {
     /// others.
     pub(in super::super) fn truncate(&mut self, id: RunId, left: usize) {
         let count = self.block_count(id);
+        debug_assert!((1..count).contains(&left), "{id:?} cut to {left} of {count}");
+        debug_assert!(!self.has_children(id), "children of {id:?} follow its last block");
         for offset in left..count {
             self.forget_block(Location { run: id, offset });
         }
@@ -149,7 +158,9 @@ impl TableWriter {
 
     /// Gives a run without children back; returns its parent, where it is not listed any more.
     pub(in super::super) fn destroy(&mut self, id: RunId) -> Option<RunId> {
+        debug_assert!(!self.has_children(id), "children of {id:?} would follow nothing");
         let parent = self.parent(id);
+        // Read first: the cell that has it goes.
         let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, 0));
         for offset in 0..self.block_count(id) {
             self.forget_block(Location { run: id, offset });
@@ -167,6 +178,8 @@ impl TableWriter {
     /// children keep their parent. `None`: refused, nothing has changed.
     pub(in super::super) fn split(&mut self, id: RunId, at: usize) -> Option<RunId> {
         let count = self.block_count(id);
+        debug_assert!((1..count).contains(&at), "{id:?} of {count} split at {at}");
+        // The head is made whole before a key leads to it, so that no reader sees half of it.
         let head = self.take_run()?;
         let (front, back) = (self.copy_cells(id, 0, at), self.copy_cells(id, at, count - at));
         let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, at));
@@ -221,6 +234,7 @@ impl TableWriter {
     /// before the change ends, so that a reader who comes from the new run before it finds it.
     fn cut_front(&mut self, id: RunId, head: RunId, at: usize, count: usize, back: &[CellId]) {
         let keys: Vec<_> = (at..count).filter_map(|offset| self.key(id, offset)).collect();
+        debug_assert_eq!(keys.len(), count - at, "a block without a key");
         let moved = |offset: usize| {
             let (from, to) = (offset, offset - at);
             (Location { run: id, offset: from }, Location { run: id, offset: to })
@@ -238,6 +252,7 @@ impl TableWriter {
             self.relocate(key, from, to);
         }
         self.end(id);
+        // Only the owner looks for blocks inside of a run, so that the others can follow later.
         moves.for_each(|(key, (from, to))| self.relocate(key, from, to));
     }
 

@@ -25,6 +25,8 @@ const HALF_BITS: usize = 16;
 const HALF_MASK: u64 = 0xffff;
 /// Cells that are allocated together; few in models, where every atomic counts.
 const CHUNK_CELLS: usize = if cfg!(feature = "loom") { 4 } else { 64 };
+/// Cells given back before, with which a debug build compares the next.
+const PUT_CHECKED: usize = 4;
 /// Bytes of one chunk.
 pub(super) const CHUNK_BYTES: usize = CHUNK_CELLS * size_of::<Cell>();
 
@@ -78,7 +80,10 @@ impl Cells {
 
     /// Owner only.
     pub(super) fn store(&self, cell: CellId, index: usize, value: u64) {
-        if let Some(word) = self.cell(cell).and_then(|cell| cell.0.get(index)) {
+        let word = self.cell(cell).and_then(|cell| cell.0.get(index));
+        // Readers may follow a stale reference to any cell. The owner has none.
+        debug_assert!(word.is_some(), "no word {index} in {cell:?}");
+        if let Some(word) = word {
             // ordering: Release pairs with the Acquire load in `Pairs::load`.
             word.store(value, Ordering::Release);
         }
@@ -86,6 +91,7 @@ impl Cells {
 
     /// Owner only: writes a pair; its half last, since that is what makes it count.
     pub(super) fn set_pair(&self, cell: CellId, index: usize, word: u64, half: u16) {
+        debug_assert!(index < CELL_PAIRS, "pair {index} is a word of halves");
         self.store(cell, index, word);
         let shift = index % HALVES_PER_WORD * HALF_BITS;
         let at = CELL_PAIRS + index / HALVES_PER_WORD;
@@ -175,6 +181,7 @@ impl CellPool {
         // the cell's last life that sees a word of this one sees the stamp under which the cell was
         // given up.
         fence(Ordering::Release);
+        // A list ends at a half of 0 and goes on at a next of not 0: old words would be pairs.
         for index in 0..CELL_WORDS {
             cells.store(cell, index, 0);
         }
@@ -183,6 +190,10 @@ impl CellPool {
 
     /// Takes a cell back that nothing refers to any more.
     pub(super) fn put(&mut self, cell: CellId) {
+        debug_assert!(self.free.len() < self.chunk_count * CHUNK_CELLS, "more than there are");
+        // A cell is mostly given back twice in one step, if at all: the last few tell it.
+        let mut last = self.free.iter().rev().take(PUT_CHECKED);
+        debug_assert!(last.all(|free| *free != cell), "{cell:?} given back twice");
         self.free.push(cell);
     }
 
@@ -195,6 +206,7 @@ impl CellPool {
         let chunk = (0..CHUNK_CELLS).map(|_| zeros()).collect();
         if cells.chunks.set(self.chunk_count, chunk) {
             let first = self.chunk_count * CHUNK_CELLS;
+            // Backwards, so that the cells are taken in the order of their addresses.
             let ids = (first..first + CHUNK_CELLS).rev();
             self.free.extend(ids.filter_map(|id| u32::try_from(id).ok()).map(CellId));
             self.chunk_count += 1;

@@ -33,6 +33,7 @@ impl TableWriter {
 
     /// Adds an entry for a key that has none. False: the segment is full.
     pub(super) fn insert(&mut self, key: BlockKey, location: Location) -> bool {
+        debug_assert!(self.find(key).is_none(), "a block in two places");
         let tag = tag_of(key);
         let name = self.table.locator.directory.segment_of(tag);
         let (Some(segment), Some(part)) =
@@ -52,7 +53,10 @@ impl TableWriter {
     /// Says that a block is in another place now.
     pub(super) fn relocate(&self, key: BlockKey, from: Location, to: Location) {
         let tag = tag_of(key);
-        if let Some((segment, slot)) = self.slot_of(tag, from) {
+        let found = self.slot_of(tag, from);
+        debug_assert!(found.is_some(), "a block without its entry");
+        // In place, not out and in again: between the two a reader would miss the block.
+        if let Some((segment, slot)) = found {
             segment.set_entry(slot, entry_of(tag, to));
         }
     }
@@ -67,8 +71,10 @@ impl TableWriter {
         };
         segment.shifting(|| shift_back(segment, slot));
         if let Some(part) = self.parts.get_mut(name) {
+            debug_assert!(part.filled > 0, "an entry that was never counted");
             part.filled = part.filled.saturating_sub(1);
         }
+        debug_assert!(self.entry_count > 0, "an entry that was never counted");
         self.entry_count = self.entry_count.saturating_sub(1);
     }
 
@@ -79,6 +85,8 @@ impl TableWriter {
         let segment = self.table.locator.directory.segment_of(tag);
         let Some(part) = self.parts.get(segment) else { return };
         let (filled, depth) = (part.filled, part.depth);
+        debug_assert!(depth <= self.table.locator.directory.depth(), "deeper than its directory");
+        // Before it is full: at the limit a store would have to be refused.
         if filled >= split_at(self.shape.segment_slots)
             && self.fits(segment_bytes(self.shape.segment_slots))
             && (depth < self.table.locator.directory.depth()
@@ -119,6 +127,8 @@ impl TableWriter {
                 moved += 1;
             }
         }
+        // The copies come first, then the name, then the removals: at each moment the segment that
+        // the directory names has every entry.
         // From here on readers find the copies.
         locator.directory.point(low | 1 << depth, depth + 1, name);
         for slot in 0..from.slots.len() {
@@ -128,6 +138,7 @@ impl TableWriter {
             }
         }
         if let Some(part) = self.parts.get_mut(source) {
+            debug_assert!(part.depth == depth && part.filled >= moved, "more went than there were");
             part.depth = depth + 1;
             part.filled = part.filled.saturating_sub(moved);
         }
@@ -147,11 +158,14 @@ fn put(segment: &Segment, entry: u64) {
         }
         slot = (slot + 1) & mask;
     }
+    debug_assert!(false, "a segment without a free slot");
 }
 
 /// Empties a slot; entries behind it that would not be found any more are shifted back, one after
 /// the other.
 fn shift_back(segment: &Segment, emptied: usize) {
+    // Not a mark for "deleted": marks pile up, and every probe would pass them for ever.
+    debug_assert!(segment.entry(emptied) != 0, "emptied twice");
     let mask = segment.slots.len().wrapping_sub(1);
     let mut hole = emptied;
     let mut next = emptied;

@@ -10,6 +10,8 @@ use crate::BlockKey;
 
 /// Different lengths of children that one run can have. Past it children are refused.
 const LENGTHS_MAX: usize = 480;
+const _: () = assert!(LENGTHS_MAX <= LIST_CELLS_MAX * CELL_PAIRS);
+const _: () = assert!(LANES < CELL_PAIRS, "a list begins with more pairs than a word has");
 
 /// A list of lengths has, beside how many children have a length, a filter of their keys: a walk at
 /// a fork with many lengths then looks up one child or two, not one for each length. A filter
@@ -27,7 +29,7 @@ pub(super) const fn filter_bit(child: BlockKey) -> u64 {
 }
 
 /// A pair of a list.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ListedPair {
     pub cell: CellId,
     pub index: usize,
@@ -43,6 +45,7 @@ impl TableWriter {
 
     /// Counts one more child of that length; false when the list or the memory is full.
     pub(super) fn add_length(&mut self, id: RunId, length: u16, child: BlockKey) -> bool {
+        debug_assert!(length != 0, "0 ends a list of lengths");
         let Some(word) = self.run(id).map(super::Run::lengths) else { return false };
         if let Some(first) = cell_of(word) {
             return self.add_listed_length(first, length, child);
@@ -58,6 +61,7 @@ impl TableWriter {
             return true;
         }
         let Some(cell) = self.take_cell() else { return false };
+        // The keys of earlier children are not kept anywhere, so their lengths let all keys pass.
         let before = counted(word, &counts)
             .map(|(length, count)| (length, FILTER_OF_ALL | u64::from(count).min(COUNT_MAX)));
         for (index, (length, word)) in before.chain([(length, filter_bit(child) | 1)]).enumerate() {
@@ -76,6 +80,8 @@ impl TableWriter {
             return self.drop_listed_length(id, first, length);
         }
         let counts = self.owned(id).child_counts;
+        let is_counted = counted(word, &counts).any(|(lane, n)| lane == length && n > 0);
+        debug_assert!(is_counted, "a child that was never counted");
         let dropped = |(lane, count): (u16, u32)| {
             (lane, if lane == length { count.saturating_sub(1) } else { count })
         };
@@ -98,6 +104,7 @@ impl TableWriter {
     fn add_listed_length(&mut self, first: CellId, length: u16, child: BlockKey) -> bool {
         let (found, count) = self.find_listed(first, length);
         if let Some(found) = found {
+            // At its maximum the count stays: one more would run over into the filter.
             let more = u64::from(found.word & COUNT_MAX < COUNT_MAX);
             self.set_listed(found, (found.word + more) | filter_bit(child));
             return true;
@@ -107,16 +114,20 @@ impl TableWriter {
 
     fn drop_listed_length(&mut self, id: RunId, first: CellId, length: u16) {
         let (Some(found), _) = self.find_listed(first, length) else { return };
+        debug_assert!(found.word & COUNT_MAX > 0, "a child that was never counted");
         if found.word & COUNT_MAX > 1 {
+            // The filter keeps the key of the child that went: other children may share its bit.
             return self.set_listed(found, found.word - 1);
         }
         self.begin(id);
+        // The pair that goes is still listed, so `LANES + 1` of them fit a word afterwards.
         if self.listed(first).nth(LANES + 1).is_none() {
             let mut left = Vec::with_capacity(LANES);
             self.table.cells.for_each(first, |half, word| {
                 left.push((half, u32::try_from(word & COUNT_MAX).unwrap_or(u32::MAX)));
             });
             left.retain(|(half, _)| *half != length);
+            debug_assert!(left.len() <= LANES, "more lengths than a word takes");
             left.sort_unstable();
             self.set_lengths(id, || left.iter().copied());
             self.pool.put(first);
@@ -137,6 +148,7 @@ impl TableWriter {
     }
 
     pub(super) fn set_listed(&self, listed: ListedPair, word: u64) {
+        debug_assert!(listed.index < CELL_PAIRS && listed.half != 0, "{listed:?} is no pair");
         self.table.cells.store(listed.cell, listed.index, word);
     }
 
@@ -156,6 +168,7 @@ impl TableWriter {
             return false;
         }
         let Some(next) = self.take_cell() else { return false };
+        // Filled before it is linked: a reader that follows the link finds the pair.
         self.table.cells.set_pair(next, 0, word, half);
         self.table.cells.set_next(last, Some(next));
         true
@@ -171,6 +184,8 @@ impl TableWriter {
             }
             last = next;
         }
+        debug_assert!(last.half != 0, "taken out of an empty list");
+        // A list ends at the first gap, so that no gap may stay.
         let cells = &self.table.cells;
         cells.set_pair(listed.cell, listed.index, last.word, last.half);
         cells.set_pair(last.cell, last.index, 0, 0);
@@ -191,6 +206,7 @@ impl TableWriter {
         let mut cell = Some(first);
         for _ in 0..LIST_CELLS_MAX {
             let Some(given) = cell else { return };
+            // Read before it is given back: the next that takes the cell clears it.
             cell = self.table.cells.next(given);
             self.pool.put(given);
         }

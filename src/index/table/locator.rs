@@ -33,6 +33,8 @@ pub(super) const SLOTS_MAX: usize = 1 << (TAG_BITS - DIRECTORY_BITS);
 const LOOKS_MAX: usize = if cfg!(feature = "loom") { 8 } else { 64 };
 
 const _: () = assert!(RUN_BLOCKS_MAX <= 1 << OFFSET_BITS);
+// A run's number is 32 bits wide in its parent and in `RunId`.
+const _: () = assert!(RUNS_MAX <= u32::MAX as usize);
 
 /// A block: its run, and how many blocks of the run are before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +189,8 @@ impl Directory {
         let Some(level) = self.names.get(level).filter(|_| depth < self.depth_max) else {
             return false;
         };
+        // A level of its own, not a larger copy: a reader with the old depth still looks at the old
+        // places, and a copy would have to free them.
         // ordering: Relaxed; the owner wrote them.
         let old = |place| self.name(place).map_or(0, |name| name.load(Ordering::Relaxed));
         let new = (0..1_usize << depth).map(|place| AtomicU32::new(old(place))).collect();
@@ -200,6 +204,7 @@ impl Directory {
 
     /// Owner only: names `segment` in all places whose low `bits` bits are `low`.
     pub(super) fn point(&self, low: usize, bits: u32, segment: u32) {
+        debug_assert!(bits <= self.depth() && low >> bits == 0, "no such places");
         for place in (low..1 << self.depth()).step_by(1 << bits) {
             if let Some(name) = self.name(place) {
                 // ordering: Release pairs with the Acquire load in `segment_of`.
@@ -218,6 +223,8 @@ impl Directory {
 
 impl Segment {
     pub(super) fn new(slot_count: usize) -> Self {
+        // Probes wrap by a mask.
+        debug_assert!(slot_count.is_power_of_two() && slot_count <= SLOTS_MAX);
         let slots = (0..slot_count).map(|_| AtomicU64::new(0)).collect();
         Self { moves: AtomicU64::new(0), slots }
     }
@@ -228,6 +235,7 @@ impl Segment {
         // ordering: Relaxed; only the owner writes it. The Release fence pairs with the Acquire
         // fence in `Locator::try_find`: who sees a shifted slot sees the odd count.
         let moves = self.moves.load(Ordering::Relaxed);
+        debug_assert!(moves.is_multiple_of(2), "a shift inside a shift");
         self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         shift();
@@ -244,6 +252,7 @@ impl Segment {
 
     /// Owner only.
     pub(super) fn set_entry(&self, slot: usize, entry: u64) {
+        debug_assert!(slot < self.slots.len(), "no slot {slot}");
         if let Some(slot) = self.slots.get(slot) {
             // ordering: Release pairs with the Acquire load in `try_find`.
             slot.store(entry, Ordering::Release);
@@ -264,6 +273,10 @@ pub(super) const fn entry_tag(entry: u64) -> u64 {
 
 /// Never 0, since runs are counted from 1.
 pub(super) fn entry_of(tag: u64, location: Location) -> u64 {
+    debug_assert!(location.run != RunId::default(), "an entry of no run may be 0");
+    debug_assert!(location.run.0 >> RUN_BITS == 0, "{location:?} is cut");
+    debug_assert!(location.offset < RUN_BLOCKS_MAX, "{location:?} is past every run");
+    debug_assert!(tag >> TAG_BITS == 0, "a key taken for a tag");
     let offset = u64::try_from(location.offset).unwrap_or(0) & ((1 << OFFSET_BITS) - 1);
     tag << (64 - TAG_BITS) | u64::from(location.run.0) << OFFSET_BITS | offset
 }

@@ -17,6 +17,7 @@
 
 mod blocks;
 mod cells;
+mod check;
 mod entries;
 mod lists;
 mod locator;
@@ -135,6 +136,7 @@ impl Gauge {
 
     fn add(&self, more: u64) {
         // Only the owner writes, so that no read-modify-write is needed.
+        debug_assert!(self.get().checked_add(more).is_some(), "a count ran over");
         self.set(self.get().wrapping_add(more));
     }
 }

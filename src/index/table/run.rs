@@ -111,6 +111,7 @@ impl Run {
 
     /// Owner only.
     pub(super) fn set_block_count(&self, count: usize) {
+        debug_assert!(count <= RUN_BLOCKS_MAX, "{count} blocks in a run");
         // ordering: Release pairs with the Acquire load in `block_count`.
         self.block_count.store(u32::try_from(count).unwrap_or(0), Ordering::Release);
     }
@@ -123,6 +124,7 @@ impl Run {
 
     /// Owner only.
     pub(super) fn set_cell(&self, index: usize, cell: CellId) {
+        debug_assert!(index < RUN_CELLS, "a run has no cell {index}");
         if let Some(place) = self.cells.get(index) {
             // ordering: Relaxed, see `cell`.
             place.store(cell.0, Ordering::Relaxed);
@@ -133,6 +135,12 @@ impl Run {
     pub(super) fn used(&self) -> u32 {
         // ordering: Relaxed; a hint for eviction, pairs with nothing.
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// True between `begin` and `end`. Owner only.
+    pub(super) fn is_changing(&self) -> bool {
+        // ordering: Relaxed; the owner wrote it.
+        !self.stamp.load(Ordering::Relaxed).is_multiple_of(2)
     }
 
     /// Any thread. Writes only what is new, so that readers do not pass the cache line around.
@@ -170,6 +178,8 @@ impl Run {
         // Acquire load in `read_begin`: who looks again because the stamp is odd sees what was done
         // before. The Release fence pairs with the Acquire fence in `read_end`.
         let stamp = self.stamp.load(Ordering::Relaxed);
+        // A change inside a change would make the stamp even: readers would trust half of it.
+        debug_assert!(stamp.is_multiple_of(2), "a change inside a change");
         self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
         fence(Ordering::Release);
     }
@@ -179,6 +189,7 @@ impl Run {
         // ordering: the load is Relaxed, only the owner writes it; the Release store pairs with the
         // Acquire load in `read_begin`.
         let stamp = self.stamp.load(Ordering::Relaxed);
+        debug_assert!(!stamp.is_multiple_of(2), "the end of no change");
         self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
     }
 }

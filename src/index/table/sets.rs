@@ -25,6 +25,7 @@ impl TableWriter {
     /// The rank holds the block from now on. False: no memory to say so.
     pub(in super::super) fn hold(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
         let whole = self.whole_of(id);
+        debug_assert!(whole >> offset & 1 == 1, "no block {offset} in {id:?}");
         if self.holds_whole(id, lane) {
             return true;
         }
@@ -33,6 +34,7 @@ impl TableWriter {
         let mask = bit | found.map_or(0, |found| found.word);
         match found {
             _ if mask == whole => self.complete(id, found, lane),
+            // One word changes, so that readers go on without a stamp.
             Some(found) => {
                 self.set_listed(found, mask);
                 true
@@ -44,7 +46,10 @@ impl TableWriter {
     /// The rank does not hold the block any more. False when it did not hold it.
     pub(in super::super) fn release(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
         let bit = 1 << offset;
+        debug_assert!(self.whole_of(id) & bit != 0, "no block {offset} in {id:?}");
         if self.holds_whole(id, lane) {
+            // Under the stamp, as the rank moves from the set to the list in two steps. A reader
+            // between them would find it in neither.
             let left = self.whole_of(id) & !bit;
             self.begin(id);
             self.remove_whole(id, lane);
@@ -104,6 +109,7 @@ impl TableWriter {
         let Some((ranks, partial)) = self.run(id).map(|run| (run.ranks(), run.partial())) else {
             return;
         };
+        // The words go first: what refers to a cell must not outlive it.
         self.set_ranks(id, 0);
         self.set_partial(id, 0);
         if let Some(cell) = cell_of(ranks) {
@@ -117,6 +123,7 @@ impl TableWriter {
     /// For a run that is split off: `to`, not yet seen by readers, gets the holders of the first
     /// `count` blocks of `from`. False: no memory; `to` has some of them then.
     pub(super) fn copy_holders(&mut self, from: RunId, to: RunId, count: usize) -> bool {
+        debug_assert!(self.has_no_ranks(to) && self.block_count(to) == count, "not a new head");
         let whole = whole(count);
         let (lanes, parts) = self.holders(from);
         lanes.into_iter().all(|lane| self.add_whole(to, lane))
@@ -155,7 +162,7 @@ impl TableWriter {
         (lanes, parts)
     }
 
-    fn holds_whole(&self, id: RunId, lane: u16) -> bool {
+    pub(super) fn holds_whole(&self, id: RunId, lane: u16) -> bool {
         let Some(word) = self.run(id).map(super::Run::ranks) else { return false };
         match cell_of(word) {
             Some(cell) => {
@@ -166,7 +173,7 @@ impl TableWriter {
         }
     }
 
-    fn part_of(&self, id: RunId, lane: u16) -> Option<ListedPair> {
+    pub(super) fn part_of(&self, id: RunId, lane: u16) -> Option<ListedPair> {
         let first = cell_of(self.run(id)?.partial())?;
         self.find_listed(first, lane).0
     }
@@ -186,6 +193,7 @@ impl TableWriter {
     }
 
     pub(super) fn add_whole(&mut self, id: RunId, lane: u16) -> bool {
+        debug_assert!(!self.holds_whole(id, lane), "lane {lane} holds all of {id:?} already");
         let Some(word) = self.run(id).map(super::Run::ranks) else { return false };
         if let Some(cell) = cell_of(word) {
             self.set_bit(cell, lane, true);
@@ -194,6 +202,7 @@ impl TableWriter {
         let word = match with(word, lane) {
             Some(word) => word,
             None => {
+                // All bits are set before the word refers to the cell.
                 let Some(cell) = self.take_cell() else { return false };
                 for lane in lanes(word).chain([lane]) {
                     self.set_bit(cell, lane, true);
@@ -207,10 +216,12 @@ impl TableWriter {
 
     /// Under the stamp.
     fn remove_whole(&mut self, id: RunId, lane: u16) {
+        debug_assert!(self.holds_whole(id, lane), "lane {lane} does not hold all of {id:?}");
         let word = self.run(id).map_or(0, super::Run::ranks);
         let Some(cell) = cell_of(word) else { return self.set_ranks(id, without(word, lane)) };
         self.set_bit(cell, lane, false);
         let bits = self.bits(cell);
+        // Back to a word at once: equal small sets have to be equal words.
         if bit_lanes(&bits).nth(LANES).is_none() {
             self.set_ranks(id, from_lanes(bit_lanes(&bits)));
             self.pool.put(cell);
@@ -218,6 +229,8 @@ impl TableWriter {
     }
 
     fn push_part(&mut self, id: RunId, mask: u64, lane: u16) -> bool {
+        debug_assert!(mask != 0 && mask & !self.whole_of(id) == 0, "{mask:#x} is no part");
+        debug_assert!(self.part_of(id, lane).is_none(), "lane {lane} has a part already");
         let Some(word) = self.run(id).map(super::Run::partial) else { return false };
         if let Some(first) = cell_of(word) {
             return self.push_listed(first, mask, lane);
@@ -264,12 +277,14 @@ impl TableWriter {
     fn set_bit(&self, cell: CellId, lane: u16, on: bool) {
         let (index, bit) = bit_of(lane);
         let word = self.table.cells.load(cell, index);
+        debug_assert!((word & bit == 0) == on, "lane {lane} is there already, or never was");
         self.table.cells.store(cell, index, if on { word | bit } else { word & !bit });
     }
 }
 
 /// A bit for each of the first `count` blocks.
 pub(super) const fn whole(count: usize) -> u64 {
+    debug_assert!(count < 64, "a run has fewer blocks than a word has bits");
     (1 << count) - 1
 }
 

@@ -45,8 +45,8 @@ pub(in super::super) struct TableWriter {
     pub(super) pool: CellPool,
     /// The owner's part of each run, as many as are allocated.
     pub(super) owned: Vec<Owned>,
-    free_runs: Vec<RunId>,
-    run_count: usize,
+    pub(super) free_runs: Vec<RunId>,
+    pub(super) run_count: usize,
     pub(super) entry_count: usize,
     pub(super) shape: Shape,
 }
@@ -56,6 +56,7 @@ impl TableWriter {
     pub(in super::super) fn new(shape: Shape) -> Self {
         let slots = shape.segment_slots.next_power_of_two().clamp(16, SLOTS_MAX);
         let shape = Shape { segment_slots: slots, ..shape };
+        // Places for all that the budget allows: an array that grew would move under its readers.
         let segments_max = (shape.memory_bytes_max / segment_bytes(slots)).max(1);
         let run_chunks_max = (shape.memory_bytes_max / RUN_CHUNK_BYTES).min(RUNS_MAX / CHUNK_RUNS);
         let table = Table {
@@ -129,14 +130,18 @@ impl TableWriter {
             self.grow_runs();
         }
         let run = self.free_runs.pop()?;
+        debug_assert!(self.is_blank(run), "{run:?} is in use");
         self.run_count += 1;
         Some(run)
     }
 
     /// Takes a run back that nothing refers to any more.
     pub(super) fn put_run(&mut self, run: RunId) {
+        debug_assert!(self.run_count > 0, "more runs given back than taken");
+        debug_assert!(self.is_blank(run), "{run:?} is still in use");
+        // A reader may still hold the run's number. It sees no block there, and the stamp's change.
         self.free_runs.push(run);
-        self.run_count -= 1;
+        self.run_count = self.run_count.saturating_sub(1);
     }
 
     /// From here on readers of the run look again, until `end`.
@@ -173,6 +178,7 @@ impl TableWriter {
     /// Runs and cells leave room for the locator to double: it has to grow with the blocks that
     /// their cells can still take.
     fn may_grow(&self, bytes: usize) -> bool {
+        // Otherwise cells take the whole budget, and blocks find no entry in a full locator.
         let locator_bytes = self.parts.len() * segment_bytes(self.shape.segment_slots);
         self.fits(bytes.saturating_add(locator_bytes))
     }
@@ -190,7 +196,7 @@ impl TableWriter {
         gauges.bytes.set(self.memory_bytes() as u64);
     }
 
-    fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.parts.len() * segment_bytes(self.shape.segment_slots)
             + self.pool.chunk_count() * CHUNK_BYTES
             + self.owned.len() * (size_of::<Run>() + size_of::<Owned>())
@@ -198,11 +204,13 @@ impl TableWriter {
 
     fn grow_runs(&mut self) {
         let first = self.owned.len();
+        debug_assert!(first.is_multiple_of(CHUNK_RUNS), "a chunk in part");
         let chunk = (0..CHUNK_RUNS).map(|_| Run::empty()).collect();
         if !self.table.runs.set(first / CHUNK_RUNS, chunk) {
             return;
         }
         self.owned.resize(first + CHUNK_RUNS, Owned::default());
+        // The run 0 stays out: as a parent it means none, and its entry could be 0.
         let runs = (first.max(1)..first + CHUNK_RUNS).rev();
         self.free_runs.extend(runs.filter_map(|run| u32::try_from(run).ok()).map(RunId));
     }
