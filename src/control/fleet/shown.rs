@@ -66,6 +66,7 @@ impl Fleet {
             flow: Arc::clone(&self.flow),
         };
         pools::assign(&mut snapshot);
+        snapshot.check_invariants();
         snapshot
     }
 

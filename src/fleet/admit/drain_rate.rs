@@ -28,6 +28,9 @@ const AGREEMENT_DEVIATIONS: f64 = 3.5;
 /// and do as they like with more.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+const _: () = assert!(RETRY_AFTER_MIN.as_nanos() < RETRY_AFTER_MAX.as_nanos());
+const _: () = assert!(SAMPLE_STEP.as_nanos() < SAMPLE_AGE_MAX.as_nanos());
+const _: () = assert!(ENDS_IN_A_LULL < ENDS_NEEDED);
 /// Up to this share of the wait is added by chance, so that clients refused together do not come
 /// back together.
 const JITTER: f64 = 0.5;
@@ -77,6 +80,16 @@ impl DrainRate {
         }
         self.forget_what_changed();
         self.last = Some(sample);
+        self.check_invariants();
+    }
+
+    /// What holds after each sample.
+    fn check_invariants(&self) {
+        for memory in &self.memories {
+            debug_assert!(memory.ends.is_finite() && memory.ends >= 0.0, "{memory:?}");
+            debug_assert!(memory.seconds.is_finite() && memory.seconds > 0.0, "{memory:?}");
+            debug_assert!(memory.squares.is_finite() && memory.squares > 0.0, "{memory:?}");
+        }
     }
 
     /// Other ranks make up the pool from now on: what was learnt stays, the count starts from here.
@@ -91,6 +104,7 @@ impl DrainRate {
         if Duration::from_nanos(now.since(last.at)) > SAMPLE_AGE_MAX {
             return None;
         }
+        // Not the shortest, which would be newer: chance moves it most.
         let memory = self.memories.last()?;
         (memory.ends >= ENDS_NEEDED).then(|| memory.rate())
     }
@@ -116,6 +130,7 @@ impl DrainRate {
     #[must_use]
     pub fn projected_wait(&self, now: NanosSinceStart, ahead: u64) -> Option<Duration> {
         let rate = self.per_second(now)?;
+        debug_assert!(rate.is_finite() && rate > 0.0, "a wait at a rate of {rate}");
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
@@ -139,13 +154,16 @@ impl DrainRate {
 /// unless `after` is. Who was refused together does not come back together.
 pub fn later_by_chance(after: Duration, random: &mut fastrand::Rng) -> Duration {
     let latest = after.mul_f64(1.0 + JITTER).min(RETRY_AFTER_MAX);
+    // Only later, never earlier: before `after` a client would be refused once more.
     after + latest.saturating_sub(after).mul_f64(random.f64())
 }
 
 impl Memory {
     /// Fades what was, and adds `ends` that were spread over the `passed_s` seconds since.
     fn add(&mut self, ends: f64, passed_s: f64, length_s: f64) {
+        debug_assert!(ends >= 0.0 && passed_s > 0.0 && length_s > 0.0);
         let kept = (-passed_s / length_s).exp();
+        // The time seen fades with the ends, so that the empty beginning is no time without ends.
         let weight = length_s * (1.0 - kept);
         self.ends = self.ends * kept + ends * weight / passed_s;
         self.seconds = self.seconds * kept + weight;

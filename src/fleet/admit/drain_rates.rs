@@ -41,6 +41,7 @@ impl DrainRates {
         let Some(known) = self.pools.get_mut(index.index()) else { return };
         let loads = pool.ranks.iter().filter_map(|&rank| board.rank(rank));
         let ended = loads.map(RankLoad::ended).fold(0, u64::saturating_add);
+        // A rank that joins brings the ends of its whole life: they are no ends of this pool.
         if known.ranks != pool.ranks {
             known.ranks.clone_from(&pool.ranks);
             known.rate.rebase(now, ended);

@@ -80,7 +80,9 @@ impl RankLoad {
         if failures >= failures_max {
             // ordering: pairs with `breaker_admits`; one word, a late reader sends one request
             // more.
+            // At least 1, since 0 means closed.
             self.open_until_ns.store(now.plus(open).0.max(1), Ordering::Relaxed);
+            // A trial that failed is over: the next half-open state has a new one.
             // ordering: as above.
             self.trial.store(0, Ordering::Relaxed);
         }

@@ -161,6 +161,34 @@ pub struct ModelText {
 }
 
 impl FleetSnapshot {
+    /// What its maker owes to all who read it: indices lead somewhere, and lists that are searched
+    /// by halves are in order. Debug builds check it once for each snapshot.
+    pub fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.ranks.len() <= RANKS_MAX, "more ranks than the board has cells");
+        let is_rank = |rank: &RankIndex| rank.index() < self.ranks.len();
+        for (position, rank) in self.ranks.iter().enumerate() {
+            debug_assert!(rank.worker.index() < self.workers.len(), "a rank without a worker");
+            let tiers = [rank.tiers.host, rank.tiers.disk].into_iter().flatten();
+            debug_assert!(
+                tiers.clone().all(|tier| !is_rank(&tier)),
+                "a tier of rank {position} is a rank"
+            );
+        }
+        for pool in &self.pools {
+            debug_assert!(pool.ranks.is_sorted_by(|a, b| a < b), "`has` searches by halves");
+            debug_assert!(pool.ranks.iter().all(is_rank), "a pool of no ranks");
+        }
+        for model in &self.models {
+            debug_assert!(model.ranks.iter().all(is_rank), "a model of no ranks");
+            debug_assert!(model.pool.index() < self.pools.len(), "a model without its pool");
+            let apart = model.prefill_pool.is_none_or(|prefill| prefill != model.pool);
+            debug_assert!(apart, "prefill and decode wait in one queue");
+        }
+    }
+
     /// The model of that name. With few models a linear search beats a map.
     #[must_use]
     pub fn model(&self, name: &str) -> Option<(ModelIndex, &Model)> {

@@ -22,6 +22,9 @@ const NO_QUEUE: u32 = u32::MAX;
 const REFUSAL_STEP_MS: u64 = 200;
 /// After so many steps more may try than a rank can have places: the refusal is forgotten.
 const REFUSAL_STEPS: u64 = 24;
+// One more step is a shift of a `u32`, and no rank has more places than the word can count.
+const _: () = assert!(REFUSAL_STEPS < u32::BITS as u64);
+const _: () = assert!(REFUSAL_STEPS >= (u64::BITS - PLACE_BIT) as u64);
 
 /// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less
 /// than 1 MiB.
@@ -140,7 +143,10 @@ impl LoadBoard {
     /// Counts it out again.
     pub fn exit(&self) {
         // ordering: as in `enter`; pairs with it on the same word only.
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let before = self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        // The word's own order shows the request's `enter` before its `exit`, so no other shard can
+        // make this fail.
+        debug_assert!(before > 0, "a request left twice");
     }
 
     /// Requests in flight in all shards.
@@ -155,7 +161,10 @@ impl LoadBoard {
     /// or never saw, says nothing.
     pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: bool) {
         if let Some(cell) = self.rank(rank) {
+            // The place is back before waiters are told: the home would look and find nothing.
             cell.release(kv_tokens);
+            // A refused attempt is no end. Counted as such, a full pool looked fast, and
+            // `Retry-After` was at its least.
             if served {
                 cell.has_ended();
             }
@@ -180,6 +189,7 @@ impl LoadBoard {
 
     /// Rings the bell of a queue's home.
     pub fn wake_home(&self, queue: QueueIndex) {
+        debug_assert!(self.bells.is_empty() || self.home(queue) < self.bells.len());
         if let Some(bell) = self.bells.get(self.home(queue)) {
             bell.ring();
         }
@@ -233,7 +243,10 @@ impl RankLoad {
             // again.
             taken = share(held.saturating_add(elsewhere), limits, wanted)?
                 .min(TOKENS_MASK - (held & TOKENS_MASK));
-            Some(held.saturating_add(ONE_PLACE | taken))
+            debug_assert!(taken <= wanted, "more tokens than wanted");
+            let sum = held.saturating_add(ONE_PLACE | taken);
+            debug_assert!(places(sum) == places(held) + 1, "tokens ran over into places");
+            Some(sum)
         };
         // ordering: a count nothing is published through; the read-modify-write decides, so two
         // shards cannot take the last place both. That waiters hear of room is the affair of
@@ -277,7 +290,8 @@ impl RankLoad {
     /// Takes them off again: the first token came, or the request ended.
     pub fn sub_prefill(&self, tokens: u64) {
         // ordering: a hint for selection; pairs with nothing.
-        self.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
+        let before = self.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
+        debug_assert!(before >= tokens, "prefill taken off twice");
     }
 
     /// Adds tokens whose KV is held by requests in flight.
@@ -289,7 +303,8 @@ impl RankLoad {
     /// Takes them off again.
     pub fn sub_decode(&self, tokens: u64) {
         // ordering: a hint for selection; pairs with nothing.
-        self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
+        let before = self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
+        debug_assert!(before >= tokens, "decode taken off twice");
     }
 
     /// A connection to its worker broke, or the worker does not know a model: it may have been
@@ -344,7 +359,10 @@ impl RankLoad {
         let Some(places) = self.places_now(now) else { return limits };
         // 0 would be no limit.
         let most = if limits.places_max == 0 { u32::MAX } else { limits.places_max };
-        RoomLimits { places_max: places.min(most).max(1), ..limits }
+        // At least 1: an engine that refused with nothing to do has to be tried again.
+        let room = RoomLimits { places_max: places.min(most).max(1), ..limits };
+        debug_assert!((1..=most).contains(&room.places_max), "a refusal that makes room");
+        room
     }
 
     /// A request that the engine had taken has ended, so there is room again.

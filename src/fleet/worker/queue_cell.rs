@@ -115,6 +115,8 @@ impl QueueCell {
             |held: u64| held.checked_add(wanted.bytes).filter(|&sum| sum <= limits.bytes_max);
         // ordering: a bounded sum of its own; pairs with nothing.
         if self.waiting_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, bytes).is_err() {
+            // Each bound is taken by itself, and given back when a later one refuses. For a moment
+            // another newcomer may see a count too high, never one too low.
             self.one_less();
             return Err(QueueFull::Bytes);
         }
@@ -123,7 +125,8 @@ impl QueueCell {
         // ordering: as above.
         if self.waiting_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, tokens).is_err() {
             // ordering: as above.
-            self.waiting_bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
+            let before = self.waiting_bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
+            debug_assert!(before >= wanted.bytes, "own bytes were not counted");
             self.one_less();
             return Err(QueueFull::Demand);
         }
@@ -138,12 +141,15 @@ impl QueueCell {
     pub fn leave(&self, wanted: QueueWanted) {
         for count in self.counts_of(wanted) {
             // ordering: as in `join`.
-            count.fetch_sub(1, Ordering::Relaxed);
+            let before = count.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "a class or a tenant left twice");
         }
         // ordering: sums of their own; pair with nothing.
-        self.waiting_bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
+        let bytes = self.waiting_bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
+        debug_assert!(bytes >= wanted.bytes, "left with more bytes than it came with");
         // ordering: as above.
-        self.waiting_tokens.fetch_sub(wanted.tokens, Ordering::Relaxed);
+        let tokens = self.waiting_tokens.fetch_sub(wanted.tokens, Ordering::Relaxed);
+        debug_assert!(tokens >= wanted.tokens, "left with more tokens than it came with");
         self.one_less();
         // ordering: the SeqCst fence pairs with the one in `Windows::open`.
         fence(Ordering::SeqCst);
@@ -211,6 +217,7 @@ impl QueueCell {
         // `nobody_waits_beside_a_free_place`.
         fence(Ordering::SeqCst);
         // ordering: Relaxed, ordered by the fence.
+        // Without waiters no word is written: the ends of requests share none here.
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return false;
         }

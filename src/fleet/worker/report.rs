@@ -126,6 +126,7 @@ impl ForeignLoad {
             |told| told.saturating_sub(own.prefill_tokens),
         );
         let held_tokens = reading.used_tokens.unwrap_or(0).saturating_sub(own.decode_tokens);
+        debug_assert!(requests <= all && waiting <= u64::from(requests), "more than there are");
         Self { requests, waiting_tokens, held_tokens }
     }
 }
@@ -209,6 +210,7 @@ impl LoadReports {
         if position >= self.newest.len() {
             self.newest.resize(position + 1, None);
         }
+        debug_assert!(self.newest.len() <= RANKS_MAX, "a report of no rank");
         if let Some(kept) = self.newest.get_mut(position)
             && kept.is_none_or(|kept| kept.at <= report.at)
         {
@@ -237,6 +239,7 @@ impl LoadReports {
         // Both to 2^20 ns first, about a millisecond: the product then fits for ages of centuries.
         let (left, whole) = (left_ns >> 20, (self.age_max_ns >> 20).max(1));
         let weight = left.min(whole).saturating_mul(ReportWeight::FULL.0) / whole;
+        debug_assert!(weight <= ReportWeight::FULL.0, "a report that counts more than once");
         (weight > 0).then_some((report, ReportWeight(weight)))
     }
 }

@@ -120,6 +120,8 @@ impl Windows {
         // ordering: covers the word above; a reader that sees this one first finds the pool closed
         // and goes on.
         self.latest_ns.fetch_max(until.0, Ordering::Relaxed);
+        // Who makes an open window longer is no opener: each opening is one event in the log and in
+        // the count.
         let opened = before <= now.0 && now.0 < until.0;
         if opened {
             // ordering: statistic; pairs with nothing.
@@ -145,6 +147,7 @@ impl Windows {
     }
 
     fn edge(&self, by: OpenedBy) {
+        // Every replica tells its own windows: an opening elsewhere is no news to tell.
         if by == OpenedBy::Elsewhere {
             return;
         }
