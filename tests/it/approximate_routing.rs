@@ -103,6 +103,7 @@ fn conversations(handle: &ServerHandle, message: fn(&str, &str) -> Value) -> Has
     let mut people: Vec<Person> =
         (0..12).map(|number| Person::new(handle.listen, &name(number), message)).collect();
     let mut homes = HashMap::new();
+    let known = chunks(handle);
     for turn in 0..3 {
         for (number, person) in people.iter_mut().enumerate() {
             let (reply, cached) = person.ask(&format!("Question {turn} é, \"again\"?"));
@@ -112,9 +113,9 @@ fn conversations(handle: &ServerHandle, message: fn(&str, &str) -> Value) -> Has
                 assert_eq!(home, worker, "turn {turn} of person {number} left its prefix");
                 assert!(cached > 0, "turn {turn} of person {number} found nothing");
             }
-            // The owner of the slice hears of it a moment later.
-            std::thread::sleep(Duration::from_millis(5));
         }
+        // A first prompt has 1,300 bytes and more: two chunks at least.
+        until("the owners of the slices have heard of each", || chunks(handle) >= known + 24.0);
     }
     homes.into_values().collect()
 }
