@@ -26,6 +26,7 @@ pub use forebay_kv_events as kv_events;
 pub use forebay_load as load;
 pub use forebay_prompt::{parse, render};
 pub use forebay_record as record;
+pub use forebay_replicas as replicas;
 pub use forebay_ring as ring;
 pub use forebay_router::{dispatch, queue, request};
 pub use forebay_select as select;

@@ -1,12 +1,12 @@
 //! The fleet: descriptions and health in, snapshots and feed plans out.
 
 use super::described::{Announced, DescribedRank, Description, numbered, read_models};
-use super::fleet::{ANY_MODEL, Fleet, LeftOut};
+use super::fleet::{Fleet, LeftOut};
 use super::handover::{KvSource, Registry, RegistryKind};
 use super::tests::{SEED, config};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
 use forebay_config::{DisaggregationConfig, Fallback, FlowConfig};
-use forebay_fleet::worker::{Dialect, Handoff, Leg, Rank, Role, TierRanks, WorkerState};
+use forebay_fleet::worker::{ANY_MODEL, Dialect, Handoff, Leg, Rank, Role, TierRanks, WorkerState};
 use forebay_index::{BlockKey, RootName};
 use forebay_kv_events::FeedNotice;
 use forebay_kv_events::zmq::ZmqEndpoint;
@@ -239,7 +239,7 @@ fn prefill_ranks_take_traffic_once_registered() {
     assert!(
         snapshot.serves(RankIndex(0), Leg::Prefill) && !snapshot.serves(RankIndex(0), Leg::Whole)
     );
-    assert!(crate::control::pools::is_prefill(snapshot.ranks[0].pool));
+    assert!(forebay_fleet::worker::pools::is_prefill(snapshot.ranks[0].pool));
 
     fleet.describe(worker, ADDRESS, prefill(2, of(8_998)), BTreeMap::new());
     assert_eq!(handoffs(&mut fleet), [(Role::Prefill, true); 2], "described again, the same");

@@ -4,8 +4,8 @@
 //! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text
 //! ([`model_text`]), the fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`],
 //! `kv_events`), what of them outlives a restart ([`snapshots`]), the tasks that fetch load reports
-//! ([`load`]), other replicas of this router ([`replicas`]), and the admin API with its metrics
-//! ([`admin`], [`scrape`], [`explain`], [`windows`]). Reaches the shards through [`ports`] and
+//! ([`load`]), and the admin API with its metrics ([`admin`], [`scrape`], [`explain`],
+//! [`windows`]). Reaches the shards through [`ports`] and
 //! nothing else: rings, a newest-wins cell, bells, counters. Limits: one task per worker and per
 //! rank, 256 notices under way, every answer of a worker bounded in time and bytes. Must never make
 //! a shard wait, and never count on a worker's good will.
@@ -34,17 +34,16 @@ mod load;
 mod lookup;
 mod metrics_text;
 mod model_text;
-mod pools;
 mod ports;
 mod probe;
 mod registry;
 mod reload;
-mod replicas;
 mod roles;
 mod run;
 mod scrape;
 mod scrape_flow;
 mod scrape_load;
+mod scrape_replicas;
 mod snapshots;
 mod stop;
 mod systemd;
@@ -72,7 +71,6 @@ use tokio::sync::watch;
 
 pub use admin::{AdminRoute, admin_routes};
 pub use catalogue::all_metrics;
-pub use fleet::ANY_MODEL;
 pub use run::run;
 pub use snapshots::refuse_snapshot;
 

@@ -6,9 +6,8 @@
 //! that needs it is described again: downloads end, files get repaired.
 
 use super::described::{Description, ServedModel};
-use super::fleet::ANY_MODEL;
 use forebay_base::{Clock, NanosSinceStart};
-use forebay_fleet::worker::{Dialect, ModelText};
+use forebay_fleet::worker::{ANY_MODEL, Dialect, ModelText};
 use forebay_text::chat::{EngineRules, load_model_text_for};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

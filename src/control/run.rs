@@ -11,7 +11,6 @@ use super::model_text::ModelTexts;
 use super::ports::Ports;
 use super::probe::{Probe, ProbeNotice};
 use super::reload;
-use super::replicas::Replicas;
 use super::snapshots::{self, Snapshots};
 use super::stop::{StopOrder, StopSignal};
 use super::systemd::Systemd;
@@ -25,6 +24,7 @@ use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankL
 use forebay_index::IndexReader;
 use forebay_kv_events::FeedNotice;
 use forebay_load::LoadReporter;
+use forebay_replicas::Replicas;
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -362,7 +362,7 @@ impl Control {
                     saving: self.snapshots.saving(),
                     reporter: &self.reporter,
                     drain_rates: &self.drain_rates,
-                    replicas: self.replicas.as_deref(),
+                    replicas: self.replicas.as_ref().map(|replicas| replicas.figures()).as_ref(),
                     now: self.setup.clock.now(),
                 });
                 let _ = answer.send(text);

@@ -5,10 +5,10 @@
 use super::catalogue;
 use super::feeds::Feeds;
 use super::metrics_text::{MetricsText, approximate};
-use super::replicas::Replicas;
 use super::roles;
 use super::scrape_flow;
 use super::scrape_load::loads;
+use super::scrape_replicas;
 use super::snapshots::Saving;
 use super::watchdog::Watchdog;
 use super::workers::engine;
@@ -27,6 +27,7 @@ use forebay_kv_events::{
 };
 use forebay_load::LoadReporter;
 use forebay_prompt::parse::{Endpoint, Reason};
+use forebay_replicas::ReplicaFigures;
 use std::sync::Arc;
 
 /// Where the numbers are.
@@ -41,7 +42,7 @@ pub(super) struct ScrapeSources<'a> {
     pub(super) saving: Option<&'a Saving>,
     pub(super) reporter: &'a LoadReporter,
     pub(super) drain_rates: &'a DrainRates,
-    pub(super) replicas: Option<&'a Replicas>,
+    pub(super) replicas: Option<&'a ReplicaFigures>,
     pub(super) now: NanosSinceStart,
 }
 
@@ -92,7 +93,7 @@ pub(super) fn render(sources: &ScrapeSources<'_>) -> String {
     kv_feeds(sources.feeds.counters(), &mut text);
     index(sources.index, &mut text);
     if let Some(replicas) = sources.replicas {
-        replicas.metrics(&mut text);
+        scrape_replicas::replicas(sources.fleet, replicas, &mut text);
     }
     if let Some(saving) = sources.saving {
         snapshots(saving, sources, &mut text);

@@ -5,12 +5,12 @@
 
 use super::catalogue;
 use super::metrics_text::MetricsText;
-use super::pools;
 use super::windows::OPENERS;
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Metric, REASONS_MAX};
 use forebay_fleet::admit::DrainRates;
+use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, QueueCell, Rank, RankLoad, RoomLimits};
 use forebay_prompt::parse::Reason;
 
@@ -136,6 +136,7 @@ mod tests {
     use super::*;
     use forebay_base::RankIndex;
     use forebay_config::{FlowConfig, QueueConfig};
+    use forebay_fleet::worker::pools;
     use forebay_fleet::worker::{OpenedBy, QueueLimits, QueueWanted, Role, RoomWanted};
     use std::sync::Arc;
     use std::time::Duration;

@@ -1,8 +1,7 @@
 //! What the control plane's tests share.
 
-use super::pools;
-use forebay_fleet::worker::FleetSnapshot;
 use forebay_fleet::worker::test_support::three_ranks;
+use forebay_fleet::worker::{FleetSnapshot, pools};
 
 pub(super) use forebay_kv_events::test_support::{block_on_local, vocabulary};
 

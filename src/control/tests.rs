@@ -5,7 +5,6 @@ use super::described::{
     read_sglang_info,
 };
 use super::discovery::{DiscoveryError, Subject, assume, check_health, discover};
-use super::fleet::ANY_MODEL;
 use super::http::Asker;
 use super::test_support::block_on_local;
 use super::{ControlError, ControlSetup, run};
@@ -15,7 +14,7 @@ use forebay_base::{Clock, NanosSinceStart, RankIndex};
 use forebay_config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerRole, WorkerUrl};
 use forebay_fleet::account::{ShardPhase, Stage, StageHistograms};
 use forebay_fleet::mailbox::{ShardCommand, ShardEnd, wire};
-use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, Role, WorkerState};
+use forebay_fleet::worker::{ANY_MODEL, Dialect, FleetSnapshot, LoadBoard, Role, WorkerState};
 use forebay_index::{KeySeed, KvOp};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,11 +1,10 @@
 //! The rejection windows as JSON and by hand: `GET` and `POST /admin/window`. Called by the control
 //! plane's loop; a window that is opened here reaches the other replicas as any other does.
 
-use super::ANY_MODEL;
-use super::pools;
 use forebay_base::{NanosSinceStart, PoolIndex};
 use forebay_config::parse_duration;
-use forebay_fleet::worker::{FleetSnapshot, OpenedBy, Pool, Windows};
+use forebay_fleet::worker::pools;
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, OpenedBy, Pool, Windows};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;

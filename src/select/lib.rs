@@ -19,7 +19,7 @@ pub use bind::{Binder, lease_cost, output_tokens};
 pub use candidate::{Candidates, NoCandidate, Seeking};
 pub use cost::{CostParts, RankCost, predicted_work};
 pub use matched::{MatchRequest, Matched};
-pub use model::{ANY_MODEL, NoModel, cache_namespace, model};
+pub use model::{NoModel, cache_namespace, model};
 pub use pick::{BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, pick, tokens};
 pub use prompt::Prompt;
 pub use reach::reaches;

@@ -3,11 +3,11 @@
 //! explanations; both see the same.
 
 use super::prompt::View;
-use super::{ANY_MODEL, Prompt, TierOverlaps, Told, cache_namespace, reaches, weigh_tiers};
+use super::{Prompt, TierOverlaps, Told, cache_namespace, reaches, weigh_tiers};
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::{ApproximateConfig, KvConfig};
-use forebay_fleet::worker::{FleetSnapshot, Model, TierRanks};
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model, TierRanks};
 use forebay_index::{BlockKey, GuessKind, IndexReader, Overlap, Overlaps, RoutedPrompt};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_prompt::render::Place;

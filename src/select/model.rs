@@ -1,13 +1,9 @@
 //! The model that a request asks for, and with it the ranks that may serve it.
 
 use forebay_base::ModelIndex;
-use forebay_fleet::worker::{FleetSnapshot, Model};
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use std::borrow::Cow;
-
-/// A model of this name takes requests for any model: with health checks off the served names are
-/// unknown.
-pub const ANY_MODEL: &str = "*";
 
 /// Why no model is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

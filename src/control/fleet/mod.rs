@@ -17,7 +17,7 @@ use super::model_text::FoundText;
 use super::tier_numbers::GivenNumbers;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_config::{Config, FlowConfig, LoadSource, WorkerConfig, WorkerUrl};
-use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
+use forebay_fleet::worker::{ANY_MODEL, Dialect, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
 use forebay_kv_events::FeedNotice;
 use std::collections::BTreeMap;
@@ -25,8 +25,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Name of the model that stands for any name: used where a worker's models are not known.
-pub const ANY_MODEL: &str = "*";
 /// Most model names of one fleet; further ones are left out with a log line.
 const FLEET_MODELS_MAX: usize = 1_024;
 

@@ -1,6 +1,7 @@
 //! Which models use the one `model_dir` for all.
 
-use super::{ANY_MODEL, Fleet, KnownWorker};
+use super::{Fleet, KnownWorker};
+use forebay_fleet::worker::ANY_MODEL;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

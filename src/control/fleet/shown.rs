@@ -1,12 +1,14 @@
 //! The fleet as shards see it: one snapshot, made anew with every change.
 
-use super::{ANY_MODEL, Fleet, KnownRank, KnownWorker};
+use super::{Fleet, KnownRank, KnownWorker};
 use crate::control::described::{DescribedRank, Description, ServedModel};
 use crate::control::handover::KvSource;
-use crate::control::pools;
 use forebay_base::{DpRank, PoolIndex, RankIndex};
 use forebay_config::Fallback;
-use forebay_fleet::worker::{FleetSnapshot, Handoff, Model, ModelText, Rank, Role, RoomLimits};
+use forebay_fleet::worker::pools;
+use forebay_fleet::worker::{
+    ANY_MODEL, FleetSnapshot, Handoff, Model, ModelText, Rank, Role, RoomLimits,
+};
 use forebay_index::{BlockKey, BlockRoot, GuessRoots, RootName};
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -10,6 +10,10 @@ use forebay_text::chat::{ChatTemplate, EngineRules};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+/// A model of this name takes requests for any model: with health checks off the served names are
+/// unknown.
+pub const ANY_MODEL: &str = "*";
+
 /// The fleet at one moment. Indices are stable: a rank keeps its [`RankIndex`] for the life of the
 /// process, also while its worker is down.
 #[derive(Debug, Default)]

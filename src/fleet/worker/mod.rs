@@ -5,6 +5,7 @@ mod breaker;
 mod fleet;
 mod handoff;
 mod load;
+pub mod pools;
 mod queue_cell;
 mod report;
 mod shard_board;
@@ -14,7 +15,7 @@ mod window;
 
 pub use breaker::Claim;
 pub use fleet::{
-    Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, TierRanks, Worker, WorkerState,
+    ANY_MODEL, Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, TierRanks, Worker, WorkerState,
 };
 pub use handoff::{Bootstrap, Handoff, Leg, MooncakeSource, PushSource, Role};
 pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};

@@ -1,7 +1,7 @@
 //! Several replicas over a network that is late, loses and parts, in simulated time: what they hold
 //! together, and that they agree again.
 
-use super::core::{Core, Local, LocalRank, LocalWindow, Outgoing};
+use super::replica::{Local, LocalRank, LocalWindow, Outgoing, Replica};
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex};
 use proptest::prelude::*;
@@ -28,11 +28,11 @@ struct Network {
 }
 
 struct Node {
-    core: Core,
+    replica: Replica,
     is_up: bool,
     /// Tokens and end of what runs, by rank.
     running: Vec<Vec<(u64, NanosSinceStart)>>,
-    elsewhere: Vec<super::core::Elsewhere>,
+    elsewhere: Vec<super::replica::Elsewhere>,
     /// Requests that wait, for any rank.
     waiting: u64,
     /// How many wait always.
@@ -89,22 +89,22 @@ impl Sim {
     fn join(&mut self) -> usize {
         let number = self.nodes.len();
         let id = ReplicaId(self.network.random.u64(1..));
-        let mut core = Core::new(id, format!("node-{number}"), self.now);
+        let mut replica = Replica::new(id, format!("node-{number}"), self.now);
         for rank in 0..RANKS {
-            core.add_rank(&Arc::from(format!("engine-{rank}:8000")), 0, self.now);
+            replica.add_rank(&Arc::from(format!("engine-{rank}:8000")), 0, self.now);
         }
         self.nodes.push(Node {
-            core,
+            replica,
             is_up: true,
             running: vec![Vec::new(); RANKS],
-            elsewhere: vec![super::core::Elsewhere::default(); RANKS],
+            elsewhere: vec![super::replica::Elsewhere::default(); RANKS],
             waiting: 0,
             load: 0,
             windows: Vec::new(),
             done: 0,
         });
         self.network.side.push(0);
-        let hello = self.nodes[number].core.connected(self.now);
+        let hello = self.nodes[number].replica.connected(self.now);
         self.send(number, hello);
         self.turn(number);
         number
@@ -134,10 +134,10 @@ impl Sim {
         let local: Vec<LocalRank> = (0..RANKS).map(|rank| node.local(rank, limits)).collect();
         let windows: Vec<LocalWindow> =
             node.windows.iter().filter(|window| window.until > now).cloned().collect();
-        let edge = node.core.windows(&windows, now);
-        let (_, load) = node.core.turn(&local, &windows, now);
+        let edge = node.replica.windows(&windows, now);
+        let (_, load) = node.replica.turn(&local, &windows, now);
         for (rank, local) in local.iter().enumerate() {
-            node.elsewhere[rank] = node.core.elsewhere(rank, local);
+            node.elsewhere[rank] = node.replica.elsewhere(rank, local);
         }
         self.send(number, edge);
         self.send(number, load);
@@ -151,13 +151,13 @@ impl Sim {
             let later = self.network.under_way.split_off(&(self.now.0, u64::MAX));
             for (_, (to, subject, bytes)) in std::mem::replace(&mut self.network.under_way, later) {
                 if self.nodes[to].is_up {
-                    self.nodes[to].core.hear(&subject, &bytes, self.now);
+                    self.nodes[to].replica.hear(&subject, &bytes, self.now);
                 }
             }
             for number in 0..self.nodes.len() {
                 if self.nodes[number].is_up {
                     self.serve(number);
-                    if self.nodes[number].core.turn_at() <= self.now {
+                    if self.nodes[number].replica.turn_at() <= self.now {
                         self.turn(number);
                     }
                 }
@@ -217,7 +217,7 @@ impl Sim {
     }
 
     fn knows_window(&self, node: usize) -> bool {
-        let until = self.nodes[node].core.window_until(WindowLeg::Answer, &["m"]);
+        let until = self.nodes[node].replica.window_until(WindowLeg::Answer, &["m"]);
         until.is_some_and(|until| until > self.now)
     }
 
@@ -227,7 +227,7 @@ impl Sim {
         let window = LocalWindow { pool: PoolIndex(0), leg, models: vec!["m".to_owned()], until };
         self.nodes[node].windows = vec![window];
         let open = self.nodes[node].windows.clone();
-        let edge = self.nodes[node].core.windows(&open, self.now);
+        let edge = self.nodes[node].replica.windows(&open, self.now);
         self.send(node, edge);
     }
 }
@@ -366,10 +366,10 @@ proptest! {
         sim.run(ms(1_000));
         sim.network.side[0] = 1;
         sim.run(ms(4_000));
-        prop_assert_eq!(sim.nodes[0].core.peers().len(), 0);
+        prop_assert_eq!(sim.nodes[0].replica.peers().len(), 0);
         prop_assert_eq!(sim.held(0), places_max * RANKS as u64, "alone it has all");
         sim.network.side[0] = 0;
-        let hello = { let now = sim.now; sim.nodes[0].core.connected(now) };
+        let hello = { let now = sim.now; sim.nodes[0].replica.connected(now) };
         sim.send(0, hello);
         sim.run(ms(1_000));
         sim.forget_peaks();
@@ -377,7 +377,7 @@ proptest! {
         let bound = places_max.max(count as u64);
         prop_assert!(sim.peak_places <= bound, "{} of {bound}", sim.peak_places);
         for node in &sim.nodes {
-            prop_assert_eq!(node.core.peers().len(), count - 1);
+            prop_assert_eq!(node.replica.peers().len(), count - 1);
         }
     }
 }
@@ -403,12 +403,12 @@ fn an_acknowledgement_that_overtakes_a_claim_frees_nothing() {
 #[test]
 fn an_acknowledgement_beside_a_lost_claim_frees_nothing() {
     let (mut now, max) = (NanosSinceStart(1), 4);
-    let mut cores = [1, 2].map(|id| Core::new(ReplicaId(id), format!("node-{id}"), now));
-    for core in &mut cores {
-        core.add_rank(&Arc::from("engine:8000"), 0, now);
-        core.add_rank(&Arc::from("beside:8000"), 0, now);
+    let mut replicas = [1, 2].map(|id| Replica::new(ReplicaId(id), format!("node-{id}"), now));
+    for replica in &mut replicas {
+        replica.add_rank(&Arc::from("engine:8000"), 0, now);
+        replica.add_rank(&Arc::from("beside:8000"), 0, now);
     }
-    let [mut leader, mut other] = cores;
+    let [mut leader, mut other] = replicas;
     let (_, said) = other.turn(&[local(0, 0, max); 2], &[], now);
     tell(&mut leader, said, now);
     if leader.steward(0) != Some(leader.id()) {
@@ -456,9 +456,9 @@ fn local(held: u64, want: u64, max: u64) -> LocalRank {
     LocalRank { places: Local { max, held, want }, ..LocalRank::default() }
 }
 
-fn tell(core: &mut Core, said: Option<Outgoing>, now: NanosSinceStart) {
+fn tell(replica: &mut Replica, said: Option<Outgoing>, now: NanosSinceStart) {
     if let Some((kind, bytes)) = said {
-        core.hear(&kind.subject("test"), &bytes, now);
+        replica.hear(&kind.subject("test"), &bytes, now);
     }
 }
 
@@ -524,12 +524,12 @@ fn the_dead_and_the_leaving_are_forgotten() {
     sim.run(ms(1_500));
     assert!(!sim.knows_window(1) && !sim.knows_window(2));
     assert_eq!(sim.held(1) + sim.held(2), 6 * RANKS as u64, "its places are given to the others");
-    let bye = sim.nodes[1].core.leave();
+    let bye = sim.nodes[1].replica.leave();
     sim.nodes[1].is_up = false;
     sim.send(1, bye);
     sim.run(ms(200));
     assert_eq!(sim.held(2), 6 * RANKS as u64);
-    assert!(sim.nodes[2].core.peers().is_empty());
+    assert!(sim.nodes[2].replica.peers().is_empty());
 }
 
 #[test]
@@ -546,7 +546,7 @@ fn windows_are_told_at_once_to_late_joiners_and_after_a_loss() {
     assert!(sim.knows_window(2), "a late joiner");
     sim.nodes[0].windows.clear();
     let now = sim.now;
-    let edge = sim.nodes[0].core.windows(&[], now);
+    let edge = sim.nodes[0].replica.windows(&[], now);
     sim.send(0, edge);
     sim.run(ms(4));
     assert!(!sim.knows_window(1) && !sim.knows_window(2), "closed early");

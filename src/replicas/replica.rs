@@ -30,60 +30,83 @@ const LONGER_MIN: Duration = Duration::from_millis(50);
 
 /// What this router has on a rank at the moment of a turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LocalRank {
-    pub(super) places: Local,
-    pub(super) kv: Local,
-    pub(super) prefill: u64,
+pub(crate) struct LocalRank {
+    pub(crate) places: Local,
+    pub(crate) kv: Local,
+    pub(crate) prefill: u64,
 }
 
 /// The same for one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Local {
+pub(crate) struct Local {
     /// 0: no limit.
-    pub(super) max: u64,
-    pub(super) held: u64,
-    pub(super) want: u64,
+    pub(crate) max: u64,
+    pub(crate) held: u64,
+    pub(crate) want: u64,
 }
 
 /// A window that this router has open.
 #[derive(Clone, Debug)]
-pub(super) struct LocalWindow {
-    pub(super) pool: PoolIndex,
-    pub(super) leg: WindowLeg,
-    pub(super) models: Vec<String>,
-    pub(super) until: NanosSinceStart,
+pub(crate) struct LocalWindow {
+    pub(crate) pool: PoolIndex,
+    pub(crate) leg: WindowLeg,
+    pub(crate) models: Vec<String>,
+    pub(crate) until: NanosSinceStart,
 }
 
 /// What the shards are told of a rank: what counts as being held elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Elsewhere {
-    pub(super) places: u64,
-    pub(super) kv: u64,
+pub(crate) struct Elsewhere {
+    pub(crate) places: u64,
+    pub(crate) kv: u64,
 }
 
 /// A message to publish.
-pub(super) type Outgoing = (MessageKind, Vec<u8>);
+pub(crate) type Outgoing = (MessageKind, Vec<u8>);
 
-/// The whole of it.
+/// This router among its replicas.
 #[derive(Debug)]
-pub(super) struct Core {
-    id: ReplicaId,
-    name: String,
+pub(crate) struct Replica {
+    author: Author,
     peers: Peers,
     ranks: Vec<ReplicaRank>,
     positions: HashMap<Arc<str>, Vec<(u32, usize)>>,
     told_windows: Vec<LocalWindow>,
+    turns: Turns,
+    /// No replica is known to exist of which nothing is known, as of the last turn.
+    knows_all: bool,
+    tally: Tally,
+}
+
+/// What this router says of itself in each message.
+#[derive(Debug)]
+struct Author {
+    id: ReplicaId,
+    name: String,
+    /// Number of the last message.
     seq: u64,
+}
+
+/// When the next turns are.
+#[derive(Debug)]
+struct Turns {
+    /// Everything is said again.
     full_at: NanosSinceStart,
-    turn_at: NanosSinceStart,
+    next_at: NanosSinceStart,
     /// Whatever others ask for, the next turn is not before this.
     rested_at: NanosSinceStart,
     busy_until: NanosSinceStart,
-    /// When all who are there should have answered.
+    /// All replicas that are there should have answered.
     alone_at: NanosSinceStart,
-    /// As of this turn.
-    knows_all: bool,
-    tally: Tally,
+}
+
+impl Author {
+    /// The next message, with nothing to say yet.
+    fn message(&mut self) -> Message {
+        self.seq += 1;
+        let (replica, name, seq) = (self.id, self.name.clone(), self.seq);
+        Message { replica, name, seq, ..Message::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -99,53 +122,53 @@ struct ReplicaRank {
     told: Option<RankWord>,
 }
 
-impl Core {
-    pub(super) fn new(id: ReplicaId, name: String, now: NanosSinceStart) -> Self {
+impl Replica {
+    pub(crate) fn new(id: ReplicaId, name: String, now: NanosSinceStart) -> Self {
         Self {
-            id,
-            name,
+            author: Author { id, name, seq: 0 },
             peers: Peers::default(),
             ranks: Vec::new(),
             positions: HashMap::new(),
             told_windows: Vec::new(),
-            seq: 0,
-            full_at: now,
-            turn_at: now,
-            rested_at: now,
-            busy_until: now,
-            alone_at: now.plus(JOIN_TIME_MAX),
+            turns: Turns {
+                full_at: now,
+                next_at: now,
+                rested_at: now,
+                busy_until: now,
+                alone_at: now.plus(JOIN_TIME_MAX),
+            },
             knows_all: true,
             tally: Tally::default(),
         }
     }
 
-    pub(super) const fn id(&self) -> ReplicaId {
-        self.id
+    pub(crate) const fn id(&self) -> ReplicaId {
+        self.author.id
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.name
+    pub(crate) fn name(&self) -> &str {
+        &self.author.name
     }
 
-    pub(super) const fn peers(&self) -> &Peers {
+    pub(crate) const fn peers(&self) -> &Peers {
         &self.peers
     }
 
-    pub(super) const fn tally(&self) -> &Tally {
+    pub(crate) const fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    pub(super) const fn tally_mut(&mut self) -> &mut Tally {
+    pub(crate) const fn tally_mut(&mut self) -> &mut Tally {
         &mut self.tally
     }
 
     /// When the next turn is due.
-    pub(super) const fn turn_at(&self) -> NanosSinceStart {
-        self.turn_at
+    pub(crate) const fn turn_at(&self) -> NanosSinceStart {
+        self.turns.next_at
     }
 
     /// A rank that this router knows; they come in the order of their numbers and stay.
-    pub(super) fn add_rank(&mut self, worker: &Arc<str>, dp: u32, now: NanosSinceStart) {
+    pub(crate) fn add_rank(&mut self, worker: &Arc<str>, dp: u32, now: NanosSinceStart) {
         let mut name = worker.as_bytes().to_vec();
         name.extend_from_slice(&dp.to_le_bytes());
         self.positions.entry(Arc::clone(worker)).or_default().push((dp, self.ranks.len()));
@@ -158,37 +181,37 @@ impl Core {
             kv: Account::default(),
             told: None,
         });
-        self.turn_at = now;
-        self.full_at = now;
+        self.turns.next_at = now;
+        self.turns.full_at = now;
     }
 
-    pub(super) fn rank_count(&self) -> usize {
+    pub(crate) fn rank_count(&self) -> usize {
         self.ranks.len()
     }
 
     /// Connected, for the first time or again: asks the others for all they know.
-    pub(super) fn connected(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
-        self.alone_at = self.alone_at.min(now.plus(ANSWER_TIME_MAX));
-        self.full_at = now;
-        self.turn_at = now;
+    pub(crate) fn connected(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
+        self.turns.alone_at = self.turns.alone_at.min(now.plus(ANSWER_TIME_MAX));
+        self.turns.full_at = now;
+        self.turns.next_at = now;
         self.write(MessageKind::Hello, |_| ())
     }
 
     /// Nobody can be asked: this replica is alone until it is connected.
-    pub(super) fn unreachable(&mut self, now: NanosSinceStart) {
-        if self.alone_at > now {
-            self.alone_at = now;
-            self.turn_at = now;
+    pub(crate) fn unreachable(&mut self, now: NanosSinceStart) {
+        if self.turns.alone_at > now {
+            self.turns.alone_at = now;
+            self.turns.next_at = now;
         }
     }
 
     /// Says goodbye.
-    pub(super) fn leave(&mut self) -> Option<Outgoing> {
+    pub(crate) fn leave(&mut self) -> Option<Outgoing> {
         self.write(MessageKind::Bye, |_| ())
     }
 
     /// A message from NATS. True if windows may have changed.
-    pub(super) fn hear(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
+    pub(crate) fn hear(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
         let Some(kind) = MessageKind::of_subject(subject) else {
             self.tally.count(None, MessageOutcome::Foreign);
             return false;
@@ -201,7 +224,7 @@ impl Core {
                     let ranks = positions.get(worker)?;
                     ranks.iter().find(|(number, _)| *number == dp).map(|(_, position)| *position)
                 };
-                self.peers.hear(kind, &message, self.id, now, position)
+                self.peers.hear(kind, &message, self.author.id, now, position)
             }
             Err(error) => {
                 let is_long = error == WireError::Oversized;
@@ -212,19 +235,19 @@ impl Core {
         };
         self.tally.count(Some(kind), heard.outcome);
         if heard.wants_all {
-            self.full_at = now;
-            self.turn_at = now.max(self.rested_at);
+            self.turns.full_at = now;
+            self.turns.next_at = now.max(self.turns.rested_at);
         }
         heard.windows
     }
 
     /// Until when others have a pool's window open.
-    pub(super) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
+    pub(crate) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
         self.peers.window_until(leg, models)
     }
 
     /// Windows of this router that are open now. What changed is to be published at once.
-    pub(super) fn windows(
+    pub(crate) fn windows(
         &mut self,
         open: &[LocalWindow],
         now: NanosSinceStart,
@@ -256,17 +279,17 @@ impl Core {
 
     /// One turn: decides how much of each rank this router may use, and says what changed. `local`
     /// has a value for each rank. Returns the names of the replicas that are gone.
-    pub(super) fn turn(
+    pub(crate) fn turn(
         &mut self,
         local: &[LocalRank],
         open: &[LocalWindow],
         now: NanosSinceStart,
     ) -> (Vec<String>, Option<Outgoing>) {
         let gone = self.peers.forget_silent(now);
-        self.knows_all = now >= self.alone_at && self.peers.is_complete(self.id);
+        self.knows_all = now >= self.turns.alone_at && self.peers.is_complete(self.author.id);
         let heard: Vec<(ReplicaId, u64)> =
-            self.peers.iter().map(|(id, peer)| (id, peer.whole_seq)).collect();
-        let is_full = now >= self.full_at;
+            self.peers.iter().map(|(id, peer)| (id, peer.heard.whole_seq)).collect();
+        let is_full = now >= self.turns.full_at;
         let mut words = Vec::new();
         for position in 0..self.ranks.len().min(local.len()) {
             let Some(local) = local.get(position) else { continue };
@@ -300,20 +323,20 @@ impl Core {
 
     fn pace(&mut self, words: usize, is_full: bool, now: NanosSinceStart) {
         if is_full {
-            self.full_at = now.plus(FULL_PERIOD);
+            self.turns.full_at = now.plus(FULL_PERIOD);
         } else if words > 0 {
-            self.busy_until = now.plus(FULL_PERIOD);
+            self.turns.busy_until = now.plus(FULL_PERIOD);
         }
         let pause = match () {
             () if self.peers.is_empty() => TURN_ALONE,
-            () if now >= self.busy_until => TURN_IDLE,
+            () if now >= self.turns.busy_until => TURN_IDLE,
             () => TURN_MIN,
         };
         let words = u32::try_from(words).unwrap_or(u32::MAX);
-        self.rested_at = now.plus(TURN_MIN);
-        self.turn_at = now.plus(pause.max(TURN_PER_RANK.saturating_mul(words)));
-        if self.peers.is_empty() && self.alone_at > now {
-            self.turn_at = self.turn_at.min(self.alone_at);
+        self.turns.rested_at = now.plus(TURN_MIN);
+        self.turns.next_at = now.plus(pause.max(TURN_PER_RANK.saturating_mul(words)));
+        if self.peers.is_empty() && self.turns.alone_at > now {
+            self.turns.next_at = self.turns.next_at.min(self.turns.alone_at);
         }
     }
 
@@ -326,8 +349,8 @@ impl Core {
     ) -> RankWord {
         let others_places = self.others(position, |rank| &rank.places);
         let others_kv = self.others(position, |rank| &rank.kv);
-        let (id, next_seq, nobody) = (self.id, self.seq + 1, self.peers.is_empty());
-        let (alone_at, knows_all) = (self.alone_at, self.knows_all);
+        let (id, next_seq, nobody) = (self.author.id, self.author.seq + 1, self.peers.is_empty());
+        let (alone_at, knows_all) = (self.turns.alone_at, self.knows_all);
         let Some(rank) = self.ranks.get_mut(position) else {
             forebay_base::count_broken_invariant();
             return RankWord {
@@ -380,7 +403,7 @@ impl Core {
                 want: said.want,
                 by: said.by,
                 grant: said.grant,
-                obeys_seq: peer.obeys_seq,
+                obeys_seq: peer.heard.obeys_seq,
             })
         };
         self.peers.iter().filter_map(other).collect()
@@ -388,7 +411,7 @@ impl Core {
 
     /// What counts as held elsewhere on a rank, after a turn: the limit less what is allowed here;
     /// without a limit, what the others have.
-    pub(super) fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
+    pub(crate) fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
         let Some(rank) = self.ranks.get(position) else { return Elsewhere::default() };
         let reported = self.reported(position);
         let less = |max: u64, account: &Account, reported: u64| {
@@ -401,7 +424,7 @@ impl Core {
     }
 
     /// What the other replicas have on a rank.
-    pub(super) fn reported(&self, position: usize) -> Elsewhere {
+    pub(crate) fn reported(&self, position: usize) -> Elsewhere {
         let ranks = self.peers.iter().filter_map(|(_, peer)| peer.rank(position));
         ranks.fold(Elsewhere::default(), |sum, rank| Elsewhere {
             places: sum.places.saturating_add(rank.places.held),
@@ -410,20 +433,14 @@ impl Core {
     }
 
     /// Who gives out the places of a rank.
-    pub(super) fn steward(&self, position: usize) -> Option<ReplicaId> {
+    pub(crate) fn steward(&self, position: usize) -> Option<ReplicaId> {
         let rank = self.ranks.get(position)?;
         let others = self.others(position, |rank| &rank.places);
-        steward(rank.hash, others.iter().map(|other| other.id).chain([self.id]))
+        steward(rank.hash, others.iter().map(|other| other.id).chain([self.author.id]))
     }
 
     fn write(&mut self, kind: MessageKind, fill: impl FnOnce(&mut Message)) -> Option<Outgoing> {
-        self.seq += 1;
-        let mut message = Message {
-            replica: self.id,
-            name: self.name.clone(),
-            seq: self.seq,
-            ..Message::default()
-        };
+        let mut message = self.author.message();
         fill(&mut message);
         match message.encode() {
             Ok(bytes) => Some((kind, bytes)),

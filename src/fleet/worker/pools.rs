@@ -1,16 +1,17 @@
 //! Which ranks share their models: adapters and other names of one model are served by the same
 //! ranks, so their requests wait in one queue and are refused together.
 
+use super::fleet::{FleetSnapshot, Model, Pool, WorkerState};
+use super::handoff::Role;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
 use forebay_base::{ModelIndex, PoolIndex, RankIndex};
-use forebay_fleet::worker::{FleetSnapshot, Model, Pool, Role, WorkerState};
 
 const _: () = assert!(POOLS_MAX >= 2 * RANKS_MAX);
 
 /// Fills in the pools of a snapshot. A pool has the number of its first model, so it keeps it while
 /// models and ranks come; the ranks that prefill for it have a pool of their own, whose number is
 /// higher by [`RANKS_MAX`].
-pub(super) fn assign(fleet: &mut FleetSnapshot) {
+pub fn assign(fleet: &mut FleetSnapshot) {
     let mut pool_of_model: Vec<usize> = (0..fleet.models.len()).collect();
     // Joins models that share a rank, until nothing changes; models are few and mostly apart.
     let mut changed = true;
@@ -82,7 +83,8 @@ fn join(
 }
 
 /// True for a pool of ranks that prefill for others.
-pub(super) fn is_prefill(pool: PoolIndex) -> bool {
+#[must_use]
+pub fn is_prefill(pool: PoolIndex) -> bool {
     pool.index() >= RANKS_MAX
 }
 
@@ -99,7 +101,7 @@ fn capacity(fleet: &FleetSnapshot, ranks: &[RankIndex]) -> u64 {
 }
 
 /// Models of a pool, for names in metrics and messages.
-pub(super) fn models(
+pub fn models(
     fleet: &FleetSnapshot,
     pool: PoolIndex,
 ) -> impl Iterator<Item = (ModelIndex, &Model)> {
@@ -118,9 +120,9 @@ pub(super) fn models(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::test_support::model;
+    use crate::worker::{Rank, RoomLimits, TierRanks};
     use forebay_base::{DpRank, WorkerIndex};
-    use forebay_fleet::worker::test_support::model;
-    use forebay_fleet::worker::{Rank, Role, RoomLimits, TierRanks};
     use std::net::SocketAddr;
 
     fn rank(worker: u16) -> Rank {

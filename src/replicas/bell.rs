@@ -9,14 +9,14 @@ use tokio::net::UnixStream;
 
 /// The control plane's end of the bell.
 #[derive(Debug)]
-pub(super) struct EdgeBell {
+pub(crate) struct EdgeBell {
     bell: Arc<Bell>,
     wakes: UnixStream,
     seen: u64,
 }
 
 impl EdgeBell {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
@@ -25,13 +25,13 @@ impl EdgeBell {
     }
 
     /// The shards' end.
-    pub(super) fn shared(&self) -> Arc<Bell> {
+    pub(crate) fn shared(&self) -> Arc<Bell> {
         Arc::clone(&self.bell)
     }
 
     /// Resolves when `edges` has counted up since the last time. Cancel-safe: it may stay parked,
     /// then a wake waits in the socket.
-    pub(super) async fn rung(&mut self, edges: impl Fn() -> u64) {
+    pub(crate) async fn rung(&mut self, edges: impl Fn() -> u64) {
         let mut wakes = [0; 64];
         loop {
             self.bell.park();
@@ -53,7 +53,7 @@ impl EdgeBell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::test_support::block_on_local;
+    use forebay_kv_events::test_support::block_on_local;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
     use tokio::time::timeout;

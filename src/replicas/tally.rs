@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// What became of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum MessageOutcome {
+pub(crate) enum MessageOutcome {
     /// Handed to the NATS client.
     Sent,
     /// Not connected, or the client is behind: not sent.
@@ -30,14 +30,14 @@ pub(super) enum MessageOutcome {
 
 /// Counts; few, whatever comes.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     counts: BTreeMap<(Option<MessageKind>, MessageOutcome), u64>,
     unknown_fields: u64,
 }
 
 impl MessageOutcome {
     /// Labels `direction` and `result` of metrics.
-    pub(super) const fn words(self) -> (&'static str, &'static str) {
+    pub(crate) const fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Sent => ("out", "ok"),
             Self::Dropped => ("out", "dropped"),
@@ -55,19 +55,19 @@ impl MessageOutcome {
 
 impl Tally {
     /// Counts a message; `None` for one of no known kind.
-    pub(super) fn count(&mut self, kind: Option<MessageKind>, outcome: MessageOutcome) {
+    pub(crate) fn count(&mut self, kind: Option<MessageKind>, outcome: MessageOutcome) {
         *self.counts.entry((kind, outcome)).or_default() += 1;
     }
 
-    pub(super) fn count_unknown_fields(&mut self, count: usize) {
+    pub(crate) fn count_unknown_fields(&mut self, count: usize) {
         self.unknown_fields += u64::try_from(count).unwrap_or(u64::MAX);
     }
 
-    pub(super) const fn unknown_fields(&self) -> u64 {
+    pub(crate) const fn unknown_fields(&self) -> u64 {
         self.unknown_fields
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Option<MessageKind>, MessageOutcome, u64)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Option<MessageKind>, MessageOutcome, u64)> {
         self.counts.iter().map(|((kind, outcome), count)| (*kind, *outcome, *count))
     }
 }

@@ -2,7 +2,7 @@
 //! windows, of their load and of themselves through NATS, so that a queue that is full here is
 //! known there, and a rank's limits hold for all of them together.
 //!
-//! [`wire`] is what they say, [`core`](self::core) one replica without sockets and clocks,
+//! [`wire`] is what they say, [`replica`] one replica without sockets and clocks,
 //! [`account`] and [`divide`] how a limit is shared, [`peers`] who else is there, [`local`] the
 //! bridge to the load board, [`task`] the connection. Nothing on the path of a request waits for
 //! any of it: shards read two words that this module writes. Without a connection the router goes
@@ -12,10 +12,11 @@
 
 mod account;
 mod bell;
-mod core;
 mod divide;
+mod figures;
 mod local;
 mod peers;
+mod replica;
 #[cfg(test)]
 mod sim_tests;
 mod show;
@@ -23,4 +24,5 @@ mod tally;
 mod task;
 mod wire;
 
-pub(super) use task::Replicas;
+pub use figures::{MessageCount, RankFigures, ReplicaFigures};
+pub use task::Replicas;

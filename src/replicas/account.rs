@@ -39,7 +39,7 @@ const DISAGREED_MAX: Duration = Duration::from_secs(3);
 
 /// This replica's part in one limit of one rank.
 #[derive(Debug, Default)]
-pub(super) struct Account {
+pub(crate) struct Account {
     allowed: u64,
     /// Of the others; only while this replica is the steward.
     seats: Vec<ReplicaClaim>,
@@ -58,46 +58,46 @@ struct ReplicaClaim {
 
 /// What this replica has and could use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Own {
-    pub(super) id: ReplicaId,
-    pub(super) max: u64,
-    pub(super) held: u64,
-    pub(super) want: u64,
+pub(crate) struct Own {
+    pub(crate) id: ReplicaId,
+    pub(crate) max: u64,
+    pub(crate) held: u64,
+    pub(crate) want: u64,
     /// Most that it takes before it knows whether it is alone.
-    pub(super) unheard_max: Option<u64>,
+    pub(crate) unheard_max: Option<u64>,
     /// No replica is known to exist of which nothing is known.
-    pub(super) knows_all: bool,
+    pub(crate) knows_all: bool,
     /// Number of the message that will tell of this turn.
-    pub(super) next_seq: u64,
-    pub(super) now: NanosSinceStart,
+    pub(crate) next_seq: u64,
+    pub(crate) now: NanosSinceStart,
 }
 
 /// What another replica said that has a limit there too.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Other {
-    pub(super) id: ReplicaId,
-    pub(super) held: u64,
-    pub(super) claim: u64,
-    pub(super) want: u64,
+pub(crate) struct Other {
+    pub(crate) id: ReplicaId,
+    pub(crate) held: u64,
+    pub(crate) claim: u64,
+    pub(crate) want: u64,
     /// Its steward.
-    pub(super) by: ReplicaId,
+    pub(crate) by: ReplicaId,
     /// What it lets this replica have, if it takes itself for the steward.
-    pub(super) grant: Option<u64>,
+    pub(crate) grant: Option<u64>,
     /// The last message of ours that it obeys.
-    pub(super) obeys_seq: u64,
+    pub(crate) obeys_seq: u64,
 }
 
 /// What to tell the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct AccountReport {
-    pub(super) claim: u64,
-    pub(super) by: ReplicaId,
-    pub(super) grants: Vec<(ReplicaId, u64)>,
+pub(crate) struct AccountReport {
+    pub(crate) claim: u64,
+    pub(crate) by: ReplicaId,
+    pub(crate) grants: Vec<(ReplicaId, u64)>,
 }
 
 /// Who gives out the places of a rank: by the highest hash, so that ranks are spread over the
 /// replicas and most keep their steward when replicas come and go.
-pub(super) fn steward(
+pub(crate) fn steward(
     rank_hash: u64,
     replicas: impl Iterator<Item = ReplicaId>,
 ) -> Option<ReplicaId> {
@@ -113,13 +113,13 @@ pub(super) fn steward(
 
 impl Account {
     /// What the shards may hold there from now on.
-    pub(super) const fn allowed(&self) -> u64 {
+    pub(crate) const fn allowed(&self) -> u64 {
         self.allowed
     }
 
     /// One turn: hears what the others said, decides, and says what to tell. To be called some
     /// milliseconds apart, so that what shards took by the old allowance is in `held`.
-    pub(super) fn turn(&mut self, own: &Own, rank_hash: u64, others: &[Other]) -> AccountReport {
+    pub(crate) fn turn(&mut self, own: &Own, rank_hash: u64, others: &[Other]) -> AccountReport {
         let claim_before = own.held.max(self.allowed);
         let ids = others.iter().map(|other| other.id).chain([own.id]);
         let by = steward(rank_hash, ids).unwrap_or(own.id);

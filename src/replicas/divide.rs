@@ -6,17 +6,17 @@ const RESERVE: u64 = 16;
 
 /// What one replica says.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wish {
+pub(crate) struct Wish {
     /// What it could use; more than there is: it needs all of it.
-    pub(super) want: u64,
+    pub(crate) want: u64,
     /// What it has.
-    pub(super) held: u64,
+    pub(crate) held: u64,
 }
 
 /// What each may have; in sum at most `max`, but at least 1 each. Who wants little gets that, the
 /// others equal shares (max-min fair), and what nobody wants is spread evenly, so that it is at
 /// hand.
-pub(super) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
+pub(crate) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
     let count = u64::try_from(wishes.len()).unwrap_or(u64::MAX).max(1);
     if let Some(alone) = needs_all(max, wishes) {
         return (0..wishes.len()).map(|at| if at == alone { max } else { 0 }).collect();

@@ -1,9 +1,9 @@
-//! The connection to NATS and the clock of [`Core`]. Publishing never waits: what the client has no
-//! room for is dropped and counted. While there is no connection nothing is handed to it at all.
+//! The connection to NATS and the clock of [`Replica`]. Publishing never waits: a message that the
+//! client has no room for is dropped and counted. Without a connection the client gets no message.
 
 use super::bell::EdgeBell;
-use super::core::{Core, Outgoing};
 use super::local::LocalView;
+use super::replica::{Outgoing, Replica};
 use super::tally::MessageOutcome;
 use super::wire::{ReplicaId, all_subjects};
 use async_nats::connection::State;
@@ -33,10 +33,10 @@ const EVENTS_MAX: usize = 64;
 
 /// This router as one of several.
 #[derive(Debug)]
-pub(in crate::control) struct Replicas {
-    pub(super) core: RefCell<Core>,
-    pub(super) local: RefCell<LocalView>,
-    pub(super) clock: Clock,
+pub struct Replicas {
+    pub(crate) replica: RefCell<Replica>,
+    pub(crate) local: RefCell<LocalView>,
+    pub(crate) clock: Clock,
     prefix: String,
     client: OnceCell<Client>,
     connected: Cell<bool>,
@@ -47,7 +47,7 @@ pub(in crate::control) struct Replicas {
 
 impl Replicas {
     /// Starts what `[nats]` asks for; `None` if it asks for nothing.
-    pub(in crate::control) fn start(
+    pub fn start(
         config: &NatsConfig,
         clock: Clock,
         board: &Arc<LoadBoard>,
@@ -68,7 +68,7 @@ impl Replicas {
         let bell = EdgeBell::new()?;
         board.windows().tell(bell.shared());
         let replicas = Rc::new(Self {
-            core: RefCell::new(Core::new(id, name, clock.now())),
+            replica: RefCell::new(Replica::new(id, name, clock.now())),
             local: RefCell::new(LocalView::new(Arc::clone(board))),
             clock,
             prefix: config.prefix.clone(),
@@ -81,30 +81,30 @@ impl Replicas {
     }
 
     /// The fleet has changed.
-    pub(in crate::control) fn set_fleet(&self, fleet: &Arc<FleetSnapshot>) {
+    pub fn set_fleet(&self, fleet: &Arc<FleetSnapshot>) {
         let now = self.clock.now();
-        self.local.borrow_mut().set_fleet(fleet, &mut self.core.borrow_mut(), now);
+        self.local.borrow_mut().set_fleet(fleet, &mut self.replica.borrow_mut(), now);
         // Before any shard sees the fleet: a joiner starts small.
         self.turn();
         self.changed.notify_one();
     }
 
     /// No new requests; what is in flight is told on.
-    pub(in crate::control) fn drain(&self) {
+    pub fn drain(&self) {
         self.local.borrow_mut().drain();
     }
 
     /// Nothing is in flight any more: the others need not wait until this router's silence tells
     /// them.
-    pub(in crate::control) async fn leave(&self) {
-        let bye = self.core.borrow_mut().leave();
+    pub async fn leave(&self) {
+        let bye = self.replica.borrow_mut().leave();
         self.publish(bye);
         if let Some(client) = self.client.get().filter(|_| self.connected.get()) {
             let _ = tokio::time::timeout(LEAVE_TIME_MAX, client.flush()).await;
         }
     }
 
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.connected.get()
     }
 
@@ -128,10 +128,10 @@ impl Replicas {
     ) {
         loop {
             let now = self.clock.now();
-            if self.core.borrow().turn_at() <= now {
+            if self.replica.borrow().turn_at() <= now {
                 self.turn();
             }
-            let pause = self.core.borrow().turn_at().since(now);
+            let pause = self.replica.borrow().turn_at().since(now);
             tokio::select! {
                 biased;
                 Some(event) = events.recv() => self.on_event(&event),
@@ -152,7 +152,7 @@ impl Replicas {
         let servers = urls.split(',').map(|url| url.trim().parse::<ServerAddr>());
         let servers = servers.collect::<Result<Vec<_>, _>>()?;
         let options = with_credentials(ConnectOptions::new(), &servers)
-            .name(format!("forebay {}", self.core.borrow().name()))
+            .name(format!("forebay {}", self.replica.borrow().name()))
             .no_echo()
             .retry_on_initial_connect()
             .connection_timeout(CONNECT_TIME_MAX)
@@ -179,7 +179,7 @@ impl Replicas {
                 self.connected.set(true);
                 self.complained.set(false);
                 info!("connected to NATS: windows and load are shared with other replicas");
-                let hello = self.core.borrow_mut().connected(self.clock.now());
+                let hello = self.replica.borrow_mut().connected(self.clock.now());
                 self.publish(hello);
                 self.turn();
             }
@@ -190,7 +190,7 @@ impl Replicas {
             Event::ClientError(_) | Event::ServerError(_)
                 if !self.connected.get() && !self.complained.replace(true) =>
             {
-                self.core.borrow_mut().unreachable(self.clock.now());
+                self.replica.borrow_mut().unreachable(self.clock.now());
                 let reason = event;
                 warn!(%reason, "no connection to NATS yet: going on alone until it is there");
             }
@@ -200,12 +200,12 @@ impl Replicas {
 
     fn hear(&self, message: &Message) {
         let now = self.clock.now();
-        let mut core = self.core.borrow_mut();
-        let before = core.peers().len();
-        if core.hear(&message.subject, &message.payload, now) {
-            self.local.borrow_mut().write_windows(&core, now);
+        let mut replica = self.replica.borrow_mut();
+        let before = replica.peers().len();
+        if replica.hear(&message.subject, &message.payload, now) {
+            self.local.borrow_mut().write_windows(&replica, now);
         }
-        let after = core.peers().len();
+        let after = replica.peers().len();
         if before != after {
             info!(replicas = after + 1, "a replica came or left");
         }
@@ -214,7 +214,7 @@ impl Replicas {
     fn tell_windows(&self) {
         let now = self.clock.now();
         let open = self.local.borrow().open_windows(now);
-        let edge = self.core.borrow_mut().windows(&open, now);
+        let edge = self.replica.borrow_mut().windows(&open, now);
         self.publish(edge);
     }
 
@@ -222,17 +222,17 @@ impl Replicas {
         self.tell_windows();
         let now = self.clock.now();
         let mut local = self.local.borrow_mut();
-        let mut core = self.core.borrow_mut();
+        let mut replica = self.replica.borrow_mut();
         let (ranks, open) = (local.ranks(), local.open_windows(now));
-        let (gone, load) = core.turn(&ranks, &open, now);
-        local.write_elsewhere(&core, &ranks);
+        let (gone, load) = replica.turn(&ranks, &open, now);
+        local.write_elsewhere(&replica, &ranks);
         if !gone.is_empty() {
-            local.write_windows(&core, now);
+            local.write_windows(&replica, now);
         }
         for name in gone {
             warn!(name, "a replica is silent: its load and windows are forgotten");
         }
-        drop((core, local));
+        drop((replica, local));
         self.publish(load);
     }
 
@@ -244,7 +244,7 @@ impl Replicas {
             unconstrained(sending).now_or_never().is_some_and(|sent| sent.is_ok())
         });
         let outcome = if sent { MessageOutcome::Sent } else { MessageOutcome::Dropped };
-        self.core.borrow_mut().tally_mut().count(Some(kind), outcome);
+        self.replica.borrow_mut().tally_mut().count(Some(kind), outcome);
     }
 }
 
@@ -283,7 +283,7 @@ fn percent_decoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::test_support::block_on_local;
+    use forebay_kv_events::test_support::block_on_local;
     use futures_util::stream;
     use std::task::Poll;
 
@@ -319,8 +319,8 @@ mod tests {
                 );
             let turned = async {
                 for _ in 0..3 {
-                    let before = replicas.core.borrow().turn_at();
-                    while replicas.core.borrow().turn_at() == before {
+                    let before = replicas.replica.borrow().turn_at();
+                    while replicas.replica.borrow().turn_at() == before {
                         tokio::task::yield_now().await;
                     }
                 }

@@ -56,7 +56,7 @@ use std::fmt;
 use thiserror::Error;
 
 /// Longest message that is read or written.
-pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Longest name of a replica, worker or model.
 const NAME_BYTES_MAX: usize = 512;
 /// Part of every subject.
@@ -64,11 +64,11 @@ const VERSION: &str = "v1";
 
 /// One process.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::control) struct ReplicaId(pub(super) u64);
+pub(crate) struct ReplicaId(pub(crate) u64);
 
 /// What a message is about: the last word of its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum MessageKind {
+pub(crate) enum MessageKind {
     Window,
     Load,
     Hello,
@@ -77,30 +77,37 @@ pub(super) enum MessageKind {
 
 /// Any message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Message {
-    pub(super) replica: ReplicaId,
-    pub(super) name: String,
-    pub(super) seq: u64,
+pub(crate) struct Message {
+    pub(crate) replica: ReplicaId,
+    pub(crate) name: String,
+    pub(crate) seq: u64,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) full: bool,
+    pub(crate) full: bool,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) heard: Vec<(ReplicaId, u64)>,
+    pub(crate) heard: Vec<(ReplicaId, u64)>,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) ranks: Vec<RankWord>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) windows: Vec<WindowWord>,
-    /// Of the ranks that prefill for others. A field of its own: who does not know it must not take
-    /// them for the models'.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) prefill_windows: Vec<WindowWord>,
+    pub(crate) ranks: Vec<RankWord>,
+    #[serde(flatten)]
+    pub(crate) windows: MessageWindows,
     /// Fields of a later time.
     #[serde(flatten)]
-    pub(super) unknown: Map<String, Value>,
+    pub(crate) unknown: Map<String, Value>,
+}
+
+/// The windows of a message.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MessageWindows {
+    #[serde(default, skip_serializing_if = "is_default", rename = "windows")]
+    answer: Vec<WindowWord>,
+    /// Of the ranks that prefill for others. A field of its own: a replica that does not know the
+    /// field must not take them for the models'.
+    #[serde(default, skip_serializing_if = "is_default", rename = "prefill_windows")]
+    prefill: Vec<WindowWord>,
 }
 
 /// Which of a model's pools a window closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum WindowLeg {
+pub(crate) enum WindowLeg {
     /// Ranks that answer clients.
     Answer,
     /// Ranks that prefill for them.
@@ -108,7 +115,7 @@ pub(super) enum WindowLeg {
 }
 
 impl WindowLeg {
-    pub(super) const fn word(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Answer => "answer",
             Self::Prefill => "prefill",
@@ -118,45 +125,45 @@ impl WindowLeg {
 
 /// A pool's window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct WindowWord {
-    pub(super) models: Vec<String>,
-    pub(super) remaining_ms: u64,
+pub(crate) struct WindowWord {
+    pub(crate) models: Vec<String>,
+    pub(crate) remaining_ms: u64,
 }
 
 /// What a replica has on a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RankWord {
-    pub(super) worker: String,
+pub(crate) struct RankWord {
+    pub(crate) worker: String,
     #[serde(default)]
-    pub(super) dp: u32,
+    pub(crate) dp: u32,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) prefill: u64,
+    pub(crate) prefill: u64,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) places: UseWord,
+    pub(crate) places: UseWord,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) kv: UseWord,
+    pub(crate) kv: UseWord,
 }
 
 /// Places or KV tokens of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct UseWord {
+pub(crate) struct UseWord {
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) held: u64,
+    pub(crate) held: u64,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) max: u64,
+    pub(crate) max: u64,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) claim: u64,
+    pub(crate) claim: u64,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) want: u64,
+    pub(crate) want: u64,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) by: usize,
+    pub(crate) by: usize,
     #[serde(default, skip_serializing_if = "is_default")]
-    pub(super) grants: Vec<(usize, u64)>,
+    pub(crate) grants: Vec<(usize, u64)>,
 }
 
 /// Why a message is not taken.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub(super) enum WireError {
+pub(crate) enum WireError {
     #[error("longer than {MESSAGE_BYTES_MAX} bytes")]
     Oversized,
     #[error("{0}")]
@@ -168,10 +175,10 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl MessageKind {
-    pub(super) const ALL: [Self; 4] = [Self::Window, Self::Load, Self::Hello, Self::Bye];
+    pub(crate) const ALL: [Self; 4] = [Self::Window, Self::Load, Self::Hello, Self::Bye];
 
     /// Last word of the subject, and the label of metrics.
-    pub(super) const fn word(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Window => "window",
             Self::Load => "load",
@@ -181,12 +188,12 @@ impl MessageKind {
     }
 
     /// Where it is published.
-    pub(super) fn subject(self, prefix: &str) -> String {
+    pub(crate) fn subject(self, prefix: &str) -> String {
         format!("{prefix}.{VERSION}.{}", self.word())
     }
 
     /// The kind of a message of this version; `None` for all others.
-    pub(super) fn of_subject(subject: &str) -> Option<Self> {
+    pub(crate) fn of_subject(subject: &str) -> Option<Self> {
         let (rest, word) = subject.rsplit_once('.')?;
         let is_ours = rest.rsplit_once('.').is_some_and(|(_, version)| version == VERSION);
         Self::ALL.into_iter().find(|kind| is_ours && kind.word() == word)
@@ -194,21 +201,20 @@ impl MessageKind {
 }
 
 /// What to subscribe to: all versions, so that foreign ones are seen.
-pub(super) fn all_subjects(prefix: &str) -> String {
+pub(crate) fn all_subjects(prefix: &str) -> String {
     format!("{prefix}.*.*")
 }
 
 impl Message {
     /// # Errors
     /// [`WireError`] for what is no message of this version.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(WireError::Oversized);
         }
         let message: Self = serde_json::from_slice(bytes)
             .map_err(|error| WireError::Malformed(error.to_string()))?;
-        let windows = message.windows.iter().chain(&message.prefill_windows);
-        let models = windows.flat_map(|window| &window.models);
+        let models = message.windows().flat_map(|(_, window)| &window.models);
         let workers = message.ranks.iter().map(|rank| &rank.worker);
         let is_long =
             models.chain(workers).chain([&message.name]).any(|name| name.len() > NAME_BYTES_MAX);
@@ -220,28 +226,30 @@ impl Message {
     }
 
     /// Windows that it tells of.
-    pub(super) fn windows(&self) -> impl Iterator<Item = (WindowLeg, &WindowWord)> {
-        let answer = self.windows.iter().map(|window| (WindowLeg::Answer, window));
-        answer.chain(self.prefill_windows.iter().map(|window| (WindowLeg::Prefill, window)))
+    pub(crate) fn windows(&self) -> impl Iterator<Item = (WindowLeg, &WindowWord)> {
+        let MessageWindows { answer, prefill } = &self.windows;
+        let answer = answer.iter().map(|window| (WindowLeg::Answer, window));
+        answer.chain(prefill.iter().map(|window| (WindowLeg::Prefill, window)))
     }
 
-    pub(super) fn set_windows(&mut self, windows: Vec<(WindowLeg, WindowWord)>) {
+    pub(crate) fn set_windows(&mut self, windows: Vec<(WindowLeg, WindowWord)>) {
         let (prefill, answer): (Vec<_>, Vec<_>) =
             windows.into_iter().partition(|(leg, _)| *leg == WindowLeg::Prefill);
-        self.windows = answer.into_iter().map(|(_, window)| window).collect();
-        self.prefill_windows = prefill.into_iter().map(|(_, window)| window).collect();
+        let words =
+            |of: Vec<(WindowLeg, WindowWord)>| of.into_iter().map(|(_, word)| word).collect();
+        self.windows = MessageWindows { answer: words(answer), prefill: words(prefill) };
     }
 
     /// # Errors
     /// [`WireError::Oversized`] when the others would not read it.
-    pub(super) fn encode(&self) -> Result<Vec<u8>, WireError> {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, WireError> {
         let bytes =
             serde_json::to_vec(self).map_err(|error| WireError::Malformed(error.to_string()))?;
         if bytes.len() > MESSAGE_BYTES_MAX { Err(WireError::Oversized) } else { Ok(bytes) }
     }
 
     /// The replica that a number of this message stands for.
-    pub(super) fn replica_at(&self, number: usize) -> Option<ReplicaId> {
+    pub(crate) fn replica_at(&self, number: usize) -> Option<ReplicaId> {
         match number.checked_sub(1) {
             None => Some(self.replica),
             Some(position) => self.heard.get(position).map(|(replica, _)| *replica),

@@ -1,14 +1,14 @@
 //! The other replicas, as far as they were heard. Sans-IO; bounded in replicas, ranks and windows.
 
 use super::tally::MessageOutcome;
-use super::wire::{Message, MessageKind, ReplicaId, UseWord, WindowLeg};
+use super::wire::{Message, MessageKind, ReplicaId, UseWord, WindowLeg, WindowWord};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::{RANKS_MAX, REPLICAS_MAX};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// A replica that says nothing for so long is gone: it should say something every second.
-pub(super) const GONE_AFTER: Duration = Duration::from_secs(3);
+pub(crate) const GONE_AFTER: Duration = Duration::from_secs(3);
 /// Nobody's window lasts longer, whatever a message says.
 const WINDOW_MAX: Duration = Duration::from_secs(60 * 60);
 /// Models of one replica whose windows are remembered.
@@ -16,83 +16,94 @@ const WINDOWS_MAX: usize = RANKS_MAX;
 
 /// All that are alive.
 #[derive(Debug, Default)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     by_id: BTreeMap<ReplicaId, Peer>,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) name: String,
-    pub(super) heard_at: NanosSinceStart,
-    pub(super) first_heard_at: NanosSinceStart,
-    /// Its last message.
-    pub(super) seq: u64,
-    /// All up to this one was heard.
-    pub(super) whole_seq: u64,
-    /// Our last message up to which it had heard all when it last was whole here: its claims are
-    /// not older.
-    pub(super) obeys_seq: u64,
-    /// Whom it hears.
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    pub(crate) heard_at: NanosSinceStart,
+    pub(crate) first_heard_at: NanosSinceStart,
+    pub(crate) heard: Heard,
+    /// Replicas that this replica hears.
     hears: Vec<ReplicaId>,
     /// By the position of the rank in this process.
     ranks: Vec<Option<PeerRank>>,
-    /// Until when, by model.
-    windows: HashMap<String, NanosSinceStart>,
-    /// The same for the ranks that prefill for others.
-    prefill_windows: HashMap<String, NanosSinceStart>,
+    windows: PeerWindows,
+}
+
+/// Numbers of messages, its own and ours.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// Its last message.
+    seq: u64,
+    /// All up to this one was heard.
+    pub(crate) whole_seq: u64,
+    /// Our last message up to which it had heard all when it last was whole here: its claims are
+    /// not older.
+    pub(crate) obeys_seq: u64,
+}
+
+/// Open windows of one replica: until when, by model.
+#[derive(Debug, Default)]
+struct PeerWindows {
+    answer: HashMap<String, NanosSinceStart>,
+    /// Of the ranks that prefill for others.
+    prefill: HashMap<String, NanosSinceStart>,
 }
 
 /// What it has on a rank.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PeerRank {
-    pub(super) prefill: u64,
-    pub(super) places: PeerUse,
-    pub(super) kv: PeerUse,
+pub(crate) struct PeerRank {
+    pub(crate) prefill: u64,
+    pub(crate) places: PeerUse,
+    pub(crate) kv: PeerUse,
 }
 
 /// The same for one of the rank's limits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PeerUse {
-    pub(super) held: u64,
-    pub(super) max: u64,
-    pub(super) claim: u64,
-    pub(super) want: u64,
-    pub(super) by: ReplicaId,
-    pub(super) grant: Option<u64>,
+pub(crate) struct PeerUse {
+    pub(crate) held: u64,
+    pub(crate) max: u64,
+    pub(crate) claim: u64,
+    pub(crate) want: u64,
+    pub(crate) by: ReplicaId,
+    pub(crate) grant: Option<u64>,
 }
 
 /// What a message changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PeerChange {
-    pub(super) outcome: MessageOutcome,
+pub(crate) struct PeerChange {
+    pub(crate) outcome: MessageOutcome,
     /// Its sender was not known, or asks: it should be told everything.
-    pub(super) wants_all: bool,
-    pub(super) windows: bool,
+    pub(crate) wants_all: bool,
+    pub(crate) windows: bool,
 }
 
 impl Peers {
     /// Those who are alive, in the order of their ids.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ReplicaId, &Peer)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ReplicaId, &Peer)> {
         self.by_id.iter().map(|(id, peer)| (*id, peer))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
 
     /// Nobody hears anybody who is not here, and each has said all it has.
-    pub(super) fn is_complete(&self, me: ReplicaId) -> bool {
+    pub(crate) fn is_complete(&self, me: ReplicaId) -> bool {
         let is_here = |id: &ReplicaId| *id == me || self.by_id.contains_key(id);
-        self.by_id.values().all(|peer| peer.whole_seq > 0 && peer.hears.iter().all(is_here))
+        self.by_id.values().all(|peer| peer.heard.whole_seq > 0 && peer.hears.iter().all(is_here))
     }
 
     /// Takes a message in. `position` tells where a rank is in this process.
-    pub(super) fn hear(
+    pub(crate) fn hear(
         &mut self,
         kind: MessageKind,
         message: &Message,
@@ -114,7 +125,7 @@ impl Peers {
             return nothing(MessageOutcome::TooMany);
         }
         let peer = self.by_id.entry(id).or_insert_with(|| Peer::new(now));
-        if !is_new && message.seq <= peer.seq {
+        if !is_new && message.seq <= peer.heard.seq {
             return nothing(MessageOutcome::Stale);
         }
         peer.take(kind, message, me, now);
@@ -141,7 +152,7 @@ impl Peers {
     }
 
     /// Forgets those who are silent; their names.
-    pub(super) fn forget_silent(&mut self, now: NanosSinceStart) -> Vec<String> {
+    pub(crate) fn forget_silent(&mut self, now: NanosSinceStart) -> Vec<String> {
         let is_silent = |peer: &Peer| now > peer.heard_at.plus(GONE_AFTER);
         let gone = self.by_id.values().filter(|peer| is_silent(peer));
         let gone: Vec<String> = gone.map(|peer| peer.name.clone()).collect();
@@ -150,12 +161,9 @@ impl Peers {
     }
 
     /// Until when others have a window of one of these models open.
-    pub(super) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
+    pub(crate) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
         let of_peer = |peer: &Peer| {
-            let windows = match leg {
-                WindowLeg::Answer => &peer.windows,
-                WindowLeg::Prefill => &peer.prefill_windows,
-            };
+            let windows = peer.windows.of(leg);
             models.iter().filter_map(|model| windows.get(*model).copied()).max()
         };
         self.by_id.values().filter_map(of_peer).max()
@@ -168,28 +176,26 @@ impl Peer {
             name: String::new(),
             heard_at: now,
             first_heard_at: now,
-            seq: 0,
-            whole_seq: 0,
-            obeys_seq: 0,
+            heard: Heard::default(),
             hears: Vec::new(),
             ranks: Vec::new(),
-            windows: HashMap::new(),
-            prefill_windows: HashMap::new(),
+            windows: PeerWindows::default(),
         }
     }
 
-    pub(super) fn rank(&self, position: usize) -> Option<&PeerRank> {
+    pub(crate) fn rank(&self, position: usize) -> Option<&PeerRank> {
         self.ranks.get(position)?.as_ref()
     }
 
     /// Windows that are open, by model.
-    pub(super) fn windows(
+    pub(crate) fn windows(
         &self,
         now: NanosSinceStart,
     ) -> impl Iterator<Item = (&str, WindowLeg, u64)> {
-        let answer = self.windows.iter().map(|window| (WindowLeg::Answer, window));
-        let prefill = self.prefill_windows.iter().map(|window| (WindowLeg::Prefill, window));
-        let open = answer.chain(prefill).filter(move |(_, (_, until))| **until > now);
+        let of = |leg| self.windows.of(leg).iter().map(move |window| (leg, window));
+        let open = of(WindowLeg::Answer)
+            .chain(of(WindowLeg::Prefill))
+            .filter(move |(_, (_, until))| **until > now);
         open.map(move |(leg, (model, until))| (model.as_str(), leg, until.since(now)))
     }
 
@@ -197,48 +203,67 @@ impl Peer {
     fn take(&mut self, kind: MessageKind, message: &Message, me: ReplicaId, now: NanosSinceStart) {
         self.name.clone_from(&message.name);
         self.heard_at = now;
-        // After a gap the message is taken, but what was lost may matter: only the next full one
-        // makes the picture whole.
-        let is_next = self.seq > 0 && self.whole_seq == self.seq;
-        let is_whole = message.full || is_next && message.seq == self.seq.saturating_add(1);
-        if is_whole {
-            self.whole_seq = message.seq;
-        }
-        self.seq = message.seq;
+        let is_whole = self.heard.is_whole(message);
         if kind == MessageKind::Load {
             // What it obeys counts together with its claims, and of those a message names only what
             // changed: after a gap the claim known here may be one of before a larger grant, not
             // what it has left of it.
             if is_whole {
                 let ours = message.heard.iter().find(|(id, _)| *id == me);
-                self.obeys_seq = ours.map_or(0, |(_, seq)| *seq);
+                self.heard.obeys_seq = ours.map_or(0, |(_, seq)| *seq);
             }
             self.hears = message.heard.iter().map(|(id, _)| *id).take(REPLICAS_MAX).collect();
         }
         if message.full {
             self.ranks.clear();
-            self.windows.clear();
-            self.prefill_windows.clear();
+            self.windows = PeerWindows::default();
         }
         for (leg, window) in message.windows() {
-            let windows = match leg {
-                WindowLeg::Answer => &mut self.windows,
-                WindowLeg::Prefill => &mut self.prefill_windows,
-            };
-            let remaining = Duration::from_millis(window.remaining_ms).min(WINDOW_MAX);
-            let until = now.plus(remaining);
-            for model in &window.models {
-                if remaining.is_zero() {
-                    windows.remove(model);
-                } else if let Some(known) = windows.get_mut(model) {
-                    *known = until;
-                } else {
-                    if windows.len() >= WINDOWS_MAX {
-                        windows.retain(|_, until| *until > now);
-                    }
-                    if windows.len() < WINDOWS_MAX {
-                        windows.insert(model.clone(), until);
-                    }
+            self.windows.take(leg, window, now);
+        }
+    }
+}
+
+impl Heard {
+    /// Notes a message; true if none is missing before it. After a gap the message is taken, but
+    /// what was lost may matter: only the next full one makes the picture whole.
+    fn is_whole(&mut self, message: &Message) -> bool {
+        let is_next = self.seq > 0 && self.whole_seq == self.seq;
+        let is_whole = message.full || is_next && message.seq == self.seq.saturating_add(1);
+        if is_whole {
+            self.whole_seq = message.seq;
+        }
+        self.seq = message.seq;
+        is_whole
+    }
+}
+
+impl PeerWindows {
+    const fn of(&self, leg: WindowLeg) -> &HashMap<String, NanosSinceStart> {
+        match leg {
+            WindowLeg::Answer => &self.answer,
+            WindowLeg::Prefill => &self.prefill,
+        }
+    }
+
+    fn take(&mut self, leg: WindowLeg, window: &WindowWord, now: NanosSinceStart) {
+        let windows = match leg {
+            WindowLeg::Answer => &mut self.answer,
+            WindowLeg::Prefill => &mut self.prefill,
+        };
+        let remaining = Duration::from_millis(window.remaining_ms).min(WINDOW_MAX);
+        let until = now.plus(remaining);
+        for model in &window.models {
+            if remaining.is_zero() {
+                windows.remove(model);
+            } else if let Some(known) = windows.get_mut(model) {
+                *known = until;
+            } else {
+                if windows.len() >= WINDOWS_MAX {
+                    windows.retain(|_, until| *until > now);
+                }
+                if windows.len() < WINDOWS_MAX {
+                    windows.insert(model.clone(), until);
                 }
             }
         }
@@ -289,7 +314,7 @@ mod tests {
             );
             let message = Message::decode(text.as_bytes()).unwrap();
             peers.hear(MessageKind::Load, &message, ReplicaId(1), NanosSinceStart(5), |_, _| None);
-            peers.iter().next().map(|(_, peer)| peer.obeys_seq).unwrap()
+            peers.iter().next().map(|(_, peer)| peer.heard.obeys_seq).unwrap()
         };
         assert_eq!(obeys(1, true, 3), 3);
         assert_eq!(obeys(2, false, 4), 4);

@@ -1,10 +1,10 @@
 //! This router as its replicas should see it, read off the load board, and what they have, written
 //! to it.
 
-use super::core::{Core, Elsewhere, Local, LocalRank, LocalWindow};
+use super::replica::{Elsewhere, Local, LocalRank, LocalWindow, Replica};
 use super::wire::WindowLeg;
-use crate::control::pools;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, QueueCell, WorkerState};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn leg(pool: PoolIndex) -> WindowLeg {
 
 /// The fleet with what is in flight.
 #[derive(Debug)]
-pub(super) struct LocalView {
+pub(crate) struct LocalView {
     board: Arc<LoadBoard>,
     fleet: Arc<FleetSnapshot>,
     /// Usable ranks that share a rank's queue.
@@ -36,7 +36,7 @@ pub(super) struct LocalView {
 }
 
 impl LocalView {
-    pub(super) fn new(board: Arc<LoadBoard>) -> Self {
+    pub(crate) fn new(board: Arc<LoadBoard>) -> Self {
         Self {
             board,
             fleet: Arc::default(),
@@ -48,18 +48,18 @@ impl LocalView {
     }
 
     /// Takes a new fleet; its ranks are those of before, and further ones.
-    pub(super) fn set_fleet(
+    pub(crate) fn set_fleet(
         &mut self,
         fleet: &Arc<FleetSnapshot>,
-        core: &mut Core,
+        replica: &mut Replica,
         now: NanosSinceStart,
     ) {
         self.fleet = Arc::clone(fleet);
-        for rank in fleet.ranks.iter().skip(core.rank_count()) {
+        for rank in fleet.ranks.iter().skip(replica.rank_count()) {
             let worker = fleet.workers.get(rank.worker.index());
             let authority =
                 worker.map_or_else(Arc::default, |worker| Arc::clone(&worker.authority));
-            core.add_rank(&authority, rank.dp_rank.0, now);
+            replica.add_rank(&authority, rank.dp_rank.0, now);
         }
         let usable = |index: &&RankIndex| {
             fleet.rank(**index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
@@ -77,16 +77,16 @@ impl LocalView {
     }
 
     /// No new requests come.
-    pub(super) const fn drain(&mut self) {
+    pub(crate) const fn drain(&mut self) {
         self.is_draining = true;
     }
 
-    pub(super) fn fleet(&self) -> &FleetSnapshot {
+    pub(crate) fn fleet(&self) -> &FleetSnapshot {
         &self.fleet
     }
 
     /// What is in flight on all ranks, in their order.
-    pub(super) fn ranks(&self) -> Vec<LocalRank> {
+    pub(crate) fn ranks(&self) -> Vec<LocalRank> {
         let indices = (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index);
         indices.map(|index| self.rank(index)).collect()
     }
@@ -118,7 +118,7 @@ impl LocalView {
     }
 
     /// Windows that this router has open.
-    pub(super) fn open_windows(&self, now: NanosSinceStart) -> Vec<LocalWindow> {
+    pub(crate) fn open_windows(&self, now: NanosSinceStart) -> Vec<LocalWindow> {
         let windows = self.board.windows();
         let open = |(pool, _)| {
             let until = windows.open_here_until(pool, now)?;
@@ -137,10 +137,10 @@ impl LocalView {
     }
 
     /// Tells the shards how much of each rank is not theirs, and those who wait if it became less.
-    pub(super) fn write_elsewhere(&mut self, core: &Core, ranks: &[LocalRank]) {
+    pub(crate) fn write_elsewhere(&mut self, replica: &Replica, ranks: &[LocalRank]) {
         self.written.resize(ranks.len().max(self.written.len()), Elsewhere::default());
         for (position, (local, written)) in ranks.iter().zip(&mut self.written).enumerate() {
-            let elsewhere = core.elsewhere(position, local);
+            let elsewhere = replica.elsewhere(position, local);
             let Some(index) = RankIndex::try_from_index(position) else { continue };
             let Some(load) = self.board.rank(index) else { continue };
             let before = std::mem::replace(written, elsewhere);
@@ -155,12 +155,12 @@ impl LocalView {
     }
 
     /// Opens and closes the windows of others.
-    pub(super) fn write_windows(&mut self, core: &Core, now: NanosSinceStart) {
+    pub(crate) fn write_windows(&mut self, replica: &Replica, now: NanosSinceStart) {
         let windows = self.board.windows();
         for (pool, _) in self.fleet.used_pools() {
             let models: Vec<&str> =
                 pools::models(&self.fleet, pool).map(|(_, model)| &*model.name).collect();
-            let until = core.window_until(leg(pool), &models).filter(|until| *until > now);
+            let until = replica.window_until(leg(pool), &models).filter(|until| *until > now);
             let before = self.windows.get(&pool).copied().filter(|before| *before > now);
             let is_shorter = match (before, until) {
                 (Some(before), Some(until)) => until.plus(SHORTER_MIN) < before,
@@ -180,7 +180,7 @@ impl LocalView {
     }
 
     /// Openings and closings of windows by this router so far.
-    pub(super) fn edges(&self) -> u64 {
+    pub(crate) fn edges(&self) -> u64 {
         self.board.windows().edges()
     }
 }

@@ -1,0 +1,94 @@
+//! The replicas as people see them: `GET /replicas` and `/metrics`.
+
+use super::figures::{MessageCount, RankFigures, ReplicaFigures};
+use super::replica::LocalRank;
+use super::tally::MessageOutcome;
+use super::task::Replicas;
+use super::wire::MessageKind;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+impl Replicas {
+    /// This replica and the others.
+    #[must_use]
+    pub fn list(&self) -> Value {
+        let now = self.clock.now();
+        let (replica, local) = (self.replica.borrow(), self.local.borrow());
+        let others: Vec<Value> = replica
+            .peers()
+            .iter()
+            .map(|(id, peer)| {
+                let ranks =
+                    local.fleet().ranks.iter().enumerate().filter_map(|(position, rank)| {
+                        let said = peer.rank(position)?;
+                        let worker = local.fleet().workers.get(rank.worker.index())?;
+                        Some(json!({
+                            "worker": &*worker.name,
+                            "dp_rank": rank.dp_rank.0,
+                            "in_flight": said.places.held,
+                            "claim": said.places.claim,
+                            "want": said.places.want,
+                            "kv_tokens": said.kv.held,
+                            "prefill_tokens": said.prefill,
+                        }))
+                    });
+                let mut windows: Vec<(&str, &str, u64)> =
+                    peer.windows(now).map(|(model, leg, left)| (model, leg.word(), left)).collect();
+                windows.sort_unstable();
+                let window = |(model, leg, left): &(&str, &str, u64)| {
+                    let left = seconds(*left);
+                    json!({ "model": model, "leg": leg, "remaining_seconds": left })
+                };
+                json!({
+                    "id": id.to_string(),
+                    "name": peer.name,
+                    "age_seconds": seconds(now.since(peer.first_heard_at)),
+                    "silent_seconds": seconds(now.since(peer.heard_at)),
+                    "windows": windows.iter().map(window).collect::<Vec<_>>(),
+                    "ranks": ranks.collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        json!({
+            "connected": self.is_connected(),
+            "id": replica.id().to_string(),
+            "name": replica.name(),
+            "replicas": others,
+        })
+    }
+
+    /// The figures of `/metrics` about replicas.
+    #[must_use]
+    pub fn figures(&self) -> ReplicaFigures {
+        let (replica, local) = (self.replica.borrow(), self.local.borrow());
+        let message = |(kind, outcome, count): (Option<MessageKind>, MessageOutcome, u64)| {
+            let (direction, result) = MessageOutcome::words(outcome);
+            let kind = kind.map_or("other", MessageKind::word);
+            MessageCount { kind, direction, result, count }
+        };
+        let rank = |(at, local): (usize, &LocalRank)| {
+            let reported = replica.reported(at);
+            let elsewhere = || replica.elsewhere(at, local).places;
+            RankFigures {
+                in_flight: reported.places,
+                kv_tokens: reported.kv,
+                places_allowed: (local.places.max > 0)
+                    .then(|| local.places.max.saturating_sub(elsewhere())),
+                is_stewarded: replica.steward(at) == Some(replica.id()),
+            }
+        };
+        ReplicaFigures {
+            is_connected: self.is_connected(),
+            replica_count: u64::try_from(replica.peers().len())
+                .unwrap_or(u64::MAX)
+                .saturating_add(1),
+            messages: replica.tally().iter().map(message).collect(),
+            unknown_fields: replica.tally().unknown_fields(),
+            ranks: local.ranks().iter().enumerate().map(rank).collect(),
+        }
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    Duration::from_nanos(nanos).as_secs_f64()
+}
