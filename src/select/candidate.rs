@@ -79,6 +79,7 @@ impl Candidates {
                 ranks.push(index);
             }
         }
+        debug_assert!(ranks.is_sorted(), "ranks of a model are in index order");
         if ranks.is_empty() { Err(NoCandidate::NoneHealthy) } else { Ok(()) }
     }
 
@@ -107,6 +108,7 @@ impl Candidates {
     /// Puts all aside, for [`Self::take_up`].
     pub(super) fn put_aside(&mut self) {
         std::mem::swap(&mut self.ranks, &mut self.aside);
+        debug_assert!(!self.aside.is_empty(), "nothing to take up");
     }
 
     /// Of what lies aside, those for which `keep` holds.

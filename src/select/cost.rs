@@ -16,6 +16,7 @@ const KV_PERMILLE_EASY: u16 = 900;
 /// somebody's end, which takes as long as some thousand tokens of prefill; full ranks are avoided,
 /// not excluded.
 const FULL_TOKENS_PER_PERMILLE: u64 = 40;
+const _: () = assert!(KV_PERMILLE_EASY < 1_000);
 
 /// Cost of one rank for one request. Lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +44,11 @@ impl CostParts {
     pub fn total(&self) -> RankCost {
         let own = self.queued_tokens.saturating_add(self.uncached_tokens);
         let own = own.saturating_add(self.running_tokens).saturating_add(self.held_tokens);
-        RankCost(own.saturating_add(self.reported_tokens))
+        // Saturating: what engines report may be any number, and a sum that ran over would make the
+        // fullest rank the cheapest.
+        let total = RankCost(own.saturating_add(self.reported_tokens));
+        debug_assert!(total.0 >= self.queued_tokens.max(self.uncached_tokens), "parts are missing");
+        total
     }
 }
 

@@ -89,6 +89,7 @@ impl Matched {
         if prompt.recalled_by != 0 && prompt.recalled_by == self.walk_number {
             return;
         }
+        // Another prompt was matched since: an await lies between match and choice.
         self.clear();
         self.walk_number += 1;
         for (view, rank, overlap) in prompt.found() {
@@ -291,6 +292,7 @@ impl Matched {
             let more = found.bytes.saturating_sub(told);
             if more > cut_bytes(ask.fleet, rank, bytes_per_token) {
                 self.overlaps.record(rank, found);
+                debug_assert!(more <= self.overlaps.get(rank).bytes, "a part above the whole");
                 self.on_the_way.record(rank, Overlap { blocks: 0, bytes: more });
             }
         }

@@ -152,7 +152,9 @@ pub fn tokens(bytes: u64, bytes_per_token: f32) -> u64 {
         reason = "clamped to 1..=1000 first; a NaN becomes 0 and then 100"
     )]
     let hundredths = ((bytes_per_token.clamp(1.0, 10.0) * 100.0) as u64).max(100);
-    bytes.saturating_mul(100).div_ceil(hundredths)
+    let tokens = bytes.saturating_mul(100).div_ceil(hundredths);
+    debug_assert!(tokens <= bytes, "a token has a byte at least");
+    tokens
 }
 
 /// The cheapest; among equals each has the same chance (reservoir sampling).
@@ -168,6 +170,7 @@ fn cheapest(
         match best {
             Some((_, least)) if this > least => {}
             Some((_, least)) if this == least => {
+                // One pass and no list of the equals: the n-th equal wins with a chance of 1 in n.
                 ties = ties.saturating_add(1);
                 if random.u32(..ties) == 0 {
                     best = Some((rank, this));
@@ -179,6 +182,7 @@ fn cheapest(
             }
         }
     }
+    debug_assert_eq!(best.is_none(), ranks.is_empty(), "every rank has a cost");
     best.map(|(rank, _)| rank)
 }
 

@@ -23,6 +23,8 @@ impl TierOverlaps {
     pub fn of(rank: RankIndex, tiers: TierRanks, found: &Overlaps) -> Self {
         let at =
             |number: Option<RankIndex>| number.map_or_else(Overlap::default, |at| found.get(at));
+        // Nested by definition, but read one after the other while they change. The device may seem
+        // to hold more than the tier behind it.
         let longer = |a: Overlap, b: Overlap| if b.bytes > a.bytes { b } else { a };
         let device = found.get(rank);
         let host = longer(device, at(tiers.host));
@@ -39,6 +41,8 @@ impl TierOverlaps {
         let host = share(self.host.bytes, self.device.bytes, config.host_credit_percent);
         let disk = share(self.disk.bytes, self.host.bytes, config.disk_credit_percent);
         let bytes = self.device.bytes.saturating_add(host).saturating_add(disk);
+        let most = self.device.bytes.max(self.host.bytes).max(self.disk.bytes);
+        debug_assert!((self.device.bytes..=most).contains(&bytes), "{bytes} of {self:?}");
         Overlap { bytes, ..self.device }
     }
 }

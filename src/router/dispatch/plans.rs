@@ -23,6 +23,7 @@ impl SendPlans {
         rank: RankIndex,
         endpoint: Endpoint,
     ) -> Option<Rc<SendPlan>> {
+        // All of them: a reload may change a worker's address or its key.
         if self.generation != fleet.generation {
             self.plans.clear();
             self.generation = fleet.generation;
@@ -35,6 +36,7 @@ impl SendPlans {
         if plan.is_none() {
             *plan = SendPlan::new(fleet, rank, endpoint).map(Rc::new);
         }
+        debug_assert!(plan.as_ref().is_none_or(|plan| plan.rank == rank), "a plan of another rank");
         plan.clone()
     }
 }

@@ -3,6 +3,7 @@
 
 /// Hundredths of a retry kept in reserve, so that a quiet router can still retry.
 const RESERVE_MAX_PERCENT: u32 = 1_000;
+const _: () = assert!(RESERVE_MAX_PERCENT >= 100, "a reserve of less than one retry is none");
 
 /// Earns a share of a retry with every request, spends one per retry.
 #[derive(Debug)]
@@ -23,6 +24,12 @@ impl RetryBudget {
     pub fn deposit(&mut self) {
         let full = if self.share_percent == 0 { 0 } else { RESERVE_MAX_PERCENT };
         self.balance_percent = self.balance_percent.saturating_add(self.share_percent).min(full);
+        self.check_invariants();
+    }
+
+    fn check_invariants(&self) {
+        debug_assert!(self.balance_percent <= RESERVE_MAX_PERCENT, "more saved than may be");
+        debug_assert!(self.share_percent > 0 || self.balance_percent == 0, "retries are off");
     }
 
     /// May one more be retried? Takes it from the budget if so.
@@ -32,6 +39,7 @@ impl RetryBudget {
         if enough {
             self.balance_percent -= 100;
         }
+        self.check_invariants();
         enough
     }
 }

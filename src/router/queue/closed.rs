@@ -80,6 +80,8 @@ fn is_usable(
 /// Has the rank room for one more like those that it has, and nobody waits for it?
 fn takes(binder: &Binder<'_>, rank: RankIndex) -> bool {
     let Some(load) = binder.board.rank(rank) else { return false };
+    // By those that it has, not by the one that was turned away: one large prompt would close the
+    // pool to all.
     let kv_tokens = load.kv_tokens() / u64::from(load.in_flight().max(1));
     let usual = LeaseCost { kv_tokens, ..LeaseCost::default() };
     !binder.is_awaited(rank) && binder.has_room(rank, &usual)

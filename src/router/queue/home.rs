@@ -150,6 +150,7 @@ impl Queue {
         if !self.has_news(Some(cell)) && !due {
             return;
         }
+        // Before the look at the ranks: room that is made during the turn is news for the next.
         (self.seen, self.fresh) = (cell.look(), false);
         self.recheck_at = NanosSinceStart(u64::MAX);
         let flow = &binder.fleet.flow.queue;
@@ -178,6 +179,7 @@ impl Queue {
             self.recheck_at = self.recheck_at.min(now.plus(QUEUE_RECHECK));
         }
         self.close_window(binder, index);
+        debug_assert!(self.recheck_at > now, "a queue that looks again at once looks for ever");
     }
 
     /// Mode `endpoint`: those who have waited long look for another rank.
@@ -210,6 +212,8 @@ impl Queue {
                 // Of a place that comes free later those who wait hear first.
                 let is_left =
                     || !is_awaited(awaited, rank) && binder.has_room(rank, &LeaseCost::default());
+                // A rank without a place is not left: when its place comes free, a newcomer would
+                // have it before the home looks.
                 load.set_spare(self.line.is_empty() || is_left());
             }
         }
@@ -271,6 +275,8 @@ fn place(
         verdicts.push((waiter.ticket, Verdict::Reroute));
         return Placed::Never;
     };
+    // Of all that could ever take it, before those go out that others wait for: to wait for one of
+    // these may be worth more than what is free.
     let least = least_uncached(candidates, &request);
     candidates.retain(|rank| !is_awaited(awaited, rank) && !offer.is_kept(rank));
     // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is
@@ -286,9 +292,13 @@ fn place(
         }
     }
     if let Some(lease) = binder.bind(&request, facts.output_tokens, candidates) {
+        debug_assert_eq!(fleet.queue_of(lease.rank()), Some(index), "a rank of another queue");
+        debug_assert!(!is_awaited(awaited, lease.rank()), "a rank that another one waits for");
+        debug_assert!(!offer.is_kept(lease.rank()), "a rank that is kept for another one");
         verdicts.push((waiter.ticket, Verdict::Granted(lease)));
         return Placed::Yes;
     }
+    // Anew: the attempt has used the candidates up.
     collect(candidates, binder);
     if offer.own.is_some() || offer.may_keep {
         let is_free = |rank| !is_awaited(awaited, rank) && !offer.is_kept(rank);

@@ -29,6 +29,8 @@ impl<M> Outbox<M> {
         send: impl FnOnce(M) -> Result<(), M>,
     ) -> bool {
         let Some(unsent) = self.unsent.get_mut(to.index()) else { return false };
+        // Behind what is kept, also when the ring has room again: a `Leave` that passes its `Join`
+        // finds nobody, and the `Join` then waits until its deadline.
         let back = if unsent.is_empty() { send(message) } else { Err(message) };
         match back {
             Ok(()) => true,
@@ -55,6 +57,7 @@ impl<M> Outbox<M> {
                     break;
                 }
             }
+            debug_assert!(unsent.len() <= before, "a flush that adds");
             if unsent.len() < before {
                 sent(to);
             }

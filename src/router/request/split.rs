@@ -21,6 +21,7 @@ impl Split {
 
     /// Looks at the body, the first time only.
     pub fn look(&mut self, body: &[u8], endpoint: Endpoint) {
+        // Once: a retry has the same body, and each pass reads all of it.
         if !std::mem::replace(&mut self.is_inspected, true) {
             // The body has been scanned; what this pass does not like besides cannot be handed off.
             self.wanted = inspect(body, endpoint).ok();
@@ -46,6 +47,7 @@ impl Split {
 
     /// Puts back what was taken out.
     pub fn put_back(&mut self, wanted: Wanted) {
+        debug_assert!(self.is_inspected && self.wanted.is_none(), "put back twice");
         self.wanted = Some(wanted);
     }
 }
