@@ -81,7 +81,7 @@ pub struct Decoded {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     SizeStart,
     Size,
     /// Blanks after a size, a name or a value: only `;` (or `=` after a name) may follow.
@@ -109,7 +109,7 @@ enum State {
 /// Decoder of one chunked body.
 #[derive(Clone, Debug)]
 pub struct ChunkedDecoder {
-    state: State,
+    state: ChunkState,
     size: u64,
     digits: u8,
     body_bytes_left: u64,
@@ -122,7 +122,7 @@ impl ChunkedDecoder {
     #[must_use]
     pub fn new(limits: &BodyLimits) -> Self {
         Self {
-            state: State::SizeStart,
+            state: ChunkState::SizeStart,
             size: 0,
             digits: 0,
             body_bytes_left: limits.body_bytes_max.min(u64::MAX >> 1),
@@ -135,8 +135,8 @@ impl ChunkedDecoder {
     /// Consumes everything unless the body ends first; after that it consumes nothing more.
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, BodyError> {
         let (mut read, mut written) = (0_usize, 0_usize);
-        while self.state != State::Done {
-            if self.state == State::Data {
+        while self.state != ChunkState::Done {
+            if self.state == ChunkState::Data {
                 let available = bytes.len().saturating_sub(read);
                 let step = usize::try_from(self.size).map_or(available, |size| size.min(available));
                 if read != written {
@@ -148,7 +148,7 @@ impl ChunkedDecoder {
                 if self.size > 0 {
                     break;
                 }
-                self.state = State::DataReturn;
+                self.state = ChunkState::DataReturn;
             }
             let rest = bytes.get(read..).unwrap_or_default();
             if let Some(step) = self.plain_step(rest) {
@@ -159,7 +159,11 @@ impl ChunkedDecoder {
             self.state = self.next(*byte)?;
             read += 1;
         }
-        Ok(Decoded { data_bytes: written, consumed_bytes: read, done: self.state == State::Done })
+        Ok(Decoded {
+            data_bytes: written,
+            consumed_bytes: read,
+            done: self.state == ChunkState::Done,
+        })
     }
 
     /// Goes over a line end after data, or a size line without extension, if `rest` holds all of
@@ -167,17 +171,18 @@ impl ChunkedDecoder {
     /// they cost four times as much. Everything else, and every error, is left to [`Self::next`].
     fn plain_step(&mut self, rest: &[u8]) -> Option<usize> {
         match self.state {
-            State::DataReturn if rest.starts_with(b"\r\n") => {
-                self.state = State::SizeStart;
+            ChunkState::DataReturn if rest.starts_with(b"\r\n") => {
+                self.state = ChunkState::SizeStart;
                 Some(2)
             }
-            State::SizeStart => {
+            ChunkState::SizeStart => {
                 let mut size = 0;
                 for (at, byte) in rest.iter().enumerate().take(PLAIN_DIGITS_MAX + 1) {
                     let Some(digit) = char::from(*byte).to_digit(16) else {
                         let is_whole = rest.get(at..at + 2) == Some(b"\r\n") && size > 0;
                         let left = self.body_bytes_left.checked_sub(size).filter(|_| is_whole)?;
-                        (self.state, self.size, self.body_bytes_left) = (State::Data, size, left);
+                        (self.state, self.size, self.body_bytes_left) =
+                            (ChunkState::Data, size, left);
                         return Some(at + 2);
                     };
                     size = size << 4 | u64::from(digit);
@@ -189,25 +194,27 @@ impl ChunkedDecoder {
     }
 
     /// The state after one byte of framing.
-    fn next(&mut self, byte: u8) -> Result<State, BodyError> {
+    fn next(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         match self.state {
-            State::SizeStart | State::Size => self.size_byte(byte),
-            State::SizeLineFeed => self.size_line_feed(byte),
-            State::Data | State::DataReturn => expect(byte, b'\r', State::DataLineFeed),
-            State::DataLineFeed => expect(byte, b'\n', State::SizeStart),
-            State::TrailerStart
-            | State::TrailerName
-            | State::TrailerValue
-            | State::TrailerLineFeed
-            | State::EndLineFeed => self.trailer_byte(byte),
-            State::Done => Ok(State::Done),
+            ChunkState::SizeStart | ChunkState::Size => self.size_byte(byte),
+            ChunkState::SizeLineFeed => self.size_line_feed(byte),
+            ChunkState::Data | ChunkState::DataReturn => {
+                expect(byte, b'\r', ChunkState::DataLineFeed)
+            }
+            ChunkState::DataLineFeed => expect(byte, b'\n', ChunkState::SizeStart),
+            ChunkState::TrailerStart
+            | ChunkState::TrailerName
+            | ChunkState::TrailerValue
+            | ChunkState::TrailerLineFeed
+            | ChunkState::EndLineFeed => self.trailer_byte(byte),
+            ChunkState::Done => Ok(ChunkState::Done),
             _ => self.extension_byte(byte),
         }
     }
 
-    fn size_byte(&mut self, byte: u8) -> Result<State, BodyError> {
+    fn size_byte(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         if let Some(digit) = char::from(byte).to_digit(16) {
-            if self.state == State::SizeStart {
+            if self.state == ChunkState::SizeStart {
                 (self.size, self.digits) = (0, 0);
             }
             if self.digits == SIZE_DIGITS_MAX {
@@ -215,87 +222,99 @@ impl ChunkedDecoder {
             }
             self.digits += 1;
             self.size = (self.size << 4) | u64::from(digit);
-            return Ok(State::Size);
+            return Ok(ChunkState::Size);
         }
         match byte {
-            _ if self.state == State::SizeStart => Err(BodyError::Size),
-            b'\r' => Ok(State::SizeLineFeed),
+            _ if self.state == ChunkState::SizeStart => Err(BodyError::Size),
+            b'\r' => Ok(ChunkState::SizeLineFeed),
             b';' | b' ' | b'\t' => self.count_extension(if byte == b';' {
-                State::ExtensionStart
+                ChunkState::ExtensionStart
             } else {
-                State::BlankBeforeExtension
+                ChunkState::BlankBeforeExtension
             }),
             b'\n' => Err(BodyError::LineEnd),
             _ => Err(BodyError::Size),
         }
     }
 
-    fn size_line_feed(&mut self, byte: u8) -> Result<State, BodyError> {
+    fn size_line_feed(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         if self.size == 0 {
-            return expect(byte, b'\n', State::TrailerStart);
+            return expect(byte, b'\n', ChunkState::TrailerStart);
         }
         self.body_bytes_left =
             self.body_bytes_left.checked_sub(self.size).ok_or(BodyError::TooLarge)?;
-        expect(byte, b'\n', State::Data)
+        expect(byte, b'\n', ChunkState::Data)
     }
 
-    fn count_extension(&mut self, next: State) -> Result<State, BodyError> {
+    fn count_extension(&mut self, next: ChunkState) -> Result<ChunkState, BodyError> {
         self.extension_bytes_left =
             self.extension_bytes_left.checked_sub(1).ok_or(BodyError::ExtensionsTooLong)?;
         Ok(next)
     }
 
     /// RFC 9112 section 7.1.1: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`.
-    fn extension_byte(&mut self, byte: u8) -> Result<State, BodyError> {
+    fn extension_byte(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         let blank = matches!(byte, b' ' | b'\t');
         let next = match (self.state, byte) {
-            (State::ValueQuoted, b'"') => State::ValueEnd,
-            (State::ValueQuoted, b'\\') => State::ValueEscaped,
-            (State::ValueQuoted | State::ValueEscaped, _) if is_value(byte) => State::ValueQuoted,
-            (State::ExtensionName | State::ValueToken | State::ValueEnd, b'\r') => {
-                return Ok(State::SizeLineFeed);
+            (ChunkState::ValueQuoted, b'"') => ChunkState::ValueEnd,
+            (ChunkState::ValueQuoted, b'\\') => ChunkState::ValueEscaped,
+            (ChunkState::ValueQuoted | ChunkState::ValueEscaped, _) if is_value(byte) => {
+                ChunkState::ValueQuoted
+            }
+            (ChunkState::ExtensionName | ChunkState::ValueToken | ChunkState::ValueEnd, b'\r') => {
+                return Ok(ChunkState::SizeLineFeed);
             }
             (_, b'\n') => return Err(BodyError::LineEnd),
             (
-                State::BlankBeforeExtension
-                | State::ExtensionName
-                | State::BlankAfterName
-                | State::ValueToken
-                | State::ValueEnd,
+                ChunkState::BlankBeforeExtension
+                | ChunkState::ExtensionName
+                | ChunkState::BlankAfterName
+                | ChunkState::ValueToken
+                | ChunkState::ValueEnd,
                 b';',
-            ) => State::ExtensionStart,
-            (State::ExtensionName | State::BlankAfterName, b'=') => State::ValueStart,
-            (State::ValueStart, b'"') => State::ValueQuoted,
+            ) => ChunkState::ExtensionStart,
+            (ChunkState::ExtensionName | ChunkState::BlankAfterName, b'=') => {
+                ChunkState::ValueStart
+            }
+            (ChunkState::ValueStart, b'"') => ChunkState::ValueQuoted,
             (
-                State::ExtensionStart
-                | State::ValueStart
-                | State::BlankBeforeExtension
-                | State::BlankAfterName,
+                ChunkState::ExtensionStart
+                | ChunkState::ValueStart
+                | ChunkState::BlankBeforeExtension
+                | ChunkState::BlankAfterName,
                 _,
             ) if blank => self.state,
-            (State::ExtensionName, _) if blank => State::BlankAfterName,
-            (State::ValueToken | State::ValueEnd, _) if blank => State::BlankBeforeExtension,
-            (State::ExtensionStart | State::ExtensionName, _) if is_token(byte) => {
-                State::ExtensionName
+            (ChunkState::ExtensionName, _) if blank => ChunkState::BlankAfterName,
+            (ChunkState::ValueToken | ChunkState::ValueEnd, _) if blank => {
+                ChunkState::BlankBeforeExtension
             }
-            (State::ValueStart | State::ValueToken, _) if is_token(byte) => State::ValueToken,
-            (State::BlankBeforeExtension, b'\r') => return Err(BodyError::Size),
+            (ChunkState::ExtensionStart | ChunkState::ExtensionName, _) if is_token(byte) => {
+                ChunkState::ExtensionName
+            }
+            (ChunkState::ValueStart | ChunkState::ValueToken, _) if is_token(byte) => {
+                ChunkState::ValueToken
+            }
+            (ChunkState::BlankBeforeExtension, b'\r') => return Err(BodyError::Size),
             _ => return Err(BodyError::Extension),
         };
         self.count_extension(next)
     }
 
     /// RFC 9112 section 7.1.2: field lines, then an empty one.
-    fn trailer_byte(&mut self, byte: u8) -> Result<State, BodyError> {
+    fn trailer_byte(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         let next = match (self.state, byte) {
-            (State::EndLineFeed, _) => return expect(byte, b'\n', State::Done),
-            (State::TrailerLineFeed, _) => return expect(byte, b'\n', State::TrailerStart),
-            (State::TrailerStart, b'\r') => return Ok(State::EndLineFeed),
-            (State::TrailerValue, b'\r') => State::TrailerLineFeed,
+            (ChunkState::EndLineFeed, _) => return expect(byte, b'\n', ChunkState::Done),
+            (ChunkState::TrailerLineFeed, _) => {
+                return expect(byte, b'\n', ChunkState::TrailerStart);
+            }
+            (ChunkState::TrailerStart, b'\r') => return Ok(ChunkState::EndLineFeed),
+            (ChunkState::TrailerValue, b'\r') => ChunkState::TrailerLineFeed,
             (_, b'\n') => return Err(BodyError::LineEnd),
-            (State::TrailerName, b':') => State::TrailerValue,
-            (State::TrailerStart | State::TrailerName, _) if is_token(byte) => State::TrailerName,
-            (State::TrailerValue, _) if is_value(byte) => State::TrailerValue,
+            (ChunkState::TrailerName, b':') => ChunkState::TrailerValue,
+            (ChunkState::TrailerStart | ChunkState::TrailerName, _) if is_token(byte) => {
+                ChunkState::TrailerName
+            }
+            (ChunkState::TrailerValue, _) if is_value(byte) => ChunkState::TrailerValue,
             _ => return Err(BodyError::Trailer),
         };
         self.trailer_bytes_left =
@@ -304,7 +323,7 @@ impl ChunkedDecoder {
     }
 }
 
-fn expect(byte: u8, wanted: u8, next: State) -> Result<State, BodyError> {
+fn expect(byte: u8, wanted: u8, next: ChunkState) -> Result<ChunkState, BodyError> {
     if byte == wanted { Ok(next) } else { Err(BodyError::LineEnd) }
 }
 

@@ -1,8 +1,9 @@
 //! Heads as they leave the proxy: own framing, own `Host`, nothing hop-by-hop.
 
+use super::decimal::push_decimal;
 use super::head::{BodyFraming, Field, FieldKind, RequestHead, ResponseHead, Version, bytes_of};
 use super::header;
-use super::own::{push_decimal, reason_phrase};
+use super::status::reason_phrase;
 
 /// What the proxy itself says in an upstream request.
 #[derive(Clone, Copy, Debug)]

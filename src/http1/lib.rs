@@ -11,6 +11,7 @@
 mod answer;
 mod body;
 mod chars;
+mod decimal;
 mod due;
 mod encode;
 mod error;
@@ -22,9 +23,11 @@ mod lines;
 mod own;
 mod request;
 mod response;
+mod status;
 
 pub use answer::{AnswerBody, AnswerFraming};
 pub use body::{BodyError, BodyLimits, ChunkedDecoder, Decoded};
+pub use decimal::{Digits, decimal, push_decimal};
 pub use due::HeadDue;
 pub use encode::{
     DownstreamHead, UpstreamHead, encode_chunk_header, encode_request, encode_response,
@@ -34,10 +37,7 @@ pub use head::{
     BodyFraming, Field, FieldKind, HeadLimits, Method, Progress, RequestHead, ResponseHead, Span,
     Version, bytes_of,
 };
-pub use own::push_decimal;
-pub use own::{
-    CONTINUE, Digits, LAST_CHUNK, OwnResponse, OwnStream, decimal, encode_own, encode_own_stream,
-    reason_phrase,
-};
+pub use own::{CONTINUE, LAST_CHUNK, OwnResponse, OwnStream, encode_own, encode_own_stream};
 pub use request::parse_request;
 pub use response::parse_response;
+pub use status::reason_phrase;

@@ -1,7 +1,9 @@
 //! Answers that the router writes itself.
 
+use super::decimal::push_decimal;
 use super::encode::{finish, push_field, push_persistence};
 use super::head::Version;
+use super::status::reason_phrase;
 
 /// Tells the client to send the body it announced (RFC 9110 section 10.1.1).
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -68,63 +70,6 @@ pub fn encode_own_stream(stream: &OwnStream<'_>, out: &mut Vec<u8>) {
     }
     push_persistence(stream.keep_alive && chunked, stream.client_version, out);
     finish(None, stream.extra, out);
-}
-
-/// The phrase of RFC 9110 section 15 for the codes the router and engines use; empty for others.
-#[must_use]
-pub fn reason_phrase(status: u16) -> &'static str {
-    match status {
-        100 => "Continue",
-        200 => "OK",
-        201 => "Created",
-        202 => "Accepted",
-        204 => "No Content",
-        304 => "Not Modified",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        411 => "Length Required",
-        413 => "Content Too Large",
-        414 => "URI Too Long",
-        415 => "Unsupported Media Type",
-        417 => "Expectation Failed",
-        422 => "Unprocessable Content",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        499 => "Client Closed Request",
-        500 => "Internal Server Error",
-        501 => "Not Implemented",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        505 => "HTTP Version Not Supported",
-        _ => "",
-    }
-}
-
-/// Room for the digits of any `u64`.
-pub type Digits = [u8; 20];
-
-/// A number in decimal, without an allocation.
-pub fn decimal(mut value: u64, digits: &mut Digits) -> &[u8] {
-    let mut start = digits.len();
-    for slot in digits.iter_mut().rev() {
-        *slot = b'0' + u8::try_from(value % 10).unwrap_or(0);
-        value /= 10;
-        start -= 1;
-        if value == 0 {
-            break;
-        }
-    }
-    digits.get(start..).unwrap_or(&[])
-}
-
-/// Appends the number in decimal digits.
-pub fn push_decimal(value: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(decimal(value, &mut [0; 20]));
 }
 
 #[cfg(test)]
