@@ -6,9 +6,6 @@ use super::verdict::{Params, read};
 use forebay_base::limits::PREFILL_ANSWER_BYTES_MAX;
 use forebay_fleet::worker::Handoff;
 
-/// So much of an engine's message is repeated.
-pub(super) const MESSAGE_CHARS_MAX: usize = 512;
-
 /// Form of an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerForm {
@@ -171,6 +168,7 @@ impl PrefillAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::MESSAGE_CHARS_MAX;
     use forebay_fleet::worker::Bootstrap;
     use proptest::prelude::*;
 

@@ -1,6 +1,5 @@
 //! What can be wrong with a prefill rank's answer, in words for a 502.
 
-use super::answer::MESSAGE_CHARS_MAX;
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -67,3 +66,6 @@ impl HandoffError {
         Some(Self::Engine { message: text.chars().take(MESSAGE_CHARS_MAX).collect(), status })
     }
 }
+
+/// So much of an engine's message is repeated.
+pub(super) const MESSAGE_CHARS_MAX: usize = 512;

@@ -3,16 +3,11 @@
 //!
 //! Duplicate keys: the last one counts, as in `parse::scan` and in the engines.
 
-use super::members::{Member, Named};
+use super::members::{Member, Named, name_of};
 use super::shape::{PromptItems, embeddings, items, number, samples};
 use super::wanted::Wanted;
 use forebay_base::limits::HANDOFF_MEMBERS_MAX;
 use forebay_prompt::parse::{Cursor, Endpoint, ScanError, Text};
-use forebay_text::chat::unescape_into;
-
-/// Longest key that is compared in its escaped form: six bytes for each character of the longest
-/// name.
-const ESCAPED_KEY_BYTES_MAX: usize = 6 * 24;
 
 /// Reads the body of a request to `endpoint`, which `parse::scan` has accepted.
 pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<Wanted, ScanError> {
@@ -136,24 +131,6 @@ impl Pass {
         }
         Ok(())
     }
-}
-
-/// A key as it is compared; empty for an escaped one that is too long to be any that is known.
-pub(super) fn name_of<'s, 'a: 's>(
-    key: &Text,
-    cursor: &Cursor<'a>,
-    decoded: &'s mut String,
-) -> &'s str {
-    let raw = cursor.slice(&key.span);
-    if !key.escaped {
-        return raw;
-    }
-    if raw.len() <= ESCAPED_KEY_BYTES_MAX {
-        let mut bytes = Vec::with_capacity(raw.len());
-        unescape_into(raw.as_bytes(), &mut bytes);
-        *decoded = String::from_utf8(bytes).unwrap_or_default();
-    }
-    decoded
 }
 
 /// True unless the value is `null` or `false`.

@@ -1,5 +1,7 @@
 //! Members of a request's body that handoffs change or go by.
 
+use forebay_prompt::parse::{Cursor, Text};
+use forebay_text::chat::unescape_into;
 use std::ops::Range;
 
 /// A member that some handoff changes: in the leg's body it is cut, replaced or put anew.
@@ -68,4 +70,26 @@ pub(super) struct Member {
     pub value: Range<u32>,
     /// Quote of the next member's key; `None` for the last member.
     pub next: Option<u32>,
+}
+
+/// Longest key that is compared in its escaped form: six bytes for each character of the longest
+/// name.
+const ESCAPED_KEY_BYTES_MAX: usize = 6 * 24;
+
+/// A key as it is compared; empty for an escaped one that is too long to be any that is known.
+pub(super) fn name_of<'s, 'a: 's>(
+    key: &Text,
+    cursor: &Cursor<'a>,
+    decoded: &'s mut String,
+) -> &'s str {
+    let raw = cursor.slice(&key.span);
+    if !key.escaped {
+        return raw;
+    }
+    if raw.len() <= ESCAPED_KEY_BYTES_MAX {
+        let mut bytes = Vec::with_capacity(raw.len());
+        unescape_into(raw.as_bytes(), &mut bytes);
+        *decoded = String::from_utf8(bytes).unwrap_or_default();
+    }
+    decoded
 }

@@ -1,7 +1,7 @@
 //! How many prompts a value holds, and how many samples are asked for: what engines make one
 //! request each of.
 
-use super::inspect::name_of;
+use super::members::name_of;
 use forebay_prompt::parse::{Cursor, ScanError};
 
 /// Longest number as text that is read; longer ones are of no use to anybody.

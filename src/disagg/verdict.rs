@@ -13,7 +13,7 @@
 //! `stop_reason` (`/v1/messages`) or `status` (`/v1/responses`).
 
 use super::error::HandoffError;
-use super::inspect::name_of;
+use super::members::name_of;
 use forebay_prompt::parse::{Cursor, ScanError};
 use std::ops::Range;
 

@@ -16,7 +16,7 @@
 //!
 //! Of a transfer that failed each leg says that the other one failed.
 
-use super::answer::MESSAGE_CHARS_MAX;
+use super::error::MESSAGE_CHARS_MAX;
 use forebay_fleet::worker::Handoff;
 use memchr::memmem;
 use serde_json::Value;
