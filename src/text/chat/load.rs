@@ -1,9 +1,10 @@
 //! A model directory, as Hugging Face's hub lays it out, to what renders and decodes its prompts.
 //! Reads files: for the control plane at start and when a model appears, never for a shard.
 
+use super::error::TemplateError;
 use super::rules::EngineRules;
 use super::special::SpecialTokens;
-use super::template::{ChatTemplate, TemplateError};
+use super::template::ChatTemplate;
 use crate::{Vocabulary, VocabularyError};
 use serde_json::{Map, Value};
 use std::fs;

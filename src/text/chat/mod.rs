@@ -8,12 +8,14 @@
 
 mod date;
 mod environment;
+mod error;
 mod json;
 mod load;
 mod message;
 mod methods;
 mod plan;
 mod python;
+mod renderer;
 mod rules;
 mod shape;
 mod source;
@@ -22,9 +24,10 @@ mod template;
 mod unescape;
 mod values;
 
+pub use error::{RenderError, TemplateError};
 pub use load::{LoadError, ModelTextParts, find_model_dir, load_model_text, load_model_text_for};
 pub use message::{ChatRole, MessageSpan};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
-pub use template::{ChatTemplate, RenderError, TemplateError};
+pub use template::ChatTemplate;
 pub use unescape::{unescape_into, unescape_up_to};

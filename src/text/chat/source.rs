@@ -34,7 +34,7 @@ pub(super) fn content_format(source: &str, rules: EngineRules) -> ContentFormat 
 fn sglang_content_format(source: &str) -> ContentFormat {
     let names_medium = ["image", "audio", "video", "vision"].iter().any(|it| source.contains(it));
     let loops = |piece: &Piece<'_>| match piece.words().as_deref() {
-        Some([Word::Name("for"), Word::Name(_), Word::Name("in"), value @ ..]) => {
+        Some([TagToken::Name("for"), TagToken::Name(_), TagToken::Name("in"), value @ ..]) => {
             matches!(base_name(value), Some(("message" | "msg" | "m", Some("content"))))
         }
         _ => false,
@@ -46,7 +46,7 @@ fn sglang_content_format(source: &str) -> ContentFormat {
 /// What vLLM (0.33) finds: does a loop run over the content of a message? The loop may stand in a
 /// macro that is called with the content, and a variable of the name `content` counts as one.
 fn vllm_content_format(source: &str) -> ContentFormat {
-    let tags: Vec<Vec<Word<'_>>> = pieces(source).iter().filter_map(Piece::words).collect();
+    let tags: Vec<Vec<TagToken<'_>>> = pieces(source).iter().filter_map(Piece::words).collect();
     let mut names = Names::default();
     // Names may be used before the tag that sets them (in macros): look until no new one is found.
     while tags.iter().any(|tag| names.learn(tag)) {}
@@ -54,20 +54,20 @@ fn vllm_content_format(source: &str) -> ContentFormat {
     let mut open: Option<LoopingMacro<'_>> = None;
     for tag in &tags {
         match tag.as_slice() {
-            [Word::Name("macro"), Word::Name(name), parameters @ ..] => {
+            [TagToken::Name("macro"), TagToken::Name(name), parameters @ ..] => {
                 open = Some(LoopingMacro {
                     name,
                     parameters: parameter_names(parameters),
                     over: Vec::new(),
                 });
             }
-            [Word::Name("endmacro"), ..] => macros.extend(open.take()),
-            [Word::Name("for"), Word::Name(_), Word::Name("in"), value @ ..] => {
+            [TagToken::Name("endmacro"), ..] => macros.extend(open.take()),
+            [TagToken::Name("for"), TagToken::Name(_), TagToken::Name("in"), value @ ..] => {
                 if names.is_content(value) {
                     return ContentFormat::Parts;
                 }
-                let [Word::Name(name), rest @ ..] = value else { continue };
-                let plain = matches!(rest, [] | [Word::Name("if" | "recursive"), ..]);
+                let [TagToken::Name(name), rest @ ..] = value else { continue };
+                let plain = matches!(rest, [] | [TagToken::Name("if" | "recursive"), ..]);
                 match &mut open {
                     Some(open) if plain => open.over.push(name),
                     None if plain && *name == "content" => return ContentFormat::Parts,
@@ -77,7 +77,7 @@ fn vllm_content_format(source: &str) -> ContentFormat {
             _ => {}
         }
     }
-    let called = |tag: &Vec<Word<'_>>| macros.iter().any(|it| it.gets_content(tag, &names));
+    let called = |tag: &Vec<TagToken<'_>>| macros.iter().any(|it| it.gets_content(tag, &names));
     if tags.iter().any(called) { ContentFormat::Parts } else { ContentFormat::Text }
 }
 
@@ -95,17 +95,19 @@ impl Default for Names {
 
 impl Names {
     /// Takes in one tag; true when a name was new.
-    fn learn(&mut self, tag: &[Word<'_>]) -> bool {
+    fn learn(&mut self, tag: &[TagToken<'_>]) -> bool {
         match tag {
             [
-                Word::Name("set"),
-                Word::Name(name),
-                Word::Sign('='),
-                Word::Name("namespace"),
+                TagToken::Name("set"),
+                TagToken::Name(name),
+                TagToken::Sign('='),
+                TagToken::Name("namespace"),
                 arguments @ ..,
             ] => {
                 let fields = arguments.windows(2).enumerate().filter_map(|(at, pair)| match pair {
-                    [Word::Name(field), Word::Sign('=')] => Some((field, arguments.get(at + 2..)?)),
+                    [TagToken::Name(field), TagToken::Sign('=')] => {
+                        Some((field, arguments.get(at + 2..)?))
+                    }
                     _ => None,
                 });
                 let aliases: Vec<String> = fields
@@ -114,25 +116,25 @@ impl Names {
                     .collect();
                 aliases.into_iter().filter(|alias| self.lists.insert(alias.clone())).count() > 0
             }
-            [Word::Name("set"), Word::Name(name), Word::Sign('='), value @ ..] => {
+            [TagToken::Name("set"), TagToken::Name(name), TagToken::Sign('='), value @ ..] => {
                 self.is_list(value) && self.lists.insert((*name).to_owned())
             }
             [
-                Word::Name("set"),
-                Word::Name(name),
-                Word::Sign('.'),
-                Word::Name(field),
-                Word::Sign('='),
+                TagToken::Name("set"),
+                TagToken::Name(name),
+                TagToken::Sign('.'),
+                TagToken::Name(field),
+                TagToken::Sign('='),
                 value @ ..,
             ] => self.is_list(value) && self.lists.insert(format!("{name}.{field}")),
-            [Word::Name("for"), Word::Name(name), Word::Name("in"), value @ ..] => {
+            [TagToken::Name("for"), TagToken::Name(name), TagToken::Name("in"), value @ ..] => {
                 self.is_list(value) && self.messages.insert((*name).to_owned())
             }
             _ => false,
         }
     }
 
-    fn is_list(&self, value: &[Word<'_>]) -> bool {
+    fn is_list(&self, value: &[TagToken<'_>]) -> bool {
         match base_name(value) {
             Some((base, None)) => self.lists.contains(base),
             Some((base, Some(member))) => self.lists.contains(&format!("{base}.{member}")),
@@ -140,7 +142,7 @@ impl Names {
         }
     }
 
-    fn is_content(&self, value: &[Word<'_>]) -> bool {
+    fn is_content(&self, value: &[TagToken<'_>]) -> bool {
         base_name(value)
             .is_some_and(|(base, member)| member == Some("content") && self.messages.contains(base))
     }
@@ -155,26 +157,27 @@ struct LoopingMacro<'a> {
 
 impl LoopingMacro<'_> {
     /// Does this tag call the macro with a message's content for a parameter that it loops over?
-    fn gets_content(&self, tag: &[Word<'_>], names: &Names) -> bool {
+    fn gets_content(&self, tag: &[TagToken<'_>], names: &Names) -> bool {
         tag.windows(2).enumerate().any(|(at, pair)| {
-            let calls = matches!(pair, [Word::Name(name), Word::Sign('(')] if *name == self.name);
+            let calls =
+                matches!(pair, [TagToken::Name(name), TagToken::Sign('(')] if *name == self.name);
             calls && self.loops_over_argument(tag.get(at + 2..).unwrap_or_default(), names)
         })
     }
 
-    fn loops_over_argument(&self, arguments: &[Word<'_>], names: &Names) -> bool {
+    fn loops_over_argument(&self, arguments: &[TagToken<'_>], names: &Names) -> bool {
         let mut rest = arguments;
         let mut index = 0;
         while !rest.is_empty() {
             let argument = until_comma(rest);
             let (parameter, value) = match argument {
-                [Word::Name(name), Word::Sign('='), value @ ..] => (Some(*name), value),
+                [TagToken::Name(name), TagToken::Sign('='), value @ ..] => (Some(*name), value),
                 value => (self.parameters.get(index).copied(), value),
             };
             if names.is_content(value) && parameter.is_some_and(|name| self.over.contains(&name)) {
                 return true;
             }
-            if !matches!(rest.get(argument.len()), Some(Word::Sign(','))) {
+            if !matches!(rest.get(argument.len()), Some(TagToken::Sign(','))) {
                 return false;
             }
             rest = rest.get(argument.len() + 1..).unwrap_or_default();
@@ -185,27 +188,27 @@ impl LoopingMacro<'_> {
 }
 
 /// Words up to the comma or bracket that ends an argument.
-fn until_comma<'w, 'a>(words: &'w [Word<'a>]) -> &'w [Word<'a>] {
+fn until_comma<'w, 'a>(words: &'w [TagToken<'a>]) -> &'w [TagToken<'a>] {
     let mut depth = 0_usize;
     let end = words.iter().position(|word| match word {
-        Word::Sign('(' | '[' | '{') => {
+        TagToken::Sign('(' | '[' | '{') => {
             depth += 1;
             false
         }
-        Word::Sign(')' | ']' | '}') if depth > 0 => {
+        TagToken::Sign(')' | ']' | '}') if depth > 0 => {
             depth -= 1;
             false
         }
-        Word::Sign(',' | ')' | ']' | '}') => depth == 0,
+        TagToken::Sign(',' | ')' | ']' | '}') => depth == 0,
         _ => false,
     });
     words.get(..end.unwrap_or(words.len())).unwrap_or_default()
 }
 
 /// Names in a macro's list of parameters, in order.
-fn parameter_names<'a>(words: &[Word<'a>]) -> Vec<&'a str> {
+fn parameter_names<'a>(words: &[TagToken<'a>]) -> Vec<&'a str> {
     let starts = words.windows(2).filter_map(|pair| match pair {
-        [Word::Sign('(' | ','), Word::Name(name)] => Some(*name),
+        [TagToken::Sign('(' | ','), TagToken::Name(name)] => Some(*name),
         _ => None,
     });
     starts.collect()
@@ -225,28 +228,28 @@ pub(super) struct Literals {
 pub(super) fn literals(source: &str) -> Literals {
     let mut found = Literals::default();
     for words in pieces(source).iter().filter_map(Piece::words) {
-        let set = matches!(words.first(), Some(Word::Name("set")));
+        let set = matches!(words.first(), Some(TagToken::Name("set")));
         // Callee of each open bracket; `None` for brackets that are no call.
         let mut open: Vec<Option<&str>> = Vec::new();
         for (index, word) in words.iter().enumerate() {
             match word {
-                Word::Sign('(') => {
+                TagToken::Sign('(') => {
                     open.push(match index.checked_sub(1).and_then(|i| words.get(i)) {
-                        Some(Word::Name(name)) => Some(*name),
+                        Some(TagToken::Name(name)) => Some(*name),
                         // A tuple inside a call belongs to that call: startswith(('a', 'b')).
                         _ => open.last().copied().flatten(),
                     });
                 }
-                Word::Sign(')') => {
+                TagToken::Sign(')') => {
                     open.pop();
                 }
-                Word::Text(text) if !text.is_empty() => {
+                TagToken::Text(text) if !text.is_empty() => {
                     let callee = open.last().copied().flatten();
                     let searched = callee.is_some_and(|name| SEARCHES.contains(&name));
                     let tested = matches!(
                         (words.get(index + 1), words.get(index + 2)),
-                        (Some(Word::Name("in")), _)
-                            | (Some(Word::Name("not")), Some(Word::Name("in")))
+                        (Some(TagToken::Name("in")), _)
+                            | (Some(TagToken::Name("not")), Some(TagToken::Name("in")))
                     );
                     let kept = set && callee.is_none() && looks_like_mark(text);
                     let sought = searched || tested || kept;
@@ -287,24 +290,24 @@ fn looks_like_mark(text: &str) -> bool {
 
 /// `(name, member)` of `name`, `name.member` or `name['member']`, whatever filters or slices
 /// follow.
-fn base_name<'w>(words: &'w [Word<'_>]) -> Option<(&'w str, Option<&'w str>)> {
-    let [Word::Name(base), rest @ ..] = words else { return None };
+fn base_name<'w>(words: &'w [TagToken<'_>]) -> Option<(&'w str, Option<&'w str>)> {
+    let [TagToken::Name(base), rest @ ..] = words else { return None };
     let (member, rest) = match rest {
-        [Word::Sign('.'), Word::Name(member), rest @ ..] => (Some(*member), rest),
-        [Word::Sign('['), Word::Text(member), Word::Sign(']'), rest @ ..] => {
+        [TagToken::Sign('.'), TagToken::Name(member), rest @ ..] => (Some(*member), rest),
+        [TagToken::Sign('['), TagToken::Text(member), TagToken::Sign(']'), rest @ ..] => {
             (Some(member.as_str()), rest)
         }
         rest => (None, rest),
     };
-    let slice = |rest: &[Word<'_>]| {
-        let inside = rest.iter().take_while(|word| !matches!(word, Word::Sign(']')));
-        inside.filter(|word| matches!(word, Word::Sign(':'))).count() > 0
+    let slice = |rest: &[TagToken<'_>]| {
+        let inside = rest.iter().take_while(|word| !matches!(word, TagToken::Sign(']')));
+        inside.filter(|word| matches!(word, TagToken::Sign(':'))).count() > 0
     };
     match rest {
-        [] | [Word::Sign('|'), ..] | [Word::Name("if" | "recursive" | "is"), ..] => {
+        [] | [TagToken::Sign('|'), ..] | [TagToken::Name("if" | "recursive" | "is"), ..] => {
             Some((base, member))
         }
-        [Word::Sign('['), ..] if slice(rest) => Some((base, member)),
+        [TagToken::Sign('['), ..] if slice(rest) => Some((base, member)),
         _ => None,
     }
 }
@@ -321,7 +324,7 @@ enum Piece<'a> {
 
 impl<'a> Piece<'a> {
     /// The words of a tag, without the marks of whitespace control.
-    fn words(&self) -> Option<Vec<Word<'a>>> {
+    fn words(&self) -> Option<Vec<TagToken<'a>>> {
         let (Self::Block { inner, .. } | Self::Print { inner, .. }) = self else { return None };
         let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
         Some(words(inner.strip_suffix(['-', '+']).unwrap_or(inner)))
@@ -402,13 +405,13 @@ fn text_length(bytes: &[u8]) -> usize {
 
 /// A word of an expression.
 #[derive(Debug)]
-enum Word<'a> {
+enum TagToken<'a> {
     Name(&'a str),
     Text(String),
     Sign(char),
 }
 
-fn words(inner: &str) -> Vec<Word<'_>> {
+fn words(inner: &str) -> Vec<TagToken<'_>> {
     let mut found = Vec::new();
     let mut rest = inner.trim_start();
     while let Some(first) = rest.chars().next() {
@@ -416,17 +419,17 @@ fn words(inner: &str) -> Vec<Word<'_>> {
             '"' | '\'' => {
                 let length = text_length(rest.as_bytes()).min(rest.len());
                 let end = length.saturating_sub(1).max(1);
-                found.push(Word::Text(unescape(rest.get(1..end).unwrap_or_default())));
+                found.push(TagToken::Text(unescape(rest.get(1..end).unwrap_or_default())));
                 length
             }
             _ if first.is_alphanumeric() || first == '_' => {
                 let ends = |character: char| !character.is_alphanumeric() && character != '_';
                 let length = rest.find(ends).unwrap_or(rest.len());
-                found.push(Word::Name(rest.get(..length).unwrap_or_default()));
+                found.push(TagToken::Name(rest.get(..length).unwrap_or_default()));
                 length
             }
             _ => {
-                found.push(Word::Sign(first));
+                found.push(TagToken::Sign(first));
                 first.len_utf8()
             }
         };

@@ -23,7 +23,7 @@ pub(super) struct TokenizerFile {
     #[serde(default)]
     pub(super) decoder: Value,
     /// The vocabulary.
-    pub(super) model: Model,
+    pub(super) model: TokenizerModel,
 }
 
 /// One entry of `added_tokens`.
@@ -43,7 +43,7 @@ pub(super) struct AddedToken {
 
 /// The `model` object.
 #[derive(Debug, Deserialize)]
-pub(super) struct Model {
+pub(super) struct TokenizerModel {
     /// `BPE`, `Unigram`, `WordPiece`, `WordLevel`; absent in old files.
     #[serde(default, rename = "type")]
     pub(super) kind: Option<String>,

@@ -1,7 +1,7 @@
 //! Is a tokenizer's way from text to tokens one that its tokens lead back from? If so, how are
 //! tokens spelt?
 
-use super::VocabularyError;
+use super::error::VocabularyError;
 use super::file::{TokenizerFile, kind, steps};
 use serde_json::Value;
 

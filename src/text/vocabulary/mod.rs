@@ -16,38 +16,27 @@
 //! Limits: `TOKEN_IDS_MAX` ids; 2 GiB of token text. Must never allocate after it is built.
 
 mod composed;
+mod error;
 mod file;
 mod lossless;
 mod media;
 mod pieces;
 mod reading;
 
+pub use error::VocabularyError;
+
 use file::TokenizerFile;
 use media::MediaTokens;
 use pieces::Arena;
-use reading::Reading;
+use reading::TextReading;
 
 /// Token id to bytes, for one tokenizer.
 #[derive(Debug)]
 pub struct Vocabulary {
     arena: Arena,
-    reading: Reading,
+    reading: TextReading,
     completion_prefix: Box<[u8]>,
     media: MediaTokens,
-}
-
-/// Why a tokenizer file cannot be used to match prompts by their bytes.
-#[derive(Debug, thiserror::Error)]
-pub enum VocabularyError {
-    /// Not the JSON that Hugging Face `tokenizers` writes.
-    #[error("not a tokenizer.json of Hugging Face tokenizers: {0}")]
-    Json(#[from] serde_json::Error),
-    /// Tokens do not decode to the text they came from, for example after lower-casing.
-    #[error("tokens cannot be turned back into the text they came from: {0}")]
-    NotInvertible(String),
-    /// An id beyond the limit of 4,194,304, or more text than 32-bit offsets address.
-    #[error("token id {0} is too large")]
-    TooLarge(u32),
 }
 
 impl Vocabulary {
@@ -59,7 +48,7 @@ impl Vocabulary {
         let file: TokenizerFile = serde_json::from_str(text)?;
         let style = lossless::check(&file)?;
         let arena = pieces::build(&file, style)?;
-        let reading = Reading::new(&file, style);
+        let reading = TextReading::new(&file, style);
         let media = MediaTokens::new(&file);
         let mut vocabulary = Self { arena, reading, completion_prefix: Box::default(), media };
         vocabulary.completion_prefix = vocabulary.prefix_of(&file);
@@ -147,9 +136,6 @@ impl Vocabulary {
         prefix.into_boxed_slice()
     }
 }
-
-/// Largest token id plus one; the largest vocabularies of 2026 hold about 260,000 tokens.
-const TOKEN_IDS_MAX: u32 = 1 << 22;
 
 #[cfg(test)]
 mod tests;

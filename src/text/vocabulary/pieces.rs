@@ -1,8 +1,8 @@
 //! Token texts as one flat run of bytes with offsets: 2 to 6 bytes of text and 4 of offset a token.
 
+use super::error::{TOKEN_IDS_MAX, VocabularyError};
 use super::file::{Pieces, TokenizerFile};
 use super::lossless::{SPACE_MARK, Spelling};
-use super::{TOKEN_IDS_MAX, VocabularyError};
 use std::collections::HashMap;
 
 /// INVARIANT: `ends[i] & OFFSET` never falls, and the last one is `bytes.len()`.

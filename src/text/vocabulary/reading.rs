@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// How text is read.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct TextReading {
     prefix: Prefix,
     /// In the order of their bytes.
     literals: Vec<Literal>,
@@ -43,7 +43,7 @@ struct Literal {
     strips_right: bool,
 }
 
-impl Reading {
+impl TextReading {
     /// From the file.
     pub(super) fn new(file: &TokenizerFile, style: Spelling) -> Self {
         let mut literals: Vec<Literal> = file

@@ -2,11 +2,12 @@
 
 use super::kind::RoleSet;
 use super::literal::{Dates, TemplateLiteral};
+use super::slots::{LITERAL_SLOTS, TRIM_SLOTS, slot_after, slot_before, slot_trim};
 use super::triggers::Triggers;
 use super::trim::{EDGES, Trim};
-use super::{LITERAL_SLOTS, Plan, TRIM_SLOTS, slot_after, slot_before, slot_trim};
+use super::write::Plan;
 use crate::chat::message::ChatRole;
-use crate::chat::template::Renderer;
+use crate::chat::renderer::Renderer;
 
 /// The plan for one kind of conversation; `None` when one rendering does not fit.
 pub(super) fn learn(kind: RoleSet, probe: &Renderer) -> Option<Plan> {

@@ -1,11 +1,11 @@
 //! Compares a plan with the template on random conversations. Fixed seed: the same template always
 //! gets the same plan.
 
-use super::Plan;
 use super::triggers::Triggers;
+use super::write::Plan;
 use crate::chat::message::{ChatRole, MessageSpan};
+use crate::chat::renderer::Renderer;
 use crate::chat::source::{Literals, literals};
-use crate::chat::template::Renderer;
 use fastrand::Rng;
 use std::collections::BTreeSet;
 

@@ -1,7 +1,8 @@
 //! Bodies of `/v1/messages` (Anthropic) and `/v1/responses` (OpenAI) as bodies of
 //! `/v1/chat/completions`, the way vLLM converts them.
 
-use super::{BILLING_LINE, RenderError};
+use super::shaper::BILLING_LINE;
+use crate::chat::error::RenderError;
 use serde_json::{Map, Value, json};
 
 /// Rewrites the body if it is not a chat body already.

@@ -2,7 +2,7 @@
 //! these is not known here, so the prompt's text ends before the first of them: a mark is put
 //! there, and what was rendered is cut at it.
 
-use super::ContentFormat;
+use crate::chat::rules::ContentFormat;
 use memchr::memmem;
 use serde_json::{Map, Value, json};
 

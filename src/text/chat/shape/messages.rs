@@ -1,6 +1,10 @@
 //! One message as the template gets it.
 
-use super::{BILLING_LINE, CONTINUE_MARK, ContentFormat, EngineRules, RenderError, Shaper, sglang};
+use super::parts::{part_text, shaped_part};
+use super::sglang;
+use super::shaper::{BILLING_LINE, CONTINUE_MARK, Shaper};
+use crate::chat::error::RenderError;
+use crate::chat::rules::{ContentFormat, EngineRules};
 use serde_json::{Map, Value, json};
 
 /// A message with a role and a string, shaped.
@@ -172,29 +176,4 @@ fn parsed_calls(calls: Value) -> Option<Value> {
         function.insert("arguments".into(), arguments);
     }
     (!calls.is_empty()).then_some(Value::Array(calls))
-}
-
-pub(super) fn part_text(part: &Value) -> Option<&str> {
-    match part {
-        Value::String(text) => Some(text),
-        Value::Object(fields) => ["text", "refusal", "thinking"]
-            .into_iter()
-            .find_map(|key| fields.get(key).and_then(Value::as_str)),
-        _ => None,
-    }
-}
-
-/// Texts of every kind become `text` parts; images and the like are known by their kind alone.
-pub(super) fn shaped_part(part: Value) -> Value {
-    if let Some(text) = part_text(&part) {
-        return json!({ "type": "text", "text": text });
-    }
-    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-    let kind = match kind {
-        "image_url" | "input_image" | "image_pil" | "image_embeds" => "image",
-        "video_url" => "video",
-        "audio_url" | "input_audio" => "audio",
-        _ => return part,
-    };
-    json!({ "type": kind })
 }

@@ -7,52 +7,16 @@
 mod foreign;
 pub(super) mod media;
 mod messages;
+mod parts;
 mod sglang;
+mod shaper;
 mod tools;
 
-use super::rules::{ContentFormat, EngineRules};
-use super::template::RenderError;
+pub(super) use shaper::{BILLING_LINE, CONTINUE_MARK, Conversation, PromptEnding, Shaper};
+
+use super::error::RenderError;
+use super::rules::EngineRules;
 use serde_json::{Map, Value};
-
-/// Start of a line that Claude Code puts before its instructions. It changes with every request, so
-/// vLLM takes it out of system messages (`renderers/chat_utils` of vLLM 0.33).
-pub(super) const BILLING_LINE: &str = "x-anthropic-billing-header";
-
-/// What transformers puts behind a message that is to be continued, to find its end in the rendered
-/// text.
-pub(super) const CONTINUE_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
-
-/// How to shape: fixed for a template.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shaper {
-    /// Whose rules.
-    pub(super) rules: EngineRules,
-    /// What the template loops over.
-    pub(super) format: ContentFormat,
-    /// True when the template knows the role `developer`; otherwise it becomes `system`.
-    pub(super) knows_developer: bool,
-}
-
-/// What the template gets.
-#[derive(Debug)]
-pub(super) struct Conversation {
-    /// All variables but the special tokens.
-    pub(super) variables: Map<String, Value>,
-    /// With `continue_final_message`: the last message's text, behind which the prompt ends.
-    pub(super) ends_with: Option<PromptEnding>,
-    /// What the engine tries as `tools` when the template fails.
-    pub(super) other_tools: Option<Value>,
-}
-
-/// How a prompt that continues its last message ends.
-#[derive(Debug)]
-pub(super) enum PromptEnding {
-    /// Cut the rendered text at [`CONTINUE_MARK`], which stands behind this text (vLLM, by way of
-    /// transformers).
-    CutAtMark(String),
-    /// Append this; the message was taken out before (SGLang).
-    Append(String),
-}
 
 impl Shaper {
     /// Shapes a body.

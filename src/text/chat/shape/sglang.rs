@@ -1,8 +1,9 @@
 //! Messages and tools as SGLang (0.5.23) gives them to the template: read into typed objects and
 //! written out again, so unknown keys are gone and some absent ones are null.
 
-use super::messages::{part_text, shaped_part};
-use super::{ContentFormat, RenderError};
+use super::parts::{part_text, shaped_part};
+use crate::chat::error::RenderError;
+use crate::chat::rules::ContentFormat;
 use serde_json::{Map, Value, json};
 
 /// Keys that messages of all roles but the user's keep, in order.

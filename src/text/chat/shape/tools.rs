@@ -1,7 +1,9 @@
 //! Tools as the template gets them: engines read them into typed objects and write those out again,
 //! so keys come in the order of their classes, missing ones as null.
 
-use super::{EngineRules, Shaper, sglang};
+use super::sglang;
+use super::shaper::Shaper;
+use crate::chat::rules::EngineRules;
 use serde_json::{Map, Value};
 
 impl Shaper {

@@ -1,17 +1,15 @@
 //! A compiled chat template.
 
-use super::environment::{self, TEMPLATE, TemplateClock};
-use super::message::{ChatRole, MessageSpan};
+use super::environment::TemplateClock;
+use super::error::{RenderError, TemplateError};
+use super::message::MessageSpan;
 use super::plan::Plan;
-use super::python::is_space;
+use super::renderer::Renderer;
 use super::rules::EngineRules;
-use super::shape::{CONTINUE_MARK, Conversation, PromptEnding, Shaper, media};
-use super::source::content_format;
+use super::shape::media;
 use super::special::SpecialTokens;
-use super::values::from_json;
 use forebay_base::limits::JSON_DEPTH_MAX;
 use memchr::memchr2;
-use minijinja::Environment;
 use serde_json::{Map, Value};
 
 /// A compiled chat template with what was learnt of it.
@@ -21,45 +19,6 @@ pub struct ChatTemplate {
     plan: Option<Plan>,
     /// Renders requests with tools, for models with a template of their own for these.
     tool_use: Option<Renderer>,
-}
-
-/// Why a template cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("the chat template does not compile: {0}")]
-pub struct TemplateError(#[from] minijinja::Error);
-
-/// Why a body was not rendered. The request is still served, only without a match by prefix.
-#[derive(Debug, thiserror::Error)]
-pub enum RenderError {
-    /// Not a JSON object, or nested deeper than `JSON_DEPTH_MAX`.
-    #[error("the body is not a JSON object that can be read")]
-    Body,
-    /// No list of messages and nothing that can be made one.
-    #[error("the body has no messages")]
-    NoMessages,
-    /// A shape that is not followed.
-    #[error("not rendered: {0}")]
-    Unsupported(&'static str),
-    /// The template refused the messages or failed.
-    #[error("the chat template failed: {0}")]
-    Template(#[from] minijinja::Error),
-}
-
-impl RenderError {
-    /// Did the template take more than `TEMPLATE_STEPS_MAX` steps?
-    #[must_use]
-    pub fn is_out_of_steps(&self) -> bool {
-        let Self::Template(error) = self else { return false };
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-        while let Some(error) = cause {
-            let engine = error.downcast_ref::<minijinja::Error>();
-            if engine.is_some_and(|error| error.kind() == minijinja::ErrorKind::OutOfFuel) {
-                return true;
-            }
-            cause = error.source();
-        }
-        false
-    }
 }
 
 impl ChatTemplate {
@@ -182,99 +141,6 @@ impl ChatTemplate {
     pub fn plan_summary(&self) -> String {
         self.plan.as_ref().map_or_else(|| "none".to_owned(), Plan::summary)
     }
-}
-
-/// The template engine with one template and its rules.
-#[derive(Debug)]
-pub(super) struct Renderer {
-    environment: Environment<'static>,
-    shaper: Shaper,
-    special: Map<String, Value>,
-}
-
-impl Renderer {
-    fn try_new(
-        source: &str,
-        special: &SpecialTokens,
-        rules: EngineRules,
-        clock: TemplateClock,
-    ) -> Result<Self, minijinja::Error> {
-        let environment = environment::build(source, clock)?;
-        let shaper = Shaper {
-            rules,
-            format: content_format(source, rules),
-            knows_developer: source.contains("'developer'") || source.contains("\"developer\""),
-        };
-        let special = special.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
-        Ok(Self { environment, shaper, special })
-    }
-
-    /// Renders plain messages as [`ChatTemplate::render_full`] would.
-    pub(super) fn render_plain(
-        &self,
-        messages: &[(ChatRole, &str)],
-        add_generation_prompt: bool,
-    ) -> Option<String> {
-        let conversation = self.plain(messages.iter().copied(), add_generation_prompt);
-        let mut out = Vec::new();
-        self.render(conversation, &mut out).ok()?;
-        String::from_utf8(out).ok()
-    }
-
-    fn plain<'a>(
-        &self,
-        messages: impl Iterator<Item = (ChatRole, &'a str)>,
-        add_generation_prompt: bool,
-    ) -> Conversation {
-        let messages = messages.map(|(role, content)| (role.name(), content));
-        self.shaper.plain(messages, add_generation_prompt)
-    }
-
-    fn render(&self, conversation: Conversation, out: &mut Vec<u8>) -> Result<(), RenderError> {
-        let Conversation { mut variables, ends_with, other_tools } = conversation;
-        for (name, text) in &self.special {
-            variables.entry(name).or_insert_with(|| text.clone());
-        }
-        let text = match (self.run(&variables), other_tools) {
-            (Err(_), Some(tools)) => {
-                variables.insert("tools".into(), tools);
-                self.run(&variables)?
-            }
-            (text, _) => text?,
-        };
-        match ends_with {
-            None => out.extend_from_slice(text.as_bytes()),
-            Some(PromptEnding::Append(ending)) => {
-                out.extend_from_slice(text.as_bytes());
-                out.extend_from_slice(ending.as_bytes());
-            }
-            Some(PromptEnding::CutAtMark(last)) => {
-                let cut = cut_at_mark(&text, &last).ok_or(RenderError::Unsupported(
-                    "the template does not print the message to be continued",
-                ))?;
-                out.extend_from_slice(cut.as_bytes());
-            }
-        }
-        Ok(())
-    }
-
-    fn run(&self, variables: &Map<String, Value>) -> Result<String, minijinja::Error> {
-        let variables: minijinja::Value =
-            variables.iter().map(|(name, value)| (name.as_str(), from_json(value))).collect();
-        self.environment.get_template(TEMPLATE)?.render(variables)
-    }
-}
-
-/// `text` up to the mark behind the last message, without whitespace before it if the template
-/// trims messages: then the space that ends the mark is gone too.
-fn cut_at_mark<'a>(text: &'a str, last: &str) -> Option<&'a str> {
-    let at = text.rfind(CONTINUE_MARK.trim_end())?;
-    let (before, from_mark) = text.split_at_checked(at)?;
-    if !text.contains(last.trim_matches(is_space)) {
-        return None;
-    }
-    let kept = from_mark.starts_with(CONTINUE_MARK);
-    Some(if kept { before } else { before.trim_end_matches(is_space) })
 }
 
 /// The body as an object with its keys in the client's order.

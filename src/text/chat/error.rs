@@ -1,0 +1,40 @@
+//! Why a template cannot be used, or a body is not rendered.
+
+/// Why a template cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the chat template does not compile: {0}")]
+pub struct TemplateError(#[from] minijinja::Error);
+
+/// Why a body was not rendered. The request is still served, only without a match by prefix.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// Not a JSON object, or nested deeper than `JSON_DEPTH_MAX`.
+    #[error("the body is not a JSON object that can be read")]
+    Body,
+    /// No list of messages and nothing that can be made one.
+    #[error("the body has no messages")]
+    NoMessages,
+    /// A shape that is not followed.
+    #[error("not rendered: {0}")]
+    Unsupported(&'static str),
+    /// The template refused the messages or failed.
+    #[error("the chat template failed: {0}")]
+    Template(#[from] minijinja::Error),
+}
+
+impl RenderError {
+    /// Did the template take more than `TEMPLATE_STEPS_MAX` steps?
+    #[must_use]
+    pub fn is_out_of_steps(&self) -> bool {
+        let Self::Template(error) = self else { return false };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(error) = cause {
+            let engine = error.downcast_ref::<minijinja::Error>();
+            if engine.is_some_and(|error| error.kind() == minijinja::ErrorKind::OutOfFuel) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+}

@@ -1,0 +1,28 @@
+//! Parts of a content: their text, and the form that templates get.
+
+use serde_json::{Value, json};
+
+pub(super) fn part_text(part: &Value) -> Option<&str> {
+    match part {
+        Value::String(text) => Some(text),
+        Value::Object(fields) => ["text", "refusal", "thinking"]
+            .into_iter()
+            .find_map(|key| fields.get(key).and_then(Value::as_str)),
+        _ => None,
+    }
+}
+
+/// Texts of every kind become `text` parts; images and the like are known by their kind alone.
+pub(super) fn shaped_part(part: Value) -> Value {
+    if let Some(text) = part_text(&part) {
+        return json!({ "type": "text", "text": text });
+    }
+    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+    let kind = match kind {
+        "image_url" | "input_image" | "image_pil" | "image_embeds" => "image",
+        "video_url" => "video",
+        "audio_url" | "input_audio" => "audio",
+        _ => return part,
+    };
+    json!({ "type": kind })
+}
