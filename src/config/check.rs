@@ -2,10 +2,11 @@
 //! with each other. Looks at the whole configuration and reports everything; never stops at the
 //! first fault.
 
+use super::engine::LoadSource;
 use super::finding::{Finding, Origins};
-use super::key::Table;
-use super::read_token;
-use super::schema::{Config, IndexConfig, LoadSource};
+use super::schema::{Config, IndexConfig};
+use super::table::KeyTable;
+use super::token::read_token;
 use super::url::WorkerUrl;
 use super::worker::WorkerConfig;
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
@@ -66,7 +67,7 @@ impl Check<'_> {
         }
     }
 
-    fn ranges_of<T: Table + Clone>(&mut self, values: &T, position: Option<usize>) {
+    fn ranges_of<T: KeyTable + Clone>(&mut self, values: &T, position: Option<usize>) {
         values.each(|key, setting| {
             let Some(number) = setting.number().filter(|number| !key.range.contains(number)) else {
                 return;

@@ -2,8 +2,9 @@
 //! reads.
 
 use super::check::Check;
+use super::engine::EngineKind;
 use super::flow::{DisaggregationConfig, Fallback};
-use super::schema::{Config, EngineKind};
+use super::schema::Config;
 use super::setting::Word;
 use super::url::WorkerUrl;
 use super::worker::{KvFlow, WorkerConfig, WorkerRole};

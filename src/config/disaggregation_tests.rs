@@ -3,7 +3,7 @@
 use super::*;
 
 fn findings(text: &str) -> Vec<String> {
-    let loaded = load(Some(Source { name: "f", text }), &Flags::default());
+    let loaded = load(Some(ConfigText { name: "f", text }), &Flags::default());
     loaded.findings.iter().map(ToString::to_string).collect()
 }
 
@@ -160,7 +160,7 @@ fn flags_give_roles() {
     };
     let text = "[[worker]]\nurl = \"http://d:1\"\nname = \"known\"\nrole = \"both\"\n\
                 [[worker]]\nurl = \"http://left-out:1\"\n";
-    let loaded = load(Some(Source { name: "f", text }), &flags);
+    let loaded = load(Some(ConfigText { name: "f", text }), &flags);
     let said: Vec<String> = loaded.findings.iter().map(ToString::to_string).collect();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].starts_with("--prefill p2:1: error: `url` \"p2:1\""), "{said:?}");

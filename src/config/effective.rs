@@ -1,9 +1,10 @@
 //! The effective configuration in words: as one JSON object for the log and as a TOML file that
 //! reads back to the same configuration. Secrets are masked in both.
 
-use super::key::{Key, Table};
+use super::key::Key;
 use super::schema::Config;
 use super::setting::Kind;
+use super::table::KeyTable;
 use super::{TenantConfig, WorkerConfig};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
@@ -59,7 +60,7 @@ pub fn to_json(config: &Config) -> Value {
 }
 
 /// A table of a list, without what is empty.
-fn table_to_json<T: Table + Clone>(values: &T) -> Value {
+fn table_to_json<T: KeyTable + Clone>(values: &T) -> Value {
     let mut table = Map::new();
     values.each(|key, setting| {
         if let Some(value) = setting.show(key).filter(|value| !is_empty(value)) {

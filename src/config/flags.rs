@@ -1,8 +1,8 @@
 //! The command line laid over the file: flags win, and their faults become findings like any other.
 
 use super::finding::{Finding, Origin, Origins};
-use super::key::Table;
 use super::schema::Config;
+use super::table::KeyTable;
 use super::worker::{WorkerConfig, WorkerRole};
 
 /// The flags of `serve` that change the configuration, as written.

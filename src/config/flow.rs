@@ -2,7 +2,8 @@
 //! replicas. All of `FlowConfig` but the queue's mode may change while the router runs; shards see
 //! it as part of the fleet.
 
-use super::key::{Form, flag, table, words};
+use super::key::{Form, flag};
+use super::table::{table, words};
 use std::time::Duration;
 
 /// Classes of a queue; 0 is served first.

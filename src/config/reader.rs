@@ -3,9 +3,9 @@
 //! in place.
 
 use super::finding::{Finding, Origin, Origins};
-use super::key::Table;
 use super::nearest::nearest;
 use super::schema::Config;
+use super::table::KeyTable;
 use super::{TenantConfig, WorkerConfig};
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike};
@@ -17,7 +17,7 @@ pub(super) struct FileReading {
     pub(super) origins: Origins,
 }
 
-struct Reader<'a> {
+struct ConfigReader<'a> {
     text: &'a str,
     file: &'a str,
     /// Paths of all keys and sections.
@@ -28,7 +28,7 @@ struct Reader<'a> {
 
 /// A table under reading, and what stands before the names of its keys.
 #[derive(Clone, Copy)]
-struct Place<'p> {
+struct TablePath<'p> {
     /// For origins, with the position in a list: `worker.0.`.
     path: &'p str,
     /// The same as people write it: `worker.`.
@@ -39,7 +39,7 @@ struct Place<'p> {
 pub(super) fn read_file(file: &str, text: &str) -> FileReading {
     let mut config = Config::default();
     let (known, findings) = (known_paths(), Vec::new());
-    let mut reader = Reader { text, file, known, findings, origins: Origins::default() };
+    let mut reader = ConfigReader { text, file, known, findings, origins: Origins::default() };
     match Document::parse(text) {
         Ok(document) => reader.root(&mut config, document.as_table()),
         Err(error) => {
@@ -67,9 +67,9 @@ fn known_paths() -> Vec<&'static str> {
     known
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn root(&mut self, config: &mut Config, table: &dyn TableLike) {
-        let root = Place { path: "", shown: "" };
+        let root = TablePath { path: "", shown: "" };
         for (name, item) in table.iter() {
             let key_span = table.key(name).and_then(toml_edit::Key::span);
             let origin = self.place(item.span().or_else(|| key_span.clone()));
@@ -88,7 +88,7 @@ impl Reader<'_> {
         let shown = format!("{name}.");
         if let Some(table) = item.as_table_like() {
             self.origins.set(name.to_owned(), origin);
-            return self.table(config, Place { path: &shown, shown: &shown }, table);
+            return self.table(config, TablePath { path: &shown, shown: &shown }, table);
         }
         // The flag's word alone means the flag's key: `nats = "nats://…"`.
         let mut of_flag = None;
@@ -98,14 +98,14 @@ impl Reader<'_> {
             }
         });
         if let Some(key) = of_flag {
-            return self.entry(config, Place { path: &shown, shown: &shown }, key, item, None);
+            return self.entry(config, TablePath { path: &shown, shown: &shown }, key, item, None);
         }
         let what = format!("`{name}` has type {}, not a section", item.type_name());
         let help = format!("write [{name}] on its own line and the keys below it");
         self.findings.push(Finding::error(origin, what, help));
     }
 
-    fn table(&mut self, target: &mut dyn Table, place: Place<'_>, table: &dyn TableLike) {
+    fn table(&mut self, target: &mut dyn KeyTable, place: TablePath<'_>, table: &dyn TableLike) {
         for (name, item) in table.iter() {
             let key_span = table.key(name).and_then(toml_edit::Key::span);
             self.entry(target, place, name, item, key_span);
@@ -113,7 +113,7 @@ impl Reader<'_> {
     }
 
     /// The tables of `[[name]]`.
-    fn list<'t, T: Table + Default>(
+    fn list<'t, T: KeyTable + Default>(
         &mut self,
         name: &str,
         item: &'t Item,
@@ -142,7 +142,7 @@ impl Reader<'_> {
         for (position, (table, span)) in tables.into_iter().enumerate() {
             let (path, mut values) = (format!("{name}.{position}"), T::default());
             self.origins.set(path.clone(), self.place(span));
-            let place = Place { path: &format!("{path}."), shown: &format!("{name}.") };
+            let place = TablePath { path: &format!("{path}."), shown: &format!("{name}.") };
             self.table(&mut values, place, table);
             list.push(values);
         }
@@ -152,8 +152,8 @@ impl Reader<'_> {
     /// One key with its value.
     fn entry(
         &mut self,
-        target: &mut dyn Table,
-        place: Place<'_>,
+        target: &mut dyn KeyTable,
+        place: TablePath<'_>,
         name: &str,
         item: &Item,
         key_span: Option<Range<usize>>,

@@ -5,9 +5,9 @@
 
 use super::finding::Finding;
 use super::flags::Flags;
-use super::key::{Key, Table};
+use super::load::{ConfigText, Loaded, load};
 use super::schema::Config;
-use super::{Loaded, Source, load};
+use super::table::{Changes, KeyTable};
 use std::path::PathBuf;
 
 /// Where a configuration came from, to read it again.
@@ -35,15 +35,6 @@ pub enum ReloadError {
     Faulty(Vec<Finding>),
 }
 
-/// Keys whose values differ, by their dotted paths, in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// May be taken over.
-    pub applied: Vec<String>,
-    /// Only a restart makes them count.
-    pub restart: Vec<String>,
-}
-
 impl ConfigSource {
     /// Reads and checks.
     ///
@@ -54,7 +45,7 @@ impl ConfigSource {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("cannot read {name}: {error}"))?;
-        Ok(load(Some(Source { name: &name, text: &text }), &self.flags))
+        Ok(load(Some(ConfigText { name: &name, text: &text }), &self.flags))
     }
 }
 
@@ -112,24 +103,6 @@ impl Config {
         changes.applied.sort_unstable();
         changes.restart.sort_unstable();
         changes
-    }
-}
-
-impl Changes {
-    /// Compares a key's values, and takes the wanted one over if the key allows.
-    pub(super) fn take<T: Clone + PartialEq>(
-        &mut self,
-        key: Option<&Key>,
-        running: &mut T,
-        wanted: &T,
-    ) {
-        let Some(key) = key.filter(|_| running != wanted) else { return };
-        if key.reloadable {
-            running.clone_from(wanted);
-            self.applied.push(key.path.to_owned());
-        } else {
-            self.restart.push(key.path.to_owned());
-        }
     }
 }
 

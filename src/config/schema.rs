@@ -1,9 +1,11 @@
 //! The table of keys: everything but back pressure (`flow`) and workers (`worker`). Plain data:
 //! built by the loader, read by every plane.
 
+use super::engine::{EngineKind, LoadSource};
 use super::flow::{FlowConfig, NatsConfig};
-use super::key::{Form, flag, table, words};
+use super::key::{Form, flag};
 use super::setting::Word;
+use super::table::{table, words};
 use super::worker::WorkerConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -71,20 +73,6 @@ table! {
     lists {
         /// `[[worker]]`: the fleet, in file order.
         workers: WorkerConfig,
-    }
-}
-
-words! {
-    /// Engine families, as written in the file and on the command line.
-    pub enum EngineKind {
-        /// Asked of each worker.
-        Auto = "auto",
-        /// vLLM.
-        Vllm = "vllm",
-        /// SGLang.
-        Sglang = "sglang",
-        /// Any other OpenAI-compatible server.
-        Openai = "openai",
     }
 }
 
@@ -203,23 +191,6 @@ table! {
         // scrapes may be late.
         /// Age at which a report stops counting. Its weight falls with its age until then.
         age_max: Duration = Duration::from_secs(5), { range: 1..=u64::MAX };
-    }
-}
-
-words! {
-    /// Where load reports come from.
-    pub enum LoadSource {
-        /// `metrics` for vLLM; `push` or else `loads` for SGLang; nothing for others, or without
-        /// health checks.
-        Auto = "auto",
-        /// `GET /metrics`, under the names of vLLM or SGLang.
-        Metrics = "metrics",
-        /// SGLang's `GET /v1/loads`, or what its older versions have.
-        Loads = "loads",
-        /// SGLang's `LoadStat` messages, where it announces them; `loads` while none come.
-        Push = "push",
-        /// No reports.
-        Off = "off",
     }
 }
 

@@ -1,7 +1,7 @@
 //! The configuration as people meet it: files in, findings out.
 
-use super::key::Table;
 use super::setting::Setting;
+use super::table::KeyTable;
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 fn findings(text: &str) -> Vec<String> {
-    let loaded = load(Some(Source { name: "forebay.toml", text }), &Flags::default());
+    let loaded = load(Some(ConfigText { name: "forebay.toml", text }), &Flags::default());
     loaded.findings.iter().map(ToString::to_string).collect()
 }
 
@@ -450,7 +450,7 @@ fn flags_win_over_the_file() {
         ..Flags::default()
     };
     let text = format!("listen = \"127.0.0.1:2\"\ncores = [1]\n{WORKER}name = \"first\"\n");
-    let loaded = load(Some(Source { name: "f", text: &text }), &flags);
+    let loaded = load(Some(ConfigText { name: "f", text: &text }), &flags);
     assert_eq!(loaded.findings, []);
     let config = loaded.config;
     assert_eq!(config.listen.port(), 1);

@@ -1,7 +1,8 @@
 //! The table of keys, workers: one `[[worker]]` table. What is not given is discovered.
 
-use super::key::{Form, table, words};
-use super::schema::{EngineKind, LoadSource};
+use super::engine::{EngineKind, LoadSource};
+use super::key::Form;
+use super::table::{table, words};
 use forebay_base::limits::RANKS_MAX;
 use std::path::PathBuf;
 

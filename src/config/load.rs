@@ -1,0 +1,56 @@
+//! The file read, the flags laid over it, and the result checked.
+
+use super::check::check;
+use super::finding::{Finding, Severity};
+use super::flags::{Flags, Merge};
+use super::reader::read_file;
+use super::schema::Config;
+
+/// A file as it was given.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigText<'a> {
+    /// Its name, for findings.
+    pub name: &'a str,
+    /// Its text.
+    pub text: &'a str,
+}
+
+/// A configuration and everything there is to say about it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Faulty keys have their defaults.
+    pub config: Config,
+    /// In the order of the file.
+    pub findings: Vec<Finding>,
+}
+
+impl Loaded {
+    /// The configuration, unless one of the findings is an error.
+    pub fn usable(self) -> Result<Config, Vec<Finding>> {
+        let fatal = self.findings.iter().any(|finding| finding.severity == Severity::Error);
+        if fatal { Err(self.findings) } else { Ok(self.config) }
+    }
+}
+
+/// Reads the file if there is one, lays the flags over it, and checks the result.
+#[must_use]
+pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> Loaded {
+    let ConfigText { name, text } = source.unwrap_or(ConfigText { name: "", text: "" });
+    let mut reading = read_file(name, text);
+    Merge {
+        config: &mut reading.config,
+        origins: &mut reading.origins,
+        findings: &mut reading.findings,
+    }
+    .apply(flags);
+    reading.findings.extend(check(&reading.config, &reading.origins));
+    reading.findings.sort_by_key(Finding::position);
+    Loaded { config: reading.config, findings: reading.findings }
+}
+
+impl Config {
+    /// Reads and checks a file without flags.
+    pub fn from_toml(text: &str) -> Result<Self, Vec<Finding>> {
+        load(Some(ConfigText { name: "forebay.toml", text }), &Flags::default()).usable()
+    }
+}

@@ -1,0 +1,158 @@
+//! Values with their keys, and the macros that turn one entry into all that a key needs: field,
+//! default, reading, printing, range check, reload, flag and reference page.
+//!
+//! The tables are in `schema`, `flow` and `worker`. One entry per key:
+//!
+//! ```text
+//! /// What it does, when to change it. The text of the reference page and of the flag's help.
+//! name: Type = default, { range: 1..=10, reloadable: true, ... };
+//! ```
+//!
+//! The part in braces sets fields of [`Key`] and may be left out.
+
+use super::key::Key;
+use super::setting::Setting;
+
+/// Sees every key and its place, in the order of the table.
+pub(super) type Visit<'v> = &'v mut dyn FnMut(&'static Key, &mut dyn Setting);
+
+/// Values with their keys. Lists of tables are no part of it.
+pub(super) trait KeyTable {
+    /// Shows every key.
+    fn visit(&mut self, visit: Visit<'_>);
+
+    /// Takes over what may change while the router runs, and notes what differs.
+    fn take_from(&mut self, wanted: &Self, changes: &mut Changes)
+    where
+        Self: Sized;
+
+    /// Shows every key of a copy.
+    fn each(&self, mut see: impl FnMut(&'static Key, &dyn Setting))
+    where
+        Self: Clone + Sized,
+    {
+        self.clone().visit(&mut |key, setting| see(key, setting));
+    }
+}
+
+/// Keys whose values differ, by their dotted paths, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// May be taken over.
+    pub applied: Vec<String>,
+    /// Only a restart makes them count.
+    pub restart: Vec<String>,
+}
+
+impl Changes {
+    /// Compares a key's values, and takes the wanted one over if the key allows.
+    pub(super) fn take<T: Clone + PartialEq>(
+        &mut self,
+        key: Option<&Key>,
+        running: &mut T,
+        wanted: &T,
+    ) {
+        let Some(key) = key.filter(|_| running != wanted) else { return };
+        if key.reloadable {
+            running.clone_from(wanted);
+            self.applied.push(key.path.to_owned());
+        } else {
+            self.restart.push(key.path.to_owned());
+        }
+    }
+}
+
+/// A section as a struct with its keys. `in "timeouts."` is what stands before the names.
+macro_rules! table {
+    (
+        $(#[doc = $about:literal])+
+        $(#[derive($($derive:ident),+)])?
+        pub struct $name:ident in $prefix:literal {
+            $(
+                $(#[doc = $doc:literal])+
+                $field:ident: $type:ty = $default:expr
+                    $(, { $($attribute:ident: $value:expr),+ $(,)? })?;
+            )*
+        }
+        $(sections { $($(#[doc = $section_doc:literal])+ $section:ident: $section_type:ty,)* })?
+        $(lists { $($(#[doc = $list_doc:literal])+ $list:ident: $item:ty,)* })?
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, PartialEq, Eq $($(, $derive)+)?)]
+        pub struct $name {
+            $($(#[doc = $doc])+ pub $field: $type,)*
+            $($($(#[doc = $section_doc])+ pub $section: $section_type,)*)?
+            $($($(#[doc = $list_doc])+ pub $list: Vec<$item>,)*)?
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    $($field: $default,)*
+                    $($($section: Default::default(),)*)?
+                    $($($list: Vec::new(),)*)?
+                }
+            }
+        }
+
+        impl $name {
+            const ABOUT: &'static str = concat!($($about),+);
+            const KEYS: &'static [$crate::key::Key] = &[$(
+                $crate::key::Key {
+                    $($($attribute: $value,)+)?
+                    ..$crate::key::Key {
+                        path: concat!($prefix, stringify!($field)),
+                        about: Self::ABOUT,
+                        doc: concat!($($doc),+),
+                        ..$crate::key::Key::PLAIN
+                    }
+                },
+            )*];
+        }
+
+        impl $crate::table::KeyTable for $name {
+            fn visit(&mut self, visit: $crate::table::Visit<'_>) {
+                let mut keys = Self::KEYS.iter();
+                $(if let Some(key) = keys.next() { visit(key, &mut self.$field); })*
+                $($(self.$section.visit(visit);)*)?
+            }
+
+            fn take_from(&mut self, wanted: &Self, changes: &mut $crate::table::Changes) {
+                let mut keys = Self::KEYS.iter();
+                $(changes.take(keys.next(), &mut self.$field, &wanted.$field);)*
+                $($(self.$section.take_from(&wanted.$section, changes);)*)?
+            }
+        }
+    };
+}
+
+/// The words of a key that takes one of several. The first is the default.
+macro_rules! words {
+    (
+        $(#[doc = $about:literal])+
+        pub enum $name:ident {
+            $(#[doc = $first_doc:literal])+ $first:ident = $first_word:literal,
+            $($(#[doc = $doc:literal])+ $variant:ident = $word:literal,)*
+        }
+        $(planned $planned:literal)?
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub enum $name {
+            $(#[doc = $first_doc])+
+            #[default]
+            $first,
+            $($(#[doc = $doc])+ $variant,)*
+        }
+
+        impl $crate::setting::Word for $name {
+            const WORDS: &'static [(&'static str, Self, &'static str)] = &[
+                ($first_word, Self::$first, concat!($($first_doc),+)),
+                $(($word, Self::$variant, concat!($($doc),+)),)*
+            ];
+            const PLANNED: &'static [&'static str] = &[$($planned)?];
+        }
+    };
+}
+
+pub(super) use {table, words};
