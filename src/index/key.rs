@@ -2,6 +2,7 @@
 //! bytes from the start of the prompt (up to collisions of a 64-bit keyed hash, which cost a wrong
 //! guess, never a wrong answer).
 
+use forebay_base::ShardIndex;
 use forebay_base::limits::APPROXIMATE_CHUNK_BYTES;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -113,6 +114,15 @@ fn quick_hash(seed: KeySeed, chunk: &[u8; APPROXIMATE_CHUNK_BYTES]) -> u64 {
         let folded = (product >> 64) as u64 ^ product as u64;
         folded.rotate_left(TURN)
     })
+}
+
+/// The shard that owns a path, by the key of the path's first block.
+#[must_use]
+pub fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
+    // The high bits choose the slice, as a fraction of the whole; the table uses the others.
+    let scaled = u128::from(first_block.to_word()) * (shard_count.max(1) as u128);
+    debug_assert!(scaled >> 64 < shard_count.max(1) as u128, "no such slice");
+    ShardIndex(u16::try_from(scaled >> 64).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -11,20 +11,24 @@
 mod chunks;
 mod expiring;
 mod key;
+mod narrow;
 mod operation;
+mod overlap;
 mod overlaps;
 mod ranks;
 mod roots;
 mod routed;
+mod scratch;
 mod slice;
 mod table;
 mod walk;
 mod words;
 
 pub use expiring::{Expiring, ExpiringLimits, Remembered, Swept};
-pub use key::{BlockKey, KeySeed, RootName};
+pub use key::{BlockKey, KeySeed, RootName, slice_of};
 pub use operation::{KvBatch, KvOp};
-pub use overlaps::{Overlap, Overlaps};
+pub use overlap::Overlap;
+pub use overlaps::Overlaps;
 pub use roots::{BlockRoot, GuessRoots};
 pub use routed::{GuessKind, RoutedPrompt};
 pub use slice::SliceWriter;
@@ -61,15 +65,6 @@ pub fn index_of_shape(
         (0..shard_count.max(1)).map(|_| SliceWriter::new(shape)).collect();
     let slices = writers.iter().map(SliceWriter::table).collect();
     (IndexReader { seed, slices }, writers)
-}
-
-/// The shard that owns a path, by the key of the path's first block.
-#[must_use]
-pub fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
-    // The high bits choose the slice, as a fraction of the whole; the table uses the others.
-    let scaled = u128::from(first_block.to_word()) * (shard_count.max(1) as u128);
-    debug_assert!(scaled >> 64 < shard_count.max(1) as u128, "no such slice");
-    ShardIndex(u16::try_from(scaled >> 64).unwrap_or(0))
 }
 
 /// Reads all slices. Cheap to clone; one for each thread.

@@ -1,6 +1,5 @@
 //! The ranks that a walk still follows: those that hold every block so far.
 
-use super::overlaps::{Overlap, Overlaps};
 use super::table::{CELL_WORDS, Seen};
 use super::words::{LANES, cell_of, contains, from_lanes, lane_rank, lanes, rank_lane};
 use forebay_base::RankIndex;
@@ -21,40 +20,7 @@ pub(super) enum Ranks {
 }
 
 impl Ranks {
-    /// Keeps the ranks that hold all that is matched of a run, if that is all of the run; the
-    /// others are recorded with what they hold. False when none is left. `before` is what was found
-    /// before the run.
-    #[inline]
-    pub(super) fn narrow(&mut self, seen: &Seen, before: Overlap, out: &mut Overlaps) -> bool {
-        debug_assert!((1..=seen.block_count).contains(&seen.matched), "no block was entered");
-        let goes_on = seen.matched == seen.block_count;
-        let end = depth(seen, before, seen.matched);
-        if let (Self::Few(word), true, true) = (&*self, seen.partial.is_empty(), goes_on)
-            && *word == seen.ranks
-        {
-            // Most runs of a path have the holders of the run before: then nothing is compared.
-            return true;
-        }
-        let (whole, left) = self.part(seen);
-        left.record_parts(seen, before, out);
-        if !goes_on {
-            whole.record(end, out);
-            return false;
-        }
-        *self = whole;
-        !self.is_empty()
-    }
-
-    /// All of them end here.
-    pub(super) fn record(&self, found: Overlap, out: &mut Overlaps) {
-        match self {
-            Self::All => {}
-            Self::Few(word) => lanes(*word).for_each(|lane| out.record(lane_rank(lane), found)),
-            Self::Many(bits) => bit_ranks(bits).for_each(|rank| out.record(rank, found)),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::All => false,
             Self::Few(word) => *word == 0,
@@ -64,7 +30,7 @@ impl Ranks {
 
     /// Those that hold all of the run, and the others.
     #[inline]
-    fn part(&self, seen: &Seen) -> (Self, Self) {
+    pub(super) fn part(&self, seen: &Seen) -> (Self, Self) {
         let in_run = |lane: u16| match cell_of(seen.ranks) {
             None => contains(seen.ranks, lane) || is_whole_part(seen, lane),
             Some(_) => has(&seen.rank_bits, lane) || is_whole_part(seen, lane),
@@ -103,25 +69,8 @@ impl Ranks {
         }
     }
 
-    /// Records these ranks, none of which holds all of the run, with what they hold of it.
-    fn record_parts(mut self, seen: &Seen, before: Overlap, out: &mut Overlaps) {
-        if self.is_empty() {
-            return;
-        }
-        for (lane, mask) in &seen.partial {
-            if self.take(*lane) {
-                let held = usize::try_from(mask.trailing_ones()).unwrap_or(0).min(seen.matched);
-                let found = depth(seen, before, held);
-                if found.bytes > 0 {
-                    out.record(lane_rank(*lane), found);
-                }
-            }
-        }
-        self.record(before, out);
-    }
-
     /// Takes a lane out; false when it was not there.
-    fn take(&mut self, lane: u16) -> bool {
+    pub(super) fn take(&mut self, lane: u16) -> bool {
         match self {
             Self::All => true,
             Self::Few(word) => {
@@ -136,16 +85,6 @@ impl Ranks {
             }
         }
     }
-}
-
-/// What a rank has that holds that many of the matched blocks.
-#[inline]
-fn depth(seen: &Seen, before: Overlap, held: usize) -> Overlap {
-    let end = held.checked_sub(1).and_then(|last| seen.bytes.get(last));
-    end.map_or(before, |bytes| Overlap {
-        blocks: before.blocks + u32::try_from(held).unwrap_or(0),
-        bytes: *bytes,
-    })
 }
 
 /// A bit for each block of the run.
@@ -167,7 +106,7 @@ fn few_if_few(bits: [u64; CELL_WORDS], count: u32) -> Ranks {
     Ranks::Few(from_lanes(bit_ranks(&bits).map(rank_lane)))
 }
 
-fn bit_ranks(bits: &[u64; CELL_WORDS]) -> impl Iterator<Item = RankIndex> {
+pub(super) fn bit_ranks(bits: &[u64; CELL_WORDS]) -> impl Iterator<Item = RankIndex> {
     (0_u16..).step_by(64).zip(bits).flat_map(|(first, word)| {
         let mut rest = *word;
         std::iter::from_fn(move || {

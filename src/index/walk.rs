@@ -7,11 +7,12 @@
 //! one prompt is bounded by `WALK_PROBES_MAX`, where long blocks count more than one; past it the
 //! walk ends with what it has.
 
-use super::overlaps::{Overlap, Overlaps};
+use super::key::{BlockKey, KeySeed, slice_of};
+use super::overlap::Overlap;
+use super::overlaps::Overlaps;
 use super::ranks::Ranks;
-use super::slice_of;
-use super::table::{Arrival, Seen, Table};
-use crate::{BlockKey, KeySeed};
+use super::scratch::{Branch, WalkScratch};
+use super::table::{Arrival, Table};
 use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
 use std::sync::Arc;
 
@@ -21,28 +22,6 @@ const BRANCHES_MAX: usize = 1_024;
 const PROBES_LEAST: usize = 1_024;
 /// Bytes that are hashed for the price of one probe.
 const PROBE_BYTES: usize = 256;
-/// Lengths of first blocks whose keys are kept, so that several slices need not hash them again.
-const FIRST_KEYS: usize = 64;
-
-/// What a walk needs beside the prompt; kept from request to request.
-#[derive(Debug, Default)]
-pub(super) struct WalkScratch {
-    branches: Vec<Branch>,
-    /// The run that the walk is in.
-    run: Seen,
-    first_keys: FirstKeys,
-}
-
-/// One way on: a block that may be the first of a run, and the ranks that hold all before it.
-#[derive(Debug)]
-struct Branch {
-    slice: usize,
-    key: BlockKey,
-    /// Found up to the block, and the prompt bytes up to its end.
-    before: Overlap,
-    bytes: u32,
-    ranks: Ranks,
-}
 
 /// One prompt on its way through the slices.
 pub(super) struct Walk<'a> {
@@ -183,32 +162,4 @@ pub(super) fn follow_path(
         before = end;
     }
     out.scratch = Some(scratch);
-}
-
-/// Keys of the first blocks by their length: the last one of those that share a place.
-#[derive(Debug)]
-struct FirstKeys([Option<(u16, BlockKey)>; FIRST_KEYS]);
-
-impl Default for FirstKeys {
-    fn default() -> Self {
-        Self([None; FIRST_KEYS])
-    }
-}
-
-impl FirstKeys {
-    fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    fn get(&mut self, length: u16, hash: impl FnOnce() -> Option<BlockKey>) -> Option<BlockKey> {
-        let place = self.0.get_mut(usize::from(length) % FIRST_KEYS)?;
-        match *place {
-            Some((of, key)) if of == length => Some(key),
-            _ => {
-                let key = hash()?;
-                *place = Some((length, key));
-                Some(key)
-            }
-        }
-    }
 }

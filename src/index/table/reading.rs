@@ -1,6 +1,6 @@
 //! The reader's side of a run: how far a prompt follows its blocks, and who holds them.
 
-use super::super::overlaps::Overlap;
+use super::super::overlap::Overlap;
 use super::super::words::{cell_of, lanes};
 use super::Table;
 use super::cells::{CELL_PAIRS, CELL_WORDS};
