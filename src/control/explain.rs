@@ -19,7 +19,7 @@ use forebay_fleet::worker::{
 use forebay_http1::Method;
 use forebay_index::{GuessKind, IndexReader};
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
-use forebay_prompt::render::{Place, Rendered, Unrenderable};
+use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
     PickRequest, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model,
@@ -165,7 +165,7 @@ impl Explainer {
             approximate: &sources.config.approximate,
             request: &self.request,
             body,
-            place: Place::Offload,
+            place: RenderThread::Offload,
         };
         let buffer = self.prompt.end();
         self.prompt.begin(buffer);

@@ -2,19 +2,14 @@
 //! request comes, homes of queues when one may leave; both by the same rules.
 
 use super::pick::pick_by;
-use super::sources::Sources;
-use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin};
+use super::sources::{PrefillSource, Sources};
+use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin, lease_cost};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Lease, LeaseCost};
 use forebay_fleet::worker::{
     FleetSnapshot, Leg, LoadReports, RankLoad, Role, RoomLimits, ShardBoard,
 };
-
-/// Output tokens expected of a request that does not say.
-const OUTPUT_TOKENS_DEFAULT: u32 = 256;
-/// Output tokens counted at most: limits like 128k are ceilings, not expectations.
-const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
 
 /// What a binding is made with.
 #[derive(Debug)]
@@ -33,26 +28,6 @@ pub struct Binder<'a> {
     pub turn: &'a mut RoundRobin,
     /// For ties.
     pub random: &'a mut fastrand::Rng,
-}
-
-/// Output tokens that a request is expected to make.
-#[must_use]
-pub fn output_tokens(max_tokens: Option<u32>) -> u32 {
-    max_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(OUTPUT_TOKENS_COUNTED_MAX)
-}
-
-/// What a request costs a rank.
-#[must_use]
-pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32) -> LeaseCost {
-    let uncached = request.uncached_tokens(rank);
-    // Who prefills for another rank makes one token and is done.
-    let output = if request.leg == Leg::Prefill { 1 } else { u64::from(output_tokens) };
-    LeaseCost {
-        prefill_tokens: if request.leg == Leg::Decode { 0 } else { uncached },
-        decode_tokens: request.prompt_tokens().saturating_add(output),
-        // Who only decodes is sent what it has not got.
-        kv_tokens: uncached.saturating_add(output),
-    }
 }
 
 impl Binder<'_> {
@@ -181,7 +156,14 @@ impl Binder<'_> {
         candidates: &mut Candidates,
     ) {
         if request.leg == Leg::Decode {
-            candidates.sources.weigh(self, request, output_tokens);
+            let prefill = PickRequest { leg: Leg::Prefill, ..*request };
+            candidates.sources.weigh(self.fleet, |rank| {
+                let wanted = lease_cost(&prefill, rank, output_tokens);
+                PrefillSource {
+                    is_full: self.is_waited_for(rank) || !self.has_room(rank, &wanted),
+                    weight: prefill.weight(self.policy, rank),
+                }
+            });
         }
     }
 

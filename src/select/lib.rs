@@ -5,6 +5,8 @@
 mod bind;
 mod candidate;
 mod cost;
+mod lease_cost;
+mod match_request;
 mod matched;
 mod model;
 mod pick;
@@ -14,18 +16,21 @@ mod route;
 mod sources;
 mod tiers;
 mod told;
+mod usable;
 
-pub use bind::{Binder, lease_cost, output_tokens};
+pub use bind::Binder;
 pub use candidate::{Candidates, NoCandidate, Seeking};
 pub use cost::{CostParts, RankCost, predicted_work};
-pub use matched::{MatchRequest, Matched};
+pub use lease_cost::{lease_cost, output_tokens};
+pub use match_request::MatchRequest;
+pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};
 pub use pick::{BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, pick, tokens};
 pub use prompt::Prompt;
 pub use reach::reaches;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
 pub use tiers::{TierOverlaps, weigh_tiers};
-pub use told::Told;
+pub use told::ToldPaths;
 
 #[cfg(test)]
 mod route_tests;

@@ -3,14 +3,13 @@
 //! explanations; both see the same.
 
 use super::prompt::View;
-use super::{Prompt, TierOverlaps, Told, cache_namespace, reaches, weigh_tiers};
+use super::told::RoutedPath;
+use super::{MatchRequest, Prompt, TierOverlaps, ToldPaths, cache_namespace, reaches, weigh_tiers};
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
-use forebay_config::{ApproximateConfig, KvConfig};
-use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model, TierRanks};
-use forebay_index::{BlockKey, GuessKind, IndexReader, Overlap, Overlaps, RoutedPrompt};
-use forebay_prompt::parse::{ApiRequest, Endpoint};
-use forebay_prompt::render::Place;
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, TierRanks};
+use forebay_index::{BlockKey, GuessKind, Overlap, Overlaps, RoutedPrompt};
+use forebay_prompt::parse::Endpoint;
 use std::time::Duration;
 
 /// What each rank holds of one prompt, by rank: working memory for the choice. [`Prompt`] keeps the
@@ -31,27 +30,6 @@ pub struct Matched {
     guessed: Overlaps,
     /// Number of the walk whose findings these are.
     walk_number: u64,
-}
-
-/// A prompt that is to be matched, and against what.
-#[derive(Clone, Copy, Debug)]
-pub struct MatchRequest<'a> {
-    /// All slices.
-    pub index: &'a IndexReader,
-    /// The ranks.
-    pub fleet: &'a FleetSnapshot,
-    /// The model that is asked for.
-    pub model: &'a Model,
-    /// What tiers behind the device are worth.
-    pub kv: KvConfig,
-    /// What is believed without events.
-    pub approximate: &'a ApproximateConfig,
-    /// The request as it was scanned.
-    pub request: &'a ApiRequest,
-    /// Its body.
-    pub body: &'a [u8],
-    /// Where this runs.
-    pub place: Place,
 }
 
 /// What is used goes on being believed if it is told of once in this part of its time.
@@ -196,7 +174,7 @@ impl Matched {
         ask: &MatchRequest<'_>,
         prompt: &Prompt,
         rank: RankIndex,
-        told: &mut Told,
+        told: &mut ToldPaths,
         now: impl FnOnce() -> NanosSinceStart,
     ) -> Option<(ShardIndex, Box<RoutedPrompt>)> {
         let is_reached = |endpoint| reaches(ask.fleet, rank, endpoint);
@@ -222,7 +200,7 @@ impl Matched {
         let root = root(ask, kind);
         let chunks = match kind {
             GuessKind::Approximate if !prompt.chunks.is_empty() => {
-                let is_news = self.is_news(&prompt.chunks, rank, (told, now()), ttl);
+                let is_news = self.is_news(&prompt.chunks, rank, told, now(), ttl);
                 is_news.then(|| prompt.chunks.clone())?
             }
             _ => {
@@ -242,16 +220,17 @@ impl Matched {
         &self,
         chunks: &[BlockKey],
         rank: RankIndex,
-        (told, now): (&mut Told, NanosSinceStart),
+        told: &mut ToldPaths,
+        now: NanosSinceStart,
         ttl: Duration,
     ) -> bool {
         let Some(&end) = chunks.last() else { return false };
         let held = usize::try_from(self.overlaps.get(rank).bytes).unwrap_or(0);
         if held < chunks.len() * GuessKind::Approximate.chunk_bytes() {
-            told.note((end, rank), now);
+            told.note(RoutedPath { end, rank }, now);
             return true;
         }
-        told.is_due((end, rank), now, ttl / TTL_PARTS)
+        told.is_due(RoutedPath { end, rank }, now, ttl / TTL_PARTS)
     }
 
     /// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it? If

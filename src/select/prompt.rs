@@ -18,7 +18,7 @@ pub struct Prompt {
     prompt_bytes: u64,
     /// Is the text what the engine will see?
     is_rendered: bool,
-    found: Vec<Found>,
+    found: Vec<FoundOverlap>,
     /// Its chunks as ranks without events are believed to hold them; empty when the walk had no use
     /// for them.
     pub(super) chunks: Vec<BlockKey>,
@@ -28,7 +28,7 @@ pub struct Prompt {
 
 /// What the walk found on one rank.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct FoundOverlap {
     view: View,
     rank: RankIndex,
     overlap: Overlap,
@@ -46,7 +46,7 @@ impl Prompt {
     /// A prompt of that length without its text, and what ranks hold of it.
     #[must_use]
     pub fn known(prompt_bytes: u64, held: impl Iterator<Item = (RankIndex, Overlap)>) -> Self {
-        let found = |(rank, overlap)| Found { view: View::Selection, rank, overlap };
+        let found = |(rank, overlap)| FoundOverlap { view: View::Selection, rank, overlap };
         Self { prompt_bytes, found: held.map(found).collect(), ..Self::default() }
     }
 
@@ -122,7 +122,8 @@ impl Prompt {
     }
 
     pub(super) fn keep(&mut self, view: View, overlaps: &Overlaps) {
-        let found = overlaps.iter_held().map(|(rank, overlap)| Found { view, rank, overlap });
+        let found =
+            overlaps.iter_held().map(|(rank, overlap)| FoundOverlap { view, rank, overlap });
         self.found.extend(found);
     }
 

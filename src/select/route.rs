@@ -12,7 +12,7 @@
 //! * Without a usable pair the request stays whole if the configured fallback lets decode ranks
 //!   compute prompts; ranks that only serve whole requests may always.
 
-use super::candidate::{has_number, is_usable};
+use super::usable::{has_number, is_usable};
 use super::{Candidates, PickRequest};
 use forebay_base::{DpRank, RankIndex};
 use forebay_config::{DisaggregationConfig, Fallback};

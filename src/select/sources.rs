@@ -2,7 +2,8 @@
 //! that weighing them for every decode rank costs one look at each prefill rank and one at each
 //! part: one part in a fleet without labels.
 
-use super::{Binder, PickRequest, RankCost, candidate::is_usable, lease_cost};
+use super::RankCost;
+use super::usable::is_usable;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model};
 
@@ -10,26 +11,26 @@ use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model};
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     ranks: Vec<RankIndex>,
-    parts: Vec<Part>,
+    parts: Vec<NetworkPart>,
 }
 
 /// Prefill ranks with the same neighbours.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct NetworkPart {
     /// One of them.
     of: RankIndex,
-    best: Source,
+    best: PrefillSource,
 }
 
 /// The best prefill rank within reach of a decode rank. One that has room is better than any that
 /// has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Source {
+pub(super) struct PrefillSource {
     pub(super) is_full: bool,
     pub(super) weight: RankCost,
 }
 
-impl Source {
+impl PrefillSource {
     const UNKNOWN: Self = Self { is_full: true, weight: RankCost(u64::MAX) };
 }
 
@@ -53,7 +54,7 @@ impl Sources {
             if fleet.serves(rank, Leg::Prefill) && is_usable(fleet, board, rank, tried, now) {
                 self.ranks.push(rank);
                 if !self.parts.iter().any(|part| fleet.are_alike(part.of, rank)) {
-                    self.parts.push(Part { of: rank, best: Source::UNKNOWN });
+                    self.parts.push(NetworkPart { of: rank, best: PrefillSource::UNKNOWN });
                 }
             }
         }
@@ -68,24 +69,18 @@ impl Sources {
         self.parts.iter().any(|part| fleet.are_near(part.of, decode))
     }
 
-    /// Finds the best of each part for the request.
+    /// Finds the best of each part, as `measure` sees each rank.
     pub(super) fn weigh(
         &mut self,
-        binder: &Binder<'_>,
-        request: &PickRequest<'_>,
-        output_tokens: u32,
+        fleet: &FleetSnapshot,
+        measure: impl Fn(RankIndex) -> PrefillSource,
     ) {
-        let request = PickRequest { leg: Leg::Prefill, ..*request };
         for part in &mut self.parts {
-            part.best = Source::UNKNOWN;
+            part.best = PrefillSource::UNKNOWN;
         }
         for &rank in &self.ranks {
-            let wanted = lease_cost(&request, rank, output_tokens);
-            let source = Source {
-                is_full: binder.is_waited_for(rank) || !binder.has_room(rank, &wanted),
-                weight: request.weight(binder.policy, rank),
-            };
-            let alike = |part: &&mut Part| binder.fleet.are_alike(part.of, rank);
+            let source = measure(rank);
+            let alike = |part: &&mut NetworkPart| fleet.are_alike(part.of, rank);
             if let Some(part) = self.parts.iter_mut().find(alike) {
                 part.best = part.best.min(source);
             }
@@ -93,7 +88,11 @@ impl Sources {
     }
 
     /// The best for a decode rank, after [`Self::weigh`]; `None` if nothing is within its reach.
-    pub(super) fn best_for(&self, fleet: &FleetSnapshot, decode: RankIndex) -> Option<Source> {
+    pub(super) fn best_for(
+        &self,
+        fleet: &FleetSnapshot,
+        decode: RankIndex,
+    ) -> Option<PrefillSource> {
         let near = self.parts.iter().filter(|part| fleet.are_near(part.of, decode));
         near.map(|part| part.best).min()
     }

@@ -9,23 +9,30 @@ use std::time::Duration;
 
 /// The paths told of last, each at the one place that its key has.
 #[derive(Debug)]
-pub struct Told(Box<[(u64, NanosSinceStart)]>);
+pub struct ToldPaths(Box<[(u64, NanosSinceStart)]>);
 
-impl Default for Told {
+/// A path by the key of its end, and the rank that it went to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoutedPath {
+    pub(super) end: BlockKey,
+    pub(super) rank: RankIndex,
+}
+
+impl Default for ToldPaths {
     fn default() -> Self {
         Self(vec![(0, NanosSinceStart(0)); TOLD_MAX].into())
     }
 }
 
-impl Told {
+impl ToldPaths {
     /// Notes that a path, by the key of its end, is told of; false if it was within the period.
     pub(super) fn is_due(
         &mut self,
-        (end, rank): (BlockKey, RankIndex),
+        path: RoutedPath,
         now: NanosSinceStart,
         period: Duration,
     ) -> bool {
-        let key = end.to_word() ^ u64::from(rank.0) << 48;
+        let key = path.end.to_word() ^ u64::from(path.rank.0) << 48;
         let place = usize::try_from(key >> 16).unwrap_or(0) % TOLD_MAX;
         let Some((told, at)) = self.0.get_mut(place) else { return true };
         let is_due = *told != key || at.plus(period) <= now;
@@ -36,7 +43,7 @@ impl Told {
     }
 
     /// Notes it whenever it was before.
-    pub(super) fn note(&mut self, path: (BlockKey, RankIndex), now: NanosSinceStart) {
+    pub(super) fn note(&mut self, path: RoutedPath, now: NanosSinceStart) {
         self.is_due(path, now, Duration::ZERO);
     }
 }
@@ -47,17 +54,19 @@ mod tests {
 
     #[test]
     fn a_path_is_due_after_the_period_and_for_each_rank() {
-        let (mut told, period) = (Told::default(), Duration::from_nanos(10));
+        let (mut told, period) = (ToldPaths::default(), Duration::from_nanos(10));
         let end = BlockKey::from_word(7 << 20).expect("not 0");
-        let mut is_due =
-            |rank, now| told.is_due((end, RankIndex(rank)), NanosSinceStart(now), period);
+        let mut is_due = |rank, now| {
+            told.is_due(RoutedPath { end, rank: RankIndex(rank) }, NanosSinceStart(now), period)
+        };
         assert!(is_due(0, 1));
         assert!(!is_due(0, 10));
         assert!(is_due(1, 10));
         assert!(!is_due(1, 19));
         assert!(is_due(0, 11));
         assert!(is_due(0, 21));
-        told.note((end, RankIndex(0)), NanosSinceStart(25));
-        assert!(!told.is_due((end, RankIndex(0)), NanosSinceStart(34), period));
+        let path = RoutedPath { end, rank: RankIndex(0) };
+        told.note(path, NanosSinceStart(25));
+        assert!(!told.is_due(path, NanosSinceStart(34), period));
     }
 }

@@ -14,7 +14,7 @@ use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource};
-use forebay_prompt::render::{Place, Rendered, Unrenderable};
+use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_router::request::{Split, Stop};
 use forebay_select::{MatchRequest, Prompt};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn request<'a>(
     (index, config): (&'a IndexReader, &'a Config),
     (fleet, model): (&'a FleetSnapshot, &'a Model),
     (request, body): (&'a ApiRequest, &'a [u8]),
-    place: Place,
+    place: RenderThread,
 ) -> MatchRequest<'a> {
     let Config { kv, approximate, .. } = config;
     MatchRequest { index, fleet, model, kv: *kv, approximate, request, body, place }
@@ -81,7 +81,7 @@ fn here(shard: &Shard, slot: &mut Slot, asked: Asked<'_>) -> bool {
         (&shard.index, &shard.config),
         (asked.fleet, asked.model),
         (&slot.request, body),
-        Place::Shard,
+        RenderThread::Shard,
     );
     let rendered = slot.prompt.write_text(&ask);
     if rendered == Some(Err(Unrenderable::NotHere)) {
@@ -141,7 +141,7 @@ impl Away {
             (&*index, &*config),
             (&*self.fleet, model),
             (&self.request, body),
-            Place::Offload,
+            RenderThread::Offload,
         );
         let is_late = Duration::from_nanos(start.since(*posted_at)) > TEMPLATE_WAIT_MAX
             && self.request.prompt == PromptSource::Messages;
@@ -213,7 +213,7 @@ pub(super) fn remember(shard: &Shard, slot: &Slot, asked: Asked<'_>, rank: RankI
         (&shard.index, &shard.config),
         (asked.fleet, asked.model),
         (&slot.request, body),
-        Place::Shard,
+        RenderThread::Shard,
     );
     let now = || shard.now();
     let remembered = {

@@ -21,9 +21,9 @@ use forebay_index::{IndexReader, RoutedPrompt};
 use forebay_prompt::parse::HintRules;
 use forebay_ring::{Bell, Consumer, MeshSender};
 use forebay_router::dispatch::RelayError;
-use forebay_router::queue::{Desk, Home, Outbox};
+use forebay_router::queue::{Home, Outbox, Desk};
 use forebay_router::request::Stages;
-use forebay_select::Told;
+use forebay_select::ToldPaths;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -53,7 +53,7 @@ pub(super) struct Shard {
     /// What engines say of their load.
     pub(super) load_reports: RefCell<Consumer<LoadReport>>,
     /// What owners of slices have been told a moment ago.
-    pub(super) told: RefCell<Told>,
+    pub(super) told: RefCell<ToldPaths>,
     pub(super) histograms: RefCell<Box<StageHistograms>>,
     pub(super) cached_tokens: CachedTokens,
     /// Set once the first fleet is here.

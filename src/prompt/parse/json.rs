@@ -3,6 +3,7 @@
 
 use super::request::NOT_TEXT_BYTES;
 use forebay_base::limits::JSON_DEPTH_MAX;
+use forebay_text::chat::unescape_into;
 use std::ops::Range;
 use thiserror::Error;
 
@@ -451,6 +452,12 @@ const fn specials(word: u64) -> u64 {
     let control = word.wrapping_sub(ONES * 0x20) & !word;
     let either = (quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash);
     (either | control) & HIGHS
+}
+
+pub(super) fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    unescape_into(text.as_bytes(), &mut bytes);
+    String::from_utf8(bytes).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! not.
 
 use super::json::{Cursor, ScanError, Text};
-use super::scan::MESSAGES_MAX;
 use forebay_text::chat::{ChatRole, MessageSpan};
 
 /// What a list of messages turned out to be.
@@ -98,3 +97,6 @@ pub(super) fn message_span(role: ChatRole, content: &Text) -> Option<MessageSpan
     let end = u32::try_from(content.span.end).ok()?;
     Some(MessageSpan { role, content: start..end, escaped: content.escaped })
 }
+
+/// Most messages that are matched; longer conversations are routed without a prompt.
+pub const MESSAGES_MAX: usize = 8_192;

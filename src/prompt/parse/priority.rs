@@ -2,8 +2,7 @@
 //! vLLM reads it (0.32: pydantic for the body, Python's `int` for the field), so that no spelling
 //! means one thing here and another there.
 
-use super::json::{Cursor, ScanError};
-use super::scan::unescaped;
+use super::json::{Cursor, ScanError, unescaped};
 
 /// `priority` of a body; the cursor stands on the value and leaves it. `None` for what engines
 /// refuse, and for `null`.

@@ -3,20 +3,18 @@
 //! Duplicate keys: the last one counts, in whatever spelling (`"mod\u0065l"`), because that is what
 //! the engines' parsers do; a body must never mean one thing here and another there.
 
-use super::json::{Cursor, ScanError, Text};
+use super::json::{Cursor, ScanError, Text, unescaped};
 use super::messages::{MessageList, message_list, message_span};
 use super::priority;
 use super::prompt::prompt;
 use super::request::{ApiRequest, Endpoint, PromptSource};
 use super::transfer;
-use forebay_text::chat::{ChatRole, MessageSpan, unescape_into};
+use forebay_text::chat::{ChatRole, MessageSpan};
 
 /// Longest model name. Longer ones are refused: names go into tables and error messages.
 pub const MODEL_BYTES_MAX: usize = 1_024;
 /// Longest cache salt that is matched; requests with a longer one are routed without a prompt.
 pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
-/// Most messages that are matched; longer conversations are routed without a prompt.
-pub const MESSAGES_MAX: usize = 8_192;
 
 /// Keys by which a router sends an engine to another one. A client that could set them would reach
 /// hosts inside the fleet. vLLM's other objects of this kind are read by [`super::transfer`]:
@@ -38,8 +36,8 @@ const OWNED: [&str; 7] = [
 const UNMATCHED_KEYS: [&str; 5] =
     ["echo", "logprob_start_len", "prompt_logprobs", "suffix", "truncate_prompt_tokens"];
 
-/// Lengths of all keys that [`Found::other`] compares with, one bit each. A key of another length,
-/// as most of the keys of plain requests have, is compared with none.
+/// Lengths of all keys that [`ScannedKeys::other`] compares with, one bit each. A key of another
+/// length, as most of the keys of plain requests have, is compared with none.
 const OTHER_LENGTHS: u64 = lengths_of(&OWNED)
     | lengths_of(&TEMPLATE_KEYS)
     | lengths_of(&UNMATCHED_KEYS)
@@ -115,7 +113,7 @@ pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result
             return Err(ScanError::NotObject);
         }
     }
-    let mut found = Found::default();
+    let mut found = ScannedKeys::default();
     let mut first = true;
     while let Some(key) = cursor.next_key(&mut first)? {
         let name = cursor.slice(&key.span);
@@ -132,12 +130,6 @@ pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result
     found.finish(endpoint, &cursor, request)
 }
 
-pub(super) fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    unescape_into(text.as_bytes(), &mut bytes);
-    String::from_utf8(bytes).unwrap_or_default()
-}
-
 /// A value that is a string, something else, or nothing.
 #[derive(Clone, Debug, Default)]
 enum Optional {
@@ -149,7 +141,7 @@ enum Optional {
 
 /// What has been seen so far; every field is overwritten by a later key of the same name.
 #[derive(Debug, Default)]
-struct Found {
+struct ScannedKeys {
     model: Optional,
     cache_salt: Optional,
     /// SGLang's namespace beside the salt.
@@ -173,14 +165,14 @@ struct Found {
     /// One flag for each of [`MORE_THAN_TEXT_KEYS`].
     more_than_text: [bool; MORE_THAN_TEXT_KEYS.len()],
     /// What clients said in the objects that [`transfer`] reads, of any key of that name.
-    told: transfer::Told,
+    told: transfer::SaidByClient,
     /// One flag for each of [`UNMATCHED_KEYS`].
     unmatched: [bool; UNMATCHED_KEYS.len()],
     /// One flag for each of [`OWNED`].
     owned: [bool; OWNED.len()],
 }
 
-impl Found {
+impl ScannedKeys {
     /// One member of the top object; the cursor stands on its value and leaves it.
     fn member(
         &mut self,

@@ -1,7 +1,7 @@
 //! What one scan finds, and what it refuses.
 
-use super::{CACHE_SALT_BYTES_MAX, MESSAGES_MAX, MODEL_BYTES_MAX, ScanError, scan};
-use crate::parse::{ApiRequest, Endpoint, PromptSource};
+use super::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, ScanError, scan};
+use crate::parse::{ApiRequest, Endpoint, MESSAGES_MAX, PromptSource};
 use forebay_text::chat::{ChatRole, MessageSpan};
 
 fn scanned(body: &str, endpoint: Endpoint) -> ApiRequest {

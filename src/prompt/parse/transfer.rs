@@ -4,10 +4,9 @@
 //! goes where the other two go (`SamplingParams.extra_args`), so what may not be said there may not
 //! be said here either.
 
-use super::json::{Cursor, ScanError};
-use super::scan::unescaped;
+use super::json::{Cursor, ScanError, unescaped};
 
-/// Keys that [`Told::read`] reads.
+/// Keys that [`SaidByClient::read`] reads.
 pub(super) const KEYS: [&str; 2] = ["kv_transfer_params", "vllm_xargs"];
 
 /// Members by which engines find each other's KV (vLLM 0.33: NIXL, NIXL push, Mooncake), as they
@@ -38,14 +37,14 @@ const READY_IDS: &str = "prompt_token_ids";
 /// What clients said so far. An earlier key of the same name counts too: no parser need agree with
 /// this one about it.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct SaidByClient {
     /// The first thing that may not be said.
     pub(super) error: Option<ScanError>,
     /// The prompt is another than the one in the body.
     pub(super) other_prompt: bool,
 }
 
-impl Told {
+impl SaidByClient {
     /// Reads the value of one of [`KEYS`]; the cursor stands on it and leaves it.
     pub(super) fn read(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
         let is_transfer = name == "kv_transfer_params";

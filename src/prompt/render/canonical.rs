@@ -2,7 +2,7 @@
 //! conversation, so that prompts can be compared with earlier ones. Never compared with what events
 //! tell.
 
-use super::slice;
+use super::engine_text::slice;
 use crate::parse::{ApiRequest, PromptSource};
 use forebay_text::chat::MessageSpan;
 

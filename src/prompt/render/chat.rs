@@ -1,6 +1,7 @@
 //! Messages to text: by the template's plan where it covers them, else by the template.
 
-use super::{Place, Rendered, Unrenderable, align, slice, special};
+use super::engine_text::{align, slice, special};
+use super::{RenderThread, Rendered, Unrenderable};
 use crate::parse::ApiRequest;
 use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX};
 use forebay_fleet::worker::ModelText;
@@ -9,7 +10,7 @@ use std::ops::Range;
 
 /// Plain messages, as the scan found them.
 pub(super) fn plain(
-    place: Place,
+    place: RenderThread,
     request: &ApiRequest,
     body: &[u8],
     text: &ModelText,
@@ -63,7 +64,7 @@ fn first_messages(messages: &[MessageSpan], body: &[u8]) -> Option<Vec<MessageSp
 
 /// Any body with messages.
 pub(super) fn full(
-    place: Place,
+    place: RenderThread,
     request: &ApiRequest,
     body: &[u8],
     text: &ModelText,
@@ -94,10 +95,10 @@ fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {
 }
 
 /// May the template engine run on this body, and here? A template decides itself how long it takes.
-fn check_size(place: Place, body: &[u8]) -> Result<(), Unrenderable> {
+fn check_size(place: RenderThread, body: &[u8]) -> Result<(), Unrenderable> {
     match place {
         _ if body.len() > TEMPLATE_BODY_BYTES_MAX => Err(Unrenderable::TooLarge),
-        Place::Shard => Err(Unrenderable::NotHere),
-        Place::Offload => Ok(()),
+        RenderThread::Shard => Err(Unrenderable::NotHere),
+        RenderThread::Offload => Ok(()),
     }
 }

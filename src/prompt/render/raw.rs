@@ -1,14 +1,15 @@
 //! Prompts that are text already: unescaped, behind the tokens that the engine puts before a
 //! completion.
 
-use super::{Place, Rendered, Unrenderable, align};
+use super::engine_text::align;
+use super::{RenderThread, Rendered, Unrenderable};
 use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use forebay_fleet::worker::ModelText;
 use forebay_text::chat::unescape_up_to;
 
 /// `escaped` is what stands between the quotes.
 pub(super) fn text(
-    place: Place,
+    place: RenderThread,
     escaped: &[u8],
     special: bool,
     text: &ModelText,

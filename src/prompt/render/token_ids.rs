@@ -1,21 +1,21 @@
 //! Prompts given as token ids: what the ids stand for. Nothing is aligned, this is what the
 //! tokenizer made.
 
-use super::{Place, Rendered, Unrenderable};
+use super::{RenderThread, Rendered, Unrenderable};
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX};
 use forebay_text::Vocabulary;
 
 /// `list` is a JSON array of numbers, brackets included; the scan has checked that.
 pub(super) fn decode(
-    place: Place,
+    place: RenderThread,
     list: &[u8],
     vocabulary: &Vocabulary,
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
     let bytes_max = match place {
         // Two digits and a comma may stand for hundreds of bytes.
-        Place::Shard => 2 * INLINE_BODY_BYTES_MAX,
-        Place::Offload => PROMPT_BYTES_MATCHED_MAX,
+        RenderThread::Shard => 2 * INLINE_BODY_BYTES_MAX,
+        RenderThread::Offload => PROMPT_BYTES_MATCHED_MAX,
     };
     let end = out.len().saturating_add(bytes_max);
     let mut id: Option<u32> = None;
@@ -28,8 +28,8 @@ pub(super) fn decode(
             out.extend_from_slice(vocabulary.bytes(id).ok_or(Unrenderable::UnknownToken)?);
             if out.len() >= end {
                 return match place {
-                    Place::Shard => Err(Unrenderable::NotHere),
-                    Place::Offload => Ok(Rendered::Beginning),
+                    RenderThread::Shard => Err(Unrenderable::NotHere),
+                    RenderThread::Offload => Ok(Rendered::Beginning),
                 };
             }
         }

@@ -1,0 +1,118 @@
+//! What comes of rendering a prompt, and where it may run.
+
+use crate::parse::{ApiRequest, NOT_TEXT_BYTES, PromptSource};
+use forebay_text::chat::RenderError;
+use std::ops::Range;
+
+/// Which way a prompt took to its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rendered {
+    /// The template's verified plan.
+    Plan,
+    /// The template itself.
+    Template,
+    /// The template itself, up to the first image, sound or other thing that is not text.
+    TextPart,
+    /// Text or token ids, no template.
+    Raw,
+    /// Any of these, cut: behind
+    /// [`PROMPT_BYTES_MATCHED_MAX`](forebay_base::limits::PROMPT_BYTES_MATCHED_MAX), or where a
+    /// character has more marks than are followed. What is there can be matched, what follows is
+    /// not known.
+    Beginning,
+}
+
+impl Rendered {
+    /// Length of the whole prompt whose rendered text has that length.
+    #[must_use]
+    pub fn prompt_bytes(self, request: &ApiRequest, text_bytes: usize) -> u64 {
+        let text_bytes = u64::try_from(text_bytes).unwrap_or(u64::MAX);
+        match self {
+            Self::TextPart => text_bytes.saturating_add(NOT_TEXT_BYTES),
+            Self::Beginning => text_bytes.max(sent_bytes(request)),
+            Self::Plan | Self::Template | Self::Raw => text_bytes,
+        }
+    }
+}
+
+/// Bytes of the prompt in the body, as it is written there; 0 where they are not known apart from
+/// the rest.
+fn sent_bytes(request: &ApiRequest) -> u64 {
+    let length = |span: &Range<u32>| u64::from(span.end.saturating_sub(span.start));
+    match &request.prompt {
+        PromptSource::None | PromptSource::Messages => 0,
+        PromptSource::PlainMessages => {
+            request.messages.iter().map(|message| length(&message.content)).sum()
+        }
+        PromptSource::Text(span) | PromptSource::TokenIds(span) | PromptSource::Batch(span) => {
+            length(span)
+        }
+    }
+}
+
+/// Why a prompt has no text here. The request is served all the same, without a match by prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unrenderable {
+    /// The body has no prompt, or one of a shape that is not matched.
+    #[error("no prompt that can be matched")]
+    NoPrompt,
+    /// Images, sound or embeddings beside the prompt.
+    #[error("the prompt is not text alone")]
+    NotText,
+    /// Messages for a model without a chat template.
+    #[error("the model has no chat template")]
+    NoTemplate,
+    /// The template refused the messages, or they have parts that are not followed.
+    #[error("the chat template does not take these messages")]
+    Refused,
+    /// A token id that the vocabulary does not have.
+    #[error("unknown token id")]
+    UnknownToken,
+    /// More than `TEMPLATE_BODY_BYTES_MAX` that would have to go through the template engine.
+    #[error("too large for the template engine")]
+    TooLarge,
+    /// The template takes more than `TEMPLATE_STEPS_MAX` steps for these messages.
+    #[error("the chat template takes too many steps for these messages")]
+    TooManySteps,
+    /// The thread that runs templates was too far behind.
+    #[error("the thread that renders prompts was busy")]
+    Late,
+    /// It would take too long on this [`RenderThread`].
+    #[error("it takes too long here")]
+    NotHere,
+}
+
+impl Unrenderable {
+    /// Label for metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::NoPrompt => "no-prompt",
+            Self::NotText => "not-text",
+            Self::NoTemplate => "no-template",
+            Self::Refused => "refused",
+            Self::UnknownToken => "unknown-token",
+            Self::TooLarge => "too-large",
+            Self::TooManySteps => "too-many-steps",
+            Self::Late => "late",
+            Self::NotHere => "not-here",
+        }
+    }
+}
+
+impl From<RenderError> for Unrenderable {
+    fn from(error: RenderError) -> Self {
+        if error.is_out_of_steps() { Self::TooManySteps } else { Self::Refused }
+    }
+}
+
+/// Where a prompt is rendered, which decides what that may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenderThread {
+    /// On a shard, where nothing may take long: no template engine, little composing. What takes
+    /// more is [`Unrenderable::NotHere`].
+    Shard,
+    /// Anywhere else.
+    #[default]
+    Offload,
+}
