@@ -21,7 +21,7 @@ use forebay_fleet::mailbox::Ticket;
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_ring::{Bell, Consumer, Producer, spsc};
-use forebay_router::queue::{Desk, NoSeat};
+use forebay_router::queue::{NoWait, WaitTable};
 use forebay_router::request::{Stop, in_flight_full};
 use forebay_select::Matched;
 use std::any::Any;
@@ -72,8 +72,8 @@ pub(super) enum Reply {
     Failed,
 }
 
-impl From<NoSeat> for Reply {
-    fn from(_: NoSeat) -> Self {
+impl From<NoWait> for Reply {
+    fn from(_: NoWait) -> Self {
         Self::Failed
     }
 }
@@ -82,7 +82,7 @@ impl From<NoSeat> for Reply {
 pub(super) struct Offload {
     /// `None` once the shard ends.
     jobs: RefCell<Option<Producer<Job>>>,
-    seats: RefCell<Desk<Reply>>,
+    seats: RefCell<WaitTable<Reply>>,
     /// Jobs that have not come back.
     out: RefCell<AHashMap<Ticket, Out>>,
     /// When a job last came back, or the first one went out.
@@ -122,7 +122,7 @@ impl Offload {
         let thread = thread.thread().clone();
         let offload = Self {
             jobs: RefCell::new(Some(jobs)),
-            seats: RefCell::new(Desk::new(shard)),
+            seats: RefCell::new(WaitTable::new(shard)),
             out: RefCell::default(),
             moved_at: Cell::new(clock.now()),
             in_flight: Rc::clone(in_flight),

@@ -20,7 +20,7 @@ use forebay_fleet::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
 use forebay_fleet::worker::Handoff;
 use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{Failed, Fault, Known, LegEnd, Prefilling};
+use forebay_router::request::{Failed, FailedPair, Fault, LegEnd, Prefilling};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,8 +54,8 @@ pub(super) struct Paired<'a> {
 
 impl Paired<'_> {
     /// What is known of it, now that the decode leg has ended so.
-    pub(super) fn known(&mut self, error: RelayError) -> Known<'_> {
-        Known {
+    pub(super) fn known(&mut self, error: RelayError) -> FailedPair<'_> {
+        FailedPair {
             error,
             accusation: self.accused.as_ref().map(|(accusation, _)| *accusation),
             leg: LegEnd::from(self.leg.look()),

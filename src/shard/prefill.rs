@@ -312,7 +312,7 @@ mod tests {
         let cost = LeaseCost::default();
         let lease = Lease::try_take(&board, RankIndex(0), cost, RoomLimits::default(), now);
         let leg = PrefillLeg {
-            ticket: Ticket { shard: ShardIndex::try_from_index(0).unwrap(), seat: 0, life: 0 },
+            ticket: Ticket { shard: ShardIndex::try_from_index(0).unwrap(), slot: 0, life: 0 },
             lease: lease.unwrap(),
             worker: WorkerIndex(0),
             address: "127.0.0.1:1".parse().unwrap(),

@@ -67,7 +67,7 @@ impl Shard {
 
     fn deliver(&self, ticket: Ticket, verdict: Verdict) {
         let granted = matches!(verdict, Verdict::Granted(_));
-        let delivered = self.stages.borrow_mut().desk.deliver(ticket, verdict);
+        let delivered = self.stages.borrow_mut().waits.deliver(ticket, verdict);
         if granted && !delivered {
             self.counters.add(Count::GrantsReturned, 1);
         }

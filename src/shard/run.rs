@@ -25,7 +25,7 @@ use forebay_index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
 use forebay_prompt::parse::HintRules;
 use forebay_ring::Producer;
 use forebay_router::dispatch::RetryBudget;
-use forebay_router::queue::{Desk, Outbox};
+use forebay_router::queue::{Outbox, WaitTable};
 use forebay_router::request::{StageRules, Stages};
 use monoio::net::TcpListener;
 use std::cell::{Cell, RefCell};
@@ -133,7 +133,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         hint_rules: RefCell::new(hint_rules(&setup.config, setup.tenant_seed)),
         drain_until: Cell::new(None),
         prefills: RefCell::default(),
-        legs: RefCell::new(Desk::new(index)),
+        legs: RefCell::new(WaitTable::new(index)),
         offload,
         holds_least_us: holds::least_us(),
         aborting: Cell::new(0),
@@ -365,7 +365,7 @@ mod tests {
             let own = ShardBoard::from(Arc::clone(&board));
             let lease = Lease::try_take(&own, rank, cost, limits, now).unwrap();
             board.rank(rank).unwrap().release(0);
-            let ticket = Ticket { shard: ShardIndex(0), seat: 9, life: 9 };
+            let ticket = Ticket { shard: ShardIndex(0), slot: 9, life: 9 };
             let verdict = Box::new(Verdict::Granted(lease));
             let message = MeshMessage::Verdict { ticket, verdict };
             assert!(other.mesh.sender.send(ShardIndex(0), message).is_ok());

@@ -21,7 +21,7 @@ use forebay_index::{IndexReader, RoutedPrompt};
 use forebay_prompt::parse::HintRules;
 use forebay_ring::{Bell, Consumer, MeshSender};
 use forebay_router::dispatch::RelayError;
-use forebay_router::queue::{Home, Outbox, Desk};
+use forebay_router::queue::{Home, Outbox, WaitTable};
 use forebay_router::request::Stages;
 use forebay_select::ToldPaths;
 use std::cell::{Cell, RefCell, RefMut};
@@ -77,7 +77,7 @@ pub(super) struct Shard {
     /// Prefill legs that this shard sends, for requests of any shard.
     pub(super) prefills: RefCell<AHashMap<Ticket, Rc<Signal>>>,
     /// The seats of this shard's requests whose prefill legs are under way.
-    pub(super) legs: RefCell<Desk<PrefillEnded>>,
+    pub(super) legs: RefCell<WaitTable<PrefillEnded>>,
     /// See [`super::holds`].
     pub(super) holds_least_us: Option<u64>,
     /// The thread that does what takes long.

@@ -38,7 +38,7 @@ impl Seat<'_> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        self.shard.stages.borrow_mut().desk.close(self.ticket);
+        self.shard.stages.borrow_mut().waits.close(self.ticket);
         if let Some(cell) = self.shard.board.queue(self.queue) {
             cell.leave(self.wanted);
             pressure::relieve_queue(self.shard, self.queue);
@@ -125,7 +125,7 @@ async fn verdict(
     let mut drains = false;
     conn.wait_at_most(Duration::from_nanos(until.since(shard.now())));
     poll_fn(|cx| {
-        if let Poll::Ready(verdict) = shard.stages.borrow_mut().desk.poll(ticket, cx) {
+        if let Poll::Ready(verdict) = shard.stages.borrow_mut().waits.poll(ticket, cx) {
             return Poll::Ready(Some(Ok(verdict)));
         }
         if conn.poll_gone(cx).is_ready() {

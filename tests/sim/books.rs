@@ -12,7 +12,7 @@ pub(crate) struct Books {
     /// Grants on their way, by rank and by ticket.
     pub(crate) in_transit: Vec<u32>,
     pub(crate) transit: BTreeMap<Ticket, RankIndex>,
-    /// Verdicts that lie at a seat and were not taken.
+    /// Verdicts that lie in a wait and were not taken.
     pub(crate) delivered: BTreeSet<Ticket>,
     /// Requests counted into a queue, by queue.
     pub(crate) waiting: BTreeMap<QueueIndex, Sum>,

@@ -553,11 +553,11 @@ impl World {
         }
         self.check_step()?;
         for shard in &self.shards {
-            if shard.stages.desk.waiting() > 0 || !shard.home.is_empty() {
+            if shard.stages.waits.waiting() > 0 || !shard.home.is_empty() {
                 return Err(format!(
-                    "{:?} keeps {} seats",
+                    "{:?} keeps {} waits",
                     shard.index,
-                    shard.stages.desk.waiting()
+                    shard.stages.waits.waiting()
                 ));
             }
         }

@@ -93,7 +93,7 @@ fn an_idle_rank_that_reports_a_full_cache_is_asked_all_the_same() {
 
 #[test]
 fn who_is_answered_while_waiting_leaves_nothing_behind() {
-    // A shard that drains answers those who wait: it closes their seats and tells the home.
+    // A shard that drains answers those who wait: it closes their waits and tells the home.
     let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
     let ask = stage.any();
     let lease = stage.bind(&ask);
@@ -104,7 +104,7 @@ fn who_is_answered_while_waiting_leaves_nothing_behind() {
     }
     drop(lease);
     assert!(stage.look().is_empty() && stage.home.is_empty());
-    assert_eq!(stage.desk.waiting(), 0);
+    assert_eq!(stage.waits.waiting(), 0);
     assert_eq!(stage.board.queue(QueueIndex(0)).unwrap().waiting(), 0);
 }
 
@@ -270,7 +270,7 @@ fn whose_client_has_left_is_not_sent() {
     let mut verdicts = stage.look();
     stage.settle(&late);
     let (ticket, verdict) = verdicts.pop().unwrap();
-    assert!(!stage.desk.deliver(ticket, verdict));
+    assert!(!stage.waits.deliver(ticket, verdict));
     assert_eq!(stage.board.rank(RANK).unwrap().in_flight(), 0);
 }
 

@@ -1,7 +1,7 @@
 //! The queues' production code under a simulated router: shards, mesh rings, bells, engines,
 //! clients and a control plane in virtual time, one step at a time, all drawn from one seed.
-//! `RequestFlow`, `Stages`, `Home`, `Desk`, `Outbox`, `LoadBoard`, `QueueCell`, `Windows`, `Lease`,
-//! the rings and the bells are what ships. The turns of a shard follow `shard/inbox.rs` and
+//! `RequestFlow`, `Stages`, `Home`, `WaitTable`, `Outbox`, `LoadBoard`, `QueueCell`, `Windows`,
+//! `Lease`, the rings and the bells are what ships. The turns of a shard follow `shard/inbox.rs` and
 //! `shard/queues.rs`.
 //!
 //! `cargo test --test sim` runs [`SEEDS`] seeds. `FOREBAY_SIM_SEED=n` runs one and prints its last

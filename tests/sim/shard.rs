@@ -226,7 +226,7 @@ impl World {
 
     fn deliver(&mut self, at: usize, ticket: Ticket, verdict: Verdict) {
         let granted = matches!(verdict, Verdict::Granted(_));
-        let delivered = self.shards[at].stages.desk.deliver(ticket, verdict);
+        let delivered = self.shards[at].stages.waits.deliver(ticket, verdict);
         self.note(|| format!("shard {at}: {ticket:?} hears {granted}, there {delivered}"));
         if delivered {
             self.books.delivered.insert(ticket);

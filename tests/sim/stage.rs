@@ -11,7 +11,8 @@ use forebay::config::{FlowConfig, Policy, QueueMode};
 use forebay::index::{GuessRoots, KeySeed, Overlaps};
 use forebay::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
 use forebay::queue::{
-    Applicant, Desk, Entry, Home, HomeTurn, Seated, Sought, Turned, enter, enter_by, is_closed,
+    Applicant, Entry, Home, HomeTurn, QueuePlace, Sought, Turned, WaitTable, enter, enter_by,
+    is_closed,
 };
 use forebay::select::{Binder, Candidates, PickRequest, RoundRobin};
 use forebay::worker::{
@@ -29,7 +30,7 @@ pub(crate) struct Stage {
     pub(crate) fleet: FleetSnapshot,
     pub(crate) board: ShardBoard,
     pub(crate) home: Home,
-    pub(crate) desk: Desk,
+    pub(crate) waits: WaitTable,
     pub(crate) reports: LoadReports,
     pub(crate) now: NanosSinceStart,
 }
@@ -48,13 +49,13 @@ pub(crate) struct Ask {
     pub(crate) near: Option<RankIndex>,
     pub(crate) pin: Option<DpRank>,
     /// Where it stands meanwhile.
-    pub(crate) seated: Option<Seated>,
+    pub(crate) queued: Option<QueuePlace>,
 }
 
 impl Waits {
     /// Its place, when it has been sent on.
-    pub(crate) fn seated(&self) -> Option<Seated> {
-        Some(Seated { queue: self.waiter.queue, wanted: self.wanted })
+    pub(crate) fn queued(&self) -> Option<QueuePlace> {
+        Some(QueuePlace { queue: self.waiter.queue, wanted: self.wanted })
     }
 }
 
@@ -121,7 +122,7 @@ impl Stage {
             },
             board: ShardBoard::from(LoadBoard::new()),
             home: Home::default(),
-            desk: Desk::new(ShardIndex(0)),
+            waits: WaitTable::new(ShardIndex(0)),
             reports: LoadReports::new(Duration::from_secs(5)),
             now: NanosSinceStart(1_000 * MS),
         };
@@ -150,7 +151,7 @@ impl Stage {
             leg: Leg::Whole,
             near: None,
             pin: None,
-            seated: None,
+            queued: None,
         }
     }
 
@@ -187,10 +188,10 @@ impl Stage {
 
     /// Sends it the way of a pair; with a lease that it got for its decode leg it goes on.
     pub(crate) fn pair(&mut self, ask: &Ask, held: Option<Lease>) -> Entry {
-        self.with_applicant(ask, |binder, applicant, seat| {
+        self.with_applicant(ask, |binder, applicant, open| {
             let candidates = &mut Candidates::default();
             let sought = held.map_or(Sought::Pair, Sought::PrefillFor);
-            enter_by(binder, candidates, applicant, sought, seat, |_, _| None)
+            enter_by(binder, candidates, applicant, sought, open, |_, _| None)
         })
     }
 
@@ -230,8 +231,8 @@ impl Stage {
     }
 
     pub(crate) fn ask(&mut self, ask: &Ask) -> Entry {
-        self.with_applicant(ask, |binder, applicant, seat| {
-            enter(binder, &mut Candidates::default(), applicant, seat, |_| None)
+        self.with_applicant(ask, |binder, applicant, open| {
+            enter(binder, &mut Candidates::default(), applicant, open, |_| None)
         })
     }
 
@@ -244,12 +245,12 @@ impl Stage {
         (left_ms, end_ms): (u64, u64),
     ) -> Entry {
         let client_deadline = Some(NanosSinceStart(self.now.0 + left_ms * MS));
-        self.with_applicant(ask, |binder, applicant, seat| {
+        self.with_applicant(ask, |binder, applicant, open| {
             let mut facts = applicant.facts.clone();
             (facts.caller.tenant, facts.client_deadline) = (tenant, client_deadline);
             let applicant = Applicant { facts: &facts, ..*applicant };
             let projected = |ahead| Some(Duration::from_millis(end_ms * ahead));
-            enter(binder, &mut Candidates::default(), &applicant, seat, projected)
+            enter(binder, &mut Candidates::default(), &applicant, open, projected)
         })
     }
 
@@ -286,7 +287,7 @@ impl Stage {
             body_bytes: 10,
             near: ask.near,
             movable: ask.movable,
-            seated: ask.seated,
+            queued: ask.queued,
         };
         let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
         let mut binder = Binder {
@@ -298,7 +299,7 @@ impl Stage {
             turn: &mut turn,
             random: &mut random,
         };
-        then(&mut binder, &applicant, &mut || self.desk.open())
+        then(&mut binder, &applicant, &mut || self.waits.open())
     }
 
     /// Binds it at once.
@@ -347,7 +348,7 @@ impl Stage {
 
     /// Its wait is over, whatever came of it.
     pub(crate) fn settle(&mut self, waits: &Waits) {
-        self.desk.close(waits.ticket);
+        self.waits.close(waits.ticket);
         self.board.queue(waits.waiter.queue).unwrap().leave(waits.wanted);
     }
 

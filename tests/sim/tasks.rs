@@ -70,12 +70,12 @@ impl World {
         self.step_request(id, RequestEvent::Ready, None)
     }
 
-    /// Feeds the machine, and does what it says. `seat`: its place in the queue that it comes from.
+    /// Feeds the machine, and does what it says. `wait`: its place in the queue that it comes from.
     pub(crate) fn step_request(
         &mut self,
         id: usize,
         event: RequestEvent,
-        seat: Option<Wait>,
+        wait: Option<Wait>,
     ) -> Checked {
         let request = &mut self.requests[id];
         let shard = &mut self.shards[request.shard];
@@ -85,7 +85,7 @@ impl World {
         let is_whole = Cell::new(false);
         let mut step = Step {
             fleet: Arc::clone(&shard.fleet),
-            is_moved: seat.is_some(),
+            is_moved: wait.is_some(),
             is_granted: granted.is_some(),
             is_failed: matches!(event, RequestEvent::Failed(_)),
             had,
@@ -123,8 +123,8 @@ impl World {
         }
         step.is_whole = is_whole.get();
         let has_opened = self.watch_windows(&step.fleet)?;
-        if let Some(seat) = seat {
-            self.give_up_seat(id, &seat);
+        if let Some(wait) = wait {
+            self.give_up_wait(id, &wait);
         }
         self.stats.stayed_whole += u64::from(step.is_whole);
         match action {
@@ -230,7 +230,7 @@ impl World {
             return self.stop_waiting(id, &wait, WaitEnd::Gone);
         }
         let waker = Waker::from(Arc::clone(&self.requests[id].woken));
-        let polled = self.shards[at].stages.desk.poll(wait.ticket, &Context::from_waker(&waker));
+        let polled = self.shards[at].stages.waits.poll(wait.ticket, &Context::from_waker(&waker));
         if let Poll::Ready(verdict) = polled {
             self.books.delivered.remove(&wait.ticket);
             return self.decided(id, wait, verdict);
@@ -259,7 +259,7 @@ impl World {
         }
         // It looks for its prefill rank in another queue.
         if wait.leg == Leg::Decode {
-            self.give_up_seat(id, &wait);
+            self.give_up_wait(id, &wait);
             return self.step_request(id, RequestEvent::Granted(lease), None);
         }
         self.step_request(id, RequestEvent::Granted(lease), Some(wait))
@@ -267,7 +267,7 @@ impl World {
 
     /// Ends a wait without a verdict: the home has to hear of it.
     fn stop_waiting(&mut self, id: usize, wait: &Wait, end: WaitEnd) -> Checked {
-        self.give_up_seat(id, wait);
+        self.give_up_wait(id, wait);
         let (queue, ticket) = (wait.queue, wait.ticket);
         self.step_request(id, RequestEvent::WaitOver(end), None)?;
         self.post_later(id, MeshMessage::Leave { queue, ticket });
@@ -296,11 +296,11 @@ impl World {
         self.check_windows();
     }
 
-    fn give_up_seat(&mut self, id: usize, wait: &Wait) {
-        self.shards[self.requests[id].shard].stages.desk.close(wait.ticket);
+    fn give_up_wait(&mut self, id: usize, wait: &Wait) {
+        self.shards[self.requests[id].shard].stages.waits.close(wait.ticket);
         self.books.tickets.remove(&wait.ticket);
         if self.books.delivered.remove(&wait.ticket) {
-            // The verdict lay at the seat: its lease went with it.
+            // The verdict lay in the wait: its lease went with it.
             self.books.arrive(wait.ticket);
         }
         self.board.queue(wait.queue).unwrap().leave(wait.wanted);

@@ -123,7 +123,7 @@ fn who_is_sent_on_keeps_its_place_until_it_has_another() {
     assert_eq!(stage.look().len(), 2);
     for waits in &old {
         assert_eq!(stage.turned(&ask), Turned::Full(QueueFull::Depth), "who comes now");
-        let moved = stage.wait(&Ask { seated: waits.seated(), ..ask.clone() });
+        let moved = stage.wait(&Ask { queued: waits.queued(), ..ask.clone() });
         stage.settle(waits);
         assert_eq!(stage.board.queue(moved.waiter.queue).unwrap().waiting(), 1);
     }
@@ -140,7 +140,7 @@ fn who_is_sent_on_is_not_refused() {
     let waits = [stage.wait(&ask), stage.wait(&ask)];
     let lost = &waits[0];
     stage.fleet.workers[lost.waiter.queue.index()].state = WorkerState::Down;
-    let moved = stage.wait(&Ask { seated: lost.seated(), ..ask });
+    let moved = stage.wait(&Ask { queued: lost.queued(), ..ask });
     assert_eq!(moved.waiter.queue, waits[1].waiter.queue);
     stage.settle(lost);
     assert_eq!(stage.board.queue(moved.waiter.queue).unwrap().waiting(), 2);

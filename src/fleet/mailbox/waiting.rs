@@ -12,7 +12,7 @@ pub struct Ticket {
     /// The shard that has the request.
     pub shard: ShardIndex,
     /// Its place among those who wait there.
-    pub seat: u32,
+    pub slot: u32,
     /// Tells the waits of one place apart.
     pub life: u32,
 }

@@ -29,13 +29,13 @@ pub struct Applicant<'a> {
     /// May it move to another queue later?
     pub movable: bool,
     /// Where it stands while it chooses again: a queue has sent it on.
-    pub seated: Option<Seated>,
+    pub queued: Option<QueuePlace>,
 }
 
 /// A place in a queue that is counted until its request has another one, so that nobody takes it
 /// who comes later.
 #[derive(Clone, Copy, Debug)]
-pub struct Seated {
+pub struct QueuePlace {
     /// The queue.
     pub queue: QueueIndex,
     /// What was counted into it.
@@ -50,7 +50,7 @@ impl Applicant<'_> {
 
     /// What it itself has counted into a queue.
     fn own(&self, queue: QueueIndex) -> Option<QueueWanted> {
-        self.seated.filter(|seated| seated.queue == queue).map(|seated| seated.wanted)
+        self.queued.filter(|queued| queued.queue == queue).map(|queued| queued.wanted)
     }
 
     /// How many others wait in a queue.
@@ -104,13 +104,13 @@ pub enum Turned {
     },
 }
 
-/// Decides. `seat` makes the ticket of one that waits; `projected` says how long it takes until so
+/// Decides. `open` makes the ticket of one that waits; `projected` says how long it takes until so
 /// many requests of the pool have ended, if that is known.
 pub fn enter(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
     applicant: &Applicant<'_>,
-    seat: impl FnOnce() -> Ticket,
+    open: impl FnOnce() -> Ticket,
     projected: impl Fn(u64) -> Option<Duration>,
 ) -> Entry {
     let fleet = binder.fleet;
@@ -135,7 +135,7 @@ pub fn enter(
     }
     match line_up(binder, candidates, applicant, &projected) {
         Ok((queue, wanted)) => {
-            let waiter = Box::new(waiter(binder, applicant, queue, seat()));
+            let waiter = Box::new(waiter(binder, applicant, queue, open()));
             Entry::Wait { decode: None, waiter, wanted }
         }
         Err(turned @ Turned::Full(_)) => bind_beside(binder, candidates, applicant)
@@ -180,7 +180,7 @@ fn line_up(
     while let Some(rank) = shortest(binder, candidates, applicant) {
         let Some(queue) = fleet.queue_of(rank) else { return Err(Turned::NoRoom) };
         let Some(cell) = binder.board.queue(queue) else { return Err(Turned::NoRoom) };
-        if let Some(late) = too_late(binder, applicant, (cell, queue, pool), projected) {
+        if let Some(late) = too_late(binder, applicant, cell, queue, pool, projected) {
             return Err(late);
         }
         let cost = lease_cost(&applicant.request, rank, applicant.facts.output_tokens);
@@ -200,7 +200,7 @@ fn line_up(
         candidates.remove(rank);
     }
     let (cell, queue, wanted) =
-        first.filter(|_| applicant.seated.is_some()).ok_or(Turned::Full(full))?;
+        first.filter(|_| applicant.queued.is_some()).ok_or(Turned::Full(full))?;
     cell.join(QueueLimits::NONE, wanted).map_err(Turned::Full)?;
     Ok((queue, wanted))
 }
@@ -237,7 +237,9 @@ fn shortest(
 fn too_late(
     binder: &Binder<'_>,
     applicant: &Applicant<'_>,
-    (cell, queue, pool): (&QueueCell, QueueIndex, PoolIndex),
+    cell: &QueueCell,
+    queue: QueueIndex,
+    pool: PoolIndex,
     projected: &impl Fn(u64) -> Option<Duration>,
 ) -> Option<Turned> {
     let deadline = applicant.facts.client_deadline?;

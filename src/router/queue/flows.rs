@@ -4,7 +4,7 @@
 //! as deficit round robin with an endlessly small quantum does, without rounds to go through for a
 //! prompt of 100,000 tokens.
 
-use super::Waiting;
+use super::waiter::QueuedRequest;
 use ahash::AHashMap;
 use forebay_base::limits::IDLE_FLOWS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart};
@@ -40,12 +40,12 @@ pub(super) struct Order {
 /// How far a turn through the rows has come. A row that is served goes back behind it, never before
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Cursor {
+pub(super) struct TurnPosition {
     tag: u64,
     tenant: u64,
 }
 
-impl Cursor {
+impl TurnPosition {
     /// Before all rows.
     pub(super) const START: Self = Self { tag: 0, tenant: 0 };
 }
@@ -56,7 +56,7 @@ pub(super) struct Flows {
     /// By tenant.
     rows: AHashMap<u64, Row>,
     /// Rows that are not empty, by tag.
-    ready: BTreeSet<Cursor>,
+    ready: BTreeSet<TurnPosition>,
     /// Tag of the row served last: rows that come back start here.
     clock: u64,
 }
@@ -70,19 +70,19 @@ struct Row {
 
 #[derive(Debug, Default)]
 struct OfModel {
-    waiting: BTreeMap<Order, Waiting>,
-    legs: Legs,
+    waiting: BTreeMap<Order, QueuedRequest>,
+    legs: LegCounts,
 }
 
 /// How many wait for each leg.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Legs {
+pub(super) struct LegCounts {
     whole: usize,
     prefill: usize,
     decode: usize,
 }
 
-impl Legs {
+impl LegCounts {
     fn of(&mut self, leg: Leg) -> &mut usize {
         match leg {
             Leg::Whole => &mut self.whole,
@@ -100,13 +100,13 @@ impl Legs {
 }
 
 impl Row {
-    fn put(&mut self, model: ModelIndex, order: Order, waiting: Waiting) {
+    fn put(&mut self, model: ModelIndex, order: Order, waiting: QueuedRequest) {
         let of_model = self.models.entry(model).or_default();
         *of_model.legs.of(waiting.leg()) += 1;
         of_model.waiting.insert(order, waiting);
     }
 
-    fn take(&mut self, model: ModelIndex, order: Order) -> Option<Waiting> {
+    fn take(&mut self, model: ModelIndex, order: Order) -> Option<QueuedRequest> {
         let of_model = self.models.get_mut(&model)?;
         let taken = of_model.waiting.remove(&order)?;
         let count = of_model.legs.of(taken.leg());
@@ -120,9 +120,9 @@ impl Row {
     /// The first that is not barred.
     fn first(
         &self,
-        model_barred: impl Fn(ModelIndex, Legs) -> bool,
-        barred: impl Fn(&Waiting) -> bool,
-    ) -> Option<(Order, &Waiting)> {
+        model_barred: impl Fn(ModelIndex, LegCounts) -> bool,
+        barred: impl Fn(&QueuedRequest) -> bool,
+    ) -> Option<(Order, &QueuedRequest)> {
         let models = self.models.iter().filter(|(model, of)| !model_barred(**model, of.legs));
         let firsts = models.filter_map(|(_, of)| of.waiting.iter().find(|(_, one)| !barred(one)));
         firsts.min_by_key(|(order, _)| **order).map(|(order, waiting)| (*order, waiting))
@@ -131,7 +131,7 @@ impl Row {
 
 impl Flows {
     /// Puts a request into its row.
-    pub(super) fn push(&mut self, key: FlowKey, order: Order, waiting: Waiting) {
+    pub(super) fn push(&mut self, key: FlowKey, order: Order, waiting: QueuedRequest) {
         if self.rows.len() - self.ready.len() >= IDLE_FLOWS_MAX {
             self.rows.retain(|_, row| !row.models.is_empty());
         }
@@ -139,7 +139,7 @@ impl Flows {
         let row = self.rows.entry(key.tenant).or_default();
         if row.models.is_empty() {
             row.tag = row.tag.max(clock);
-            self.ready.insert(Cursor { tag: row.tag, tenant: key.tenant });
+            self.ready.insert(TurnPosition { tag: row.tag, tenant: key.tenant });
         }
         row.put(key.model, order, waiting);
     }
@@ -148,10 +148,10 @@ impl Flows {
     /// `model_barred` bars all of a tenant that want one model, so that none of them is looked at.
     pub(super) fn next(
         &self,
-        from: Cursor,
-        model_barred: impl Fn(ModelIndex, Legs) -> bool,
-        barred: impl Fn(&Waiting) -> bool,
-    ) -> Option<(Cursor, Order, &Waiting)> {
+        from: TurnPosition,
+        model_barred: impl Fn(ModelIndex, LegCounts) -> bool,
+        barred: impl Fn(&QueuedRequest) -> bool,
+    ) -> Option<(TurnPosition, Order, &QueuedRequest)> {
         self.ready.range(from..).find_map(|place| {
             let row = self.rows.get(&place.tenant)?;
             let (order, waiting) = row.first(&model_barred, &barred)?;
@@ -160,32 +160,32 @@ impl Flows {
     }
 
     /// The request that stands there.
-    pub(super) fn get(&self, key: FlowKey, order: Order) -> Option<&Waiting> {
+    pub(super) fn get(&self, key: FlowKey, order: Order) -> Option<&QueuedRequest> {
         self.rows.get(&key.tenant)?.models.get(&key.model)?.waiting.get(&order)
     }
 
     /// Takes a request out because it is served: its row has had its turn.
-    pub(super) fn serve(&mut self, key: FlowKey, order: Order) -> Option<Waiting> {
+    pub(super) fn serve(&mut self, key: FlowKey, order: Order) -> Option<QueuedRequest> {
         let row = self.rows.get_mut(&key.tenant)?;
         let served = row.take(key.model, order)?;
         let before = row.tag;
         self.clock = self.clock.max(before);
         let cost = served.cost_tokens().saturating_mul(TAGS_PER_TOKEN);
         row.tag = before.saturating_add(cost / u64::from(served.weight().max(1)));
-        self.ready.remove(&Cursor { tag: before, tenant: key.tenant });
+        self.ready.remove(&TurnPosition { tag: before, tenant: key.tenant });
         if !row.models.is_empty() {
-            self.ready.insert(Cursor { tag: row.tag, tenant: key.tenant });
+            self.ready.insert(TurnPosition { tag: row.tag, tenant: key.tenant });
         }
         self.forget_if_behind(key.tenant);
         Some(served)
     }
 
     /// Takes a request out that is not served: it left, waited too long, or moves up.
-    pub(super) fn remove(&mut self, key: FlowKey, order: Order) -> Option<Waiting> {
+    pub(super) fn remove(&mut self, key: FlowKey, order: Order) -> Option<QueuedRequest> {
         let row = self.rows.get_mut(&key.tenant)?;
         let removed = row.take(key.model, order)?;
         if row.models.is_empty() {
-            self.ready.remove(&Cursor { tag: row.tag, tenant: key.tenant });
+            self.ready.remove(&TurnPosition { tag: row.tag, tenant: key.tenant });
             self.forget_if_behind(key.tenant);
         }
         Some(removed)

@@ -1,8 +1,8 @@
 //! One queue: classes, and in each the rows of tenants. Sans-IO: time comes in, requests come out
 //! through a closure that places them.
 
-use super::flows::{Cursor, FlowKey, Flows, Legs, Order};
-use super::waiter::{held_tokens, prompt_tokens};
+use super::flows::{FlowKey, Flows, LegCounts, Order, TurnPosition};
+use super::waiter::{QueuedRequest, held_tokens};
 use ahash::AHashMap;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QUEUE_CLASSES;
@@ -11,30 +11,6 @@ use forebay_fleet::worker::{FleetSnapshot, Leg};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
-
-/// One request in a queue.
-#[derive(Debug)]
-pub(super) struct Waiting(Box<Waiter>);
-
-impl Waiting {
-    #[cfg(test)]
-    pub(super) fn new(waiter: Waiter) -> Self {
-        Self(Box::new(waiter))
-    }
-
-    pub(super) fn weight(&self) -> u32 {
-        self.0.facts.caller.weight
-    }
-
-    pub(super) fn leg(&self) -> Leg {
-        self.0.leg
-    }
-
-    /// Tokens of prompt and expected output: what tenants are charged.
-    pub(super) fn cost_tokens(&self) -> u64 {
-        prompt_tokens(&self.0).saturating_add(u64::from(self.0.facts.output_tokens)).max(1)
-    }
-}
 
 /// What came of an attempt to place a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +152,7 @@ impl Line {
         }
         self.standing.insert(ticket, standing);
         if let Some(flows) = self.classes.get_mut(class) {
-            flows.push(flow, order, Waiting(waiter));
+            flows.push(flow, order, QueuedRequest(waiter));
         }
     }
 
@@ -289,7 +265,7 @@ impl Line {
         bars: &mut Bars<'_>,
         place: &mut impl FnMut(&Waiter, Offer) -> Placed,
     ) {
-        let mut cursor = Cursor::START;
+        let mut cursor = TurnPosition::START;
         let mut insists = false;
         loop {
             let looks_on = bars.declined.len() < LOOK_AHEAD_MAX;
@@ -300,7 +276,7 @@ impl Line {
                 }
                 // Nobody wanted what the first of them left.
                 bars.declined.clear();
-                (cursor, insists) = (Cursor::START, true);
+                (cursor, insists) = (TurnPosition::START, true);
                 continue;
             };
             cursor = at;
@@ -315,7 +291,7 @@ impl Line {
                     insists = false;
                     // Those who declined are asked again, first, for what else is free.
                     if !bars.declined.is_empty() {
-                        cursor = Cursor::START;
+                        cursor = TurnPosition::START;
                         self.overtake(&mut bars.declined);
                     }
                 }
@@ -343,12 +319,12 @@ impl Line {
     fn next(
         &self,
         class: usize,
-        from: Cursor,
+        from: TurnPosition,
         bars: &Bars<'_>,
-    ) -> Option<(Cursor, Order, &Waiter)> {
+    ) -> Option<(TurnPosition, Order, &Waiter)> {
         let flows = self.classes.get(class)?;
-        let barred = |waiting: &Waiting| bars.bar(&waiting.0);
-        let model_barred = |model: ModelIndex, legs: Legs| bars.bar_all(model, legs);
+        let barred = |waiting: &QueuedRequest| bars.bar(&waiting.0);
+        let model_barred = |model: ModelIndex, legs: LegCounts| bars.bar_all(model, legs);
         let (at, order, waiting) = flows.next(from, model_barred, barred)?;
         Some((at, order, &waiting.0))
     }
@@ -485,7 +461,7 @@ impl Bars<'_> {
 
     /// Is everybody in a row barred who wants the model? Who has to be near somebody is looked at
     /// one by one.
-    fn bar_all(&self, model: ModelIndex, legs: Legs) -> bool {
+    fn bar_all(&self, model: ModelIndex, legs: LegCounts) -> bool {
         let found_none = |leg: Leg| {
             let any = |way: &Way| {
                 way.model == model

@@ -1,12 +1,12 @@
 //! Where requests wait while no rank has room: lines with classes and fair shares ([`Home`], on the
-//! shard that owns a queue), the seats of those who wait ([`Desk`], on the shard that has the
+//! shard that owns a queue), the waits of its requests ([`WaitTable`], on the shard that has the
 //! request), and the way in ([`enter`]). Sans-IO: the shards and the simulator run the same code.
 //! Nothing here polls; a home looks when a place was given back, when somebody joins, or at the
 //! moment that [`Home::look_again_at`] names.
 
 mod bounds;
 mod closed;
-mod desk;
+mod wait_table;
 mod enter;
 mod flows;
 mod home;
@@ -16,13 +16,12 @@ mod pair;
 mod waiter;
 
 pub use closed::{is_closed, is_relieved};
-pub use desk::{Desk, NoSeat};
-pub use enter::{Applicant, Entry, Seated, Turned, enter};
+pub use enter::{Applicant, Entry, QueuePlace, Turned, enter};
 pub use home::{Home, HomeTurn};
 pub use line::KEPT_MAX;
-use line::Waiting;
 pub use outbox::Outbox;
 pub use pair::{Sought, enter_by};
+pub use wait_table::{NoWait, WaitTable};
 pub use waiter::prompt_tokens;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub enum Sought {
     PrefillFor(Lease),
 }
 
-/// Decides. The applicant's `leg` and `near` are not looked at. `seat` makes the ticket of one that
+/// Decides. The applicant's `leg` and `near` are not looked at. `open` makes the ticket of one that
 /// waits, and is called once at most; `projected` says how long it takes until so many requests of
 /// the leg's pool have ended, if that is known.
 pub fn enter_by(
@@ -29,13 +29,13 @@ pub fn enter_by(
     candidates: &mut Candidates,
     applicant: &Applicant<'_>,
     sought: Sought,
-    mut seat: impl FnMut() -> Ticket,
+    mut open: impl FnMut() -> Ticket,
     projected: impl Fn(Leg, u64) -> Option<Duration>,
 ) -> Entry {
     let mut enter_leg = |binder: &mut Binder<'_>, leg, near| {
         let request = PickRequest { leg, ..applicant.request };
         let applicant = Applicant { request, near, ..*applicant };
-        enter(binder, candidates, &applicant, &mut seat, |ahead| projected(leg, ahead))
+        enter(binder, candidates, &applicant, &mut open, |ahead| projected(leg, ahead))
     };
     let decode = match sought {
         Sought::Whole => return enter_leg(binder, Leg::Whole, None),

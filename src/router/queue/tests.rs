@@ -1,8 +1,8 @@
 //! Properties of one line over random schedules, held against a naive model where there is one.
 
-use super::Waiting;
-use super::flows::{Cursor, FlowKey, Flows, Order};
+use super::flows::{FlowKey, Flows, Order, TurnPosition};
 use super::line::{Line, Placed, Rules};
+use super::waiter::QueuedRequest;
 use super::waiter::prompt_tokens;
 use forebay_base::limits::IDLE_FLOWS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex, RankIndex, ShardIndex};
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 const AFTER: Duration = Duration::from_nanos(100);
 const NEVER: NanosSinceStart = NanosSinceStart(u64::MAX);
 
-fn ticket(seat: u32) -> Ticket {
-    Ticket { shard: ShardIndex(0), seat, life: 1 }
+fn ticket(slot: u32) -> Ticket {
+    Ticket { shard: ShardIndex(0), slot, life: 1 }
 }
 
-fn waiter(seat: u32) -> Waiter {
+fn waiter(slot: u32) -> Waiter {
     Waiter {
-        ticket: ticket(seat),
+        ticket: ticket(slot),
         queue: QueueIndex(0),
         leg: Leg::Whole,
         near: None,
@@ -45,8 +45,8 @@ fn waiter(seat: u32) -> Waiter {
 }
 
 /// The usual one, but for what `change` changes.
-fn waiter_with(seat: u32, change: impl FnOnce(&mut Waiter)) -> Waiter {
-    let mut waiter = waiter(seat);
+fn waiter_with(slot: u32, change: impl FnOnce(&mut Waiter)) -> Waiter {
+    let mut waiter = waiter(slot);
     change(&mut waiter);
     waiter
 }
@@ -67,7 +67,7 @@ fn serve(line: &mut Line, now: u64, mut room: impl FnMut(&Waiter) -> bool) -> Ve
         if !room(waiter) {
             return Placed::NoRoom;
         }
-        served.push(waiter.ticket.seat);
+        served.push(waiter.ticket.slot);
         Placed::Yes
     });
     served
@@ -113,9 +113,9 @@ impl Naive {
         }
     }
 
-    fn remove(&mut self, seat: u32) -> bool {
+    fn remove(&mut self, slot: u32) -> bool {
         let before = self.standing.len();
-        self.standing.retain(|one| one.waiter.ticket.seat != seat);
+        self.standing.retain(|one| one.waiter.ticket.slot != slot);
         self.standing.len() < before
     }
 
@@ -162,13 +162,13 @@ impl Naive {
                 let next = self.standing.iter().filter(free).min_by_key(place);
                 let Some(waiter) = next.map(|one| one.waiter.clone()) else { break };
                 if waiter.facts.deadline.0 <= now {
-                    self.remove(waiter.ticket.seat);
+                    self.remove(waiter.ticket.slot);
                 } else if room(&waiter) {
                     let tag = self.tags.get_mut(&(class, waiter.facts.caller.tenant)).unwrap();
                     self.clocks[class] = self.clocks[class].max(*tag);
                     *tag += cost(&waiter) * 1_000 / u64::from(waiter.facts.caller.weight.max(1));
-                    served.push(waiter.ticket.seat);
-                    self.remove(waiter.ticket.seat);
+                    served.push(waiter.ticket.slot);
+                    self.remove(waiter.ticket.slot);
                 } else {
                     barred.push(waiter);
                 }
@@ -262,7 +262,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn joining(op: &Op, seat: u32, now: u64) -> Option<Waiter> {
+fn joining(op: &Op, slot: u32, now: u64) -> Option<Waiter> {
     let &Op::Join { class, tenant, model, bytes, tried, late, patience, leg } = op else {
         return None;
     };
@@ -272,7 +272,7 @@ fn joining(op: &Op, seat: u32, now: u64) -> Option<Waiter> {
         near => (Leg::Prefill, Some(RankIndex(u16::from(near - 5)))),
     };
     let tried = (0..2_u16).filter(|rank| tried >> rank & 1 == 1).map(RankIndex).collect();
-    Some(waiter_with(seat, |waiter| {
+    Some(waiter_with(slot, |waiter| {
         waiter.facts.caller.class = class;
         waiter.facts.caller.tenant = tenant;
         waiter.facts.model = ModelIndex(model);
@@ -292,21 +292,21 @@ proptest! {
     #[test]
     fn a_line_serves_as_its_rules_say(ops in prop::collection::vec(any_op(), 1..120)) {
         let (mut line, mut naive) = (Line::new(AFTER), Naive::default());
-        let (mut now, mut seat) = (1_000_u64, 0);
+        let (mut now, mut slot) = (1_000_u64, 0);
         for op in ops {
             match &op {
                 Op::Join { .. } => {
-                    let waiter = joining(&op, seat, now).unwrap();
-                    seat += 1;
+                    let waiter = joining(&op, slot, now).unwrap();
+                    slot += 1;
                     naive.push(waiter.clone());
                     line.push(Box::new(waiter));
                 }
                 Op::Leave(index) => {
                     let who =
-                        naive.standing.get(*index).map_or(u32::MAX, |one| one.waiter.ticket.seat);
+                        naive.standing.get(*index).map_or(u32::MAX, |one| one.waiter.ticket.slot);
                     let removed = line.remove(ticket(who));
                     prop_assert_eq!(
-                        removed.map(|waiter| waiter.ticket.seat),
+                        removed.map(|waiter| waiter.ticket.slot),
                         naive.remove(who).then_some(who)
                     );
                     prop_assert!(line.remove(ticket(who)).is_none(), "once");
@@ -339,21 +339,21 @@ proptest! {
     ) {
         let mut line = Line::new(AFTER);
         let mut cost_of = BTreeMap::new();
-        let mut seat = 0;
+        let mut slot = 0;
         for (turn, (left, right)) in sizes.iter().enumerate() {
             for (tenant, bytes, weight) in [(0, *left, weights.0), (1, *right, weights.1)] {
                 // The first asks for three models in turn, which makes no difference.
                 let model =
                     ModelIndex(if tenant == 0 { u16::try_from(turn % 3).unwrap() } else { 0 });
-                let waiter = waiter_with(seat, |waiter| {
+                let waiter = waiter_with(slot, |waiter| {
                     waiter.facts.caller.tenant = tenant;
                     waiter.facts.caller.weight = weight;
                     waiter.facts.model = model;
                     waiter.prompt.bytes = bytes;
                 });
-                cost_of.insert(seat, (tenant, cost(&waiter)));
+                cost_of.insert(slot, (tenant, cost(&waiter)));
                 line.push(Box::new(waiter));
-                seat += 1;
+                slot += 1;
             }
         }
         let mut got = [0_u64; 2];
@@ -375,18 +375,18 @@ proptest! {
     #[test]
     fn who_comes_and_goes_gains_nothing(present in prop::collection::vec(any::<bool>(), 50..150)) {
         let mut line = Line::new(AFTER);
-        for seat in 0..400 {
-            line.push(Box::new(waiter(seat)));
+        for slot in 0..400 {
+            line.push(Box::new(waiter(slot)));
         }
-        let (mut seat, mut waits) = (1_000, false);
+        let (mut slot, mut waits) = (1_000, false);
         let (mut steady, mut visits) = (0_usize, 0_usize);
         let mut since = (0, 0);
         for comes in present {
             if comes && !waits {
-                line.push(Box::new(waiter_with(seat, |waiter| {
+                line.push(Box::new(waiter_with(slot, |waiter| {
                     waiter.facts.caller.tenant = 1;
                 })));
-                (seat, waits) = (seat + 1, true);
+                (slot, waits) = (slot + 1, true);
                 // What it gets from here on is measured from here on: the time before earns
                 // nothing.
                 since = (steady, visits);
@@ -411,16 +411,16 @@ fn a_flood_of_the_best_class_starves_nobody() {
         waiter.facts.caller.class = 3;
         waiter.facts.caller.tenant = 1;
     })));
-    let mut seat = 1;
+    let mut slot = 1;
     let mut served_at = None;
     for now in 0..600 {
         for _ in 0..3 {
             let at = NanosSinceStart(now);
-            line.push(Box::new(waiter_with(seat, |waiter| {
+            line.push(Box::new(waiter_with(slot, |waiter| {
                 waiter.facts.caller.class = 0;
                 waiter.facts.arrived_at = at;
             })));
-            seat += 1;
+            slot += 1;
         }
         if serve_some(&mut line, now, 1).contains(&0) {
             served_at = Some(now);
@@ -468,15 +468,15 @@ fn a_new_pace_counts_for_those_who_wait() {
 #[test]
 fn only_who_may_move_is_found_stale_and_all_at_once() {
     let mut line = Line::new(AFTER);
-    for seat in 0..200 {
-        line.push(Box::new(waiter_with(seat, |waiter| {
-            waiter.movable = seat % 2 == 0;
+    for slot in 0..200 {
+        line.push(Box::new(waiter_with(slot, |waiter| {
+            waiter.movable = slot % 2 == 0;
         })));
     }
     let mut moved = Vec::new();
     while let Some(ticket) = line.joined_until(NanosSinceStart(0)) {
         line.remove(ticket);
-        moved.push(ticket.seat);
+        moved.push(ticket.slot);
     }
     assert!(moved.iter().copied().eq((0..200).step_by(2)));
     assert_eq!((line.len(), line.oldest_movable()), (100, None));
@@ -485,11 +485,11 @@ fn only_who_may_move_is_found_stale_and_all_at_once() {
 #[test]
 fn one_that_failed_somewhere_bars_only_those_who_could_go_where_it_can() {
     let mut line = Line::new(AFTER);
-    let tried = |seat: u32, tried: &[u16]| {
+    let tried = |slot: u32, tried: &[u16]| {
         let tried = tried.iter().copied().map(RankIndex).collect();
-        Box::new(waiter_with(seat, |waiter| {
+        Box::new(waiter_with(slot, |waiter| {
             waiter.facts.tried = tried;
-            waiter.facts.arrived_at = NanosSinceStart(u64::from(seat));
+            waiter.facts.arrived_at = NanosSinceStart(u64::from(slot));
         }))
     };
     line.push(tried(0, &[7]));
@@ -497,7 +497,7 @@ fn one_that_failed_somewhere_bars_only_those_who_could_go_where_it_can() {
     line.push(tried(2, &[]));
     let mut asked = Vec::new();
     line.serve(rules(5, AFTER), |waiter, _| {
-        asked.push(waiter.ticket.seat);
+        asked.push(waiter.ticket.slot);
         if waiter.facts.tried.is_empty() { Placed::Yes } else { Placed::NoRoom }
     });
     assert_eq!(asked, [0, 2], "where 0 finds no room 1 need not look; 2 has rank 7");
@@ -507,12 +507,12 @@ fn one_that_failed_somewhere_bars_only_those_who_could_go_where_it_can() {
 #[test]
 fn legs_bar_those_who_could_only_go_where_they_can() {
     let mut line = Line::new(AFTER);
-    let ask = |seat: u32, leg: Leg, near: Option<u16>| {
+    let ask = |slot: u32, leg: Leg, near: Option<u16>| {
         let near = near.map(RankIndex);
-        Box::new(waiter_with(seat, |waiter| {
+        Box::new(waiter_with(slot, |waiter| {
             waiter.leg = leg;
             waiter.near = near;
-            waiter.facts.arrived_at = NanosSinceStart(seat.into());
+            waiter.facts.arrived_at = NanosSinceStart(slot.into());
         }))
     };
     let all = [
@@ -527,21 +527,21 @@ fn legs_bar_those_who_could_only_go_where_they_can() {
         (Leg::Prefill, Some(1)),
         (Leg::Prefill, Some(2)),
     ];
-    for (seat, (leg, near)) in (0..).zip(all) {
-        line.push(ask(seat, leg, near));
+    for (slot, (leg, near)) in (0..).zip(all) {
+        line.push(ask(slot, leg, near));
     }
     let mut asked = Vec::new();
     line.serve(rules(50, Duration::ZERO), |waiter, _| {
-        asked.push(waiter.ticket.seat);
+        asked.push(waiter.ticket.slot);
         Placed::NoRoom
     });
     assert_eq!(asked, [0, 1, 4, 6, 7], "one of each kind; rank 2 has no label, all are near it");
     asked.clear();
-    for seat in [4, 5, 6] {
-        line.remove(ticket(seat));
+    for slot in [4, 5, 6] {
+        line.remove(ticket(slot));
     }
     line.serve(rules(50, Duration::ZERO), |waiter, _| {
-        asked.push(waiter.ticket.seat);
+        asked.push(waiter.ticket.slot);
         Placed::NoRoom
     });
     assert_eq!(asked, [0, 1, 7], "who finds nothing anywhere bars those who look in one part");
@@ -552,9 +552,9 @@ fn tenants_that_come_once_are_forgotten() {
     let mut line = Line::new(AFTER);
     // One that always waits, far ahead in tags, so that the others' rows are not behind the clock
     // when they end.
-    for seat in 0..20_000_u32 {
-        let tenant = u64::from(seat);
-        line.push(Box::new(waiter_with(seat, |waiter| {
+    for slot in 0..20_000_u32 {
+        let tenant = u64::from(slot);
+        line.push(Box::new(waiter_with(slot, |waiter| {
             waiter.facts.caller.tenant = tenant;
             waiter.prompt.bytes = 4 << 20;
         })));
@@ -582,10 +582,10 @@ fn a_ticket_that_comes_twice_is_one_wait() {
 fn a_turn_is_short() {
     const WAITERS: u32 = 1_024;
     let fill = |line: &mut Line| {
-        for seat in 0..WAITERS {
-            let model = ModelIndex(u16::from(seat % 500 >= 250));
-            line.push(Box::new(waiter_with(seat, |waiter| {
-                waiter.facts.caller.tenant = u64::from(seat % 500);
+        for slot in 0..WAITERS {
+            let model = ModelIndex(u16::from(slot % 500 >= 250));
+            line.push(Box::new(waiter_with(slot, |waiter| {
+                waiter.facts.caller.tenant = u64::from(slot % 500);
                 waiter.facts.model = model;
             })));
         }
@@ -629,16 +629,16 @@ fn the_cursor_finds_a_row_that_did_not_move() {
     let key = FlowKey { tenant: 1, model: ModelIndex(0) };
     let order = |number| Order { arrived_at: NanosSinceStart(0), number };
     let mut line = Line::new(AFTER);
-    for seat in 0..3 {
-        let free = waiter_with(seat, |waiter| {
+    for slot in 0..3 {
+        let free = waiter_with(slot, |waiter| {
             waiter.facts.caller.weight = u32::MAX;
             waiter.prompt.bytes = 1;
             waiter.facts.caller.tenant = 1;
         });
-        flows.push(key, order(u64::from(seat)), Waiting::new(free.clone()));
+        flows.push(key, order(u64::from(slot)), QueuedRequest::new(free.clone()));
         line.push(Box::new(free));
     }
-    let (at, first, _) = flows.next(Cursor::START, |_, _| false, |_| false).unwrap();
+    let (at, first, _) = flows.next(TurnPosition::START, |_, _| false, |_| false).unwrap();
     assert!(flows.serve(key, first).is_some());
     assert!(flows.next(at, |_, _| false, |_| false).is_some());
     assert_eq!(serve_some(&mut line, 0, 9), [0, 1, 2]);
@@ -647,9 +647,9 @@ fn the_cursor_finds_a_row_that_did_not_move() {
 /// One place gets free at a time, on either of two ranks, and each request wants one of them.
 fn serve_wishes(overtaken_max: u32, wishes: &[usize], free: &[usize]) -> Vec<u32> {
     let mut line = Line::new(AFTER);
-    for (seat, _) in (0..).zip(wishes) {
-        line.push(Box::new(waiter_with(seat, |waiter| {
-            waiter.facts.arrived_at = NanosSinceStart(u64::from(seat));
+    for (slot, _) in (0..).zip(wishes) {
+        line.push(Box::new(waiter_with(slot, |waiter| {
+            waiter.facts.arrived_at = NanosSinceStart(u64::from(slot));
         })));
     }
     let mut served = Vec::new();
@@ -659,11 +659,11 @@ fn serve_wishes(overtaken_max: u32, wishes: &[usize], free: &[usize]) -> Vec<u32
             if left == 0 {
                 return Placed::NoRoom;
             }
-            if offer.may_decline && wishes[waiter.ticket.seat as usize] != rank {
+            if offer.may_decline && wishes[waiter.ticket.slot as usize] != rank {
                 return Placed::Declined;
             }
             left -= 1;
-            served.push(waiter.ticket.seat);
+            served.push(waiter.ticket.slot);
             Placed::Yes
         });
     }
@@ -697,9 +697,9 @@ proptest! {
         let mut all = served.clone();
         all.sort_unstable();
         prop_assert!(all.into_iter().eq(0..u32::try_from(wishes.len()).unwrap()), "each once, no place unused");
-        for (turn, seat) in served.iter().enumerate() {
-            let overtakers = served[..turn].iter().filter(|other| *other > seat).count();
-            prop_assert!(overtakers <= overtaken_max as usize, "{seat} was overtaken {overtakers} times");
+        for (turn, slot) in served.iter().enumerate() {
+            let overtakers = served[..turn].iter().filter(|other| *other > slot).count();
+            prop_assert!(overtakers <= overtaken_max as usize, "{slot} was overtaken {overtakers} times");
         }
     }
 }

@@ -43,3 +43,27 @@ pub(super) fn holdings(overlaps: &Overlaps, on_the_way: &Overlaps) -> Vec<Holdin
     all.truncate(HOLDINGS_MAX);
     all
 }
+
+/// One request in a queue.
+#[derive(Debug)]
+pub(super) struct QueuedRequest(pub(super) Box<Waiter>);
+
+impl QueuedRequest {
+    #[cfg(test)]
+    pub(super) fn new(waiter: Waiter) -> Self {
+        Self(Box::new(waiter))
+    }
+
+    pub(super) fn weight(&self) -> u32 {
+        self.0.facts.caller.weight
+    }
+
+    pub(super) fn leg(&self) -> Leg {
+        self.0.leg
+    }
+
+    /// Tokens of prompt and expected output: what tenants are charged.
+    pub(super) fn cost_tokens(&self) -> u64 {
+        prompt_tokens(&self.0).saturating_add(u64::from(self.0.facts.output_tokens)).max(1)
+    }
+}

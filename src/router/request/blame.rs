@@ -44,7 +44,7 @@ impl<'a> From<Option<&'a PrefillEnded>> for LegEnd<'a> {
 
 /// What is known of a pair that failed.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct FailedPair<'a> {
     /// How the decode leg ended.
     pub error: RelayError,
     /// What its engine said of the other leg.
@@ -57,7 +57,7 @@ pub struct Known<'a> {
     pub prefill_waits: bool,
 }
 
-impl Known<'_> {
+impl FailedPair<'_> {
     /// Whose fault the failure is.
     #[must_use]
     pub fn fault(self) -> Fault {
@@ -92,8 +92,8 @@ impl Known<'_> {
 mod tests {
     use super::*;
 
-    fn known(error: RelayError, leg: LegEnd<'_>) -> Known<'_> {
-        Known { error, accusation: None, leg, is_concurrent: true, prefill_waits: true }
+    fn known(error: RelayError, leg: LegEnd<'_>) -> FailedPair<'_> {
+        FailedPair { error, accusation: None, leg, is_concurrent: true, prefill_waits: true }
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
         }
         let said = |accusation, leg| {
             let accusation = Some(accusation);
-            Known { accusation, ..known(RelayError::EngineFailed, leg) }.fault()
+            FailedPair { accusation, ..known(RelayError::EngineFailed, leg) }.fault()
         };
         assert_eq!(said(Accusation::Missing, LegEnd::Silent), Fault::Prefill);
         assert_eq!(said(Accusation::Missing, LegEnd::Done), Fault::Either);
@@ -129,10 +129,10 @@ mod tests {
     fn of_one_that_waits_for_nobody() {
         let fault = PrefillFault::TimedOut;
         let prefill = known(RelayError::PrefillFailed, LegEnd::Failed(&fault));
-        let prefill = Known { prefill_waits: false, ..prefill };
+        let prefill = FailedPair { prefill_waits: false, ..prefill };
         assert_eq!(prefill.fault(), Fault::Nobody, "its home has judged it");
         let decode = known(RelayError::FirstByteTimedOut, LegEnd::Done);
-        let decode = Known { prefill_waits: false, is_concurrent: false, ..decode };
+        let decode = FailedPair { prefill_waits: false, is_concurrent: false, ..decode };
         assert_eq!(decode.fault(), Fault::Decode);
     }
 }

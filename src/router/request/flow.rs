@@ -19,7 +19,7 @@ use super::scene::{Scene, Seeker, pool};
 use super::stages::Stages;
 use super::stop::{self, Failed, Stop};
 use crate::dispatch::RelayError;
-use crate::queue::{Entry, Seated, Sought, Turned};
+use crate::queue::{Entry, QueuePlace, Sought, Turned};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::mailbox::{RequestFacts, Waiter};
@@ -40,14 +40,14 @@ struct InHand {
     /// The last rank that it has waited for: nothing is left to choose.
     granted: Option<Lease>,
     /// Its place in the queue that it comes from.
-    seated: Option<Seated>,
+    queued: Option<QueuePlace>,
 }
 
 /// A wait in a queue.
 #[derive(Debug)]
 struct Stay {
     leg: Leg,
-    seated: Seated,
+    queued: QueuePlace,
     /// Its decode rank, while it waits for a prefill rank.
     decode: Option<Lease>,
     /// Its deadline is the client's own.
@@ -150,7 +150,7 @@ impl RequestFlow {
                 let held = self.waiting.take().map_or_else(InHand::default, |waiting| InHand {
                     decode: waiting.decode,
                     granted: None,
-                    seated: Some(waiting.seated),
+                    queued: Some(waiting.queued),
                 });
                 self.hop(now, held, scene)
             }
@@ -188,7 +188,7 @@ impl RequestFlow {
     }
 
     fn granted(&mut self, now: NanosSinceStart, lease: Lease, scene: &mut Scene<'_>) -> Action {
-        let Some(Stay { leg, seated, decode, .. }) = self.waiting.take() else {
+        let Some(Stay { leg, queued, decode, .. }) = self.waiting.take() else {
             debug_assert!(false, "granted, and waits for nothing");
             return self.place(now, InHand::default(), scene);
         };
@@ -196,7 +196,7 @@ impl RequestFlow {
             // The rest of the pair stands in another queue.
             InHand { decode: Some(lease), ..InHand::default() }
         } else {
-            InHand { decode, granted: Some(lease), seated: Some(seated) }
+            InHand { decode, granted: Some(lease), queued: Some(queued) }
         };
         self.place(now, held, scene)
     }
@@ -234,7 +234,7 @@ impl RequestFlow {
     fn place(&mut self, now: NanosSinceStart, held: InHand, scene: &mut Scene<'_>) -> Action {
         // The fleet of this moment: what waited may find that its worker has gone.
         let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
-        let InHand { decode, granted, seated } = held;
+        let InHand { decode, granted, queued } = held;
         let found = match (granted, decode) {
             (Some(lease), decode) => Ok(self.arrived(model, lease, decode, scene)),
             // The rank went while the request waited. A prefill rank would be sought in vain, and a
@@ -243,18 +243,18 @@ impl RequestFlow {
                 Ok(SeekEnd::Again(None))
             }
             (None, Some(decode)) => {
-                self.seek(now, model, Sought::PrefillFor(decode), seated, scene)
+                self.seek(now, model, Sought::PrefillFor(decode), queued, scene)
             }
-            (None, None) => self.look(now, model, seated, scene),
+            (None, None) => self.look(now, model, queued, scene),
         };
         match found {
             Ok(SeekEnd::Act(action)) => action,
             Ok(SeekEnd::Again(decode)) => {
-                self.hop(now, InHand { decode, granted: None, seated }, scene)
+                self.hop(now, InHand { decode, granted: None, queued }, scene)
             }
             // Its place, if it comes from a queue, is counted until this step ends.
             Err(_) if self.spare() => {
-                self.place(now, InHand { seated, ..InHand::default() }, scene)
+                self.place(now, InHand { queued, ..InHand::default() }, scene)
             }
             // When no other worker is left, the client hears what the last one did.
             Err(refusal) => Action::End(stop::after(self.failed.take(), Stop::Refused(refusal))),
@@ -266,7 +266,7 @@ impl RequestFlow {
         &mut self,
         now: NanosSinceStart,
         model: &Model,
-        seated: Option<Seated>,
+        queued: Option<QueuePlace>,
         scene: &mut Scene<'_>,
     ) -> Result<SeekEnd, Refusal> {
         let sought = match scene.route(now, &self.facts, self.endpoint, model)? {
@@ -281,7 +281,7 @@ impl RequestFlow {
                 Sought::Whole
             }
         };
-        self.seek(now, model, sought, seated, scene)
+        self.seek(now, model, sought, queued, scene)
     }
 
     /// The window of the ranks that would compute its prompt, for a request that only a pair can
@@ -308,12 +308,12 @@ impl RequestFlow {
         now: NanosSinceStart,
         model: &Model,
         sought: Sought,
-        seated: Option<Seated>,
+        queued: Option<QueuePlace>,
         scene: &mut Scene<'_>,
     ) -> Result<SeekEnd, Refusal> {
         let is_movable = self.tries.hop_count < scene.fleet.flow.queue.hops_max;
         let seeker =
-            Seeker { facts: &self.facts, model, body_bytes: self.body_bytes, seated, is_movable };
+            Seeker { facts: &self.facts, model, body_bytes: self.body_bytes, queued, is_movable };
         match scene.enter(now, sought, &seeker) {
             Entry::Bound(lease) => Ok(self.whole(scene, lease)),
             Entry::Pair { decode, prefill } => Ok(self.pair(scene, decode, prefill)),
@@ -337,7 +337,7 @@ impl RequestFlow {
     ) -> Action {
         self.waiting = Some(Stay {
             leg: waiter.leg,
-            seated: Seated { queue: waiter.queue, wanted },
+            queued: QueuePlace { queue: waiter.queue, wanted },
             decode,
             client_gives_up: self.facts.client_deadline == Some(waiter.facts.deadline),
         });

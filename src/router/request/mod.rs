@@ -11,7 +11,7 @@ mod split;
 mod stages;
 mod stop;
 
-pub use blame::{Fault, Known, LegEnd};
+pub use blame::{FailedPair, Fault, LegEnd};
 pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 pub use flow::RequestFlow;
 pub use scene::Scene;

@@ -5,7 +5,7 @@ use super::split::Split;
 use super::stages::Stages;
 use super::stop::{cannot_hand_off, no_worker};
 use crate::dispatch::SendPlan;
-use crate::queue::{Applicant, Entry, Seated, Sought, Turned, enter_by, is_closed};
+use crate::queue::{Applicant, Entry, QueuePlace, Sought, Turned, enter_by, is_closed};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_disagg::Obstacle;
 use forebay_fleet::account::Count;
@@ -45,7 +45,7 @@ pub(super) struct Seeker<'a> {
     pub(super) model: &'a Model,
     pub(super) body_bytes: u64,
     /// Its place in the queue that has sent it on.
-    pub(super) seated: Option<Seated>,
+    pub(super) queued: Option<QueuePlace>,
     /// May it move to another queue later?
     pub(super) is_movable: bool,
 }
@@ -111,19 +111,19 @@ impl Scene<'_> {
             candidates,
             turn,
             random,
-            desk,
+            waits,
             drain_rates,
             ..
         } = &mut *self.stages;
         let view = LoadView { board, reports, matched, ratio };
         let request = view.request(self.text_bytes, now);
-        let Seeker { body_bytes, seated, is_movable: movable, .. } = *seeker;
+        let Seeker { body_bytes, queued, is_movable: movable, .. } = *seeker;
         let applicant =
-            Applicant { model, request, facts, body_bytes, near: None, movable, seated };
+            Applicant { model, request, facts, body_bytes, near: None, movable, queued };
         let mut binder = Binder { fleet, board, reports, policy: rules.policy, now, turn, random };
         let projected = |leg, ahead| drain_rates.projected_wait(pool(model, leg), now, ahead);
-        let seat = || desk.open();
-        let entry = enter_by(&mut binder, candidates, &applicant, sought, seat, projected);
+        let open = || waits.open();
+        let entry = enter_by(&mut binder, candidates, &applicant, sought, open, projected);
         if let Some(pool) = closed(&binder, model, &entry) {
             self.stages.close(fleet, pool, now);
         }

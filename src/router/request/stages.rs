@@ -2,7 +2,7 @@
 //! select, the waits, and what has been learnt.
 
 use crate::dispatch::{RetryBudget, SendPlans};
-use crate::queue::Desk;
+use crate::queue::WaitTable;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, ShardIndex};
 use forebay_config::{Config, Policy};
@@ -59,7 +59,7 @@ pub struct Stages {
     /// For ties, and for whoever is refused or told when to come back by chance.
     pub random: fastrand::Rng,
     /// The requests of this shard that wait in a queue.
-    pub desk: Desk,
+    pub waits: WaitTable,
     /// How fast requests of each pool end.
     pub drain_rates: DrainRates,
     /// Retries that are left.
@@ -89,7 +89,7 @@ impl Stages {
             candidates: Candidates::default(),
             turn: RoundRobin::default(),
             random,
-            desk: Desk::new(shard),
+            waits: WaitTable::new(shard),
             drain_rates: DrainRates::default(),
             retry,
             plans: SendPlans::default(),
