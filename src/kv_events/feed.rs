@@ -11,38 +11,31 @@
 use super::counters::{FeedCounters, ResetReason};
 use super::fit::TextSource;
 use super::naming::Naming;
-use super::patience::{Backoff, Complaints};
+use super::patience::Complaints;
 use super::port::{FeedNotice, KvPort};
 use super::rank::{KvMessage, RankFeed, TakenMessage};
-use super::recovery::{Audit, Replays, Why};
-use super::restored::{SharedState, overdue};
-use super::sequence::Arrived;
+use super::replays::{Audit, Replays};
+use super::shared_state::SharedState;
 use super::slice_ops::SliceOps;
 use super::status::{FeedState, FeedStatus};
 use super::tier::{LowerTiers, Tier, TierNumbers};
 use super::timers::FeedTimers;
-use crate::zmq::{Connection, SocketError, ZmqEndpoint, ZmqSource};
+use crate::zmq::ZmqEndpoint;
 use forebay_base::limits::KV_BATCH_OPS_MAX;
-use forebay_base::{DpRank, RankIndex, count_broken_invariant};
+use forebay_base::{DpRank, RankIndex};
 use forebay_fleet::worker::TierRanks;
 use forebay_index::KvBatch;
 use forebay_text::Vocabulary;
-use futures_util::FutureExt;
 use std::cell::RefCell;
-use std::convert::Infallible;
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, timeout_at};
-use tracing::{debug, info, warn};
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
 
-/// A connection that held so long was a good one: the next attempt comes soon, the next loss is
-/// worth a word.
-const SESSION_SOUND: Duration = Duration::from_secs(5);
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Blocks that one feed takes before the thread's other tasks get their turn: some 2 ms.
@@ -88,9 +81,9 @@ pub struct Feed<P> {
     rank: RankIndex,
     pub(super) dp_rank: DpRank,
     pub(super) worker: Arc<str>,
-    endpoint: ZmqEndpoint,
+    pub(super) endpoint: ZmqEndpoint,
     pub(super) replay: Option<ZmqEndpoint>,
-    topic: String,
+    pub(super) topic: String,
     text: TextSource,
     pub(super) state: SharedState,
     tier_numbers: Rc<dyn TierNumbers>,
@@ -164,147 +157,6 @@ impl<P: KvPort> Feed<P> {
         Rc::clone(&self.status)
     }
 
-    /// Follows the rank until told to stop, then takes its blocks out of the index.
-    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
-        loop {
-            let overdue = overdue(self.state(), self.verified_by);
-            tokio::select! {
-                _ = &mut stop => break,
-                () = overdue => self.give_up_restored(),
-                ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
-                    // It never ends by itself. What it held is taken out of the index, then it
-                    // starts anew.
-                    if ended.is_err() {
-                        count_broken_invariant();
-                        self.warn("following KV events failed: a bug, please report; trying on");
-                    }
-                    self.status.lost();
-                    self.forget().await;
-                    sleep(self.timers.backoff_max()).await;
-                }
-            }
-        }
-        self.forget().await;
-    }
-
-    async fn follow(&mut self) -> Infallible {
-        let mut backoff = Backoff::new(&self.timers);
-        // What was not told before it was interrupted.
-        self.post().await;
-        self.settle(FeedState::Connecting).await;
-        loop {
-            let error = match ZmqSource::open(&self.endpoint).await {
-                Ok(source) => self.follow_from(&source, &mut backoff).await,
-                Err(error) => error,
-            };
-            self.lost(&error, &mut backoff);
-            sleep(backoff.next_pause()).await;
-        }
-    }
-
-    /// Follows connections of one source: until the first error where we connect, for ever where we
-    /// listen, because the listening socket has to stay.
-    async fn follow_from(&mut self, source: &ZmqSource, backoff: &mut Backoff) -> SocketError {
-        loop {
-            let error = match source.subscribe(&self.topic).await {
-                Ok(subscriber) => {
-                    let begun = Instant::now();
-                    let error = self.session(subscriber).await;
-                    self.counters.loss(error.reason());
-                    self.status.lost();
-                    // What was restored and has met no event yet is as true as before.
-                    if self.state.borrow().is_unverified() {
-                        self.settle(FeedState::Connecting).await;
-                    } else {
-                        self.forget().await;
-                    }
-                    if begun.elapsed() >= SESSION_SOUND {
-                        *backoff = Backoff::new(&self.timers);
-                    }
-                    error
-                }
-                Err(error) => error,
-            };
-            if matches!(source, ZmqSource::Connect(_)) {
-                return error;
-            }
-            self.lost(&error, backoff);
-            sleep(backoff.next_pause()).await;
-        }
-    }
-
-    /// One connection from its first message to its end.
-    async fn session(&mut self, mut live: Connection) -> SocketError {
-        debug!(
-            worker = &*self.worker,
-            dp_rank = self.dp_rank.0,
-            endpoint = %self.endpoint,
-            "connected for KV events"
-        );
-        self.replays = Replays::new(self.timers);
-        live.set_heartbeat(self.timers.heartbeat);
-        let trees_before = self.trees();
-        self.recover(Why::Joined).await;
-        let is_continued = self.state.borrow().is_continued();
-        if self.replay.is_some() && self.trees() != trees_before && !is_continued {
-            // A tier showed up in the middle: what was stored before is in its tree only if it is
-            // taken again.
-            self.state.borrow_mut().begin_again(&self.counters, &mut self.ops);
-            self.state.borrow_mut().expect_repeats();
-            self.post().await;
-            self.recover(Why::Joined).await;
-        }
-        self.settle(FeedState::Live).await;
-        self.audit = Audit::after(self.timers.audit_joined);
-        info!(
-            worker = &*self.worker,
-            dp_rank = self.dp_rank.0,
-            endpoint = %self.endpoint,
-            blocks = self.state.borrow().block_count(),
-            "following KV events"
-        );
-        loop {
-            let due = self.expire().await.map_or(self.audit.due, |at| at.min(self.audit.due));
-            let (parts, end) = match timeout_at(due, live.message()).await {
-                Ok(Ok(message)) => message,
-                Ok(Err(error)) => return error,
-                Err(_) if due < self.audit.due => continue,
-                Err(_) => match self.audit().await {
-                    Ok(()) => continue,
-                    Err(error) => return error,
-                },
-            };
-            let parts: Vec<&[u8]> = parts.iter().map(|part| live.part(part)).collect();
-            self.take(&parts).await;
-            live.done(end);
-        }
-    }
-
-    /// Takes a message of the live stream; what is missing before it is asked for first.
-    async fn take(&mut self, parts: &[&[u8]]) {
-        self.audit = Audit::after(self.timers.audit_after);
-        self.settle_debt().await;
-        let message = KvMessage::read(parts);
-        let arrival = message.map(|message| self.state.borrow().arrival(&message));
-        match arrival {
-            Some(Arrived::Repeated) => {
-                self.confirm();
-                self.settle(FeedState::Live).await;
-                return;
-            }
-            Some(Arrived::Next | Arrived::First { missed: 0 }) => {
-                self.state.borrow_mut().no_more_repeats();
-            }
-            Some(Arrived::First { .. } | Arrived::Gap { .. } | Arrived::Restarted) => {
-                self.recover(Why::Behind(message.map_or(0, |message| message.number()))).await;
-                self.settle(FeedState::Live).await;
-            }
-            None => {}
-        }
-        self.take_in_turns(message).await;
-        self.settle(FeedState::Live).await;
-    }
-
     /// Takes a message and posts what it changes; however long it is, the thread's other tasks get
     /// their turns.
     pub(super) async fn take_in_turns(&mut self, message: Option<KvMessage<'_>>) {
@@ -374,13 +226,6 @@ impl<P: KvPort> Feed<P> {
         );
     }
 
-    async fn forget(&mut self) {
-        self.state.borrow_mut().disconnected(&self.counters, &mut self.ops);
-        self.status.holds(0);
-        self.post().await;
-        self.settle(FeedState::Connecting).await;
-    }
-
     /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they
     /// are posted.
     pub(super) async fn post(&mut self) {
@@ -418,7 +263,7 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// Trees in use beside the device's.
-    fn trees(&self) -> [bool; 2] {
+    pub(super) fn trees(&self) -> [bool; 2] {
         [self.state.borrow().has_tree(Tier::Host), self.state.borrow().has_tree(Tier::Disk)]
     }
 
@@ -461,22 +306,7 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// Says once per outage why there are no events.
-    fn lost(&self, error: &SocketError, backoff: &mut Backoff) {
-        if std::mem::replace(&mut backoff.silent, true) {
-            debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");
-            return;
-        }
-        warn!(
-            worker = &*self.worker,
-            dp_rank = self.dp_rank.0,
-            endpoint = %self.endpoint,
-            %error,
-            "no KV events: prompts are not matched against this rank until it is reached; trying on"
-        );
-    }
-
-    fn warn(&self, text: &str) {
+    pub(super) fn warn(&self, text: &str) {
         warn!(worker = &*self.worker, dp_rank = self.dp_rank.0, "{text}");
     }
 }

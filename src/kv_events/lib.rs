@@ -14,6 +14,7 @@ mod expiry;
 mod fields;
 mod feed;
 mod fit;
+mod follow;
 #[cfg(test)]
 mod feed_tests;
 mod held;
@@ -32,9 +33,11 @@ mod recent;
 mod recovery;
 #[cfg(test)]
 mod restore_tests;
+mod replays;
 mod restored;
 mod restoring;
 mod sequence;
+mod shared_state;
 mod slice_ops;
 mod status;
 #[cfg(test)]
@@ -59,9 +62,10 @@ pub use naming::{BlockText, Naming};
 pub use outcome::BatchOutcome;
 pub use port::{FeedNotice, KvPort};
 pub use rank::{RankFeed, RankState, TakenMessage, Taking};
-pub use restored::{Restored, SharedState};
+pub use restored::Restored;
 pub use restoring::{Left, Restoring};
 pub use sequence::Arrived;
+pub use shared_state::SharedState;
 pub use slice_ops::SliceOps;
 pub use status::{FeedState, FeedStatus};
 pub use tier::{LowerTiers, Tier, TierNumbers};

@@ -5,13 +5,11 @@ use super::copies::RestoredBlocks;
 use super::counters::ResetReason;
 use super::feed::Feed;
 use super::port::KvPort;
-use super::rank::{RankFeed, RankState};
+use super::rank::RankState;
+use super::shared_state::SharedState;
 use super::slice_ops::SliceOps;
 use super::status::FeedState;
-use forebay_text::Vocabulary;
-use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 use tracing::info;
 
@@ -25,10 +23,6 @@ pub struct Restored {
     /// Forgotten if nothing has confirmed it by then.
     pub verified_by: Instant,
 }
-
-/// A feed's state, which a snapshot is taken of between two messages. Never borrowed across an
-/// await.
-pub type SharedState = Rc<RefCell<RankFeed<Arc<Vocabulary>>>>;
 
 impl<P: KvPort> Feed<P> {
     /// What snapshots are taken of.

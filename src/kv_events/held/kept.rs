@@ -1,6 +1,6 @@
 //! A copy of what a rank holds, made in one go and read by another thread.
 
-use super::ordered::Ordered;
+use super::ordered::{Ordered, OrderedEntry};
 use super::state::HeldState;
 use super::{TIERS, Tier};
 use forebay_index::BlockKey;
@@ -38,7 +38,7 @@ impl Kept {
 
     /// The entries, ascending by id.
     pub fn entries(&self) -> impl Iterator<Item = SnapshotEntry> + '_ {
-        self.table.iter().filter_map(|(id, word, bits)| {
+        self.table.iter().filter_map(|OrderedEntry { id, word, state: bits }| {
             let (key, state) = (BlockKey::from_word(word)?, HeldState::from_bits(bits));
             let stores = Tier::ALL.map(|tier| {
                 let more = self.more.get(&(id, tier)).copied().unwrap_or(0);

@@ -15,7 +15,7 @@ use super::tier::{TIERS, Tier};
 use ages::Ages;
 use by_key::{ByKey, is_candidate};
 use forebay_index::BlockKey;
-use ordered::Ordered;
+use ordered::{Ordered, OrderedEntry};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -279,7 +279,7 @@ impl HeldBlocks {
 
     fn place(&self, id: u64) -> Option<(usize, HeldState)> {
         let place = self.table.find(id)?;
-        let (_, _, bits) = self.table.at(place)?;
+        let bits = self.table.at(place)?.state;
         Some((place, HeldState::from_bits(bits)))
     }
 
@@ -299,8 +299,9 @@ impl HeldBlocks {
     }
 }
 
-fn entry((id, word, bits): (u64, u64, u16)) -> Option<HeldEntry> {
-    Some(HeldEntry { id, key: BlockKey::from_word(word)?, state: HeldState::from_bits(bits) })
+fn entry(found: OrderedEntry) -> Option<HeldEntry> {
+    let OrderedEntry { id, word, state } = found;
+    Some(HeldEntry { id, key: BlockKey::from_word(word)?, state: HeldState::from_bits(state) })
 }
 
 #[cfg(test)]

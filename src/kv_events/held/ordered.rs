@@ -19,6 +19,14 @@ pub(super) struct Ordered {
     len: usize,
 }
 
+/// One id with what it stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OrderedEntry {
+    pub(super) id: u64,
+    pub(super) word: u64,
+    pub(super) state: u16,
+}
+
 impl Ordered {
     /// Bytes of one slot.
     pub(super) const SLOT_BYTES: usize = size_of::<u64>() * 2 + size_of::<u16>();
@@ -39,10 +47,11 @@ impl Ordered {
         (self.id(place) == Some(id)).then_some(place)
     }
 
-    /// Id, word and state at a place; `None` for a free slot.
-    pub(super) fn at(&self, place: usize) -> Option<(u64, u64, u16)> {
+    /// The entry at a place; `None` for a free slot.
+    pub(super) fn at(&self, place: usize) -> Option<OrderedEntry> {
         let id = self.id(place)?;
-        Some((id, self.words.get(place).copied()?, self.states.get(place).copied()?))
+        let (word, state) = (self.words.get(place).copied()?, self.states.get(place).copied()?);
+        Some(OrderedEntry { id, word, state })
     }
 
     /// Changes the state at a place.
@@ -59,9 +68,10 @@ impl Ordered {
     }
 
     /// All entries, ascending by id.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, u16)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = OrderedEntry> + '_ {
         let slots = self.ids.iter().zip(&self.words).zip(&self.states);
-        slots.filter(|((_, word), _)| **word != 0).map(|((id, word), state)| (*id, *word, *state))
+        let held = slots.filter(|((_, word), _)| **word != 0);
+        held.map(|((id, word), state)| OrderedEntry { id: *id, word: *word, state: *state })
     }
 
     /// Adds an id that is not there; `word` is not 0.
@@ -146,7 +156,7 @@ impl Ordered {
         let mut wider = Self { home_count, ..Self::default() };
         wider.push_free(home_count + TAIL_SLOTS);
         let mut next = 0;
-        for (id, word, state) in self.iter() {
+        for OrderedEntry { id, word, state } in self.iter() {
             let place = wider.home(id).max(next);
             if place >= wider.ids.len() {
                 wider.push_free(TAIL_SLOTS);
@@ -189,7 +199,7 @@ mod tests {
                 }
                 prop_assert_eq!(table.len(), model.len());
             }
-            let held: Vec<(u64, u64)> = table.iter().map(|(id, word, _)| (id, word)).collect();
+            let held: Vec<(u64, u64)> = table.iter().map(|one| (one.id, one.word)).collect();
             prop_assert_eq!(
                 &held,
                 &model.iter().map(|(id, word)| (*id, *word)).collect::<Vec<_>>()

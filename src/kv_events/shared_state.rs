@@ -1,0 +1,11 @@
+//! The state of a feed, which a snapshot reads too.
+
+use super::rank::RankFeed;
+use forebay_text::Vocabulary;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A feed's state, which a snapshot is taken of between two messages. Never borrowed across an
+/// await.
+pub type SharedState = Rc<RefCell<RankFeed<Arc<Vocabulary>>>>;
