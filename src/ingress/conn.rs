@@ -1,6 +1,6 @@
 //! One client connection: bytes in, bytes out, and the sight of the client leaving.
 
-use super::{BufferPool, Deadline, DiscardBounds, Discarding, Reader};
+use super::{BufferPool, Deadline, SocketReader};
 use forebay_base::limits::READ_BYTES;
 use forebay_base::{Clock, NanosSinceStart};
 use forebay_router::dispatch::RelayError;
@@ -20,7 +20,7 @@ const INPUT_AHEAD_BYTES_MAX: usize = 4 * READ_BYTES;
 pub struct Conn {
     /// Bytes received and not used yet.
     pub input: Vec<u8>,
-    pub(super) reader: Reader,
+    pub(super) reader: SocketReader,
     writer: OwnedWriteHalf<TcpStream>,
     deadline: Deadline,
     pool: Rc<BufferPool>,
@@ -59,7 +59,7 @@ impl Conn {
     #[must_use]
     pub fn new(stream: TcpStream, pool: Rc<BufferPool>, clock: Clock) -> Self {
         let (read, writer) = stream.into_split();
-        let reader = Reader::new(read, Rc::clone(&pool));
+        let reader = SocketReader::new(read, Rc::clone(&pool));
         let deadline = Deadline::new(clock);
         Self { input: Vec::new(), reader, writer, deadline, pool, closed: false }
     }
@@ -195,26 +195,9 @@ impl Conn {
         }
     }
 
-    /// Begins to throw away what the client still sends.
-    pub fn discarding(&mut self, bounds: DiscardBounds) -> Discarding<'_> {
-        Discarding::new(self, bounds)
-    }
-
-    /// Ends the connection so that the client still gets what was sent: closes the sending side,
-    /// then reads and throws away what the client still sends, within bounds (RFC 9112 9.6).
-    /// Closing with unread bytes would make the kernel send a reset, which can destroy the answer
-    /// on its way.
-    pub async fn linger(mut self, bounds: DiscardBounds) {
+    /// Closes the sending side; false if there is nobody to read from any more.
+    pub(super) async fn close_sending(&mut self) -> bool {
         use monoio::io::AsyncWriteRent;
-        if self.closed || self.writer.shutdown().await.is_err() {
-            return;
-        }
-        let mut discarding = self.discarding(bounds);
-        loop {
-            discarding.consume(usize::MAX);
-            if discarding.more(0).await.is_err() {
-                return;
-            }
-        }
+        !self.closed && self.writer.shutdown().await.is_ok()
     }
 }

@@ -30,8 +30,32 @@ pub struct Discarding<'a> {
     give_up_at: Option<NanosSinceStart>,
 }
 
+impl Conn {
+    /// Begins to throw away what the client still sends.
+    pub fn discarding(&mut self, bounds: DiscardBounds) -> Discarding<'_> {
+        Discarding::new(self, bounds)
+    }
+
+    /// Ends the connection so that the client still gets what was sent: closes the sending side,
+    /// then reads and throws away what the client still sends, within bounds (RFC 9112 9.6).
+    /// Closing with unread bytes would make the kernel send a reset, which can destroy the answer
+    /// on its way.
+    pub async fn linger(mut self, bounds: DiscardBounds) {
+        if !self.close_sending().await {
+            return;
+        }
+        let mut discarding = self.discarding(bounds);
+        loop {
+            discarding.consume(usize::MAX);
+            if discarding.more(0).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
 impl<'a> Discarding<'a> {
-    pub(super) const fn new(conn: &'a mut Conn, bounds: DiscardBounds) -> Self {
+    const fn new(conn: &'a mut Conn, bounds: DiscardBounds) -> Self {
         Self { conn, bounds, read_bytes: 0, last_read_bytes: 0, turn_bytes: 0, give_up_at: None }
     }
 

@@ -18,5 +18,5 @@ pub use deadline::Deadline;
 pub use descriptors::raise_limit;
 pub use discard::{DiscardBounds, Discarding};
 pub use listener::{bind_first, bind_next, listen};
-pub use reader::Reader;
+pub use reader::SocketReader;
 pub use turn::{TURN_BYTES, end_turn};

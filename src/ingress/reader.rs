@@ -21,9 +21,9 @@ type ReadDone = (Half, BufResult<usize, Vec<u8>>);
 
 /// Reads a socket in chunks of at most one buffer; at most one read in flight and one chunk
 /// waiting.
-pub struct Reader {
-    state: State,
-    slot: Pin<Box<dyn Reading>>,
+pub struct SocketReader {
+    state: ReadState,
+    slot: Pin<Box<dyn SocketRead>>,
     ahead: Option<io::Result<Vec<u8>>>,
     expects: Expects,
     pool: Rc<BufferPool>,
@@ -37,14 +37,14 @@ enum Expects {
     Much,
 }
 
-enum State {
+enum ReadState {
     Idle(Half),
     Reading,
     Ended,
 }
 
 /// Place of the read in flight: one allocation for all reads of a socket.
-trait Reading {
+trait SocketRead {
     fn begin(self: Pin<&mut Self>, half: Half, buffer: Vec<u8>, large: Option<LargeRead>);
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ReadDone>;
 }
@@ -57,7 +57,7 @@ pin_project! {
     }
 }
 
-impl<F, M> Reading for Slot<F, M>
+impl<F, M> SocketRead for Slot<F, M>
 where
     F: Future<Output = ReadDone>,
     M: Fn(Half, Vec<u8>, Option<LargeRead>) -> F,
@@ -77,12 +77,12 @@ where
     }
 }
 
-impl Reader {
+impl SocketReader {
     /// Reads nothing yet.
     #[must_use]
     pub fn new(half: Half, pool: Rc<BufferPool>) -> Self {
         let slot = Box::pin(Slot { read: None, make: read_once });
-        Self { state: State::Idle(half), slot, ahead: None, expects: Expects::Some, pool }
+        Self { state: ReadState::Idle(half), slot, ahead: None, expects: Expects::Some, pool }
     }
 
     /// From the next read on: will little come, and perhaps not for long? Then reads use small
@@ -129,21 +129,21 @@ impl Reader {
     }
 
     fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-        if let State::Idle(_) = self.state {
+        if let ReadState::Idle(_) = self.state {
             self.begin();
         }
-        let State::Reading = self.state else {
+        let ReadState::Reading = self.state else {
             return Poll::Ready(Ok(Vec::new()));
         };
         let (half, (result, buffer)) = ready!(self.slot.as_mut().poll_read(cx));
-        self.state = State::Ended;
+        self.state = ReadState::Ended;
         match result {
             Ok(0) => {
                 self.pool.give(buffer);
                 Poll::Ready(Ok(Vec::new()))
             }
             Ok(_) => {
-                self.state = State::Idle(half);
+                self.state = ReadState::Idle(half);
                 Poll::Ready(Ok(buffer))
             }
             Err(error) => {
@@ -154,7 +154,9 @@ impl Reader {
     }
 
     fn begin(&mut self) {
-        let State::Idle(half) = std::mem::replace(&mut self.state, State::Ended) else { return };
+        let ReadState::Idle(half) = std::mem::replace(&mut self.state, ReadState::Ended) else {
+            return;
+        };
         let large = match self.expects {
             Expects::Much => self.pool.take_large(),
             Expects::Little | Expects::Some => None,
@@ -165,18 +167,18 @@ impl Reader {
             None => (self.pool.take(), None),
         };
         self.slot.as_mut().begin(half, buffer, large);
-        self.state = State::Reading;
+        self.state = ReadState::Reading;
     }
 }
 
-impl std::fmt::Debug for Reader {
+impl std::fmt::Debug for SocketReader {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = match self.state {
-            State::Idle(_) => "idle",
-            State::Reading => "reading",
-            State::Ended => "ended",
+            ReadState::Idle(_) => "idle",
+            ReadState::Reading => "reading",
+            ReadState::Ended => "ended",
         };
-        formatter.debug_struct("Reader").field("state", &state).finish_non_exhaustive()
+        formatter.debug_struct("SocketReader").field("state", &state).finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 //! One connection to a worker.
 
 use super::Watch;
-use crate::ingress::{BufferPool, Reader};
+use crate::ingress::{BufferPool, SocketReader};
 use forebay_base::limits::{
     KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, UNACKNOWLEDGED_TIME_MAX,
 };
@@ -25,7 +25,7 @@ pub struct Upstream {
     pub input: Vec<u8>,
     /// Requests already answered on it.
     pub answered_count: u64,
-    pub(super) reader: Reader,
+    pub(super) reader: SocketReader,
     pub(super) writer: OwnedWriteHalf<TcpStream>,
     pub(super) idle_since: NanosSinceStart,
     /// For requests that a worker may have to read piece by piece.
@@ -74,7 +74,7 @@ impl Upstream {
         Ok(Self {
             input: Vec::new(),
             answered_count: 0,
-            reader: Reader::new(read, Rc::clone(buffers)),
+            reader: SocketReader::new(read, Rc::clone(buffers)),
             writer,
             idle_since: NanosSinceStart(0),
             is_for_long,
