@@ -6,7 +6,9 @@
 use super::format::{PLAIN_BYTES_MAX, RecordingDamage, RecordingError, RecordingHeader};
 use super::message::RecordedMessage;
 use flate2::Compression;
-use forebay_snapshot::framing::{CHUNK_HEADER_BYTES, ChunkHead, Reader, pack, put_chunk, unpack};
+use forebay_snapshot::framing::{
+    CHUNK_HEADER_BYTES, ChunkHead, NumberReader, pack, put_chunk, unpack,
+};
 
 const CHUNK_MARK: [u8; 4] = *b"CHNK";
 const END_MARK: [u8; 4] = *b"DONE";
@@ -156,7 +158,7 @@ impl RecordingDecoder {
 
     /// The messages of the chunk that the last step has found.
     pub fn messages(&self) -> impl Iterator<Item = RecordedMessage<'_>> {
-        let mut reader = Reader(&self.plain);
+        let mut reader = NumberReader(&self.plain);
         let mut base_ns = 0;
         (0..self.message_count).map_while(move |_| {
             let message = RecordedMessage::decode(&mut reader, base_ns)?;
@@ -206,7 +208,7 @@ impl RecordingDecoder {
             return Err(self.damaged(RecordingDamage::Packing));
         }
         let source_count = self.header.as_ref().map_or(0, |header| header.sources.len());
-        let mut reader = Reader(&self.plain);
+        let mut reader = NumberReader(&self.plain);
         let mut base_ns = 0;
         for position in 0..head.count {
             let message = RecordedMessage::decode(&mut reader, base_ns)

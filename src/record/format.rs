@@ -28,7 +28,7 @@
 //! good up to its last whole chunk. Lengths have a checksum of their own, so that a damaged length
 //! is not taken for an early end.
 
-use forebay_snapshot::framing::Reader;
+use forebay_snapshot::framing::NumberReader;
 use std::fmt;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
@@ -186,7 +186,7 @@ impl RecordingHeader {
             return Err(RecordingError::Foreign);
         }
         let Some(fixed) = bytes.first_chunk::<FIXED_BYTES>() else { return Ok(None) };
-        let mut reader = Reader(fixed.get(MAGIC.len()..).unwrap_or_default());
+        let mut reader = NumberReader(fixed.get(MAGIC.len()..).unwrap_or_default());
         let damaged = RecordingError::Damaged { at: 0, what: RecordingDamage::Header };
         let version = reader.u16().ok_or(damaged)?;
         if version != VERSION {
@@ -207,7 +207,7 @@ impl RecordingHeader {
         if xxh3_64(covered) != u64::from_le_bytes(*checksum) {
             return Err(damaged);
         }
-        let mut reader = Reader(covered.get(FIXED_BYTES..).unwrap_or_default());
+        let mut reader = NumberReader(covered.get(FIXED_BYTES..).unwrap_or_default());
         let mut sources = Vec::new();
         for _ in 0..count {
             let mut name = || text(&mut reader).ok_or(damaged);
@@ -220,7 +220,7 @@ impl RecordingHeader {
     }
 }
 
-fn text(reader: &mut Reader<'_>) -> Option<String> {
+fn text(reader: &mut NumberReader<'_>) -> Option<String> {
     let length = usize::from(reader.u16()?);
     std::str::from_utf8(reader.bytes(length)?).ok().map(str::to_owned)
 }

@@ -1,7 +1,7 @@
 //! One recorded message and its place in a chunk. Sans-IO.
 
 use super::format::{MESSAGE_BYTES_MAX, RecordingError};
-use forebay_snapshot::framing::{Reader, put_varint};
+use forebay_snapshot::framing::{NumberReader, put_varint};
 
 /// Most frames of one message; engines send three.
 pub const FRAMES_MAX: usize = 8;
@@ -64,7 +64,7 @@ impl<'a> RecordedMessage<'a> {
     }
 
     /// Takes the next message off; `None` if the bytes do not follow the format.
-    pub(super) fn decode(reader: &mut Reader<'a>, base_ns: u64) -> Option<Self> {
+    pub(super) fn decode(reader: &mut NumberReader<'a>, base_ns: u64) -> Option<Self> {
         let at_ns = base_ns.checked_add(reader.varint()?)?;
         let source = u16::try_from(reader.varint()?).ok()?;
         let frame_count = usize::try_from(reader.varint()?).ok()?;

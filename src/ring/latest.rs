@@ -11,32 +11,33 @@ use std::ptr;
 /// Makes an empty cell.
 #[must_use]
 pub fn latest<T: Send>() -> (LatestWriter<T>, LatestReader<T>) {
-    let shared = Arc::new(Shared { unread: AtomicPtr::new(ptr::null_mut()), owns: PhantomData });
+    let shared =
+        Arc::new(LatestCell { unread: AtomicPtr::new(ptr::null_mut()), owns: PhantomData });
     (LatestWriter { shared: Arc::clone(&shared) }, LatestReader { shared })
 }
 
 /// The writing end.
 pub struct LatestWriter<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<LatestCell<T>>,
 }
 
 /// The reading end.
 pub struct LatestReader<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<LatestCell<T>>,
 }
 
 /// INVARIANT: `unread` is null or a `Box` turned raw that the cell owns; whoever swaps it out owns
 /// it then.
-struct Shared<T> {
+struct LatestCell<T> {
     unread: AtomicPtr<T>,
     owns: PhantomData<T>,
 }
 
 // SAFETY: a swap moves the whole value to one side; no two threads ever hold a reference to the
 // same `T`.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for LatestCell<T> {}
 // SAFETY: as above; dropping the cell drops the value on that thread, hence `T: Send`.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for LatestCell<T> {}
 
 impl<T> LatestWriter<T> {
     /// Puts a value into the cell; returns the one before, if the reader has not taken it.
@@ -64,7 +65,7 @@ impl<T> LatestReader<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> LatestCell<T> {
     fn swap(&self, new: *mut T) -> Option<T> {
         // ordering: AcqRel; Release pairs with the Acquire of the next swap (the other side's, or
         // our own in a later write): what `new` points to is complete before it can be taken.
@@ -79,7 +80,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for LatestCell<T> {
     fn drop(&mut self) {
         drop(self.swap(ptr::null_mut()));
     }

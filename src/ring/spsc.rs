@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.max(1);
     let slot_count = capacity.next_power_of_two();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(RingSlots {
         slots: (0..slot_count).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
         capacity,
         head: CachePadded::new(AtomicUsize::new(0)),
@@ -27,7 +27,7 @@ pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 
 /// The pushing end.
 pub struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<RingSlots<T>>,
     /// INVARIANT: equals `shared.tail`, which only this handle writes.
     tail: usize,
     /// INVARIANT: a value that `shared.head` had, so never past the real head.
@@ -36,7 +36,7 @@ pub struct Producer<T> {
 
 /// The popping end.
 pub struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<RingSlots<T>>,
     /// INVARIANT: equals `shared.head`, which only this handle writes.
     head: usize,
     /// INVARIANT: a value that `shared.tail` had, so never past the real tail.
@@ -48,7 +48,7 @@ pub struct Consumer<T> {
 /// INVARIANT: `tail - head <= capacity <= slots.len()`, a power of two.
 /// INVARIANT: exactly the slots of positions `head..tail` are initialised.
 /// INVARIANT: only the producer writes a slot, at `tail`; only the consumer reads one, at `head`.
-struct Shared<T> {
+struct RingSlots<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
     capacity: usize,
     head: CachePadded<AtomicUsize>,
@@ -58,9 +58,9 @@ struct Shared<T> {
 // SAFETY: values move from one thread to another, hence `T: Send`. The slots are reached through
 // the one producer and the one consumer only, which by the invariants above never touch the same
 // slot at once, so sharing the queue never shares a `T`.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for RingSlots<T> {}
 // SAFETY: as above; whoever drops the queue last drops the values left in it, hence `T: Send`.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for RingSlots<T> {}
 
 impl<T> Producer<T> {
     /// Appends a value; gives it back when the queue is full.
@@ -161,7 +161,7 @@ impl<T> Consumer<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> RingSlots<T> {
     /// Always `Some`: the mask keeps the index below the length.
     #[inline]
     fn slot(&self, position: usize) -> Option<&UnsafeCell<MaybeUninit<T>>> {
@@ -169,7 +169,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for RingSlots<T> {
     fn drop(&mut self) {
         // ordering: Relaxed; `&mut self` says that both handles are gone, and dropping the `Arc`
         // synchronised.

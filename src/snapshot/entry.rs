@@ -1,6 +1,6 @@
 //! What one rank holds, entry by entry, in a chunk. Sans-IO.
 
-use crate::framing::{Reader, put_varint};
+use crate::framing::{NumberReader, put_varint};
 use forebay_index::BlockKey;
 
 /// Storage tiers that are counted.
@@ -27,7 +27,7 @@ impl SnapshotEntry {
         }
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+    pub(super) fn decode(reader: &mut NumberReader<'_>) -> Option<Self> {
         let id = reader.u64()?;
         let key = BlockKey::from_word(reader.u64()?)?;
         let mut stores = [0; TIERS];

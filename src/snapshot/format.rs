@@ -27,7 +27,7 @@
 //! whole but lost, doubled or in another order are damage too. A file that ends early is refused:
 //! it was never put in its place by this program.
 
-use crate::framing::Reader;
+use crate::framing::NumberReader;
 use forebay_index::{BlockKey, KeySeed, RootName};
 use std::fmt;
 use std::io;
@@ -150,7 +150,7 @@ impl Header {
         }
         let cut = || SnapshotError::Cut { at: bytes.len() as u64 };
         let damaged = SnapshotError::Damaged { at: 0, what: Damage::Header };
-        let mut reader = Reader(bytes.get(MAGIC.len()..).ok_or_else(cut)?);
+        let mut reader = NumberReader(bytes.get(MAGIC.len()..).ok_or_else(cut)?);
         let version = reader.u16().ok_or_else(cut)?;
         let covered = bytes.get(..HEADER_BYTES - CHECKSUM_BYTES);
         let mut read = || {

@@ -46,7 +46,7 @@ impl ChunkHead {
     /// most `plain_bytes_max` bytes in a chunk.
     #[must_use]
     pub fn decode(bytes: &[u8; CHUNK_HEADER_BYTES], plain_bytes_max: usize) -> Option<Self> {
-        let mut reader = Reader(bytes);
+        let mut reader = NumberReader(bytes);
         let mark = reader.array::<4>()?;
         let mut size = || usize::try_from(reader.u32()?).ok();
         let (packed_bytes, plain_bytes, count) = (size()?, size()?, size()?);
@@ -102,9 +102,9 @@ pub fn unpack(packed: &[u8], plain_bytes: usize, out: &mut Vec<u8>) -> bool {
 
 /// Takes numbers off the front.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a>(pub &'a [u8]);
+pub struct NumberReader<'a>(pub &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> NumberReader<'a> {
     /// The next bytes, a known number of them.
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
@@ -216,8 +216,8 @@ mod tests {
         fn varints_are_read_back(value in any::<u64>()) {
             let mut out = Vec::new();
             put_varint(value, &mut out);
-            prop_assert_eq!(Reader(&out).varint(), Some(value));
-            prop_assert!(Reader(&out[..out.len() - 1]).varint().is_none());
+            prop_assert_eq!(NumberReader(&out).varint(), Some(value));
+            prop_assert!(NumberReader(&out[..out.len() - 1]).varint().is_none());
         }
     }
 }

@@ -1,23 +1,23 @@
 //! Things of one kind in a chunk. Sans-IO.
 
 use super::{Link, SnapshotEntry};
-use crate::framing::Reader;
+use crate::framing::NumberReader;
 use std::marker::PhantomData;
 
 /// What chunks are full of.
 pub trait Item: Sized {
     /// Takes one off the front; `None` unless it follows the format.
-    fn take(reader: &mut Reader<'_>) -> Option<Self>;
+    fn take(reader: &mut NumberReader<'_>) -> Option<Self>;
 }
 
 impl Item for SnapshotEntry {
-    fn take(reader: &mut Reader<'_>) -> Option<Self> {
+    fn take(reader: &mut NumberReader<'_>) -> Option<Self> {
         Self::decode(reader)
     }
 }
 
 impl Item for Link {
-    fn take(reader: &mut Reader<'_>) -> Option<Self> {
+    fn take(reader: &mut NumberReader<'_>) -> Option<Self> {
         Self::decode(reader)
     }
 }
@@ -25,7 +25,7 @@ impl Item for Link {
 /// The items of one chunk, all of which follow the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Items<'a, T> {
-    plain: Reader<'a>,
+    plain: NumberReader<'a>,
     left: usize,
     of: PhantomData<T>,
 }
@@ -33,11 +33,11 @@ pub struct Items<'a, T> {
 impl<'a, T: Item> Items<'a, T> {
     /// `None` unless the bytes are exactly that many.
     pub(super) fn check(plain: &'a [u8], count: usize) -> Option<Self> {
-        let mut reader = Reader(plain);
+        let mut reader = NumberReader(plain);
         for _ in 0..count {
             T::take(&mut reader)?;
         }
-        let items = Self { plain: Reader(plain), left: count, of: PhantomData };
+        let items = Self { plain: NumberReader(plain), left: count, of: PhantomData };
         reader.0.is_empty().then_some(items)
     }
 }

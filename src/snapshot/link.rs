@@ -1,6 +1,6 @@
 //! Blocks of the index and what they follow, in a chunk. Sans-IO.
 
-use crate::framing::{Reader, put_varint};
+use crate::framing::{NumberReader, put_varint};
 use forebay_base::ShardIndex;
 use forebay_base::limits::BLOCK_BYTES_MAX;
 use forebay_index::BlockKey;
@@ -27,7 +27,7 @@ impl Link {
         put_varint(u64::from(self.slice.0), out);
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+    pub(super) fn decode(reader: &mut NumberReader<'_>) -> Option<Self> {
         let parent = BlockKey::from_word(reader.u64()?)?;
         let key = BlockKey::from_word(reader.u64()?)?;
         let block_bytes = u16::try_from(reader.varint()?).ok()?;

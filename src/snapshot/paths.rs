@@ -13,11 +13,11 @@ const NO_SLICE: u16 = u16::MAX;
 /// The links, ascending by key.
 #[derive(Debug, Default)]
 pub struct Paths {
-    places: Vec<Place>,
+    places: Vec<PathLink>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct PathLink {
     key: BlockKey,
     parent: BlockKey,
     parent_at: u32,
@@ -25,7 +25,7 @@ struct Place {
     slice: u16,
 }
 
-const _: () = assert!(size_of::<Place>() == 24);
+const _: () = assert!(size_of::<PathLink>() == 24);
 
 impl Paths {
     /// Sorts the links. Of several with one key the first counts.
@@ -36,7 +36,7 @@ impl Paths {
         links.truncate(usize::try_from(NO_PLACE).unwrap_or(usize::MAX));
         let of_link = |link: Link| {
             let Link { parent, key, block_bytes, slice } = link;
-            Place { key, parent, parent_at: NO_PLACE, block_bytes, slice: slice.0 }
+            PathLink { key, parent, parent_at: NO_PLACE, block_bytes, slice: slice.0 }
         };
         let mut paths = Self { places: links.into_iter().map(of_link).collect() };
         for at in 0..paths.places.len() {
@@ -69,7 +69,7 @@ impl Paths {
     /// The block at a place; `None` if its slice is not known.
     #[must_use]
     pub fn link(&self, at: usize) -> Option<Link> {
-        let &Place { key, parent, block_bytes, slice, .. } = self.places.get(at)?;
+        let &PathLink { key, parent, block_bytes, slice, .. } = self.places.get(at)?;
         let slice = Some(slice).filter(|slice| *slice != NO_SLICE).map(ShardIndex)?;
         Some(Link { parent, key, block_bytes, slice })
     }

@@ -1,6 +1,6 @@
 //! What a snapshot says of one rank before its entries. Sans-IO.
 
-use crate::framing::{Reader, put_varint};
+use crate::framing::{NumberReader, put_varint};
 
 /// Longest name that is written or believed.
 const NAME_BYTES_MAX: usize = 4_096;
@@ -76,7 +76,7 @@ impl RankHead {
 
     /// Reads a head that is all of `bytes`; `None` if they do not follow the format.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
+        let mut reader = NumberReader(bytes);
         let mut text = || {
             let length = usize::try_from(reader.varint()?).ok()?;
             let bytes = reader.bytes(length).filter(|_| length <= NAME_BYTES_MAX)?;
@@ -105,7 +105,7 @@ impl RankHead {
     }
 }
 
-fn groups(reader: &mut Reader<'_>) -> Option<Vec<u32>> {
+fn groups(reader: &mut NumberReader<'_>) -> Option<Vec<u32>> {
     let count = usize::try_from(reader.varint()?).ok().filter(|count| *count <= GROUPS_MAX)?;
     let group = |_| Some(u32::try_from(reader.varint()?).ok()?.wrapping_sub(1));
     (0..count).map(group).collect()

@@ -10,7 +10,7 @@ use super::items::Items;
 use super::link::Link;
 use super::rank::RankHead;
 use super::writer::{header_digest, next_digest};
-use crate::framing::{CHUNK_HEADER_BYTES, ChunkHead, Reader, unpack};
+use crate::framing::{CHUNK_HEADER_BYTES, ChunkHead, NumberReader, unpack};
 use forebay_base::limits::RANKS_MAX;
 use std::io::Read;
 
@@ -108,7 +108,7 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     fn check_end(&mut self, digest: u64, count: usize, start: u64) -> Result<(), SnapshotError> {
-        let mut reader = Reader(&self.plain);
+        let mut reader = NumberReader(&self.plain);
         let end = (|| Some((reader.u32()?, reader.u64()?)))();
         let damaged = |at, what| Err(SnapshotError::Damaged { at, what });
         if count != 1 || !reader.0.is_empty() {

@@ -1,6 +1,6 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
-use crate::worker::{Claim, RoomLimits, RoomWanted, ShardBoard};
+use crate::worker::{BreakerClaim, RoomLimits, RoomWanted, ShardBoard};
 use forebay_base::{NanosSinceStart, RankIndex};
 
 /// What a request is expected to cost its rank, in tokens.
@@ -64,7 +64,7 @@ impl Lease {
             prefilling: true,
             prefill_is_bounded: limits.prefill_tokens_max > 0,
             judged: false,
-            is_trial: claim == Claim::Trial,
+            is_trial: claim == BreakerClaim::Trial,
             served: false,
         })
     }

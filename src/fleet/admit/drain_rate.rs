@@ -39,11 +39,11 @@ const JITTER: f64 = 0.5;
 #[derive(Clone, Debug, Default)]
 pub struct DrainRate {
     memories: [Memory; MEMORIES_S.len()],
-    last: Option<Sample>,
+    last: Option<EndedSample>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct EndedSample {
     at: NanosSinceStart,
     ended_total: u64,
 }
@@ -61,7 +61,7 @@ impl DrainRate {
     /// `ended_total` requests have ended so far. Cheap when called often; at least once per second
     /// keeps it known. A total that fell (ranks left the pool) starts counting from there.
     pub fn observe(&mut self, now: NanosSinceStart, ended_total: u64) {
-        let sample = Sample { at: now, ended_total };
+        let sample = EndedSample { at: now, ended_total };
         let Some(last) = self.last.filter(|last| ended_total >= last.ended_total) else {
             self.last = Some(sample);
             return;
@@ -94,7 +94,7 @@ impl DrainRate {
 
     /// Other ranks make up the pool from now on: what was learnt stays, the count starts from here.
     pub fn rebase(&mut self, now: NanosSinceStart, ended_total: u64) {
-        self.last = Some(Sample { at: now, ended_total });
+        self.last = Some(EndedSample { at: now, ended_total });
     }
 
     /// Ends per second; `None` while unknown: too few ends seen, or no sample lately.

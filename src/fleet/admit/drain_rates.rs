@@ -11,11 +11,11 @@ use std::time::Duration;
 /// models.
 #[derive(Debug, Default)]
 pub struct DrainRates {
-    pools: Vec<Known>,
+    pools: Vec<PoolDrainRate>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct PoolDrainRate {
     rate: DrainRate,
     /// Those it was counted on.
     ranks: Vec<RankIndex>,
@@ -37,7 +37,7 @@ impl DrainRates {
         board: &LoadBoard,
         now: NanosSinceStart,
     ) {
-        self.pools.resize_with(self.pools.len().max(index.index() + 1), Known::default);
+        self.pools.resize_with(self.pools.len().max(index.index() + 1), PoolDrainRate::default);
         let Some(known) = self.pools.get_mut(index.index()) else { return };
         let loads = pool.ranks.iter().filter_map(|&rank| board.rank(rank));
         let ended = loads.map(RankLoad::ended).fold(0, u64::saturating_add);

@@ -25,7 +25,7 @@ impl LoadBoard {
 
 /// On what terms a request has its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum BreakerClaim {
     /// The breaker is closed.
     Free,
     /// It is half open, and this is its trial.
@@ -45,16 +45,16 @@ impl RankLoad {
     /// Claims the one trial of a half-open rank, called when such a rank was picked. `None`:
     /// somebody else has it.
     #[must_use]
-    pub fn claim(&self, now: NanosSinceStart) -> Option<Claim> {
+    pub fn claim(&self, now: NanosSinceStart) -> Option<BreakerClaim> {
         // ordering: pairs with `failed`; a stale 0 sends one request more, which is retried
         // elsewhere.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         if open_until == 0 {
-            return Some(Claim::Free);
+            return Some(BreakerClaim::Free);
         }
         // ordering: the swap picks one winner; nothing else is published through it.
         let won = now.0 >= open_until && self.trial.swap(1, Ordering::Relaxed) == 0;
-        won.then_some(Claim::Trial)
+        won.then_some(BreakerClaim::Trial)
     }
 
     /// The rank answered (any answer that is not its own failure): closed again.

@@ -13,7 +13,7 @@ mod shard_board;
 pub mod test_support;
 mod window;
 
-pub use breaker::Claim;
+pub use breaker::BreakerClaim;
 pub use fleet::{
     ANY_MODEL, Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, TierRanks, Worker, WorkerState,
 };

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 /// All windows. Any thread opens, closes and looks.
 #[derive(Debug)]
 pub struct Windows {
-    pools: Box<[CachePadded<Pool>]>,
+    pools: Box<[CachePadded<PoolWindow>]>,
     /// No pool is open beyond this: 0, or the past, means that nobody needs to look closer.
     latest_ns: CachePadded<AtomicU64>,
     /// Openings and closings so far.
@@ -22,7 +22,7 @@ pub struct Windows {
 }
 
 #[derive(Debug)]
-struct Pool {
+struct PoolWindow {
     here_ns: AtomicU64,
     by_hand_ns: AtomicU64,
     elsewhere_ns: AtomicU64,
@@ -45,7 +45,7 @@ impl Windows {
     #[must_use]
     pub fn new() -> Self {
         let pool = |_| {
-            CachePadded::new(Pool {
+            CachePadded::new(PoolWindow {
                 here_ns: AtomicU64::new(0),
                 by_hand_ns: AtomicU64::new(0),
                 elsewhere_ns: AtomicU64::new(0),
@@ -174,7 +174,7 @@ impl Windows {
     }
 }
 
-impl Pool {
+impl PoolWindow {
     const fn of(&self, by: OpenedBy) -> &AtomicU64 {
         match by {
             OpenedBy::Here => &self.here_ns,
