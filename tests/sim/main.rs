@@ -1,8 +1,8 @@
 //! The queues' production code under a simulated router: shards, mesh rings, bells, engines,
 //! clients and a control plane in virtual time, one step at a time, all drawn from one seed.
 //! `RequestFlow`, `Stages`, `Home`, `WaitTable`, `Outbox`, `LoadBoard`, `QueueCell`, `Windows`,
-//! `Lease`, the rings and the bells are what ships. The turns of a shard follow `shard/inbox.rs` and
-//! `shard/queues.rs`.
+//! `Lease`, the rings and the bells are what ships. The turns of a shard follow
+//! `shard/inbox.rs` and `shard/queues.rs`.
 //!
 //! `cargo test --test sim` runs [`SEEDS`] seeds. `FOREBAY_SIM_SEED=n` runs one and prints its last
 //! steps if it fails; `FOREBAY_SIM_BASE=n` starts elsewhere and `FOREBAY_SIM_RUNS=n` runs so many,

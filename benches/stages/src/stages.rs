@@ -14,7 +14,7 @@ use forebay_http1::{
     parse_response,
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
-use forebay_prompt::render::{Place, Rendered, render_at};
+use forebay_prompt::render::{RenderThread, Rendered, render_at};
 use forebay_router::dispatch::{RetryBudget, SendPlans};
 use forebay_router::request::{
     Action, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
@@ -117,7 +117,7 @@ fn render_of(body_bytes: usize) -> Box<dyn Operation> {
     let (body, text) = (chat_body(body_bytes), model_text());
     let request = scanned(&body);
     let run = move |out: &mut Vec<u8>| {
-        let rendered = render_at(Place::Shard, black_box(&request), &body, &text, out);
+        let rendered = render_at(RenderThread::Shard, black_box(&request), &body, &text, out);
         assert_eq!(rendered, Ok(Rendered::Plan));
     };
     operation(Vec::new(), Vec::clear, run)

@@ -13,7 +13,7 @@ use forebay_index::{
     slice_of,
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
-use forebay_prompt::render::{Place, Rendered, render_at};
+use forebay_prompt::render::{RenderThread, Rendered, render_at};
 use forebay_select::{MatchRequest, Matched, Prompt};
 use forebay_text::chat::{ChatTemplate, EngineRules, SpecialTokens, load_model_text_for};
 use std::net::SocketAddr;
@@ -214,7 +214,7 @@ impl World {
         scan(&body, Endpoint::ChatCompletions, &mut request).unwrap();
         let text = model_text();
         let mut rendered = Vec::new();
-        render_at(Place::Shard, &request, &body, &text, &mut rendered).unwrap();
+        render_at(RenderThread::Shard, &request, &body, &text, &mut rendered).unwrap();
         let index = filled_index(&rendered);
         Self { fleet: fleet(Some(text)), config: Config::default(), index, body, request }
     }
@@ -228,7 +228,7 @@ impl World {
             approximate: &self.config.approximate,
             request: &self.request,
             body: &self.body,
-            place: Place::Shard,
+            place: RenderThread::Shard,
         }
     }
 

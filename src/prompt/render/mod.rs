@@ -3,9 +3,9 @@
 //! with what its tokens decode to.
 //!
 //! Runs once a request, on the shard's thread where that takes little ([`RenderThread::Shard`]),
-//! else on its offload thread. In steady state it allocates nothing for plain chats and text on a shard.
-//! Bodies that need the template engine cost a parse and allocations. Must never refuse a request:
-//! what it cannot render is routed by load alone.
+//! else on its offload thread. In steady state it allocates nothing for plain chats and text on a
+//! shard. Bodies that need the template engine cost a parse and allocations. Must never refuse a
+//! request: what it cannot render is routed by load alone.
 
 mod canonical;
 mod chat;
