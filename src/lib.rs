@@ -19,6 +19,7 @@
 pub use forebay_base as base;
 pub use forebay_config as config;
 pub use forebay_disagg as disagg;
+pub use forebay_discovery as discovery;
 pub use forebay_fleet::{account, admit, mailbox, worker};
 pub use forebay_http1 as http1;
 pub use forebay_index as index;

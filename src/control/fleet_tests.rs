@@ -1,11 +1,12 @@
 //! The fleet: descriptions and health in, snapshots and feed plans out.
 
-use super::described::{Announced, DescribedRank, Description, numbered, read_models};
 use super::fleet::{Fleet, LeftOut};
-use super::handover::{KvSource, Registry, RegistryKind};
 use super::tests::{SEED, config};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
 use forebay_config::{DisaggregationConfig, Fallback, FlowConfig};
+use forebay_discovery::{
+    Announced, DescribedRank, Description, KvSource, Registry, RegistryKind, numbered, read_models,
+};
 use forebay_fleet::worker::{ANY_MODEL, Dialect, Handoff, Leg, Rank, Role, TierRanks, WorkerState};
 use forebay_index::{BlockKey, RootName};
 use forebay_kv_events::FeedNotice;

@@ -1,25 +1,19 @@
 //! The control plane: everything that is not the request path. One thread, one `tokio` runtime on
 //! it.
 //!
-//! Owns discovery and health of the workers ([`discovery`], [`probe`]), their models' text
-//! ([`model_text`]), the fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`],
-//! `kv_events`), what of them outlives a restart ([`snapshots`]), the tasks that fetch load reports
-//! ([`load`]), and the admin API with its metrics ([`admin`], [`scrape`], [`explain`],
-//! [`windows`]). Reaches the shards through [`ports`] and
-//! nothing else: rings, a newest-wins cell, bells, counters. Limits: one task per worker and per
-//! rank, 256 notices under way, every answer of a worker bounded in time and bytes. Must never make
-//! a shard wait, and never count on a worker's good will.
+//! Owns the fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], `kv_events`), what
+//! of them outlives a restart ([`snapshots`]), and the admin API with its metrics ([`admin`],
+//! [`scrape`], [`explain`], [`windows`]). `forebay_discovery` tells what workers are,
+//! `forebay_replicas` what other routers do. Reaches the shards through [`ports`] and nothing else:
+//! rings, a newest-wins cell, bells, counters. Limits: one task per worker and per rank, 256
+//! notices under way, every answer of a worker bounded in time and bytes. Must never make a shard
+//! wait, and never count on a worker's good will.
 
 mod access;
 mod admin;
 mod admin_flow;
 mod admin_port;
-mod capacity;
 mod catalogue;
-mod described;
-#[cfg(test)]
-mod described_tests;
-mod discovery;
 mod explain;
 mod explaining;
 #[cfg(test)]
@@ -28,15 +22,8 @@ mod feeds;
 mod fleet;
 #[cfg(test)]
 mod fleet_tests;
-mod handover;
-mod http;
-mod load;
-mod lookup;
 mod metrics_text;
-mod model_text;
 mod ports;
-mod probe;
-mod registry;
 mod reload;
 mod roles;
 mod run;

@@ -6,10 +6,7 @@ use super::admin::{self, Question};
 use super::explaining::{ExplainFacts, Explaining};
 use super::feeds::{Feeds, Tiers};
 use super::fleet::Fleet;
-use super::load::LoadTasks;
-use super::model_text::ModelTexts;
 use super::ports::Ports;
-use super::probe::{Probe, ProbeNotice};
 use super::reload;
 use super::snapshots::{self, Snapshots};
 use super::stop::{StopOrder, StopSignal};
@@ -17,7 +14,8 @@ use super::systemd::Systemd;
 use super::watchdog::Watchdog;
 use super::{ControlError, ControlSetup, roles, scrape, text_log, windows, workers};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, Policy, Reloader, TimeoutsConfig};
+use forebay_config::{Config, Policy, Reloader};
+use forebay_discovery::{LoadTasks, ModelTexts, Probe, ProbeNotice};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankLoad};
@@ -91,17 +89,6 @@ struct Parts {
     reloader: Option<Reloader>,
 }
 
-/// Asks workers about themselves. Follows no redirects: a worker could make the router ask any
-/// server.
-fn prober(timeouts: &TimeoutsConfig) -> reqwest::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .pool_idle_timeout(timeouts.upstream_idle)
-        .connect_timeout(timeouts.connect)
-        .build()
-}
-
 #[derive(Clone, Copy)]
 struct Drain {
     deadline: NanosSinceStart,
@@ -118,10 +105,10 @@ impl Control {
         let listener = tokio::net::TcpListener::from_std(admin)?;
         let access = Access { hosts: config.admin_hosts.clone(), token: admin_token };
         tokio::task::spawn_local(admin::serve(listener, questions, access));
-        let client = prober(&config.timeouts).map_err(ControlError::Client)?;
+        let client = forebay_discovery::client(&config.timeouts).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
         let probes = Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices);
-        let doubts = probes.iter().map(|probe| Rc::clone(&probe.doubts)).collect();
+        let doubts = probes.iter().map(Probe::doubts).collect();
         for probe in probes {
             tokio::task::spawn_local(probe.run());
         }

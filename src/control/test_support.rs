@@ -3,7 +3,7 @@
 use forebay_fleet::worker::test_support::three_ranks;
 use forebay_fleet::worker::{FleetSnapshot, pools};
 
-pub(super) use forebay_kv_events::test_support::{block_on_local, vocabulary};
+pub(super) use forebay_kv_events::test_support::vocabulary;
 
 /// Two pools on three ranks of one worker: `base` with its `adapter`, and `other`. Nobody serves
 /// `nobody`.

@@ -1,8 +1,8 @@
 //! What the log says of the models' tokenizers and chat templates.
 
 use super::fleet::Fleet;
-use super::model_text::FoundText;
 use super::workers::named;
+use forebay_discovery::FoundText;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -2,10 +2,10 @@
 
 use super::feeds::Feeds;
 use super::fleet::Fleet;
-use super::load::LoadTasks;
 use super::metrics_text::approximate;
 use super::roles;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_discovery::LoadTasks;
 use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReports, Rank, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;

@@ -11,8 +11,17 @@ pub(crate) const TEST_LINES_MAX: usize = 800;
 const COMMENT_REACH_LINES: usize = 8;
 /// `ring` lends the descriptor of a socket: the only unsafe code that knows one.
 const MONOIO: &[&str] = &["ingress", "relay", "ring", "shard"];
-const TOKIO: &[&str] =
-    &["cli", "control", "demo", "kv_events", "record", "replicas", "server", "sim_engine"];
+const TOKIO: &[&str] = &[
+    "cli",
+    "control",
+    "demo",
+    "discovery",
+    "kv_events",
+    "record",
+    "replicas",
+    "server",
+    "sim_engine",
+];
 /// Files, or folders with a slash at the end.
 const ATOMICS: &[&str] = &[
     "ring/",

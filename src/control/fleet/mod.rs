@@ -11,13 +11,11 @@ mod text_tests;
 
 pub(super) use plans::FeedPlan;
 
-use super::described::{DescribedRank, Description};
-use super::handover::{KvSource, Registration};
-use super::model_text::FoundText;
 use super::tier_numbers::GivenNumbers;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_config::{Config, FlowConfig, LoadSource, WorkerConfig, WorkerUrl};
-use forebay_fleet::worker::{ANY_MODEL, Dialect, TierRanks, Worker, WorkerState};
+use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
+use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
 use forebay_kv_events::FeedNotice;
 use std::collections::BTreeMap;
@@ -151,7 +149,7 @@ impl Fleet {
         for gone in self.ranks.iter_mut().filter(is_gone) {
             (gone.feed_live, gone.block_size_seen) = (false, 0);
         }
-        for name in names(&description) {
+        for name in description.model_names() {
             if self.models.contains(&name) {
                 continue;
             }
@@ -168,8 +166,8 @@ impl Fleet {
                 let at_start = description.source.as_ref().map(KvSource::at_start);
                 known.registration = at_start.unwrap_or_default();
             }
-            let root = shown::root_model(&description);
-            let has_other_root = before.as_ref().is_some_and(|b| shown::root_model(b) != root);
+            let root = description.root_model();
+            let has_other_root = before.as_ref().is_some_and(|b| b.root_model() != root);
             let before = before.map(|before| before.ranks);
             let is_other = has_other_root
                 || known.shown.address != address
@@ -190,7 +188,9 @@ impl Fleet {
     /// Models that a worker said it serves; none before its first word.
     pub(super) fn model_names(&self, worker: WorkerIndex) -> Vec<Arc<str>> {
         let known = self.workers.get(worker.index());
-        known.and_then(|known| known.description.as_ref()).map_or_else(Vec::new, names)
+        known
+            .and_then(|known| known.description.as_ref())
+            .map_or_else(Vec::new, Description::model_names)
     }
 
     /// True if this is what some worker's text of that model is known by: then the log has it.
@@ -274,11 +274,4 @@ fn keep_capacity(before: &[DescribedRank], now: &mut [DescribedRank]) {
     for (rank, before) in now.iter_mut().zip(before) {
         rank.running_max = rank.running_max.or(before.running_max);
     }
-}
-
-fn names(description: &Description) -> Vec<Arc<str>> {
-    if description.models.is_empty() {
-        return vec![ANY_MODEL.into()];
-    }
-    description.models.iter().map(|model| Arc::clone(&model.name)).collect()
 }

@@ -1,10 +1,9 @@
 //! What follows from the fleet for the tasks that ask and listen: one feed per rank with KV events,
 //! load reports per worker.
 
-use super::shown::root_model;
 use super::{Fleet, KnownRank, KnownWorker};
-use crate::control::described::{Announced, DescribedRank};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
+use forebay_discovery::{Announced, DescribedRank};
 use forebay_fleet::worker::ModelText;
 use forebay_load::{LoadPlan, PlannedRank, ReportSource};
 use std::path::Path;
@@ -45,7 +44,7 @@ impl Fleet {
             let worker = self.workers.get(known.worker.index())?;
             let description = worker.description.as_ref()?;
             let described = description.ranks.iter().find(|rank| rank.number == known.number)?;
-            let model = root_model(description);
+            let model = description.root_model();
             let found = worker.texts.get(&model);
             Some(FeedPlan {
                 rank,

@@ -1,10 +1,9 @@
 //! The fleet as shards see it: one snapshot, made anew with every change.
 
 use super::{Fleet, KnownRank, KnownWorker};
-use crate::control::described::{DescribedRank, Description, ServedModel};
-use crate::control::handover::KvSource;
 use forebay_base::{DpRank, PoolIndex, RankIndex};
 use forebay_config::Fallback;
+use forebay_discovery::{DescribedRank, Description, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
     ANY_MODEL, FleetSnapshot, Handoff, Model, ModelText, Rank, Role, RoomLimits,
@@ -160,7 +159,7 @@ impl Fleet {
         for (index, known) in self.ranks.iter().enumerate() {
             let Some(worker) = self.workers.get(known.worker.index()) else { continue };
             let Some(description) = &worker.description else { continue };
-            let Some(served) = serves(description, name) else { continue };
+            let Some(served) = description.serves(name) else { continue };
             if ShownRank::of(worker, known.number).is_none() {
                 continue;
             }
@@ -185,8 +184,8 @@ impl Fleet {
     /// worker is chosen, so for the others it may match less than they hold.
     fn text_of(&self, name: &str) -> Option<Arc<ModelText>> {
         self.workers.iter().find_map(|worker| {
-            let served = serves(worker.description.as_ref()?, name)?;
-            let base = served.map_or_else(|| ANY_MODEL.into(), base_name);
+            let served = worker.description.as_ref()?.serves(name)?;
+            let base = served.map_or_else(|| ANY_MODEL.into(), ServedModel::base_name);
             worker.texts.get(&base)?.text.clone()
         })
     }
@@ -199,31 +198,11 @@ impl Fleet {
     ) -> BlockKey {
         let adapter = served.filter(|served| served.parent.is_some());
         let name = RootName {
-            model: &root_model(description),
+            model: &description.root_model(),
             block_size_tokens,
             lora: adapter.map_or("", |served| &served.name),
             cache_salt: "",
         };
         BlockKey::root(self.seed, &name)
     }
-}
-
-/// The name under which a worker's blocks are rooted: its first base model's. Other names of the
-/// same model share the engine's cache, so they share the root.
-pub(super) fn root_model(description: &Description) -> Arc<str> {
-    let base = description.models.iter().find(|model| model.parent.is_none());
-    base.map_or_else(|| ANY_MODEL.into(), |model| Arc::clone(&model.name))
-}
-
-/// The model whose text a name uses.
-fn base_name(served: &ServedModel) -> Arc<str> {
-    served.parent.as_deref().map_or_else(|| Arc::clone(&served.name), Into::into)
-}
-
-/// Does a worker serve that name? `Some(None)`: yes, because it takes any.
-fn serves<'a>(description: &'a Description, name: &str) -> Option<Option<&'a ServedModel>> {
-    if description.models.is_empty() {
-        return (name == ANY_MODEL).then_some(None);
-    }
-    description.models.iter().find(|model| &*model.name == name).map(Some)
 }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 /// One name, and the look-up under way.
 #[derive(Debug)]
-pub(super) struct Lookup {
+pub(crate) struct Lookup {
     host: String,
     port: u16,
     pending: RefCell<Option<JoinHandle<io::Result<SocketAddr>>>>,
@@ -23,12 +23,12 @@ pub(super) struct Lookup {
 
 impl Lookup {
     /// `host`: a name or an address, IPv6 without brackets.
-    pub(super) fn new(host: &str, port: u16) -> Self {
+    pub(crate) fn new(host: &str, port: u16) -> Self {
         Self { host: host.to_owned(), port, pending: RefCell::default() }
     }
 
     /// Its first address.
-    pub(super) async fn address(&self, within: Duration) -> io::Result<SocketAddr> {
+    pub(crate) async fn address(&self, within: Duration) -> io::Result<SocketAddr> {
         self.answer_of(within, first_of).await
     }
 
@@ -62,7 +62,7 @@ async fn first_of(host: String, port: u16) -> io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::test_support::block_on_local;
+    use forebay_kv_events::test_support::block_on_local;
     use std::cell::Cell;
     use std::rc::Rc;
     use tokio::sync::Notify;

@@ -14,7 +14,7 @@ const RUNNING_MAX_MAX: u64 = 1 << 20;
 /// one attention (`enable_dp_attention`); copies of the whole engine get it in full. Some versions
 /// up to 0.5.19 divided it among copies too: there the scheduler's word, which they all have, is
 /// the one that counts.
-pub(super) fn of_sglang_info(info: &Value, dp_rank: u32, dp_size: u32) -> Option<u32> {
+pub(crate) fn of_sglang_info(info: &Value, dp_rank: u32, dp_size: u32) -> Option<u32> {
     let states = info.get("internal_states").and_then(Value::as_array);
     let settled = states.and_then(|states| {
         let own = states.get(usize::try_from(dp_rank).ok()?);
@@ -34,7 +34,7 @@ pub(super) fn of_sglang_info(info: &Value, dp_rank: u32, dp_size: u32) -> Option
 }
 
 /// SGLang's `/v1/loads`: each rank's own number, by rank.
-pub(super) fn of_sglang_loads(body: &str) -> Vec<(u32, u32)> {
+pub(crate) fn of_sglang_loads(body: &str) -> Vec<(u32, u32)> {
     let answer: Value = serde_json::from_str(body).unwrap_or(Value::Null);
     let loads = answer.get("loads").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let each = loads.iter().filter_map(|load| {
@@ -51,13 +51,13 @@ pub(super) fn of_sglang_loads(body: &str) -> Vec<(u32, u32)> {
 /// `max_num_seqs` is each rank's own. Nothing else of vLLM tells it; `kv_cache_max_concurrency` of
 /// its metrics is how many of the longest possible requests the cache holds, which says little
 /// about usual ones.
-pub(super) fn of_vllm_info(body: &str) -> Option<u32> {
+pub(crate) fn of_vllm_info(body: &str) -> Option<u32> {
     let info: Value = serde_json::from_str(body).ok()?;
     believed(info.get("vllm_config")?.get("scheduler_config")?.get("max_num_seqs")?)
 }
 
 /// llama.cpp's `/props`: its slots.
-pub(super) fn of_llama_props(body: &str) -> Option<u32> {
+pub(crate) fn of_llama_props(body: &str) -> Option<u32> {
     let props: Value = serde_json::from_str(body).ok()?;
     believed(props.get("total_slots")?)
 }

@@ -1,15 +1,15 @@
 //! Keeps asking the registry of one prefill worker whether all its ranks can be reached through it.
 //! Part of the worker's probe; every question has the probe's time-out.
 
-use super::handover::{Registration, Registry};
 use super::http::Asker;
+use super::kv_source::{Registration, Registry};
 use super::lookup::Lookup;
 use std::net::IpAddr;
 use tracing::{info, warn};
 
 /// What is known of one registry, and what was said of it.
 #[derive(Debug)]
-pub(super) struct Registrar {
+pub(crate) struct Registrar {
     registry: Registry,
     asker: Asker,
     /// The configured name that decode workers are told.
@@ -32,7 +32,7 @@ enum RegistryAnswer {
 }
 
 impl Registrar {
-    pub(super) fn new(registry: Registry, asker: Asker, worker: String, misses_max: u32) -> Self {
+    pub(crate) fn new(registry: Registry, asker: Asker, worker: String, misses_max: u32) -> Self {
         let (host, port) = (&*registry.told.0, registry.told.1);
         let is_name = registry.host_is_configured && host.parse::<IpAddr>().is_err();
         let name = is_name.then(|| Lookup::new(host, port));
@@ -40,18 +40,18 @@ impl Registrar {
     }
 
     /// True for the registry that this is about.
-    pub(super) fn is_for(&self, registry: &Registry) -> bool {
+    pub(crate) fn is_for(&self, registry: &Registry) -> bool {
         self.registry == *registry
     }
 
     /// True until every rank can be used.
-    pub(super) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.told.as_ref().is_none_or(|told| told.lacks.is_some())
     }
 
     /// Asks; what has changed since the last time, if anything. It may be given up: nothing is lost
     /// then.
-    pub(super) async fn ask(&mut self) -> Option<Registration> {
+    pub(crate) async fn ask(&mut self) -> Option<Registration> {
         let answer = self.answer().await;
         self.take(answer)
     }
@@ -105,7 +105,7 @@ impl Registrar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::handover::RegistryKind;
+    use crate::kv_source::RegistryKind;
     use std::time::Duration;
 
     fn registrar() -> Registrar {

@@ -1,6 +1,6 @@
 //! Asks one worker for its load, again and again, at the pace that its answers allow.
 
-use crate::control::http::{AskError, Asker};
+use super::http::{AskError, Asker};
 use forebay_base::Clock;
 use forebay_load::{
     LoadPlan, LoadReporter, Pace, ReadFault, Readings, ReportSource, read_loads, read_metrics,
@@ -20,15 +20,15 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 type Read = fn(&str, &mut Readings);
 
 /// One worker's reports by asking.
-pub(super) struct Poll {
-    pub(super) plan: LoadPlan,
-    pub(super) asker: Asker,
-    pub(super) reporter: Rc<LoadReporter>,
-    pub(super) clock: Clock,
-    pub(super) interval: Duration,
-    pub(super) backs_off: bool,
+pub(crate) struct Poll {
+    pub(crate) plan: LoadPlan,
+    pub(crate) asker: Asker,
+    pub(crate) reporter: Rc<LoadReporter>,
+    pub(crate) clock: Clock,
+    pub(crate) interval: Duration,
+    pub(crate) backs_off: bool,
     /// Asks only while some rank is not heard of otherwise.
-    pub(super) is_fallback: bool,
+    pub(crate) is_fallback: bool,
 }
 
 /// What came of one question.
@@ -44,7 +44,7 @@ enum PollOutcome {
 
 impl Poll {
     /// Runs until it is dropped.
-    pub(super) async fn run(self) {
+    pub(crate) async fn run(self) {
         let forms = forms(self.plan.source);
         let mut pace = Pace::new(self.interval, self.backs_off);
         let mut readings = Readings::default();

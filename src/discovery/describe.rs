@@ -3,12 +3,11 @@
 
 use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
 use super::described::{
-    Announced, DescribedRank, Description, ModelList, ServedModel, SglangInfo, SglangPlace,
-    configured_model, events_of_vllm, numbered, ranks_of_vllm_metrics, read_models,
-    read_sglang_info,
+    Announced, DescribedRank, Description, ModelList, ServedModel, SglangInfo, configured_model,
+    events_of_vllm, numbered, ranks_of_vllm_metrics, read_models, read_sglang_info,
 };
-use super::handover;
 use super::http::{AskError, Asker};
+use super::kv_source::{self, SglangPlace};
 use forebay_base::limits::RANKS_MAX;
 use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use forebay_fleet::worker::{Dialect, Role};
@@ -18,7 +17,7 @@ use thiserror::Error;
 
 /// Why a worker cannot be described.
 #[derive(Debug, Error)]
-pub(super) enum DiscoveryError {
+pub(crate) enum DiscoveryError {
     /// No useful answer.
     #[error(transparent)]
     Ask(#[from] AskError),
@@ -41,18 +40,18 @@ pub(super) enum DiscoveryError {
 
 /// What the asking starts from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Subject<'a> {
-    pub(super) config: &'a WorkerConfig,
+pub(crate) struct Subject<'a> {
+    pub(crate) config: &'a WorkerConfig,
     /// The worker's own setting, or the one for all.
-    pub(super) engine: EngineKind,
-    pub(super) url: &'a WorkerUrl,
-    pub(super) ip: IpAddr,
+    pub(crate) engine: EngineKind,
+    pub(crate) url: &'a WorkerUrl,
+    pub(crate) ip: IpAddr,
     /// Ports of the same host at which other configured workers are.
-    pub(super) taken_ports: &'a [u16],
+    pub(crate) taken_ports: &'a [u16],
 }
 
 /// Describes a worker by asking it.
-pub(super) async fn discover(
+pub(crate) async fn discover(
     asker: &Asker,
     subject: Subject<'_>,
 ) -> Result<Description, DiscoveryError> {
@@ -87,7 +86,7 @@ pub(super) async fn discover(
             model.root = Some(files.clone());
         }
     }
-    let role = handover::role(subject.config, place.role);
+    let role = kv_source::role(subject.config, place.role);
     let described = Description { dialect, models, ranks, port_per_rank, role, source: None };
     let mut described = configured(described, subject)?;
     add_source(&mut described, subject, &place, true);
@@ -104,7 +103,7 @@ fn add_source(described: &mut Description, subject: Subject<'_>, place: &SglangP
     let numbers: Vec<u32> = described.ranks.iter().map(|rank| rank.number).collect();
     let of = || {
         let Subject { config, url, .. } = subject;
-        handover::source(config, described.dialect, url, place, &numbers, asks)
+        kv_source::source(config, described.dialect, url, place, &numbers, asks)
     };
     described.source = (described.role == Role::Prefill).then(of);
 }
@@ -144,13 +143,13 @@ async fn with_capacity(
 }
 
 /// Describes a worker from its configuration alone.
-pub(super) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError> {
+pub(crate) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError> {
     let dialect = match subject.engine {
         EngineKind::Vllm => Dialect::Vllm,
         EngineKind::Sglang => Dialect::Sglang,
         EngineKind::Auto | EngineKind::Openai => Dialect::Openai,
     };
-    let (role, ranks) = (handover::role(subject.config, None), vec![DescribedRank::default()]);
+    let (role, ranks) = (kv_source::role(subject.config, None), vec![DescribedRank::default()]);
     let models = Vec::new();
     let described =
         Description { dialect, models, ranks, port_per_rank: false, role, source: None };
@@ -185,9 +184,9 @@ fn configured(
         if let Some(tokens) = config.block_size_tokens {
             rank.block_size_tokens = tokens;
         }
-        let place = (position, rank.number);
-        let endpoint = of_rank(&config.kv_events, place, &subject.url.host)?;
-        let replay = of_rank(&config.replay, place, &subject.url.host)?;
+        let of_rank = |list| of_rank(list, position, rank.number, &subject.url.host);
+        let endpoint = of_rank(&config.kv_events)?;
+        let replay = of_rank(&config.replay)?;
         if let Some(endpoint) = endpoint {
             let topic = config.kv_topic.clone();
             rank.events = Some(Announced { endpoint, replay, topic });
@@ -222,7 +221,8 @@ fn leave_to_others(ranks: &mut Vec<DescribedRank>, subject: Subject<'_>) {
 /// engines add the rank's number to.
 fn of_rank(
     list: &[String],
-    (position, number): (usize, u32),
+    position: usize,
+    number: u32,
     host: &str,
 ) -> Result<Option<ZmqEndpoint>, EndpointError> {
     match list {
@@ -233,7 +233,7 @@ fn of_rank(
 }
 
 /// Is the worker well? The cheapest honest question of each engine.
-pub(super) async fn check_health(
+pub(crate) async fn check_health(
     asker: &Asker,
     configured: Option<&str>,
     dialect: Dialect,

@@ -1,10 +1,10 @@
 //! One task per worker: describes it, watches its health, describes it again when it comes back and
 //! from time to time. Reports what it sees; decides nothing else.
 
+use super::describe::{Subject, assume, check_health, discover};
 use super::described::Description;
-use super::discovery::{Subject, assume, check_health, discover};
-use super::handover::{KvSource, Registration, Registry};
 use super::http::{AskError, Asker};
+use super::kv_source::{KvSource, Registration, Registry};
 use super::lookup::Lookup;
 use super::model_text::{Dirs, FoundText, ModelTexts};
 use super::registry::Registrar;
@@ -36,39 +36,58 @@ const DISCOVERY_TIME_MIN: Duration = Duration::from_secs(5);
 
 /// What a probe reports.
 #[derive(Debug)]
-pub(super) enum ProbeNotice {
+pub enum ProbeNotice {
     /// What the worker is.
     Described {
+        /// Index of the worker.
         worker: WorkerIndex,
+        /// Address that its name stands for.
         address: SocketAddr,
+        /// What it says of itself.
         description: Description,
+        /// Tokenizers and templates, by model.
         texts: BTreeMap<Arc<str>, FoundText>,
     },
     /// What of a prefill worker can be used.
-    Registered { worker: WorkerIndex, registration: Registration },
-    /// How it is.
-    State { worker: WorkerIndex, state: WorkerState },
+    Registered {
+        /// Index of the worker.
+        worker: WorkerIndex,
+        /// What its registry says.
+        registration: Registration,
+    },
+    /// Whether the worker passes its health checks.
+    State {
+        /// Index of the worker.
+        worker: WorkerIndex,
+        /// The state that it is in now.
+        state: WorkerState,
+    },
 }
 
-/// Everything one probe needs.
+/// The task of one worker.
 #[derive(Debug)]
-pub(super) struct Probe {
-    pub(super) worker: WorkerIndex,
-    pub(super) config: WorkerConfig,
-    pub(super) engine: EngineKind,
-    pub(super) url: WorkerUrl,
+pub struct Probe {
+    subject: ProbedWorker,
     /// Where it is.
-    pub(super) name: Lookup,
-    /// Ports of the same host at which other configured workers are.
-    pub(super) taken_ports: Vec<u16>,
+    name: Lookup,
     /// For all workers that have none of their own.
-    pub(super) model_dir: Option<PathBuf>,
-    pub(super) health: HealthConfig,
-    pub(super) client: reqwest::Client,
-    pub(super) texts: ModelTexts,
-    pub(super) notices: mpsc::Sender<ProbeNotice>,
-    /// Somebody saw a sign that the worker is not what it was.
-    pub(super) doubts: Rc<Notify>,
+    model_dir: Option<PathBuf>,
+    health: HealthConfig,
+    client: reqwest::Client,
+    texts: ModelTexts,
+    notices: mpsc::Sender<ProbeNotice>,
+    doubts: Rc<Notify>,
+}
+
+/// What the configuration says of a worker.
+#[derive(Debug)]
+struct ProbedWorker {
+    index: WorkerIndex,
+    config: WorkerConfig,
+    engine: EngineKind,
+    url: WorkerUrl,
+    /// Ports of the same host at which other configured workers are.
+    taken_ports: Vec<u16>,
 }
 
 /// The last description of a worker that is up.
@@ -90,7 +109,8 @@ impl Described {
 
 impl Probe {
     /// A probe for each worker of the configuration.
-    pub(super) fn all(
+    #[must_use]
+    pub fn all(
         config: &Config,
         client: &reqwest::Client,
         texts: &ModelTexts,
@@ -107,12 +127,14 @@ impl Probe {
         };
         let probe = |(position, (worker, url)): (usize, &(&WorkerConfig, WorkerUrl))| {
             Some(Self {
-                worker: WorkerIndex::try_from_index(position)?,
-                config: (*worker).clone(),
-                engine: worker.engine.unwrap_or(config.engine),
-                url: url.clone(),
+                subject: ProbedWorker {
+                    index: WorkerIndex::try_from_index(position)?,
+                    config: (*worker).clone(),
+                    engine: worker.engine.unwrap_or(config.engine),
+                    url: url.clone(),
+                    taken_ports: beside(url),
+                },
                 name: Lookup::new(&url.host, url.port),
-                taken_ports: beside(url),
                 model_dir: config.model_dir.clone(),
                 health: config.health,
                 client: client.clone(),
@@ -124,8 +146,14 @@ impl Probe {
         usable.iter().enumerate().filter_map(probe).collect()
     }
 
+    /// Where a sign is told that the worker is not what it was.
+    #[must_use]
+    pub fn doubts(&self) -> Rc<Notify> {
+        Rc::clone(&self.doubts)
+    }
+
     /// Runs until the control plane ends.
-    pub(super) async fn run(self) {
+    pub async fn run(self) {
         let mut reached = Reached::default();
         let mut registrar = None;
         loop {
@@ -167,14 +195,15 @@ impl Probe {
         let mut has_lacked = false;
         loop {
             let health = async {
-                let health = check_health(&asker, self.config.health_path.as_deref(), dialect);
+                let health =
+                    check_health(&asker, self.subject.config.health_path.as_deref(), dialect);
                 let health = health.await;
                 match &health {
                     Ok(()) => has_lacked = false,
                     // It says nothing about the worker.
                     Err(error @ AskError::OutOfSockets { .. }) => {
                         if !std::mem::replace(&mut has_lacked, true) {
-                            warn!(worker = &*self.config.url, %error, "its health is not known");
+                            warn!(worker = self.worker(), %error, "its health is not known");
                         }
                     }
                     Err(error) => self.failed(reached, &error.to_string()).await,
@@ -225,7 +254,7 @@ impl Probe {
             }
             Err(error) => {
                 described.doubted = true;
-                debug!(worker = &*self.config.url, error, "not described again");
+                debug!(worker = self.worker(), error, "not described again");
                 false
             }
         }
@@ -252,7 +281,7 @@ impl Probe {
 
     async fn registered(&self, answer: Option<Registration>) {
         if let Some(registration) = answer {
-            let notice = ProbeNotice::Registered { worker: self.worker, registration };
+            let notice = ProbeNotice::Registered { worker: self.subject.index, registration };
             let _ = self.notices.send(notice).await;
         }
     }
@@ -262,30 +291,30 @@ impl Probe {
         if reached.was_down()
             && let Err(error) = self.describe(registrar).await
         {
-            debug!(worker = &*self.config.url, error, "back, but not described yet");
+            debug!(worker = self.worker(), error, "back, but not described yet");
             reached.relapse();
             return;
         }
-        info!(worker = &*self.config.url, "worker is up");
+        info!(worker = self.worker(), "worker is up");
         self.tell(WorkerState::Up).await;
     }
 
     async fn failed(&self, reached: &mut Reached, error: &str) {
         if reached.bad(&self.health) {
-            warn!(worker = &*self.config.url, error, "worker is down: it takes no traffic");
+            warn!(worker = self.worker(), error, "worker is down: it takes no traffic");
             self.tell(WorkerState::Down).await;
         }
     }
 
     async fn describe(&self, registrar: &mut Option<Registrar>) -> Result<Dialect, String> {
         let address = self.name.address(self.health.timeout).await;
-        let address = address.map_err(|error| format!("{}: {error}", self.url.host))?;
+        let address = address.map_err(|error| format!("{}: {error}", self.subject.url.host))?;
         let subject = Subject {
-            config: &self.config,
-            engine: self.engine,
-            url: &self.url,
+            config: &self.subject.config,
+            engine: self.subject.engine,
+            url: &self.subject.url,
             ip: address.ip(),
-            taken_ports: &self.taken_ports,
+            taken_ports: &self.subject.taken_ports,
         };
         let description = if self.health.enabled {
             let asker = self.asker(self.health.timeout.max(DISCOVERY_TIME_MIN));
@@ -293,15 +322,17 @@ impl Probe {
         } else {
             assume(subject).map_err(|error| error.to_string())?
         };
-        let dirs =
-            Dirs { of_worker: self.config.model_dir.as_deref(), of_all: self.model_dir.as_deref() };
+        let dirs = Dirs {
+            of_worker: self.subject.config.model_dir.as_deref(),
+            of_all: self.model_dir.as_deref(),
+        };
         let texts = self.texts.find_all(&description, dirs).await;
         let dialect = description.dialect;
         let registry = match &description.source {
             Some(KvSource::Registry(registry)) => Some(registry.clone()),
             _ => None,
         };
-        let worker = self.worker;
+        let worker = self.subject.index;
         let notice = ProbeNotice::Described { worker, address, description, texts };
         let _ = self.notices.send(notice).await;
         // One that is asked already goes on; the fleet keeps what it said.
@@ -318,28 +349,38 @@ impl Probe {
         let base = registry.base.clone();
         let asker = Asker::new(self.client.clone(), &base, None, self.health.timeout);
         let misses_max = self.health.unhealthy_after;
-        Registrar::new(registry, asker, self.config.url.clone(), misses_max)
+        Registrar::new(registry, asker, self.subject.config.url.clone(), misses_max)
+    }
+
+    /// What the log calls the worker.
+    fn worker(&self) -> &str {
+        &self.subject.config.url
     }
 
     fn asker(&self, timeout: Duration) -> Asker {
-        let key = self.config.api_key.clone();
-        Asker::new(self.client.clone(), &format!("http://{}", self.url.authority), key, timeout)
+        let key = self.subject.config.api_key.clone();
+        Asker::new(
+            self.client.clone(),
+            &format!("http://{}", self.subject.url.authority),
+            key,
+            timeout,
+        )
     }
 
     /// Says once per outage why a worker cannot be described.
     fn unreachable(&self, reached: &mut Reached, error: &str) {
         if std::mem::replace(&mut reached.complained, true) {
-            debug!(worker = &*self.config.url, error, "worker still not reached");
+            debug!(worker = self.worker(), error, "worker still not reached");
         } else {
             warn!(
-                worker = &*self.config.url,
+                worker = self.worker(),
                 error, "worker not reached: it takes no traffic; trying on"
             );
         }
     }
 
     async fn tell(&self, state: WorkerState) {
-        let _ = self.notices.send(ProbeNotice::State { worker: self.worker, state }).await;
+        let _ = self.notices.send(ProbeNotice::State { worker: self.subject.index, state }).await;
     }
 }
 
@@ -397,10 +438,10 @@ impl Reached {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::test_support::block_on_local;
     use axum::Router;
     use axum::http::{StatusCode, Uri};
     use forebay_base::Clock;
+    use forebay_kv_events::test_support::block_on_local;
     use serde_json::json;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::net::TcpListener;

@@ -17,16 +17,16 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 const MESSAGES_PER_TURN: u32 = 32;
 
 /// One rank's reports by listening.
-pub(super) struct Push {
-    pub(super) plan: Rc<LoadPlan>,
-    pub(super) dp_rank: u32,
-    pub(super) publisher: AnnouncedLoad,
-    pub(super) reporter: Rc<LoadReporter>,
+pub(crate) struct Push {
+    pub(crate) plan: Rc<LoadPlan>,
+    pub(crate) dp_rank: u32,
+    pub(crate) publisher: AnnouncedLoad,
+    pub(crate) reporter: Rc<LoadReporter>,
 }
 
 impl Push {
     /// Runs until it is dropped.
-    pub(super) async fn run(self) -> Infallible {
+    pub(crate) async fn run(self) -> Infallible {
         let mut pause = BACKOFF_MIN;
         let mut silent = false;
         loop {

@@ -1,6 +1,7 @@
 //! Small questions to workers over HTTP, each bounded in time and bytes.
 
 use forebay_base::is_out_of_sockets;
+use forebay_config::TimeoutsConfig;
 use std::io;
 use std::time::Duration;
 use thiserror::Error;
@@ -8,9 +9,23 @@ use thiserror::Error;
 /// Longest answer that is read; `/metrics` of a large server is some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Asks workers about themselves. Follows no redirects: a worker could make the router ask any
+/// server.
+///
+/// # Errors
+/// The system has no randomness or no resolver.
+pub fn client(timeouts: &TimeoutsConfig) -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .pool_idle_timeout(timeouts.upstream_idle)
+        .connect_timeout(timeouts.connect)
+        .build()
+}
+
 /// Why there is no answer.
 #[derive(Debug, Error)]
-pub(super) enum AskError {
+pub(crate) enum AskError {
     /// No connection, no answer in time, or a broken one.
     #[error("GET {path}: {cause}")]
     Failed { path: String, cause: String },
@@ -27,7 +42,7 @@ pub(super) enum AskError {
 
 impl AskError {
     /// The status, if there was an answer.
-    pub(super) fn status(&self) -> Option<u16> {
+    pub(crate) fn status(&self) -> Option<u16> {
         match self {
             Self::Status { status, .. } => Some(*status),
             _ => None,
@@ -37,7 +52,7 @@ impl AskError {
 
 /// Asks one worker.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(crate) struct Asker {
     client: reqwest::Client,
     base: String,
     api_key: Option<String>,
@@ -46,7 +61,7 @@ pub(super) struct Asker {
 
 impl Asker {
     /// For the worker at `base`, `http://host:port` without a slash at the end.
-    pub(super) fn new(
+    pub(crate) fn new(
         client: reqwest::Client,
         base: &str,
         api_key: Option<String>,
@@ -56,12 +71,12 @@ impl Asker {
     }
 
     /// How long it waits for each answer.
-    pub(super) const fn timeout(&self) -> Duration {
+    pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
 
     /// `GET path`: the body of a 200.
-    pub(super) async fn get(&self, path: &str) -> Result<String, AskError> {
+    pub(crate) async fn get(&self, path: &str) -> Result<String, AskError> {
         let failed = |error: reqwest::Error| {
             let path = path.to_owned();
             if is_own_lack(&error) {

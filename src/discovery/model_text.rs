@@ -23,7 +23,7 @@ const FAILURE_KEPT: Duration = Duration::from_secs(5);
 
 /// Directories that were loaded, or are loading; shared by the tasks of all workers.
 #[derive(Clone, Debug)]
-pub(super) struct ModelTexts {
+pub struct ModelTexts {
     /// By directory and whether SGLang's rules apply.
     by_dir: Rc<RefCell<ByDir>>,
     clock: Clock,
@@ -50,31 +50,33 @@ struct TextAttempt {
 
 /// `model_dir` as configured.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Dirs<'a> {
-    pub(super) of_worker: Option<&'a Path>,
-    pub(super) of_all: Option<&'a Path>,
+pub(crate) struct Dirs<'a> {
+    pub(crate) of_worker: Option<&'a Path>,
+    pub(crate) of_all: Option<&'a Path>,
 }
 
 /// The text of one model, or why there is none.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FoundText {
-    pub(super) text: Option<Arc<ModelText>>,
+pub struct FoundText {
+    /// The tokenizer, and the chat template if there is a usable one.
+    pub text: Option<Arc<ModelText>>,
     /// One sentence for the log.
-    pub(super) note: String,
+    pub note: String,
     /// Where it was looked for.
-    pub(super) dir: Option<Arc<Path>>,
+    pub dir: Option<Arc<Path>>,
     /// `dir` is the one for all models, and the engine named none that is here.
-    pub(super) is_of_all: bool,
+    pub is_of_all: bool,
 }
 
 impl ModelTexts {
     /// None loaded yet.
-    pub(super) fn new(clock: Clock) -> Self {
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
         Self { by_dir: Rc::default(), clock, failure_kept: FAILURE_KEPT }
     }
 
     /// The texts of all base models of a worker.
-    pub(super) async fn find_all(
+    pub(crate) async fn find_all(
         &self,
         description: &Description,
         dirs: Dirs<'_>,
@@ -215,12 +217,12 @@ fn hub_cache() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::described::read_models;
-    use crate::control::test_support::block_on_local;
+    use crate::described::read_models;
     use forebay_fleet::worker::Role;
+    use forebay_kv_events::test_support::block_on_local;
     use std::fs;
 
-    const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer");
+    const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tokenizer");
 
     fn described(dialect: Dialect) -> Description {
         let models = read_models(r#"{"data":[{"id":"m"}]}"#).unwrap().models;

@@ -2,9 +2,9 @@
 //! replaces and ends them so that they are as planned. They hold nothing that outlives them, so
 //! ending one is dropping it.
 
+use super::http::Asker;
 use super::poll::Poll;
 use super::push::Push;
-use crate::control::http::Asker;
 use forebay_base::{Clock, WorkerIndex};
 use forebay_config::LoadConfig;
 use forebay_load::{LoadPlan, LoadReporter, ReportSource};
@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// All tasks.
-pub(in crate::control) struct LoadTasks {
+/// All tasks that fetch load reports.
+pub struct LoadTasks {
     reporter: Rc<LoadReporter>,
     clock: Clock,
     client: reqwest::Client,
@@ -25,7 +25,8 @@ pub(in crate::control) struct LoadTasks {
 
 impl LoadTasks {
     /// None yet. Workers have `timeout` to answer.
-    pub(in crate::control) fn new(
+    #[must_use]
+    pub fn new(
         reporter: Rc<LoadReporter>,
         clock: Clock,
         client: reqwest::Client,
@@ -36,12 +37,13 @@ impl LoadTasks {
     }
 
     /// Where a worker's reports come from, if anywhere.
-    pub(in crate::control) fn source(&self, worker: WorkerIndex) -> Option<ReportSource> {
+    #[must_use]
+    pub fn source(&self, worker: WorkerIndex) -> Option<ReportSource> {
         self.running.get(&worker).map(|(plan, _)| plan.source)
     }
 
     /// Makes the tasks be as planned.
-    pub(in crate::control) fn adjust(&mut self, plans: Vec<LoadPlan>) {
+    pub fn adjust(&mut self, plans: Vec<LoadPlan>) {
         self.running.retain(|_, (running, _)| plans.contains(running));
         for plan in plans {
             if !self.running.contains_key(&plan.worker) {

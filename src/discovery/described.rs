@@ -1,10 +1,10 @@
 //! What a worker's answers say about it. Sans-IO: bodies in, a [`Description`] out;
-//! [`super::discovery`] fetches them.
+//! [`super::describe`] fetches them.
 
 use super::capacity::of_sglang_info;
-use super::handover::KvSource;
+use super::kv_source::{KvSource, SglangPlace};
 use forebay_base::limits::RANKS_MAX;
-use forebay_fleet::worker::{Dialect, Role};
+use forebay_fleet::worker::{ANY_MODEL, Dialect, Role};
 use forebay_kv_events::zmq::ZmqEndpoint;
 use forebay_load::{AnnouncedLoad, Sample, samples};
 use serde::Deserialize;
@@ -21,61 +21,108 @@ const RANK_NUMBER_MAX: u32 = 1 << 16;
 
 /// A worker as its own answers and the configuration describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Description {
-    pub(super) dialect: Dialect,
+pub struct Description {
+    /// Which engine answers there.
+    pub dialect: Dialect,
     /// Empty when any model name is to be accepted.
-    pub(super) models: Vec<ServedModel>,
+    pub models: Vec<ServedModel>,
     /// At least one; behind one port the position is the number that requests are pinned by.
-    pub(super) ranks: Vec<DescribedRank>,
+    pub ranks: Vec<DescribedRank>,
     /// True when every rank listens on its own port: that of the URL plus its position.
-    pub(super) port_per_rank: bool,
-    /// Which legs it serves.
-    pub(super) role: Role,
+    pub port_per_rank: bool,
+    /// Legs that the worker serves.
+    pub role: Role,
     /// Where its KV comes from, if it prefills for others.
-    pub(super) source: Option<KvSource>,
+    pub source: Option<KvSource>,
 }
 
 /// One model name of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ServedModel {
-    pub(super) name: Arc<str>,
-    pub(super) card_json: Arc<str>,
+pub struct ServedModel {
+    /// The name that clients ask for.
+    pub name: Arc<str>,
+    /// Its entry of `GET /v1/models`, for clients.
+    pub card_json: Arc<str>,
     /// Path or repository of its files.
-    pub(super) root: Option<String>,
+    pub root: Option<String>,
     /// The base model, for an adapter.
-    pub(super) parent: Option<String>,
+    pub parent: Option<String>,
 }
 
 /// One rank of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DescribedRank {
+pub struct DescribedRank {
     /// Its number within the deployment, as engines count; that of the first rank is not 0 where a
     /// URL is one of several of a deployment.
-    pub(super) number: u32,
-    pub(super) block_size_tokens: u32,
-    pub(super) kv_block_count: u32,
+    pub number: u32,
+    /// Tokens of one block; 0 while unknown.
+    pub block_size_tokens: u32,
+    /// Blocks that the cache holds; 0 while unknown.
+    pub kv_block_count: u32,
     /// Requests that it runs at once; further ones wait inside the engine.
-    pub(super) running_max: Option<u32>,
-    pub(super) events: Option<Announced>,
+    pub running_max: Option<u32>,
+    /// Where it publishes KV events.
+    pub events: Option<Announced>,
     /// Known to keep blocks in tiers behind the device.
-    pub(super) expects_tiers: bool,
-    pub(super) load: Option<AnnouncedLoad>,
+    pub expects_tiers: bool,
+    /// Where it publishes its load.
+    pub load: Option<AnnouncedLoad>,
 }
 
-/// A rank's event stream.
+/// Where a rank publishes its KV events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Announced {
-    pub(super) endpoint: ZmqEndpoint,
+pub struct Announced {
+    /// Socket that the rank publishes on.
+    pub endpoint: ZmqEndpoint,
     /// Where missed batches can be asked for.
-    pub(super) replay: Option<ZmqEndpoint>,
-    pub(super) topic: String,
+    pub replay: Option<ZmqEndpoint>,
+    /// First part of each message.
+    pub topic: String,
+}
+
+impl Description {
+    /// The name under which the worker's blocks are rooted: its first base model's. Other names of
+    /// the same model share the engine's cache, so they share the root.
+    #[must_use]
+    pub fn root_model(&self) -> Arc<str> {
+        let base = self.models.iter().find(|model| model.parent.is_none());
+        base.map_or_else(|| ANY_MODEL.into(), |model| Arc::clone(&model.name))
+    }
+
+    /// All names; [`ANY_MODEL`] where any is accepted.
+    #[must_use]
+    pub fn model_names(&self) -> Vec<Arc<str>> {
+        if self.models.is_empty() {
+            return vec![ANY_MODEL.into()];
+        }
+        self.models.iter().map(|model| Arc::clone(&model.name)).collect()
+    }
+
+    /// Does the worker serve that name? `Some(None)`: yes, because it takes any.
+    #[must_use]
+    pub fn serves(&self, name: &str) -> Option<Option<&ServedModel>> {
+        if self.models.is_empty() {
+            return (name == ANY_MODEL).then_some(None);
+        }
+        self.models.iter().find(|model| &*model.name == name).map(Some)
+    }
+}
+
+impl ServedModel {
+    /// The model whose text the name uses.
+    #[must_use]
+    pub fn base_name(&self) -> Arc<str> {
+        self.parent.as_deref().map_or_else(|| Arc::clone(&self.name), Into::into)
+    }
 }
 
 /// The answer of `GET /v1/models`.
 #[derive(Debug, Default)]
-pub(super) struct ModelList {
-    pub(super) models: Vec<ServedModel>,
-    pub(super) owned_by: String,
+pub struct ModelList {
+    /// The models, each with its card.
+    pub models: Vec<ServedModel>,
+    /// What the first card names as the owner.
+    pub owned_by: String,
 }
 
 #[derive(Deserialize)]
@@ -96,7 +143,8 @@ struct Card {
 }
 
 /// Reads `GET /v1/models`; cards that are no cards are left out.
-pub(super) fn read_models(body: &str) -> Option<ModelList> {
+#[must_use]
+pub fn read_models(body: &str) -> Option<ModelList> {
     let raw: RawList<'_> = serde_json::from_str(body).ok()?;
     let mut list = ModelList::default();
     for card_json in raw.data.into_iter().take(MODELS_PER_WORKER_MAX) {
@@ -115,14 +163,15 @@ pub(super) fn read_models(body: &str) -> Option<ModelList> {
 }
 
 /// A model that is only configured.
-pub(super) fn configured_model(name: &str) -> ServedModel {
+pub(crate) fn configured_model(name: &str) -> ServedModel {
     let card = serde_json::json!({ "id": name, "object": "model", "owned_by": "forebay" });
     let card_json = card.to_string().into();
     ServedModel { name: name.into(), card_json, root: None, parent: None }
 }
 
 /// Ranks with numbers in a row from `first` on, otherwise alike.
-pub(super) fn numbered(first: u32, count: usize, like: &DescribedRank) -> Vec<DescribedRank> {
+#[must_use]
+pub fn numbered(first: u32, count: usize, like: &DescribedRank) -> Vec<DescribedRank> {
     let numbers = (first..).take(count);
     numbers.map(|number| DescribedRank { number, ..like.clone() }).collect()
 }
@@ -130,7 +179,7 @@ pub(super) fn numbered(first: u32, count: usize, like: &DescribedRank) -> Vec<De
 /// vLLM: `/metrics` tells ranks (label `engine`), block size and capacity. Without any, one rank.
 /// Where a deployment has several URLs, each tells of its own ranks only: they are numbered from
 /// the least one on.
-pub(super) fn ranks_of_vllm_metrics(text: &str) -> Vec<DescribedRank> {
+pub(crate) fn ranks_of_vllm_metrics(text: &str) -> Vec<DescribedRank> {
     let engine = |sample: &Sample| match sample.label("engine") {
         None => Some(0),
         Some(label) => label.parse().ok().filter(|number| *number < RANK_NUMBER_MAX),
@@ -182,7 +231,7 @@ struct EventSource {
 }
 
 /// vLLM (0.31): `/kv_event_sources` tells the stream of every rank, by its number.
-pub(super) fn events_of_vllm(
+pub(crate) fn events_of_vllm(
     body: &str,
     host: &str,
     ip: IpAddr,
@@ -203,25 +252,16 @@ pub(super) fn events_of_vllm(
 
 /// SGLang: `/server_info` tells ranks, page size, capacity and (0.5.13) the event streams.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct SglangInfo {
+pub(crate) struct SglangInfo {
     /// Those behind this URL's port and, with ports of their own, the next ones.
-    pub(super) ranks: Vec<DescribedRank>,
-    pub(super) port_per_rank: bool,
-    pub(super) files: Option<String>,
-    pub(super) place: SglangPlace,
-}
-
-/// What a server says of its part in disaggregation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SglangPlace {
-    pub(super) role: Option<Role>,
-    /// Where its registry listens; not told by decode servers, which only name what they assume of
-    /// others.
-    pub(super) bootstrap_port: Option<u16>,
+    pub(crate) ranks: Vec<DescribedRank>,
+    pub(crate) port_per_rank: bool,
+    pub(crate) files: Option<String>,
+    pub(crate) place: SglangPlace,
 }
 
 /// Reads `/server_info` or `/get_server_info`, worker host known.
-pub(super) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
+pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let info: Value = serde_json::from_str(body).ok()?;
     let number = |value: &Value, key: &str| -> u32 {
         value.get(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()).unwrap_or(0)

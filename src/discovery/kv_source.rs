@@ -1,7 +1,6 @@
-//! How a prefill worker hands over what it has computed: from its configuration, its own answers,
-//! and its registry. Sans-IO: texts in, [`Handoff`]s out; [`super::registry`] asks.
+//! Where the KV of a prefill worker comes from: by its configuration, its own answers, and its
+//! registry. Sans-IO: texts in, [`Handoff`]s out; [`super::registry`] asks.
 
-use super::described::SglangPlace;
 use forebay_config::{
     HandoffConfig, KvFlow, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole, WorkerUrl,
 };
@@ -22,7 +21,7 @@ const NO_PORTS: &str = "a `kv_port` that leaves a port to each of its ranks";
 
 /// Where a prefill worker's KV comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum KvSource {
+pub enum KvSource {
     /// Known from the start: of each rank, by position.
     Known(Vec<Handoff>),
     /// A push source of which this is not known, in words.
@@ -33,36 +32,48 @@ pub(super) enum KvSource {
 
 /// A registry of prefill ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Registry {
-    pub(super) kind: RegistryKind,
+pub struct Registry {
+    /// Whose registry it is.
+    pub kind: RegistryKind,
     /// Where it is asked, `http://host:port`.
-    pub(super) base: String,
+    pub base: String,
     /// What decode workers are told: host, without brackets, and port.
-    pub(super) told: (Arc<str>, u16),
+    pub told: (Arc<str>, u16),
     /// The host that they are told was configured: it has to have an address.
-    pub(super) host_is_configured: bool,
+    pub host_is_configured: bool,
     /// Numbers of the worker's ranks within its deployment, by position.
-    pub(super) ranks: Vec<u32>,
+    pub ranks: Vec<u32>,
 }
 
-/// Whose it is.
+/// Whose registry it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RegistryKind {
+pub enum RegistryKind {
+    /// The bootstrap server of SGLang.
     Sglang,
+    /// The one of vLLM's Mooncake connector.
     Mooncake,
 }
 
 /// What can be used of a prefill worker now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Registration {
+pub struct Registration {
     /// Of each rank, by position; `None` where it takes no traffic.
-    pub(super) ranks: Vec<Option<Handoff>>,
+    pub ranks: Vec<Option<Handoff>>,
     /// What is waited for, in words.
-    pub(super) lacks: Option<Arc<str>>,
+    pub lacks: Option<Arc<str>>,
+}
+
+/// What a server says of its part in disaggregation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SglangPlace {
+    pub(crate) role: Option<Role>,
+    /// Where its registry listens; not told by decode servers, which only name what they assume of
+    /// others.
+    pub(crate) bootstrap_port: Option<u16>,
 }
 
 /// Which legs the worker serves. What is configured wins; else SGLang's own word counts.
-pub(super) fn role(config: &WorkerConfig, told: Option<Role>) -> Role {
+pub(crate) fn role(config: &WorkerConfig, told: Option<Role>) -> Role {
     match config.role {
         WorkerRole::Auto => told.unwrap_or_default(),
         WorkerRole::Both => Role::Both,
@@ -72,7 +83,7 @@ pub(super) fn role(config: &WorkerConfig, told: Option<Role>) -> Role {
 }
 
 /// Where the KV of a prefill worker with these ranks comes from. `asks`: registries may be asked.
-pub(super) fn source(
+pub(crate) fn source(
     config: &WorkerConfig,
     dialect: Dialect,
     url: &WorkerUrl,
@@ -178,7 +189,8 @@ fn mooncake(base: &str, engine_id: &str) -> Handoff {
 
 impl KvSource {
     /// What can be used before anybody was asked.
-    pub(super) fn at_start(&self) -> Registration {
+    #[must_use]
+    pub fn at_start(&self) -> Registration {
         match self {
             Self::Known(handoffs) => {
                 let ranks = handoffs.iter().cloned().map(Some).collect();
@@ -194,14 +206,14 @@ impl KvSource {
 
 impl Registration {
     /// Nothing can be used, for want of something.
-    pub(super) fn lacking(what: &str) -> Self {
+    pub(crate) fn lacking(what: &str) -> Self {
         Self { ranks: Vec::new(), lacks: Some(what.into()) }
     }
 }
 
 impl Registry {
     /// What it is asked: complete and well, it answers 200.
-    pub(super) const fn question(&self) -> &'static str {
+    pub(crate) const fn question(&self) -> &'static str {
         match self.kind {
             RegistryKind::Sglang => {
                 "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
@@ -210,8 +222,9 @@ impl Registry {
         }
     }
 
-    /// Reads the answer.
-    pub(super) fn read(&self, body: &str) -> Registration {
+    /// Reads the answer of the registry.
+    #[must_use]
+    pub fn read(&self, body: &str) -> Registration {
         match self.kind {
             RegistryKind::Sglang => self.read_route(body),
             RegistryKind::Mooncake => self.read_query(body),

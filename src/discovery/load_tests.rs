@@ -1,12 +1,12 @@
 //! A worker that is asked; a rank that is listened to.
 
-use super::tasks::LoadTasks;
-use crate::control::test_support::block_on_local;
+use super::load_tasks::LoadTasks;
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use forebay_base::{Clock, RankIndex, WorkerIndex};
 use forebay_config::LoadConfig;
 use forebay_fleet::worker::{LoadBoard, LoadReport, RoomLimits, RoomWanted};
+use forebay_kv_events::test_support::block_on_local;
 use forebay_kv_events::zmq::ZmqEndpoint;
 use forebay_load::{AnnouncedLoad, LoadPlan, LoadReporter, PlannedRank, ReadFault, ReportSource};
 use std::cell::RefCell;

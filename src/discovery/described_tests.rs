@@ -1,9 +1,8 @@
 //! What servers say of their ranks and their part in disaggregation: as recorded, as their sources
 //! write it, and as nonsense.
 
-use super::described::{
-    SglangInfo, SglangPlace, events_of_vllm, ranks_of_vllm_metrics, read_sglang_info,
-};
+use super::described::{SglangInfo, events_of_vllm, ranks_of_vllm_metrics, read_sglang_info};
+use super::kv_source::SglangPlace;
 use forebay_base::limits::RANKS_MAX;
 use forebay_fleet::worker::Role;
 use proptest::prelude::*;

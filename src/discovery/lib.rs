@@ -1,0 +1,40 @@
+//! What a worker is, whether it is healthy, and how busy it says it is.
+//!
+//! One task per worker ([`probe`]) asks over HTTP what the worker is ([`describe`], [`described`],
+//! [`capacity`]), watches its health, finds the text of its models ([`model_text`]), and asks the
+//! registry of a prefill worker ([`kv_source`], [`registry`]). [`load_tasks`] fetches load reports:
+//! [`poll`] asks a worker, [`push`] listens to a rank of SGLang. Runs on the control plane's
+//! thread, which owns what the notices tell. Limits: every answer is bounded in time and in bytes
+//! ([`http`]), a message of a publisher has 64 MiB at most. Must never trust an answer, and never
+//! take a worker out by itself.
+
+mod capacity;
+mod describe;
+mod described;
+#[cfg(test)]
+mod described_tests;
+mod http;
+mod kv_source;
+mod load_tasks;
+#[cfg(test)]
+mod load_tests;
+mod lookup;
+mod model_text;
+mod poll;
+mod probe;
+mod push;
+mod registry;
+#[cfg(any(test, feature = "test_support"))]
+#[macro_use]
+pub mod test_support;
+#[cfg(test)]
+mod tests;
+
+pub use described::{
+    Announced, DescribedRank, Description, ModelList, ServedModel, numbered, read_models,
+};
+pub use http::client;
+pub use kv_source::{KvSource, Registration, Registry, RegistryKind};
+pub use load_tasks::LoadTasks;
+pub use model_text::{FoundText, ModelTexts};
+pub use probe::{Probe, ProbeNotice};
