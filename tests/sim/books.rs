@@ -1,9 +1,9 @@
 //! What the simulator itself counts, to hold the production words against.
 
-use forebay::base::limits::RANKS_MAX;
-use forebay::base::{NanosSinceStart, QueueIndex, RankIndex};
-use forebay::mailbox::{MeshMessage, Ticket, Waiter};
-use forebay::worker::QueueWanted;
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{NanosSinceStart, QueueIndex, RankIndex};
+use forebay_fleet::mailbox::{MeshMessage, Ticket, Waiter};
+use forebay_fleet::worker::QueueWanted;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) struct Books {

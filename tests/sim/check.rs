@@ -2,15 +2,15 @@
 
 use super::request::{PrefillLeg, State};
 use super::world::{Checked, World};
-use forebay::account::Lease;
-use forebay::base::limits::{QUEUE_RECHECK, RANKS_MAX};
-use forebay::base::{DpRank, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
-use forebay::config::{QUEUE_CLASSES, QueueMode};
-use forebay::mailbox::{RequestFacts, Ticket, Verdict, Waiter};
-use forebay::queue::KEPT_MAX;
-use forebay::worker::{
+use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
+use forebay_base::{DpRank, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_config::{QUEUE_CLASSES, QueueMode};
+use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::{RequestFacts, Ticket, Verdict, Waiter};
+use forebay_fleet::worker::{
     Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomWanted, WorkerState,
 };
+use forebay_router::queue::KEPT_MAX;
 
 /// A rank that is kept for a request of a queue.
 pub(crate) type Kept = (QueueIndex, Ticket, RankIndex);
@@ -599,7 +599,7 @@ fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) 
         let most = fleet.room(rank).kv_tokens_max;
         let output =
             if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) };
-        most == 0 || forebay::queue::prompt_tokens(waiter) + output <= most
+        most == 0 || forebay_router::queue::prompt_tokens(waiter) + output <= most
     };
     if ways.iter().any(|&rank| is_able(rank)) {
         ways.retain(|&rank| is_able(rank));
@@ -610,7 +610,7 @@ fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) 
 fn wanted(waiter: &Waiter, rank: RankIndex) -> RoomWanted {
     let held = waiter.prompt.holdings.iter().find(|holding| holding.rank == rank);
     let held = held.map_or(0, |holding| u64::from(holding.bytes));
-    let prefill = forebay::select::tokens(
+    let prefill = forebay_select::tokens(
         waiter.prompt.bytes.saturating_sub(held),
         waiter.prompt.bytes_per_token,
     );

@@ -4,12 +4,12 @@
 //! content type, is seen on sockets: `tests/it`.)
 
 use super::stage::{Ask, Stage, ranks};
-use forebay::account::Lease;
-use forebay::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
-use forebay::config::QueueMode;
-use forebay::mailbox::Verdict;
-use forebay::queue::{Entry, Turned};
-use forebay::worker::{OpenedBy, QueueFull, Role, RoomLimits, WorkerState};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_config::QueueMode;
+use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::Verdict;
+use forebay_fleet::worker::{OpenedBy, QueueFull, Role, RoomLimits, WorkerState};
+use forebay_router::queue::{Entry, Turned};
 use std::collections::VecDeque;
 
 const RANK: RankIndex = RankIndex(0);

@@ -3,14 +3,14 @@
 
 use super::plan::{self, NO_POOL};
 use fastrand::Rng;
-use forebay::base::limits::RANKS_MAX;
-use forebay::base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
-use forebay::config::{FlowConfig, QueueMode};
-use forebay::index::{GuessRoots, KeySeed};
-use forebay::worker::{
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
+use forebay_config::{FlowConfig, QueueMode};
+use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, Handoff, Model, Pool, Rank, Role, RoomLimits, TierRanks,
     Worker, WorkerState,
 };
+use forebay_index::{GuessRoots, KeySeed};
 use std::net::SocketAddr;
 use std::sync::Arc;
 

@@ -3,13 +3,13 @@
 
 use super::plan::MS;
 use super::stage::{Ask, PREFILL_POOL, Stage, ranks};
-use forebay::account::Lease;
-use forebay::base::limits::QUEUE_RECHECK;
-use forebay::base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
-use forebay::config::QueueMode;
-use forebay::mailbox::{Ticket, Verdict};
-use forebay::queue::{Entry, Turned};
-use forebay::worker::{Leg, OpenedBy, QueueFull, Role, WorkerState};
+use forebay_base::limits::QUEUE_RECHECK;
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_config::QueueMode;
+use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::{Ticket, Verdict};
+use forebay_fleet::worker::{Leg, OpenedBy, QueueFull, Role, WorkerState};
+use forebay_router::queue::{Entry, Turned};
 use std::time::Duration;
 
 fn stage(mode: QueueMode, words: &str) -> Stage {

@@ -5,8 +5,8 @@ use super::plan::MS;
 use super::request::{Answer, Fate, Paired, PrefillLeg, State};
 use super::tasks::{BREAKER_FAILURES, BREAKER_OPEN};
 use super::world::{Checked, Event, World};
-use forebay::account::Lease;
-use forebay::base::{NanosSinceStart, RankIndex};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::account::Lease;
 
 /// `disaggregation.prefill_timeout`.
 const PREFILL_TIMEOUT_NS: u64 = 80 * MS;

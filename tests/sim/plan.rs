@@ -1,9 +1,9 @@
 //! What one run looks like: drawn from its seed, from idle to drowned.
 
 use fastrand::Rng;
-use forebay::base::PoolIndex;
-use forebay::config::{Fallback, FlowConfig, Policy, QueueMode};
-use forebay::worker::RoomLimits;
+use forebay_base::PoolIndex;
+use forebay_config::{Fallback, FlowConfig, Policy, QueueMode};
+use forebay_fleet::worker::RoomLimits;
 use std::time::Duration;
 
 pub(crate) const MS: u64 = 1_000_000;

@@ -3,15 +3,15 @@
 
 use super::plan::{MS, Plan};
 use fastrand::Rng;
-use forebay::account::Lease;
-use forebay::base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
-use forebay::disagg::inspect;
-use forebay::index::Overlap;
-use forebay::mailbox::{Caller, RequestFacts, Ticket};
-use forebay::parse::Endpoint;
-use forebay::request::{RequestFlow, Split};
-use forebay::select::Prompt;
-use forebay::worker::{Leg, QueueWanted};
+use forebay_base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
+use forebay_disagg::inspect;
+use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket};
+use forebay_fleet::worker::{Leg, QueueWanted};
+use forebay_index::Overlap;
+use forebay_prompt::parse::Endpoint;
+use forebay_router::request::{RequestFlow, Split};
+use forebay_select::Prompt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;

@@ -2,23 +2,23 @@
 //! unless it is moved.
 
 use super::plan::MS;
-use forebay::account::Lease;
-use forebay::base::limits::RANKS_MAX;
-use forebay::base::{
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{
     DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex,
 };
-use forebay::config::{FlowConfig, Policy, QueueMode};
-use forebay::index::{GuessRoots, KeySeed, Overlaps};
-use forebay::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
-use forebay::queue::{
-    Applicant, Entry, Home, HomeTurn, QueuePlace, Sought, Turned, WaitTable, enter, enter_by,
-    is_closed,
-};
-use forebay::select::{Binder, Candidates, PickRequest, RoundRobin};
-use forebay::worker::{
+use forebay_config::{FlowConfig, Policy, QueueMode};
+use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
+use forebay_fleet::worker::{
     Dialect, FleetSnapshot, Handoff, Leg, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
     OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
 };
+use forebay_index::{GuessRoots, KeySeed, Overlaps};
+use forebay_router::queue::{
+    Applicant, Entry, Home, HomeTurn, QueuePlace, Sought, Turned, WaitTable, enter, enter_by,
+    is_closed,
+};
+use forebay_select::{Binder, Candidates, PickRequest, RoundRobin};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,15 +1,17 @@
-//! The task of one request: what the machine of `forebay::request` says is done here on a schedule
-//! instead of sockets.
+//! The task of one request: what the machine of `forebay_router::request` says is done here on a
+//! schedule instead of sockets.
 
 use super::request::{Answer, Fate, Running, State, Wait};
 use super::world::{Checked, Event, World};
-use forebay::account::{Count, Lease};
-use forebay::base::{NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
-use forebay::dispatch::RelayError;
-use forebay::mailbox::{MeshMessage, Verdict, Waiter};
-use forebay::parse::{Endpoint, Reason};
-use forebay::request::{Action, Chosen, Failed, RequestEvent, RequestFlow, Scene, Stop, WaitEnd};
-use forebay::worker::{FleetSnapshot, Leg, QueueWanted};
+use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
+use forebay_fleet::account::{Count, Lease};
+use forebay_fleet::mailbox::{MeshMessage, Verdict, Waiter};
+use forebay_fleet::worker::{FleetSnapshot, Leg, QueueWanted};
+use forebay_prompt::parse::{Endpoint, Reason};
+use forebay_router::dispatch::RelayError;
+use forebay_router::request::{
+    Action, Chosen, Failed, RequestEvent, RequestFlow, Scene, Stop, WaitEnd,
+};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

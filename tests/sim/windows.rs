@@ -1,10 +1,10 @@
 //! When a rejection window opens, and when it closes: single cases.
 
 use super::stage::{Ask, Stage};
-use forebay::base::DpRank;
-use forebay::config::QueueMode;
-use forebay::queue::{Entry, Turned};
-use forebay::worker::{QueueFull, RoomLimits, WorkerState};
+use forebay_base::DpRank;
+use forebay_config::QueueMode;
+use forebay_fleet::worker::{QueueFull, RoomLimits, WorkerState};
+use forebay_router::queue::{Entry, Turned};
 
 #[test]
 fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {

@@ -2,11 +2,12 @@
 //! clients and a control plane in virtual time, one step at a time, all drawn from one seed.
 //! `RequestFlow`, `Stages`, `Home`, `WaitTable`, `Outbox`, `LoadBoard`, `QueueCell`, `Windows`,
 //! `Lease`, the rings and the bells are what ships. The turns of a shard follow
-//! `shard/inbox.rs` and `shard/queues.rs`.
+//! `shard/inbox.rs` and `shard/queues.rs`. The simulator is a test of the crate `router`: it can
+//! name no code that does I/O.
 //!
-//! `cargo test --test sim` runs [`SEEDS`] seeds. `FOREBAY_SIM_SEED=n` runs one and prints its last
-//! steps if it fails; `FOREBAY_SIM_BASE=n` starts elsewhere and `FOREBAY_SIM_RUNS=n` runs so many,
-//! for a soak.
+//! `cargo test -p forebay-router --test sim` runs [`SEEDS`] seeds. `FOREBAY_SIM_SEED=n` runs one
+//! and prints its last steps if it fails; `FOREBAY_SIM_BASE=n` starts elsewhere and
+//! `FOREBAY_SIM_RUNS=n` runs so many, for a soak.
 //!
 //! What must hold is in `check.rs`.
 #![allow(
@@ -125,7 +126,8 @@ fn run(seed: u64, tracing: bool) -> Result<Stats, String> {
     let trace = world.trace.unwrap_or_default();
     let last = trace[trace.len().saturating_sub(STEPS_SHOWN)..].join("\n");
     Err(format!(
-        "{last}\nseed {seed}: {fault}\nat {} us; {:?}, {:?}\nFOREBAY_SIM_SEED={seed} cargo test --test sim",
+        "{last}\nseed {seed}: {fault}\nat {} us; {:?}, {:?}\n\
+         FOREBAY_SIM_SEED={seed} cargo test -p forebay-router --test sim",
         world.now.0 / 1_000,
         world.truth.mode,
         world.plan
