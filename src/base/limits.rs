@@ -138,13 +138,13 @@ pub const ENGINE_ERROR_BYTES_MAX: usize = 64 * 1024;
 pub const HISTOGRAM_PERIOD: Duration = Duration::from_secs(1);
 
 /// Prompts and samples of one request, multiplied, that are handed from a prefill rank to a decode
-/// rank. A request with more is not handed off, and refused where nobody computes it whole.
-pub const HANDOFF_ITEMS_MAX: u32 = 4_096;
-/// Members of a body that a handoff may have to change, repeated ones included. A body with more is
-/// not handed off.
-pub const HANDOFF_MEMBERS_MAX: usize = 64;
+/// rank. A request with more is not split, and refused where nobody computes it whole.
+pub const SPLIT_ITEMS_MAX: u32 = 4_096;
+/// Members of a body that a KV transfer may have to change, repeated ones included. A body with
+/// more is not split.
+pub const SPLIT_MEMBERS_MAX: usize = 64;
 /// Bytes of a prefill rank's answer, or of one event of it, that are kept to be read. Past it the
-/// handoff has failed: what is to be handed over is a few kilobytes.
+/// KV transfer has failed: what is to be handed over is a few kilobytes.
 pub const PREFILL_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Other replicas that are listened to. Further ones are ignored and counted; limits do not hold

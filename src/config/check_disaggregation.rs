@@ -42,13 +42,14 @@ impl Check<'_> {
             return;
         }
         for (position, worker) in config.workers.iter().enumerate() {
-            let (handoff, engine) = (&worker.handoff, worker.engine.unwrap_or(config.engine));
-            let key = match (engine, handoff.kv_flow) {
+            let (kv_transfer, engine) =
+                (&worker.kv_transfer, worker.engine.unwrap_or(config.engine));
+            let key = match (engine, kv_transfer.kv_flow) {
                 (EngineKind::Vllm, None | Some(KvFlow::TwoPhase)) | (EngineKind::Openai, _) => {
                     continue;
                 }
-                (_, Some(KvFlow::Push)) => ("kv_host", handoff.kv_host.is_some()),
-                _ => ("bootstrap_host", handoff.bootstrap_host.is_some()),
+                (_, Some(KvFlow::Push)) => ("kv_host", kv_transfer.kv_host.is_some()),
+                _ => ("bootstrap_host", kv_transfer.bootstrap_host.is_some()),
             };
             let (key, is_given) = key;
             if worker.role == WorkerRole::Prefill && is_loopback(worker) && !is_given {
@@ -82,16 +83,16 @@ impl Check<'_> {
     }
 
     fn bootstrap(&mut self, path: &str, worker: &WorkerConfig, engine: EngineKind) {
-        let handoff = &worker.handoff;
+        let kv_transfer = &worker.kv_transfer;
         let is_used = worker.role.may_prefill()
             && match engine {
                 EngineKind::Auto | EngineKind::Sglang => true,
-                EngineKind::Vllm => handoff.kv_flow == Some(KvFlow::Mooncake),
+                EngineKind::Vllm => kv_transfer.kv_flow == Some(KvFlow::Mooncake),
                 EngineKind::Openai => false,
             };
         let given = [
-            ("bootstrap_host", handoff.bootstrap_host.is_some()),
-            ("bootstrap_port", handoff.bootstrap_port.is_some()),
+            ("bootstrap_host", kv_transfer.bootstrap_host.is_some()),
+            ("bootstrap_port", kv_transfer.bootstrap_port.is_some()),
         ];
         for key in given.into_iter().filter(|(_, given)| *given && !is_used).map(|(key, _)| key) {
             let what = format!("`{key}` is not used: this worker has no registry of prefill ranks");
@@ -99,7 +100,7 @@ impl Check<'_> {
                 "it belongs to prefill workers of SGLang, or of vLLM with kv_flow = \"mooncake\"";
             self.warning(&format!("{path}.{key}"), what, help);
         }
-        if handoff.bootstrap_host.as_deref().is_some_and(|host| !is_host(host)) {
+        if kv_transfer.bootstrap_host.as_deref().is_some_and(|host| !is_host(host)) {
             let what =
                 "`bootstrap_host` is no host: it is empty or holds characters that no host has";
             self.error(
@@ -111,19 +112,21 @@ impl Check<'_> {
     }
 
     fn kv_flow(&mut self, path: &str, worker: &WorkerConfig, engine: EngineKind) {
-        let handoff = &worker.handoff;
+        let kv_transfer = &worker.kv_transfer;
         let key = format!("{path}.kv_flow");
-        if handoff.kv_flow.is_some() && matches!(engine, EngineKind::Sglang | EngineKind::Openai) {
+        if kv_transfer.kv_flow.is_some()
+            && matches!(engine, EngineKind::Sglang | EngineKind::Openai)
+        {
             let what = format!("`kv_flow` is for vLLM, and this worker is {:?}", engine.word());
             let help = "SGLang's prefill and decode workers find each other \
                 by `bootstrap_host` and `bootstrap_port`";
             self.error(&key, what, help);
-        } else if handoff.kv_flow.is_some() && !worker.role.may_prefill() {
+        } else if kv_transfer.kv_flow.is_some() && !worker.role.may_prefill() {
             let what = format!("`kv_flow` is not used: the role is {:?}", worker.role.word());
             self.warning(&key, what, "prefill workers have it");
         }
-        let is_push = handoff.kv_flow == Some(KvFlow::Push);
-        if handoff.kv_host.as_deref().is_some_and(|host| !is_host(host)) {
+        let is_push = kv_transfer.kv_flow == Some(KvFlow::Push);
+        if kv_transfer.kv_host.as_deref().is_some_and(|host| !is_host(host)) {
             let what = "`kv_host` is no host: it is empty or holds characters that no host has";
             self.error(
                 &format!("{path}.kv_host"),
@@ -133,10 +136,10 @@ impl Check<'_> {
         }
         self.kv_port(path, worker);
         let only_push = [
-            ("kv_host", handoff.kv_host.is_some()),
-            ("kv_port", handoff.kv_port.is_some()),
-            ("kv_tp_size", handoff.kv_tp_size.is_some()),
-            ("kv_pp_size", handoff.kv_pp_size.is_some()),
+            ("kv_host", kv_transfer.kv_host.is_some()),
+            ("kv_port", kv_transfer.kv_port.is_some()),
+            ("kv_tp_size", kv_transfer.kv_tp_size.is_some()),
+            ("kv_pp_size", kv_transfer.kv_pp_size.is_some()),
         ];
         for (name, _) in only_push.into_iter().filter(|(_, given)| *given && !is_push) {
             let what = format!("`{name}` is not used without kv_flow = \"push\"");
@@ -146,7 +149,7 @@ impl Check<'_> {
 
     /// Each rank has the port behind that of the rank before.
     fn kv_port(&mut self, path: &str, worker: &WorkerConfig) {
-        let Some(first) = worker.handoff.kv_port else { return };
+        let Some(first) = worker.kv_transfer.kv_port else { return };
         let last = u32::from(first).saturating_add(worker.ranks.unwrap_or(1).saturating_sub(1));
         if last > u32::from(u16::MAX) {
             let what = format!("the last rank's port, counted up from `kv_port`, would be {last}");
@@ -155,9 +158,9 @@ impl Check<'_> {
     }
 
     fn engine_id(&mut self, path: &str, worker: &WorkerConfig, config: &Config) {
-        let handoff = &worker.handoff;
+        let kv_transfer = &worker.kv_transfer;
         let key = format!("{path}.kv_flow");
-        let lacks = |flow| handoff.kv_flow == Some(flow) && handoff.kv_engine_id.is_none();
+        let lacks = |flow| kv_transfer.kv_flow == Some(flow) && kv_transfer.kv_engine_id.is_none();
         let help = "set `engine_id` in the worker's --kv-transfer-config, and the same here";
         let is_push = lacks(KvFlow::Push);
         if is_push && config.flow.disaggregation.fallback == Fallback::TwoPhase {
@@ -169,7 +172,7 @@ impl Check<'_> {
             self.error(&key, what, help);
         }
         let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
-        if handoff.kv_engine_id.as_deref().is_some_and(|id| id.is_empty() || !printable(id)) {
+        if kv_transfer.kv_engine_id.as_deref().is_some_and(|id| id.is_empty() || !printable(id)) {
             let what = "`kv_engine_id` has to be visible ASCII without spaces";
             self.error(&format!("{path}.kv_engine_id"), what, "");
         }

@@ -48,5 +48,5 @@ pub use table::Changes;
 pub use token::read_token;
 pub use url::{WorkerUrl, WorkerUrlError};
 pub use worker::{
-    HandoffConfig, KvFlow, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
+    KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
 };

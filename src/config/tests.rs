@@ -181,7 +181,7 @@ fn every_key_is_read() {
         (config.workers[0].role, config.workers[1].role),
         (WorkerRole::Prefill, WorkerRole::Auto)
     );
-    assert_eq!(config.workers[2].handoff.kv_flow, Some(KvFlow::Push));
+    assert_eq!(config.workers[2].kv_transfer.kv_flow, Some(KvFlow::Push));
     let worker = &config.workers[0];
     assert_eq!(worker.load_source, Some(LoadSource::Push));
     assert_eq!(worker.kv_events, ["tcp://a:5557"]);

@@ -50,7 +50,7 @@ table! {
     }
     sections {
         /// How others fetch the KV cache that it has computed for them.
-        handoff: HandoffConfig,
+        kv_transfer: KvTransferConfig,
     }
 }
 
@@ -82,7 +82,7 @@ words! {
 
 table! {
     /// What a decode worker has to be told of a prefill worker.
-    pub struct HandoffConfig in "worker." {
+    pub struct KvTransferConfig in "worker." {
         /// Host of the prefill registry (SGLang, Mooncake), as decode workers reach it.
         bootstrap_host: Option<String> = None, { absent: "host of `url`" };
         /// Port of the prefill registry.

@@ -14,7 +14,7 @@ use forebay_config::{Config, Policy};
 use forebay_disagg::inspect;
 use forebay_fleet::account::ShardCounters;
 use forebay_fleet::worker::{
-    FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted, ShardBoard,
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted, ShardBoard,
 };
 use forebay_http1::Method;
 use forebay_index::{GuessKind, IndexReader};
@@ -201,9 +201,9 @@ impl Explainer {
             rules: RouteRules::of(&fleet.flow.disaggregation),
         };
         let wanted = inspect(body, endpoint).ok();
-        let can_hand_off =
-            |handoff: &Handoff| wanted.as_ref().is_some_and(|w| w.can_hand_off(handoff));
-        let found = forebay_select::route(&asked, &mut candidates, can_hand_off);
+        let can_split =
+            |kv_transfer: &KvTransfer| wanted.as_ref().is_some_and(|w| w.can_split(kv_transfer));
+        let found = forebay_select::route(&asked, &mut candidates, can_split);
         self.candidates = candidates;
         found
     }

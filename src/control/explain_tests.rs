@@ -4,7 +4,7 @@ use super::explain::{ExplainRequest, ExplainSources, Explainer};
 use super::test_support::two_pools;
 use forebay_base::{NanosSinceStart, PoolIndex};
 use forebay_config::{Config, FlowConfig};
-use forebay_fleet::worker::{FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Role};
+use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role};
 use forebay_index::{KeySeed, index};
 use serde_json::Value;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Rank 0 prefills for rank 1.
 fn pair(uncached_tokens_min: u32) -> FleetSnapshot {
     let mut fleet = two_pools();
-    (fleet.ranks[0].role, fleet.ranks[0].handoff) = (Role::Prefill, Some(Handoff::TwoPhase));
+    (fleet.ranks[0].role, fleet.ranks[0].kv_transfer) = (Role::Prefill, Some(KvTransfer::TwoPhase));
     fleet.ranks[1].role = Role::Decode;
     fleet.models[0].prefill_pool = Some(PoolIndex(1_024));
     let mut flow = FlowConfig::default();

@@ -7,7 +7,9 @@ use forebay_config::{DisaggregationConfig, Fallback, FlowConfig};
 use forebay_discovery::{
     Announced, DescribedRank, Description, KvSource, Registry, RegistryKind, numbered, read_models,
 };
-use forebay_fleet::worker::{ANY_MODEL, Dialect, Handoff, Leg, Rank, Role, TierRanks, WorkerState};
+use forebay_fleet::worker::{
+    ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerState,
+};
 use forebay_index::{BlockKey, RootName};
 use forebay_kv_events::FeedNotice;
 use forebay_kv_events::zmq::ZmqEndpoint;
@@ -223,19 +225,22 @@ fn registry(port: u16) -> Registry {
 fn prefill_ranks_take_traffic_once_registered() {
     let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
     let worker = WorkerIndex(0);
-    let handoffs = |fleet: &mut Fleet| {
+    let kv_transfers = |fleet: &mut Fleet| {
         let snapshot = fleet.snapshot();
-        let has = |rank: &Rank| (rank.role, rank.handoff.is_some());
+        let has = |rank: &Rank| (rank.role, rank.kv_transfer.is_some());
         snapshot.ranks.iter().map(has).collect::<Vec<_>>()
     };
     let of = |port| KvSource::Registry(registry(port));
     fleet.describe(worker, ADDRESS, prefill(2, of(8_998)), BTreeMap::new());
-    assert_eq!(handoffs(&mut fleet), [(Role::Prefill, false); 2]);
+    assert_eq!(kv_transfers(&mut fleet), [(Role::Prefill, false); 2]);
     assert!(fleet.lacks(worker).unwrap().contains("http://a:8998"));
     let whole = registry(8_998).read(r#"{"dp_size":2}"#);
     assert!(fleet.set_registration(worker, &whole));
     assert!(!fleet.set_registration(worker, &whole), "known");
-    assert_eq!((handoffs(&mut fleet), fleet.lacks(worker)), (vec![(Role::Prefill, true); 2], None));
+    assert_eq!(
+        (kv_transfers(&mut fleet), fleet.lacks(worker)),
+        (vec![(Role::Prefill, true); 2], None)
+    );
     let snapshot = fleet.snapshot();
     assert!(
         snapshot.serves(RankIndex(0), Leg::Prefill) && !snapshot.serves(RankIndex(0), Leg::Whole)
@@ -243,9 +248,9 @@ fn prefill_ranks_take_traffic_once_registered() {
     assert!(forebay_fleet::worker::pools::is_prefill(snapshot.ranks[0].pool));
 
     fleet.describe(worker, ADDRESS, prefill(2, of(8_998)), BTreeMap::new());
-    assert_eq!(handoffs(&mut fleet), [(Role::Prefill, true); 2], "described again, the same");
+    assert_eq!(kv_transfers(&mut fleet), [(Role::Prefill, true); 2], "described again, the same");
     fleet.describe(worker, ADDRESS, prefill(2, of(9)), BTreeMap::new());
-    assert_eq!(handoffs(&mut fleet), [(Role::Prefill, false); 2], "another registry");
+    assert_eq!(kv_transfers(&mut fleet), [(Role::Prefill, false); 2], "another registry");
     fleet.describe(
         worker,
         ADDRESS,
@@ -253,7 +258,7 @@ fn prefill_ranks_take_traffic_once_registered() {
         BTreeMap::new(),
     );
     assert!(!fleet.set_registration(worker, &whole), "late: it does not prefill any more");
-    assert_eq!(handoffs(&mut fleet), [(Role::Both, false); 2]);
+    assert_eq!(kv_transfers(&mut fleet), [(Role::Both, false); 2]);
 }
 
 #[test]
@@ -265,11 +270,11 @@ fn an_unknown_push_source_is_used_in_two_phases_where_that_is_the_fallback() {
         prefill(1, KvSource::PushUnknown("`kv_engine_id`")),
         BTreeMap::new(),
     );
-    assert_eq!(fleet.snapshot().ranks[0].handoff, None);
+    assert_eq!(fleet.snapshot().ranks[0].kv_transfer, None);
     let mut flow = FlowConfig::default();
     flow.disaggregation.fallback = Fallback::TwoPhase;
     fleet.set_flow(Arc::new(flow));
-    assert_eq!(fleet.snapshot().ranks[0].handoff, Some(Handoff::TwoPhase));
+    assert_eq!(fleet.snapshot().ranks[0].kv_transfer, Some(KvTransfer::TwoPhase));
 }
 
 #[test]

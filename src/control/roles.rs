@@ -2,7 +2,7 @@
 //! prefill worker is nothing without one that decodes.
 
 use forebay_base::{RankIndex, WorkerIndex};
-use forebay_fleet::worker::{FleetSnapshot, Handoff, Role, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Role, WorkerState};
 use serde_json::{Value, json};
 
 /// The word for a role.
@@ -64,7 +64,7 @@ fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
         &forebay_fleet::worker::Rank,
         &forebay_fleet::worker::Worker,
     )| {
-        rank.worker == worker && rank.role == Role::Prefill && rank.handoff.is_none()
+        rank.worker == worker && rank.role == Role::Prefill && rank.kv_transfer.is_none()
     };
     match fleet.workers.get(worker.index()).map(|worker| worker.state) {
         Some(WorkerState::Up) if fleet.present().any(waits) => "registering",
@@ -74,19 +74,19 @@ fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
     }
 }
 
-/// A handoff as JSON: what decode workers are told.
-pub(super) fn handoff(handoff: Option<&Handoff>) -> Value {
-    match handoff {
+/// A KV transfer as JSON: what decode workers are told.
+pub(super) fn kv_transfer(kv_transfer: Option<&KvTransfer>) -> Value {
+    match kv_transfer {
         None => Value::Null,
-        Some(Handoff::TwoPhase) => json!({ "kind": "two_phase" }),
-        Some(Handoff::Bootstrap(bootstrap)) => json!({
+        Some(KvTransfer::TwoPhase) => json!({ "kind": "two_phase" }),
+        Some(KvTransfer::Bootstrap(bootstrap)) => json!({
             "kind": "bootstrap",
             "bootstrap_host": &*bootstrap.host,
             "bootstrap_port": bootstrap.port,
             "dp_size": bootstrap.dp_size,
             "follow_bootstrap_room": bootstrap.follows_room,
         }),
-        Some(Handoff::Push(push)) => json!({
+        Some(KvTransfer::Push(push)) => json!({
             "kind": "push",
             "engine_id": &*push.engine_id,
             "host": &*push.host,
@@ -94,7 +94,7 @@ pub(super) fn handoff(handoff: Option<&Handoff>) -> Value {
             "tp_size": push.tp_size,
             "pp_size": push.pp_size,
         }),
-        Some(Handoff::Mooncake(source)) => json!({
+        Some(KvTransfer::Mooncake(source)) => json!({
             "kind": "mooncake",
             "bootstrap_addr": &*source.bootstrap_addr,
             "engine_id": &*source.engine_id,
@@ -116,7 +116,7 @@ mod tests {
         fleet.workers[0].dialect = dialect;
         for (rank, role) in fleet.ranks.iter_mut().zip(roles) {
             rank.role = role;
-            rank.handoff = (role == Role::Prefill).then_some(Handoff::TwoPhase);
+            rank.kv_transfer = (role == Role::Prefill).then_some(KvTransfer::TwoPhase);
         }
         fleet
     }
@@ -141,7 +141,7 @@ mod tests {
         pair.ranks[1].topology = Some("b".into());
         assert!(!pair.can_serve(), "too far apart");
         pair.ranks[1].topology = Some("a".into());
-        pair.ranks[0].handoff = None;
+        pair.ranks[0].kv_transfer = None;
         assert!(!pair.can_serve(), "not registered");
         assert!(why_not(&pair).contains("registering"), "{}", why_not(&pair));
         pair.workers[0].state = WorkerState::Down;
@@ -170,7 +170,7 @@ mod tests {
         };
         let mut prefill = fleet(Dialect::Vllm, [Role::Prefill; 3]);
         assert_eq!(counted(&prefill), ["1 prefill up"]);
-        prefill.ranks[2].handoff = None;
+        prefill.ranks[2].kv_transfer = None;
         assert_eq!(counted(&prefill), ["1 prefill registering"]);
         prefill.ranks.clear();
         assert_eq!(counted(&prefill), ["1 unknown up"]);

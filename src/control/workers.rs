@@ -83,7 +83,7 @@ fn shown(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<V
         "engine_running_max": rank.running_max,
         "role": roles::word(rank.role),
         "topology": rank.topology.as_deref(),
-        "handoff": roles::handoff(rank.handoff.as_ref()),
+        "handoff": roles::kv_transfer(rank.kv_transfer.as_ref()),
         "pool": rank.pool.0,
         "in_flight": load.in_flight(),
         "places_elsewhere": load.places_elsewhere(),

@@ -1,10 +1,10 @@
 //! Watches a prefill rank's answer as it comes. Only what has to be read is kept, never more than
 //! [`PREFILL_ANSWER_BYTES_MAX`]: the body of an answer in one piece, or one event of a stream.
 
-use super::error::HandoffError;
+use super::error::KvTransferError;
 use super::verdict::{Params, read};
 use forebay_base::limits::PREFILL_ANSWER_BYTES_MAX;
-use forebay_fleet::worker::Handoff;
+use forebay_fleet::worker::KvTransfer;
 
 /// Form of an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +50,16 @@ pub struct PrefillAnswer {
     /// It came to its own end.
     is_over: bool,
     found: Option<Vec<u8>>,
-    failure: Option<HandoffError>,
+    failure: Option<KvTransferError>,
 }
 
 impl PrefillAnswer {
     /// For an answer in that form to a prefill of that flow.
     #[must_use]
-    pub fn new(handoff: &Handoff, form: AnswerForm) -> Self {
+    pub fn new(kv_transfer: &KvTransfer, form: AnswerForm) -> Self {
         Self {
             form,
-            is_awaited: matches!(handoff, Handoff::TwoPhase),
+            is_awaited: matches!(kv_transfer, KvTransfer::TwoPhase),
             kept: Vec::new(),
             is_cut: false,
             is_over: false,
@@ -69,7 +69,7 @@ impl PrefillAnswer {
     }
 
     /// Takes the next bytes of the body. An error is final: the prefill has failed.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -81,7 +81,7 @@ impl PrefillAnswer {
     }
 
     /// The body has come to its end.
-    pub fn finish(mut self) -> Result<Handed, HandoffError> {
+    pub fn finish(mut self) -> Result<Handed, KvTransferError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -95,18 +95,18 @@ impl PrefillAnswer {
         }
         match self.found {
             Some(params) if self.is_awaited => Ok(Handed::Params(params)),
-            None if self.is_awaited && !self.is_over => Err(HandoffError::Missing),
+            None if self.is_awaited && !self.is_over => Err(KvTransferError::Missing),
             _ => Ok(Handed::Nothing),
         }
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
         if self.is_cut {
             return Ok(());
         }
         if bytes.len() > PREFILL_ANSWER_BYTES_MAX - self.kept.len() {
             if self.is_awaited {
-                return Err(HandoffError::TooLong);
+                return Err(KvTransferError::TooLong);
             }
             self.is_cut = true;
             self.kept = Vec::new();
@@ -118,7 +118,7 @@ impl PrefillAnswer {
 
     /// Lines end in CR, LF or both; an empty one says nothing here, since every event of an engine
     /// is one line of data.
-    fn lines(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
+    fn lines(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
         let mut rest = bytes;
         while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
             let (line, behind) = rest.split_at(end);
@@ -130,7 +130,7 @@ impl PrefillAnswer {
     }
 
     /// The line that is kept has ended.
-    fn line(&mut self) -> Result<(), HandoffError> {
+    fn line(&mut self) -> Result<(), KvTransferError> {
         let mut line = std::mem::take(&mut self.kept);
         let is_whole = !std::mem::take(&mut self.is_cut);
         if let Some(data) = line.strip_prefix(b"data:")
@@ -145,10 +145,10 @@ impl PrefillAnswer {
     }
 
     /// One JSON value, whole. Where nothing is awaited, what is no JSON says nothing.
-    fn value(&mut self, bytes: &[u8]) -> Result<(), HandoffError> {
+    fn value(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
         let verdict = match read(bytes) {
             Ok(verdict) => verdict,
-            Err(_) if self.is_awaited => return Err(HandoffError::NotJson),
+            Err(_) if self.is_awaited => return Err(KvTransferError::NotJson),
             Err(_) => return Ok(()),
         };
         if let Some(failure) = verdict.failure {
@@ -158,7 +158,7 @@ impl PrefillAnswer {
         match verdict.params {
             _ if !self.is_awaited => {}
             Params::Absent => {}
-            Params::Other => return Err(HandoffError::NotObject),
+            Params::Other => return Err(KvTransferError::NotObject),
             Params::Object(range) => self.found = bytes.get(range).map(<[u8]>::to_vec),
         }
         Ok(())
@@ -172,27 +172,31 @@ mod tests {
     use forebay_fleet::worker::Bootstrap;
     use proptest::prelude::*;
 
-    fn sglang() -> Handoff {
+    fn sglang() -> KvTransfer {
         let host = "h".into();
-        Handoff::Bootstrap(Bootstrap { host, port: None, dp_size: 1, follows_room: true })
+        KvTransfer::Bootstrap(Bootstrap { host, port: None, dp_size: 1, follows_room: true })
     }
 
-    fn answered(handoff: &Handoff, form: AnswerForm, body: &[u8]) -> Result<Handed, HandoffError> {
-        let mut answer = PrefillAnswer::new(handoff, form);
+    fn answered(
+        kv_transfer: &KvTransfer,
+        form: AnswerForm,
+        body: &[u8],
+    ) -> Result<Handed, KvTransferError> {
+        let mut answer = PrefillAnswer::new(kv_transfer, form);
         answer.feed(body)?;
         answer.finish()
     }
 
-    fn two_phase(body: &str) -> Result<Handed, HandoffError> {
-        answered(&Handoff::TwoPhase, AnswerForm::Json, body.as_bytes())
+    fn two_phase(body: &str) -> Result<Handed, KvTransferError> {
+        answered(&KvTransfer::TwoPhase, AnswerForm::Json, body.as_bytes())
     }
 
-    fn engine(message: &str) -> Result<Handed, HandoffError> {
+    fn engine(message: &str) -> Result<Handed, KvTransferError> {
         engine_at(message, None)
     }
 
-    fn engine_at(message: &str, status: Option<u16>) -> Result<Handed, HandoffError> {
-        Err(HandoffError::Engine { message: message.to_owned(), status })
+    fn engine_at(message: &str, status: Option<u16>) -> Result<Handed, KvTransferError> {
+        Err(KvTransferError::Engine { message: message.to_owned(), status })
     }
 
     #[test]
@@ -205,32 +209,32 @@ mod tests {
         let twice = r#"{"kv_transfer_params":{"a":1},"kv_transfer_params":{"a":2}}"#;
         assert_eq!(two_phase(twice), Ok(Handed::Params(br#"{"a":2}"#.to_vec())));
         let nested = r#"{"choices":[{"kv_transfer_params":{"a":1}}]}"#;
-        assert_eq!(two_phase(nested), Err(HandoffError::Missing), "only at the top");
+        assert_eq!(two_phase(nested), Err(KvTransferError::Missing), "only at the top");
         let listed = r#"[{"kv_transfer_params":{"a":1}}]"#;
-        assert_eq!(two_phase(listed), Err(HandoffError::Missing), "not of a batch");
+        assert_eq!(two_phase(listed), Err(KvTransferError::Missing), "not of a batch");
     }
 
     /// Row D7: whatever is wrong with the params has a name.
     #[test]
     fn malformed_params_have_a_name() {
         for (body, wanted) in [
-            ("", HandoffError::NotJson),
-            ("{", HandoffError::NotJson),
-            (r#"{"kv_transfer_params":{"a":}}"#, HandoffError::NotJson),
-            (r#"{"kv_transfer_params":{}} x"#, HandoffError::NotJson),
-            ("<html>", HandoffError::NotJson),
-            ("{}", HandoffError::Missing),
-            ("[]", HandoffError::Missing),
-            ("7", HandoffError::Missing),
-            (r#"{"kv_transfer_params":null}"#, HandoffError::Missing),
-            (r#"{"kv_transfer_params":"x"}"#, HandoffError::NotObject),
-            (r#"{"kv_transfer_params":[{}]}"#, HandoffError::NotObject),
-            (r#"{"kv_transfer_params":false}"#, HandoffError::NotObject),
+            ("", KvTransferError::NotJson),
+            ("{", KvTransferError::NotJson),
+            (r#"{"kv_transfer_params":{"a":}}"#, KvTransferError::NotJson),
+            (r#"{"kv_transfer_params":{}} x"#, KvTransferError::NotJson),
+            ("<html>", KvTransferError::NotJson),
+            ("{}", KvTransferError::Missing),
+            ("[]", KvTransferError::Missing),
+            ("7", KvTransferError::Missing),
+            (r#"{"kv_transfer_params":null}"#, KvTransferError::Missing),
+            (r#"{"kv_transfer_params":"x"}"#, KvTransferError::NotObject),
+            (r#"{"kv_transfer_params":[{}]}"#, KvTransferError::NotObject),
+            (r#"{"kv_transfer_params":false}"#, KvTransferError::NotObject),
         ] {
             assert_eq!(two_phase(body), Err(wanted), "{body}");
         }
         let deep = format!(r#"{{"kv_transfer_params":{}1{}}}"#, "[".repeat(200), "]".repeat(200));
-        assert_eq!(two_phase(&deep), Err(HandoffError::NotJson));
+        assert_eq!(two_phase(&deep), Err(KvTransferError::NotJson));
     }
 
     /// Older vLLM hands over nothing where the one token ends the answer (NIXL before
@@ -255,7 +259,7 @@ mod tests {
             r#"{"stop_reason":"max_tokens","content":[{"stop_reason":"end_turn"}]}"#,
             r#"{"status":"incomplete","output":[{"status":"completed"}]}"#,
         ] {
-            assert_eq!(two_phase(body), Err(HandoffError::Missing), "{body}");
+            assert_eq!(two_phase(body), Err(KvTransferError::Missing), "{body}");
         }
         let failed = r#"{"choices":[{"finish_reason":"stop"}],"error":"no"}"#;
         assert_eq!(two_phase(failed), engine("no"));
@@ -319,7 +323,7 @@ mod tests {
     fn a_failure_in_a_stream_is_told_at_once() {
         let mut answer = PrefillAnswer::new(&sglang(), AnswerForm::Events);
         assert_eq!(answer.feed(b"data: {\"error\":\"m\"}"), Ok(()));
-        let failure = HandoffError::Engine { message: "m".to_owned(), status: None };
+        let failure = KvTransferError::Engine { message: "m".to_owned(), status: None };
         assert_eq!(answer.feed(b"\n"), Err(failure.clone()));
         assert_eq!(answer.feed(b"\ndata: {}\n"), Err(failure.clone()), "and stays");
         assert_eq!(answer.finish(), Err(failure));
@@ -331,7 +335,7 @@ mod tests {
             r#"{{"x":"{}","kv_transfer_params":{{}}}}"#,
             "y".repeat(PREFILL_ANSWER_BYTES_MAX)
         );
-        assert_eq!(two_phase(&long), Err(HandoffError::TooLong));
+        assert_eq!(two_phase(&long), Err(KvTransferError::TooLong));
         assert_eq!(
             answered(&sglang(), AnswerForm::Json, long.as_bytes()),
             Ok(Handed::Nothing),
@@ -345,11 +349,11 @@ mod tests {
         let after = answer.feed(b"\ndata: {\"error\":\"m\"}\n");
         assert_eq!(
             after,
-            Err(HandoffError::Engine { message: "m".to_owned(), status: None }),
+            Err(KvTransferError::Engine { message: "m".to_owned(), status: None }),
             "the next line is read"
         );
         let message = "m".repeat(2_000);
-        let Err(HandoffError::Engine { message, .. }) =
+        let Err(KvTransferError::Engine { message, .. }) =
             answered(&sglang(), AnswerForm::Json, format!(r#"{{"error":"{message}"}}"#).as_bytes())
         else {
             panic!("no failure");
@@ -374,10 +378,10 @@ mod tests {
                 ": ping\n\ndata: {\"kv_transfer_params\":\"x\"}\n\n",
             ][pick].as_bytes();
             let form = if form { AnswerForm::Json } else { AnswerForm::Events };
-            let handoff = if flow { Handoff::TwoPhase } else { sglang() };
-            let whole = answered(&handoff, form, body);
+            let kv_transfer = if flow { KvTransfer::TwoPhase } else { sglang() };
+            let whole = answered(&kv_transfer, form, body);
             for at in 0..=body.len() {
-                let mut answer = PrefillAnswer::new(&handoff, form);
+                let mut answer = PrefillAnswer::new(&kv_transfer, form);
                 let cut = answer
                     .feed(&body[..at])
                     .and_then(|()| answer.feed(&body[at..]))

@@ -1,11 +1,11 @@
 //! The bodies of both legs: the client's, with the members of the flow.
 
-use super::ids::HandoffId;
+use super::ids::KvTransferId;
 use super::members::{Member, Named};
 use super::rooms::{RoomSet, RoomShape};
 use super::splice::{Change, Splice, push_escaped, push_string};
 use super::wanted::{Wanted, rid_key, rid_start};
-use forebay_fleet::worker::{Bootstrap, Handoff, Leg, MooncakeSource, PushSource};
+use forebay_fleet::worker::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource};
 use forebay_http1::push_decimal;
 use forebay_prompt::parse::Endpoint;
 
@@ -29,7 +29,7 @@ pub struct RankPin {
     pub in_body: bool,
 }
 
-/// One request that is handed off, and to whom.
+/// One request that is split, and to whom.
 #[derive(Clone, Copy, Debug)]
 pub struct LegBodies<'a> {
     /// What the client sent.
@@ -37,33 +37,37 @@ pub struct LegBodies<'a> {
     /// Of that body.
     pub wanted: &'a Wanted,
     /// The prefill rank's way.
-    pub handoff: &'a Handoff,
+    pub kv_transfer: &'a KvTransfer,
     /// The prefill rank.
     pub prefill: RankPin,
     /// The decode rank.
     pub decode: RankPin,
-    /// Rooms of the prefill rank ([`Wanted::rooms`]); used by [`Handoff::Bootstrap`] alone.
+    /// Rooms of the prefill rank ([`Wanted::rooms`]); used by [`KvTransfer::Bootstrap`] alone.
     pub rooms: RoomSet,
     /// Names this attempt at both engines.
-    pub id: HandoffId,
+    pub id: KvTransferId,
 }
 
 /// `X-Request-Id` of both legs. vLLM pairs the legs of a push by it, so there it is of this attempt
 /// alone: two requests that clients call the same would get each other's KV.
 #[must_use]
-pub fn legs_request_id<'a>(handoff: &Handoff, id: &'a HandoffId, of_client: &'a [u8]) -> &'a [u8] {
-    if matches!(handoff, Handoff::Push(_)) { id.rid() } else { of_client }
+pub fn legs_request_id<'a>(
+    kv_transfer: &KvTransfer,
+    id: &'a KvTransferId,
+    of_client: &'a [u8],
+) -> &'a [u8] {
+    if matches!(kv_transfer, KvTransfer::Push(_)) { id.rid() } else { of_client }
 }
 
 /// Appends the body of the prefill leg.
 pub fn prefill_body(legs: &LegBodies<'_>, out: &mut Vec<u8>) {
-    match legs.handoff {
-        Handoff::Bootstrap(bootstrap) => legs.bootstrap(bootstrap, Leg::Prefill, out),
-        Handoff::TwoPhase | Handoff::Push(_) => legs.vllm(Leg::Prefill, out, |params| {
+    match legs.kv_transfer {
+        KvTransfer::Bootstrap(bootstrap) => legs.bootstrap(bootstrap, Leg::Prefill, out),
+        KvTransfer::TwoPhase | KvTransfer::Push(_) => legs.vllm(Leg::Prefill, out, |params| {
             params.extend_from_slice(REMOTE_DECODE);
             params.push(b'}');
         }),
-        Handoff::Mooncake(_) => legs.vllm(Leg::Prefill, out, |params| {
+        KvTransfer::Mooncake(_) => legs.vllm(Leg::Prefill, out, |params| {
             params.extend_from_slice(REMOTE_DECODE);
             legs.push_transfer_id(params);
             params.push(b'}');
@@ -72,20 +76,20 @@ pub fn prefill_body(legs: &LegBodies<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends the body of the decode leg. `handed`: the object that prefill has answered with, for
-/// [`Handoff::TwoPhase`]; without it decode is to compute everything itself.
+/// [`KvTransfer::TwoPhase`]; without it decode is to compute everything itself.
 pub fn decode_body(legs: &LegBodies<'_>, handed: Option<&[u8]>, out: &mut Vec<u8>) {
-    match legs.handoff {
-        Handoff::Bootstrap(bootstrap) => legs.bootstrap(bootstrap, Leg::Decode, out),
-        Handoff::TwoPhase => match handed {
+    match legs.kv_transfer {
+        KvTransfer::Bootstrap(bootstrap) => legs.bootstrap(bootstrap, Leg::Decode, out),
+        KvTransfer::TwoPhase => match handed {
             Some(handed) => {
                 legs.vllm(Leg::Decode, out, |params| params.extend_from_slice(handed));
             }
             None => out.extend_from_slice(legs.body),
         },
-        Handoff::Push(source) => {
+        KvTransfer::Push(source) => {
             legs.vllm(Leg::Decode, out, |params| legs.push_source(source, params));
         }
-        Handoff::Mooncake(source) => {
+        KvTransfer::Mooncake(source) => {
             legs.vllm(Leg::Decode, out, |params| legs.push_mooncake(source, params));
         }
     }

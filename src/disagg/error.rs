@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// Why nothing can be handed over.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum HandoffError {
+pub enum KvTransferError {
     /// Longer than [`PREFILL_ANSWER_BYTES_MAX`](forebay_base::limits::PREFILL_ANSWER_BYTES_MAX).
     #[error("The prefill worker's answer is longer than 1 MiB, so its KV cannot be handed over.")]
     TooLong,
@@ -34,7 +34,7 @@ pub enum HandoffError {
     },
 }
 
-impl HandoffError {
+impl KvTransferError {
     /// Status and body of the answer that the engine would have given to a request that is at fault
     /// itself, had it known before its 200.
     #[must_use]

@@ -1,18 +1,18 @@
-//! Names of one handoff: what SGLang's `rid`, the `X-Request-Id` of a push and Mooncake's transfer
-//! id are made of.
+//! Names of one KV transfer: what SGLang's `rid`, the `X-Request-Id` of a push and Mooncake's
+//! transfer id are made of.
 
-/// Characters of [`HandoffId::rid`].
+/// Characters of [`KvTransferId::rid`].
 pub const RID_BYTES: usize = 19;
 
-/// 64 random bits that name one handoff at both engines.
+/// 64 random bits that name one KV transfer at both engines.
 ///
 /// SGLang aborts every request whose id *begins* with what it is told (0.5.23,
 /// `managers/scheduler.py`, `abort_request`). All our ids have one length, so that none is the
 /// beginning of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandoffId([u8; RID_BYTES]);
+pub struct KvTransferId([u8; RID_BYTES]);
 
-impl HandoffId {
+impl KvTransferId {
     /// `random`: a fresh random number.
     #[must_use]
     pub fn new(random: u64) -> Self {
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn ids_have_one_length() {
-        assert_eq!(HandoffId::new(0x0123_4567_89ab_cdef).rid(), b"fb-0123456789abcdef");
-        assert_eq!(HandoffId::new(7).rid(), b"fb-0000000000000007");
-        assert_eq!(HandoffId::new(u64::MAX).digits(), b"ffffffffffffffff");
+        assert_eq!(KvTransferId::new(0x0123_4567_89ab_cdef).rid(), b"fb-0123456789abcdef");
+        assert_eq!(KvTransferId::new(7).rid(), b"fb-0000000000000007");
+        assert_eq!(KvTransferId::new(u64::MAX).digits(), b"ffffffffffffffff");
     }
 }

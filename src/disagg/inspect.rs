@@ -1,12 +1,12 @@
-//! One strict pass over a body that is to be handed off: where the members stand that a handoff
-//! changes, and what decides whether it can be handed off at all.
+//! One strict pass over a body that is to be split: where the members stand that a KV transfer
+//! changes, and what decides whether it can be split at all.
 //!
 //! Duplicate keys: the last one counts, as in `parse::scan` and in the engines.
 
 use super::members::{Member, Named, name_of};
 use super::shape::{PromptItems, embeddings, items, number, samples};
 use super::wanted::Wanted;
-use forebay_base::limits::HANDOFF_MEMBERS_MAX;
+use forebay_base::limits::SPLIT_MEMBERS_MAX;
 use forebay_prompt::parse::{Cursor, Endpoint, ScanError, Text};
 
 /// Reads the body of a request to `endpoint`, which `parse::scan` has accepted.
@@ -87,7 +87,7 @@ impl Pass {
     }
 
     fn push(&mut self, member: Member) {
-        if self.wanted.members.len() < HANDOFF_MEMBERS_MAX {
+        if self.wanted.members.len() < SPLIT_MEMBERS_MAX {
             self.wanted.members.push(member);
         } else {
             self.wanted.is_overfull = true;

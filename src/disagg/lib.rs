@@ -1,15 +1,15 @@
 //! Prefill on one rank, decode on another: what each of the two is sent, and what prefill's answer
 //! says. Sans-IO.
 //!
-//! [`inspect`] reads a request once more, only when it is to be handed off; [`prefill_body`] and
+//! [`inspect`] reads a request once more, only when it is to be split; [`prefill_body`] and
 //! [`decode_body`] copy the client's bytes with the members of the flow, never re-serialised.
 //!
 //! | flow | engine | legs | prefill gets | decode gets |
 //! |---|---|---|---|---|
-//! | [`Handoff::Bootstrap`] | SGLang | together | the room and `rid` | the same |
-//! | [`Handoff::TwoPhase`] | vLLM, NIXL | prefill first | one token | prefill's parameters |
-//! | [`Handoff::Push`] | vLLM, NIXL push | together | one token | where the KV comes from |
-//! | [`Handoff::Mooncake`] | vLLM, Mooncake | together | one token, a transfer id | that id |
+//! | [`KvTransfer::Bootstrap`] | SGLang | together | the room and `rid` | the same |
+//! | [`KvTransfer::TwoPhase`] | vLLM, NIXL | prefill first | one token | prefill's parameters |
+//! | [`KvTransfer::Push`] | vLLM, NIXL push | together | one token | where the KV comes from |
+//! | [`KvTransfer::Mooncake`] | vLLM, Mooncake | together | one token, a transfer id | that id |
 //!
 //! * The room is `bootstrap_host`, `bootstrap_port` and `bootstrap_room`.
 //! * With one token goes `do_remote_decode`.
@@ -24,15 +24,15 @@
 //!   closing its connection alone.
 //! * `/v1/responses`: both engines, with `max_output_tokens` as the limit. A push finds its request
 //!   by the id, which vLLM makes up for responses, so there it is none. What continues another
-//!   response is kept by one worker and is not handed off.
+//!   response is kept by one worker and is not split.
 //! * what vLLM cannot hand over goes to a decode rank as a whole ([`Wanted::obstacle`]): several
 //!   prompts or samples, beam search, scores of the prompt, embeddings, `kv_transfer_params` of the
 //!   client's own.
 //!
-//! [`Handoff::Bootstrap`]: forebay_fleet::worker::Handoff::Bootstrap
-//! [`Handoff::TwoPhase`]: forebay_fleet::worker::Handoff::TwoPhase
-//! [`Handoff::Push`]: forebay_fleet::worker::Handoff::Push
-//! [`Handoff::Mooncake`]: forebay_fleet::worker::Handoff::Mooncake
+//! [`KvTransfer::Bootstrap`]: forebay_fleet::worker::KvTransfer::Bootstrap
+//! [`KvTransfer::TwoPhase`]: forebay_fleet::worker::KvTransfer::TwoPhase
+//! [`KvTransfer::Push`]: forebay_fleet::worker::KvTransfer::Push
+//! [`KvTransfer::Mooncake`]: forebay_fleet::worker::KvTransfer::Mooncake
 
 mod answer;
 mod beginning;
@@ -53,8 +53,8 @@ pub use beginning::has_begun;
 pub use bodies::{
     ADDED_BYTES_PER_ROOM, LegBodies, RankPin, decode_body, legs_request_id, prefill_body,
 };
-pub use error::HandoffError;
-pub use ids::{HandoffId, RID_BYTES};
+pub use error::KvTransferError;
+pub use ids::{KvTransferId, RID_BYTES};
 pub use inspect::inspect;
 pub use rooms::{RoomSet, RoomShape, Rooms, RoomsWanted};
 pub use wanted::{Obstacle, Wanted};

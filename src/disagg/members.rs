@@ -1,10 +1,10 @@
-//! Members of a request's body that handoffs change or go by.
+//! Members of a request's body that KV transfers change or go by.
 
 use forebay_prompt::parse::{Cursor, Text};
 use forebay_text::chat::unescape_into;
 use std::ops::Range;
 
-/// A member that some handoff changes: in the leg's body it is cut, replaced or put anew.
+/// A member that some KV transfer changes: in the leg's body it is cut, replaced or put anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     BootstrapHost,

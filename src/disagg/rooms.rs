@@ -12,7 +12,7 @@
 //! its next process differ by where they begin.
 
 use forebay_base::ShardIndex;
-use forebay_base::limits::{HANDOFF_ITEMS_MAX, SHARDS_MAX};
+use forebay_base::limits::{SHARDS_MAX, SPLIT_ITEMS_MAX};
 
 /// Numbers in a slot: as many as ranks can differ in, so that every slot has a room for each rank.
 const SLOT_ROOMS: u64 = 1_024;
@@ -33,7 +33,7 @@ pub enum RoomShape {
 /// How many rooms of which shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomsWanted {
-    /// From 1 to [`HANDOFF_ITEMS_MAX`].
+    /// From 1 to [`SPLIT_ITEMS_MAX`].
     pub count: u32,
     /// Which ones.
     pub shape: RoomShape,
@@ -92,7 +92,7 @@ impl Rooms {
     /// in a list all, are that rank's (`room % dp_size == dp_rank`). All are from 1 to 2^63 - 1.
     pub fn draw(&mut self, dp_size: u32, dp_rank: u32, wanted: RoomsWanted) -> RoomSet {
         let dp_size = u64::from(dp_size.max(1));
-        let count = wanted.count.clamp(1, HANDOFF_ITEMS_MAX);
+        let count = wanted.count.clamp(1, SPLIT_ITEMS_MAX);
         let step = match wanted.shape {
             RoomShape::Range => 1,
             RoomShape::List => dp_size,
@@ -169,7 +169,7 @@ mod tests {
                 let mut rooms = Rooms::new(shard, start);
                 let mut seen = HashSet::new();
                 for draw in 0..6 {
-                    let wanted = if draw == 1 { list(HANDOFF_ITEMS_MAX) } else { ONE };
+                    let wanted = if draw == 1 { list(SPLIT_ITEMS_MAX) } else { ONE };
                     let drawn = rooms.draw(1_024, 1_023, wanted);
                     for room in drawn.iter() {
                         assert!((1..1 << 63).contains(&room), "{room}");

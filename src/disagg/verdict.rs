@@ -12,7 +12,7 @@
 //! An answer that is over after its one token says so by [`OVER`] in `finish_reason` of a choice,
 //! `stop_reason` (`/v1/messages`) or `status` (`/v1/responses`).
 
-use super::error::HandoffError;
+use super::error::KvTransferError;
 use super::members::name_of;
 use forebay_prompt::parse::{Cursor, ScanError};
 use std::ops::Range;
@@ -33,7 +33,7 @@ const OVER: [&str; 6] = [
 /// What one value holds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct AnswerVerdict {
-    pub failure: Option<HandoffError>,
+    pub failure: Option<KvTransferError>,
     /// `kv_transfer_params`; null counts as absent.
     pub params: Params,
     /// The answer came to its own end, not to the limit of its length.
@@ -111,7 +111,7 @@ impl AnswerVerdict {
     /// The value that has just been read is an engine's word for what went wrong.
     fn fail(&mut self, cursor: &Cursor<'_>, start: usize) {
         let value = cursor.slice(&(start..cursor.at()));
-        if let Some(failure) = HandoffError::of_engine(value.as_bytes()) {
+        if let Some(failure) = KvTransferError::of_engine(value.as_bytes()) {
             self.failure.get_or_insert(failure);
         }
     }
@@ -160,7 +160,7 @@ impl AnswerVerdict {
             };
             if aborted {
                 self.fail(cursor, start);
-                if let Some(HandoffError::Engine { status, .. }) = &mut self.failure {
+                if let Some(KvTransferError::Engine { status, .. }) = &mut self.failure {
                     status.get_or_insert(ABORT_STATUS);
                 }
             }

@@ -1,10 +1,10 @@
-//! What a handoff knows of a request, and what keeps a request from being handed off.
+//! What a KV transfer knows of a request, and what keeps a request from being split.
 
-use super::ids::HandoffId;
+use super::ids::KvTransferId;
 use super::members::{Member, Named};
 use super::rooms::{RoomShape, RoomsWanted};
-use forebay_base::limits::HANDOFF_ITEMS_MAX;
-use forebay_fleet::worker::Handoff;
+use forebay_base::limits::SPLIT_ITEMS_MAX;
+use forebay_fleet::worker::KvTransfer;
 use forebay_prompt::parse::Endpoint;
 use thiserror::Error;
 
@@ -12,7 +12,7 @@ use thiserror::Error;
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub(super) endpoint: Endpoint,
-    /// Members that a handoff may change, in the order of the body, repeated ones included.
+    /// Members that a KV transfer may change, in the order of the body, repeated ones included.
     pub(super) members: Vec<Member>,
     /// There were more of them than are kept.
     pub(super) is_overfull: bool,
@@ -39,7 +39,7 @@ pub(super) struct WantedFlags {
     pub own_tools: bool,
 }
 
-/// Why a request is not handed off. The text goes to clients of engines that can serve it in no
+/// Why a request is not split. The text goes to clients of engines that can serve it in no
 /// other way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Obstacle {
@@ -84,7 +84,7 @@ pub enum Obstacle {
     )]
     Continues,
     /// The engine may call tools and go on by itself, each time as a new request under the same
-    /// handoff.
+    /// KV transfer.
     #[error("tools that the engine calls itself cannot be used with KV from another worker")]
     OwnTools,
     /// Too many members that would have to be changed.
@@ -107,25 +107,25 @@ impl Wanted {
         }
     }
 
-    /// True when the request can be handed off in this way.
+    /// True when the request can be split in this way.
     #[must_use]
-    pub fn can_hand_off(&self, handoff: &Handoff) -> bool {
-        self.obstacle(handoff).is_none()
+    pub fn can_split(&self, kv_transfer: &KvTransfer) -> bool {
+        self.obstacle(kv_transfer).is_none()
     }
 
-    /// What keeps the request from being handed off in this way, if anything does.
+    /// What keeps the request from being split in this way, if anything does.
     #[must_use]
-    pub fn obstacle(&self, handoff: &Handoff) -> Option<Obstacle> {
-        if !has_legs(self.endpoint, handoff) {
+    pub fn obstacle(&self, kv_transfer: &KvTransfer) -> Option<Obstacle> {
+        if !has_legs(self.endpoint, kv_transfer) {
             return Some(Obstacle::Endpoint);
         }
         let Some(samples) = self.samples else { return Some(Obstacle::SamplesUnclear) };
-        let is_sglang = matches!(handoff, Handoff::Bootstrap(_));
+        let is_sglang = matches!(kv_transfer, KvTransfer::Bootstrap(_));
         if is_sglang && samples > 1 {
             return Some(Obstacle::Samples);
         }
         let items = u64::from(self.prompts.unwrap_or(1)) * u64::from(samples);
-        let items_max = if is_sglang { HANDOFF_ITEMS_MAX } else { 1 };
+        let items_max = if is_sglang { SPLIT_ITEMS_MAX } else { 1 };
         if items > u64::from(items_max) {
             return Some(Obstacle::Items { items, items_max });
         }
@@ -152,14 +152,14 @@ impl Wanted {
         // two requests may not share.
         let shape =
             if samples == 1 && self.prompts.is_some() { RoomShape::List } else { RoomShape::Range };
-        RoomsWanted { count: prompts.saturating_mul(samples).min(HANDOFF_ITEMS_MAX), shape }
+        RoomsWanted { count: prompts.saturating_mul(samples).min(SPLIT_ITEMS_MAX), shape }
     }
 
     /// Appends the body of SGLang's `POST /abort_request` that ends this attempt on both legs;
     /// false, and nothing appended, where only closing the connection ends it. In batches the
     /// engine gives out names of its own. A name that the client chose is never used, however long:
     /// other clients' may begin with it, and the next attempt has it too.
-    pub fn push_abort(&self, body: &[u8], id: &HandoffId, out: &mut Vec<u8>) -> bool {
+    pub fn push_abort(&self, body: &[u8], id: &KvTransferId, out: &mut Vec<u8>) -> bool {
         let is_ours = |key| !self.is_set(key, body);
         let is_single = self.rooms().count == 1 && self.prompts.is_none();
         if !is_single || !rid_key(self.endpoint).is_some_and(is_ours) {
@@ -207,12 +207,12 @@ pub(super) fn value_of<'a>(body: &'a [u8], member: &Member) -> &'a [u8] {
 }
 
 /// Endpoints that take the members of a flow (vLLM 0.32 and 0.33, SGLang 0.5.23).
-fn has_legs(endpoint: Endpoint, handoff: &Handoff) -> bool {
-    match (endpoint, handoff) {
+fn has_legs(endpoint: Endpoint, kv_transfer: &KvTransfer) -> bool {
+    match (endpoint, kv_transfer) {
         (Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Messages, _) => true,
-        (Endpoint::Generate, Handoff::Bootstrap(_)) => true,
+        (Endpoint::Generate, KvTransfer::Bootstrap(_)) => true,
         // A push finds its request by the id, and the ids of responses are the engine's own.
-        (Endpoint::Responses, handoff) => !matches!(handoff, Handoff::Push(_)),
+        (Endpoint::Responses, kv_transfer) => !matches!(kv_transfer, KvTransfer::Push(_)),
         _ => false,
     }
 }

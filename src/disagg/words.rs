@@ -17,7 +17,7 @@
 //! Of a transfer that failed each leg says that the other one failed.
 
 use super::error::MESSAGE_CHARS_MAX;
-use forebay_fleet::worker::Handoff;
+use forebay_fleet::worker::KvTransfer;
 use memchr::memmem;
 use serde_json::Value;
 
@@ -48,13 +48,13 @@ const TRANSFER: [&str; 5] = [
 impl Accusation {
     /// The one that is in the words of a failed leg of that flow: a body, or a message of one.
     #[must_use]
-    pub fn in_words(handoff: &Handoff, words: &[u8]) -> Option<Self> {
+    pub fn in_words(kv_transfer: &KvTransfer, words: &[u8]) -> Option<Self> {
         let has = |phrase: &&str| memmem::find(words, phrase.as_bytes()).is_some();
-        match handoff {
+        match kv_transfer {
             // vLLM says nothing but that it failed.
-            Handoff::TwoPhase | Handoff::Push(_) | Handoff::Mooncake(_) => None,
-            Handoff::Bootstrap(_) if MISSING.iter().any(has) => Some(Self::Missing),
-            Handoff::Bootstrap(_) => TRANSFER.iter().any(has).then_some(Self::Transfer),
+            KvTransfer::TwoPhase | KvTransfer::Push(_) | KvTransfer::Mooncake(_) => None,
+            KvTransfer::Bootstrap(_) if MISSING.iter().any(has) => Some(Self::Missing),
+            KvTransfer::Bootstrap(_) => TRANSFER.iter().any(has).then_some(Self::Transfer),
         }
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     fn the_one_that_speaks_is_well() {
         let host = "h".into();
         let sglang =
-            Handoff::Bootstrap(Bootstrap { host, port: None, dp_size: 1, follows_room: true });
+            KvTransfer::Bootstrap(Bootstrap { host, port: None, dp_size: 1, follows_room: true });
         let said = |words: &str| Accusation::in_words(&sglang, words.as_bytes());
         let of = |what: &str, why: &str| {
             format!(
@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(said(&of(what, why)), Some(expected), "{what}: {why}");
         }
         assert_eq!(said("CUDA error: out of memory"), None);
-        let vllm = Handoff::TwoPhase;
+        let vllm = KvTransfer::TwoPhase;
         assert_eq!(Accusation::in_words(&vllm, b"KVTransferError in KVPoll.Bootstrapping"), None);
     }
 

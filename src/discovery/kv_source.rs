@@ -1,10 +1,10 @@
 //! Where the KV of a prefill worker comes from: by its configuration, its own answers, and its
-//! registry. Sans-IO: texts in, [`Handoff`]s out; [`super::registry`] asks.
+//! registry. Sans-IO: texts in, [`KvTransfer`]s out; [`super::registry`] asks.
 
 use forebay_config::{
-    HandoffConfig, KvFlow, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole, WorkerUrl,
+    KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole, WorkerUrl,
 };
-use forebay_fleet::worker::{Bootstrap, Dialect, Handoff, MooncakeSource, PushSource, Role};
+use forebay_fleet::worker::{Bootstrap, Dialect, KvTransfer, MooncakeSource, PushSource, Role};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const NO_PORTS: &str = "a `kv_port` that leaves a port to each of its ranks";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvSource {
     /// Known from the start: of each rank, by position.
-    Known(Vec<Handoff>),
+    Known(Vec<KvTransfer>),
     /// A push source of which this is not known, in words.
     PushUnknown(&'static str),
     /// Known once all ranks stand in a registry.
@@ -58,7 +58,7 @@ pub enum RegistryKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registration {
     /// Of each rank, by position; `None` where it takes no traffic.
-    pub ranks: Vec<Option<Handoff>>,
+    pub ranks: Vec<Option<KvTransfer>>,
     /// What is waited for, in words.
     pub lacks: Option<Arc<str>>,
 }
@@ -91,13 +91,13 @@ pub(crate) fn source(
     ranks: &[u32],
     asks: bool,
 ) -> KvSource {
-    let handoff = &config.handoff;
-    match (dialect, handoff.kv_flow.unwrap_or_default()) {
+    let kv_transfer = &config.kv_transfer;
+    match (dialect, kv_transfer.kv_flow.unwrap_or_default()) {
         (Dialect::Sglang, _) => {
-            let port = handoff.bootstrap_port.or(place.bootstrap_port);
+            let port = kv_transfer.bootstrap_port.or(place.bootstrap_port);
             if asks {
                 let port = port.unwrap_or(SGLANG_REGISTRY_PORT);
-                let told = (host(handoff.bootstrap_host.as_ref(), url), port);
+                let told = (host(kv_transfer.bootstrap_host.as_ref(), url), port);
                 // It listens where the worker does; decode workers may come by another network.
                 let base = base(&url.host, port);
                 return KvSource::Registry(registry(
@@ -109,21 +109,21 @@ pub(crate) fn source(
                 ));
             }
             let dp_size = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
-            let host = host(handoff.bootstrap_host.as_ref(), url);
+            let host = host(kv_transfer.bootstrap_host.as_ref(), url);
             let bootstrap = Bootstrap { host, port, dp_size, follows_room: true };
-            KvSource::Known(vec![Handoff::Bootstrap(bootstrap); ranks.len()])
+            KvSource::Known(vec![KvTransfer::Bootstrap(bootstrap); ranks.len()])
         }
-        (_, KvFlow::TwoPhase) => KvSource::Known(vec![Handoff::TwoPhase; ranks.len()]),
-        (_, KvFlow::Push) => match &handoff.kv_engine_id {
-            Some(id) => push(handoff, id, url, ranks)
+        (_, KvFlow::TwoPhase) => KvSource::Known(vec![KvTransfer::TwoPhase; ranks.len()]),
+        (_, KvFlow::Push) => match &kv_transfer.kv_engine_id {
+            Some(id) => push(kv_transfer, id, url, ranks)
                 .map_or(KvSource::PushUnknown(NO_PORTS), KvSource::Known),
             None => KvSource::PushUnknown("`kv_engine_id` of its push connector"),
         },
         (_, KvFlow::Mooncake) => {
-            let port = handoff.bootstrap_port.unwrap_or(MOONCAKE_PORT);
-            let told = (host(handoff.bootstrap_host.as_ref(), url), port);
+            let port = kv_transfer.bootstrap_port.unwrap_or(MOONCAKE_PORT);
+            let told = (host(kv_transfer.bootstrap_host.as_ref(), url), port);
             let base = base(&told.0, port);
-            match (&handoff.kv_engine_id, asks) {
+            match (&kv_transfer.kv_engine_id, asks) {
                 (Some(id), false) => KvSource::Known(
                     ranks.iter().map(|rank| mooncake(&base, &id_of(id, *rank, ranks))).collect(),
                 ),
@@ -142,7 +142,7 @@ fn registry(
     config: &WorkerConfig,
     ranks: &[u32],
 ) -> Registry {
-    let host_is_configured = config.handoff.bootstrap_host.is_some();
+    let host_is_configured = config.kv_transfer.bootstrap_host.is_some();
     Registry { kind, base, told, host_is_configured, ranks: ranks.to_vec() }
 }
 
@@ -163,16 +163,21 @@ fn base(host: &str, port: u16) -> String {
 /// vLLM with several ranks adds the rank to the engine id and to the port (vLLM 0.32,
 /// `v1/engine/core.py` and `nixl/base_scheduler.py`). `None`: there are not that many ports behind
 /// the first.
-fn push(handoff: &HandoffConfig, id: &str, url: &WorkerUrl, ranks: &[u32]) -> Option<Vec<Handoff>> {
-    let first = handoff.kv_port.unwrap_or(SIDE_CHANNEL_PORT);
+fn push(
+    kv_transfer: &KvTransferConfig,
+    id: &str,
+    url: &WorkerUrl,
+    ranks: &[u32],
+) -> Option<Vec<KvTransfer>> {
+    let first = kv_transfer.kv_port.unwrap_or(SIDE_CHANNEL_PORT);
     let of_rank = |rank: &u32| {
         let offset = if ranks.len() > 1 { u16::try_from(*rank).ok()? } else { 0 };
-        Some(Handoff::Push(PushSource {
+        Some(KvTransfer::Push(PushSource {
             engine_id: id_of(id, *rank, ranks).into(),
-            host: host(handoff.kv_host.as_ref(), url),
+            host: host(kv_transfer.kv_host.as_ref(), url),
             port: first.checked_add(offset)?,
-            tp_size: handoff.kv_tp_size.unwrap_or(1),
-            pp_size: handoff.kv_pp_size.unwrap_or(1),
+            tp_size: kv_transfer.kv_tp_size.unwrap_or(1),
+            pp_size: kv_transfer.kv_pp_size.unwrap_or(1),
         }))
     };
     ranks.iter().map(of_rank).collect()
@@ -182,9 +187,9 @@ fn id_of(id: &str, rank: u32, ranks: &[u32]) -> String {
     if ranks.len() > 1 { format!("{id}_dp{rank}") } else { id.to_owned() }
 }
 
-fn mooncake(base: &str, engine_id: &str) -> Handoff {
+fn mooncake(base: &str, engine_id: &str) -> KvTransfer {
     let (bootstrap_addr, engine_id) = (base.into(), engine_id.into());
-    Handoff::Mooncake(MooncakeSource { bootstrap_addr, engine_id })
+    KvTransfer::Mooncake(MooncakeSource { bootstrap_addr, engine_id })
 }
 
 impl KvSource {
@@ -192,8 +197,8 @@ impl KvSource {
     #[must_use]
     pub fn at_start(&self) -> Registration {
         match self {
-            Self::Known(handoffs) => {
-                let ranks = handoffs.iter().cloned().map(Some).collect();
+            Self::Known(kv_transfers) => {
+                let ranks = kv_transfers.iter().cloned().map(Some).collect();
                 Registration { ranks, lacks: None }
             }
             Self::PushUnknown(what) => Registration::lacking(what),
@@ -247,7 +252,8 @@ impl Registry {
             answer.get("follow_bootstrap_room").and_then(Value::as_bool).unwrap_or(true);
         let (host, port) = (Arc::clone(&self.told.0), Some(self.told.1));
         let bootstrap = Bootstrap { host, port, dp_size, follows_room };
-        let of_rank = |rank: &u32| (*rank < dp_size).then(|| Handoff::Bootstrap(bootstrap.clone()));
+        let of_rank =
+            |rank: &u32| (*rank < dp_size).then(|| KvTransfer::Bootstrap(bootstrap.clone()));
         self.registered(self.ranks.iter().map(of_rank).collect())
     }
 
@@ -264,7 +270,7 @@ impl Registry {
         self.registered(self.ranks.iter().enumerate().map(of_rank).collect())
     }
 
-    fn registered(&self, ranks: Vec<Option<Handoff>>) -> Registration {
+    fn registered(&self, ranks: Vec<Option<KvTransfer>>) -> Registration {
         let missing = ranks.iter().filter(|rank| rank.is_none()).count();
         let lacks = (missing > 0).then(|| {
             let all = ranks.len();
@@ -279,12 +285,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn worker(handoff: HandoffConfig) -> WorkerConfig {
-        WorkerConfig { role: WorkerRole::Prefill, handoff, ..WorkerConfig::default() }
+    fn worker(kv_transfer: KvTransferConfig) -> WorkerConfig {
+        WorkerConfig { role: WorkerRole::Prefill, kv_transfer, ..WorkerConfig::default() }
     }
 
     fn found(
-        handoff: HandoffConfig,
+        kv_transfer: KvTransferConfig,
         dialect: Dialect,
         url: &str,
         port: Option<u16>,
@@ -292,7 +298,7 @@ mod tests {
     ) -> KvSource {
         let place = SglangPlace { bootstrap_port: port, ..SglangPlace::default() };
         let url = WorkerUrl::parse(url).unwrap();
-        source(&worker(handoff), dialect, &url, &place, ranks, true)
+        source(&worker(kv_transfer), dialect, &url, &place, ranks, true)
     }
 
     fn of_registry(source: KvSource) -> Registry {
@@ -317,14 +323,15 @@ mod tests {
 
     #[test]
     fn registries_are_found_by_configuration_then_by_word_then_by_default() {
-        let sglang =
-            |handoff, url, told| of_registry(found(handoff, Dialect::Sglang, url, told, &[0]));
-        let none = HandoffConfig::default;
+        let sglang = |kv_transfer, url, told| {
+            of_registry(found(kv_transfer, Dialect::Sglang, url, told, &[0]))
+        };
+        let none = KvTransferConfig::default;
         let usual = sglang(none(), "http://gpu1:30000", None);
         assert_eq!((&*usual.base, usual.told), ("http://gpu1:8998", ("gpu1".into(), 8_998)));
         let told = sglang(none(), "http://gpu1:30000", Some(30_000));
         assert_eq!((&*told.base, told.told.1), ("http://gpu1:30000", 30_000));
-        let other = HandoffConfig {
+        let other = KvTransferConfig {
             bootstrap_host: Some("[fd00::2]".to_owned()),
             bootstrap_port: Some(9),
             ..none()
@@ -332,7 +339,7 @@ mod tests {
         let given = sglang(other, "http://[fd00::1]:30000", Some(30_000));
         assert_eq!(&*given.base, "http://[fd00::1]:9", "asked where the worker is");
         assert_eq!(given.told, ("fd00::2".into(), 9), "told without brackets");
-        let flow = HandoffConfig { kv_flow: Some(KvFlow::Mooncake), ..none() };
+        let flow = KvTransferConfig { kv_flow: Some(KvFlow::Mooncake), ..none() };
         let mooncake = of_registry(found(flow, Dialect::Vllm, "http://[::1]:8000", None, &[0]));
         assert_eq!(&*mooncake.base, "http://[::1]:8998");
     }
@@ -340,7 +347,7 @@ mod tests {
     #[test]
     fn a_prefill_rank_is_used_once_its_registry_is_whole() {
         let registry = of_registry(found(
-            HandoffConfig::default(),
+            KvTransferConfig::default(),
             Dialect::Sglang,
             "http://p:1",
             Some(7),
@@ -350,11 +357,14 @@ mod tests {
         let both = read(r#"{"attn_tp_size":1,"dp_size":2,"follow_bootstrap_room":true,"x":1}"#);
         let bootstrap =
             Bootstrap { host: "p".into(), port: Some(7), dp_size: 2, follows_room: true };
-        let handoff = Some(Handoff::Bootstrap(bootstrap.clone()));
-        assert_eq!(both, Registration { ranks: vec![handoff.clone(), handoff], lacks: None });
+        let kv_transfer = Some(KvTransfer::Bootstrap(bootstrap.clone()));
+        assert_eq!(
+            both,
+            Registration { ranks: vec![kv_transfer.clone(), kv_transfer], lacks: None }
+        );
         let free = read(r#"{"dp_size":3,"follow_bootstrap_room":false}"#);
         let freely = Bootstrap { dp_size: 3, follows_room: false, ..bootstrap };
-        assert_eq!(free.ranks[1], Some(Handoff::Bootstrap(freely)));
+        assert_eq!(free.ranks[1], Some(KvTransfer::Bootstrap(freely)));
         let short = read(r#"{"dp_size":1}"#);
         assert_eq!((short.ranks[0].is_some(), short.ranks[1].is_some()), (true, false));
         assert!(short.lacks.unwrap().contains("lacks 1 of 2 ranks"));
@@ -368,7 +378,8 @@ mod tests {
 
     #[test]
     fn mooncake_names_an_engine_for_every_rank() {
-        let flow = HandoffConfig { kv_flow: Some(KvFlow::Mooncake), ..HandoffConfig::default() };
+        let flow =
+            KvTransferConfig { kv_flow: Some(KvFlow::Mooncake), ..KvTransferConfig::default() };
         let registry = of_registry(found(flow, Dialect::Vllm, "http://p:1", None, &[4, 5]));
         let entry =
             |id: &str| format!(r#"{{"engine_id":"{id}","worker_addr":{{"0":{{"0":"tcp://x"}}}}}}"#);
@@ -384,16 +395,16 @@ mod tests {
 
     #[test]
     fn push_sources_of_several_ranks_are_numbered_as_vllm_does() {
-        let flow = |id: Option<&str>| HandoffConfig {
+        let flow = |id: Option<&str>| KvTransferConfig {
             kv_flow: Some(KvFlow::Push),
             kv_engine_id: id.map(str::to_owned),
             kv_tp_size: Some(2),
-            ..HandoffConfig::default()
+            ..KvTransferConfig::default()
         };
         let shown = |source: KvSource| {
-            let KvSource::Known(handoffs) = source else { panic!("{source:?}") };
-            let shown = handoffs.into_iter().map(|handoff| {
-                let Handoff::Push(push) = handoff else { panic!("{handoff:?}") };
+            let KvSource::Known(kv_transfers) = source else { panic!("{source:?}") };
+            let shown = kv_transfers.into_iter().map(|kv_transfer| {
+                let KvTransfer::Push(push) = kv_transfer else { panic!("{kv_transfer:?}") };
                 format!(
                     "{} {}:{} {}x{}",
                     push.engine_id, push.host, push.port, push.tp_size, push.pp_size
@@ -409,8 +420,8 @@ mod tests {
         let unknown = found(flow(None), Dialect::Vllm, "http://p:1", None, &[0]);
         assert!(unknown.at_start().lacks.is_some_and(|lacks| lacks.contains("kv_engine_id")));
         let high = |ranks: &[u32]| {
-            let handoff = HandoffConfig { kv_port: Some(65_534), ..flow(Some("e")) };
-            found(handoff, Dialect::Vllm, "http://p:1", None, ranks)
+            let kv_transfer = KvTransferConfig { kv_port: Some(65_534), ..flow(Some("e")) };
+            found(kv_transfer, Dialect::Vllm, "http://p:1", None, ranks)
         };
         assert_eq!(shown(high(&[0, 1])), ["e_dp0 p:65534 2x1", "e_dp1 p:65535 2x1"]);
         assert_eq!(shown(high(&[2])), ["e p:65534 2x1"]);
@@ -423,12 +434,13 @@ mod tests {
     #[test]
     fn without_questions_the_configuration_is_believed() {
         let url = WorkerUrl::parse("http://p:1").unwrap();
-        let config = worker(HandoffConfig { bootstrap_port: Some(9), ..HandoffConfig::default() });
+        let config =
+            worker(KvTransferConfig { bootstrap_port: Some(9), ..KvTransferConfig::default() });
         let place = SglangPlace::default();
         let believed = source(&config, Dialect::Sglang, &url, &place, &[0, 1], false);
         let bootstrap =
             Bootstrap { host: "p".into(), port: Some(9), dp_size: 2, follows_room: true };
-        assert_eq!(believed, KvSource::Known(vec![Handoff::Bootstrap(bootstrap); 2]));
+        assert_eq!(believed, KvSource::Known(vec![KvTransfer::Bootstrap(bootstrap); 2]));
         assert_eq!(believed.at_start().lacks, None);
     }
 
@@ -441,8 +453,8 @@ mod tests {
         ) {
             let ranks: Vec<u32> = (0..ranks).collect();
             for dialect in [Dialect::Sglang, Dialect::Vllm] {
-                let flow =
-                    HandoffConfig { kv_flow: Some(KvFlow::Mooncake), ..HandoffConfig::default() };
+                let kv_flow = Some(KvFlow::Mooncake);
+                let flow = KvTransferConfig { kv_flow, ..KvTransferConfig::default() };
                 let registry = of_registry(found(flow, dialect, "http://p:1", None, &ranks));
                 let read = registry.read(&body);
                 prop_assert!(read.ranks.len() <= ranks.len());

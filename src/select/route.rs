@@ -16,7 +16,7 @@ use super::usable::{has_number, is_usable};
 use super::{Candidates, PickRequest};
 use forebay_base::{DpRank, RankIndex};
 use forebay_config::{DisaggregationConfig, Fallback};
-use forebay_fleet::worker::{FleetSnapshot, Handoff, Leg, Model};
+use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
 
 /// What is configured of it.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ pub enum NoPair {
     /// None that are usable are near each other.
     NotNear,
     /// The request cannot be handed over.
-    CannotHandOff,
+    CannotSplit,
 }
 
 impl WholeBecause {
@@ -108,7 +108,7 @@ impl NoPair {
             Self::NoDecode => "no_decode",
             Self::NoPrefill => "no_prefill",
             Self::NotNear => "not_near",
-            Self::CannotHandOff => "cannot_hand_off",
+            Self::CannotSplit => "cannot_hand_off",
         }
     }
 
@@ -125,7 +125,7 @@ impl NoPair {
             Self::NotNear => {
                 "no prefill worker that is up is in the same part of the network as a decode worker that is up"
             }
-            Self::CannotHandOff => {
+            Self::CannotSplit => {
                 "all workers that serve its model and are up need a prefill worker and a decode worker for each request, \
                  and this kind of request cannot be split"
             }
@@ -133,7 +133,7 @@ impl NoPair {
     }
 }
 
-/// Decides. `can_hand_off` is asked for each kind of handoff that the model's prefill ranks use,
+/// Decides. `can_split` is asked for each kind of KV transfer that the model's prefill ranks use,
 /// and only when it matters.
 ///
 /// # Errors
@@ -141,7 +141,7 @@ impl NoPair {
 pub fn route(
     asked: &RouteRequest<'_>,
     candidates: &mut Candidates,
-    can_hand_off: impl FnMut(&Handoff) -> bool,
+    can_split: impl FnMut(&KvTransfer) -> bool,
 ) -> Result<Route, NoPair> {
     let (fleet, model) = (asked.fleet, asked.model);
     if model.ranks.iter().all(|&rank| fleet.is_whole_only(rank)) {
@@ -151,7 +151,7 @@ pub fn route(
     if whole.uncached_least.is_some_and(|least| least < asked.rules.uncached_tokens_min) {
         return Ok(Route::Whole(WholeBecause::FewUncached));
     }
-    let Err(why) = pair(asked, candidates, can_hand_off) else { return Ok(Route::Pair) };
+    let Err(why) = pair(asked, candidates, can_split) else { return Ok(Route::Pair) };
     let by_fallback = matches!(why, NoPair::NoPrefill | NoPair::NotNear);
     match whole.uncached_least {
         None => Err(why),
@@ -192,15 +192,15 @@ impl Whole {
 fn pair(
     asked: &RouteRequest<'_>,
     candidates: &mut Candidates,
-    mut can_hand_off: impl FnMut(&Handoff) -> bool,
+    mut can_split: impl FnMut(&KvTransfer) -> bool,
 ) -> Result<(), NoPair> {
     let (fleet, model, request) = (asked.fleet, asked.model, &asked.request);
-    let handoff = |rank: &RankIndex| fleet.ranks.get(rank.index())?.handoff.as_ref();
+    let kv_transfer = |rank: &RankIndex| fleet.ranks.get(rank.index())?.kv_transfer.as_ref();
     let mut known = None;
-    for handoff in model.ranks.iter().filter_map(handoff) {
-        let kind = std::mem::discriminant(handoff);
-        if known != Some(kind) && !can_hand_off(handoff) {
-            return Err(NoPair::CannotHandOff);
+    for kv_transfer in model.ranks.iter().filter_map(kv_transfer) {
+        let kind = std::mem::discriminant(kv_transfer);
+        if known != Some(kind) && !can_split(kv_transfer) {
+            return Err(NoPair::CannotSplit);
         }
         known = Some(kind);
     }

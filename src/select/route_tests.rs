@@ -5,7 +5,7 @@ use forebay_base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::{FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::worker::{
-    Bootstrap, Dialect, FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
+    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
     Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{GuessRoots, KeySeed, Overlap, Overlaps};
@@ -44,7 +44,8 @@ fn scene(words: &str) -> Scene {
             cache_generation: 0,
         });
         let bootstrap = Bootstrap { host: "p".into(), port: None, dp_size: 1, follows_room: false };
-        let handoff = if is_sglang { Handoff::Bootstrap(bootstrap) } else { Handoff::TwoPhase };
+        let kv_transfer =
+            if is_sglang { KvTransfer::Bootstrap(bootstrap) } else { KvTransfer::TwoPhase };
         let role = match kind {
             "b" | "B" => Role::Both,
             "p" | "P" => Role::Prefill,
@@ -60,7 +61,7 @@ fn scene(words: &str) -> Scene {
             running_max: 0,
             kv_feed_live: false,
             role,
-            handoff: (role == Role::Prefill).then_some(handoff),
+            kv_transfer: (role == Role::Prefill).then_some(kv_transfer),
             topology: (!label.is_empty()).then(|| label.into()),
             room: RoomLimits { places_max: 1, ..RoomLimits::default() },
             pool: PoolIndex(if role == Role::Prefill { 1_024 } else { 0 }),
@@ -214,7 +215,7 @@ fn without_prefill_the_fallback_decides() {
     // Who refuses the fallback spares decode ranks; the others may serve.
     assert_eq!(scene("p d b").down(0).route(0, false, true), "pair");
     let mut unregistered = scene("P D");
-    unregistered.fleet.ranks[0].handoff = None;
+    unregistered.fleet.ranks[0].kv_transfer = None;
     assert_eq!(unregistered.route(0, true, true), "refused: no_prefill");
 }
 

@@ -6,19 +6,21 @@ use super::slot::Slot;
 use super::state::Shard;
 use crate::ingress::Conn;
 use forebay_base::limits::INLINE_BODY_BYTES_MAX;
-use forebay_disagg::{HandoffId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body};
-use forebay_fleet::worker::Handoff;
+use forebay_disagg::{
+    KvTransferId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body,
+};
+use forebay_fleet::worker::KvTransfer;
 use forebay_router::dispatch::RelayError;
 use std::mem::take;
 
-/// One request that is handed off, and to whom; see [`LegBodies`].
+/// One request that is split, and to whom; see [`LegBodies`].
 #[derive(Clone, Debug)]
 pub(super) struct Legs {
-    pub(super) handoff: Handoff,
+    pub(super) kv_transfer: KvTransfer,
     pub(super) prefill: RankPin,
     pub(super) decode: RankPin,
     pub(super) rooms: RoomSet,
-    pub(super) id: HandoffId,
+    pub(super) id: KvTransferId,
 }
 
 /// What a leg's body is made for.
@@ -30,11 +32,11 @@ pub(super) enum Made {
 
 impl Legs {
     pub(super) const fn of<'a>(&'a self, body: &'a [u8], wanted: &'a Wanted) -> LegBodies<'a> {
-        let Self { handoff, prefill, decode, rooms, id } = self;
+        let Self { kv_transfer, prefill, decode, rooms, id } = self;
         LegBodies {
             body,
             wanted,
-            handoff,
+            kv_transfer,
             prefill: *prefill,
             decode: *decode,
             rooms: *rooms,

@@ -116,7 +116,7 @@ struct Away {
     head_bytes: usize,
     request: ApiRequest,
     prompt: Prompt,
-    handoff: Option<Wanted>,
+    kv_transfer: Option<Wanted>,
     endpoint: Endpoint,
     fleet: Arc<FleetSnapshot>,
     model_index: ModelIndex,
@@ -129,7 +129,7 @@ struct Away {
 impl Away {
     fn inspect(&mut self) {
         let body = self.message.get(self.head_bytes..).unwrap_or_default();
-        self.handoff = inspect(body, self.endpoint).ok();
+        self.kv_transfer = inspect(body, self.endpoint).ok();
     }
 
     fn match_prompt(&mut self, tools: &mut Tools) {
@@ -172,7 +172,7 @@ async fn elsewhere(
         head_bytes: slot.head.head_bytes,
         request: std::mem::take(&mut slot.request),
         prompt,
-        handoff: None,
+        kv_transfer: None,
         endpoint: asked.endpoint,
         fleet: Arc::clone(asked.fleet),
         model_index: asked.model_index,
@@ -192,7 +192,7 @@ async fn elsewhere(
     let away = done.await?;
     (slot.message, slot.request, slot.prompt) = (away.message, away.request, away.prompt);
     if is_inspected {
-        slot.split = Split::known(away.handoff);
+        slot.split = Split::known(away.kv_transfer);
     }
     if matches {
         count(shard, away.rendered);

@@ -13,11 +13,11 @@ use crate::ingress::Conn;
 use crate::relay::{Upstream, first_bytes, gather};
 use forebay_base::RankIndex;
 use forebay_disagg::{
-    Accusation, AnswerForm, HandoffError, HandoffId, PrefillAnswer, RankPin, Wanted, has_begun,
-    legs_request_id, message_of,
+    Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, Wanted,
+    has_begun, legs_request_id, message_of,
 };
 use forebay_fleet::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
-use forebay_fleet::worker::Handoff;
+use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Failed, FailedPair, Fault, LegEnd, Prefilling};
@@ -39,9 +39,9 @@ pub(super) struct Paired<'a> {
     /// What the prefill rank is expected to find in its cache.
     pub(super) predicted: Option<Predicted>,
     /// How the KV gets from one to the other.
-    handoff: Handoff,
+    kv_transfer: KvTransfer,
     /// Names this attempt at both engines.
-    id: HandoffId,
+    id: KvTransferId,
     /// Both legs leave at once.
     pub(super) is_concurrent: bool,
     /// The decode leg's body says which rank is meant.
@@ -60,7 +60,7 @@ impl Paired<'_> {
             accusation: self.accused.as_ref().map(|(accusation, _)| *accusation),
             leg: LegEnd::from(self.leg.look()),
             is_concurrent: self.is_concurrent,
-            prefill_waits: self.handoff.prefill_waits_for_decode(),
+            prefill_waits: self.kv_transfer.prefill_waits_for_decode(),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Paired<'_> {
 impl Paired<'_> {
     /// `X-Request-Id` of both legs.
     pub(super) fn request_id<'a>(&'a self, of_client: &'a [u8]) -> &'a [u8] {
-        legs_request_id(&self.handoff, &self.id, of_client)
+        legs_request_id(&self.kv_transfer, &self.id, of_client)
     }
 }
 
@@ -83,31 +83,33 @@ pub(super) async fn begin<'a>(
     decode: &SendPlan,
     prefill: Prefilling,
 ) -> Result<Paired<'a>, Failed> {
-    let handoff = prefill.handoff.clone();
+    let kv_transfer = prefill.kv_transfer.clone();
     let Some(mut wanted) = slot.split.take() else {
-        // Only what can be handed off gets a pair.
-        return Err(Failed::of(prefill.plan.rank, RelayError::NoHandoff));
+        // Only what can be split gets a pair.
+        return Err(Failed::of(prefill.plan.rank, RelayError::NoKvTransfer));
     };
-    let id = HandoffId::new(shard.stages.borrow_mut().random.u64(..));
-    let (prefill_pin, decode_pin) = (pin(&prefill.plan, &handoff), pin(decode, &handoff));
-    let rooms = {
-        let RankPin { dp_rank, .. } = prefill_pin;
-        let dp_size = match &handoff {
-            Handoff::Bootstrap(bootstrap) => bootstrap.dp_size,
-            _ => 1,
-        };
-        shard.rooms.borrow_mut().draw(dp_size, dp_rank, wanted.rooms())
+    let id = KvTransferId::new(shard.stages.borrow_mut().random.u64(..));
+    let (prefill_pin, decode_pin) = (pin(&prefill.plan, &kv_transfer), pin(decode, &kv_transfer));
+    let dp_size = match &kv_transfer {
+        KvTransfer::Bootstrap(bootstrap) => bootstrap.dp_size,
+        _ => 1,
     };
-    let legs =
-        Legs { handoff: handoff.clone(), prefill: prefill_pin, decode: decode_pin, rooms, id };
-    let gone = |error| Failed::of(prefill.plan.rank, error);
+    let rooms = shard.rooms.borrow_mut().draw(dp_size, prefill_pin.dp_rank, wanted.rooms());
+    let legs = Legs {
+        kv_transfer: kv_transfer.clone(),
+        prefill: prefill_pin,
+        decode: decode_pin,
+        rooms,
+        id,
+    };
     let making = (Made::Prefill, Vec::new());
-    let leg_body = legs.body(shard, conn, (&mut *slot, &mut wanted), making).await.map_err(gone)?;
+    let leg_body = legs.body(shard, conn, (&mut *slot, &mut wanted), making).await;
+    let leg_body = leg_body.map_err(|error| Failed::of(prefill.plan.rank, error))?;
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-    let abort = |plan: &SendPlan| abort_call(&handoff, &wanted, body, &id, plan);
+    let abort = |plan: &SendPlan| abort_call(&kv_transfer, &wanted, body, &id, plan);
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
     let head = prefill_head(slot, &prefill.plan, &legs, leg_body.len());
-    let is_concurrent = !matches!(handoff, Handoff::TwoPhase);
+    let is_concurrent = !matches!(kv_transfer, KvTransfer::TwoPhase);
     let plan = Rc::clone(&prefill.plan);
     let leg = Leg::post(shard, |ticket| {
         Box::new(PrefillLeg {
@@ -117,7 +119,7 @@ pub(super) async fn begin<'a>(
             address: prefill.plan.address,
             head,
             body: leg_body,
-            handoff: handoff.clone(),
+            kv_transfer: kv_transfer.clone(),
             abort: abort_prefill,
             posted_at: shard.now(),
             timeout: timeout(shard),
@@ -128,7 +130,7 @@ pub(super) async fn begin<'a>(
         abort: abort_decode,
         plan,
         predicted: None,
-        handoff: handoff.clone(),
+        kv_transfer: kv_transfer.clone(),
         id,
         is_concurrent,
         is_pinned_in_body: decode_pin.in_body,
@@ -169,10 +171,10 @@ pub(super) async fn first(
     paired: &mut Paired<'_>,
 ) -> Result<(), RelayError> {
     if response.status >= 500 {
-        if matches!(paired.handoff, Handoff::Bootstrap(_)) {
+        if matches!(paired.kv_transfer, KvTransfer::Bootstrap(_)) {
             let mut watch = Waiting { conn, leg: Some(&mut paired.leg), down };
             let body = gather(&mut watch, upstream, response, WORDS_WAIT_MAX).await?.body;
-            let accusation = Accusation::in_words(&paired.handoff, &body);
+            let accusation = Accusation::in_words(&paired.kv_transfer, &body);
             paired.accused = accusation.map(|accusation| (accusation, message_of(&body)));
         }
         return Err(RelayError::EngineFailed);
@@ -188,8 +190,8 @@ pub(super) async fn first(
         return Ok(());
     }
     // SGLang says in the stream that the KV did not come.
-    match PrefillAnswer::new(&paired.handoff, AnswerForm::Events).feed(&body) {
-        Err(HandoffError::Engine { status, message }) => match status {
+    match PrefillAnswer::new(&paired.kv_transfer, AnswerForm::Events).feed(&body) {
+        Err(KvTransferError::Engine { status, message }) => match status {
             // SGLang's `/generate` gives no status for what is wrong with a request.
             None | Some(400..=428 | 430..=499) => {
                 paired.is_refused = true;
@@ -197,7 +199,7 @@ pub(super) async fn first(
             }
             Some(status) if has_no_room(status) => Err(RelayError::EngineBusy),
             Some(_) => {
-                let accusation = Accusation::in_words(&paired.handoff, message.as_bytes());
+                let accusation = Accusation::in_words(&paired.kv_transfer, message.as_bytes());
                 paired.accused = accusation.map(|accusation| (accusation, message));
                 Err(RelayError::EngineFailed)
             }
@@ -245,7 +247,7 @@ pub(super) fn abandoned(
 /// was promised is gone, at once and for each such request. It computes prompts itself as before.
 pub(super) fn may_lack_kv(paired: Option<&Paired<'_>>, error: RelayError) -> bool {
     error == RelayError::EngineFailed
-        && paired.is_some_and(|paired| !matches!(paired.handoff, Handoff::Bootstrap(_)))
+        && paired.is_some_and(|paired| !matches!(paired.kv_transfer, KvTransfer::Bootstrap(_)))
 }
 
 /// The prefill leg ended the request.
@@ -273,7 +275,7 @@ fn blamed(leg: &Leg<'_>, decode: RankIndex) -> Failed {
                 Failed { with: Some(decode), ..failed }
             }
             PrefillFault::Broken(why) => failed(RelayError::PrefillFailed, Some(why)),
-            PrefillFault::NoHandoff(why) => failed(RelayError::NoHandoff, Some(why)),
+            PrefillFault::NoKvTransfer(why) => failed(RelayError::NoKvTransfer, Some(why)),
             PrefillFault::Cancelled => failed(RelayError::PrefillFailed, None),
         },
         _ => failed(RelayError::PrefillFailed, None),
@@ -282,25 +284,25 @@ fn blamed(leg: &Leg<'_>, decode: RankIndex) -> Failed {
 
 /// How a leg says which of its worker's ranks is meant: SGLang's in the body, because its
 /// `/generate` reads no header.
-fn pin(plan: &SendPlan, handoff: &Handoff) -> RankPin {
+fn pin(plan: &SendPlan, kv_transfer: &KvTransfer) -> RankPin {
     RankPin {
         dp_rank: plan.dp_rank,
         dp_size: plan.dp_size,
-        in_body: plan.dp_rank_pin.is_some() && matches!(handoff, Handoff::Bootstrap(_)),
+        in_body: plan.dp_rank_pin.is_some() && matches!(kv_transfer, KvTransfer::Bootstrap(_)),
     }
 }
 
 /// Only SGLang has to be told.
 fn abort_call(
-    handoff: &Handoff,
+    kv_transfer: &KvTransfer,
     wanted: &Wanted,
     body: &[u8],
-    id: &HandoffId,
+    id: &KvTransferId,
     plan: &SendPlan,
 ) -> Option<AbortCall> {
     let mut call = Vec::new();
     let is_told =
-        matches!(handoff, Handoff::Bootstrap(_)) && wanted.push_abort(body, id, &mut call);
+        matches!(kv_transfer, KvTransfer::Bootstrap(_)) && wanted.push_abort(body, id, &mut call);
     is_told.then(|| AbortCall {
         address: plan.address,
         authority: Arc::clone(&plan.authority),
@@ -318,7 +320,7 @@ fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) ->
     let head = UpstreamHead {
         authority: &plan.authority,
         content_length: Some(u64::try_from(body_bytes).unwrap_or(u64::MAX)),
-        request_id: legs_request_id(&legs.handoff, &legs.id, &slot.request_id),
+        request_id: legs_request_id(&legs.kv_transfer, &legs.id, &slot.request_id),
         authorization: plan.authorization.as_deref(),
         // Its answer is read here, and has to be readable.
         extra: &[

@@ -10,12 +10,12 @@ use super::state::Shard;
 use crate::ingress::Deadline;
 use crate::relay::{Outbound, Over, Upstream, Watch, drain, gather, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
-use forebay_disagg::{Accusation, AnswerForm, Handed, HandoffError, PrefillAnswer, message_of};
+use forebay_disagg::{Accusation, AnswerForm, Handed, KvTransferError, PrefillAnswer, message_of};
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::mailbox::{
     EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket,
 };
-use forebay_fleet::worker::Handoff;
+use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{FieldKind, HeadLimits, Method, ResponseHead};
 use forebay_router::dispatch::RelayError;
 use futures_util::FutureExt;
@@ -137,7 +137,8 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
 fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
     match ended {
         // Who has the request judges: it knows of the other leg.
-        PrefillEnded::Failed(PrefillFault::TimedOut) if leg.handoff.prefill_waits_for_decode() => {}
+        PrefillEnded::Failed(PrefillFault::TimedOut)
+            if leg.kv_transfer.prefill_waits_for_decode() => {}
         PrefillEnded::Failed(
             PrefillFault::NoDecode(_)
             | PrefillFault::Transfer(_)
@@ -156,7 +157,7 @@ fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
         PrefillEnded::Failed(PrefillFault::Busy(_)) => leg.lease.judge_refusal(),
         PrefillEnded::Done(_)
         | PrefillEnded::Refused(_)
-        | PrefillEnded::Failed(PrefillFault::NoHandoff(_)) => leg.lease.judge_success(),
+        | PrefillEnded::Failed(PrefillFault::NoKvTransfer(_)) => leg.lease.judge_success(),
     }
 }
 
@@ -226,7 +227,7 @@ async fn answered(
             status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy(after)),
             400..=499 => PrefillEnded::Refused(EngineAnswer { status, body: gathered.body }),
             _ => {
-                let words = Accusation::in_words(&leg.handoff, &gathered.body);
+                let words = Accusation::in_words(&leg.kv_transfer, &gathered.body);
                 PrefillEnded::Failed(match words {
                     Some(accusation) => accused(accusation, message_of(&gathered.body)),
                     None => PrefillFault::Broken(format!("it answered {status}")),
@@ -235,7 +236,7 @@ async fn answered(
         });
     }
     let form = if response.event_stream { AnswerForm::Events } else { AnswerForm::Json };
-    let mut answer = PrefillAnswer::new(&leg.handoff, form);
+    let mut answer = PrefillAnswer::new(&leg.kv_transfer, form);
     let mut wrong = None;
     let drained = drain(watch, &mut upstream, response, leg.timeout, |data| {
         shard.hear(leg.worker);
@@ -246,7 +247,7 @@ async fn answered(
     });
     let drained = drained.await;
     if let Some(wrong) = wrong {
-        return Ok(wrong_answer(&leg.handoff, &wrong));
+        return Ok(wrong_answer(&leg.kv_transfer, &wrong));
     }
     if drained? && sent {
         shard.upstreams.borrow_mut().put(leg.address, upstream, shard.now());
@@ -254,28 +255,28 @@ async fn answered(
     Ok(match answer.finish() {
         Ok(Handed::Nothing) => PrefillEnded::Done(None),
         Ok(Handed::Params(params)) => PrefillEnded::Done(Some(params)),
-        Err(wrong) => wrong_answer(&leg.handoff, &wrong),
+        Err(wrong) => wrong_answer(&leg.kv_transfer, &wrong),
     })
 }
 
 /// An engine that streams says 200 before it has looked at the request: a fault of the request is
 /// one in a stream as well.
-fn wrong_answer(handoff: &Handoff, wrong: &HandoffError) -> PrefillEnded {
+fn wrong_answer(kv_transfer: &KvTransfer, wrong: &KvTransferError) -> PrefillEnded {
     if let Some((status, body)) = wrong.refusal() {
         return PrefillEnded::Refused(EngineAnswer { status, body });
     }
     PrefillEnded::Failed(match wrong {
-        HandoffError::Engine { status: Some(status), .. } if has_no_room(*status) => {
+        KvTransferError::Engine { status: Some(status), .. } if has_no_room(*status) => {
             PrefillFault::Busy(None)
         }
-        HandoffError::Engine { status: Some(_), message } => {
-            match Accusation::in_words(handoff, message.as_bytes()) {
+        KvTransferError::Engine { status: Some(_), message } => {
+            match Accusation::in_words(kv_transfer, message.as_bytes()) {
                 Some(accusation) => accused(accusation, message.clone()),
                 None => PrefillFault::Broken(message.clone()),
             }
         }
         // SGLang's `/generate` gives no status for what is wrong with a request.
-        wrong => PrefillFault::NoHandoff(wrong.to_string()),
+        wrong => PrefillFault::NoKvTransfer(wrong.to_string()),
     })
 }
 
@@ -318,7 +319,7 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             head: b"POST / HTTP/1.1\r\n\r\n".to_vec(),
             body: vec![b' '; 1 << 20],
-            handoff: Handoff::TwoPhase,
+            kv_transfer: KvTransfer::TwoPhase,
             abort: None,
             posted_at: now,
             timeout: Duration::ZERO,

@@ -11,7 +11,7 @@ use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{matching, models, offload, own_page, predict, pressure, record, refuse, wait};
 use crate::ingress::Conn;
-use forebay_base::limits::{HANDOFF_ITEMS_MAX, INLINE_BODY_BYTES_MAX};
+use forebay_base::limits::{INLINE_BODY_BYTES_MAX, SPLIT_ITEMS_MAX};
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_disagg::ADDED_BYTES_PER_ROOM;
 use forebay_fleet::account::{Count, Stage};
@@ -257,7 +257,7 @@ fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize) -> usize {
         _ if model.prefill_pool.is_none() => body_bytes,
         PromptSource::Batch(_) => {
             // None is shorter than `"",`.
-            let prompts_max = (body_bytes / 3).min(HANDOFF_ITEMS_MAX as usize);
+            let prompts_max = (body_bytes / 3).min(SPLIT_ITEMS_MAX as usize);
             let rooms_bytes = prompts_max.saturating_mul(ADDED_BYTES_PER_ROOM);
             body_bytes.saturating_mul(3).saturating_add(rooms_bytes.saturating_mul(2))
         }

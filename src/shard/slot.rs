@@ -26,7 +26,7 @@ pub(super) struct Slot {
     pub(super) message: Vec<u8>,
     /// Its prompt, rendered and matched.
     pub(super) prompt: Prompt,
-    /// What a handoff has to know of the body, once that was looked for.
+    /// What a KV transfer has to know of the body, once that was looked for.
     pub(super) split: Split,
     /// Body of the decode leg, while a pair serves the request.
     pub(super) leg_body: Vec<u8>,

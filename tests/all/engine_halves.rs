@@ -112,7 +112,7 @@ async fn a_decode_pulls_what_the_prefill_told() {
     assert_eq!(status, 200, "{answer}");
     let params = answer["kv_transfer_params"].clone();
     let captured: Value =
-        serde_json::from_str(include_str!("../data/handoff/vllm-0.32.answer")).expect("JSON");
+        serde_json::from_str(include_str!("../data/kv_transfer/vllm-0.32.answer")).expect("JSON");
     let names = |value: &Value| -> Vec<String> {
         value.as_object().expect("object").keys().cloned().collect()
     };

@@ -12,8 +12,8 @@
 use proptest::prelude::{ProptestConfig, any, proptest};
 use std::path::Path;
 
-#[path = "../../fuzz/checks/handoff.rs"]
-pub(crate) mod handoff;
+#[path = "../../fuzz/checks/kv_transfer.rs"]
+pub(crate) mod kv_transfer;
 #[path = "../../fuzz/checks/http_body.rs"]
 mod http_body;
 #[path = "../../fuzz/checks/http_head.rs"]
@@ -109,7 +109,7 @@ mod replay {
     target!(http_head);
     target!(http_body);
     target!(json_scan);
-    target!(handoff);
+    target!(kv_transfer);
     target!(kv_decode);
     target!(load_report);
     target!(recording);

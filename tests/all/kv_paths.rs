@@ -219,7 +219,7 @@ fn fleet(ranks: u16) -> FleetSnapshot {
         running_max: 0,
         kv_feed_live: true,
         role: Role::Both,
-        handoff: None,
+        kv_transfer: None,
         topology: None,
         room: RoomLimits::default(),
         pool: PoolIndex(0),

@@ -1,5 +1,5 @@
 //! Tests of parts of the router, without its sockets: what was a program for each is a module here,
-//! so that the crate is linked once. `cargo test --test all -- handoff::` runs one of them.
+//! so that the crate is linked once. `cargo test --test all -- kv_transfer::` runs one of them.
 
 mod chat_templates;
 mod demo;
@@ -12,7 +12,7 @@ mod engine_overload;
 mod engine_sglang;
 mod exactness;
 mod fuzz_seeds;
-mod handoff;
+mod kv_transfer;
 mod http1_cases;
 mod index;
 mod json_cases;

@@ -1,5 +1,5 @@
-//! Pairs that cannot be: prefill workers that have not registered, none at all, and handoffs that
-//! are no handoffs.
+//! Pairs that cannot be: prefill workers that have not registered, none at all, and answers of
+//! prefill without KV to transfer.
 
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
 use crate::rig::stub::{Step, Stub, answer, reply_bytes};
@@ -181,7 +181,7 @@ fn when_the_last_prefill_worker_dies_decode_goes_on_alone() {
 }
 
 /// Answers of prefill workers that hand nothing over.
-const NO_HANDOFFS: [&str; 10] = [
+const NO_TRANSFERS: [&str; 10] = [
     r#"{"kv_transfer_params":null}"#,
     r#"{"id":"x","choices":[]}"#,
     r#"{"kv_transfer_params":7}"#,
@@ -195,7 +195,7 @@ const NO_HANDOFFS: [&str; 10] = [
 ];
 
 #[test]
-fn a_handoff_that_is_none_is_a_502_in_the_words_of_the_api() {
+fn a_transfer_that_is_none_is_a_502_in_the_words_of_the_api() {
     let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
     let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
     let router = ready(pair_config(&workers, "fallback = \"reject\""), &workers);
@@ -205,7 +205,7 @@ fn a_handoff_that_is_none_is_a_502_in_the_words_of_the_api() {
         "[".repeat(100_000),
         "]".repeat(100_000)
     );
-    for bad in NO_HANDOFFS.iter().copied().chain([&*huge, &*deep]) {
+    for bad in NO_TRANSFERS.iter().copied().chain([&*huge, &*deep]) {
         prefill.always(answer(bad.as_bytes()));
         decode.forget();
         let shown = &bad[..bad.len().min(80)];
@@ -222,7 +222,7 @@ fn a_handoff_that_is_none_is_a_502_in_the_words_of_the_api() {
         idle(&router);
     }
     // As Anthropic's clients read it.
-    prefill.always(answer(NO_HANDOFFS[0].as_bytes()));
+    prefill.always(answer(NO_TRANSFERS[0].as_bytes()));
     let ask_anthropic =
         r#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}"#;
     let reply = ask(&router, "/v1/messages", ask_anthropic).reply();

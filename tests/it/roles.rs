@@ -2,7 +2,7 @@
 //! servers that only answer questions, readiness that follows them, ranks that come and go.
 
 use crate::rig::{admin, any_port, config, metric, router, until};
-use forebay::config::{Config, HandoffConfig, WorkerConfig, WorkerRole};
+use forebay::config::{Config, KvTransferConfig, WorkerConfig, WorkerRole};
 use forebay::server::ServerHandle;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -118,10 +118,10 @@ fn a_pair_is_ready_once_its_prefill_worker_is_registered_and_no_longer_than_that
     until("the pair is ready", || is_ready(&handle));
     let found = worker(&handle, 0);
     assert_eq!(found["waits_for"], Value::Null);
-    let handoff = &found["ranks"][0]["handoff"];
-    assert_eq!(handoff["bootstrap_host"], "127.0.0.1");
-    assert_eq!(handoff["bootstrap_port"], registry.address.port());
-    assert_eq!((&handoff["kind"], &handoff["dp_size"]), (&"bootstrap".into(), &1.into()));
+    let kv_transfer = &found["ranks"][0]["handoff"];
+    assert_eq!(kv_transfer["bootstrap_host"], "127.0.0.1");
+    assert_eq!(kv_transfer["bootstrap_port"], registry.address.port());
+    assert_eq!((&kv_transfer["kind"], &kv_transfer["dp_size"]), (&"bootstrap".into(), &1.into()));
 
     registry.set("/route", 503, NOT_YET);
     until("it restarts: out at once", || !is_ready(&handle));
@@ -140,9 +140,9 @@ fn names_that_do_not_resolve_keep_a_worker_out_and_are_named() {
     let prefill = Stub::sglang("127.0.0.1:0", "prefill", registry.address.port()).unwrap();
     let decode = Stub::sglang("127.0.0.1:0", "decode", 8_998).unwrap();
     let bootstrap_host = Some("no-such-host.invalid".to_owned());
-    let handoff = HandoffConfig { bootstrap_host, ..HandoffConfig::default() };
+    let kv_transfer = KvTransferConfig { bootstrap_host, ..KvTransferConfig::default() };
     let handle =
-        router(asking(vec![WorkerConfig { handoff, ..prefill.worker() }, decode.worker()]));
+        router(asking(vec![WorkerConfig { kv_transfer, ..prefill.worker() }, decode.worker()]));
     until("it is said why", || {
         let lacks = worker(&handle, 0)["waits_for"].clone();
         lacks.as_str().is_some_and(|text| text.contains("no-such-host.invalid"))

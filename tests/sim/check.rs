@@ -676,7 +676,7 @@ impl<'a> Way<'a> {
                 let lives = near.is_some_and(|((near, worker), _)| {
                     worker.state == WorkerState::Up && near.role == Role::Decode
                 });
-                found.handoff.is_some()
+                found.kv_transfer.is_some()
                     && lives
                     && near.is_some_and(|(_, near)| makes_a_pair(fleet, rank, near))
             }

@@ -7,7 +7,7 @@ use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::{FlowConfig, QueueMode};
 use forebay_fleet::worker::{
-    Bootstrap, Dialect, FleetSnapshot, Handoff, Model, Pool, Rank, Role, RoomLimits, TierRanks,
+    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Model, Pool, Rank, Role, RoomLimits, TierRanks,
     Worker, WorkerState,
 };
 use forebay_index::{GuessRoots, KeySeed};
@@ -74,11 +74,11 @@ impl Duty {
         }
     }
 
-    fn handoff(self) -> Option<Handoff> {
+    fn kv_transfer(self) -> Option<KvTransfer> {
         let bootstrap = Bootstrap { host: "p".into(), port: None, dp_size: 1, follows_room: false };
-        let handoff =
-            if self.is_sglang { Handoff::Bootstrap(bootstrap) } else { Handoff::TwoPhase };
-        (self.role == Role::Prefill && self.is_registered).then_some(handoff)
+        let kv_transfer =
+            if self.is_sglang { KvTransfer::Bootstrap(bootstrap) } else { KvTransfer::TwoPhase };
+        (self.role == Role::Prefill && self.is_registered).then_some(kv_transfer)
     }
 }
 
@@ -196,7 +196,7 @@ impl Truth {
                 running_max: 0,
                 kv_feed_live: false,
                 role: duty.role,
-                handoff: duty.handoff(),
+                kv_transfer: duty.kv_transfer(),
                 topology: duty.label.map(Into::into),
                 room,
                 pool: model.map_or(NO_POOL, |model| of_role(pool_of[model], duty.role)),

@@ -146,7 +146,7 @@ impl Request {
         let weight = [1, 3, 0][usize::try_from(tenant).unwrap()];
         let body = br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
         let wanted = inspect(body, Endpoint::ChatCompletions).ok();
-        assert!(wanted.is_some(), "a plain chat can be handed off");
+        assert!(wanted.is_some(), "a plain chat can be split");
         let client_deadline = later(random, 15, 200 * MS);
         Self {
             shard: random.usize(..plan.shards),

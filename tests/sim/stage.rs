@@ -10,8 +10,9 @@ use forebay_config::{FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, Handoff, Leg, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
-    OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
+    Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReading, LoadReport, LoadReports,
+    Model, OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker,
+    WorkerState,
 };
 use forebay_index::{GuessRoots, KeySeed, Overlaps};
 use forebay_router::queue::{
@@ -92,7 +93,7 @@ impl Stage {
             running_max: 0,
             kv_feed_live: false,
             role: Role::Both,
-            handoff: None,
+            kv_transfer: None,
             topology: None,
             room: RoomLimits { places_max, ..RoomLimits::default() },
             pool: PoolIndex(0),
@@ -172,7 +173,7 @@ impl Stage {
                 _ => Role::Both,
             };
             if rank.role == Role::Prefill {
-                rank.handoff = Some(Handoff::TwoPhase);
+                rank.kv_transfer = Some(KvTransfer::TwoPhase);
                 rank.pool = PREFILL_POOL;
             }
         }

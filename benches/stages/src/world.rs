@@ -109,7 +109,7 @@ fn rank(index: u16) -> Rank {
         running_max: 256,
         kv_feed_live: true,
         role: Role::Both,
-        handoff: None,
+        kv_transfer: None,
         topology: None,
         room: RoomLimits {
             places_max: 256,

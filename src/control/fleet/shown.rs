@@ -6,7 +6,7 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, FleetSnapshot, Handoff, Model, ModelText, Rank, Role, RoomLimits,
+    ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits,
 };
 use forebay_index::{BlockKey, BlockRoot, GuessRoots, RootName};
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ impl Fleet {
         let worker = self.workers.get(known.worker.index());
         let place = worker.and_then(|worker| ShownRank::of(worker, known.number));
         let described = place.as_ref().map(|place| place.rank);
-        // A rank that is gone is one that prefills and has no handoff: it serves no leg.
+        // A rank that is gone is one that prefills and has no KV transfer: it serves no leg.
         let role = place.as_ref().map_or(Role::Prefill, |place| place.description.role);
         let seen = known.block_size_seen;
         let told = described.map_or(0, |rank| rank.block_size_tokens);
@@ -95,7 +95,7 @@ impl Fleet {
             running_max,
             kv_feed_live: known.feed_live,
             role,
-            handoff: place.as_ref().and_then(|place| self.handoff(place)),
+            kv_transfer: place.as_ref().and_then(|place| self.kv_transfer(place)),
             topology: worker.and_then(|worker| worker.topology.clone()),
             room: self.room(role, configured, running_max, kv_tokens),
             pool: PoolIndex(0),
@@ -103,12 +103,12 @@ impl Fleet {
         }
     }
 
-    fn handoff(&self, place: &ShownRank<'_>) -> Option<Handoff> {
+    fn kv_transfer(&self, place: &ShownRank<'_>) -> Option<KvTransfer> {
         let is_unknown = matches!(place.description.source, Some(KvSource::PushUnknown(_)));
         if is_unknown && self.flow.disaggregation.fallback == Fallback::TwoPhase {
             // What a push connector answers can be handed on like a pull connector's (vLLM 0.32,
             // `push_scheduler.py`).
-            return Some(Handoff::TwoPhase);
+            return Some(KvTransfer::TwoPhase);
         }
         place.worker.registration.ranks.get(place.position)?.clone()
     }

@@ -3,7 +3,7 @@
 
 use super::waiting::Ticket;
 use crate::account::Lease;
-use crate::worker::Handoff;
+use crate::worker::KvTransfer;
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct PrefillLeg {
     /// Its body.
     pub body: Vec<u8>,
     /// How its KV is handed over, and with it what its answer has to hold.
-    pub handoff: Handoff,
+    pub kv_transfer: KvTransfer,
     /// How the engine is told that the leg is not wanted any more, beside the end of its
     /// connection.
     pub abort: Option<AbortCall>,
@@ -91,7 +91,7 @@ pub enum PrefillFault {
     Broken(String),
     /// The answer lacks what the decode leg needs: a sentence for people. Another worker would
     /// hardly do better.
-    NoHandoff(String),
+    NoKvTransfer(String),
     /// It was not wanted any more.
     Cancelled,
 }

@@ -1,6 +1,6 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
-use super::{Handoff, Leg, Role, RoomLimits};
+use super::{KvTransfer, Leg, Role, RoomLimits};
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use forebay_config::{Fallback, FlowConfig, QueueMode};
@@ -105,7 +105,7 @@ pub struct Rank {
     pub role: Role,
     /// How its KV is handed over, when it prefills for others; `None` while that is not known, and
     /// then it gets no legs.
-    pub handoff: Option<Handoff>,
+    pub kv_transfer: Option<KvTransfer>,
     /// Label of the part of the network it is in: ranks with different labels are no pair.
     pub topology: Option<Arc<str>>,
     /// How much it may be given.
@@ -246,7 +246,7 @@ impl FleetSnapshot {
             (Leg::Whole, Role::Both) | (Leg::Decode, Role::Decode) => true,
             // SGLang refuses a request without a room there.
             (Leg::Whole, Role::Decode) => worker.dialect != Dialect::Sglang,
-            (Leg::Prefill, Role::Prefill) => rank.handoff.is_some(),
+            (Leg::Prefill, Role::Prefill) => rank.kv_transfer.is_some(),
             _ => false,
         }
     }

@@ -3,7 +3,7 @@
 
 mod breaker;
 mod fleet;
-mod handoff;
+mod kv_transfer;
 mod load;
 pub mod pools;
 mod queue_cell;
@@ -17,7 +17,7 @@ pub use breaker::BreakerClaim;
 pub use fleet::{
     ANY_MODEL, Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, TierRanks, Worker, WorkerState,
 };
-pub use handoff::{Bootstrap, Handoff, Leg, MooncakeSource, PushSource, Role};
+pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
 pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};

@@ -2,7 +2,7 @@
 //! ranks, so their requests wait in one queue and are refused together.
 
 use super::fleet::{FleetSnapshot, Model, Pool, WorkerState};
-use super::handoff::Role;
+use super::kv_transfer::Role;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
 use forebay_base::{ModelIndex, PoolIndex, RankIndex};
 
@@ -136,7 +136,7 @@ mod tests {
             running_max: 0,
             kv_feed_live: false,
             role: Role::Both,
-            handoff: None,
+            kv_transfer: None,
             topology: None,
             room: RoomLimits::default(),
             pool: PoolIndex(0),

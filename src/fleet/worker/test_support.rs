@@ -35,7 +35,7 @@ pub fn three_ranks() -> FleetSnapshot {
         kv_block_count: 100,
         kv_feed_live: false,
         role: Role::Both,
-        handoff: None,
+        kv_transfer: None,
         topology: None,
         running_max: 0,
         room: RoomLimits { places_max: 4, kv_tokens_max: 1_520, prefill_tokens_max: 0 },

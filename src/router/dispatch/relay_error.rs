@@ -28,7 +28,7 @@ pub enum RelayError {
     /// The engine answered that it failed (500), or said so in a stream before any of its answer.
     EngineFailed,
     /// The answer of the prefill leg lacks what the decode leg has to be sent.
-    NoHandoff,
+    NoKvTransfer,
     /// The prefill leg of the request failed.
     PrefillFailed,
     /// Nobody wants the answer any more.
@@ -67,7 +67,7 @@ impl RelayError {
                 | Self::ClosedBeforeBody
                 | Self::BodyInvalidAtOnce
                 | Self::EngineFailed
-                | Self::NoHandoff
+                | Self::NoKvTransfer
                 | Self::PrefillFailed
                 | Self::EngineBusy
         )
@@ -90,7 +90,7 @@ impl RelayError {
     #[must_use]
     pub const fn may_retry(self) -> bool {
         self.before_head()
-            && !matches!(self, Self::FirstByteTimedOut | Self::NoHandoff | Self::OutOfSockets)
+            && !matches!(self, Self::FirstByteTimedOut | Self::NoKvTransfer | Self::OutOfSockets)
     }
 
     /// True if a fresh connection to the same worker may help: the pooled one had died while it was
@@ -130,7 +130,7 @@ impl RelayError {
             Self::ClosedBeforeBody => "the connection was closed after the answer's head",
             Self::BodyInvalidAtOnce => "the answer's chunked framing was broken",
             Self::EngineFailed => "it answered that it failed",
-            Self::NoHandoff => "its answer does not say where the prompt's KV is",
+            Self::NoKvTransfer => "its answer does not say where the prompt's KV is",
             Self::PrefillFailed => "the prefill that it waited for failed",
             Self::Cancelled => "it was not wanted any more",
             Self::ClosedMidStream => "the connection was closed before the end of the answer",

@@ -5,7 +5,7 @@ use crate::dispatch::SendPlan;
 use forebay_base::RankIndex;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Waiter;
-use forebay_fleet::worker::{Handoff, QueueWanted};
+use forebay_fleet::worker::{KvTransfer, QueueWanted};
 use std::rc::Rc;
 
 /// What has happened to the request.
@@ -65,7 +65,7 @@ pub struct Prefilling {
     /// Its cost on the rank.
     pub lease: Lease,
     /// How the KV gets to the other rank.
-    pub handoff: Handoff,
+    pub kv_transfer: KvTransfer,
 }
 
 impl Chosen {

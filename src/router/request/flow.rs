@@ -382,16 +382,19 @@ impl RequestFlow {
         let Some(plan) = scene.plan(decode.rank(), self.endpoint) else {
             return SeekEnd::Again(None);
         };
-        let handoff = scene.fleet.ranks.get(rank.index()).and_then(|rank| rank.handoff.clone());
-        let (Some(prefill_plan), Some(handoff)) = (scene.plan(rank, self.endpoint), handoff) else {
+        let kv_transfer =
+            scene.fleet.ranks.get(rank.index()).and_then(|rank| rank.kv_transfer.clone());
+        let (Some(prefill_plan), Some(kv_transfer)) =
+            (scene.plan(rank, self.endpoint), kv_transfer)
+        else {
             return SeekEnd::Again(Some(decode));
         };
         // Routed as a pair while there was no prefill rank to ask what it can hand over. Now there
         // is, and it cannot hand this over.
-        if !scene.split.can_hand_off(&handoff) {
+        if !scene.split.can_split(&kv_transfer) {
             return SeekEnd::Again(None);
         }
-        let prefill = Prefilling { plan: prefill_plan, lease: prefill, handoff };
+        let prefill = Prefilling { plan: prefill_plan, lease: prefill, kv_transfer };
         SeekEnd::Act(Action::Send(Box::new(Chosen { plan, lease: decode, prefill: Some(prefill) })))
     }
 

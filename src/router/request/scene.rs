@@ -3,7 +3,7 @@
 
 use super::split::Split;
 use super::stages::Stages;
-use super::stop::{cannot_hand_off, no_worker};
+use super::stop::{cannot_split, no_worker};
 use crate::dispatch::SendPlan;
 use crate::queue::{Applicant, Entry, QueuePlace, Sought, Turned, enter_by, is_closed};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
@@ -11,7 +11,7 @@ use forebay_disagg::Obstacle;
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{
-    FleetSnapshot, Handoff, Leg, LoadBoard, LoadReports, Model, QueueFull,
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, QueueFull,
 };
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
@@ -33,7 +33,7 @@ pub struct Scene<'a> {
     pub text_bytes: u64,
     /// The body of the request.
     pub body: &'a [u8],
-    /// What a handoff has to know of the body.
+    /// What a KV transfer has to know of the body.
     pub split: &'a mut Split,
     /// Counts what the machine alone knows.
     pub count: &'a dyn Fn(Count),
@@ -76,20 +76,25 @@ impl Scene<'_> {
         let rules = RouteRules::of(&fleet.flow.disaggregation);
         let asked =
             RouteRequest { fleet, model, request, pin: facts.pin, tried: &facts.tried, rules };
-        let can_hand_off = |handoff: &Handoff| self.split.can_hand_off(handoff);
-        forebay_select::route(&asked, candidates, can_hand_off).map_err(|none| match none {
-            NoPair::CannotHandOff if could_be_whole(fleet, model) => {
+        let can_split = |kv_transfer: &KvTransfer| self.split.can_split(kv_transfer);
+        forebay_select::route(&asked, candidates, can_split).map_err(|none| match none {
+            NoPair::CannotSplit if could_be_whole(fleet, model) => {
                 no_worker("the workers that serve it in one piece are down, or failed it")
             }
-            NoPair::CannotHandOff => cannot_hand_off(self.obstacle(model)),
+            NoPair::CannotSplit => cannot_split(self.obstacle(model)),
             none => no_worker(none.why()),
         })
     }
 
     /// What keeps the request from being split.
     fn obstacle(&self, model: &Model) -> Option<Obstacle> {
-        let handoff = |rank: &RankIndex| self.fleet.ranks.get(rank.index())?.handoff.as_ref();
-        model.ranks.iter().filter_map(handoff).find_map(|handoff| self.split.obstacle(handoff))
+        let kv_transfer =
+            |rank: &RankIndex| self.fleet.ranks.get(rank.index())?.kv_transfer.as_ref();
+        model
+            .ranks
+            .iter()
+            .filter_map(kv_transfer)
+            .find_map(|kv_transfer| self.split.obstacle(kv_transfer))
     }
 
     /// Takes the leases of ranks that have room, or counts the request into a queue. Opens the

@@ -1,14 +1,14 @@
-//! What a handoff has to know of a body: looked for once, and only when a pair may serve it.
+//! What a KV transfer has to know of a body: looked for once, and only when a pair may serve it.
 
 use forebay_disagg::{Obstacle, Wanted, inspect};
-use forebay_fleet::worker::Handoff;
+use forebay_fleet::worker::KvTransfer;
 use forebay_prompt::parse::Endpoint;
 
-/// The places of a body that a handoff changes.
+/// The places of a body that a KV transfer changes.
 #[derive(Debug, Default)]
 pub struct Split {
     wanted: Option<Wanted>,
-    /// It was looked for; what was not found cannot be handed off.
+    /// It was looked for; what was not found cannot be split.
     is_inspected: bool,
 }
 
@@ -23,21 +23,21 @@ impl Split {
     pub fn look(&mut self, body: &[u8], endpoint: Endpoint) {
         // Once: a retry has the same body, and each pass reads all of it.
         if !std::mem::replace(&mut self.is_inspected, true) {
-            // The body has been scanned; what this pass does not like besides cannot be handed off.
+            // The body has been scanned; what this pass does not like besides cannot be split.
             self.wanted = inspect(body, endpoint).ok();
         }
     }
 
     /// May the request be handed over that way?
     #[must_use]
-    pub fn can_hand_off(&self, handoff: &Handoff) -> bool {
-        self.wanted.as_ref().is_some_and(|wanted| wanted.can_hand_off(handoff))
+    pub fn can_split(&self, kv_transfer: &KvTransfer) -> bool {
+        self.wanted.as_ref().is_some_and(|wanted| wanted.can_split(kv_transfer))
     }
 
     /// What keeps it from that.
     #[must_use]
-    pub fn obstacle(&self, handoff: &Handoff) -> Option<Obstacle> {
-        self.wanted.as_ref()?.obstacle(handoff)
+    pub fn obstacle(&self, kv_transfer: &KvTransfer) -> Option<Obstacle> {
+        self.wanted.as_ref()?.obstacle(kv_transfer)
     }
 
     /// Takes out what was found, for the legs of one attempt; [`Self::put_back`] follows.

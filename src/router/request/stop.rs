@@ -81,7 +81,7 @@ pub fn no_worker(why: &str) -> Refusal {
 
 /// Every worker of its model needs it to be split, and it cannot be.
 #[must_use]
-pub(super) fn cannot_hand_off(obstacle: Option<Obstacle>) -> Refusal {
+pub(super) fn cannot_split(obstacle: Option<Obstacle>) -> Refusal {
     let why = obstacle.map_or_else(|| "its body is not understood".into(), |why| why.to_string());
     Refusal::new(Reason::BadRequest).with_message(format!(
         "The workers of this model compute prompts and answers on different machines, and this \
@@ -116,7 +116,7 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
     };
     let why = failed.why.as_deref().unwrap_or_else(|| failed.error.describe());
     let message = match failed.error {
-        RelayError::NoHandoff => format!("{why} It was the worker {name}."),
+        RelayError::NoKvTransfer => format!("{why} It was the worker {name}."),
         _ => format!("The worker {name} failed: {why}. Try again."),
     };
     Stop::Refused(Refusal::new(reason).with_message(message))

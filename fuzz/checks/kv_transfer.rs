@@ -1,14 +1,14 @@
-//! Any bytes as the body of a request that is handed off, and as a prefill worker's answer. Must
+//! Any bytes as the body of a request that is split, and as a prefill worker's answer. Must
 //! hold: `serde_json` reads in both legs' bodies what it reads in the client's, byte for byte and
 //! in order, but for the members of the flow; an answer says the same wherever it is cut into
 //! pieces, and what it hands over is the object that `serde_json` finds in it.
 
 use forebay_base::ShardIndex;
 use forebay_disagg::{
-    AnswerForm, Handed, HandoffError, HandoffId, LegBodies, PrefillAnswer, RankPin, RoomShape,
-    Rooms, Wanted, decode_body, inspect, prefill_body,
+    AnswerForm, Handed, KvTransferError, KvTransferId, LegBodies, PrefillAnswer, RankPin,
+    RoomShape, Rooms, Wanted, decode_body, inspect, prefill_body,
 };
-use forebay_fleet::worker::{Bootstrap, Handoff, MooncakeSource, PushSource};
+use forebay_fleet::worker::{Bootstrap, KvTransfer, MooncakeSource, PushSource};
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -58,22 +58,22 @@ pub(crate) fn check(data: &[u8]) {
         }
         let Ok(wanted) = inspected else { continue };
         let members: Members = serde_json::from_slice(data).unwrap();
-        for (handoff, dp_size) in handoffs() {
-            if wanted.can_hand_off(&handoff) {
-                bodies(data, endpoint, &wanted, &members.0, (&handoff, dp_size));
+        for (kv_transfer, dp_size) in kv_transfers() {
+            if wanted.can_split(&kv_transfer) {
+                bodies(data, endpoint, &wanted, &members.0, (&kv_transfer, dp_size));
             }
         }
     }
     for form in [AnswerForm::Json, AnswerForm::Events] {
-        for (handoff, _) in handoffs() {
-            answer(data, &handoff, form);
+        for (kv_transfer, _) in kv_transfers() {
+            answer(data, &kv_transfer, form);
         }
     }
 }
 
-fn handoffs() -> [(Handoff, u32); 5] {
+fn kv_transfers() -> [(KvTransfer, u32); 5] {
     let bootstrap = |host: &str, port, dp_size| {
-        Handoff::Bootstrap(Bootstrap { host: host.into(), port, dp_size, follows_room: true })
+        KvTransfer::Bootstrap(Bootstrap { host: host.into(), port, dp_size, follows_room: true })
     };
     let push = PushSource {
         engine_id: "e\"1".into(),
@@ -86,9 +86,9 @@ fn handoffs() -> [(Handoff, u32); 5] {
     [
         (bootstrap("::1", Some(8_998), 1), 1),
         (bootstrap("p\n", None, 4), 4),
-        (Handoff::TwoPhase, 1),
-        (Handoff::Push(push), 2),
-        (Handoff::Mooncake(mooncake), 1),
+        (KvTransfer::TwoPhase, 1),
+        (KvTransfer::Push(push), 2),
+        (KvTransfer::Mooncake(mooncake), 1),
     ]
 }
 
@@ -97,17 +97,17 @@ fn bodies(
     endpoint: Endpoint,
     wanted: &Wanted,
     members: &[(String, String)],
-    (handoff, dp_size): (&Handoff, u32),
+    (kv_transfer, dp_size): (&KvTransfer, u32),
 ) {
     let pin = RankPin { dp_rank: dp_size - 1, dp_size, in_body: dp_size > 1 };
     let legs = LegBodies {
         body: data,
         wanted,
-        handoff,
+        kv_transfer,
         prefill: pin,
         decode: RankPin { dp_rank: 0, dp_size: 1, in_body: false },
         rooms: Rooms::new(ShardIndex(0), 5).draw(dp_size, dp_size - 1, wanted.rooms()),
-        id: HandoffId::new(7),
+        id: KvTransferId::new(7),
     };
     let (mut prefill, mut decode) = (b"x".to_vec(), Vec::new());
     prefill_body(&legs, &mut prefill);
@@ -117,7 +117,7 @@ fn bodies(
         let sent: Members = serde_json::from_slice(body)
             .unwrap_or_else(|error| panic!("{leg}: {error}: {}", String::from_utf8_lossy(body)));
         let wanted = expected(endpoint, members, &legs, leg == "prefill");
-        assert_eq!(sent.0, wanted, "{leg} of {endpoint:?} {handoff:?}");
+        assert_eq!(sent.0, wanted, "{leg} of {endpoint:?} {kv_transfer:?}");
         let tail =
             |body: &[u8]| body[body.iter().rposition(|byte| *byte == b'}').unwrap()..].to_vec();
         assert_eq!(tail(body), tail(data), "what stands behind the object is kept");
@@ -133,8 +133,8 @@ fn expected(
     legs: &LegBodies<'_>,
     is_prefill: bool,
 ) -> Vec<(String, String)> {
-    match legs.handoff {
-        Handoff::Bootstrap(bootstrap) => {
+    match legs.kv_transfer {
+        KvTransfer::Bootstrap(bootstrap) => {
             let mut out = sglang_kept(endpoint, members);
             out.extend(sglang_added(endpoint, members, legs, bootstrap, is_prefill));
             out
@@ -236,12 +236,12 @@ fn vllm(
     if is_prefill && has_least && last(members, "min_tokens").is_none() {
         out.push(("min_tokens".to_owned(), "1".to_owned()));
     }
-    let params = match (legs.handoff, is_prefill) {
-        (Handoff::TwoPhase, false) => String::from_utf8(HANDED.to_vec()).unwrap(),
-        (Handoff::TwoPhase | Handoff::Push(_), true) => {
+    let params = match (legs.kv_transfer, is_prefill) {
+        (KvTransfer::TwoPhase, false) => String::from_utf8(HANDED.to_vec()).unwrap(),
+        (KvTransfer::TwoPhase | KvTransfer::Push(_), true) => {
             r#"{"do_remote_decode":true,"do_remote_prefill":false}"#.to_owned()
         }
-        (Handoff::Push(_), false) => concat!(
+        (KvTransfer::Push(_), false) => concat!(
             r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e\"1","#,
             r#""remote_host":"::1","remote_port":5600,"tp_size":2,"pp_size":1,"#,
             r#""remote_request_id":"fb-0000000000000007"}"#
@@ -266,25 +266,25 @@ fn vllm(
 /// An answer in pieces; the first error counts.
 pub(crate) fn answered(
     pieces: &[&[u8]],
-    handoff: &Handoff,
+    kv_transfer: &KvTransfer,
     form: AnswerForm,
-) -> Result<Handed, HandoffError> {
-    let mut answer = PrefillAnswer::new(handoff, form);
+) -> Result<Handed, KvTransferError> {
+    let mut answer = PrefillAnswer::new(kv_transfer, form);
     for piece in pieces {
         answer.feed(piece)?;
     }
     answer.finish()
 }
 
-fn answer(data: &[u8], handoff: &Handoff, form: AnswerForm) {
-    let whole = answered(&[data], handoff, form);
+fn answer(data: &[u8], kv_transfer: &KvTransfer, form: AnswerForm) {
+    let whole = answered(&[data], kv_transfer, form);
     let bytes: Vec<&[u8]> = data.chunks(1).collect();
-    assert_eq!(answered(&bytes, handoff, form), whole, "byte by byte");
+    assert_eq!(answered(&bytes, kv_transfer, form), whole, "byte by byte");
     for at in [data.len() / 3, data.len() / 2, data.len().saturating_sub(1)] {
         let (head, tail) = data.split_at(at);
-        assert_eq!(answered(&[head, b"", tail], handoff, form), whole, "cut at {at}");
+        assert_eq!(answered(&[head, b"", tail], kv_transfer, form), whole, "cut at {at}");
     }
-    let is_awaited = *handoff == Handoff::TwoPhase;
+    let is_awaited = *kv_transfer == KvTransfer::TwoPhase;
     match &whole {
         Ok(Handed::Nothing) => assert!(!is_awaited || says_it_is_over(data)),
         Ok(Handed::Params(params)) => {
@@ -300,8 +300,8 @@ fn answer(data: &[u8], handoff: &Handoff, form: AnswerForm) {
                 }
             }
         }
-        Err(HandoffError::Engine { message, .. }) => assert!(message.chars().count() <= 512),
-        Err(HandoffError::TooLong) => panic!("{} bytes are not too long", data.len()),
+        Err(KvTransferError::Engine { message, .. }) => assert!(message.chars().count() <= 512),
+        Err(KvTransferError::TooLong) => panic!("{} bytes are not too long", data.len()),
         Err(_) => assert!(is_awaited, "what nobody waits for is not missed"),
     }
 }

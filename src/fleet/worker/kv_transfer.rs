@@ -30,7 +30,7 @@ pub enum Leg {
 /// How the KV of a prefill rank reaches a decode rank. The fields are what the decode engine has to
 /// be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Handoff {
+pub enum KvTransfer {
     /// SGLang: both legs at once, they meet in a room.
     Bootstrap(Bootstrap),
     /// vLLM `NixlConnector`: decode is sent what prefill has answered.
@@ -41,7 +41,7 @@ pub enum Handoff {
     Mooncake(MooncakeSource),
 }
 
-impl Handoff {
+impl KvTransfer {
     /// Prefill's answer comes when decode has the KV, so a decode rank that hangs makes both legs
     /// hang.
     #[must_use]

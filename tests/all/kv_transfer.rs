@@ -11,11 +11,11 @@
 use crate::fuzz_seeds;
 use forebay::base::ShardIndex;
 use forebay::disagg::{
-    AnswerForm, Handed, HandoffId, LegBodies, Obstacle, PrefillAnswer, RankPin, Rooms, decode_body,
-    inspect, prefill_body,
+    AnswerForm, Handed, KvTransferId, LegBodies, Obstacle, PrefillAnswer, RankPin, Rooms,
+    decode_body, inspect, prefill_body,
 };
 use forebay::parse::Endpoint;
-use forebay::worker::{Bootstrap, Handoff, MooncakeSource, PushSource};
+use forebay::worker::{Bootstrap, KvTransfer, MooncakeSource, PushSource};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -24,20 +24,20 @@ const ALONE: RankPin = RankPin { dp_rank: 0, dp_size: 1, in_body: false };
 const BEHIND_ONE_PORT: RankPin = RankPin { dp_rank: 1, dp_size: 2, in_body: true };
 
 fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/handoff").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kv_transfer").join(name)
 }
 
 fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(file(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn sglang(dp_size: u32) -> Handoff {
+fn sglang(dp_size: u32) -> KvTransfer {
     let host = "127.0.0.1".into();
-    Handoff::Bootstrap(Bootstrap { host, port: Some(8_998), dp_size, follows_room: true })
+    KvTransfer::Bootstrap(Bootstrap { host, port: Some(8_998), dp_size, follows_room: true })
 }
 
-fn push() -> Handoff {
-    Handoff::Push(PushSource {
+fn push() -> KvTransfer {
+    KvTransfer::Push(PushSource {
         engine_id: "prefill-0".into(),
         host: "127.0.0.1".into(),
         port: 5_600,
@@ -46,8 +46,8 @@ fn push() -> Handoff {
     })
 }
 
-fn mooncake() -> Handoff {
-    Handoff::Mooncake(MooncakeSource {
+fn mooncake() -> KvTransfer {
+    KvTransfer::Mooncake(MooncakeSource {
         bootstrap_addr: "http://127.0.0.1:8998".into(),
         engine_id: "prefill-0".into(),
     })
@@ -57,21 +57,21 @@ fn mooncake() -> Handoff {
 fn legs(
     body: &[u8],
     endpoint: Endpoint,
-    handoff: &Handoff,
+    kv_transfer: &KvTransfer,
     (prefill, decode): (RankPin, RankPin),
     handed: Option<&[u8]>,
 ) -> (Vec<u8>, Vec<u8>) {
     let wanted = inspect(body, endpoint).unwrap();
-    assert_eq!(wanted.obstacle(handoff), None);
+    assert_eq!(wanted.obstacle(kv_transfer), None);
     let mut rooms = Rooms::new(ShardIndex(0), 1);
     let legs = LegBodies {
         body,
         wanted: &wanted,
-        handoff,
+        kv_transfer,
         prefill,
         decode,
         rooms: rooms.draw(prefill.dp_size, prefill.dp_rank, wanted.rooms()),
-        id: HandoffId::new(0xf00d),
+        id: KvTransferId::new(0xf00d),
     };
     let (mut first, mut second) = (Vec::new(), Vec::new());
     prefill_body(&legs, &mut first);
@@ -81,11 +81,11 @@ fn legs(
 
 /// `NAME.request` becomes `NAME.prefill` and `NAME.decode`; the latter is missing where both are
 /// the same.
-fn golden(name: &str, endpoint: Endpoint, handoff: &Handoff, pins: (RankPin, RankPin)) {
+fn golden(name: &str, endpoint: Endpoint, kv_transfer: &KvTransfer, pins: (RankPin, RankPin)) {
     let handed = bytes("vllm-0.32.answer");
     let params = handed_over(&handed);
     let body = bytes(&format!("{name}.request"));
-    let (prefill, decode) = legs(&body, endpoint, handoff, pins, Some(&params));
+    let (prefill, decode) = legs(&body, endpoint, kv_transfer, pins, Some(&params));
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     assert_eq!(text(&prefill), text(&bytes(&format!("{name}.prefill"))), "{name}");
     let wanted = file(&format!("{name}.decode"));
@@ -94,7 +94,7 @@ fn golden(name: &str, endpoint: Endpoint, handoff: &Handoff, pins: (RankPin, Ran
 }
 
 fn handed_over(answer: &[u8]) -> Vec<u8> {
-    let mut watch = PrefillAnswer::new(&Handoff::TwoPhase, AnswerForm::Json);
+    let mut watch = PrefillAnswer::new(&KvTransfer::TwoPhase, AnswerForm::Json);
     watch.feed(answer).unwrap();
     match watch.finish().unwrap() {
         Handed::Params(params) => params,
@@ -118,10 +118,10 @@ fn sglang_bodies_byte_for_byte() {
 #[test]
 fn vllm_bodies_byte_for_byte() {
     let alone = (ALONE, ALONE);
-    golden("vllm.two_phase.chat", Endpoint::ChatCompletions, &Handoff::TwoPhase, alone);
-    golden("vllm.two_phase.completions", Endpoint::Completions, &Handoff::TwoPhase, alone);
-    golden("vllm.two_phase.messages", Endpoint::Messages, &Handoff::TwoPhase, alone);
-    golden("vllm.two_phase.responses", Endpoint::Responses, &Handoff::TwoPhase, alone);
+    golden("vllm.two_phase.chat", Endpoint::ChatCompletions, &KvTransfer::TwoPhase, alone);
+    golden("vllm.two_phase.completions", Endpoint::Completions, &KvTransfer::TwoPhase, alone);
+    golden("vllm.two_phase.messages", Endpoint::Messages, &KvTransfer::TwoPhase, alone);
+    golden("vllm.two_phase.responses", Endpoint::Responses, &KvTransfer::TwoPhase, alone);
     golden("vllm.push.completions", Endpoint::Completions, &push(), alone);
     golden("vllm.mooncake.chat", Endpoint::ChatCompletions, &mooncake(), alone);
 }
@@ -146,14 +146,14 @@ fn sglang_takes_what_we_send() {
             Value::Array(list) => list[0].clone(),
             one => one.clone(),
         };
-        let handoff = Handoff::Bootstrap(Bootstrap {
+        let kv_transfer = KvTransfer::Bootstrap(Bootstrap {
             host: one("bootstrap_host").as_str().unwrap().into(),
             port: one("bootstrap_port").as_u64().map(|port| u16::try_from(port).unwrap()),
             dp_size: 1,
             follows_room: true,
         });
         let (prefill, decode) =
-            legs(plain.to_string().as_bytes(), endpoint, &handoff, (ALONE, ALONE), None);
+            legs(plain.to_string().as_bytes(), endpoint, &kv_transfer, (ALONE, ALONE), None);
         assert_eq!(prefill, decode);
         let mut sent: Value = serde_json::from_slice(&prefill).unwrap();
         assert_eq!(sent.as_object_mut().unwrap().remove("rid").unwrap(), "fb-000000000000f00d");
@@ -179,8 +179,13 @@ fn vllm_takes_what_we_send() {
     plain.as_object_mut().unwrap().remove("kv_transfer_params");
     plain["max_tokens"] = 40.into();
     let body = plain.to_string();
-    let (prefill, decode) =
-        legs(body.as_bytes(), Endpoint::ChatCompletions, &Handoff::TwoPhase, (ALONE, ALONE), None);
+    let (prefill, decode) = legs(
+        body.as_bytes(),
+        Endpoint::ChatCompletions,
+        &KvTransfer::TwoPhase,
+        (ALONE, ALONE),
+        None,
+    );
     let mut prefill: Value = serde_json::from_slice(&prefill).unwrap();
     assert_eq!(prefill.as_object_mut().unwrap().remove("min_tokens"), Some(1.into()));
     assert_eq!(prefill, recorded);
@@ -188,9 +193,9 @@ fn vllm_takes_what_we_send() {
 }
 
 #[test]
-fn what_cannot_be_handed_off_says_why() {
-    let obstacle = |body: &str, endpoint, handoff: &Handoff| {
-        inspect(body.as_bytes(), endpoint).unwrap().obstacle(handoff)
+fn what_cannot_be_split_says_why() {
+    let obstacle = |body: &str, endpoint, kv_transfer: &KvTransfer| {
+        inspect(body.as_bytes(), endpoint).unwrap().obstacle(kv_transfer)
     };
     let chat = Endpoint::ChatCompletions;
     let two = Some(Obstacle::Items { items: 2, items_max: 1 });
@@ -221,7 +226,7 @@ fn what_cannot_be_handed_off_says_why() {
         (r#"{"input":"a"}"#, Endpoint::Embeddings, Some(Obstacle::Endpoint)),
         (r#"{"prompt":"a"}"#, Endpoint::Tokenize, Some(Obstacle::Endpoint)),
     ] {
-        assert_eq!(obstacle(body, endpoint, &Handoff::TwoPhase), wanted, "{body}");
+        assert_eq!(obstacle(body, endpoint, &KvTransfer::TwoPhase), wanted, "{body}");
     }
     assert_eq!(obstacle("{}", Endpoint::Responses, &push()), Some(Obstacle::Endpoint));
     assert_eq!(obstacle("{}", Endpoint::Responses, &mooncake()), None);
@@ -235,7 +240,7 @@ fn what_cannot_be_handed_off_says_why() {
     let sampled = r#"{"text":["a"],"sampling_params":[{"n":2}]}"#;
     assert_eq!(obstacle(sampled, Endpoint::Generate, &sglang(1)), Some(Obstacle::Samples));
     let repeated = format!("{{{}}}", vec!["\"stream\":true"; 65].join(","));
-    assert_eq!(obstacle(&repeated, chat, &Handoff::TwoPhase), Some(Obstacle::Overfull));
+    assert_eq!(obstacle(&repeated, chat, &KvTransfer::TwoPhase), Some(Obstacle::Overfull));
 }
 
 /// Prompts and samples are counted as SGLang's `GenerateReqInput` does.
@@ -273,7 +278,7 @@ fn aborts_name_one_request_and_no_other() {
     let abort = |body: &str, endpoint| {
         let wanted = inspect(body.as_bytes(), endpoint).unwrap();
         let mut out = Vec::new();
-        let some = wanted.push_abort(body.as_bytes(), &HandoffId::new(0xab), &mut out);
+        let some = wanted.push_abort(body.as_bytes(), &KvTransferId::new(0xab), &mut out);
         assert_eq!(some, !out.is_empty());
         String::from_utf8(out).unwrap()
     };
@@ -380,6 +385,6 @@ proptest! {
 
     #[test]
     fn only_the_members_of_the_flow_are_changed(body in any_body()) {
-        fuzz_seeds::handoff::check(body.as_bytes());
+        fuzz_seeds::kv_transfer::check(body.as_bytes());
     }
 }
