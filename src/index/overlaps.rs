@@ -70,8 +70,8 @@ impl Overlaps {
         if best.bytes == 0 {
             debug_assert!(found.bytes > 0, "a rank that holds nothing would be held twice");
             self.held.push(rank);
-        }
-        if (found.bytes, found.blocks) > (best.bytes, best.blocks) {
+            *best = found;
+        } else if (found.bytes, found.blocks) > (best.bytes, best.blocks) {
             *best = found;
         }
     }

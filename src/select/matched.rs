@@ -75,6 +75,10 @@ impl Matched {
                 View::Selection => self.overlaps.record(rank, overlap),
                 View::OnTheWay => self.on_the_way.record(rank, overlap),
                 View::Exact => self.exact.record(rank, overlap),
+                View::Same => {
+                    self.overlaps.record(rank, overlap);
+                    self.exact.record(rank, overlap);
+                }
             }
         }
     }
@@ -136,33 +140,41 @@ impl Matched {
             return;
         }
         let text = prompt.text();
+        let mut is_same = false;
         if self.is_rendered {
             let namespace = cache_namespace(ask.model, ask.request);
             ask.index.overlap_of_roots(&ask.model.roots, &namespace, text, &mut self.exact);
             let Self { exact, overlaps, .. } = self;
-            weigh_tiers(ask.fleet, &ask.model.ranks, ask.kv, exact, overlaps);
+            is_same = !weigh_tiers(ask.fleet, &ask.model.ranks, ask.kv, exact, overlaps);
         }
         let of_kind = |kind| ranks.iter().any(|&rank| self.kind(ask.fleet, rank) == kind);
         let any_blind = !ask.approximate.ttl.is_zero() && of_kind(GuessKind::Approximate);
         let any_told =
             !ask.approximate.speculative_ttl.is_zero() && of_kind(GuessKind::Speculative);
         if any_blind {
+            is_same = false;
             let mut chunks = std::mem::take(&mut prompt.chunks);
             self.add_approximate(ask, prompt.text(), &mut chunks);
             prompt.chunks = chunks;
         }
         if any_told && self.leaves_a_chunk(prompt.text()) {
+            is_same = false;
             self.add_speculative(ask, prompt.text(), bytes_per_token);
         }
         if let Some(endpoint) = ask.request.endpoint.filter(|at| !READ_BY_ALL.contains(at)) {
             // What a rank holds is worth nothing where another one may serve the request.
+            is_same = false;
             let is_reached = |rank| reaches(ask.fleet, rank, endpoint);
             self.overlaps.retain(is_reached);
             self.on_the_way.retain(is_reached);
         }
-        prompt.keep(View::Selection, &self.overlaps);
-        prompt.keep(View::OnTheWay, &self.on_the_way);
-        prompt.keep(View::Exact, &self.exact);
+        if is_same {
+            prompt.keep(View::Same, &self.exact);
+        } else {
+            prompt.keep(View::Selection, &self.overlaps);
+            prompt.keep(View::OnTheWay, &self.on_the_way);
+            prompt.keep(View::Exact, &self.exact);
+        }
         prompt.recalled_by = self.walk_number;
     }
 

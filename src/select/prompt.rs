@@ -40,6 +40,8 @@ pub(super) enum View {
     Selection,
     OnTheWay,
     Exact,
+    /// Selection and exact, where both hold the same and nothing is on the way.
+    Same,
 }
 
 impl Prompt {

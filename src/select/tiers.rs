@@ -47,14 +47,15 @@ impl TierOverlaps {
     }
 }
 
-/// Records what each of the ranks holds, tiers weighed, from what a walk found.
+/// Records what each of the ranks holds, tiers weighed, from what a walk found. False if no lower
+/// tier holds any of it: `out` has only what `found` has.
 pub fn weigh_tiers(
     fleet: &FleetSnapshot,
     ranks: &[RankIndex],
     config: KvConfig,
     found: &Overlaps,
     out: &mut Overlaps,
-) {
+) -> bool {
     let is_rank = |rank: RankIndex| rank.index() < fleet.ranks.len();
     let mut any_tier = false;
     for (rank, overlap) in found.iter_held() {
@@ -65,7 +66,7 @@ pub fn weigh_tiers(
         }
     }
     if !any_tier {
-        return;
+        return false;
     }
     for &index in ranks {
         let Some(rank) = fleet.ranks.get(index.index()) else { continue };
@@ -77,6 +78,7 @@ pub fn weigh_tiers(
             out.record(index, worth);
         }
     }
+    true
 }
 
 #[cfg(test)]

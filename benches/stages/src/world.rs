@@ -255,6 +255,14 @@ impl World {
         self.walk(&mut matched, &mut prompt);
         let found = |rank| matched.overlaps().get(rank).bytes;
         assert!(found(HOLDER) > found(NEIGHBOR) && found(NEIGHBOR) > found(RankIndex(0)));
+        // Another working memory learns the same from the prompt.
+        let mut recalled = Matched::new(RANKS_MAX);
+        recalled.recall(&prompt);
+        for rank in (0..RANK_COUNT).map(RankIndex) {
+            let told = |of: &Matched| of.told(rank, TierRanks::default());
+            assert_eq!(recalled.overlaps().get(rank), matched.overlaps().get(rank));
+            assert_eq!(told(&recalled), told(&matched));
+        }
         (matched, prompt)
     }
 }
