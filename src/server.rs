@@ -133,16 +133,35 @@ fn begin(
     let token = config.admin_token_file.as_deref().map(read_token).transpose();
     let token = token.map_err(StartError::Token)?;
     ingress::raise_limit(&config);
-    launch(Arc::new(config), driver, listeners, (admin, token), (signals, reloader, feed_timers))
+    let sockets = ServerSockets { listeners, admin };
+    let options = RunOptions { signals, reloader, feed_timers };
+    launch(Arc::new(config), driver, sockets, token, options)
+}
+
+/// The ports that this process listens on.
+struct ServerSockets {
+    /// One for each shard, all on the same port.
+    listeners: Vec<TcpListener>,
+    admin: TcpListener,
+}
+
+/// What decides how long the router runs, and with which configuration.
+struct RunOptions {
+    /// The control plane listens to signals of the process.
+    signals: bool,
+    reloader: Option<Reloader>,
+    feed_timers: FeedTimers,
 }
 
 fn launch(
     config: Arc<Config>,
     driver: Driver,
-    listeners: Vec<TcpListener>,
-    (admin, admin_token): (TcpListener, Option<String>),
-    (signals, reloader, feed_timers): (bool, Option<Reloader>, FeedTimers),
+    sockets: ServerSockets,
+    admin_token: Option<String>,
+    options: RunOptions,
 ) -> Result<ServerHandle, StartError> {
+    let ServerSockets { listeners, admin } = sockets;
+    let RunOptions { signals, reloader, feed_timers } = options;
     let clock = Clock::start();
     let snapshot = config.index.snapshot.as_deref().and_then(last_snapshot);
     let seed = match &snapshot {
