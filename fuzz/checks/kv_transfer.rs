@@ -1,7 +1,7 @@
 //! Any bytes as the body of a request that is split, and as a prefill worker's answer. Must
 //! hold: `serde_json` reads in both legs' bodies what it reads in the client's, byte for byte and
 //! in order, but for the members of the flow; an answer says the same wherever it is cut into
-//! pieces, and what it hands over is the object that `serde_json` finds in it.
+//! pieces, and what it has for decode is the object that `serde_json` finds in it.
 
 use forebay_base::ShardIndex;
 use forebay_disagg::{

@@ -144,7 +144,7 @@ pub const SPLIT_ITEMS_MAX: u32 = 4_096;
 /// more is not split.
 pub const SPLIT_MEMBERS_MAX: usize = 64;
 /// Bytes of a prefill rank's answer, or of one event of it, that are kept to be read. Past it the
-/// KV transfer has failed: what is to be handed over is a few kilobytes.
+/// KV transfer has failed: what decode needs from it is a few kilobytes.
 pub const PREFILL_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Other replicas that are listened to. Further ones are ignored and counted; limits do not hold

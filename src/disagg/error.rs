@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
-/// Why nothing can be handed over.
+/// Why no KV can be transferred.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KvTransferError {
     /// Longer than [`PREFILL_ANSWER_BYTES_MAX`](forebay_base::limits::PREFILL_ANSWER_BYTES_MAX).

@@ -25,7 +25,7 @@
 //! * `/v1/responses`: both engines, with `max_output_tokens` as the limit. A push finds its request
 //!   by the id, which vLLM makes up for responses, so there it is none. What continues another
 //!   response is kept by one worker and is not split.
-//! * what vLLM cannot hand over goes to a decode rank as a whole ([`Wanted::obstacle`]): several
+//! * what vLLM cannot split goes to a decode rank as a whole ([`Wanted::obstacle`]): several
 //!   prompts or samples, beam search, scores of the prompt, embeddings, `kv_transfer_params` of the
 //!   client's own.
 //!

@@ -1,4 +1,4 @@
-//! Reads one JSON value of a prefill rank's answer: has it failed, and what does it hand over?
+//! Reads one JSON value of a prefill rank's answer: has it failed, and what does decode need of it?
 //!
 //! What engines say after a status of 200 (SGLang 0.5.23, vLLM 0.33):
 //!

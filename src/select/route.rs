@@ -7,7 +7,7 @@
 //!   ([`Binder::bind`](super::Binder::bind)); no request waits for a pair beside a free one. Decode
 //!   ranks that could compute prompts do so only in the cases below: it would hold up everybody's
 //!   tokens there.
-//! * What cannot be handed over (the engine's protocol has no way for it) stays whole. A model with
+//! * What cannot be split (the engine's protocol has no way for it) stays whole. A model with
 //!   prefill ranks of several engines goes by the strictest.
 //! * Without a usable pair the request stays whole if the configured fallback lets decode ranks
 //!   compute prompts; ranks that only serve whole requests may always.
@@ -84,7 +84,7 @@ pub enum NoPair {
     NoPrefill,
     /// None that are usable are near each other.
     NotNear,
-    /// The request cannot be handed over.
+    /// The request cannot be split.
     CannotSplit,
 }
 

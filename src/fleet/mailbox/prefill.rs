@@ -24,7 +24,7 @@ pub struct PrefillLeg {
     pub head: Vec<u8>,
     /// Its body.
     pub body: Vec<u8>,
-    /// How its KV is handed over, and with it what its answer has to hold.
+    /// How its KV is transferred, and with it what its answer has to hold.
     pub kv_transfer: KvTransfer,
     /// How the engine is told that the leg is not wanted any more, beside the end of its
     /// connection.

@@ -103,7 +103,7 @@ pub struct Rank {
     pub kv_feed_live: bool,
     /// Which legs it serves.
     pub role: Role,
-    /// How its KV is handed over, when it prefills for others; `None` while that is not known, and
+    /// How its KV is transferred, when it prefills for others; `None` while that is not known, and
     /// then it gets no legs.
     pub kv_transfer: Option<KvTransfer>,
     /// Label of the part of the network it is in: ranks with different labels are no pair.

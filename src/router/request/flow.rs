@@ -389,7 +389,7 @@ impl RequestFlow {
         else {
             return SeekEnd::Again(Some(decode));
         };
-        // Routed as a pair while there was no prefill rank to ask what it can hand over. Now there
+        // Routed as a pair while there was no prefill rank to ask what it can transfer. Now there
         // is, and it cannot hand this over.
         if !scene.split.can_split(&kv_transfer) {
             return SeekEnd::Again(None);

@@ -28,7 +28,7 @@ impl Split {
         }
     }
 
-    /// May the request be handed over that way?
+    /// May the request be split that way?
     #[must_use]
     pub fn can_split(&self, kv_transfer: &KvTransfer) -> bool {
         self.wanted.as_ref().is_some_and(|wanted| wanted.can_split(kv_transfer))
