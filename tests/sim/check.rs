@@ -398,6 +398,9 @@ impl World {
     /// finds no room, or stands behind one who finds none and wants the same ranks.
     pub(crate) fn check_quiet(&mut self) -> Checked {
         self.stats.quiet_checks += 1;
+        if let Some(ticket) = self.books.delivered.first() {
+            return Err(format!("{ticket:?} has its verdict, and its request was not woken"));
+        }
         for (id, request) in self.requests.iter().enumerate() {
             if let State::Waiting(wait) = &request.state
                 && wait.deadline <= self.now

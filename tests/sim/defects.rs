@@ -1,35 +1,16 @@
-//! What queues like these have got wrong elsewhere, each as one case: a queue of one endpoint that
-//! waits for itself, bodies compared when two clocks agree, percentages held against shares of one,
-//! and the rest. (That a panic in one request leaves the others alone, and that an answer keeps its
-//! content type, is seen on sockets: `tests/it`.)
+//! What queues like these have got wrong elsewhere, each as one case. A fault that seeds find needs
+//! no case: `docs/decisions/0071-queue-simulator.md` lists such faults.
 
 use super::stage::{Ask, Stage, ranks};
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Verdict;
-use forebay_fleet::worker::{OpenedBy, QueueFull, Role, RoomLimits, WorkerState};
+use forebay_fleet::worker::{OpenedBy, QueueFull, RoomLimits};
 use forebay_router::queue::{Entry, Turned};
 use std::collections::VecDeque;
 
 const RANK: RankIndex = RankIndex(0);
-
-#[test]
-fn one_endpoint_and_a_stale_request_go_on() {
-    let mut stage = Stage::new(QueueMode::Endpoint, &[1], &[&[0]]);
-    let ask = stage.any();
-    let lease = stage.bind(&ask);
-    let first = stage.wait(&ask);
-    stage.pass(11);
-    assert_eq!(ranks(&stage.look()), [(first.ticket, None)], "it may look elsewhere");
-    stage.settle(&first);
-    // There is nowhere else: it is back at once, and has its turn when the place is free.
-    let again = stage.wait(&Ask { movable: false, ..ask });
-    stage.pass(1_000);
-    assert!(stage.look().is_empty());
-    drop(lease);
-    assert_eq!(ranks(&stage.look()), [(again.ticket, Some(0))]);
-}
 
 #[test]
 fn two_requests_in_one_clock_tick_keep_their_order() {
@@ -43,84 +24,6 @@ fn two_requests_in_one_clock_tick_keep_their_order() {
         served.extend(stage.look().into_iter().map(|(ticket, _)| ticket));
     }
     assert_eq!(served, tickets);
-}
-
-#[test]
-fn one_free_place_lets_one_through() {
-    let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
-    let ask = stage.any();
-    let lease = stage.bind(&ask);
-    for _ in 0..10 {
-        stage.wait(&ask);
-    }
-    drop(lease);
-    let granted = stage.look();
-    assert_eq!((granted.len(), stage.board.rank(RANK).unwrap().in_flight()), (1, 1));
-    assert!(stage.look().is_empty(), "until its lease ends");
-    drop(granted);
-    assert_eq!(stage.look().len(), 1);
-}
-
-#[test]
-fn a_cache_filled_to_960_of_1000_is_busy_at_95_percent() {
-    for (permille, has_room) in [(960, false), (950, false), (949, true), (95, true), (1, true)] {
-        let mut stage = Stage::new(QueueMode::Pool, &[8], &[&[0]]);
-        stage.fleet.ranks[0].room = RoomLimits { kv_tokens_max: 1 << 30, ..stage.fleet.room(RANK) };
-        let ask = stage.any();
-        let _lease = stage.bind(&ask);
-        stage.report(0, permille);
-        assert_eq!(matches!(stage.ask(&ask), Entry::Bound(_)), has_room, "{permille}");
-    }
-}
-
-#[test]
-fn without_a_report_our_own_counts_decide() {
-    let mut stage = Stage::new(QueueMode::Pool, &[2], &[&[0]]);
-    stage.fleet.ranks[0].room = RoomLimits { kv_tokens_max: 1 << 30, ..stage.fleet.room(RANK) };
-    let ask = stage.any();
-    let _leases = [stage.bind(&ask), stage.bind(&ask)];
-    assert!(matches!(stage.ask(&ask), Entry::Wait { .. }), "two places, two requests");
-}
-
-#[test]
-fn an_idle_rank_that_reports_a_full_cache_is_asked_all_the_same() {
-    let mut stage = Stage::new(QueueMode::Pool, &[2], &[&[0]]);
-    stage.fleet.ranks[0].room = RoomLimits { kv_tokens_max: 1 << 30, ..stage.fleet.room(RANK) };
-    stage.report(0, 1_000);
-    let ask = stage.any();
-    assert!(matches!(stage.ask(&ask), Entry::Bound(_)), "nothing of ours would ever end there");
-}
-
-#[test]
-fn who_is_answered_while_waiting_leaves_nothing_behind() {
-    // A shard that drains answers those who wait: it closes their waits and tells the home.
-    let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
-    let ask = stage.any();
-    let lease = stage.bind(&ask);
-    let all: Vec<_> = (0..20).map(|_| stage.wait(&ask)).collect();
-    for waits in &all {
-        stage.settle(waits);
-        stage.home.leave(waits.waiter.queue, waits.ticket);
-    }
-    drop(lease);
-    assert!(stage.look().is_empty() && stage.home.is_empty());
-    assert_eq!(stage.waits.waiting(), 0);
-    assert_eq!(stage.board.queue(QueueIndex(0)).unwrap().waiting(), 0);
-}
-
-#[test]
-fn a_hundred_stale_at_once_all_move() {
-    let mut stage = Stage::new(QueueMode::Endpoint, &[1], &[&[0]]);
-    let ask = stage.any();
-    let _lease = stage.bind(&ask);
-    let stale: Vec<_> = (0..100).map(|_| stage.wait(&ask).ticket).collect();
-    stage.pass(5);
-    let young = stage.wait(&Ask { arrived_at: stage.now, ..ask }).ticket;
-    stage.pass(5);
-    let moved = ranks(&stage.look());
-    assert_eq!(moved, stale.iter().map(|&ticket| (ticket, None)).collect::<Vec<_>>());
-    stage.pass(5);
-    assert_eq!(ranks(&stage.look()), [(young, None)], "in its own time");
 }
 
 #[test]
@@ -191,118 +94,6 @@ fn the_one_that_was_looked_at_is_the_one_that_goes() {
     assert_eq!(stage.board.rank(RANK).unwrap().kv_tokens(), 1_000, "its own cost");
     drop(granted);
     assert_eq!(ranks(&stage.look()), [(small.ticket, Some(0))]);
-}
-
-#[test]
-fn a_move_never_crosses_model_adapter_role_or_a_worker_that_failed() {
-    // Model 0 on ranks 0 and 1, its adapter (a model of its own) on 1 alone, another model on 2;
-    // rank 3 prefills only.
-    let models: [&[u16]; 3] = [&[0, 1, 3], &[1], &[2]];
-    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
-        let mut stage = Stage::new(mode, &[1, 1, 1, 1], &models);
-        stage.fleet.ranks[3].role = Role::Prefill;
-        let ask = stage.any();
-        let failed_at_0 = Ask { tried: vec![RankIndex(0)], ..ask.clone() };
-        let adapter = Ask { model: 1, ..ask.clone() };
-        let on_1 = stage.bind(&adapter);
-        let on_0 = stage.bind(&ask);
-        let waiting = [stage.wait(&adapter), stage.wait(&failed_at_0)];
-        // Free places of other models, of a worker that failed it, and of another role are none for
-        // them.
-        drop(on_0);
-        assert!(stage.look().is_empty(), "{mode:?}");
-        stage.pass(20);
-        for (ticket, verdict) in stage.look() {
-            assert!(matches!(verdict, Verdict::Reroute), "{mode:?}");
-            let waits = waiting.iter().find(|waits| waits.ticket == ticket).unwrap();
-            stage.settle(waits);
-            let again = if waits.waiter.facts.tried.is_empty() { &adapter } else { &failed_at_0 };
-            assert_eq!(stage.wait(again).waiter.queue, waits.waiter.queue, "only rank 1 will do");
-        }
-        drop(on_1);
-        let granted = stage.look();
-        assert_eq!(granted.len(), 1);
-        assert_eq!(ranks(&granted)[0].1, Some(1));
-    }
-}
-
-#[test]
-fn a_removed_endpoint_is_no_candidate() {
-    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
-        let mut stage = Stage::new(mode, &[1, 1], &[&[0, 1]]);
-        let ask = stage.any();
-        let leases = [stage.bind(&ask), stage.bind(&ask)];
-        let waits = [stage.wait(&ask), stage.wait(&ask)];
-        stage.fleet.workers[0].state = WorkerState::Down;
-        stage.home.fleet_changed();
-        drop(leases);
-        let mut verdicts = stage.look();
-        if mode == QueueMode::Endpoint {
-            // Who stands in the line of the dead one chooses again.
-            let sent_on = ranks(&verdicts).iter().filter(|(_, rank)| rank.is_none()).count();
-            assert_eq!(sent_on, 1);
-        }
-        verdicts.retain(|(_, verdict)| matches!(verdict, Verdict::Granted(_)));
-        assert_eq!(ranks(&verdicts).iter().map(|(_, rank)| *rank).collect::<Vec<_>>(), [Some(1)]);
-        stage.fleet.workers[1].state = WorkerState::Down;
-        stage.home.fleet_changed();
-        assert!(stage.look().iter().all(|(_, verdict)| matches!(verdict, Verdict::Reroute)));
-        assert!(stage.home.is_empty());
-        for waits in waits {
-            stage.settle(&waits);
-        }
-        assert_eq!(stage.turned(&ask), Turned::NoWorker);
-    }
-}
-
-#[test]
-fn whose_client_has_left_is_not_sent() {
-    let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
-    let ask = stage.any();
-    let lease = stage.bind(&ask);
-    let (gone, stays) = (stage.wait(&ask), stage.wait(&ask));
-    stage.settle(&gone);
-    stage.home.leave(gone.waiter.queue, gone.ticket);
-    drop(lease);
-    assert_eq!(ranks(&stage.look()), [(stays.ticket, Some(0))]);
-    // Gone while its verdict is on the way: nobody takes it, and the place is free again.
-    let late = stage.wait(&ask);
-    let mut verdicts = stage.look();
-    stage.settle(&late);
-    let (ticket, verdict) = verdicts.pop().unwrap();
-    assert!(!stage.waits.deliver(ticket, verdict));
-    assert_eq!(stage.board.rank(RANK).unwrap().in_flight(), 0);
-}
-
-#[test]
-fn whose_time_is_over_is_not_sent() {
-    let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
-    let ask = stage.any();
-    let lease = stage.bind(&ask);
-    stage.wait(&Ask { deadline: NanosSinceStart(stage.now.0 + 1), ..ask.clone() });
-    let other = stage.wait(&ask);
-    stage.pass(1);
-    drop(lease);
-    assert_eq!(ranks(&stage.look()), [(other.ticket, Some(0))]);
-}
-
-#[test]
-fn arrivals_do_not_overtake_and_a_full_queue_refuses() {
-    let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
-    stage.flow(|flow| flow.queue.depth_max = 2);
-    let ask = stage.any();
-    let lease = stage.bind(&ask);
-    let first = stage.wait(&ask);
-    drop(lease);
-    // The place is free, and the first has not been served yet.
-    let second = stage.wait(&ask);
-    assert_eq!(stage.turned(&ask), Turned::Full(QueueFull::Depth));
-    assert_eq!(ranks(&stage.look()), [(first.ticket, Some(0))]);
-    assert_eq!(
-        ranks(&stage.look()),
-        [(second.ticket, Some(0))],
-        "the lease of the first was dropped"
-    );
 }
 
 #[test]
@@ -379,21 +170,6 @@ fn a_window_of_large_bodies_stays_until_bytes_are_low() {
     stage.look();
     assert!(!open(&stage), "10 of 35 bytes");
     drop(lease);
-}
-
-#[test]
-fn room_made_while_the_home_is_awake_is_news() {
-    let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
-    let ask = stage.any();
-    let lease = stage.bind(&ask);
-    stage.wait(&ask);
-    assert!(stage.home.has_news(&stage.board), "it joined");
-    assert!(stage.look().is_empty());
-    assert!(!stage.home.has_news(&stage.board));
-    // Its shard is still awake: no bell rings, and this is what it looks at before it sleeps.
-    drop(lease);
-    assert!(stage.home.has_news(&stage.board));
-    assert_eq!(stage.look().len(), 1);
 }
 
 /// Ranks whose caches hold 1,000 tokens, and on each two requests of 400.

@@ -4,14 +4,12 @@
 use super::plan::{self, NO_POOL};
 use fastrand::Rng;
 use forebay_base::limits::RANKS_MAX;
-use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
+use forebay_base::{DpRank, PoolIndex, RankIndex};
 use forebay_config::{FlowConfig, QueueMode};
 use forebay_fleet::worker::{
-    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Model, Pool, Rank, Role, RoomLimits, TierRanks,
-    Worker, WorkerState,
+    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Model, Pool, Rank, Role, RoomLimits, Worker,
+    WorkerState, test_support,
 };
-use forebay_index::{GuessRoots, KeySeed};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub(crate) struct Truth {
@@ -175,7 +173,6 @@ impl Truth {
     pub(crate) fn snapshot(&mut self) -> Arc<FleetSnapshot> {
         self.generation += 1;
         let pool_of = self.pools();
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
         // Its number in its worker.
         let number = |index: usize| {
             let (worker, _) = self.ranks[index];
@@ -187,43 +184,27 @@ impl Truth {
             let model = self.models.iter().position(serves);
             let duty = self.duties[usize::from(worker)];
             Rank {
-                worker: WorkerIndex(worker),
                 dp_rank: number(index),
-                dp_size: 1,
-                address: nowhere,
-                block_size_tokens: 16,
-                kv_block_count: 0,
-                running_max: 0,
-                kv_feed_live: false,
                 role: duty.role,
                 kv_transfer: duty.kv_transfer(),
                 topology: duty.label.map(Into::into),
                 room,
                 pool: model.map_or(NO_POOL, |model| of_role(pool_of[model], duty.role)),
-                tiers: TierRanks::default(),
+                ..test_support::rank(worker)
             }
         };
         let ranks: Vec<Rank> = self.ranks.iter().enumerate().map(rank).collect();
         let pools = self.all_pools(&ranks);
         let model = |(index, ranks): (usize, &Vec<RankIndex>)| Model {
-            name: format!("model-{index}").into(),
-            card_json: "".into(),
             ranks: ranks.clone(),
             pool: pool_of[index],
             prefill_pool: self.any_prefills(ranks).then(|| of_role(pool_of[index], Role::Prefill)),
-            roots: Vec::new(),
-            guess_roots: GuessRoots::new(KeySeed(1), "model"),
-            text: None,
-            is_adapter: false,
+            ..test_support::model("model", &[])
         };
         let worker = |(&up, duty): (&bool, &Duty)| Worker {
-            name: "worker".into(),
-            authority: "worker".into(),
-            address: nowhere,
             dialect: if duty.is_sglang { Dialect::Sglang } else { Dialect::Vllm },
             state: if up { WorkerState::Up } else { WorkerState::Down },
-            api_key: None,
-            cache_generation: 0,
+            ..test_support::worker()
         };
         Arc::new(FleetSnapshot {
             generation: self.generation,

@@ -105,6 +105,15 @@ pub(crate) enum Answer {
     Draining,
 }
 
+impl Answer {
+    pub(crate) const ALL: [Self; 10] = {
+        use Answer::{
+            Draining, Failed, Full, Gone, Late, NoRoom, NoWorker, Served, TooLate, Window,
+        };
+        [Served, Failed, Gone, Window, NoRoom, Full, TooLate, NoWorker, Late, Draining]
+    };
+}
+
 /// Set by the waker of a request's task.
 #[derive(Default)]
 pub(crate) struct Flag(AtomicBool);

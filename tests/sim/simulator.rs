@@ -50,7 +50,7 @@ fn nothing_breaks_in_ten_thousand_worlds() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
     if let Some(seed) = number("FOREBAY_SIM_SEED") {
         match run(seed, true) {
-            Ok(stats) => println!("seed {seed}: {stats}"),
+            Ok(stats) => println!("seed {seed}: {stats:?}"),
             Err(fault) => panic!("{fault}"),
         }
         return;
@@ -58,14 +58,14 @@ fn nothing_breaks_in_ten_thousand_worlds() {
     let base = number("FOREBAY_SIM_BASE").unwrap_or(0);
     let runs = number("FOREBAY_SIM_RUNS").unwrap_or(SEEDS);
     let (stats, failed) = run_all(base, runs);
-    println!("{runs} seeds from {base}, {stats}");
+    println!("{runs} seeds from {base}, {stats:?}");
     if let Some(seed) = failed {
         panic!(
             "{}",
             run(seed, true).err().unwrap_or_else(|| format!("seed {seed} fails now and then"))
         );
     }
-    assert!(runs < SEEDS || stats.least() >= 50, "something hardly ever happens: {stats}");
+    assert!(runs < SEEDS || stats.least() >= 50, "something hardly ever happens: {stats:?}");
 }
 
 #[test]

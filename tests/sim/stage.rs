@@ -2,25 +2,23 @@
 //! unless it is moved.
 
 use super::plan::MS;
+use fastrand::Rng;
 use forebay_base::limits::RANKS_MAX;
-use forebay_base::{
-    DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex,
-};
+use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
 use forebay_config::{FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReading, LoadReport, LoadReports,
-    Model, OwnLoad, Pool, QueueWanted, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker,
-    WorkerState,
+    Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Pool, QueueWanted, Rank, Role,
+    RoomLimits, ShardBoard, test_support,
 };
-use forebay_index::{GuessRoots, KeySeed, Overlaps};
+use forebay_index::Overlaps;
+use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::{
-    Applicant, Entry, Home, HomeTurn, QueuePlace, Sought, Turned, WaitTable, enter, enter_by,
-    is_closed,
+    Applicant, Entry, Home, HomeTurn, QueuePlace, Sought, Turned, enter, enter_by, is_closed,
 };
-use forebay_select::{Binder, Candidates, PickRequest, RoundRobin};
-use std::net::SocketAddr;
+use forebay_router::request::{StageRules, Stages};
+use forebay_select::{Binder, Candidates, PickRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +29,7 @@ pub(crate) struct Stage {
     pub(crate) fleet: FleetSnapshot,
     pub(crate) board: ShardBoard,
     pub(crate) home: Home,
-    pub(crate) waits: WaitTable,
-    pub(crate) reports: LoadReports,
+    pub(crate) stages: Stages,
     pub(crate) now: NanosSinceStart,
 }
 
@@ -73,58 +70,33 @@ impl Stage {
         let mut flow = FlowConfig::default();
         flow.queue.mode = mode;
         flow.queue.stale_after = Duration::from_millis(10);
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-        let worker = |_: &u32| Worker {
-            name: "worker".into(),
-            authority: "worker".into(),
-            address: nowhere,
-            dialect: Dialect::Vllm,
-            state: WorkerState::Up,
-            api_key: None,
-            cache_generation: 0,
-        };
         let rank = |(number, &places_max): (u16, &u32)| Rank {
-            worker: WorkerIndex(number),
-            dp_rank: DpRank(0),
-            dp_size: 1,
-            address: nowhere,
-            block_size_tokens: 16,
-            kv_block_count: 0,
-            running_max: 0,
-            kv_feed_live: false,
-            role: Role::Both,
-            kv_transfer: None,
-            topology: None,
             room: RoomLimits { places_max, ..RoomLimits::default() },
-            pool: PoolIndex(0),
-            tiers: TierRanks::default(),
-        };
-        let model = |ranks: &&[u16]| Model {
-            name: "model".into(),
-            card_json: "".into(),
-            ranks: ranks.iter().copied().map(RankIndex).collect(),
-            pool: PoolIndex(0),
-            prefill_pool: None,
-            roots: Vec::new(),
-            guess_roots: GuessRoots::new(KeySeed(1), "model"),
-            text: None,
-            is_adapter: false,
+            ..test_support::rank(number)
         };
         let ranks: Vec<Rank> = (0..).zip(places).map(rank).collect();
         let all = (0..ranks.len()).filter_map(RankIndex::try_from_index).collect();
+        let board = ShardBoard::from(LoadBoard::new());
+        let rules = StageRules {
+            policy: Policy::Kv,
+            first_byte_max: Duration::MAX,
+            retries_after_send: false,
+            attempts_max: 1,
+        };
+        let (reports, retry) = (LoadReports::new(Duration::from_secs(5)), RetryBudget::new(0));
+        let random = Rng::with_seed(1);
         let stage = Self {
             fleet: FleetSnapshot {
                 generation: 1,
-                workers: places.iter().map(worker).collect(),
+                workers: places.iter().map(|_| test_support::worker()).collect(),
                 ranks,
-                models: models.iter().map(model).collect(),
+                models: models.iter().map(|ranks| test_support::model("model", ranks)).collect(),
                 pools: vec![Pool { ranks: all, kv_tokens: 0 }],
                 flow: Arc::new(flow),
             },
-            board: ShardBoard::from(LoadBoard::new()),
+            board: board.clone(),
             home: Home::default(),
-            waits: WaitTable::new(ShardIndex(0)),
-            reports: LoadReports::new(Duration::from_secs(5)),
+            stages: Stages::new(ShardIndex(0), rules, board, reports, retry, random),
             now: NanosSinceStart(1_000 * MS),
         };
         for rank in (0..stage.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
@@ -226,11 +198,6 @@ impl Stage {
         self.now = NanosSinceStart(self.now.0 + ms * MS);
     }
 
-    pub(crate) fn report(&mut self, rank: u16, kv_permille: u16) {
-        let reading = LoadReading { kv_permille: Some(kv_permille), ..LoadReading::default() };
-        self.reports.take(LoadReport::new(RankIndex(rank), self.now, &reading, OwnLoad::default()));
-    }
-
     pub(crate) fn ask(&mut self, ask: &Ask) -> Entry {
         self.with_applicant(ask, |binder, applicant, open| {
             enter(binder, &mut Candidates::default(), applicant, open, |_| None)
@@ -271,15 +238,17 @@ impl Stage {
             tried: ask.tried.clone(),
             output_tokens: 0,
         };
+        let Stages { rules, board, reports, turn, random, waits, .. } = &mut self.stages;
+        let now = self.now;
         let applicant = Applicant {
             facts: &facts,
             model: &self.fleet.models[usize::from(ask.model)],
             request: PickRequest {
                 leg: ask.leg,
                 ranks: &[],
-                board: &self.board,
-                reports: &self.reports,
-                now: self.now,
+                board,
+                reports,
+                now,
                 overlaps: &none,
                 on_the_way: &none,
                 prompt_bytes: ask.prompt_bytes,
@@ -290,17 +259,9 @@ impl Stage {
             movable: ask.movable,
             queued: ask.queued,
         };
-        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
-        let mut binder = Binder {
-            fleet: &self.fleet,
-            board: &self.board,
-            reports: &self.reports,
-            policy: Policy::Kv,
-            now: self.now,
-            turn: &mut turn,
-            random: &mut random,
-        };
-        then(&mut binder, &applicant, &mut || self.waits.open())
+        let mut binder =
+            Binder { fleet: &self.fleet, board, reports, policy: rules.policy, now, turn, random };
+        then(&mut binder, &applicant, &mut || waits.open())
     }
 
     /// Binds it at once.
@@ -333,40 +294,21 @@ impl Stage {
     }
 
     /// Is the only pool closed to whoever comes?
-    pub(crate) fn is_closed(&self) -> bool {
-        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
-        let binder = Binder {
-            fleet: &self.fleet,
-            board: &self.board,
-            reports: &self.reports,
-            policy: Policy::Kv,
-            now: self.now,
-            turn: &mut turn,
-            random: &mut random,
-        };
-        is_closed(&binder, PoolIndex(0))
+    pub(crate) fn is_closed(&mut self) -> bool {
+        is_closed(&self.stages.binder(&self.fleet, self.now), PoolIndex(0))
     }
 
     /// Its wait is over, whatever came of it.
     pub(crate) fn settle(&mut self, waits: &Waits) {
-        self.waits.close(waits.ticket);
+        self.stages.waits.close(waits.ticket);
         self.board.queue(waits.waiter.queue).unwrap().leave(waits.wanted);
     }
 
     /// The home looks once.
     pub(crate) fn look(&mut self) -> Vec<(Ticket, Verdict)> {
-        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
-        let mut binder = Binder {
-            fleet: &self.fleet,
-            board: &self.board,
-            reports: &self.reports,
-            policy: Policy::Kv,
-            now: self.now,
-            turn: &mut turn,
-            random: &mut random,
-        };
+        let binder = &mut self.stages.binder(&self.fleet, self.now);
         let mut verdicts = Vec::new();
-        self.home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
+        self.home.serve(&mut HomeTurn { binder, verdicts: &mut verdicts });
         verdicts
     }
 }

@@ -3,7 +3,7 @@
 use super::stage::{Ask, Stage};
 use forebay_base::DpRank;
 use forebay_config::QueueMode;
-use forebay_fleet::worker::{QueueFull, RoomLimits, WorkerState};
+use forebay_fleet::worker::{QueueFull, RoomLimits};
 use forebay_router::queue::{Entry, Turned};
 
 #[test]
@@ -128,20 +128,4 @@ fn who_is_sent_on_keeps_its_place_until_it_has_another() {
         assert_eq!(stage.board.queue(moved.waiter.queue).unwrap().waiting(), 1);
     }
     assert_eq!(stage.turned(&ask), Turned::Full(QueueFull::Depth));
-}
-
-/// Its rank is gone, and the other queue is full: it was let in before those who come now.
-#[test]
-fn who_is_sent_on_is_not_refused() {
-    let mut stage = Stage::new(QueueMode::Endpoint, &[1, 1], &[&[0, 1]]);
-    stage.flow(|flow| flow.queue.depth_max = 1);
-    let ask = stage.any();
-    let _leases = [stage.bind(&ask), stage.bind(&ask)];
-    let waits = [stage.wait(&ask), stage.wait(&ask)];
-    let lost = &waits[0];
-    stage.fleet.workers[lost.waiter.queue.index()].state = WorkerState::Down;
-    let moved = stage.wait(&Ask { queued: lost.queued(), ..ask });
-    assert_eq!(moved.waiter.queue, waits[1].waiter.queue);
-    stage.settle(lost);
-    assert_eq!(stage.board.queue(moved.waiter.queue).unwrap().waiting(), 2);
 }

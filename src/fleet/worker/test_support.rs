@@ -22,37 +22,52 @@ pub fn model(name: &str, ranks: &[u16]) -> Model {
     }
 }
 
-/// Three ranks of one worker: two serve `base` with its `adapter`, one serves `other`. Nobody
-/// serves `nobody`.
-pub fn three_ranks() -> FleetSnapshot {
-    let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let rank = |dp_rank| Rank {
-        worker: WorkerIndex(0),
-        dp_rank: DpRank(dp_rank),
-        dp_size: 3,
-        address,
+/// The only rank of a worker, without limits.
+pub fn rank(worker: u16) -> Rank {
+    Rank {
+        worker: WorkerIndex(worker),
+        dp_rank: DpRank(0),
+        dp_size: 1,
+        address: SocketAddr::from(([127, 0, 0, 1], 1)),
         block_size_tokens: 16,
-        kv_block_count: 100,
+        kv_block_count: 0,
         kv_feed_live: false,
         role: Role::Both,
         kv_transfer: None,
         topology: None,
         running_max: 0,
-        room: RoomLimits { places_max: 4, kv_tokens_max: 1_520, prefill_tokens_max: 0 },
+        room: RoomLimits::default(),
         pool: PoolIndex(0),
         tiers: TierRanks::default(),
-    };
-    let worker = Worker {
+    }
+}
+
+/// A worker that is up.
+pub fn worker() -> Worker {
+    Worker {
         name: "w".into(),
         authority: "w:1".into(),
-        address,
+        address: SocketAddr::from(([127, 0, 0, 1], 1)),
         dialect: Dialect::Vllm,
         state: WorkerState::Up,
         api_key: None,
         cache_generation: 0,
+    }
+}
+
+/// Three ranks of one worker: two serve `base` with its `adapter`, one serves `other`. Nobody
+/// serves `nobody`.
+pub fn three_ranks() -> FleetSnapshot {
+    let room = RoomLimits { places_max: 4, kv_tokens_max: 1_520, prefill_tokens_max: 0 };
+    let rank = |dp_rank| Rank {
+        dp_rank: DpRank(dp_rank),
+        dp_size: 3,
+        kv_block_count: 100,
+        room,
+        ..rank(0)
     };
     FleetSnapshot {
-        workers: vec![worker],
+        workers: vec![worker()],
         ranks: (0..3).map(rank).collect(),
         models: vec![
             model("base", &[0, 1]),
