@@ -16,6 +16,7 @@
 //! use. The rooms here do I/O. The list of them *is* their import order: a module may use only what
 //! stands above it (`tests/house` keeps this true).
 
+pub use forebay_admin as admin;
 pub use forebay_base as base;
 pub use forebay_config as config;
 pub use forebay_disagg as disagg;

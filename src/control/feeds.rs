@@ -6,6 +6,7 @@ use super::fleet::FeedPlan;
 use super::ports::Ports;
 use super::snapshots::{Claim, Copyable, Loading, Snapshots};
 use super::tier_numbers::GivenNumbers;
+use forebay_admin::FeedsView;
 use forebay_base::RankIndex;
 use forebay_base::limits::RANKS_MAX;
 use forebay_config::KvConfig;
@@ -87,7 +88,7 @@ impl Feeds {
             running: HashMap::new(),
             ending: HashMap::new(),
             loading: snapshots.loading().cloned(),
-            are_kept: snapshots.saving().is_some(),
+            are_kept: snapshots.are_written(),
             timers: FeedTimers::default(),
         }
     }
@@ -102,9 +103,10 @@ impl Feeds {
         &self.counters
     }
 
-    /// What the rank's feed is doing; `None` if it has none.
-    pub(super) fn status(&self, rank: RankIndex) -> Option<&FeedStatus> {
-        self.running.get(&rank).map(|feed| &*feed.status)
+    /// What the feeds count, and what each of them is doing.
+    pub(super) fn view(&self) -> FeedsView<'_> {
+        let statuses = self.running.iter().map(|(rank, feed)| (*rank, &*feed.status)).collect();
+        FeedsView { counters: &self.counters, statuses }
     }
 
     /// The ranks that a snapshot can be taken of.

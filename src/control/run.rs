@@ -1,18 +1,22 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
-use super::access::Access;
-use super::admin::{self, Question};
-use super::explaining::{ExplainFacts, Explaining};
+use super::error::ControlError;
 use super::feeds::{Feeds, Tiers};
 use super::fleet::Fleet;
 use super::ports::Ports;
 use super::reload;
+use super::setup::ControlSetup;
 use super::snapshots::{self, Snapshots};
 use super::stop::{StopOrder, StopSignal};
 use super::systemd::Systemd;
+use super::text_log;
 use super::watchdog::Watchdog;
-use super::{ControlError, ControlSetup, roles, scrape, text_log, windows, workers};
+use crate::log::dropped_lines_count;
+use forebay_admin::{
+    Access, ExplainFacts, Explaining, FleetView, Question, ReloadRefused, Reloaded, ScrapeSources,
+    ShardsView, WorkerSources,
+};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
 use forebay_discovery::{LoadTasks, ModelTexts, Probe, ProbeNotice};
@@ -104,7 +108,7 @@ impl Control {
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let listener = tokio::net::TcpListener::from_std(admin)?;
         let access = Access { hosts: config.admin_hosts.clone(), token: admin_token };
-        tokio::task::spawn_local(admin::serve(listener, questions, access));
+        tokio::task::spawn_local(forebay_admin::serve(listener, questions, access));
         let client = forebay_discovery::client(&config.timeouts).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
         let probes = Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices);
@@ -163,7 +167,7 @@ impl Control {
         if let Some(replicas) = &control.replicas {
             replicas.leave().await;
         }
-        control.snapshots.finish(&control.feeds).await;
+        control.snapshots.finish(|| control.feeds.copyable()).await;
         control.fault.map_or(Ok(()), Err)
     }
 
@@ -195,7 +199,7 @@ impl Control {
                     let now = self.setup.clock.now();
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
-                    self.snapshots.tick(&self.feeds);
+                    self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
                     self.systemd.tick(now);
                     self.watchdog.observe(now, &self.ports.beats());
                     let patience = self.setup.config.timeouts.stall_abort;
@@ -286,7 +290,7 @@ impl Control {
             return;
         }
         let name = self.setup.config.workers.get(worker.index()).map_or("", |worker| &*worker.url);
-        let (before, models) = (workers::named(before), workers::named(&now));
+        let (before, models) = (text_log::named(before), text_log::named(&now));
         info!(worker = name, before, models, "worker serves other models now");
     }
 
@@ -338,33 +342,17 @@ impl Control {
                 let _ = answer.send(self.readiness());
             }
             Question::Metrics(answer) => {
-                let text = scrape::render(&scrape::ScrapeSources {
-                    fleet: &self.snapshot,
-                    board: &self.setup.board,
-                    index: &self.setup.index,
-                    counters: &self.ports.counters(),
-                    watchdog: &self.watchdog,
-                    histograms: &self.histograms,
-                    feeds: &self.feeds,
-                    saving: self.snapshots.saving(),
-                    reporter: &self.reporter,
-                    drain_rates: &self.drain_rates,
-                    replicas: self.replicas.as_ref().map(|replicas| replicas.figures()).as_ref(),
-                    now: self.setup.clock.now(),
-                });
+                let text = self.metrics();
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
-                let sources = workers::WorkerSources {
-                    known: &self.fleet,
-                    fleet: &self.snapshot,
-                    board: &self.setup.board,
-                    reports: &self.reporter.reports(),
-                    loads: &self.loads,
-                    feeds: &self.feeds,
-                    now: self.setup.clock.now(),
+                let sources = WorkerSources {
+                    fleet: self.fleet_view(),
+                    feeds: &self.feeds.view(),
+                    waits_for: &|worker| self.fleet.lacks(worker),
+                    load_source: &|worker| self.loads.source(worker),
                 };
-                let _ = answer.send(workers::list(&sources));
+                let _ = answer.send(forebay_admin::list_workers(&sources));
             }
             Question::Reload(answer) => {
                 let _ = answer.send(self.reload());
@@ -399,14 +387,41 @@ impl Control {
         }
     }
 
-    fn reload(&mut self) -> Result<serde_json::Value, reload::Refused> {
+    fn fleet_view(&self) -> FleetView<'_> {
+        let (fleet, board) = (&*self.snapshot, &*self.setup.board);
+        FleetView { fleet, board, loads: &self.reporter, now: self.setup.clock.now() }
+    }
+
+    fn metrics(&self) -> String {
+        let counters = self.ports.counters();
+        forebay_admin::render_metrics(&ScrapeSources {
+            fleet: self.fleet_view(),
+            drain_rates: &self.drain_rates,
+            feeds: &self.feeds.view(),
+            shards: &ShardsView {
+                counters: &counters,
+                histograms: &self.histograms,
+                stalled: self.watchdog.are_stalled().collect(),
+            },
+            index: &self.setup.index,
+            snapshots: self.snapshots.figures(),
+            replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
+            log_dropped: dropped_lines_count(),
+        })
+    }
+
+    fn reload(&mut self) -> Result<Reloaded, ReloadRefused> {
         let done = reload::reload(self.setup.reloader.as_mut(), &mut self.fleet)?;
         self.publish();
         Ok(done)
     }
 
     fn windows(&self) -> serde_json::Value {
-        windows::list(&self.snapshot, self.setup.board.windows(), self.setup.clock.now())
+        forebay_admin::list_windows(
+            &self.snapshot,
+            self.setup.board.windows(),
+            self.setup.clock.now(),
+        )
     }
 
     /// Empty when requests can be served, else the reasons why not.
@@ -427,7 +442,7 @@ impl Control {
         reasons.extend(self.watchdog.reasons());
         reasons.extend(self.snapshots.restoring());
         if !self.snapshot.can_serve() {
-            reasons.push(roles::why_not(&self.snapshot));
+            reasons.push(forebay_admin::why_not(&self.snapshot));
         }
         reasons
     }

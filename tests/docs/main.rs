@@ -4,8 +4,8 @@
 
 mod reference;
 
+use forebay::admin::all_metrics;
 use forebay::config::{Config, FlowConfig, all_keys};
-use forebay::control::all_metrics;
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -2,8 +2,8 @@
 
 use clap::{Arg, Command};
 use forebay::account::{Count, MetricKind};
+use forebay::admin::{admin_routes, all_metrics};
 use forebay::config::{KeyEntry, Kind, all_keys};
-use forebay::control::{admin_routes, all_metrics};
 use forebay::http1::header;
 use forebay::parse::{CLIENT_ROUTES, Reason};
 use std::fmt::Write as _;
@@ -322,8 +322,8 @@ fn endpoints() -> String {
 /// An entry that no line of code opens would be a promise that the page makes alone.
 #[test]
 fn every_metric_is_opened_somewhere() {
-    let control: PathBuf = [env!("CARGO_MANIFEST_DIR"), "src", "control"].iter().collect();
-    let read = |name: &str| fs::read_to_string(control.join(name)).unwrap();
+    let admin: PathBuf = [env!("CARGO_MANIFEST_DIR"), "src", "admin"].iter().collect();
+    let read = |name: &str| fs::read_to_string(admin.join(name)).unwrap();
     let files = ["scrape.rs", "scrape_flow.rs", "scrape_load.rs", "scrape_replicas.rs"];
     let code: String = files.map(read).concat();
     let counted: Vec<&str> = Count::ALL.iter().map(|(_, metric)| metric.name).collect();

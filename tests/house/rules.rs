@@ -12,6 +12,7 @@ const COMMENT_REACH_LINES: usize = 8;
 /// `ring` lends the descriptor of a socket: the only unsafe code that knows one.
 const MONOIO: &[&str] = &["ingress", "relay", "ring", "shard"];
 const TOKIO: &[&str] = &[
+    "admin",
     "cli",
     "control",
     "demo",

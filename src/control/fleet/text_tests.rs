@@ -1,10 +1,10 @@
 //! Which text a model has when workers differ.
 
 use super::*;
-use crate::control::test_support::vocabulary;
 use forebay_config::WorkerConfig;
 use forebay_discovery::{DescribedRank, read_models};
 use forebay_fleet::worker::{ModelText, Role};
+use forebay_kv_events::test_support::vocabulary;
 use forebay_text::chat::EngineRules;
 
 fn fleet() -> Fleet {

@@ -2,7 +2,7 @@
 //! rank by rank as the fleet's feeds start and claim their part. What nobody has claimed in time is
 //! let go.
 
-use super::give_way;
+use super::setup::give_way;
 use forebay_index::slice_of;
 use forebay_kv_events::{
     Dropped, FeedCounters, Groups, Left, LowerTiers, RankState, Restored, RestoredBlocks,
@@ -130,7 +130,7 @@ impl Loading {
             }
             ClaimAnswer::Found(found) => {
                 let RestoredRank { state, ops, left } = *found;
-                super::count_left(counters, left);
+                count_left(counters, left);
                 Some(Restored { state, ops, verified_by: self.verified_by })
             }
         }
@@ -254,6 +254,18 @@ impl SnapshotReading {
     fn say_refused(&self, claim: &Claim, reason: &str) {
         let RankName { worker, dp_rank, .. } = &claim.name;
         info!(%worker, dp_rank, reason, "a rank of the snapshot is not restored");
+    }
+}
+
+/// Counts what a claim gave.
+fn count_left(counters: &FeedCounters, left: Left) {
+    for (reason, blocks) in [
+        (Dropped::Limit, left.over_limit),
+        (Dropped::Orphan, left.orphans),
+        (Dropped::Tier, left.tiers),
+        (Dropped::Odd, left.odd),
+    ] {
+        counters.dropped(reason, blocks as u64);
     }
 }
 

@@ -9,18 +9,18 @@
 
 mod load;
 mod save;
+mod setup;
 
 pub use load::refuse_snapshot;
 pub(super) use load::{Claim, Loading};
-pub(super) use save::{Copyable, Saving};
+pub(super) use save::Copyable;
+pub(super) use setup::Setup;
 
-use super::feeds::Feeds;
-use forebay_base::Clock;
+use forebay_admin::SnapshotFigures;
 use forebay_base::limits::{LAST_SNAPSHOT_TIME_MAX, RESTORE_TIME_MAX};
-use forebay_config::IndexConfig;
-use forebay_index::{IndexReader, KeySeed};
-use forebay_kv_events::{Dropped, FeedCounters, Left};
+use forebay_kv_events::FeedCounters;
 use forebay_snapshot::SnapshotFile;
+use save::Saving;
 use std::rc::Rc;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
@@ -29,15 +29,6 @@ use tracing::{debug, warn};
 pub(super) struct Snapshots {
     loading: Option<Rc<Loading>>,
     saving: Option<Saving>,
-}
-
-/// What snapshots are made with.
-pub(super) struct Setup<'a> {
-    pub(super) config: &'a IndexConfig,
-    pub(super) clock: Clock,
-    pub(super) seed: KeySeed,
-    pub(super) shard_count: usize,
-    pub(super) index: IndexReader,
 }
 
 impl Snapshots {
@@ -57,8 +48,13 @@ impl Snapshots {
     }
 
     /// What was written, for the metrics; `None` where nothing is to be.
-    pub(super) fn saving(&self) -> Option<&Saving> {
-        self.saving.as_ref()
+    pub(super) fn figures(&self) -> Option<SnapshotFigures> {
+        self.saving.as_ref().map(Saving::figures)
+    }
+
+    /// True where snapshots are written.
+    pub(super) fn are_written(&self) -> bool {
+        self.saving.is_some()
     }
 
     /// Why the router is not ready yet, if that is because of what is being restored.
@@ -66,19 +62,23 @@ impl Snapshots {
         self.loading.as_ref()?.restoring()
     }
 
-    /// Called ten times a second.
-    pub(super) fn tick(&mut self, feeds: &Feeds) {
+    /// Called ten times a second. `copyable` tells the ranks that a snapshot can be taken of.
+    pub(super) fn tick(
+        &mut self,
+        counters: &FeedCounters,
+        copyable: impl FnOnce() -> Vec<Copyable>,
+    ) {
         if let Some(loading) = &self.loading {
-            loading.close_in_time(feeds.counters());
+            loading.close_in_time(counters);
         }
         let settled = self.is_settled();
         if let Some(saving) = &mut self.saving {
-            saving.tick(settled, feeds);
+            saving.tick(settled, copyable);
         }
     }
 
     /// Writes once more, at the end.
-    pub(super) async fn finish(&mut self, feeds: &Feeds) {
+    pub(super) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<Copyable>) {
         let settled = self.is_settled();
         let Some(saving) = &mut self.saving else { return };
         if !settled {
@@ -87,7 +87,7 @@ impl Snapshots {
             debug!("the snapshot stays as it was read: not all of its ranks were heard of");
             return;
         }
-        if timeout(LAST_SNAPSHOT_TIME_MAX, saving.finish(feeds)).await.is_err() {
+        if timeout(LAST_SNAPSHOT_TIME_MAX, saving.finish(copyable)).await.is_err() {
             warn!("the last snapshot is not written in time: the one before stays");
         }
     }
@@ -95,24 +95,5 @@ impl Snapshots {
     /// True once nothing in the file waits for its rank any more: only then may it be replaced.
     fn is_settled(&self) -> bool {
         self.loading.as_ref().is_none_or(|loading| loading.is_settled())
-    }
-}
-
-/// For the thread that calls it: where it competes with a shard for a core, the shard wins.
-fn give_way() {
-    const NICE: i32 = 10;
-    // Not allowed: then they share.
-    let _ = rustix::process::nice(NICE);
-}
-
-/// Counts what a claim gave.
-fn count_left(counters: &FeedCounters, left: Left) {
-    for (reason, blocks) in [
-        (Dropped::Limit, left.over_limit),
-        (Dropped::Orphan, left.orphans),
-        (Dropped::Tier, left.tiers),
-        (Dropped::Odd, left.odd),
-    ] {
-        counters.dropped(reason, blocks as u64);
     }
 }

@@ -4,8 +4,8 @@
 //! What leads from block to block the thread reads from the index, after all ranks, so that it
 //! knows what they hold; but for what came last, which the copies bring.
 
-use super::{Setup, give_way};
-use crate::control::feeds::Feeds;
+use super::setup::{Setup, give_way};
+use forebay_admin::{SavedSnapshot, SnapshotFigures};
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_index::{IndexReader, KeySeed};
 use forebay_kv_events::{KeptBlocks, RankState, SharedState};
@@ -41,20 +41,8 @@ enum ToWrite {
     End,
 }
 
-/// A snapshot that is in its place.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Saved {
-    pub(in super::super) ended_at: NanosSinceStart,
-    pub(in super::super) bytes: u64,
-    pub(in super::super) ranks: u64,
-    pub(in super::super) blocks: u64,
-    pub(in super::super) took_ns: u64,
-    /// Longest time that the copy of one rank kept the loop.
-    pub(in super::super) copy_ns_max: u64,
-}
-
 /// When the next snapshot is due, and what became of the last.
-pub(in super::super) struct Saving {
+pub(super) struct Saving {
     path: PathBuf,
     every: Duration,
     clock: Clock,
@@ -62,8 +50,8 @@ pub(in super::super) struct Saving {
     slice_count: u16,
     index: IndexReader,
     due_at: NanosSinceStart,
-    under_way: Option<oneshot::Receiver<io::Result<Saved>>>,
-    last: Option<Saved>,
+    under_way: Option<oneshot::Receiver<io::Result<SavedSnapshot>>>,
+    last: Option<SavedSnapshot>,
     /// Failed and whole ones.
     counts: [u64; 2],
 }
@@ -85,18 +73,14 @@ impl Saving {
         }
     }
 
-    /// The last one that was written.
-    pub(in super::super) fn last(&self) -> Option<&Saved> {
-        self.last.as_ref()
-    }
-
-    /// How many were written, or could not be.
-    pub(in super::super) fn count(&self, whole: bool) -> u64 {
-        self.counts.get(usize::from(whole)).copied().unwrap_or(0)
+    /// How many were written or failed, and the last one.
+    pub(super) fn figures(&self) -> SnapshotFigures {
+        let [failed_count, written_count] = self.counts;
+        SnapshotFigures { written_count, failed_count, last: self.last }
     }
 
     /// Takes in what has ended and begins what is due.
-    pub(super) fn tick(&mut self, may_begin: bool, feeds: &Feeds) {
+    pub(super) fn tick(&mut self, may_begin: bool, copyable: impl FnOnce() -> Vec<Copyable>) {
         if let Some(under_way) = &mut self.under_way {
             match under_way.try_recv() {
                 Ok(ended) => self.ended(ended),
@@ -105,24 +89,24 @@ impl Saving {
             }
         }
         if may_begin && !self.every.is_zero() && self.clock.now() >= self.due_at {
-            self.begin(feeds);
+            self.begin(copyable());
         }
     }
 
     /// Writes once more and waits for it.
-    pub(super) async fn finish(&mut self, feeds: &Feeds) {
+    pub(super) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<Copyable>) {
         if let Some(under_way) = self.under_way.take() {
             let ended = under_way.await.unwrap_or_else(|_| Err(gone()));
             self.ended(ended);
         }
-        self.begin(feeds);
+        self.begin(copyable());
         if let Some(under_way) = self.under_way.take() {
             let ended = under_way.await.unwrap_or_else(|_| Err(gone()));
             self.ended(ended);
         }
     }
 
-    fn begin(&mut self, feeds: &Feeds) {
+    fn begin(&mut self, ranks: Vec<Copyable>) {
         self.due_at = self.clock.now().plus(self.every);
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
@@ -143,10 +127,10 @@ impl Saving {
             return self.ended(Err(error));
         }
         self.under_way = Some(told);
-        tokio::task::spawn_local(copy_out(feeds.copyable(), parts, self.clock));
+        tokio::task::spawn_local(copy_out(ranks, parts, self.clock));
     }
 
-    fn ended(&mut self, ended: io::Result<Saved>) {
+    fn ended(&mut self, ended: io::Result<SavedSnapshot>) {
         self.under_way = None;
         if let Some(count) = self.counts.get_mut(usize::from(ended.is_ok())) {
             *count += 1;
@@ -190,9 +174,9 @@ fn write(
     mut parts: mpsc::Receiver<ToWrite>,
     index: &IndexReader,
     clock: Clock,
-) -> io::Result<Saved> {
+) -> io::Result<SavedSnapshot> {
     let start = clock.now();
-    let mut saved = Saved::default();
+    let mut saved = SavedSnapshot::default();
     let mut writer = SnapshotWriter::create(path, header)?;
     let (mut fingerprints, mut recent) = (Fingerprints::default(), Vec::new());
     loop {

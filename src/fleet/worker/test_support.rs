@@ -1,7 +1,7 @@
 //! What tests of several modules share.
 
 use super::{
-    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, TierRanks, Worker, WorkerState,
+    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, TierRanks, Worker, WorkerState, pools,
 };
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_index::{GuessRoots, KeySeed};
@@ -77,4 +77,13 @@ pub fn three_ranks() -> FleetSnapshot {
         ],
         ..FleetSnapshot::default()
     }
+}
+
+/// Two pools on three ranks of one worker: `base` with its `adapter`, and `other`. No rank serves
+/// `nobody`.
+#[must_use]
+pub fn two_pools() -> FleetSnapshot {
+    let mut fleet = three_ranks();
+    pools::assign(&mut fleet);
+    fleet
 }

@@ -11,7 +11,7 @@ macro_rules! catalogue {
     )+ })+) => {
         $($(
             $(#[doc = $help])+
-            pub(super) static $metric: Metric = Metric {
+            pub(crate) static $metric: Metric = Metric {
                 name: $name,
                 kind: MetricKind::$kind,
                 labels: &[$($label),*],

@@ -1,7 +1,7 @@
 //! What operators turn by hand through the admin API: the rejection windows and the configuration.
 //! Answers are JSON, also where they refuse.
 
-use super::admin::{Question, Questions, ask, gone};
+use super::question::{Question, Questions, ask, gone};
 use super::windows::WindowRequest;
 use axum::Json;
 use axum::body::Bytes;
@@ -11,12 +11,12 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 /// `GET /admin/window`.
-pub(super) async fn windows(State(questions): State<Questions>) -> Response {
+pub(crate) async fn windows(State(questions): State<Questions>) -> Response {
     ask(&questions, Question::Windows).await.map_or_else(gone, |list| Json(list).into_response())
 }
 
 /// `POST /admin/window`; answers what GET would then.
-pub(super) async fn set_window(State(questions): State<Questions>, body: Bytes) -> Response {
+pub(crate) async fn set_window(State(questions): State<Questions>, body: Bytes) -> Response {
     let asked = match WindowRequest::from_body(&body) {
         Ok(asked) => asked,
         Err(fault) => return refused(StatusCode::BAD_REQUEST, &fault),
@@ -29,10 +29,10 @@ pub(super) async fn set_window(State(questions): State<Questions>, body: Bytes) 
 }
 
 /// `POST /admin/reload`.
-pub(super) async fn reload(State(questions): State<Questions>) -> Response {
+pub(crate) async fn reload(State(questions): State<Questions>) -> Response {
     match ask(&questions, Question::Reload).await {
-        Some(Ok(done)) => Json(done).into_response(),
-        Some(Err(refused)) => (refused.status, Json(refused.body)).into_response(),
+        Some(Ok(done)) => Json(done.shown()).into_response(),
+        Some(Err(refused)) => (refused.status(), Json(refused.shown())).into_response(),
         None => gone(),
     }
 }

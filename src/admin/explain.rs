@@ -30,32 +30,32 @@ use std::sync::Arc;
 
 /// What is to be explained.
 #[derive(Debug)]
-pub(super) struct ExplainRequest {
+pub struct ExplainRequest {
     /// Path that the request would be sent to.
-    pub(super) endpoint: String,
-    /// The request's body.
-    pub(super) body: Bytes,
+    pub endpoint: String,
+    /// The body of the request.
+    pub body: Bytes,
     /// Explain this leg; `None`: the one that answers.
-    pub(super) leg: Option<Leg>,
+    pub leg: Option<Leg>,
     /// Put the rendered prompt into the answer.
-    pub(super) with_text: bool,
+    pub with_text: bool,
 }
 
 /// What the answer is made from.
 #[derive(Debug)]
-pub(super) struct ExplainSources<'a> {
-    pub(super) config: &'a Config,
-    pub(super) fleet: &'a FleetSnapshot,
-    pub(super) board: &'a Arc<LoadBoard>,
-    pub(super) reports: &'a LoadReports,
-    pub(super) index: &'a IndexReader,
-    pub(super) counters: &'a [Arc<ShardCounters>],
-    pub(super) now: NanosSinceStart,
+pub(crate) struct ExplainSources<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) fleet: &'a FleetSnapshot,
+    pub(crate) board: &'a Arc<LoadBoard>,
+    pub(crate) reports: &'a LoadReports,
+    pub(crate) index: &'a IndexReader,
+    pub(crate) counters: &'a [Arc<ShardCounters>],
+    pub(crate) now: NanosSinceStart,
 }
 
 /// Working memory, used again for every question.
 #[derive(Debug)]
-pub(super) struct Explainer {
+pub(crate) struct Explainer {
     request: ApiRequest,
     matched: Matched,
     prompt: Prompt,
@@ -74,7 +74,7 @@ struct Case<'a> {
 }
 
 impl Explainer {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             request: ApiRequest::default(),
             matched: Matched::new(RANKS_MAX),
@@ -86,7 +86,7 @@ impl Explainer {
     }
 
     /// The explanation, or the refusal that the request itself would get.
-    pub(super) fn explain(
+    pub(crate) fn explain(
         &mut self,
         asked: &ExplainRequest,
         sources: &ExplainSources<'_>,

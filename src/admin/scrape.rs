@@ -3,48 +3,26 @@
 //! ranks, models (the first 64 have their own label, the rest share `other`), endpoints, reasons.
 
 use super::catalogue;
-use super::feeds::Feeds;
-use super::metrics_text::{MetricsText, approximate};
+use super::metrics_text::{MetricsText, WholeHistogram, approximate};
 use super::roles;
-use super::scrape_flow;
+use super::scrape_flow::{self, FlowSources};
 use super::scrape_load::loads;
 use super::scrape_replicas;
-use super::snapshots::Saving;
-use super::watchdog::Watchdog;
+use super::sources::{FleetView, ScrapeSources, SnapshotFigures};
 use super::workers::engine;
-use crate::log::dropped_lines_count;
 use forebay_base::limits::MODELS_MAX;
-use forebay_base::{NanosSinceStart, RankIndex, broken_invariant_count};
+use forebay_base::{RankIndex, broken_invariant_count};
 use forebay_fleet::account::{
-    Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms,
+    Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage,
 };
-use forebay_fleet::admit::DrainRates;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use forebay_index::IndexReader;
 use forebay_kv_events::zmq::LossReason;
 use forebay_kv_events::{
     BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
 };
-use forebay_load::LoadReporter;
 use forebay_prompt::parse::{Endpoint, Reason};
-use forebay_replicas::ReplicaFigures;
 use std::sync::Arc;
-
-/// Where the numbers are.
-pub(super) struct ScrapeSources<'a> {
-    pub(super) fleet: &'a FleetSnapshot,
-    pub(super) board: &'a LoadBoard,
-    pub(super) index: &'a IndexReader,
-    pub(super) counters: &'a [Arc<ShardCounters>],
-    pub(super) watchdog: &'a Watchdog,
-    pub(super) histograms: &'a StageHistograms,
-    pub(super) feeds: &'a Feeds,
-    pub(super) saving: Option<&'a Saving>,
-    pub(super) reporter: &'a LoadReporter,
-    pub(super) drain_rates: &'a DrainRates,
-    pub(super) replicas: Option<&'a ReplicaFigures>,
-    pub(super) now: NanosSinceStart,
-}
 
 /// Bounds of the latency buckets, in nanoseconds and as the label says them, in seconds.
 const STAGE_BOUNDS: [(u64, f64); 24] = [
@@ -76,7 +54,8 @@ const STAGE_BOUNDS: [(u64, f64); 24] = [
 const NANOS_PER_SECOND: f64 = 1e9;
 
 /// All metrics as text.
-pub(super) fn render(sources: &ScrapeSources<'_>) -> String {
+#[must_use]
+pub fn render(sources: &ScrapeSources<'_>) -> String {
     let mut text = MetricsText::default();
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     text.open(&catalogue::BUILD_INFO).sample(&version, 1);
@@ -84,26 +63,27 @@ pub(super) fn render(sources: &ScrapeSources<'_>) -> String {
     rejected(sources, &mut text);
     plain(sources, &mut text);
     ranks(sources, &mut text);
-    workers(sources, &mut text);
-    loads(sources, &mut text);
-    let ScrapeSources { fleet, board, drain_rates, now, .. } = *sources;
-    scrape_flow::flow(&scrape_flow::FlowSources { fleet, board, drain_rates, now }, &mut text);
+    workers(sources.fleet.fleet, &mut text);
+    loads(&sources.fleet, &mut text);
+    let FleetView { fleet, board, now, .. } = sources.fleet;
+    let drain_rates = sources.drain_rates;
+    scrape_flow::flow(&FlowSources { fleet, board, drain_rates, now }, &mut text);
     overlap_errors(sources, &mut text);
     stages(sources, &mut text);
-    kv_feeds(sources.feeds.counters(), &mut text);
+    kv_feeds(sources.feeds.counters, &mut text);
     index(sources.index, &mut text);
-    if let Some(replicas) = sources.replicas {
-        scrape_replicas::replicas(sources.fleet, replicas, &mut text);
+    if let Some(replicas) = &sources.replicas {
+        scrape_replicas::replicas(sources.fleet.fleet, replicas, &mut text);
     }
-    if let Some(saving) = sources.saving {
-        snapshots(saving, sources, &mut text);
+    if let Some(figures) = &sources.snapshots {
+        snapshots(figures, sources, &mut text);
     }
-    stalled(sources.watchdog, &mut text);
+    stalled(&sources.shards.stalled, &mut text);
     let mut offloaded = text.open(&catalogue::OFFLOADED);
-    for (number, shard) in sources.counters.iter().enumerate() {
+    for (number, shard) in sources.shards.counters.iter().enumerate() {
         offloaded.sample(&[("shard", &number.to_string())], shard.offloaded());
     }
-    text.open(&catalogue::LOG_DROPPED).sample(&[], dropped_lines_count());
+    text.open(&catalogue::LOG_DROPPED).sample(&[], sources.log_dropped);
     text.open(&catalogue::BROKEN_INVARIANTS).sample(&[], broken_invariant_count());
     text.finish()
 }
@@ -116,7 +96,8 @@ fn requests(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::REQUESTS);
     for (position, endpoint) in endpoints() {
         for code in 100..600 {
-            let count = total(sources.counters, |shard| shard.answered_count(position, code));
+            let count =
+                total(sources.shards.counters, |shard| shard.answered_count(position, code));
             if count > 0 {
                 let labels = [("endpoint", endpoint), ("code", &code.to_string())];
                 family.sample(&labels, count);
@@ -145,11 +126,11 @@ fn rejected(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
                     let read = |shard: &ShardCounters| {
                         shard.refused_count(reason_index, endpoint_index, stream, model_index)
                     };
-                    let count = total(sources.counters, read);
+                    let count = total(sources.shards.counters, read);
                     if count == 0 {
                         continue;
                     }
-                    let model = sources.fleet.models.get(model_index);
+                    let model = sources.fleet.fleet.models.get(model_index);
                     let model = model.filter(|_| model_index < MODELS_MAX);
                     let unnamed = if stream.is_none() { UNKNOWN } else { "other" };
                     let labels = [
@@ -167,15 +148,15 @@ fn rejected(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
 
 fn plain(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     for (count, metric) in Count::ALL {
-        let value = total(sources.counters, |shard| shard.value(*count));
+        let value = total(sources.shards.counters, |shard| shard.value(*count));
         text.open(metric).sample(&[], value);
     }
 }
 
-fn stalled(watchdog: &Watchdog, text: &mut MetricsText) {
+fn stalled(stalled: &[bool], text: &mut MetricsText) {
     let mut family = text.open(&catalogue::SHARD_STALLED);
-    for (shard, is_stalled) in watchdog.are_stalled().enumerate() {
-        family.sample(&[("shard", &shard.to_string())], u64::from(is_stalled));
+    for (shard, is_stalled) in stalled.iter().enumerate() {
+        family.sample(&[("shard", &shard.to_string())], u64::from(*is_stalled));
     }
 }
 
@@ -183,19 +164,19 @@ fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     type Read = fn(&ScrapeSources<'_>, RankIndex) -> Option<u64>;
     let gauges: [(&'static Metric, Read); 7] = [
         (&catalogue::IN_FLIGHT, |sources, rank| {
-            sources.board.rank(rank).map(|load| u64::from(load.in_flight()))
+            sources.fleet.board.rank(rank).map(|load| u64::from(load.in_flight()))
         }),
         (&catalogue::PREFILL_TOKENS, |sources, rank| {
-            sources.board.rank(rank).map(|load| load.prefill_tokens())
+            sources.fleet.board.rank(rank).map(|load| load.prefill_tokens())
         }),
         (&catalogue::DECODE_TOKENS, |sources, rank| {
-            sources.board.rank(rank).map(|load| load.decode_tokens())
+            sources.fleet.board.rank(rank).map(|load| load.decode_tokens())
         }),
         (&catalogue::BREAKER_OPEN, |sources, rank| {
-            sources.board.rank(rank).map(|load| u64::from(load.is_open()))
+            sources.fleet.board.rank(rank).map(|load| u64::from(load.is_open()))
         }),
         (&catalogue::KV_FEED_LIVE, |sources, rank| {
-            sources.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
+            sources.fleet.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
         }),
         (&catalogue::KV_RANK_BLOCKS, |sources, rank| {
             sources.feeds.status(rank).map(|feed| u64::try_from(feed.blocks()).unwrap_or(u64::MAX))
@@ -206,7 +187,7 @@ fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     ];
     for (metric, read) in gauges {
         let mut family = text.open(metric);
-        for (index, rank, worker) in sources.fleet.present() {
+        for (index, rank, worker) in sources.fleet.fleet.present() {
             let Some(value) = read(sources, index) else { continue };
             let dp_rank = rank.dp_rank.0.to_string();
             family.sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], value);
@@ -214,18 +195,18 @@ fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     }
 }
 
-fn workers(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+fn workers(fleet: &FleetSnapshot, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::WORKER_UP);
-    for worker in &sources.fleet.workers {
+    for worker in &fleet.workers {
         let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
         family.sample(&labels, u64::from(worker.state == WorkerState::Up));
     }
     let mut family = text.open(&catalogue::WORKERS);
-    for (role, state, count) in roles::census(sources.fleet) {
+    for (role, state, count) in roles::census(fleet) {
         let labels = [("role", role), ("state", state)];
         family.sample(&labels, u64::try_from(count).unwrap_or(u64::MAX));
     }
-    text.open(&catalogue::FLEET_GENERATION).sample(&[], sources.fleet.generation);
+    text.open(&catalogue::FLEET_GENERATION).sample(&[], fleet.generation);
 }
 
 fn overlap_errors(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
@@ -235,7 +216,7 @@ fn overlap_errors(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
             let same = shard.overlap_errors().filter(|(blocks, _)| blocks.abs() == error);
             same.map(|(_, count)| count).sum()
         };
-        total(sources.counters, of_shard)
+        total(sources.shards.counters, of_shard)
     };
     let mut below = 0;
     // Errors of the last bucket are that large or larger: they count under +Inf alone.
@@ -248,14 +229,14 @@ fn overlap_errors(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
         })
         .collect();
     let count = below + count_of(OVERLAP_ERROR_BLOCKS_MAX);
-    let sum = total(sources.counters, ShardCounters::overlap_error_blocks_sum);
-    family.buckets(&[], cumulative.into_iter(), (count, approximate(sum)));
+    let sum = total(sources.shards.counters, ShardCounters::overlap_error_blocks_sum);
+    family.buckets(&[], cumulative.into_iter(), WholeHistogram { count, sum: approximate(sum) });
 }
 
 fn stages(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::STAGE_SECONDS);
     for (stage, name) in Stage::ALL {
-        let Some(histogram) = sources.histograms.stage(stage) else { continue };
+        let Some(histogram) = sources.shards.histograms.stage(stage) else { continue };
         let mut cumulative = Vec::with_capacity(STAGE_BOUNDS.len());
         let (mut below, mut from) = (0_u64, 0_u64);
         for (bound_ns, bound) in STAGE_BOUNDS {
@@ -267,7 +248,7 @@ fn stages(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
         // Neighbouring buckets can share the histogram's own cells: never above the whole.
         let cumulative = cumulative.into_iter().map(|(bound, below)| (bound, below.min(count)));
         let sum = histogram.mean() * approximate(count) / NANOS_PER_SECOND;
-        family.buckets(&[("stage", name)], cumulative, (count, sum));
+        family.buckets(&[("stage", name)], cumulative, WholeHistogram { count, sum });
     }
 }
 
@@ -333,24 +314,24 @@ fn index(index: &IndexReader, text: &mut MetricsText) {
     text.open(&catalogue::INDEX_EVICTED).sample(&[], index.evicted_count());
 }
 
-fn snapshots(saving: &Saving, sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+fn snapshots(figures: &SnapshotFigures, sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::SNAPSHOT_WRITES);
-    for (whole, label) in [(true, "written"), (false, "failed")] {
-        family.sample(&[("result", label)], saving.count(whole));
+    for (count, label) in [(figures.written_count, "written"), (figures.failed_count, "failed")] {
+        family.sample(&[("result", label)], count);
     }
-    if let Some(last) = saving.last() {
-        let age_ns = sources.now.since(last.ended_at);
+    if let Some(last) = &figures.last {
+        let age_ns = sources.fleet.now.since(last.ended_at);
         text.open(&catalogue::SNAPSHOT_AGE_SECONDS).seconds(&[], age_ns);
         text.open(&catalogue::SNAPSHOT_BYTES).sample(&[], last.bytes);
         text.open(&catalogue::SNAPSHOT_BLOCKS).sample(&[], last.blocks);
         text.open(&catalogue::SNAPSHOT_WRITE_SECONDS).seconds(&[], last.took_ns);
         text.open(&catalogue::SNAPSHOT_COPY_SECONDS).seconds(&[], last.copy_ns_max);
     }
-    let restored = sources.feeds.counters().restored_count();
+    let restored = sources.feeds.counters.restored_count();
     text.open(&catalogue::SNAPSHOT_RESTORED_BLOCKS).sample(&[], restored);
     let mut family = text.open(&catalogue::SNAPSHOT_DROPPED_BLOCKS);
     for (reason, label) in Dropped::ALL {
-        family.sample(&[("reason", label)], sources.feeds.counters().dropped_count(reason));
+        family.sample(&[("reason", label)], sources.feeds.counters.dropped_count(reason));
     }
 }
 

@@ -24,31 +24,44 @@ const NICE: i32 = 10;
 
 /// What is known when the question comes.
 #[derive(Debug)]
-pub(super) struct ExplainFacts {
-    pub(super) config: Arc<Config>,
-    pub(super) fleet: Arc<FleetSnapshot>,
-    pub(super) board: Arc<LoadBoard>,
-    pub(super) reports: LoadReports,
-    pub(super) index: IndexReader,
-    pub(super) counters: Vec<Arc<ShardCounters>>,
-    pub(super) now: NanosSinceStart,
+pub struct ExplainFacts {
+    /// What was configured, as it runs.
+    pub config: Arc<Config>,
+    /// The fleet that the shards have.
+    pub fleet: Arc<FleetSnapshot>,
+    /// What is in flight where.
+    pub board: Arc<LoadBoard>,
+    /// What engines report of their load.
+    pub reports: LoadReports,
+    /// The radix index, for reading.
+    pub index: IndexReader,
+    /// What each shard has counted.
+    pub counters: Vec<Arc<ShardCounters>>,
+    /// When the question came.
+    pub now: NanosSinceStart,
 }
 
-type ExplainAnswer = oneshot::Sender<Result<Value, Refusal>>;
+/// The way back to who asked.
+pub type ExplainAnswer = oneshot::Sender<Result<Value, Refusal>>;
 type ExplainQuestion = (ExplainRequest, ExplainFacts, ExplainAnswer);
 
 /// The way to the thread, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Explaining(SyncSender<ExplainQuestion>);
+pub struct Explaining(SyncSender<ExplainQuestion>);
 
 impl Explaining {
-    pub(super) fn start() -> io::Result<Self> {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system has no room for a thread.
+    pub fn start() -> io::Result<Self> {
         let (questions, asked) = sync_channel(QUESTIONS_MAX);
         std::thread::Builder::new().name("explain".into()).spawn(move || work(&asked))?;
         Ok(Self(questions))
     }
 
-    pub(super) fn ask(&self, asked: ExplainRequest, known: ExplainFacts, answer: ExplainAnswer) {
+    /// Hands over a question; refuses it where too many wait.
+    pub fn ask(&self, asked: ExplainRequest, known: ExplainFacts, answer: ExplainAnswer) {
         if let Err(refused) = self.0.try_send((asked, known, answer)) {
             use std::sync::mpsc::TrySendError::{Disconnected, Full};
             let (Full((_, _, answer)) | Disconnected((_, _, answer))) = refused;

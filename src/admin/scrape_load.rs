@@ -1,33 +1,34 @@
 //! The part of `/metrics` about load reports. Called with the rest of it, see [`super::scrape`].
 
 use super::catalogue;
-use super::metrics_text::{MetricsText, approximate};
-use super::scrape::ScrapeSources;
+use super::metrics_text::{MetricsText, WholeHistogram, approximate};
+use super::sources::FleetView;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::Metric;
 use forebay_fleet::worker::LoadReport;
 use forebay_load::{ReadFault, SCRAPE_BOUNDS};
 
 /// What engines report, how old it is, and what went wrong.
-pub(super) fn loads(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+pub(crate) fn loads(sources: &FleetView<'_>, text: &mut MetricsText) {
     reported(sources, text);
     faults(sources, text);
-    let scrapes = sources.reporter.scrapes();
+    let scrapes = sources.loads.scrapes();
     let mut below = 0;
     let cumulative = SCRAPE_BOUNDS.iter().zip(scrapes.buckets).map(|((_, bound), count)| {
         below += count;
         (*bound, below)
     });
     let cumulative: Vec<(f64, u64)> = cumulative.collect();
-    let whole = (scrapes.buckets.iter().sum(), scrapes.sum.as_secs_f64());
+    let (count, sum) = (scrapes.buckets.iter().sum(), scrapes.sum.as_secs_f64());
+    let whole = WholeHistogram { count, sum };
     text.open(&catalogue::LOAD_SCRAPE_SECONDS).buckets(&[], cumulative.into_iter(), whole);
-    text.open(&catalogue::LOAD_REPORTS_DROPPED).sample(&[], sources.reporter.dropped_count());
+    text.open(&catalogue::LOAD_REPORTS_DROPPED).sample(&[], sources.loads.dropped_count());
 }
 
 type LoadFigure = fn(&LoadReport) -> Option<f64>;
 
 /// Gauges per rank. Values that are too old to count are left out; their age stays.
-fn reported(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+fn reported(sources: &FleetView<'_>, text: &mut MetricsText) {
     let gauges: [(&'static Metric, LoadFigure); 4] = [
         (&catalogue::REPORTED_RUNNING, |report| Some(f64::from(report.running))),
         (&catalogue::REPORTED_WAITING, |report| Some(f64::from(report.waiting))),
@@ -36,7 +37,7 @@ fn reported(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
             report.kv_permille.map(|permille| f64::from(permille) / 1e3)
         }),
     ];
-    let reports = sources.reporter.reports();
+    let reports = sources.loads.reports();
     for (metric, read) in gauges {
         let value = |rank| read(reports.counting(rank, sources.now)?.0);
         per_rank(sources, text, metric, value);
@@ -46,7 +47,7 @@ fn reported(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
 }
 
 fn per_rank(
-    sources: &ScrapeSources<'_>,
+    sources: &FleetView<'_>,
     text: &mut MetricsText,
     metric: &'static Metric,
     value: impl Fn(RankIndex) -> Option<f64>,
@@ -59,12 +60,12 @@ fn per_rank(
     }
 }
 
-fn faults(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+fn faults(sources: &FleetView<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::LOAD_REPORT_ERRORS);
     for (index, worker) in sources.fleet.workers.iter().enumerate() {
         let Some(index) = WorkerIndex::try_from_index(index) else { continue };
         for (fault, reason) in ReadFault::ALL {
-            let count = sources.reporter.fault_count(index, fault);
+            let count = sources.loads.fault_count(index, fault);
             if count > 0 {
                 family.sample(&[("worker", &worker.name), ("reason", reason)], count);
             }

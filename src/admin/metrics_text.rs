@@ -9,62 +9,70 @@ use std::fmt::{Display, Write};
 
 /// All metrics of one scrape.
 #[derive(Debug, Default)]
-pub(super) struct MetricsText {
+pub(crate) struct MetricsText {
     text: String,
 }
 
 /// One metric that takes its samples. Without any it is left out.
 #[derive(Debug)]
-pub(super) struct Family<'a> {
+pub(crate) struct Family<'a> {
     text: &'a mut String,
     metric: &'static Metric,
     has_samples: bool,
 }
 
+/// A histogram without its buckets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WholeHistogram {
+    pub(crate) count: u64,
+    /// Sum of all values.
+    pub(crate) sum: f64,
+}
+
 /// Label names with their values.
-pub(super) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
+pub(crate) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
 impl MetricsText {
     /// Opens a metric for its samples.
-    pub(super) fn open(&mut self, metric: &'static Metric) -> Family<'_> {
+    pub(crate) fn open(&mut self, metric: &'static Metric) -> Family<'_> {
         Family { text: &mut self.text, metric, has_samples: false }
     }
 
     /// The whole text.
-    pub(super) fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.text
     }
 }
 
 impl Family<'_> {
     /// One value of a counter or gauge.
-    pub(super) fn sample(&mut self, labels: MetricLabels<'_>, value: u64) {
+    pub(crate) fn sample(&mut self, labels: MetricLabels<'_>, value: u64) {
         self.fraction(labels, approximate(value));
     }
 
     /// One time in nanoseconds, shown in seconds.
-    pub(super) fn seconds(&mut self, labels: MetricLabels<'_>, nanos: u64) {
+    pub(crate) fn seconds(&mut self, labels: MetricLabels<'_>, nanos: u64) {
         self.fraction(labels, approximate(nanos) / 1e9);
     }
 
     /// The same for a value that need not be whole.
-    pub(super) fn fraction(&mut self, labels: MetricLabels<'_>, value: f64) {
+    pub(crate) fn fraction(&mut self, labels: MetricLabels<'_>, value: f64) {
         self.line("", labels, None, value);
     }
 
     /// One histogram from its cumulative counts below the bounds; `+Inf` has the whole count.
-    pub(super) fn buckets(
+    pub(crate) fn buckets(
         &mut self,
         labels: MetricLabels<'_>,
         cumulative: impl Iterator<Item = (f64, u64)>,
-        (count, sum): (u64, f64),
+        whole: WholeHistogram,
     ) {
         for (bound, below) in cumulative {
             self.line("_bucket", labels, Some(&bound), below);
         }
-        self.line("_bucket", labels, Some(&"+Inf"), count);
-        self.line("_sum", labels, None, sum);
-        self.line("_count", labels, None, count);
+        self.line("_bucket", labels, Some(&"+Inf"), whole.count);
+        self.line("_sum", labels, None, whole.sum);
+        self.line("_count", labels, None, whole.count);
     }
 
     /// One line, after the two that begin the metric if it is the first. Writing to a string cannot
@@ -119,7 +127,7 @@ fn escape(text: &str, out: &mut String, quotes: bool) {
 
 /// A count as a float, which is what Prometheus keeps; exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "every value of the text format is a float")]
-pub(super) fn approximate(count: u64) -> f64 {
+pub(crate) fn approximate(count: u64) -> f64 {
     count as f64
 }
 
@@ -149,7 +157,11 @@ mod tests {
         text.open(&NONE);
         text.open(&NOW).sample(&[], 9_007_199_254_740_992);
         let mut times = text.open(&TIMES);
-        times.buckets(&[("s", "t")], [(2e-5, 1), (1.0, 2)].into_iter(), (3, 4.5));
+        times.buckets(
+            &[("s", "t")],
+            [(2e-5, 1), (1.0, 2)].into_iter(),
+            WholeHistogram { count: 3, sum: 4.5 },
+        );
         assert_eq!(
             text.finish(),
             "# HELP forebay_a_total Some.\n# TYPE forebay_a_total counter\n\

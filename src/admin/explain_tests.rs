@@ -1,9 +1,9 @@
 //! Routes and legs as `/debug/overlap` shows them.
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
-use super::test_support::two_pools;
 use forebay_base::{NanosSinceStart, PoolIndex};
 use forebay_config::{Config, FlowConfig};
+use forebay_fleet::worker::test_support::two_pools;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role};
 use forebay_index::{KeySeed, index};
 use serde_json::Value;

@@ -1,34 +1,18 @@
 //! The fleet as JSON, for `GET /workers`: what people ask first when a request went somewhere odd.
 
-use super::feeds::Feeds;
-use super::fleet::Fleet;
 use super::metrics_text::approximate;
 use super::roles;
+use super::sources::WorkerSources;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_discovery::LoadTasks;
-use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReports, Rank, WorkerState};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadReports, Rank, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
 use serde_json::{Value, json};
-use std::sync::Arc;
-
-/// Model names of a worker that one log line holds.
-const LOGGED_MODELS_MAX: usize = 8;
-
-/// What the list is made from.
-pub(super) struct WorkerSources<'a> {
-    pub(super) known: &'a Fleet,
-    pub(super) fleet: &'a FleetSnapshot,
-    pub(super) board: &'a LoadBoard,
-    pub(super) reports: &'a LoadReports,
-    pub(super) loads: &'a LoadTasks,
-    pub(super) feeds: &'a Feeds,
-    pub(super) now: NanosSinceStart,
-}
 
 /// All workers with their ranks, models and load.
-pub(super) fn list(sources: &WorkerSources<'_>) -> Value {
-    let fleet = sources.fleet;
+#[must_use]
+pub fn list(sources: &WorkerSources<'_>) -> Value {
+    let fleet = sources.fleet.fleet;
     let workers: Vec<Value> = fleet
         .workers
         .iter()
@@ -41,9 +25,9 @@ pub(super) fn list(sources: &WorkerSources<'_>) -> Value {
                 "engine": engine(worker.dialect),
                 "state": state(worker.state),
                 "role": roles::role_of(fleet, index),
-                "waits_for": sources.known.lacks(index),
+                "waits_for": (sources.waits_for)(index),
                 "models": models_of(fleet, index),
-                "load_source": sources.loads.source(index).map(ReportSource::word),
+                "load_source": (sources.load_source)(index).map(ReportSource::word),
                 "ranks": ranks_of(index, sources),
             }))
         })
@@ -63,12 +47,12 @@ fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
 }
 
 fn ranks_of(worker: WorkerIndex, sources: &WorkerSources<'_>) -> Vec<Value> {
-    let ranks = sources.fleet.present().filter(|(_, rank, _)| rank.worker == worker);
+    let ranks = sources.fleet.fleet.present().filter(|(_, rank, _)| rank.worker == worker);
     ranks.filter_map(|(index, rank, _)| shown(index, rank, sources)).collect()
 }
 
 fn shown(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<Value> {
-    let load = sources.board.rank(index)?;
+    let load = sources.fleet.board.rank(index)?;
     Some(json!({
         "rank": index.0,
         "dp_rank": rank.dp_rank.0,
@@ -89,19 +73,20 @@ fn shown(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<V
         "places_elsewhere": load.places_elsewhere(),
         "kv_tokens": load.kv_tokens(),
         "ended": load.ended(),
-        "busy_ms": load.busy_until().since(sources.now).div_ceil(1_000_000),
+        "busy_ms": load.busy_until().since(sources.fleet.now).div_ceil(1_000_000),
         "queue": queue(index, sources),
         "prefill_tokens": load.prefill_tokens(),
         "decode_tokens": load.decode_tokens(),
         "failures": load.failures(),
         "breaker_open": load.is_open(),
-        "report": report(index, sources.reports, sources.now),
+        "report": report(index, &sources.fleet.loads.reports(), sources.fleet.now),
     }))
 }
 
 /// The queue for the rank; others may share it. Null without queues.
 fn queue(rank: RankIndex, sources: &WorkerSources<'_>) -> Value {
-    let queue = sources.fleet.queue_of(rank).and_then(|queue| sources.board.queue(queue));
+    let queue =
+        sources.fleet.fleet.queue_of(rank).and_then(|queue| sources.fleet.board.queue(queue));
     queue.map_or(Value::Null, |queue| {
         json!({ "depth": queue.waiting(), "bytes": queue.waiting_bytes(),
             "kv_tokens": queue.waiting_tokens() })
@@ -122,7 +107,7 @@ fn following(feed: &FeedStatus) -> Value {
 
 /// What the rank's engine said last of its load, and what of it is not ours; null if it never said
 /// anything.
-pub(super) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStart) -> Value {
+pub(crate) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStart) -> Value {
     let Some(report) = reports.newest(rank) else { return Value::Null };
     json!({
         "age_seconds": approximate(now.since(report.at)) / 1e9,
@@ -136,16 +121,8 @@ pub(super) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStar
     })
 }
 
-/// The first of these models, for the log.
-pub(super) fn named(models: &[Arc<str>]) -> String {
-    let shown: Vec<&str> = models.iter().take(LOGGED_MODELS_MAX).map(|name| &**name).collect();
-    let more = models.len().saturating_sub(LOGGED_MODELS_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", shown.join(", "))
-}
-
 /// The engine's word.
-pub(super) fn engine(dialect: Dialect) -> &'static str {
+pub(crate) fn engine(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Vllm => "vllm",
         Dialect::Sglang => "sglang",
@@ -154,7 +131,7 @@ pub(super) fn engine(dialect: Dialect) -> &'static str {
 }
 
 /// The word for a state.
-pub(super) fn state(state: WorkerState) -> &'static str {
+pub(crate) fn state(state: WorkerState) -> &'static str {
     match state {
         WorkerState::Unknown => "unknown",
         WorkerState::Up => "up",

@@ -9,7 +9,7 @@ use forebay_replicas::{RankFigures, ReplicaFigures};
 type RankFigure = fn(&RankFigures) -> Option<u64>;
 
 /// The connection, the messages, and each rank as the replicas share it.
-pub(super) fn replicas(fleet: &FleetSnapshot, figures: &ReplicaFigures, text: &mut MetricsText) {
+pub(crate) fn replicas(fleet: &FleetSnapshot, figures: &ReplicaFigures, text: &mut MetricsText) {
     text.open(&catalogue::NATS_CONNECTED).sample(&[], u64::from(figures.is_connected));
     text.open(&catalogue::REPLICAS).sample(&[], figures.replica_count);
     let mut family = text.open(&catalogue::REPLICA_MESSAGES);

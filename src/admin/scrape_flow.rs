@@ -19,15 +19,15 @@ const _: () = assert!(Reason::ALL.len() < REASONS_MAX);
 
 /// Where the numbers are.
 #[derive(Clone, Copy)]
-pub(super) struct FlowSources<'a> {
-    pub(super) fleet: &'a FleetSnapshot,
-    pub(super) board: &'a LoadBoard,
-    pub(super) drain_rates: &'a DrainRates,
-    pub(super) now: NanosSinceStart,
+pub(crate) struct FlowSources<'a> {
+    pub(crate) fleet: &'a FleetSnapshot,
+    pub(crate) board: &'a LoadBoard,
+    pub(crate) drain_rates: &'a DrainRates,
+    pub(crate) now: NanosSinceStart,
 }
 
 /// All of it.
-pub(super) fn flow(sources: &FlowSources<'_>, text: &mut MetricsText) {
+pub(crate) fn flow(sources: &FlowSources<'_>, text: &mut MetricsText) {
     rooms(sources, text);
     queues(sources, text);
     windows(sources, text);
@@ -132,11 +132,11 @@ fn windows(sources: &FlowSources<'_>, text: &mut MetricsText) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::two_pools;
     use super::*;
     use forebay_base::RankIndex;
     use forebay_config::{FlowConfig, QueueConfig};
     use forebay_fleet::worker::pools;
+    use forebay_fleet::worker::test_support::two_pools;
     use forebay_fleet::worker::{OpenedBy, QueueLimits, QueueWanted, Role, RoomWanted};
     use std::sync::Arc;
     use std::time::Duration;

@@ -29,7 +29,7 @@ struct Open {
 }
 
 /// Serves until the task is dropped.
-pub(super) async fn serve(listener: TcpListener, router: Router) {
+pub(crate) async fn serve(listener: TcpListener, router: Router) {
     let mut open: Vec<Open> = Vec::new();
     let mut has_failed = false;
     loop {

@@ -16,7 +16,7 @@ const OPEN_MAX: Duration = Duration::from_secs(60 * 60);
 const QUOTED_CHARS_MAX: usize = 128;
 
 /// Whose word a window is, and what it is called.
-pub(super) const OPENERS: [(OpenedBy, &str); 3] =
+pub(crate) const OPENERS: [(OpenedBy, &str); 3] =
     [(OpenedBy::Here, "here"), (OpenedBy::Hand, "hand"), (OpenedBy::Elsewhere, "elsewhere")];
 
 const HOW_TO_ASK: &str = "\
@@ -25,7 +25,7 @@ the body is a JSON object: {\"open\": \"5s\"} refuses all requests for that long
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct WindowRequest {
+pub struct WindowRequest {
     /// Absent: all.
     model: Option<String>,
     /// How long; absent: closed.
@@ -42,14 +42,14 @@ struct Body {
 
 /// No worker serves that model; the text says so.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct UnknownModel(pub(super) String);
+pub struct UnknownModel(pub(crate) String);
 
 impl WindowRequest {
     /// From a body.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn from_body(body: &[u8]) -> Result<Self, String> {
+    pub(crate) fn from_body(body: &[u8]) -> Result<Self, String> {
         let body: Body =
             serde_json::from_slice(body).map_err(|error| format!("{error}; {HOW_TO_ASK}"))?;
         let open = match (body.open, body.close) {
@@ -61,7 +61,10 @@ impl WindowRequest {
     }
 
     /// Opens or closes, whoever opened before.
-    pub(super) fn apply(
+    ///
+    /// # Errors
+    /// No worker serves the model.
+    pub fn apply(
         &self,
         fleet: &FleetSnapshot,
         windows: &Windows,
@@ -108,7 +111,8 @@ fn pools_of(fleet: &FleetSnapshot, name: &str) -> Result<[Option<PoolIndex>; 2],
 }
 
 /// Every pool with its window.
-pub(super) fn list(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Value {
+#[must_use]
+pub fn list(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Value {
     let shown = |(pool, ranks): (PoolIndex, &Pool)| {
         let until = windows.open_until(pool, now);
         let by: Vec<&str> = OPENERS
@@ -138,9 +142,9 @@ fn milliseconds(until: NanosSinceStart, now: NanosSinceStart) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::two_pools;
     use super::*;
     use forebay_fleet::worker::Role;
+    use forebay_fleet::worker::test_support::two_pools;
 
     const NOW: NanosSinceStart = NanosSinceStart(1_000);
 

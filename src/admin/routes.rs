@@ -2,11 +2,9 @@
 //! touches a worker, so a probe costs nothing.
 
 use super::access::{self, Access};
-use super::admin_flow;
-use super::admin_port;
 use super::explain::ExplainRequest;
-use super::reload;
-use super::windows;
+use super::question::{Question, Questions, ask, gone};
+use super::{flow, port};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
@@ -20,7 +18,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
 
 /// Longest request body that is explained: rendering it holds the loop up for some milliseconds.
 const EXPLAINED_BYTES_MAX: usize = 1024 * 1024;
@@ -60,49 +57,23 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 10] {
         (reading("/metrics", "[metrics](metrics.md)"), get(metrics)),
         (reading("/workers", "the fleet as the router sees it"), get(workers)),
         (reading("/replicas", "the other routers; 404 without `[nats]`"), get(replicas)),
-        (reading("/admin/window", "each pool with its rejection window"), get(admin_flow::windows)),
-        (posting("/admin/window", "opens or closes windows"), post(admin_flow::set_window)),
+        (reading("/admin/window", "each pool with its rejection window"), get(flow::windows)),
+        (posting("/admin/window", "opens or closes windows"), post(flow::set_window)),
         (
             posting(
                 "/admin/reload",
                 "reads the configuration again, see [Reload](../operate/reload.md)",
             ),
-            post(admin_flow::reload),
+            post(flow::reload),
         ),
         (reading("/debug/overlap", "explains a prompt"), get(overlap_of_prompt)),
         (posting("/debug/overlap", "explains a request"), post(overlap)),
     ]
 }
 
-/// A question to the loop, with the way back.
-#[derive(Debug)]
-pub(super) enum Question {
-    /// Why no requests can be served; empty when they can.
-    Ready(oneshot::Sender<Vec<String>>),
-    /// All metrics as text.
-    Metrics(oneshot::Sender<String>),
-    /// The fleet.
-    Workers(oneshot::Sender<Value>),
-    /// Other replicas; `None` without NATS.
-    Replicas(oneshot::Sender<Option<Value>>),
-    /// The rejection windows.
-    Windows(oneshot::Sender<Value>),
-    /// The same, opened or closed before.
-    SetWindow(windows::WindowRequest, oneshot::Sender<Result<Value, windows::UnknownModel>>),
-    /// Read the configuration again.
-    Reload(oneshot::Sender<Result<Value, reload::Refused>>),
-    /// Tells a shard to do wrong; whether it was told.
-    #[cfg(debug_assertions)]
-    Plant(usize, forebay_fleet::mailbox::PlantedFault, oneshot::Sender<bool>),
-    /// Where a request would go and why.
-    Overlap(ExplainRequest, oneshot::Sender<Result<Value, Refusal>>),
-}
-
-pub(super) type Questions = mpsc::Sender<Question>;
-
 /// Serves until the task is dropped.
-pub(super) async fn serve(listener: TcpListener, questions: Questions, access: Access) {
-    admin_port::serve(listener, router(questions, access)).await;
+pub async fn serve(listener: TcpListener, questions: Questions, access: Access) {
+    port::serve(listener, router(questions, access)).await;
 }
 
 fn router(questions: Questions, access: Access) -> Router {
@@ -272,17 +243,4 @@ async fn overlap_of_prompt(
         Some(asked) => explained(&questions, asked).await,
         None => (StatusCode::BAD_REQUEST, HOW_TO_ASK).into_response(),
     }
-}
-
-pub(super) async fn ask<T>(
-    questions: &Questions,
-    question: impl FnOnce(oneshot::Sender<T>) -> Question,
-) -> Option<T> {
-    let (back, answer) = oneshot::channel();
-    questions.send(question(back)).await.ok()?;
-    answer.await.ok()
-}
-
-pub(super) fn gone() -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response()
 }

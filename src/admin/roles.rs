@@ -6,7 +6,7 @@ use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Role, WorkerState};
 use serde_json::{Value, json};
 
 /// The word for a role.
-pub(super) const fn word(role: Role) -> &'static str {
+pub(crate) const fn word(role: Role) -> &'static str {
     match role {
         Role::Both => "both",
         Role::Prefill => "prefill",
@@ -15,7 +15,8 @@ pub(super) const fn word(role: Role) -> &'static str {
 }
 
 /// Why none can, in words for an operator.
-pub(super) fn why_not(fleet: &FleetSnapshot) -> String {
+#[must_use]
+pub fn why_not(fleet: &FleetSnapshot) -> String {
     let all = fleet.workers.len();
     let counts = census(fleet);
     let up: usize = counts.iter().filter(|(_, state, _)| is_up(state)).map(|(_, _, n)| n).sum();
@@ -36,7 +37,7 @@ fn is_up(state: &str) -> bool {
 }
 
 /// How many workers there are of each role in each state, for every pair of words.
-pub(super) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, usize)> {
+pub(crate) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, usize)> {
     let places: Vec<(&str, &str)> = (0..fleet.workers.len())
         .filter_map(WorkerIndex::try_from_index)
         .map(|worker| (role_of(fleet, worker), state_of(fleet, worker)))
@@ -52,7 +53,7 @@ pub(super) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, 
 }
 
 /// The worker's role, once it is described.
-pub(super) fn role_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
+pub(crate) fn role_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
     let first = fleet.present().find(|(_, rank, _)| rank.worker == worker);
     first.map_or("unknown", |(_, rank, _)| word(rank.role))
 }
@@ -75,7 +76,7 @@ fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
 }
 
 /// A KV transfer as JSON: what decode workers are told.
-pub(super) fn kv_transfer(kv_transfer: Option<&KvTransfer>) -> Value {
+pub(crate) fn kv_transfer(kv_transfer: Option<&KvTransfer>) -> Value {
     match kv_transfer {
         None => Value::Null,
         Some(KvTransfer::TwoPhase) => json!({ "kind": "two_phase" }),
@@ -104,10 +105,10 @@ pub(super) fn kv_transfer(kv_transfer: Option<&KvTransfer>) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::two_pools;
     use super::*;
     use forebay_config::{DisaggregationConfig, Fallback, FlowConfig};
     use forebay_fleet::worker::Dialect;
+    use forebay_fleet::worker::test_support::two_pools;
     use std::sync::Arc;
 
     /// One worker with three ranks: 0 and 1 serve `base`, 2 serves `other`.

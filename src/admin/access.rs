@@ -17,11 +17,11 @@ const READING_POSTS: [&str; 1] = ["/debug/overlap"];
 
 /// What is asked of callers.
 #[derive(Debug, Default)]
-pub(super) struct Access {
-    /// `admin_hosts`.
-    pub(super) hosts: Vec<String>,
+pub struct Access {
+    /// Further names of this host: `admin_hosts`.
+    pub hosts: Vec<String>,
     /// What `admin_token_file` holds.
-    pub(super) token: Option<String>,
+    pub token: Option<String>,
 }
 
 /// Why a call is refused.
@@ -63,7 +63,7 @@ impl Denied {
 }
 
 /// Lets a call through, or answers it.
-pub(super) async fn check(
+pub(crate) async fn check(
     State(access): State<Arc<Access>>,
     call: Request,
     next: Next,

@@ -1,0 +1,44 @@
+//! The admin API: metrics, the fleet as JSON, explanations, and what operators turn by hand.
+//!
+//! [`port`] owns the connections, [`access`] says who may call, [`routes`] names the calls. Each
+//! call is a [`question`] to the control plane's loop, which owns the answers. [`scrape`],
+//! [`workers`] and [`windows`] write them from what the loop lends ([`sources`]); [`explaining`]
+//! has a thread of its own. Runs on the control plane's thread. Limits: [`port`] bounds connections
+//! and their time, `/metrics` has bounded label sets. Must never touch a worker: a call costs the
+//! engines nothing.
+
+mod access;
+mod catalogue;
+mod explain;
+#[cfg(test)]
+mod explain_tests;
+mod explaining;
+mod flow;
+mod metrics_text;
+mod port;
+mod question;
+mod reload;
+mod roles;
+mod routes;
+mod scrape;
+mod scrape_flow;
+mod scrape_load;
+mod scrape_replicas;
+mod sources;
+mod windows;
+mod workers;
+
+pub use access::Access;
+pub use catalogue::all_metrics;
+pub use explain::ExplainRequest;
+pub use explaining::{ExplainAnswer, ExplainFacts, Explaining};
+pub use question::{Question, Questions};
+pub use reload::{ReloadRefused, Reloaded};
+pub use roles::why_not;
+pub use routes::{AdminRoute, admin_routes, serve};
+pub use scrape::render as render_metrics;
+pub use sources::{
+    FeedsView, FleetView, SavedSnapshot, ScrapeSources, ShardsView, SnapshotFigures, WorkerSources,
+};
+pub use windows::{UnknownModel, WindowRequest, list as list_windows};
+pub use workers::list as list_workers;

@@ -1,0 +1,51 @@
+//! What the admin API asks the control plane's loop, with the way back.
+
+use super::explain::ExplainRequest;
+use super::reload::{ReloadRefused, Reloaded};
+use super::windows::{UnknownModel, WindowRequest};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use forebay_prompt::parse::Refusal;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+/// A question to the loop, with the way back.
+#[derive(Debug)]
+pub enum Question {
+    /// Why no requests can be served; empty when they can.
+    Ready(oneshot::Sender<Vec<String>>),
+    /// All metrics as text.
+    Metrics(oneshot::Sender<String>),
+    /// The fleet with its ranks, as JSON.
+    Workers(oneshot::Sender<Value>),
+    /// Other replicas; `None` without NATS.
+    Replicas(oneshot::Sender<Option<Value>>),
+    /// The rejection windows.
+    Windows(oneshot::Sender<Value>),
+    /// The same, opened or closed before.
+    SetWindow(WindowRequest, oneshot::Sender<Result<Value, UnknownModel>>),
+    /// Read the configuration again.
+    Reload(oneshot::Sender<Result<Reloaded, ReloadRefused>>),
+    /// Tells a shard to do wrong; whether it was told.
+    #[cfg(debug_assertions)]
+    Plant(usize, forebay_fleet::mailbox::PlantedFault, oneshot::Sender<bool>),
+    /// Where a request would go and why.
+    Overlap(ExplainRequest, oneshot::Sender<Result<Value, Refusal>>),
+}
+
+/// The way to the loop.
+pub type Questions = mpsc::Sender<Question>;
+
+/// Asks the loop; `None` when the loop has ended.
+pub(crate) async fn ask<T>(
+    questions: &Questions,
+    question: impl FnOnce(oneshot::Sender<T>) -> Question,
+) -> Option<T> {
+    let (back, answer) = oneshot::channel();
+    questions.send(question(back)).await.ok()?;
+    answer.await.ok()
+}
+
+pub(crate) fn gone() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response()
+}

@@ -1,0 +1,69 @@
+//! What came of reading the configuration again, as `POST /admin/reload` answers.
+
+use axum::http::StatusCode;
+use forebay_config::{Changes, Finding, ReloadError, Severity};
+use serde_json::{Value, json};
+
+/// What was taken over.
+#[derive(Clone, Debug)]
+pub struct Reloaded {
+    /// What changed, and what needs a restart to change.
+    pub changes: Changes,
+    /// Warnings of the check.
+    pub warnings: Vec<Finding>,
+}
+
+/// Why nothing was taken over.
+#[derive(Clone, Debug)]
+pub enum ReloadRefused {
+    /// There is no file or flag to read again.
+    NoSource,
+    /// The configuration cannot be read, or has errors.
+    Faulty(ReloadError),
+}
+
+impl Reloaded {
+    pub(crate) fn shown(&self) -> Value {
+        json!({
+            "applied": self.changes.applied,
+            "needs_restart": self.changes.restart,
+            "findings": self.warnings.iter().map(shown).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl ReloadRefused {
+    pub(crate) const fn status(&self) -> StatusCode {
+        match self {
+            Self::NoSource => StatusCode::CONFLICT,
+            Self::Faulty(_) => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    pub(crate) fn shown(&self) -> Value {
+        let (error, findings) = match self {
+            Self::NoSource => {
+                ("this router was started from a program, not from a file or flags", &[][..])
+            }
+            Self::Faulty(ReloadError::Unreadable(reason)) => (&**reason, &[][..]),
+            Self::Faulty(ReloadError::Faulty(findings)) => {
+                ("there are errors in the configuration", &**findings)
+            }
+        };
+        let findings: Vec<Value> = findings.iter().map(shown).collect();
+        json!({ "error": error, "findings": findings })
+    }
+}
+
+fn shown(finding: &Finding) -> Value {
+    let severity = match finding.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    json!({
+        "severity": severity,
+        "where": finding.origin.to_string(),
+        "what": finding.what,
+        "help": finding.help,
+    })
+}

@@ -1,0 +1,109 @@
+//! Where the admin API reads what it shows: borrowed for one answer, never kept.
+
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_fleet::account::{ShardCounters, StageHistograms};
+use forebay_fleet::admit::DrainRates;
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard};
+use forebay_index::IndexReader;
+use forebay_kv_events::{FeedCounters, FeedStatus};
+use forebay_load::{LoadReporter, ReportSource};
+use forebay_replicas::ReplicaFigures;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The fleet, and what runs on it.
+#[derive(Clone, Copy)]
+pub struct FleetView<'a> {
+    /// The fleet that the shards have.
+    pub fleet: &'a FleetSnapshot,
+    /// What is in flight where.
+    pub board: &'a LoadBoard,
+    /// What engines report of their load.
+    pub loads: &'a LoadReporter,
+    /// When the question is answered.
+    pub now: NanosSinceStart,
+}
+
+/// The KV-event feeds that run.
+pub struct FeedsView<'a> {
+    /// What all feeds have counted.
+    pub counters: &'a FeedCounters,
+    /// What each feed is doing, by its rank.
+    pub statuses: HashMap<RankIndex, &'a FeedStatus>,
+}
+
+/// The shards, in their order.
+pub struct ShardsView<'a> {
+    /// What each shard has counted.
+    pub counters: &'a [Arc<ShardCounters>],
+    /// Times of the stages, of all shards.
+    pub histograms: &'a StageHistograms,
+    /// True for shards that make no progress.
+    pub stalled: Vec<bool>,
+}
+
+/// Snapshots that were written.
+pub struct SnapshotFigures {
+    /// Snapshots that are in their place.
+    pub written_count: u64,
+    /// Snapshots that could not be written.
+    pub failed_count: u64,
+    /// The last one that was written.
+    pub last: Option<SavedSnapshot>,
+}
+
+/// A snapshot that is in its place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SavedSnapshot {
+    /// When the file was whole.
+    pub ended_at: NanosSinceStart,
+    /// Size of the file.
+    pub bytes: u64,
+    /// Ranks in the file.
+    pub ranks: u64,
+    /// Blocks of all ranks.
+    pub blocks: u64,
+    /// Time from the first copy to the end.
+    pub took_ns: u64,
+    /// Longest time that the copy of one rank kept the loop.
+    pub copy_ns_max: u64,
+}
+
+/// What `/metrics` is made from.
+pub struct ScrapeSources<'a> {
+    /// The fleet, and what runs on it.
+    pub fleet: FleetView<'a>,
+    /// How fast the pools end requests.
+    pub drain_rates: &'a DrainRates,
+    /// The KV-event feeds that run.
+    pub feeds: &'a FeedsView<'a>,
+    /// The shards, in their order.
+    pub shards: &'a ShardsView<'a>,
+    /// The radix index.
+    pub index: &'a IndexReader,
+    /// `None` where no snapshots are written.
+    pub snapshots: Option<SnapshotFigures>,
+    /// `None` where there is no NATS.
+    pub replicas: Option<ReplicaFigures>,
+    /// Lines of the log that were dropped.
+    pub log_dropped: u64,
+}
+
+/// What `/workers` is made from.
+pub struct WorkerSources<'a> {
+    /// The fleet, and what runs on it.
+    pub fleet: FleetView<'a>,
+    /// The KV-event feeds that run.
+    pub feeds: &'a FeedsView<'a>,
+    /// What a prefill worker waits for before it takes traffic.
+    pub waits_for: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
+    /// Where the load reports of a worker come from.
+    pub load_source: &'a dyn Fn(WorkerIndex) -> Option<ReportSource>,
+}
+
+impl FeedsView<'_> {
+    /// What the rank's feed is doing; `None` if it has none.
+    pub(crate) fn status(&self, rank: RankIndex) -> Option<&FeedStatus> {
+        self.statuses.get(&rank).copied()
+    }
+}

@@ -1,0 +1,39 @@
+//! Why the control plane cannot run, or has ended.
+
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why the control plane cannot run.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// No runtime, signal or socket.
+    #[error("{0}; check the limit of open files (ulimit -n)")]
+    Io(#[from] std::io::Error),
+    /// Shards have ended without being told to.
+    #[error("{ended} of {shards} shards ended by a fault (this is a bug)")]
+    ShardEnded {
+        /// How many.
+        ended: usize,
+        /// Of how many.
+        shards: usize,
+    },
+    /// A shard has made no progress for `timeouts.stall_abort`.
+    #[error(
+        "shard {shard} made no progress for {patience:?} (key `timeouts.stall_abort`; this is a bug)"
+    )]
+    ShardStalled {
+        /// Which.
+        shard: usize,
+        /// For how long.
+        patience: Duration,
+    },
+    /// Shards had not ended some seconds after the deadline of a drain.
+    #[error("shards did not end in time after the drain: left without them")]
+    ShardsLate,
+    /// A panic, which is in the log.
+    #[error("the control plane panicked (this is a bug)")]
+    Panicked,
+    /// No HTTP client.
+    #[error("no HTTP client for health checks: {0}")]
+    Client(reqwest::Error),
+}

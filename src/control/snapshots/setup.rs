@@ -1,0 +1,21 @@
+//! What snapshots are made with, and how their threads run.
+
+use forebay_base::Clock;
+use forebay_config::IndexConfig;
+use forebay_index::{IndexReader, KeySeed};
+
+/// What snapshots are made with.
+pub(in super::super) struct Setup<'a> {
+    pub(in super::super) config: &'a IndexConfig,
+    pub(in super::super) clock: Clock,
+    pub(in super::super) seed: KeySeed,
+    pub(in super::super) shard_count: usize,
+    pub(in super::super) index: IndexReader,
+}
+
+/// For the thread that calls it: where it competes with a shard for a core, the shard wins.
+pub(super) fn give_way() {
+    const NICE: i32 = 10;
+    // Not allowed: then they share.
+    let _ = rustix::process::nice(NICE);
+}
