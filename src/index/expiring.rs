@@ -97,6 +97,7 @@ impl Expiring {
     #[must_use]
     pub fn new(limits: ExpiringLimits) -> Self {
         let off = limits.approximate_ttl.is_zero() && limits.speculative_ttl.is_zero();
+        // Places are 32 bits wide, and the place 0 is none.
         let chunks_max = if off { 0 } else { limits.chunks_max.min((u32::MAX - 1) as usize) };
         let mut entries = Vec::with_capacity(chunks_max + 1);
         entries.push(ExpiringChunk::default());
@@ -214,6 +215,7 @@ impl Expiring {
         }
         while self.cursor < self.lists.len() {
             while let Some(entry) = self.dead(self.cursor, now) {
+                // The cursor stays, so that the next call goes on here and each list has its turn.
                 if swept.removed >= budget {
                     swept.more = true;
                     return swept;
@@ -365,6 +367,7 @@ impl Expiring {
     fn find(&self, at: usize, key: BlockKey) -> Option<u32> {
         let key = key.to_word();
         let mut place = self.buckets.get(self.bucket(at, key)).copied().unwrap_or(NONE);
+        // Lists share the buckets: the key alone may be of another rank.
         while place != NONE {
             let entry = self.entry(place);
             if entry.key == key && usize::from(entry.list) == at {

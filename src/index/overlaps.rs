@@ -71,6 +71,7 @@ impl Overlaps {
             debug_assert!(found.bytes > 0, "a rank that holds nothing would be held twice");
             self.held.push(rank);
             *best = found;
+        // Bytes first: blocks of different trees have different sizes.
         } else if (found.bytes, found.blocks) > (best.bytes, best.blocks) {
             *best = found;
         }

@@ -139,6 +139,7 @@ impl SliceWriter {
     fn settle(&mut self, run: RunId) {
         let mut next = Some(run);
         while let Some(run) = next {
+            // Its blocks stay for the paths behind it, held or not.
             if self.table.has_children(run) {
                 return;
             }
@@ -171,6 +172,7 @@ impl SliceWriter {
         for _ in 0..RUNS_LOOKED_AT.min(runs) {
             self.hand = (self.hand + HAND_STEP) % runs.max(1);
             let run = RunId(self.hand);
+            // A run that others follow stays: its path would end before them.
             let is_leaf = self.table.block_count(run) > 0
                 && !self.table.has_children(run)
                 && !self.table.is_unlisted(run);

@@ -94,6 +94,7 @@ impl Walk<'_> {
                 let bytes = end.bytes + u32::from(length);
                 debug_assert!(usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.text.len()));
                 match next {
+                    // The first goes on here. Only the others cost a copy of the ranks.
                     None => next = Some((child, bytes)),
                     Some(_) => {
                         let ranks = ranks.clone();

@@ -90,6 +90,7 @@ impl Binder<'_> {
             return None;
         }
         let fleet = self.fleet;
+        // Weighed once: each of the three looks below goes by the same sources.
         self.weigh(request, output_tokens, candidates);
         candidates.put_aside();
         let is_full =
@@ -106,6 +107,7 @@ impl Binder<'_> {
         if let Some(placed) = take(self, &whole, output_tokens, candidates) {
             return Some(placed);
         }
+        // Its prefill would have to be waited for, and here nothing waits.
         if fleet.flow.queue.mode == QueueMode::Off {
             return None;
         }
@@ -124,11 +126,14 @@ impl Binder<'_> {
     ) -> Option<Lease> {
         loop {
             let rank = self.choose(request, candidates)?;
+            debug_assert!(candidates.ranks().contains(&rank), "{rank:?} is no candidate");
             let cost = lease_cost(request, rank, output_tokens);
             let limits = self.fleet.room(rank);
             if let Some(lease) = Lease::try_take(self.board, rank, cost, limits, self.now) {
+                debug_assert_eq!(lease.rank(), rank, "a lease of another rank");
                 return Some(lease);
             }
+            // Another shard was first. Each turn has one candidate less, so the loop ends.
             candidates.remove(rank);
         }
     }
@@ -196,7 +201,9 @@ impl Binder<'_> {
         if candidates.ranks().iter().any(|&rank| is_able(rank)) {
             candidates.retain(is_able);
         }
-        candidates.ranks().len() < before
+        let left = candidates.ranks().len();
+        debug_assert!(left > 0 || before == 0, "all were left out");
+        left < before
     }
 
     /// The rank to be kept for a request that no rank has room for: the one that is kept already,
@@ -210,6 +217,8 @@ impl Binder<'_> {
         candidates: &Candidates,
         is_free: impl Fn(RankIndex) -> bool,
     ) -> Option<RankIndex> {
+        // The same rank until the request fits, also where another one lacks less by now: a rank
+        // that is given up is filled by others, and the request would start over.
         if own.is_some_and(|own| candidates.ranks().contains(&own)) {
             return own;
         }

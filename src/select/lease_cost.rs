@@ -10,6 +10,7 @@ const OUTPUT_TOKENS_DEFAULT: u32 = 256;
 
 /// Output tokens counted at most: limits like 128k are ceilings, not expectations.
 const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
+const _: () = assert!(OUTPUT_TOKENS_DEFAULT <= OUTPUT_TOKENS_COUNTED_MAX);
 
 /// Output tokens that a request is expected to make.
 #[must_use]
@@ -23,6 +24,7 @@ pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32
     let uncached = request.uncached_tokens(rank);
     // Who prefills for another rank makes one token and is done.
     let output = if request.leg == Leg::Prefill { 1 } else { u64::from(output_tokens) };
+    debug_assert!(uncached <= request.prompt_tokens(), "more to compute than the prompt has");
     LeaseCost {
         prefill_tokens: if request.leg == Leg::Decode { 0 } else { uncached },
         decode_tokens: request.prompt_tokens().saturating_add(output),

@@ -157,6 +157,7 @@ impl Matched {
             self.add_approximate(ask, prompt.text(), &mut chunks);
             prompt.chunks = chunks;
         }
+        // Another walk, so only where events leave more open than a chunk.
         if any_told && self.leaves_a_chunk(prompt.text()) {
             is_same = false;
             self.add_speculative(ask, prompt.text(), bytes_per_token);
@@ -198,11 +199,13 @@ impl Matched {
             GuessKind::Approximate => ask.approximate.ttl,
             GuessKind::Speculative => ask.approximate.speculative_ttl,
         };
+        // A model with one rank leaves nothing to choose, so nothing is worth remembering.
         if ttl.is_zero() || self.prompt_bytes == 0 || ask.model.ranks.len() < 2 {
             return None;
         }
         let held = usize::try_from(self.exact.get(rank).bytes).unwrap_or(usize::MAX);
         let unheld = prompt.text().len().saturating_sub(held);
+        // Events tell of all but less than a chunk: a guess would add nothing.
         if kind == GuessKind::Speculative && unheld < SPECULATIVE_CHUNK_BYTES {
             return None;
         }

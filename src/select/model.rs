@@ -26,6 +26,7 @@ pub fn model<'a>(
     endpoint: Endpoint,
     request: &ApiRequest,
 ) -> Result<(ModelIndex, &'a Model), NoModel> {
+    // Before all names: with it no name is known to be wrong.
     if let Some(any) = fleet.model(ANY_MODEL) {
         return Ok(any);
     }

@@ -64,6 +64,7 @@ impl Prompt {
         self.is_rendered = false;
         self.found.clear();
         self.chunks.clear();
+        // A connection stays for hours: after one prompt of megabytes its chunks must not stay too.
         self.chunks.shrink_to(CHUNKS_KEPT);
         self.recalled_by = 0;
         let mut text = std::mem::take(&mut self.text);
@@ -124,6 +125,7 @@ impl Prompt {
     }
 
     pub(super) fn keep(&mut self, view: View, overlaps: &Overlaps) {
+        debug_assert!(self.found.iter().all(|found| found.view != view), "{view:?} kept twice");
         let found =
             overlaps.iter_held().map(|(rank, overlap)| FoundOverlap { view, rank, overlap });
         self.found.extend(found);

@@ -152,6 +152,7 @@ pub fn route(
         return Ok(Route::Whole(WholeBecause::FewUncached));
     }
     let Err(why) = pair(asked, candidates, can_split) else { return Ok(Route::Pair) };
+    // The fallback is for prefill ranks that are missing. What cannot be split has no other way.
     let by_fallback = matches!(why, NoPair::NoPrefill | NoPair::NotNear);
     match whole.uncached_least {
         None => Err(why),
@@ -199,6 +200,7 @@ fn pair(
     let mut known = None;
     for kv_transfer in model.ranks.iter().filter_map(kv_transfer) {
         let kind = std::mem::discriminant(kv_transfer);
+        // By kind, not by rank: what a body allows depends on the protocol alone.
         if known != Some(kind) && !can_split(kv_transfer) {
             return Err(NoPair::CannotSplit);
         }

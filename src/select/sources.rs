@@ -75,13 +75,16 @@ impl Sources {
         fleet: &FleetSnapshot,
         measure: impl Fn(RankIndex) -> PrefillSource,
     ) {
+        debug_assert!(self.parts.len() <= self.ranks.len(), "a part without a rank");
         for part in &mut self.parts {
             part.best = PrefillSource::UNKNOWN;
         }
         for &rank in &self.ranks {
             let source = measure(rank);
             let alike = |part: &&mut NetworkPart| fleet.are_alike(part.of, rank);
-            if let Some(part) = self.parts.iter_mut().find(alike) {
+            let part = self.parts.iter_mut().find(alike);
+            debug_assert!(part.is_some(), "{rank:?} is in no part");
+            if let Some(part) = part {
                 part.best = part.best.min(source);
             }
         }

@@ -65,6 +65,7 @@ pub fn weigh_tiers(
             any_tier = true;
         }
     }
+    // A fleet that never offloads pays nothing here.
     if !any_tier {
         return false;
     }

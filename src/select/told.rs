@@ -32,6 +32,8 @@ impl ToldPaths {
         now: NanosSinceStart,
         period: Duration,
     ) -> bool {
+        // One place for each key and no search: a path that loses its place is told of once more,
+        // which costs a message.
         let key = path.end.to_word() ^ u64::from(path.rank.0) << 48;
         let place = usize::try_from(key >> 16).unwrap_or(0) % TOLD_MAX;
         let Some((told, at)) = self.0.get_mut(place) else { return true };

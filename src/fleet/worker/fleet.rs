@@ -300,6 +300,7 @@ impl FleetSnapshot {
     #[must_use]
     pub fn queue_of(&self, index: RankIndex) -> Option<QueueIndex> {
         let rank = self.ranks.get(index.index())?;
+        // By the number of the pool or of the rank: shards agree on it without a table.
         match self.flow.queue.mode {
             QueueMode::Pool => Some(QueueIndex(rank.pool.0)),
             QueueMode::Endpoint => Some(QueueIndex(index.0)),

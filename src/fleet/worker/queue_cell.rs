@@ -48,6 +48,7 @@ impl QueueLimits {
     /// For one who is counted already, and takes the other place for this one.
     #[must_use]
     pub const fn beside(self, own: Option<QueueWanted>) -> Self {
+        // It holds both places for a moment. Given up first, the old one could go to a newcomer.
         let Some(own) = own else { return self };
         Self {
             depth_max: self.depth_max.saturating_add(1),

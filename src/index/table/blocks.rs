@@ -144,6 +144,7 @@ impl TableWriter {
         let count = self.block_count(id);
         debug_assert!((1..count).contains(&left), "{id:?} cut to {left} of {count}");
         debug_assert!(!self.has_children(id), "children of {id:?} follow its last block");
+        // Out of the locator while their keys can still be read.
         for offset in left..count {
             self.forget_block(Location { run: id, offset });
         }
@@ -198,6 +199,7 @@ impl TableWriter {
             || !self.copy_holders(id, head, at)
             || !listed.is_some_and(|key| self.add_length(head, block_bytes, key))
         {
+            // No reader has seen these cells, so they need no stamp.
             back.into_iter().for_each(|cell| self.pool.put(cell));
             self.unmake(head, &front);
             return None;

@@ -143,11 +143,13 @@ impl Table {
         if first >= count || self.key_at(run, first) != arrival.key.to_word() {
             return false;
         }
+        // Also for a walk that goes no further: what is asked for stays warm.
         run.use_at(self.epoch());
         seen.block_count = count - first;
         self.copy_ranks(run, first, seen);
         self.follow(run, first, arrival, seen);
         seen.lengths.clear();
+        // Children follow the last block. A prompt that parted before has no use for them.
         if seen.matched == seen.block_count {
             let word = run.lengths();
             match cell_of(word) {
@@ -168,6 +170,7 @@ impl Table {
             self.cells.copy_bits(cell, wanted);
         }
         seen.partial.clear();
+        // A walk may enter in the middle of a run. Its masks begin with the block it enters at.
         if let Some(cell) = cell_of(run.partial()) {
             self.cells.for_each(cell, |lane, mask| seen.partial.push((lane, mask >> first)));
         }

@@ -38,11 +38,14 @@ impl Table {
         for offset in 0..run.block_count() {
             let key = BlockKey::from_word(self.key_at(run, offset));
             let bytes = self.length_at(run, offset);
+            // The first block of an unlisted run has neither parent nor length. Only what was
+            // stored can be stored again.
             if let (Some(parent), Some(key), 1..) = (before, key, bytes) {
                 blocks.push((parent, key, bytes));
             }
             before = key;
         }
+        // The parent's last key was read too, so its stamp counts as well.
         let unchanged = parent.zip(parent_stamp).is_none_or(|(run, stamp)| run.read_end(stamp));
         run.read_end(stamp) && unchanged
     }

@@ -53,6 +53,14 @@ impl Applicant<'_> {
         self.queued.filter(|queued| queued.queue == queue).map(|queued| queued.wanted)
     }
 
+    /// What holds of a rank that it is given, whichever way it came by it.
+    fn check_bound(&self, lease: &Lease) {
+        let rank = lease.rank();
+        debug_assert!(self.model.ranks.contains(&rank), "{rank:?} does not serve its model");
+        debug_assert!(!self.facts.tried.contains(&rank), "{rank:?} has failed it");
+        debug_assert!(self.near != Some(rank), "both legs on {rank:?}");
+    }
+
     /// How many others wait in a queue.
     fn others(&self, binder: &Binder<'_>, queue: QueueIndex) -> u32 {
         let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting);
@@ -128,6 +136,7 @@ pub fn enter(
     }
     if let Some(lease) = binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)
     {
+        applicant.check_bound(&lease);
         return Entry::Bound(lease);
     }
     if mode == QueueMode::Off {
@@ -138,6 +147,7 @@ pub fn enter(
             let waiter = Box::new(waiter(binder, applicant, queue, open()));
             Entry::Wait { decode: None, waiter, wanted }
         }
+        // Full of requests for one rank, the queue must not refuse those that could go to another.
         Err(turned @ Turned::Full(_)) => bind_beside(binder, candidates, applicant)
             .map_or(Entry::Turned(leg, turned), Entry::Bound),
         Err(turned) => Entry::Turned(leg, turned),
@@ -155,7 +165,9 @@ fn bind_beside(
     candidates.collect(fleet, applicant.model, board, applicant.seeking(), now).ok()?;
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     candidates.retain(|rank| !binder.is_awaited(rank));
-    binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)
+    let lease = binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)?;
+    applicant.check_bound(&lease);
+    Some(lease)
 }
 
 /// Finds a queue with room and counts the request into it. One that has been let in before is not
@@ -187,6 +199,7 @@ fn line_up(
         let most = fleet.room(rank).kv_tokens_max;
         let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
         let (bytes, Caller { class, tenant, .. }) = (applicant.body_bytes, applicant.facts.caller);
+        // What no cache could hold takes what is left of one, so it wants no more than that here.
         let wanted = QueueWanted { bytes, tokens, class, tenant };
         let bounds = bounds(fleet, binder.board, pool, queue);
         match cell.join(bounds.beside(applicant.own(queue)), wanted) {
@@ -194,6 +207,7 @@ fn line_up(
             Err(which) => full = which,
         }
         first.get_or_insert((cell, queue, wanted));
+        // The demand of a pool is the same in each of its queues, and mode `pool` has one queue.
         if full == QueueFull::Demand || fleet.flow.queue.mode == QueueMode::Pool {
             break;
         }
@@ -201,6 +215,8 @@ fn line_up(
     }
     let (cell, queue, wanted) =
         first.filter(|_| applicant.queued.is_some()).ok_or(Turned::Full(full))?;
+    // Refused now, a request that was let in would be worse off than a newcomer. It leaves its old
+    // queue at the same time, so all together hold no more than before.
     cell.join(QueueLimits::NONE, wanted).map_err(Turned::Full)?;
     Ok((queue, wanted))
 }
@@ -242,6 +258,7 @@ fn too_late(
     pool: PoolIndex,
     projected: &impl Fn(u64) -> Option<Duration>,
 ) -> Option<Turned> {
+    // Only by the client's own deadline. Without it nothing says that the answer would be too late.
     let deadline = applicant.facts.client_deadline?;
     let Caller { class, tenant, weight } = applicant.facts.caller;
     let ahead = cell.ahead(class, tenant, weight);
@@ -260,6 +277,7 @@ fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
         fleet.rank(**rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
     };
     let up = fleet.pool(pool).map_or(0, |pool| pool.ranks.iter().filter(is_up).count());
+    // Without any that is up one line is counted: 0 would promise that nobody has to wait.
     u64::try_from(up).unwrap_or(u64::MAX).max(1)
 }
 

@@ -99,18 +99,29 @@ impl LegCounts {
     }
 }
 
+impl OfModel {
+    fn check_invariants(&self) {
+        let LegCounts { whole, prefill, decode } = self.legs;
+        debug_assert_eq!(whole + prefill + decode, self.waiting.len(), "each waits for one leg");
+    }
+}
+
 impl Row {
     fn put(&mut self, model: ModelIndex, order: Order, waiting: QueuedRequest) {
         let of_model = self.models.entry(model).or_default();
         *of_model.legs.of(waiting.leg()) += 1;
-        of_model.waiting.insert(order, waiting);
+        let before = of_model.waiting.insert(order, waiting);
+        debug_assert!(before.is_none(), "two requests in one place");
+        of_model.check_invariants();
     }
 
     fn take(&mut self, model: ModelIndex, order: Order) -> Option<QueuedRequest> {
         let of_model = self.models.get_mut(&model)?;
         let taken = of_model.waiting.remove(&order)?;
         let count = of_model.legs.of(taken.leg());
+        debug_assert!(*count > 0, "a leg that was never counted");
         *count = count.saturating_sub(1);
+        of_model.check_invariants();
         if of_model.waiting.is_empty() {
             self.models.remove(&model);
         }
@@ -132,14 +143,19 @@ impl Row {
 impl Flows {
     /// Puts a request into its row.
     pub(super) fn push(&mut self, key: FlowKey, order: Order, waiting: QueuedRequest) {
-        if self.rows.len() - self.ready.len() >= IDLE_FLOWS_MAX {
+        debug_assert!(self.ready.len() <= self.rows.len(), "more rows wait than there are");
+        // Idle rows stay for a while: a tenant that comes back at once must not start anew, before
+        // who has had less.
+        if self.rows.len().saturating_sub(self.ready.len()) >= IDLE_FLOWS_MAX {
             self.rows.retain(|_, row| !row.models.is_empty());
         }
         let clock = self.clock;
         let row = self.rows.entry(key.tenant).or_default();
         if row.models.is_empty() {
+            // Not from its old tag: time in which a tenant asked for nothing earns it nothing.
             row.tag = row.tag.max(clock);
-            self.ready.insert(TurnPosition { tag: row.tag, tenant: key.tenant });
+            let is_new = self.ready.insert(TurnPosition { tag: row.tag, tenant: key.tenant });
+            debug_assert!(is_new, "an empty row was ready");
         }
         row.put(key.model, order, waiting);
     }
@@ -170,9 +186,11 @@ impl Flows {
         let served = row.take(key.model, order)?;
         let before = row.tag;
         self.clock = self.clock.max(before);
+        // By what it costs, not by requests: a tenant with long prompts would get more.
         let cost = served.cost_tokens().saturating_mul(TAGS_PER_TOKEN);
         row.tag = before.saturating_add(cost / u64::from(served.weight().max(1)));
-        self.ready.remove(&TurnPosition { tag: before, tenant: key.tenant });
+        let was_ready = self.ready.remove(&TurnPosition { tag: before, tenant: key.tenant });
+        debug_assert!(was_ready, "a row was served that was not ready");
         if !row.models.is_empty() {
             self.ready.insert(TurnPosition { tag: row.tag, tenant: key.tenant });
         }
@@ -185,10 +203,17 @@ impl Flows {
         let row = self.rows.get_mut(&key.tenant)?;
         let removed = row.take(key.model, order)?;
         if row.models.is_empty() {
-            self.ready.remove(&TurnPosition { tag: row.tag, tenant: key.tenant });
+            let was_ready = self.ready.remove(&TurnPosition { tag: row.tag, tenant: key.tenant });
+            debug_assert!(was_ready, "a row that waited was not ready");
             self.forget_if_behind(key.tenant);
         }
         Some(removed)
+    }
+
+    /// How many wait. Costs a look at each row.
+    pub(super) fn len(&self) -> usize {
+        let of_row = |row: &Row| row.models.values().map(|of| of.waiting.len()).sum::<usize>();
+        self.rows.values().map(of_row).sum()
     }
 
     /// Rows kept, waiting or idle.

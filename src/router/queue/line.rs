@@ -77,7 +77,7 @@ pub(super) struct Rules<'a> {
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug)]
-struct Standing {
+pub(super) struct Standing {
     /// Class that it asked for.
     asked: usize,
     /// Class that it has risen to.
@@ -92,7 +92,9 @@ struct Standing {
 impl Standing {
     /// When it moves up: one class for each `after` that it has waited. Never out of the first.
     fn ripe_at(&self, after: Duration) -> Option<NanosSinceStart> {
-        let steps = u32::try_from(self.asked - self.class + 1).ok()?;
+        debug_assert!(self.class <= self.asked, "a request never falls");
+        // From its arrival, not from its last rise: who waits elsewhere first loses nothing.
+        let steps = u32::try_from(self.asked.saturating_sub(self.class) + 1).ok()?;
         let ripens = self.class > 0 && !after.is_zero();
         ripens.then(|| self.order.arrived_at.plus(after.saturating_mul(steps)))
     }
@@ -101,16 +103,16 @@ impl Standing {
 /// One queue.
 #[derive(Debug)]
 pub(super) struct Line {
-    classes: [Flows; QUEUE_CLASSES as usize],
-    standing: AHashMap<Ticket, Standing>,
+    pub(super) classes: [Flows; QUEUE_CLASSES as usize],
+    pub(super) standing: AHashMap<Ticket, Standing>,
     /// Requests that may look for another queue, by the time they joined this one.
-    movable: BTreeSet<(NanosSinceStart, Ticket)>,
+    pub(super) movable: BTreeSet<(NanosSinceStart, Ticket)>,
     /// Requests that may rise, by the time they do.
-    ripening: BTreeSet<(NanosSinceStart, Ticket)>,
+    pub(super) ripening: BTreeSet<(NanosSinceStart, Ticket)>,
     promote_after: Duration,
-    next_number: u64,
+    pub(super) next_number: u64,
     /// Who was short, and the rank that is kept for it; the oldest first, at most [`KEPT_MAX`].
-    kept: Vec<(Ticket, RankIndex)>,
+    pub(super) kept: Vec<(Ticket, RankIndex)>,
 }
 
 impl Line {
@@ -154,13 +156,18 @@ impl Line {
         if let Some(flows) = self.classes.get_mut(class) {
             flows.push(flow, order, QueuedRequest(waiter));
         }
+        self.check_invariants();
+        self.check_count();
     }
 
     /// Takes a request out, whatever it waits for. `None`: it is not here any more.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
         let standing = self.forget(ticket)?;
         let flows = self.classes.get_mut(standing.class)?;
-        flows.remove(standing.flow, standing.order).map(|waiting| waiting.0)
+        let removed = flows.remove(standing.flow, standing.order);
+        debug_assert!(removed.is_some(), "{ticket:?} stands where it does not wait");
+        self.check_invariants();
+        removed.map(|waiting| waiting.0)
     }
 
     fn forget(&mut self, ticket: Ticket) -> Option<Standing> {
@@ -183,13 +190,16 @@ impl Line {
         rules: Rules<'_>,
         mut place: impl FnMut(&Waiter, Offer) -> Placed,
     ) {
+        // Before the turn: who has risen must not be passed by the class it has left.
         self.promote(rules.now, rules.promote_after);
         let mut bars =
             Bars { fleet: rules.fleet, full: Vec::new(), declined: Vec::new(), short: Vec::new() };
         for class in 0..self.classes.len() {
             self.serve_short(class, rules, &mut bars, &mut place);
             self.serve_class(class, rules, &mut bars, &mut place);
+            debug_assert!(bars.declined.is_empty(), "a class ends with a place that is left");
         }
+        self.check_invariants();
     }
 
     /// Those first for whom ranks are kept: they were first in line when they were looked at, and
@@ -205,6 +215,7 @@ impl Line {
             let standing = self.standing.get(ticket).filter(|standing| standing.class == class)?;
             Some((*ticket, *rank, standing.flow, standing.order))
         };
+        // A copy: each that is placed takes its own entry out.
         let short: Vec<_> = self.kept.iter().filter_map(of_class).collect();
         for (ticket, rank, flow, order) in short {
             let Some(waiter) = self.classes.get(class).and_then(|flows| flows.get(flow, order))
@@ -227,10 +238,12 @@ impl Line {
 
     /// The rank is not given to those behind it.
     fn keep(&mut self, ticket: Ticket, rank: RankIndex, bars: &mut Bars<'_>) {
+        debug_assert!(self.standing.contains_key(&ticket), "kept for who does not wait");
         match self.kept.iter_mut().find(|(short, _)| *short == ticket) {
             Some((_, kept)) => *kept = rank,
             None => self.kept.push((ticket, rank)),
         }
+        debug_assert!(!bars.short.contains(&ticket), "short twice in one turn");
         bars.short.push(ticket);
         debug_assert!(self.kept.len() <= KEPT_MAX, "more kept than may be");
     }
@@ -268,13 +281,15 @@ impl Line {
         let mut cursor = TurnPosition::START;
         let mut insists = false;
         loop {
+            debug_assert!(bars.declined.len() <= LOOK_AHEAD_MAX, "looked further than it may");
             let looks_on = bars.declined.len() < LOOK_AHEAD_MAX;
             let next = self.next(class, cursor, bars).filter(|_| looks_on);
             let Some((at, order, waiter)) = next else {
                 if bars.declined.is_empty() {
                     return;
                 }
-                // Nobody wanted what the first of them left.
+                // Nobody wanted what the first of them left. It takes that now: a place that stays
+                // empty serves nobody.
                 bars.declined.clear();
                 (cursor, insists) = (TurnPosition::START, true);
                 continue;
@@ -311,6 +326,7 @@ impl Line {
     fn overtake(&mut self, declined: &mut Vec<Ticket>) {
         for ticket in declined.drain(..) {
             if let Some(standing) = self.standing.get_mut(&ticket) {
+                // Counted when another request was placed, not when it declined.
                 standing.overtaken += 1;
             }
         }
@@ -330,10 +346,10 @@ impl Line {
     }
 
     fn served(&mut self, class: usize, flow: FlowKey, order: Order, ticket: Ticket) {
-        if let Some(flows) = self.classes.get_mut(class) {
-            drop(flows.serve(flow, order));
-        }
-        self.forget(ticket);
+        let served = self.classes.get_mut(class).and_then(|flows| flows.serve(flow, order));
+        debug_assert!(served.is_some(), "{ticket:?} was served, and did not wait");
+        let standing = self.forget(ticket);
+        debug_assert!(standing.is_some_and(|standing| standing.class == class), "of another class");
     }
 
     /// One of those who may look elsewhere and joined at or before `since`, the oldest first.
@@ -368,11 +384,13 @@ impl Line {
     fn move_up(&mut self, ticket: Ticket) {
         let Some(standing) = self.standing.get_mut(&ticket) else { return };
         let (class, flow, order) = (standing.class, standing.flow, standing.order);
+        debug_assert!(class > 0, "there is no better class");
         standing.class = class.saturating_sub(1);
         if let Some(at) = standing.ripe_at(self.promote_after) {
             self.ripening.insert((at, ticket));
         }
         let moved = self.classes.get_mut(class).and_then(|flows| flows.remove(flow, order));
+        debug_assert!(moved.is_some(), "{ticket:?} stands where it does not wait");
         let better = self.classes.get_mut(class.saturating_sub(1));
         if let (Some(moved), Some(better)) = (moved, better) {
             better.push(flow, order, moved);

@@ -11,6 +11,7 @@ mod enter;
 mod flows;
 mod home;
 mod line;
+mod line_check;
 mod outbox;
 mod pair;
 mod waiter;

@@ -41,7 +41,12 @@ pub fn enter_by(
         Sought::Whole => return enter_leg(binder, Leg::Whole, None),
         Sought::PrefillFor(decode) => decode,
         Sought::Pair => match enter_leg(binder, Leg::Decode, None) {
-            Entry::Bound(decode) => decode,
+            Entry::Bound(decode) => {
+                let serves = binder.fleet.serves(decode.rank(), Leg::Decode)
+                    || binder.fleet.is_whole_only(decode.rank());
+                debug_assert!(serves, "{:?} cannot answer", decode.rank());
+                decode
+            }
             other => return other,
         },
     };
@@ -49,7 +54,12 @@ pub fn enter_by(
         return Entry::Bound(decode);
     }
     match enter_leg(binder, Leg::Prefill, Some(decode.rank())) {
-        Entry::Bound(prefill) => Entry::Pair { decode, prefill },
+        Entry::Bound(prefill) => {
+            let are_near = binder.fleet.are_near(prefill.rank(), decode.rank());
+            debug_assert!(are_near, "a pair that cannot hand over");
+            debug_assert!(prefill.rank() != decode.rank(), "a pair of one rank");
+            Entry::Pair { decode, prefill }
+        }
         Entry::Wait { waiter, wanted, .. } => Entry::Wait { decode: Some(decode), waiter, wanted },
         other => other,
     }

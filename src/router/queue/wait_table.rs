@@ -54,7 +54,9 @@ impl<V: From<NoWait>> WaitTable<V> {
         });
         let mut life = 0;
         if let Some(slot) = self.slot(number) {
+            debug_assert!(!slot.taken && slot.verdict.is_none(), "a slot for two");
             slot.taken = true;
+            // Another life each time: a verdict for the last wait must not end this one.
             slot.life = slot.life.wrapping_add(1);
             life = slot.life;
         }
@@ -100,13 +102,15 @@ impl<V: From<NoWait>> WaitTable<V> {
             slot.verdict = None;
             slot.waker = None;
             self.free.push(ticket.slot);
+            debug_assert!(self.free.len() <= self.slots.len(), "more slots free than there are");
         }
     }
 
     /// Requests that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.slots.len() - self.free.len()
+        debug_assert!(self.free.len() <= self.slots.len(), "more slots free than there are");
+        self.slots.len().saturating_sub(self.free.len())
     }
 
     fn of(&mut self, ticket: Ticket) -> Option<&mut WaitSlot<V>> {

@@ -40,7 +40,9 @@ pub(super) fn holdings(overlaps: &Overlaps, on_the_way: &Overlaps) -> Vec<Holdin
     };
     let mut all: Vec<Holding> = overlaps.iter_held().map(holding).collect();
     all.sort_unstable_by_key(|holding| (std::cmp::Reverse(holding.bytes), holding.rank));
+    // A message between shards has to stay small. The ranks that hold most decide.
     all.truncate(HOLDINGS_MAX);
+    debug_assert!(all.is_sorted_by(|a, b| a.bytes >= b.bytes), "the largest first");
     all
 }
 

@@ -28,9 +28,9 @@ use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_select::Route;
 
 /// Engines that have no room are asked so often in all for one request.
-const REFUSALS_MAX: u32 = 8;
+pub(super) const REFUSALS_MAX: u32 = 8;
 /// Queues send a request on so often in all, stale or not (`queue.hops_max` is at most 100).
-const HOPS_MAX: u32 = 120;
+pub(super) const HOPS_MAX: u32 = 120;
 
 /// What a request has already when it looks for what it lacks.
 #[derive(Debug, Default)]
@@ -45,9 +45,9 @@ struct InHand {
 
 /// A wait in a queue.
 #[derive(Debug)]
-struct Stay {
-    leg: Leg,
-    queued: QueuePlace,
+pub(super) struct Stay {
+    pub(super) leg: Leg,
+    pub(super) queued: QueuePlace,
     /// Its decode rank, while it waits for a prefill rank.
     decode: Option<Lease>,
     /// Its deadline is the client's own.
@@ -56,13 +56,13 @@ struct Stay {
 
 /// How often the request has been where.
 #[derive(Debug, Default)]
-struct Tries {
+pub(super) struct Tries {
     /// Attempts that failed after the request was sent.
     failed_count: u32,
     /// How often engines had no room for it.
-    refused_count: u32,
+    pub(super) refused_count: u32,
     /// How often a queue sent it on.
-    hop_count: u32,
+    pub(super) hop_count: u32,
     /// The last rank that failed it, if that may not be to blame: asked again when no other is
     /// left.
     spared: Option<RankIndex>,
@@ -73,16 +73,16 @@ struct Tries {
 /// The machine of one request.
 #[derive(Debug)]
 pub struct RequestFlow {
-    facts: RequestFacts,
+    pub(super) facts: RequestFacts,
     endpoint: Endpoint,
     /// Bytes of its body.
     body_bytes: u64,
     /// Drawn once: is it among the share that an open window refuses?
     is_drawn: Option<bool>,
-    tries: Tries,
+    pub(super) tries: Tries,
     /// How it ends if no other worker is found.
-    failed: Option<Stop>,
-    waiting: Option<Stay>,
+    pub(super) failed: Option<Stop>,
+    pub(super) waiting: Option<Stay>,
 }
 
 /// What a look for ranks came to.
@@ -143,6 +143,7 @@ impl RequestFlow {
         event: RequestEvent,
         scene: &mut Scene<'_>,
     ) -> Action {
+        self.check_event(&event);
         let action = match event {
             RequestEvent::Ready => self.place(now, InHand::default(), scene),
             RequestEvent::Granted(lease) => self.granted(now, lease, scene),
@@ -164,20 +165,6 @@ impl RequestFlow {
         action
     }
 
-    /// Each count that goes up has a limit, and a request that waits says where.
-    fn check_invariants(&self, action: &Action) {
-        debug_assert!(self.tries.hop_count <= HOPS_MAX, "sent on without end");
-        debug_assert!(self.tries.refused_count <= REFUSALS_MAX, "refused without end");
-        debug_assert_eq!(self.waiting.is_some(), matches!(action, Action::Wait(..)));
-        if let Action::Wait(waiter, wanted) = action {
-            debug_assert_eq!(wanted.class, waiter.facts.caller.class);
-            debug_assert!(waiter.near.is_none() || waiter.leg == Leg::Prefill);
-        }
-        if let Action::Send(chosen) = action {
-            debug_assert_eq!(chosen.plan.rank, chosen.lease.rank(), "a plan of another rank");
-        }
-    }
-
     fn window(
         &mut self,
         now: NanosSinceStart,
@@ -192,6 +179,7 @@ impl RequestFlow {
             debug_assert!(false, "granted, and waits for nothing");
             return self.place(now, InHand::default(), scene);
         };
+        debug_assert!(decode.is_none() || leg == Leg::Prefill, "two ranks for one leg");
         let held = if leg == Leg::Decode {
             // The rest of the pair stands in another queue.
             InHand { decode: Some(lease), ..InHand::default() }
@@ -211,7 +199,9 @@ impl RequestFlow {
         };
         let Some(model) = model(&self.facts, scene.fleet) else { return Action::End(stop) };
         let pool = pool(model, waiting.as_ref().map_or(Leg::Whole, |waiting| waiting.leg));
+        // A decode rank in hand goes back first: the request may get it again.
         drop(waiting);
+        // A rank that failed together with another one is better than an end without an answer.
         if self.spare() {
             return self.place(now, InHand::default(), scene);
         }
@@ -226,6 +216,7 @@ impl RequestFlow {
             let stop = Stop::Refused(stop::no_worker(why));
             return Action::End(stop::after(self.failed.take(), stop));
         }
+        // In every mode: a fleet that changes with each look would keep the request for ever.
         self.tries.hop_count += 1;
         self.place(now, held, scene)
     }
@@ -311,6 +302,7 @@ impl RequestFlow {
         queued: Option<QueuePlace>,
         scene: &mut Scene<'_>,
     ) -> Result<SeekEnd, Refusal> {
+        // After `queue.hops_max` moves it stays in its queue, until a rank or its deadline comes.
         let is_movable = self.tries.hop_count < scene.fleet.flow.queue.hops_max;
         let seeker =
             Seeker { facts: &self.facts, model, body_bytes: self.body_bytes, queued, is_movable };
@@ -410,7 +402,8 @@ impl RequestFlow {
             return Action::End(stop::stop(scene.fleet, failed));
         }
         if error == RelayError::EngineBusy && self.tries.refused_count < REFUSALS_MAX {
-            // The engine had no room: no failure; the rank is left alone for a moment.
+            // The engine had no room: no failure; the rank is left alone for a moment. The retry
+            // budget is for engines that fail, so it stays as it is.
             self.tries.refused_count += 1;
             return self.place(now, InHand::default(), scene);
         }
@@ -419,12 +412,16 @@ impl RequestFlow {
             return Action::End(scene.stages.failed(scene.fleet, model.pool, now, failed));
         }
         (scene.count)(Count::Retries);
+        // Kept while others are tried: if none is left, this is what the client hears.
         self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
         if may_go_elsewhere {
             // Nothing of it can be connected to. Another one is asked, and this is no attempt.
             self.facts.tried.extend(scene.fleet.ranks_beside(rank));
         } else {
             self.tries.failed_count += 1;
+            let attempts_max = scene.stages.rules.attempts_max;
+            debug_assert!(self.tries.failed_count < attempts_max, "more attempts than allowed");
+            debug_assert!(!self.facts.tried.contains(&rank), "failed where it was not sent");
             self.facts.tried.push(rank);
             self.facts.tried.extend(with);
             self.tries.spared = with;
@@ -454,13 +451,14 @@ impl RequestFlow {
 
     /// No other rank is left. True if there is one after all: it failed together with another.
     fn spare(&mut self) -> bool {
+        // Taken, so that it is asked once more and not for ever.
         let Some(spared) = self.tries.spared.take() else { return false };
         self.facts.tried.retain(|&tried| tried != spared);
         true
     }
 
     /// It has not been anywhere.
-    fn is_new(&self) -> bool {
+    pub(super) fn is_new(&self) -> bool {
         let Tries { refused_count, hop_count, .. } = self.tries;
         self.facts.tried.is_empty() && refused_count == 0 && hop_count == 0
     }

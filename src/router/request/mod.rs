@@ -5,6 +5,7 @@
 mod blame;
 mod event;
 mod flow;
+mod flow_check;
 mod pressure;
 mod scene;
 mod split;

@@ -186,6 +186,7 @@ impl Stages {
             let until = self.board.rank(*rank).map(|load| load.busy_until());
             until.map_or(0, |until| until.since(now))
         };
+        // The soonest, and nothing if one is not left alone: a client may come back for it now.
         let soonest = fleet.pool(pool)?.ranks.iter().map(left).min().filter(|&nanos| nanos > 0);
         soonest.map(Duration::from_nanos)
     }
@@ -205,6 +206,7 @@ impl Stages {
     ) -> Option<Duration> {
         let pool = fleet.pool(index)?;
         let ahead = waiting(&self.board, fleet, index, pool) + 1;
+        // Now, not at the next tick: in a burst of refusals the rate would be as old as the tick.
         self.drain_rates.observe_pool(index, pool, &self.board, now);
         self.drain_rates.retry_after(index, now, ahead, &mut self.random)
     }

@@ -122,6 +122,7 @@ impl Ratios {
         overlap: Overlap,
         block_size_tokens: u32,
     ) -> Option<f32> {
+        // From whole blocks that events tell of: their tokens and their bytes are both exact.
         let tokens = u64::from(overlap.blocks) * u64::from(block_size_tokens);
         if tokens == 0 {
             return None;
@@ -135,6 +136,7 @@ impl Ratios {
         #[expect(clippy::cast_possible_truncation, reason = "a ratio between 1 and 100")]
         let seen = seen as f32;
         *ratio += (seen - *ratio) * BYTES_PER_TOKEN_STEP;
+        debug_assert!(ratio.is_finite() && *ratio >= 0.0, "{ratio} bytes a token");
         Some(*ratio)
     }
 }

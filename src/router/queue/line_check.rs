@@ -1,0 +1,28 @@
+//! What must hold of a line between two calls. Debug builds check it, release builds do nothing.
+
+use super::flows::Flows;
+use super::line::{KEPT_MAX, Line};
+use forebay_base::RankIndex;
+use forebay_fleet::mailbox::Ticket;
+
+/// A debug build counts all who wait after one join in so many: it costs a look at each row.
+const CHECKED_EACH: u64 = 16;
+
+impl Line {
+    /// What holds after each change.
+    pub(super) fn check_invariants(&self) {
+        debug_assert!(self.movable.len() <= self.standing.len(), "who left may still move");
+        debug_assert!(self.ripening.len() <= self.standing.len(), "who left may still rise");
+        debug_assert!(self.kept.len() <= KEPT_MAX, "more kept than may be");
+        let stands = |(ticket, _): &(Ticket, RankIndex)| self.standing.contains_key(ticket);
+        debug_assert!(self.kept.iter().all(stands), "a rank is kept for who has left");
+    }
+
+    /// Who stands waits, and who waits stands. Called after a join.
+    pub(super) fn check_count(&self) {
+        if cfg!(debug_assertions) && self.next_number.is_multiple_of(CHECKED_EACH) {
+            let waiting: usize = self.classes.iter().map(Flows::len).sum();
+            debug_assert_eq!(waiting, self.standing.len(), "the rows and the places differ");
+        }
+    }
+}
