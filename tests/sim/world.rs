@@ -13,8 +13,7 @@ use forebay_fleet::mailbox::MeshMessage;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReading, LoadReport, OwnLoad};
 use forebay_ring::{Bell, mesh};
 use rustix::event::{EventfdFlags, eventfd};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// More steps than any run needs: somebody spins.
@@ -36,7 +35,8 @@ pub(crate) struct World {
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) trace: Option<Vec<String>>,
-    events: BinaryHeap<Reverse<Timed>>,
+    /// By the time at which they happen, and by their number.
+    events: BTreeMap<(NanosSinceStart, u64), Event>,
     next_number: u64,
 }
 
@@ -58,8 +58,6 @@ pub(crate) enum Event {
     /// It is back.
     Resume,
 }
-
-struct Timed(NanosSinceStart, u64, Event);
 
 impl World {
     pub(crate) fn new(seed: u64, tracing: bool) -> Self {
@@ -90,7 +88,7 @@ impl World {
             legs: Vec::new(),
             stats: Stats::default(),
             trace: tracing.then(Vec::new),
-            events: BinaryHeap::new(),
+            events: BTreeMap::new(),
             next_number: 0,
         };
         world.set_queues(&fleet);
@@ -147,11 +145,11 @@ impl World {
         let busy: u32 = (0..self.shards.len()).map(weight).sum();
         let asleep = (0..self.shards.len()).all(|shard| !self.has_something_to_do(shard));
         let time_passes = busy == 0 || self.random.u32(..self.plan.patience) == 0;
-        let due = self.events.peek().is_some_and(|Reverse(next)| next.0 <= self.now);
+        let due = self.events.first_key_value().is_some_and(|(next, _)| next.0 <= self.now);
         if asleep && !due {
             self.check_quiet()?;
         }
-        if time_passes && let Some(Reverse(Timed(at, _, event))) = self.events.pop() {
+        if time_passes && let Some(((at, _), event)) = self.events.pop_first() {
             self.now = self.now.max(at);
             self.happen(event);
         } else if busy == 0 {
@@ -182,7 +180,7 @@ impl World {
 
     pub(crate) fn at(&mut self, at: NanosSinceStart, event: Event) {
         self.next_number += 1;
-        self.events.push(Reverse(Timed(at.max(self.now), self.next_number, event)));
+        self.events.insert((at.max(self.now), self.next_number), event);
     }
 
     pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
@@ -299,25 +297,5 @@ impl World {
 
     fn any_rank(&mut self) -> RankIndex {
         RankIndex::try_from_index(self.random.usize(..self.truth.ranks.len())).unwrap()
-    }
-}
-
-impl PartialEq for Timed {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-
-impl Eq for Timed {}
-
-impl PartialOrd for Timed {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Timed {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
     }
 }
