@@ -3,7 +3,7 @@
 
 use crate::control::{self, ControlError, ControlSetup};
 use crate::ingress;
-use crate::shard::{self, Driver, ShardSetup, wake_pair};
+use crate::shard::{self, Driver, ShardSetup, ShardThread, wake_pair};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, ShardIndex};
 use forebay_config::{Config, Reloader, read_token};
@@ -186,10 +186,7 @@ fn launch(
         let setup = ShardSetup {
             config: Arc::clone(&config),
             clock,
-            core,
-            driver,
-            listener,
-            wake,
+            thread: ShardThread { core, driver, listener, wake },
             board: Arc::clone(&board),
             index: reader.clone(),
             tenant_seed: seed.0,

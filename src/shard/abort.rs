@@ -2,6 +2,8 @@
 //! connection: SGLang's Python server notices that only after seconds, and holds the KV cache of a
 //! prefill until then (SGLang 0.5.23).
 
+use super::env::Env;
+use super::io::Io;
 use super::state::Shard;
 use crate::ingress::Deadline;
 use crate::relay::{Outbound, Over, Upstream, Watch, send};
@@ -40,29 +42,28 @@ impl Watch for Alone {
 /// Tells it in a task of its own.
 pub(super) fn tell(shard: &Shard, call: AbortCall) {
     let Some(shard) = shard.me.upgrade() else { return };
-    if shard.aborting.get() >= ABORTS_MAX {
-        shard.counters.add(Count::AbortsFailed, 1);
+    if shard.io.aborting.get() >= ABORTS_MAX {
+        shard.env.count(Count::AbortsFailed);
         return;
     }
-    shard.aborting.set(shard.aborting.get() + 1);
+    shard.io.aborting.set(shard.io.aborting.get() + 1);
     monoio::spawn(async move {
-        let told = AssertUnwindSafe(post(&shard, &call)).catch_unwind().await;
+        let told = AssertUnwindSafe(post(&shard.env, &shard.io, &call)).catch_unwind().await;
         if told.is_err() {
-            shard.panicked("telling an engine to abort a request panicked");
+            shard.env.panicked("telling an engine to abort a request panicked");
         }
         let count = if matches!(told, Ok(Ok(()))) { Count::Aborts } else { Count::AbortsFailed };
-        shard.counters.add(count, 1);
-        shard.aborting.set(shard.aborting.get().saturating_sub(1));
+        shard.env.counters.add(count, 1);
+        shard.io.aborting.set(shard.io.aborting.get().saturating_sub(1));
     });
 }
 
 /// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
-async fn post(shard: &Shard, call: &AbortCall) -> Result<(), RelayError> {
-    let mut upstream =
-        Upstream::connect(call.address, ABORT_TIME_MAX, &shard.buffers, false).await?;
-    let limits: HeadLimits = shard.head_limits;
+async fn post(env: &Env, io: &Io, call: &AbortCall) -> Result<(), RelayError> {
+    let mut upstream = Upstream::connect(call.address, ABORT_TIME_MAX, &io.buffers, false).await?;
+    let limits: HeadLimits = env.head_limits;
     let mut response = ResponseHead::default();
-    let mut watch = Alone(Deadline::new(shard.clock));
+    let mut watch = Alone(Deadline::new(env.clock));
     watch.wait_at_most(ABORT_TIME_MAX);
     let outbound =
         Outbound { head: encode(call), body: &[], method: &Method::Post, limits: &limits };

@@ -3,13 +3,14 @@
 use super::busy::{has_no_room, seconds};
 use super::down::DownWatch;
 use super::early::Begun;
+use super::env::Env;
 use super::judge;
 use super::leg::Waiting;
 use super::pair::{self, Paired};
 use super::predict::Predicted;
 use super::slot::{After, PRIORITY, Slot};
 use super::standing;
-use super::state::Shard;
+use super::state::{Sending, Shard};
 use crate::ingress::Conn;
 use crate::relay::{Answer, Outbound, StreamShape, Upstream, Watch, gather, relay, send};
 use forebay_base::NanosSinceStart;
@@ -50,11 +51,12 @@ pub(super) async fn run(
     if let Some(paired) = &mut paired {
         paired.predicted = predicted.take();
     }
-    let result = exchange(shard, conn, slot, (&plan, endpoint), read_at, paired.as_mut()).await;
-    let upstream = match result {
-        Ok(upstream) => upstream,
+    let going = Going { plan: &plan, endpoint, read_at };
+    let result = exchange(shard.sending(), conn, slot, going, paired.as_mut()).await;
+    let answering = match result {
+        Ok(answering) => answering,
         Err(error) => {
-            shard.note_lack_of_sockets(error);
+            shard.io.note_lack_of_sockets(&shard.env, error);
             // It may be prefill that is gone, with the KV. Who fails it again without that prefill
             // is ill.
             if is_retry || !pair::may_lack_kv(paired.as_ref(), error) {
@@ -62,31 +64,31 @@ pub(super) async fn run(
             }
             drop(lease);
             if error == RelayError::EngineBusy {
-                shard.engine_refused(plan.rank, slot.retry_after_s.take());
+                shard.workers.engine_refused(&shard.env, plan.rank, slot.retry_after_s.take());
             }
             return Err(pair::abandoned(shard, paired, plan.rank, error));
         }
     };
     // Nothing is sent a second time from here on.
-    shard.recycle(std::mem::take(&mut slot.message));
-    shard.recycle(std::mem::take(&mut slot.leg_body));
-    shard.recycle(slot.prompt.end());
-    shard.counters.answered(endpoint as usize, slot.response.status);
+    shard.io.recycle(std::mem::take(&mut slot.message));
+    shard.io.recycle(std::mem::take(&mut slot.leg_body));
+    shard.io.recycle(slot.prompt.end());
+    shard.env.counters.answered(endpoint as usize, slot.response.status);
     slot.answered = Some(slot.response.status);
     if slot.response.status == 404 {
         // It may serve other models since a restart.
-        shard.suspect(plan.worker);
+        shard.workers.suspect(plan.worker);
     }
     if matches!(slot.response.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
         // illness.
-        judge::mark_failed(shard, &mut lease);
+        judge::mark_failed(&shard.env, &mut lease);
     } else {
         lease.judge_success();
     }
     let shape = StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi);
     let accounted = Accounted { plan: &plan, lease, predicted, paired: paired.as_ref(), shape };
-    match answer(shard, conn, slot, upstream, accounted).await {
+    match answer(shard.sending(), conn, slot, answering, accounted).await {
         Ok(after) => {
             // Its KV has arrived; its own answer follows, and nobody waits for that. A refused
             // request has no use for it.
@@ -104,37 +106,52 @@ pub(super) async fn run(
     }
 }
 
+/// A request on its way to one rank.
+#[derive(Clone, Copy)]
+struct Going<'a> {
+    plan: &'a SendPlan,
+    endpoint: Endpoint,
+    read_at: NanosSinceStart,
+}
+
+/// A worker whose answer's head has come.
+pub(super) struct Answering {
+    pub(super) upstream: Upstream,
+    /// It has read the whole request.
+    pub(super) sent: bool,
+}
+
 /// Sends the request and waits for the head of the answer. A pooled connection that had died is
 /// replaced once.
 async fn exchange(
-    shard: &Shard,
+    sending: Sending<'_>,
     conn: &mut Conn,
     slot: &mut Slot,
-    (plan, endpoint): (&SendPlan, Endpoint),
-    read_at: NanosSinceStart,
+    going: Going<'_>,
     mut paired: Option<&mut Paired<'_>>,
-) -> Result<(Upstream, bool), RelayError> {
-    standing::dispatched(shard, conn, slot, &plan.shown_as).await?;
+) -> Result<Answering, RelayError> {
+    let (Sending { env, io, workers }, Going { plan, read_at, .. }) = (sending, going);
+    standing::dispatched(env, conn, slot, &plan.shown_as).await?;
     let is_long = slot.message.len().max(slot.leg_body.len()) > READ_AT_ONCE_BYTES_MAX;
-    let mut pooled = shard.upstreams.borrow_mut().take(plan.address, shard.now(), is_long);
+    let mut pooled = io.upstreams.borrow_mut().take(plan.address, env.now(), is_long);
     let mut is_resent = false;
     loop {
         let reused = pooled.is_some();
         let mut upstream = match pooled.take() {
             Some(upstream) => upstream,
             None => {
-                shard.counters.add(Count::UpstreamConnects, 1);
-                let timeout = shard.config.timeouts.connect;
-                let mut watch = waiting(shard, plan, conn, &mut paired);
-                let buffers = &shard.buffers;
+                env.count(Count::UpstreamConnects);
+                let timeout = env.config.timeouts.connect;
+                let mut watch = waiting(sending, plan, conn, &mut paired);
+                let buffers = &io.buffers;
                 let connecting =
                     Upstream::connect_while(&mut watch, plan.address, timeout, buffers, is_long);
                 let sent = |error: RelayError| if is_resent { error.once_sent() } else { error };
                 connecting.await.map_err(sent)?
             }
         };
-        let mut head = shard.buffers.take();
-        let begun_bytes = encode(slot, (plan, endpoint), paired.as_deref(), &mut head);
+        let mut head = io.buffers.take();
+        let begun_bytes = encode(slot, going, paired.as_deref(), &mut head);
         let body = match paired {
             Some(_) => &slot.leg_body,
             None => own_body(&slot.head, &slot.message),
@@ -143,38 +160,38 @@ async fn exchange(
             head,
             body: body.get(begun_bytes..).unwrap_or_default(),
             method: &slot.head.method,
-            limits: &shard.head_limits,
+            limits: &env.head_limits,
         };
         let dispatched = match &paired {
-            Some(paired) if paired.is_concurrent => {
-                shard.time(Stage::DecodeLag, paired.leg.posted_at())
+            Some(paired) if paired.is_concurrent() => {
+                env.time(Stage::DecodeLag, paired.leg.posted_at())
             }
-            _ => shard.time(Stage::Dispatch, read_at),
+            _ => env.time(Stage::Dispatch, read_at),
         };
         conn.expect_little(slot.request.stream);
-        let mut watch = waiting(shard, plan, conn, &mut paired);
-        watch.wait_at_most(shard.config.timeouts.first_byte);
+        let mut watch = waiting(sending, plan, conn, &mut paired);
+        watch.wait_at_most(env.config.timeouts.first_byte);
         let answered = send(&mut watch, &mut upstream, outbound, &mut slot.response).await;
         let wait_left = watch.down.left();
         match answered {
             Ok(sent) => {
-                shard.hear(plan.worker);
-                shard.time(Stage::FirstByte, dispatched);
-                shard.counters.add(Count::UpstreamReused, u64::from(reused));
+                workers.hear(plan.worker);
+                env.time(Stage::FirstByte, dispatched);
+                env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if has_no_room(slot.response.status) {
                     let after = slot.response.value_of(FieldKind::RetryAfter, &upstream.input);
                     slot.retry_after_s = after.and_then(seconds);
-                    keep_if_whole(shard, slot, plan, upstream, sent);
+                    keep_if_whole(sending, slot, plan, Answering { upstream, sent });
                     return Err(RelayError::EngineBusy);
                 }
                 if let Some(paired) = paired {
-                    let down = DownWatch::resumed(shard, plan.worker, wait_left);
-                    pair::first((conn, down), &slot.response, &mut upstream, paired).await?;
+                    let down = DownWatch::new(env, workers, plan.worker).resumed(wait_left);
+                    pair::first(conn, down, &slot.response, &mut upstream, paired).await?;
                 }
-                return Ok((upstream, sent));
+                return Ok(Answering { upstream, sent });
             }
-            Err(error) if reused && shard.was_stale(error, dispatched) => {
-                shard.counters.add(Count::Resends, 1);
+            Err(error) if reused && env.was_stale(error, dispatched) => {
+                env.count(Count::Resends);
                 is_resent = true;
             }
             Err(error) => return Err(error),
@@ -183,23 +200,24 @@ async fn exchange(
 }
 
 fn waiting<'a, 'b>(
-    shard: &'a Shard,
+    sending: Sending<'a>,
     plan: &SendPlan,
     conn: &'a mut Conn,
     paired: &'a mut Option<&mut Paired<'b>>,
 ) -> Waiting<'a, 'b> {
     let leg = paired.as_mut().map(|paired| &mut paired.leg);
-    Waiting { conn, leg, down: DownWatch::new(shard, plan.worker) }
+    Waiting { conn, leg, down: DownWatch::new(sending.env, sending.workers, plan.worker) }
 }
 
 /// A refusal that has come whole leaves its connection as good as new.
-fn keep_if_whole(shard: &Shard, slot: &Slot, plan: &SendPlan, mut upstream: Upstream, sent: bool) {
+fn keep_if_whole(sending: Sending<'_>, slot: &Slot, plan: &SendPlan, answering: Answering) {
     let BodyFraming::Length(bytes) = slot.response.body else { return };
+    let Answering { mut upstream, sent } = answering;
     let whole =
         usize::try_from(bytes).ok().and_then(|bytes| slot.response.head_bytes.checked_add(bytes));
     if sent && slot.response.keep_alive && whole == Some(upstream.input.len()) {
         upstream.input.clear();
-        shard.upstreams.borrow_mut().put(plan.address, upstream, shard.now());
+        sending.io.keep(sending.env, plan.address, upstream);
     }
 }
 
@@ -209,16 +227,12 @@ fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {
 
 /// Appends the head, and the beginning of the body where that is not the client's; returns how much
 /// of the body stands in it.
-fn encode(
-    slot: &Slot,
-    (plan, endpoint): (&SendPlan, Endpoint),
-    paired: Option<&Paired<'_>>,
-    out: &mut Vec<u8>,
-) -> usize {
+fn encode(slot: &Slot, going: Going<'_>, paired: Option<&Paired<'_>>, out: &mut Vec<u8>) -> usize {
+    let Going { plan, endpoint, .. } = going;
     let (mut in_header, mut start) = (plan.dp_rank_pin, Vec::new());
     let (whole, rest) = match paired {
         Some(paired) => {
-            in_header = in_header.filter(|_| !paired.is_pinned_in_body);
+            in_header = in_header.filter(|_| !paired.is_pinned_in_body());
             (&slot.leg_body[..], &slot.leg_body[..])
         }
         None => {
@@ -273,15 +287,17 @@ struct Accounted<'a> {
 
 /// Relays the answer whose head is parsed in the slot.
 async fn answer(
-    shard: &Shard,
+    sending: Sending<'_>,
     conn: &mut Conn,
     slot: &Slot,
-    (mut upstream, sent): (Upstream, bool),
+    answering: Answering,
     accounted: Accounted<'_>,
 ) -> Result<After, RelayError> {
+    let Sending { env, io, workers } = sending;
     if let Some(begun) = slot.early.begun().filter(|_| !Begun::goes_on_with(&slot.response)) {
-        return end_early(shard, conn, slot, begun, (upstream, sent), accounted.plan).await;
+        return end_early(sending, conn, slot, begun, answering, accounted.plan).await;
     }
+    let Answering { mut upstream, sent } = answering;
     let Accounted { plan, mut lease, predicted, paired, shape } = accounted;
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
@@ -301,32 +317,32 @@ async fn answer(
     let wanted = Answer {
         head: &slot.response,
         client_version: slot.head.version,
-        keep_alive: slot.head.keep_alive && !shard.draining.is_set(),
+        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
         shape,
         head_sent: slot.early.begun().is_some(),
         extra: extra.get(..extra_count).unwrap_or_default(),
-        idle_max: shard.config.timeouts.stream_idle,
-        write_max: shard.config.timeouts.write,
+        idle_max: env.config.timeouts.stream_idle,
+        write_max: env.config.timeouts.write,
     };
     let mut reported = None;
-    let down = DownWatch::new(shard, plan.worker);
+    let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
     let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
         if !data.is_empty() {
-            shard.hear(plan.worker);
+            workers.hear(plan.worker);
             lease.prefill_done();
             if predicted.is_some() {
-                reported = shard.cached_tokens.find(data).or(reported);
+                reported = io.cached_tokens.find(data).or(reported);
             }
         }
     });
     let relayed = relayed.await?;
-    shard.counters.add(Count::ResponseBytes, relayed.body_bytes);
+    env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if let (Some(predicted), Some(reported)) = (predicted, reported) {
-        account_error(shard, predicted, reported);
+        account_error(env, predicted, reported);
     }
     if relayed.upstream_reusable && sent {
-        shard.upstreams.borrow_mut().put(plan.address, upstream, shard.now());
+        io.keep(env, plan.address, upstream);
     }
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
 }
@@ -334,29 +350,30 @@ async fn answer(
 /// The engine's answer is not the stream that the client was promised: it becomes the last event of
 /// one.
 async fn end_early(
-    shard: &Shard,
+    sending: Sending<'_>,
     conn: &mut Conn,
     slot: &Slot,
     begun: &Begun,
-    (mut upstream, sent): (Upstream, bool),
+    answering: Answering,
     plan: &SendPlan,
 ) -> Result<After, RelayError> {
-    let idle_max = shard.config.timeouts.stream_idle;
+    let (Sending { env, io, .. }, Answering { mut upstream, sent }) = (sending, answering);
+    let idle_max = env.config.timeouts.stream_idle;
     let gathered = gather(conn, &mut upstream, &slot.response, idle_max).await?;
     if gathered.upstream_reusable && sent {
-        shard.upstreams.borrow_mut().put(plan.address, upstream, shard.now());
+        io.keep(env, plan.address, upstream);
     }
-    Ok(standing::fail(begun, shard, conn, slot.response.status, &gathered.body).await)
+    Ok(standing::fail(begun, env, conn, slot.response.status, &gathered.body).await)
 }
 
-fn account_error(shard: &Shard, predicted: Predicted, reported_tokens: u64) {
+fn account_error(env: &Env, predicted: Predicted, reported_tokens: u64) {
     let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
     let reported = i64::try_from(reported).unwrap_or(i64::MAX);
     // What lies between is in a lower tier: whether it counts as cached differs between engines and
     // connectors.
     let within = i64::from(predicted.blocks)..=i64::from(predicted.blocks_most);
     let expected = reported.clamp(*within.start(), *within.end());
-    shard.counters.overlap_error(expected.saturating_sub(reported));
+    env.counters.overlap_error(expected.saturating_sub(reported));
 }
 
 /// Decimal digits of `value`.

@@ -17,40 +17,39 @@ use std::rc::Rc;
 
 /// Serves a connection, which has been counted, to its end. A panic ends this connection only.
 pub(super) async fn serve(shard: Rc<Shard>, stream: TcpStream) {
-    let counters = Rc::clone(&shard);
     let served = AssertUnwindSafe(requests(&shard, stream)).catch_unwind();
-    let served = holds::watched(&shard, "connection", served).await;
+    let (number, least_us) = (shard.env.number, shard.intake.holds_least_us);
+    let served = holds::watched(number, least_us, "connection", served).await;
     if served.is_err() {
-        counters.counters.add(Count::TasksPanicked, 1);
-        tracing::error!("a connection's task panicked; its connection was closed (this is a bug)");
+        shard.env.panicked("a connection's task panicked; its connection was closed");
     }
-    shard.connections.set(shard.connections.get().saturating_sub(1));
-    counters.counters.add(Count::ConnectionsClosed, 1);
+    shard.intake.connections.set(shard.intake.connections.get().saturating_sub(1));
+    shard.env.count(Count::ConnectionsClosed);
 }
 
 async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
-    let mut conn = Conn::new(stream, Rc::clone(&shard.buffers), shard.clock);
+    let mut conn = Conn::new(stream, Rc::clone(&shard.io.buffers), shard.env.clock);
     let mut slot = Slot::default();
     let mut reused = false;
     loop {
-        let after = match read::head(shard, &mut conn, &mut slot, reused).await {
+        let after = match read::head(&shard.env, &mut conn, &mut slot, reused).await {
             Ok(()) => request::serve(shard, &mut conn, &mut slot).await,
             Err(NoRequest::Silent) => After::Drop,
             Err(NoRequest::Refused(refusal)) => {
-                slot.begin_unread(shard.stages.borrow_mut().random.u64(..));
-                refuse::and_close(shard, &mut conn, &slot, &refusal, &Labels::default()).await
+                slot.begin_unread(shard.routing.stages.borrow_mut().random.u64(..));
+                refuse::and_close(&shard.env, &mut conn, &slot, &refusal, &Labels::default()).await
             }
         };
-        shard.recycle_large(&mut slot.message);
+        shard.io.recycle_large(&mut slot.message);
         match after {
             After::KeepAlive => reused = true,
             end => {
                 for buffer in [&mut slot.leg_body, &mut conn.input] {
-                    shard.recycle_large(buffer);
+                    shard.io.recycle_large(buffer);
                 }
-                shard.recycle(slot.prompt.end());
+                shard.io.recycle(slot.prompt.end());
                 if end == After::Linger {
-                    conn.linger(discard::bounds(shard)).await;
+                    conn.linger(discard::bounds(&shard.env.config)).await;
                 }
                 return;
             }

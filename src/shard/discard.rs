@@ -2,9 +2,10 @@
 //! send all of it before it reads, gets its answer. Closing with unread bytes would make the kernel
 //! send a reset, which can destroy the answer on its way.
 
+use super::env::Env;
 use super::slot::After;
-use super::state::Shard;
 use crate::ingress::{Conn, DiscardBounds, Discarding, ReadEnd};
+use forebay_config::Config;
 use forebay_http1::{BodyError, BodyFraming, BodyLimits, ChunkedDecoder, RequestHead};
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ const STALL_MAX: Duration = Duration::from_secs(5);
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// What the router would take as a body it also throws away; a client that sends more is cut.
-pub(super) fn bounds(shard: &Shard) -> DiscardBounds {
+pub(super) fn bounds(config: &Config) -> DiscardBounds {
     DiscardBounds {
-        bytes_max: shard.config.limits.body_bytes_max,
+        bytes_max: config.limits.body_bytes_max,
         stall_max: STALL_MAX,
         time_max: TIME_MAX,
     }
@@ -24,25 +25,25 @@ pub(super) fn bounds(shard: &Shard) -> DiscardBounds {
 
 /// Whether the connection can go on after a refusal: it is known where the next request starts, and
 /// not too far.
-pub(super) fn goes_on(shard: &Shard, conn: &Conn, head: &RequestHead) -> bool {
+pub(super) fn goes_on(env: &Env, conn: &Conn, head: &RequestHead) -> bool {
     // Who waits for 100 Continue may now leave the body out or not (RFC 9110 10.1.1); who has
     // begun, sends it.
     let waits = head.expect_continue && conn.input.len() <= head.head_bytes;
     let has_near_end = match head.body {
         BodyFraming::None => true,
         BodyFraming::Length(bytes) => {
-            !waits && bytes <= u64::try_from(bounds(shard).bytes_max).unwrap_or(u64::MAX)
+            !waits && bytes <= u64::try_from(bounds(&env.config).bytes_max).unwrap_or(u64::MAX)
         }
         BodyFraming::Chunked => !waits,
         BodyFraming::UntilClose => false,
     };
-    has_near_end && head.keep_alive && !shard.draining.is_set()
+    has_near_end && head.keep_alive && !env.draining.is_set()
 }
 
 /// Throws the head and body of a refused request away. What then stands in the input is the next
 /// request.
-pub(super) async fn request(shard: &Shard, conn: &mut Conn, head: &RequestHead) -> After {
-    let mut discarding = conn.discarding(bounds(shard));
+pub(super) async fn request(env: &Env, conn: &mut Conn, head: &RequestHead) -> After {
+    let mut discarding = conn.discarding(bounds(&env.config));
     let ended = match head.body {
         BodyFraming::None => known(&mut discarding, head.head_bytes).await,
         BodyFraming::Length(bytes) => {

@@ -1,7 +1,8 @@
 //! The facts of a request that has been read: what its client says, within what the client may.
 
+use super::env::Env;
+use super::routing::RoutingState;
 use super::slot::Slot;
-use super::state::Shard;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
@@ -22,7 +23,8 @@ pub(super) struct Came {
 /// # Errors
 /// A refusal when the request asks for a rank that there is not.
 pub(super) fn read(
-    shard: &Shard,
+    env: &Env,
+    routing: &RoutingState,
     slot: &mut Slot,
     fleet: &FleetSnapshot,
     model_index: ModelIndex,
@@ -33,14 +35,14 @@ pub(super) fn read(
         None => None,
     };
     let Slot { head, message, request, .. } = slot;
-    let hints = shard.hint_rules.borrow().read(head, message, request.priority);
+    let hints = routing.hint_rules.borrow().read(head, message, request.priority);
     slot.told_priority = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
     let configured = fleet.flow.queue.wait_max.map(|wait| came.read_at.plus(wait));
     let deadline = match (configured, client_deadline) {
         (Some(configured), Some(deadline)) => configured.min(deadline),
         (Some(end), None) | (None, Some(end)) => end,
-        (None, None) => came.read_at.plus(shard.config.timeouts.first_byte),
+        (None, None) => came.read_at.plus(env.config.timeouts.first_byte),
     };
     Ok(RequestFacts {
         model: model_index,

@@ -2,7 +2,7 @@
 //! so that other programs on the machine do not count. Off unless `FOREBAY_HOLDS` is set: a log
 //! line for each turn of more microseconds.
 
-use super::state::Shard;
+use forebay_base::ShardIndex;
 use rustix::time::{ClockId, clock_gettime};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -13,15 +13,20 @@ pub(super) fn least_us() -> Option<u64> {
 }
 
 /// Runs a task and tells of its long turns.
-pub(super) async fn watched<T>(shard: &Shard, task: &str, run: impl Future<Output = T>) -> T {
-    let Some(least_us) = shard.holds_least_us else { return run.await };
+pub(super) async fn watched<T>(
+    shard: ShardIndex,
+    least_us: Option<u64>,
+    task: &str,
+    run: impl Future<Output = T>,
+) -> T {
+    let Some(least_us) = least_us else { return run.await };
     let mut run = pin!(run);
     poll_fn(|cx| {
         let start = cpu_us();
         let polled = run.as_mut().poll(cx);
         let us = cpu_us().saturating_sub(start);
         if us >= least_us {
-            tracing::warn!(shard = shard.number.0, task, us, "held");
+            tracing::warn!(shard = shard.0, task, us, "held");
         }
         polled
     })

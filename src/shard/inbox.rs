@@ -7,6 +7,7 @@ use super::pressure;
 use super::slice::OwnSlice;
 use super::state::Shard;
 use super::wake::Sleeper;
+use super::workers::ShardFleet;
 use crate::ingress::Deadline;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::APPLY_OPS_PER_TURN;
@@ -77,7 +78,7 @@ impl Inbox {
         sleeper: &mut Sleeper,
         buffer: Vec<u8>,
     ) -> (io::Result<usize>, Vec<u8>) {
-        let at = shard.home.borrow().look_again_at();
+        let at = shard.queues.home.borrow().look_again_at();
         self.alarm.set_at(at.unwrap_or(NanosSinceStart(u64::MAX)));
         let mut is_set = at.is_some();
         let mut sleeping = pin!(sleeper.sleep(buffer));
@@ -96,7 +97,7 @@ impl Inbox {
     async fn turn_or_panic(&mut self, shard: &Shard) -> bool {
         let turned = catch_unwind(AssertUnwindSafe(|| self.turn(shard)));
         if turned.is_err() {
-            shard.panicked("a turn of a shard's inbox panicked; it goes on");
+            shard.env.panicked("a turn of a shard's inbox panicked; it goes on");
             monoio::time::sleep(AFTER_PANIC).await;
         }
         turned.unwrap_or(true)
@@ -108,49 +109,49 @@ impl Inbox {
             && self.commands.is_empty()
             && self.mesh.is_empty()
             && self.fleet.is_empty()
-            && shard.routed.borrow().is_empty()
-            && !shard.has_unsent()
-            && !shard.home.borrow().has_news(&shard.board);
+            && shard.links.routed.borrow().is_empty()
+            && !shard.links.has_unsent()
+            && !shard.queues.home.borrow().has_news(&shard.workers.board);
         !empty
     }
 
     /// One bounded round over all rings; true if work is left.
     fn turn(&mut self, shard: &Shard) -> bool {
         if let Some(fleet) = self.fleet.take() {
-            self.slice.meet(shard, &fleet, shard.now());
-            if !shard.hint_rules.borrow().are_of(&fleet.flow) {
-                let rules = HintRules::new(Arc::clone(&fleet.flow), shard.tenant_seed);
-                *shard.hint_rules.borrow_mut() = rules;
+            self.slice.meet(&shard.env, &fleet, shard.env.now());
+            if !shard.routing.hint_rules.borrow().are_of(&fleet.flow) {
+                let rules = HintRules::new(Arc::clone(&fleet.flow), shard.routing.tenant_seed);
+                *shard.routing.hint_rules.borrow_mut() = rules;
             }
-            *shard.fleet.borrow_mut() = Rc::new(fleet);
-            shard.home.borrow_mut().fleet_changed();
-            pressure::relieve_all(shard, &shard.fleet());
-            if !shard.ready.is_set() {
-                shard.ready.set();
+            *shard.workers.fleet.borrow_mut() = ShardFleet::new(fleet);
+            shard.queues.home.borrow_mut().fleet_changed();
+            pressure::relieve_all(&shard.env, &shard.routing, &shard.workers.fleet());
+            if !shard.intake.ready.is_set() {
+                shard.intake.ready.set();
             }
         }
         while let Some(command) = self.commands.pop() {
             match command {
                 ShardCommand::Drain { deadline } => {
-                    shard.drain_until.set(Some(deadline));
-                    shard.draining.set();
+                    shard.env.drain_until.set(Some(deadline));
+                    shard.env.draining.set();
                 }
                 #[cfg(debug_assertions)]
                 ShardCommand::Plant(fault) => super::plant::plant(fault),
             }
         }
         while let Some((ticket, reply)) = self.replies.pop() {
-            shard.offload.deliver(ticket, reply);
+            shard.io.offload.deliver(ticket, reply);
         }
-        self.slice.tick(shard);
-        self.slice.apply_events(shard, &mut self.kv);
+        self.slice.tick(&shard.env);
+        self.slice.apply_events(&shard.env, &mut self.kv);
         // A budget of their own: a flood of events must not keep the hints waiting until they are
         // worth nothing.
         let mut work = 0;
         while work < APPLY_OPS_PER_TURN {
-            let own = shard.routed.borrow_mut().pop_front();
+            let own = shard.links.routed.borrow_mut().pop_front();
             let Some(prompt) = own else { break };
-            work += self.slice.remember(shard, &prompt);
+            work += self.slice.remember(&shard.env, &prompt);
         }
         while work < APPLY_OPS_PER_TURN {
             let Some((_, message)) = self.mesh.receive() else { break };
@@ -159,7 +160,7 @@ impl Inbox {
                     shard.forget_connections(worker);
                     1
                 }
-                MeshMessage::Routed(prompt) => self.slice.remember(shard, &prompt),
+                MeshMessage::Routed(prompt) => self.slice.remember(&shard.env, &prompt),
                 message => {
                     shard.take(message);
                     1
@@ -167,11 +168,11 @@ impl Inbox {
             };
         }
         if self.mesh.is_empty() {
-            shard.has_heard_all.set(true);
+            shard.links.has_heard_all.set(true);
         }
         shard.serve_home();
-        shard.empty_outbox();
-        let expiring_left = self.slice.expire(shard);
+        shard.links.empty_outbox();
+        let expiring_left = self.slice.expire(&shard.env);
         expiring_left || self.has_more(shard)
     }
 
@@ -179,8 +180,8 @@ impl Inbox {
     fn has_more(&self, shard: &Shard) -> bool {
         let empty = self.kv.is_empty()
             && self.mesh.is_empty()
-            && shard.routed.borrow().is_empty()
-            && !shard.has_unsent();
+            && shard.links.routed.borrow().is_empty()
+            && !shard.links.has_unsent();
         !empty
     }
 }

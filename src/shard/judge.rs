@@ -2,6 +2,7 @@
 //! that waited for the other leg is not. Where either may be the cause, what the two do with others
 //! tells (`LoadBoard::doubt`), or nobody is blamed.
 
+use super::env::Env;
 use super::pair::Paired;
 use super::state::Shard;
 use forebay_base::{RankIndex, WorkerIndex};
@@ -23,7 +24,7 @@ pub(super) fn failed(
         Fault::Nobody => None,
         Fault::Decode => Some(plan.rank),
         Fault::Prefill => Some(prefill),
-        Fault::Either => shard.board.doubt(prefill, plan.rank),
+        Fault::Either => shard.workers.board.doubt(prefill, plan.rank),
     };
     match blamed {
         // Its lease is with its leg.
@@ -44,7 +45,7 @@ fn decode_failed(shard: &Shard, lease: &mut Lease, plan: &SendPlan, error: Relay
 }
 
 fn worker_failed(shard: &Shard, lease: &mut Lease, plan: &SendPlan) {
-    mark_failed(shard, lease);
+    mark_failed(&shard.env, lease);
     shard.worker_failed(plan.worker);
 }
 
@@ -56,19 +57,19 @@ pub(super) fn broke_off(shard: &Shard, plan: &SendPlan, error: RelayError) {
 }
 
 fn rank_failed(shard: &Shard, rank: RankIndex, worker: WorkerIndex) {
-    if shard.config.health.enabled
-        && let Some(load) = shard.board.rank(rank)
+    if shard.env.config.health.enabled
+        && let Some(load) = shard.workers.board.rank(rank)
     {
-        let breaker = &shard.config.breaker;
-        load.failed(shard.now(), breaker.failures, breaker.open);
+        let breaker = &shard.env.config.breaker;
+        load.failed(shard.env.now(), breaker.failures, breaker.open);
     }
     shard.worker_failed(worker);
 }
 
 /// Tells the rank's breaker; without health checks nothing is ever marked.
-pub(super) fn mark_failed(shard: &Shard, lease: &mut Lease) {
-    if shard.config.health.enabled {
-        let breaker = &shard.config.breaker;
-        lease.judge_failure(shard.now(), breaker.failures, breaker.open);
+pub(super) fn mark_failed(env: &Env, lease: &mut Lease) {
+    if env.config.health.enabled {
+        let breaker = &env.config.breaker;
+        lease.judge_failure(env.now(), breaker.failures, breaker.open);
     }
 }

@@ -31,10 +31,10 @@ pub(super) struct Leg<'a> {
 impl<'a> Leg<'a> {
     /// Posts the leg that `make` makes for its ticket to the home of its rank.
     pub(super) fn post(shard: &'a Shard, make: impl FnOnce(Ticket) -> Box<PrefillLeg>) -> Self {
-        let ticket = shard.legs.borrow_mut().open();
+        let ticket = shard.queues.legs.borrow_mut().open();
         let leg = make(ticket);
         let rank = leg.lease.rank();
-        let home = shard.home_of_rank(rank);
+        let home = shard.links.home_of_rank(&shard.env, rank);
         let (posted_at, timeout) = (leg.posted_at, leg.timeout);
         shard.post(home, MeshMessage::Prefill(leg));
         Self { shard, home, ticket, rank, posted_at, timeout, ended: None, is_wanted: true }
@@ -68,7 +68,7 @@ impl<'a> Leg<'a> {
 
     fn poll_ended(&mut self, cx: &Context<'_>) -> Poll<&PrefillEnded> {
         if self.ended.is_none() {
-            match self.shard.legs.borrow_mut().poll(self.ticket, cx) {
+            match self.shard.queues.legs.borrow_mut().poll(self.ticket, cx) {
                 Poll::Ready(ended) => self.ended = Some(ended),
                 Poll::Pending => return Poll::Pending,
             }
@@ -101,7 +101,7 @@ impl<'a> Leg<'a> {
 
 impl Drop for Leg<'_> {
     fn drop(&mut self) {
-        self.shard.legs.borrow_mut().close(self.ticket);
+        self.shard.queues.legs.borrow_mut().close(self.ticket);
         if self.ended.is_none() && self.is_wanted {
             let ticket = self.ticket;
             self.shard.post(self.home, MeshMessage::PrefillCancel { ticket });

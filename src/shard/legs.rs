@@ -1,9 +1,9 @@
 //! The bodies of both legs of a pair. Each is a copy of the client's: a small one is made on the
 //! shard, a large one on its offload thread.
 
+use super::io::Io;
 use super::offload;
 use super::slot::Slot;
-use super::state::Shard;
 use crate::ingress::Conn;
 use forebay_base::limits::INLINE_BODY_BYTES_MAX;
 use forebay_disagg::{
@@ -30,6 +30,12 @@ pub(super) enum Made {
     Decode(Option<Vec<u8>>),
 }
 
+/// A leg's body, and the buffer that it is written into.
+pub(super) struct Making {
+    pub(super) made: Made,
+    pub(super) out: Vec<u8>,
+}
+
 impl Legs {
     pub(super) const fn of<'a>(&'a self, body: &'a [u8], wanted: &'a Wanted) -> LegBodies<'a> {
         let Self { kv_transfer, prefill, decode, rooms, id } = self;
@@ -52,18 +58,20 @@ impl Legs {
         }
     }
 
-    /// The body of a leg, written into `out`.
+    /// The body of a leg.
     ///
     /// # Errors
     /// [`RelayError::ClientGone`] when the client has left, or the offload thread gave the request
     /// up.
     pub(super) async fn body(
         &self,
-        shard: &Shard,
+        io: &Io,
         conn: &mut Conn,
-        (slot, wanted): (&mut Slot, &mut Wanted),
-        (made, mut out): (Made, Vec<u8>),
+        slot: &mut Slot,
+        wanted: &Wanted,
+        making: Making,
     ) -> Result<Vec<u8>, RelayError> {
+        let Making { made, mut out } = making;
         out.clear();
         let head_bytes = slot.head.head_bytes;
         let body_bytes = slot.message.len().saturating_sub(head_bytes);
@@ -73,7 +81,7 @@ impl Legs {
             return Ok(out);
         }
         let (legs, message, its_wanted) = (self.clone(), take(&mut slot.message), wanted.clone());
-        let done = offload::run(&shard.offload, conn, body_bytes, move |_| {
+        let done = offload::run(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             legs.make(body, &its_wanted, &made, &mut out);
             (message, out)

@@ -2,9 +2,13 @@
 //! counted and timed. Small prompts are matched on the shard, without an await; others on its
 //! offload thread.
 
+use super::env::Env;
+use super::io::Io;
+use super::links::Links;
 use super::offload::{self, Tools};
+use super::routing::RoutingState;
 use super::slot::Slot;
-use super::state::Shard;
+use super::workers::ShardFleet;
 use crate::ingress::Conn;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use forebay_base::{ModelIndex, RankIndex};
@@ -17,26 +21,30 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_router::request::{Split, Stop};
 use forebay_select::{MatchRequest, Prompt};
-use std::sync::Arc;
+use std::mem::take;
 use std::time::Duration;
-
-fn request<'a>(
-    (index, config): (&'a IndexReader, &'a Config),
-    (fleet, model): (&'a FleetSnapshot, &'a Model),
-    (request, body): (&'a ApiRequest, &'a [u8]),
-    place: RenderThread,
-) -> MatchRequest<'a> {
-    let Config { kv, approximate, .. } = config;
-    MatchRequest { index, fleet, model, kv: *kv, approximate, request, body, place }
-}
 
 /// A request's model, in the fleet of the moment.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
-    pub(super) fleet: &'a Arc<FleetSnapshot>,
+    pub(super) fleet: &'a ShardFleet,
     pub(super) model_index: ModelIndex,
     pub(super) model: &'a Model,
     pub(super) endpoint: Endpoint,
+}
+
+impl<'a> Asked<'a> {
+    fn request(
+        self,
+        index: &'a IndexReader,
+        config: &'a Config,
+        request: &'a ApiRequest,
+        body: &'a [u8],
+    ) -> MatchRequest<'a> {
+        let Config { kv, approximate, .. } = config;
+        let (Self { fleet, model, .. }, place) = (self, RenderThread::Shard);
+        MatchRequest { index, fleet, model, kv: *kv, approximate, request, body, place }
+    }
 }
 
 /// Renders the prompt and walks the index for all ranks of the model. What is found stays in the
@@ -45,69 +53,72 @@ pub(super) struct Asked<'a> {
 /// # Errors
 /// How the request ends while it waits for the offload thread.
 pub(super) async fn match_prompt(
-    shard: &Shard,
+    env: &Env,
+    io: &Io,
+    routing: &RoutingState,
     conn: &mut Conn,
     slot: &mut Slot,
     asked: Asked<'_>,
 ) -> Result<(), Stop> {
-    shard.recycle(slot.prompt.end());
-    let body_bytes = slot.message.len().saturating_sub(slot.head.head_bytes);
-    let is_large = body_bytes > INLINE_BODY_BYTES_MAX;
-    let matches = has_prompt_to_match(shard, asked);
-    if matches && !is_large && here(shard, slot, asked) {
+    io.recycle(slot.prompt.end());
+    let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
+    let matches = env.config.policy == Policy::Kv && asked.endpoint != Endpoint::Models;
+    if matches && !is_large && here(env, io, routing, slot, asked) {
         return Ok(());
     }
     let is_split = !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
-    let is_inspected = is_large && is_split;
-    if !matches && !is_inspected || shard.offload.is_full() {
-        shard.counters.add(Count::Unrenderable, u64::from(matches));
+    let inspects = is_large && is_split;
+    if !matches && !inspects || io.offload.is_full() {
+        env.counters.add(Count::Unrenderable, u64::from(matches));
         return Ok(());
     }
-    elsewhere(shard, conn, slot, asked, (body_bytes, is_inspected)).await
-}
-
-fn has_prompt_to_match(shard: &Shard, asked: Asked<'_>) -> bool {
-    shard.config.policy == Policy::Kv && asked.endpoint != Endpoint::Models
+    let bytes_per_token = routing.stages.borrow().ratios.of(asked.model_index);
+    let wanting = Wanting { matches, inspects, bytes_per_token };
+    elsewhere(env, io, conn, slot, asked, wanting).await
 }
 
 /// On the shard. False if that takes too long.
-fn here(shard: &Shard, slot: &mut Slot, asked: Asked<'_>) -> bool {
-    let mut stages = shard.stages.borrow_mut();
-    let start = shard.now();
+fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Asked<'_>) -> bool {
+    let mut stages = routing.stages.borrow_mut();
+    let start = env.now();
     let ratio = stages.ratios.of(asked.model_index);
-    slot.prompt.begin(shard.buffers.take());
-    let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-    let ask = request(
-        (&shard.index, &shard.config),
-        (asked.fleet, asked.model),
-        (&slot.request, body),
-        RenderThread::Shard,
-    );
-    let rendered = slot.prompt.write_text(&ask);
+    slot.prompt.begin(io.buffers.take());
+    let Slot { prompt, request, message, head, .. } = slot;
+    let body = message.get(head.head_bytes..).unwrap_or_default();
+    let ask = asked.request(&routing.index, &env.config, request, body);
+    let rendered = prompt.write_text(&ask);
     if rendered == Some(Err(Unrenderable::NotHere)) {
         return false;
     }
-    count(shard, rendered);
-    if slot.prompt.prompt_bytes() > 0 {
-        let rendered_at = shard.time(Stage::Render, start);
-        stages.matched.walk(&ask, &mut slot.prompt, &asked.model.ranks, ratio);
-        shard.time(Stage::Index, rendered_at);
+    count(env, rendered);
+    if prompt.prompt_bytes() > 0 {
+        let rendered_at = env.time(Stage::Render, start);
+        stages.matched.walk(&ask, prompt, &asked.model.ranks, ratio);
+        env.time(Stage::Index, rendered_at);
     }
     true
 }
 
-fn count(shard: &Shard, rendered: Option<Result<Rendered, Unrenderable>>) {
+fn count(env: &Env, rendered: Option<Result<Rendered, Unrenderable>>) {
     let Some(rendered) = rendered else { return };
     let count = match rendered {
         Ok(Rendered::Plan) => Count::RenderedPlan,
         Ok(_) => Count::RenderedFull,
         Err(reason) => {
             let is_given_up = matches!(reason, Unrenderable::TooManySteps | Unrenderable::Late);
-            shard.counters.add(Count::RendersGivenUp, u64::from(is_given_up));
+            env.counters.add(Count::RendersGivenUp, u64::from(is_given_up));
             Count::Unrenderable
         }
     };
-    shard.counters.add(count, 1);
+    env.counters.add(count, 1);
+}
+
+/// What the offload thread is to do.
+#[derive(Clone, Copy)]
+struct Wanting {
+    matches: bool,
+    inspects: bool,
+    bytes_per_token: f32,
 }
 
 /// A request on its way to the offload thread and back.
@@ -116,33 +127,48 @@ struct Away {
     head_bytes: usize,
     request: ApiRequest,
     prompt: Prompt,
+    /// What a handoff has to know of the body.
     kv_transfer: Option<Wanted>,
-    endpoint: Endpoint,
-    fleet: Arc<FleetSnapshot>,
-    model_index: ModelIndex,
-    bytes_per_token: f32,
     rendered: Option<Result<Rendered, Unrenderable>>,
     /// Time spent rendering and walking.
     spent: [u64; 2],
 }
 
 impl Away {
-    fn inspect(&mut self) {
-        let body = self.message.get(self.head_bytes..).unwrap_or_default();
-        self.kv_transfer = inspect(body, self.endpoint).ok();
+    /// What the slot lends. A buffer of the shard is in the prompt.
+    fn take(slot: &mut Slot, io: &Io) -> Self {
+        let mut prompt = take(&mut slot.prompt);
+        let buffer = prompt.end();
+        prompt.begin(if buffer.capacity() > 0 { buffer } else { io.buffers.take() });
+        Self {
+            message: take(&mut slot.message),
+            head_bytes: slot.head.head_bytes,
+            request: take(&mut slot.request),
+            prompt,
+            kv_transfer: None,
+            rendered: None,
+            spent: [0; 2],
+        }
     }
 
-    fn match_prompt(&mut self, tools: &mut Tools) {
+    fn inspect(&mut self, endpoint: Endpoint) {
+        let body = self.message.get(self.head_bytes..).unwrap_or_default();
+        self.handoff = inspect(body, endpoint).ok();
+    }
+
+    fn match_prompt(
+        &mut self,
+        tools: &mut Tools,
+        fleet: &FleetSnapshot,
+        model: &Model,
+        bytes_per_token: f32,
+    ) {
         let Tools { matched, index, config, clock, posted_at } = tools;
         let start = clock.now();
-        let Some(model) = self.fleet.models.get(self.model_index.index()) else { return };
         let body = self.message.get(self.head_bytes..).unwrap_or_default();
-        let ask = request(
-            (&*index, &*config),
-            (&*self.fleet, model),
-            (&self.request, body),
-            RenderThread::Offload,
-        );
+        let Config { kv, approximate, .. } = &**config;
+        let (request, place) = (&self.request, RenderThread::Offload);
+        let ask = MatchRequest { index, fleet, model, kv: *kv, approximate, request, body, place };
         let is_late = Duration::from_nanos(start.since(*posted_at)) > TEMPLATE_WAIT_MAX
             && self.request.prompt == PromptSource::Messages;
         self.rendered = match is_late {
@@ -150,55 +176,42 @@ impl Away {
             false => self.prompt.write_text(&ask),
         };
         let rendered_at = clock.now();
-        matched.walk(&ask, &mut self.prompt, &model.ranks, self.bytes_per_token);
+        matched.walk(&ask, &mut self.prompt, &model.ranks, bytes_per_token);
         self.prompt.leave();
         self.spent = [rendered_at.since(start), clock.now().since(rendered_at)];
     }
 }
 
 async fn elsewhere(
-    shard: &Shard,
+    env: &Env,
+    io: &Io,
     conn: &mut Conn,
     slot: &mut Slot,
     asked: Asked<'_>,
-    (body_bytes, is_inspected): (usize, bool),
+    wanting: Wanting,
 ) -> Result<(), Stop> {
-    let matches = has_prompt_to_match(shard, asked);
-    let mut prompt = std::mem::take(&mut slot.prompt);
-    let buffer = prompt.end();
-    prompt.begin(if buffer.capacity() > 0 { buffer } else { shard.buffers.take() });
-    let mut away = Away {
-        message: std::mem::take(&mut slot.message),
-        head_bytes: slot.head.head_bytes,
-        request: std::mem::take(&mut slot.request),
-        prompt,
-        kv_transfer: None,
-        endpoint: asked.endpoint,
-        fleet: Arc::clone(asked.fleet),
-        model_index: asked.model_index,
-        bytes_per_token: shard.stages.borrow().ratios.of(asked.model_index),
-        rendered: None,
-        spent: [0; 2],
-    };
-    let done = offload::run(&shard.offload, conn, body_bytes, move |tools| {
-        if is_inspected {
-            away.inspect();
+    let Wanting { matches, inspects, bytes_per_token } = wanting;
+    let (body_bytes, mut away) = (slot.body().len(), Away::take(slot, io));
+    let (fleet, model_index, endpoint) = (asked.fleet.lend(), asked.model_index, asked.endpoint);
+    let done = offload::run(&io.offload, conn, body_bytes, move |tools| {
+        if inspects {
+            away.inspect(endpoint);
         }
-        if matches {
-            away.match_prompt(tools);
+        if let Some(model) = fleet.models.get(model_index.index()).filter(|_| matches) {
+            away.match_prompt(tools, &fleet, model, bytes_per_token);
         }
         away
     });
     let away = done.await?;
     (slot.message, slot.request, slot.prompt) = (away.message, away.request, away.prompt);
-    if is_inspected {
+    if inspects {
         slot.split = Split::known(away.kv_transfer);
     }
     if matches {
-        count(shard, away.rendered);
+        count(env, away.rendered);
     }
     if slot.prompt.prompt_bytes() > 0 {
-        let mut histograms = shard.histograms.borrow_mut();
+        let mut histograms = env.histograms.borrow_mut();
         for (stage, nanos) in [Stage::Render, Stage::Index].into_iter().zip(away.spent) {
             histograms.record(stage, nanos);
         }
@@ -207,21 +220,22 @@ async fn elsewhere(
 }
 
 /// Tells the owner of the prompt's path where it went, if that helps the next one.
-pub(super) fn remember(shard: &Shard, slot: &Slot, asked: Asked<'_>, rank: RankIndex) {
-    let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-    let ask = request(
-        (&shard.index, &shard.config),
-        (asked.fleet, asked.model),
-        (&slot.request, body),
-        RenderThread::Shard,
-    );
-    let now = || shard.now();
+pub(super) fn remember(
+    env: &Env,
+    routing: &RoutingState,
+    links: &Links,
+    slot: &Slot,
+    asked: Asked<'_>,
+    rank: RankIndex,
+) {
+    let ask = asked.request(&routing.index, &env.config, &slot.request, slot.body());
+    let now = || env.now();
     let remembered = {
-        let (matched, told) = (&shard.stages.borrow().matched, &mut shard.told.borrow_mut());
+        let (matched, told) = (&routing.stages.borrow().matched, &mut routing.told.borrow_mut());
         matched.to_remember(&ask, &slot.prompt, rank, told, now)
     };
     if let Some((owner, prompt)) = remembered {
-        shard.post_routed(owner, prompt);
+        links.post_routed(env, owner, prompt);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `GET /v1/models`: the models of all workers, answered from the fleet snapshot.
 
+use super::env::Env;
 use super::slot::{After, Slot};
-use super::state::Shard;
 use crate::ingress::Conn;
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_http1::{Method, OwnResponse, encode_own};
@@ -14,7 +14,7 @@ pub(super) fn is_forwarded(fleet: &FleetSnapshot) -> bool {
 
 /// Answers in OpenAI's shape: one card per model name, as its first worker describes it.
 pub(super) async fn answer(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &Slot,
     fleet: &FleetSnapshot,
@@ -29,7 +29,7 @@ pub(super) async fn answer(
         body.extend_from_slice(model.card_json.as_bytes());
     }
     body.extend_from_slice(b"]}");
-    let keep_alive = slot.head.keep_alive && !shard.draining.is_set();
+    let keep_alive = slot.head.keep_alive && !env.draining.is_set();
     let response = OwnResponse {
         status: 200,
         content_type: "application/json",
@@ -40,8 +40,8 @@ pub(super) async fn answer(
     };
     let mut out = Vec::with_capacity(body.len() + 256);
     encode_own(&response, &mut out);
-    shard.counters.answered(Endpoint::Models as usize, 200);
-    conn.wait_at_most(shard.config.timeouts.write);
+    env.counters.answered(Endpoint::Models as usize, 200);
+    conn.wait_at_most(env.config.timeouts.write);
     match conn.write(out).await {
         Ok(()) if keep_alive => After::KeepAlive,
         Ok(()) => After::Linger,

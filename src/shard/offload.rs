@@ -53,6 +53,18 @@ pub(super) struct Tools {
     pub(super) posted_at: NanosSinceStart,
 }
 
+impl Tools {
+    pub(super) fn new(config: &Arc<Config>, index: &IndexReader, clock: Clock) -> Self {
+        Self {
+            matched: Matched::new(RANKS_MAX),
+            index: index.clone(),
+            config: Arc::clone(config),
+            clock,
+            posted_at: NanosSinceStart::default(),
+        }
+    }
+}
+
 type Outcome = Box<dyn Any + Send>;
 
 struct Job {
@@ -108,17 +120,14 @@ impl Offload {
         shard: ShardIndex,
         bell: &Arc<Bell>,
         in_flight: &Rc<InFlight>,
-        (config, index, clock): (&Arc<Config>, &IndexReader, Clock),
+        tools: Tools,
     ) -> io::Result<(Self, Replies)> {
         // Beside jobs that are waited for there are buffers to be freed.
         let (jobs, posted) = spsc(2 * OFFLOADED_MAX);
         let (replies, outcomes) = spsc(OFFLOADED_MAX);
-        let (bell, config, index) = (Arc::clone(bell), Arc::clone(config), index.clone());
-        let posted_at = NanosSinceStart::default();
-        let tools =
-            move || Tools { matched: Matched::new(RANKS_MAX), index, config, clock, posted_at };
+        let (bell, clock) = (Arc::clone(bell), tools.clock);
         let named = std::thread::Builder::new().name(format!("offload-{}", shard.0));
-        let thread = named.spawn(move || work(posted, replies, &bell, tools()))?;
+        let thread = named.spawn(move || work(posted, replies, &bell, tools))?;
         let thread = thread.thread().clone();
         let offload = Self {
             jobs: RefCell::new(Some(jobs)),
@@ -347,7 +356,7 @@ mod tests {
         let (reader, _slices) = forebay_index::index(1, KeySeed(1), 1 << 20);
         let in_flight = Rc::new(InFlight::new(10, 100));
         let (config, clock) = (Arc::default(), Clock::start());
-        let tools = (&config, &reader, clock);
+        let tools = Tools::new(&config, &reader, clock);
         let (offload, mut replies) =
             Offload::start(ShardIndex(0), &bell, &in_flight, tools).unwrap();
         let (go_on, gate) = mpsc::channel::<()>();

@@ -3,10 +3,11 @@
 //! window and no worker has a say.
 
 use super::discard;
+use super::env::Env;
 use super::labels::Labels;
 use super::slot::{After, Slot};
-use super::state::Shard;
 use crate::ingress::Conn;
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_http1::{Method, OwnResponse, encode_own};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_router::request::{self, Stop};
@@ -29,7 +30,8 @@ pub(super) const fn of(endpoint: Endpoint) -> Option<OwnPage> {
 
 /// Answers, and throws away the body that a client may have sent with its question.
 pub(super) async fn answer(
-    shard: &Shard,
+    env: &Env,
+    fleet: &FleetSnapshot,
     conn: &mut Conn,
     slot: &Slot,
     page: OwnPage,
@@ -37,13 +39,13 @@ pub(super) async fn answer(
 ) -> Result<After, Stop> {
     let body = match page {
         OwnPage::Version => concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}"),
-        OwnPage::Health => healthy(shard).map_err(Stop::BeforeBody)?,
+        OwnPage::Health => healthy(env, fleet).map_err(Stop::BeforeBody)?,
     };
     labels.status = 200;
     if let Some(endpoint) = labels.endpoint {
-        shard.counters.answered(endpoint.index(), 200);
+        env.counters.answered(endpoint.index(), 200);
     }
-    let keep_alive = discard::goes_on(shard, conn, &slot.head);
+    let keep_alive = discard::goes_on(env, conn, &slot.head);
     let response = OwnResponse {
         status: 200,
         content_type: "application/json",
@@ -54,20 +56,20 @@ pub(super) async fn answer(
     };
     let mut out = conn.buffer();
     encode_own(&response, &mut out);
-    conn.wait_at_most(shard.config.timeouts.write);
+    conn.wait_at_most(env.config.timeouts.write);
     Ok(match conn.write(out).await {
-        Ok(()) if keep_alive => discard::request(shard, conn, &slot.head).await,
+        Ok(()) if keep_alive => discard::request(env, conn, &slot.head).await,
         Ok(()) => After::Linger,
         Err(_) => After::Drop,
     })
 }
 
 /// The body, if a request could be served now.
-fn healthy(shard: &Shard) -> Result<&'static str, Refusal> {
-    if shard.draining.is_set() {
+fn healthy(env: &Env, fleet: &FleetSnapshot) -> Result<&'static str, Refusal> {
+    if env.draining.is_set() {
         return Err(Refusal::new(Reason::Draining));
     }
-    if !shard.fleet.borrow().can_serve() {
+    if !fleet.can_serve() {
         return Err(request::no_worker("the usable workers serve nothing between them"));
     }
     Ok("{\"status\":\"ok\"}")

@@ -4,11 +4,13 @@
 use super::abort;
 use super::busy::has_no_room;
 use super::down::DownWatch;
+use super::env::Env;
 use super::leg::{Leg, Waiting};
-use super::legs::{Legs, Made};
+use super::legs::{Legs, Made, Making};
 use super::predict::Predicted;
 use super::slot::{PRIORITY, Slot};
 use super::state::Shard;
+use super::workers::Workers;
 use crate::ingress::Conn;
 use crate::relay::{Upstream, first_bytes, gather};
 use forebay_base::RankIndex;
@@ -38,14 +40,8 @@ pub(super) struct Paired<'a> {
     pub(super) plan: Rc<SendPlan>,
     /// What the prefill rank is expected to find in its cache.
     pub(super) predicted: Option<Predicted>,
-    /// How the KV gets from one to the other.
-    kv_transfer: KvTransfer,
-    /// Names this attempt at both engines.
-    id: KvTransferId,
-    /// Both legs leave at once.
-    pub(super) is_concurrent: bool,
-    /// The decode leg's body says which rank is meant.
-    pub(super) is_pinned_in_body: bool,
+    /// What both legs are made of.
+    legs: Legs,
     /// The decode engine wants nothing of the request.
     pub(super) is_refused: bool,
     /// What the decode engine said of the prefill leg when it failed, and its words.
@@ -55,20 +51,30 @@ pub(super) struct Paired<'a> {
 impl Paired<'_> {
     /// What is known of it, now that the decode leg has ended so.
     pub(super) fn known(&mut self, error: RelayError) -> FailedPair<'_> {
+        let is_concurrent = self.is_concurrent();
+        let prefill_waits = self.legs.kv_transfer.prefill_waits_for_decode();
         FailedPair {
             error,
             accusation: self.accused.as_ref().map(|(accusation, _)| *accusation),
             leg: LegEnd::from(self.leg.look()),
-            is_concurrent: self.is_concurrent,
-            prefill_waits: self.kv_transfer.prefill_waits_for_decode(),
+            is_concurrent,
+            prefill_waits,
         }
     }
-}
 
-impl Paired<'_> {
     /// `X-Request-Id` of both legs.
     pub(super) fn request_id<'a>(&'a self, of_client: &'a [u8]) -> &'a [u8] {
-        legs_request_id(&self.kv_transfer, &self.id, of_client)
+        legs_request_id(&self.legs.kv_transfer, &self.legs.id, of_client)
+    }
+
+    /// Both legs leave at once.
+    pub(super) const fn is_concurrent(&self) -> bool {
+        !matches!(self.legs.kv_transfer, KvTransfer::TwoPhase)
+    }
+
+    /// The decode leg's body says which rank is meant.
+    pub(super) const fn is_pinned_in_body(&self) -> bool {
+        self.legs.decode.in_body
     }
 }
 
@@ -83,18 +89,21 @@ pub(super) async fn begin<'a>(
     decode: &SendPlan,
     prefill: Prefilling,
 ) -> Result<Paired<'a>, Failed> {
-    let kv_transfer = prefill.kv_transfer.clone();
-    let Some(mut wanted) = slot.split.take() else {
-        // Only what can be split gets a pair.
+    let kv_transfer = &prefill.kv_transfer;
+    let Some(wanted) = slot.split.take() else {
+        // Only what can be handed off gets a pair.
         return Err(Failed::of(prefill.plan.rank, RelayError::NoKvTransfer));
     };
-    let id = KvTransferId::new(shard.stages.borrow_mut().random.u64(..));
-    let (prefill_pin, decode_pin) = (pin(&prefill.plan, &kv_transfer), pin(decode, &kv_transfer));
-    let dp_size = match &kv_transfer {
-        KvTransfer::Bootstrap(bootstrap) => bootstrap.dp_size,
-        _ => 1,
+    let id = KvTransferId::new(shard.routing.stages.borrow_mut().random.u64(..));
+    let (prefill_pin, decode_pin) = (pin(&prefill.plan, kv_transfer), pin(decode, kv_transfer));
+    let rooms = {
+        let RankPin { dp_rank, .. } = prefill_pin;
+        let dp_size = match kv_transfer {
+            KvTransfer::Bootstrap(bootstrap) => bootstrap.dp_size,
+            _ => 1,
+        };
+        shard.queues.rooms.borrow_mut().draw(dp_size, dp_rank, wanted.rooms())
     };
-    let rooms = shard.rooms.borrow_mut().draw(dp_size, prefill_pin.dp_rank, wanted.rooms());
     let legs = Legs {
         kv_transfer: kv_transfer.clone(),
         prefill: prefill_pin,
@@ -102,14 +111,13 @@ pub(super) async fn begin<'a>(
         rooms,
         id,
     };
-    let making = (Made::Prefill, Vec::new());
-    let leg_body = legs.body(shard, conn, (&mut *slot, &mut wanted), making).await;
-    let leg_body = leg_body.map_err(|error| Failed::of(prefill.plan.rank, error))?;
+    let gone = |error| Failed::of(prefill.plan.rank, error);
+    let making = Making { made: Made::Prefill, out: Vec::new() };
+    let leg_body = legs.body(&shard.io, conn, slot, &wanted, making).await.map_err(gone)?;
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
-    let abort = |plan: &SendPlan| abort_call(&kv_transfer, &wanted, body, &id, plan);
+    let abort = |plan: &SendPlan| abort_call(kv_transfer, &wanted, body, &id, plan);
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
     let head = prefill_head(slot, &prefill.plan, &legs, leg_body.len());
-    let is_concurrent = !matches!(kv_transfer, KvTransfer::TwoPhase);
     let plan = Rc::clone(&prefill.plan);
     let leg = Leg::post(shard, |ticket| {
         Box::new(PrefillLeg {
@@ -121,41 +129,32 @@ pub(super) async fn begin<'a>(
             body: leg_body,
             kv_transfer: kv_transfer.clone(),
             abort: abort_prefill,
-            posted_at: shard.now(),
-            timeout: timeout(shard),
+            posted_at: shard.env.now(),
+            timeout: timeout(&shard.env, &shard.workers),
         })
     });
-    let mut paired = Paired {
-        leg,
-        abort: abort_decode,
-        plan,
-        predicted: None,
-        kv_transfer: kv_transfer.clone(),
-        id,
-        is_concurrent,
-        is_pinned_in_body: decode_pin.in_body,
-        is_refused: false,
-        accused: None,
-    };
-    let handed = if is_concurrent { Ok(None) } else { paired.leg.done(conn).await };
+    let (abort, accused) = (abort_decode, None);
+    let mut paired = Paired { leg, abort, plan, predicted: None, legs, is_refused: false, accused };
+    let handed = if paired.is_concurrent() { Ok(None) } else { paired.leg.done(conn).await };
     let made = match handed {
         Ok(handed) => {
-            let making = (Made::Decode(handed), shard.buffers.take());
-            legs.body(shard, conn, (&mut *slot, &mut wanted), making).await
+            let (made, out) = (Made::Decode(handed), shard.io.buffers.take());
+            let making = Making { made, out };
+            paired.legs.body(&shard.io, conn, slot, &wanted, making).await
         }
         Err(error) => Err(error),
     };
     slot.split.put_back(wanted);
-    match made.map(|made| shard.recycle(std::mem::replace(&mut slot.leg_body, made))) {
+    match made.map(|made| shard.io.recycle(std::mem::replace(&mut slot.leg_body, made))) {
         Ok(()) => Ok(paired),
         Err(RelayError::PrefillFailed) => Err(blamed(&paired.leg, decode.rank)),
         Err(error) => Err(Failed::of(paired.leg.rank(), error)),
     }
 }
 
-fn timeout(shard: &Shard) -> Duration {
-    let flow = &shard.fleet.borrow().flow;
-    flow.disaggregation.prefill_timeout.unwrap_or(shard.config.timeouts.first_byte)
+fn timeout(env: &Env, workers: &Workers) -> Duration {
+    let flow = &workers.fleet.borrow().flow;
+    flow.disaggregation.prefill_timeout.unwrap_or(env.config.timeouts.first_byte)
 }
 
 /// Looks at the beginning of the decode leg's answer while nothing of it has reached the client:
@@ -165,16 +164,17 @@ fn timeout(shard: &Shard) -> Duration {
 /// # Errors
 /// [`RelayError`], all `before_head`.
 pub(super) async fn first(
-    (conn, down): (&mut Conn, DownWatch<'_>),
+    conn: &mut Conn,
+    down: DownWatch<'_>,
     response: &ResponseHead,
     upstream: &mut Upstream,
     paired: &mut Paired<'_>,
 ) -> Result<(), RelayError> {
     if response.status >= 500 {
-        if matches!(paired.kv_transfer, KvTransfer::Bootstrap(_)) {
+        if matches!(paired.legs.kv_transfer, KvTransfer::Bootstrap(_)) {
             let mut watch = Waiting { conn, leg: Some(&mut paired.leg), down };
             let body = gather(&mut watch, upstream, response, WORDS_WAIT_MAX).await?.body;
-            let accusation = Accusation::in_words(&paired.kv_transfer, &body);
+            let accusation = Accusation::in_words(&paired.legs.kv_transfer, &body);
             paired.accused = accusation.map(|accusation| (accusation, message_of(&body)));
         }
         return Err(RelayError::EngineFailed);
@@ -190,7 +190,7 @@ pub(super) async fn first(
         return Ok(());
     }
     // SGLang says in the stream that the KV did not come.
-    match PrefillAnswer::new(&paired.kv_transfer, AnswerForm::Events).feed(&body) {
+    match PrefillAnswer::new(&paired.legs.kv_transfer, AnswerForm::Events).feed(&body) {
         Err(KvTransferError::Engine { status, message }) => match status {
             // SGLang's `/generate` gives no status for what is wrong with a request.
             None | Some(400..=428 | 430..=499) => {
@@ -199,7 +199,7 @@ pub(super) async fn first(
             }
             Some(status) if has_no_room(status) => Err(RelayError::EngineBusy),
             Some(_) => {
-                let accusation = Accusation::in_words(&paired.kv_transfer, message.as_bytes());
+                let accusation = Accusation::in_words(&paired.legs.kv_transfer, message.as_bytes());
                 paired.accused = accusation.map(|accusation| (accusation, message));
                 Err(RelayError::EngineFailed)
             }
@@ -247,7 +247,7 @@ pub(super) fn abandoned(
 /// was promised is gone, at once and for each such request. It computes prompts itself as before.
 pub(super) fn may_lack_kv(paired: Option<&Paired<'_>>, error: RelayError) -> bool {
     error == RelayError::EngineFailed
-        && paired.is_some_and(|paired| !matches!(paired.kv_transfer, KvTransfer::Bootstrap(_)))
+        && paired.is_some_and(|paired| !matches!(paired.legs.kv_transfer, KvTransfer::Bootstrap(_)))
 }
 
 /// The prefill leg ended the request.

@@ -1,8 +1,10 @@
 //! What an engine should find in its cache, counted when it is known which rank computes a prompt.
 
+use super::env::Env;
+use super::links::Links;
 use super::matching::{self, Asked};
+use super::routing::RoutingState;
 use super::slot::Slot;
-use super::state::Shard;
 use forebay_base::RankIndex;
 use forebay_fleet::account::Count;
 use forebay_select::reaches;
@@ -23,41 +25,44 @@ pub(super) struct Predicted {
 /// Counts what was found, learns bytes per token from it, remembers where the prompt goes, and says
 /// what the engine should report.
 pub(super) fn account(
-    shard: &Shard,
+    env: &Env,
+    routing: &RoutingState,
+    links: &Links,
     slot: &Slot,
     asked: Asked<'_>,
     rank: RankIndex,
 ) -> Option<Predicted> {
-    let predicted = account_overlap(shard, slot, asked, rank);
-    matching::remember(shard, slot, asked, rank);
+    let predicted = account_overlap(env, routing, slot, asked, rank);
+    matching::remember(env, routing, links, slot, asked, rank);
     predicted
 }
 
 fn account_overlap(
-    shard: &Shard,
+    env: &Env,
+    routing: &RoutingState,
     slot: &Slot,
     asked: Asked<'_>,
     rank: RankIndex,
 ) -> Option<Predicted> {
-    let mut stages = shard.stages.borrow_mut();
+    let mut stages = routing.stages.borrow_mut();
     stages.matched.recall(&slot.prompt);
     let prompt_bytes = stages.matched.prompt_bytes();
     if prompt_bytes == 0 {
         return None;
     }
-    shard.counters.add(Count::PromptBytes, prompt_bytes);
+    env.counters.add(Count::PromptBytes, prompt_bytes);
     let told = stages.matched.exact(asked.fleet, rank);
     let told = told.filter(|_| reaches(asked.fleet, rank, asked.endpoint));
     let Some(held) = told else {
         let guessed = stages.matched.overlaps().get(rank).bytes;
-        shard.counters.add(Count::GuessedBytes, u64::from(guessed));
+        env.counters.add(Count::GuessedBytes, u64::from(guessed));
         return None;
     };
     let overlap = held.device;
-    shard.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
+    env.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = asked.fleet.ranks.get(rank.index())?.block_size_tokens;
     if let Some(ratio) = stages.ratios.learn(asked.model_index, overlap, block_size_tokens) {
-        shard.counters.set_bytes_per_token(asked.model_index, ratio);
+        env.counters.set_bytes_per_token(asked.model_index, ratio);
     }
     let prompt_bytes = usize::try_from(prompt_bytes).unwrap_or(usize::MAX);
     let blocks = overlap.servable_blocks(prompt_bytes);

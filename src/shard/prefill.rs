@@ -2,11 +2,13 @@
 //! read to the end, judged. What comes of one goes back to the shard that has the request.
 
 use super::abort;
+use super::attempt::Answering;
 use super::busy::{has_no_room, seconds};
 use super::down::DownWatch;
+use super::env::Env;
 use super::judge::mark_failed;
 use super::signal::Signal;
-use super::state::Shard;
+use super::state::{Sending, Shard};
 use crate::ingress::Deadline;
 use crate::relay::{Outbound, Over, Upstream, Watch, drain, gather, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
@@ -60,59 +62,61 @@ impl Watch for LegWatch<'_> {
 
 /// Starts a leg that was posted here.
 pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
-    let is_own = leg.ticket.shard == shard.number;
-    shard.counters.add(if is_own { Count::PrefillLegsLocal } else { Count::PrefillLegsMesh }, 1);
+    let is_own = leg.ticket.shard == shard.env.number;
+    shard
+        .env
+        .counters
+        .add(if is_own { Count::PrefillLegsLocal } else { Count::PrefillLegsMesh }, 1);
     if !is_own {
-        shard.time(Stage::PrefillHop, leg.posted_at);
+        shard.env.time(Stage::PrefillHop, leg.posted_at);
     }
     let cancelled = Rc::new(Signal::default());
     let ticket = leg.ticket;
-    shard.prefills.borrow_mut().insert(ticket, Rc::clone(&cancelled));
+    shard.queues.prefills.borrow_mut().insert(ticket, Rc::clone(&cancelled));
     let shard = Rc::clone(shard);
     monoio::spawn(async move {
         let ran = AssertUnwindSafe(run(&shard, *leg, &cancelled)).catch_unwind().await;
         let ended = ran.unwrap_or_else(|_| {
-            shard.counters.add(Count::TasksPanicked, 1);
-            tracing::error!("a prefill leg's task panicked; its request fails (this is a bug)");
+            shard.env.panicked("a prefill leg's task panicked; its request fails");
             PrefillEnded::Failed(PrefillFault::Broken("the router failed".into()))
         });
-        shard.prefills.borrow_mut().remove(&ticket);
-        count(&shard, &ended);
+        shard.queues.prefills.borrow_mut().remove(&ticket);
+        count(&shard.env, &ended);
         shard.post(ticket.shard, MeshMessage::PrefillEnded { ticket, ended: Box::new(ended) });
     });
 }
 
 /// Its request does not want it any more.
 pub(super) fn cancel(shard: &Shard, ticket: Ticket) {
-    let cancelled = shard.prefills.borrow().get(&ticket).map(Rc::clone);
+    let cancelled = shard.queues.prefills.borrow().get(&ticket).map(Rc::clone);
     if let Some(cancelled) = cancelled {
         cancelled.set();
     }
 }
 
-fn count(shard: &Shard, ended: &PrefillEnded) {
+fn count(env: &Env, ended: &PrefillEnded) {
     match ended {
         PrefillEnded::Done(_) | PrefillEnded::Refused(_) => {}
         PrefillEnded::Failed(PrefillFault::Cancelled) => {
-            shard.counters.add(Count::PrefillLegsCancelled, 1);
+            env.count(Count::PrefillLegsCancelled);
         }
-        PrefillEnded::Failed(_) => shard.counters.add(Count::PrefillLegsFailed, 1),
+        PrefillEnded::Failed(_) => env.count(Count::PrefillLegsFailed),
     }
 }
 
 /// Runs the leg; its lease goes back when this returns.
 async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> PrefillEnded {
     let seat = cancelled.seat();
-    let mut deadline = Deadline::new(shard.clock);
+    let mut deadline = Deadline::new(shard.env.clock);
     deadline.set_at(leg.posted_at.plus(leg.timeout));
-    let mut down = DownWatch::new(shard, leg.worker);
-    let mut step = Deadline::new(shard.clock);
+    let mut down = DownWatch::new(&shard.env, &shard.workers, leg.worker);
+    let mut step = Deadline::new(shard.env.clock);
     step.set(down.begin(leg.timeout));
     let mut watch = LegWatch { cancelled, seat, deadline, step, down };
-    let ended = match exchange(shard, &leg, &mut watch).await {
+    let ended = match exchange(shard.sending(), &leg, &mut watch).await {
         Ok(ended) => ended,
         Err(error) => {
-            shard.note_lack_of_sockets(error);
+            shard.io.note_lack_of_sockets(&shard.env, error);
             PrefillEnded::Failed(fault(error))
         }
     };
@@ -126,10 +130,10 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
         abort::tell(shard, call);
     }
     let rank = leg.lease.rank();
-    shard.recycle(std::mem::take(&mut leg.body));
+    shard.io.recycle(std::mem::take(&mut leg.body));
     drop(leg);
     if let PrefillEnded::Failed(PrefillFault::Busy(after)) = &ended {
-        shard.engine_refused(rank, *after);
+        shard.workers.engine_refused(&shard.env, rank, *after);
     }
     ended
 }
@@ -151,7 +155,7 @@ fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
             | PrefillFault::ConnectTimedOut
             | PrefillFault::TimedOut,
         ) => {
-            mark_failed(shard, &mut leg.lease);
+            mark_failed(&shard.env, &mut leg.lease);
             shard.worker_failed(leg.worker);
         }
         PrefillEnded::Failed(PrefillFault::Busy(_)) => leg.lease.judge_refusal(),
@@ -163,12 +167,13 @@ fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
 
 /// A pooled connection that had died is replaced once.
 async fn exchange(
-    shard: &Shard,
+    sending: Sending<'_>,
     leg: &PrefillLeg,
     watch: &mut LegWatch<'_>,
 ) -> Result<PrefillEnded, RelayError> {
+    let Sending { env, io, workers } = sending;
     let is_long = leg.body.len() > READ_AT_ONCE_BYTES_MAX;
-    let mut pooled = shard.upstreams.borrow_mut().take(leg.address, shard.now(), is_long);
+    let mut pooled = io.upstreams.borrow_mut().take(leg.address, env.now(), is_long);
     let mut response = ResponseHead::default();
     let mut is_resent = false;
     loop {
@@ -176,10 +181,10 @@ async fn exchange(
         let mut upstream = match pooled.take() {
             Some(upstream) => upstream,
             None => {
-                shard.counters.add(Count::UpstreamConnects, 1);
-                let left = leg.posted_at.plus(leg.timeout).since(shard.now());
-                let timeout = shard.config.timeouts.connect.min(Duration::from_nanos(left));
-                let buffers = &shard.buffers;
+                env.count(Count::UpstreamConnects);
+                let left = leg.posted_at.plus(leg.timeout).since(env.now());
+                let timeout = env.config.timeouts.connect.min(Duration::from_nanos(left));
+                let buffers = &io.buffers;
                 let connecting =
                     Upstream::connect_while(watch, leg.address, timeout, buffers, is_long);
                 connecting
@@ -187,15 +192,16 @@ async fn exchange(
                     .map_err(|error| if is_resent { error.once_sent() } else { error })?
             }
         };
-        let sent_at = shard.now();
-        match send(watch, &mut upstream, outbound(leg, &shard.head_limits), &mut response).await {
+        let sent_at = env.now();
+        match send(watch, &mut upstream, outbound(leg, &env.head_limits), &mut response).await {
             Ok(sent) => {
-                shard.hear(leg.worker);
-                shard.counters.add(Count::UpstreamReused, u64::from(reused));
-                return answered(shard, leg, watch, (upstream, sent), &response).await;
+                workers.hear(leg.worker);
+                env.counters.add(Count::UpstreamReused, u64::from(reused));
+                return answered(sending, leg, watch, Answering { upstream, sent }, &response)
+                    .await;
             }
-            Err(error) if reused && shard.was_stale(error, sent_at) => {
-                shard.counters.add(Count::Resends, 1);
+            Err(error) if reused && env.was_stale(error, sent_at) => {
+                env.count(Count::Resends);
                 is_resent = true;
             }
             Err(error) => return Err(error),
@@ -210,18 +216,19 @@ fn outbound<'a>(leg: &'a PrefillLeg, limits: &'a HeadLimits) -> Outbound<'a> {
 
 /// Reads the answer whose head is here.
 async fn answered(
-    shard: &Shard,
+    sending: Sending<'_>,
     leg: &PrefillLeg,
     watch: &mut LegWatch<'_>,
-    (mut upstream, sent): (Upstream, bool),
+    answering: Answering,
     response: &ResponseHead,
 ) -> Result<PrefillEnded, RelayError> {
-    let status = response.status;
+    let Sending { env, io, workers } = sending;
+    let (Answering { mut upstream, sent }, status) = (answering, response.status);
     if !(200..300).contains(&status) {
         let after = response.value_of(FieldKind::RetryAfter, &upstream.input).and_then(seconds);
         let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;
         if gathered.upstream_reusable && sent {
-            shard.upstreams.borrow_mut().put(leg.address, upstream, shard.now());
+            io.keep(env, leg.address, upstream);
         }
         return Ok(match status {
             status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy(after)),
@@ -239,7 +246,7 @@ async fn answered(
     let mut answer = PrefillAnswer::new(&leg.kv_transfer, form);
     let mut wrong = None;
     let drained = drain(watch, &mut upstream, response, leg.timeout, |data| {
-        shard.hear(leg.worker);
+        workers.hear(leg.worker);
         answer.feed(data).map_err(|error| {
             wrong = Some(error);
             RelayError::EngineFailed
@@ -250,7 +257,7 @@ async fn answered(
         return Ok(wrong_answer(&leg.kv_transfer, &wrong));
     }
     if drained? && sent {
-        shard.upstreams.borrow_mut().put(leg.address, upstream, shard.now());
+        io.keep(env, leg.address, upstream);
     }
     Ok(match answer.finish() {
         Ok(Handed::Nothing) => PrefillEnded::Done(None),

@@ -1,7 +1,7 @@
 //! Reads one request from a connection: head, then body, with limits and deadlines at every wait.
 
+use super::env::Env;
 use super::slot::Slot;
-use super::state::Shard;
 use crate::ingress::{Conn, ReadEnd, TURN_BYTES, end_turn};
 use forebay_fleet::admit::Admitted;
 use forebay_http1::{
@@ -31,22 +31,22 @@ pub(super) enum NoRequest {
 /// Waits for the next request's head and parses it into the slot. `reused`: requests came before on
 /// this connection, so that its idle time counts.
 pub(super) async fn head(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &mut Slot,
     reused: bool,
 ) -> Result<(), NoRequest> {
-    let timeouts = &shard.config.timeouts;
+    let timeouts = &env.config.timeouts;
     conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
     while conn.input.is_empty() {
-        first_byte(shard, conn).await?;
+        first_byte(env, conn).await?;
     }
     conn.wait_at_most(timeouts.head);
     conn.expect_little(false);
     let mut due = HeadDue::default();
     loop {
-        if due.is_due(&conn.input, &shard.head_limits) {
-            match parse_request(&conn.input, &shard.head_limits, &mut slot.head) {
+        if due.is_due(&conn.input, &env.head_limits) {
+            match parse_request(&conn.input, &env.head_limits, &mut slot.head) {
                 Ok(Progress::Complete) => return Ok(()),
                 Ok(Progress::Partial) => {}
                 Err(error) => return Err(NoRequest::Refused(error.into())),
@@ -63,8 +63,8 @@ pub(super) async fn head(
 }
 
 /// Waits between requests; a drain ends the wait.
-async fn first_byte(shard: &Shard, conn: &mut Conn) -> Result<(), NoRequest> {
-    let seat = shard.draining.seat();
+async fn first_byte(env: &Env, conn: &mut Conn) -> Result<(), NoRequest> {
+    let seat = env.draining.seat();
     let mut filling = pin!(conn.fill());
     let filled = poll_fn(|cx| match filling.as_mut().poll(cx) {
         Poll::Ready(result) => Poll::Ready(result),
@@ -76,7 +76,7 @@ async fn first_byte(shard: &Shard, conn: &mut Conn) -> Result<(), NoRequest> {
 /// Reads the body so that it stands right after the head in `conn.input`, without its framing.
 /// Returns its length.
 pub(super) async fn body(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &Slot,
     admitted: &mut Admitted,
@@ -84,14 +84,14 @@ pub(super) async fn body(
     let start = slot.head.head_bytes;
     if slot.head.expect_continue && conn.input.len() == start && slot.head.body != BodyFraming::None
     {
-        conn.wait_at_most(shard.config.timeouts.write);
+        conn.wait_at_most(env.config.timeouts.write);
         if conn.write(CONTINUE.to_vec()).await.is_err() {
             return Err(NoRequest::Silent);
         }
     }
     let mut reading = BodyReading {
-        shard,
-        give_up_at: shard.now().plus(shard.config.timeouts.body * BODY_TIMEOUTS_MAX),
+        env,
+        give_up_at: env.now().plus(env.config.timeouts.body * BODY_TIMEOUTS_MAX),
         admitted,
         turn_bytes: 0,
     };
@@ -99,7 +99,7 @@ pub(super) async fn body(
         BodyFraming::None | BodyFraming::UntilClose => Ok(0),
         BodyFraming::Length(length) => {
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            if length > shard.config.limits.body_bytes_max {
+            if length > env.config.limits.body_bytes_max {
                 return Err(reading.too_large());
             }
             // What has come is counted, not what was announced: an announcement costs its sender
@@ -118,7 +118,7 @@ pub(super) async fn body(
 }
 
 struct BodyReading<'a> {
-    shard: &'a Shard,
+    env: &'a Env,
     give_up_at: forebay_base::NanosSinceStart,
     admitted: &'a mut Admitted,
     /// Bytes read since others had a turn.
@@ -128,7 +128,7 @@ struct BodyReading<'a> {
 impl BodyReading<'_> {
     async fn chunked(&mut self, conn: &mut Conn, start: usize) -> Result<usize, NoRequest> {
         let limits = BodyLimits {
-            body_bytes_max: u64::try_from(self.shard.config.limits.body_bytes_max)
+            body_bytes_max: u64::try_from(self.env.config.limits.body_bytes_max)
                 .unwrap_or(u64::MAX),
             ..BodyLimits::default()
         };
@@ -149,7 +149,7 @@ impl BodyReading<'_> {
                     return Ok(decoded - start);
                 }
             }
-            let whole_bytes = start.saturating_add(self.shard.config.limits.body_bytes_max);
+            let whole_bytes = start.saturating_add(self.env.config.limits.body_bytes_max);
             self.more(conn, whole_bytes).await?;
         }
     }
@@ -161,15 +161,15 @@ impl BodyReading<'_> {
     }
 
     fn too_large(&self) -> NoRequest {
-        NoRequest::Refused(request::body_too_large(self.shard.config.limits.body_bytes_max))
+        NoRequest::Refused(request::body_too_large(self.env.config.limits.body_bytes_max))
     }
 
     /// Reads on. `whole_bytes`: what head and body come to at most.
     async fn more(&mut self, conn: &mut Conn, whole_bytes: usize) -> Result<(), NoRequest> {
-        if self.shard.now() >= self.give_up_at {
+        if self.env.now() >= self.give_up_at {
             return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
         }
-        conn.wait_at_most(self.shard.config.timeouts.body);
+        conn.wait_at_most(self.env.config.timeouts.body);
         let before = conn.input.len();
         if before >= ROOM_AT_BYTES && conn.input.capacity() < whole_bytes {
             // Room for all of it, which costs nothing before it is written to. Without, growing by

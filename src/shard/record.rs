@@ -1,15 +1,17 @@
 //! One log record per request, only where `log.requests` asks for it: the shard formats it
 //! and hands it to the thread that writes the log.
 
+use super::env::Env;
 use super::labels::{CLIENT_GONE, Labels};
 use super::slot::{After, Slot};
-use super::state::Shard;
 use forebay_base::NanosSinceStart;
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_router::request::Stop;
 
 /// Writes the record of a request that has ended.
 pub(super) fn write(
-    shard: &Shard,
+    env: &Env,
+    fleet: &FleetSnapshot,
     slot: &Slot,
     labels: &Labels,
     served: &Result<After, Stop>,
@@ -24,7 +26,6 @@ pub(super) fn write(
         Err(Stop::ClientGone) => (slot.answered.unwrap_or(CLIENT_GONE), "client-gone"),
         Err(Stop::Cut(error)) => (slot.response.status, error.describe()),
     };
-    let fleet = shard.fleet();
     let rank = labels.rank.and_then(|rank| fleet.rank(rank));
     tracing::info!(
         status,
@@ -35,7 +36,7 @@ pub(super) fn write(
         worker = rank.map_or("", |(_, worker)| &*worker.name),
         dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
         request_id = &*String::from_utf8_lossy(&slot.request_id),
-        micros = shard.now().since(started) / 1_000,
+        micros = env.now().since(started) / 1_000,
         "request"
     );
 }

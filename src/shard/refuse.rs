@@ -2,10 +2,10 @@
 //! where it can.
 
 use super::discard;
+use super::env::Env;
 use super::labels::{CLIENT_GONE, Labels};
 use super::slot::{After, Slot};
 use super::standing;
-use super::state::Shard;
 use crate::ingress::Conn;
 use forebay_fleet::account::NO_ENDPOINT;
 use forebay_fleet::mailbox::EngineAnswer;
@@ -15,68 +15,68 @@ use forebay_prompt::parse::{ApiShape, Endpoint, Refusal};
 /// Answers a request whose head or body is no good. The connection ends: where the next request
 /// starts is unknown.
 pub(super) async fn and_close(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &Slot,
     refusal: &Refusal,
     labels: &Labels,
 ) -> After {
     let wire = Wire { keep_alive: false, head_only: false };
-    answer(shard, conn, refusal, labels, wire, &slot.request_id).await
+    answer(env, conn, refusal, labels, wire, &slot.request_id).await
 }
 
 /// Answers a request whose body has not been read. The body is thrown away as it comes; one that is
 /// too long for that ends the connection.
 pub(super) async fn before_body(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &Slot,
     refusal: &Refusal,
     labels: &Labels,
 ) -> After {
     let wire = Wire {
-        keep_alive: discard::goes_on(shard, conn, &slot.head),
+        keep_alive: discard::goes_on(env, conn, &slot.head),
         head_only: slot.head.method == Method::Head,
     };
-    match answer(shard, conn, refusal, labels, wire, &slot.request_id).await {
-        After::KeepAlive => discard::request(shard, conn, &slot.head).await,
+    match answer(env, conn, refusal, labels, wire, &slot.request_id).await {
+        After::KeepAlive => discard::request(env, conn, &slot.head).await,
         end => end,
     }
 }
 
 /// Answers a request that has been read completely.
 pub(super) async fn request(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &Slot,
     refusal: &Refusal,
     labels: &Labels,
 ) -> After {
     if let Some(begun) = slot.early.begun() {
-        count(shard, refusal, labels);
-        return standing::refuse(begun, shard, conn, refusal).await;
+        count(env, refusal, labels);
+        return standing::refuse(begun, env, conn, refusal).await;
     }
     let wire = Wire {
-        keep_alive: slot.head.keep_alive && !shard.draining.is_set(),
+        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
         head_only: slot.head.method == Method::Head,
     };
-    answer(shard, conn, refusal, labels, wire, &slot.request_id).await
+    answer(env, conn, refusal, labels, wire, &slot.request_id).await
 }
 
 /// Passes on what an engine said of the request, in the engine's own words.
 pub(super) async fn by_engine(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &Slot,
     answer: &EngineAnswer,
     labels: &Labels,
 ) -> After {
     let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
-    shard.counters.answered(endpoint, answer.status);
+    env.counters.answered(endpoint, answer.status);
     if let Some(begun) = slot.early.begun() {
-        return standing::fail(begun, shard, conn, answer.status, &answer.body).await;
+        return standing::fail(begun, env, conn, answer.status, &answer.body).await;
     }
-    let keep_alive = slot.head.keep_alive && !shard.draining.is_set();
+    let keep_alive = slot.head.keep_alive && !env.draining.is_set();
     let mut out = conn.buffer();
     let response = OwnResponse {
         status: answer.status,
@@ -87,7 +87,7 @@ pub(super) async fn by_engine(
         extra: &[("x-request-id", &slot.request_id)],
     };
     encode_own(&response, &mut out);
-    conn.wait_at_most(shard.config.timeouts.write);
+    conn.wait_at_most(env.config.timeouts.write);
     match conn.write(out).await {
         Ok(()) if keep_alive => After::KeepAlive,
         Ok(()) => After::Linger,
@@ -102,28 +102,28 @@ struct Wire {
 }
 
 /// Counts a request that nobody waits for any more.
-pub(super) fn count_gone(shard: &Shard, labels: &Labels) {
+pub(super) fn count_gone(env: &Env, labels: &Labels) {
     let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
-    shard.counters.answered(endpoint, CLIENT_GONE);
+    env.counters.answered(endpoint, CLIENT_GONE);
 }
 
-fn count(shard: &Shard, refusal: &Refusal, labels: &Labels) {
+fn count(env: &Env, refusal: &Refusal, labels: &Labels) {
     let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
-    shard.counters.answered(endpoint, refusal.status());
+    env.counters.answered(endpoint, refusal.status());
     let model = labels.model.unwrap_or(usize::MAX);
-    shard.counters.refused(refusal.reason() as usize, endpoint, labels.stream, model);
+    env.counters.refused(refusal.reason() as usize, endpoint, labels.stream, model);
 }
 
 /// Counts and sends one refusal.
 async fn answer(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     refusal: &Refusal,
     labels: &Labels,
     wire: Wire,
     request_id: &[u8],
 ) -> After {
-    count(shard, refusal, labels);
+    count(env, refusal, labels);
     let (mut body, mut out) = (conn.buffer(), conn.buffer());
     let shape = match labels.endpoint {
         Some(Endpoint::Messages) => ApiShape::Anthropic,
@@ -132,7 +132,7 @@ async fn answer(
     refusal.encode_body(shape, &mut body);
     encode(refusal, wire, request_id, &body, &mut out);
     conn.recycle(body);
-    conn.wait_at_most(shard.config.timeouts.write);
+    conn.wait_at_most(env.config.timeouts.write);
     match conn.write(out).await {
         Ok(()) if wire.keep_alive => After::KeepAlive,
         Ok(()) => After::Linger,

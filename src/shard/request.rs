@@ -2,11 +2,14 @@
 
 use super::attempt::{self, Attempt};
 use super::early::Early;
+use super::env::Env;
 use super::facts::{self, Came};
+use super::io::Io;
 use super::labels::Labels;
 use super::matching::Asked;
 use super::pressure::Entered;
 use super::read::{self, NoRequest};
+use super::routing::RoutingState;
 use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{matching, models, offload, own_page, predict, pressure, record, refuse, wait};
@@ -35,15 +38,25 @@ struct Asks {
 
 /// Serves the request whose head stands parsed in the slot.
 pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> After {
-    let started = shard.now();
+    let started = shard.env.now();
     let mut labels = Labels::default();
-    slot.begin(&conn.input, shard.stages.borrow_mut().random.u64(..));
+    slot.begin(&conn.input, shard.routing.stages.borrow_mut().random.u64(..));
     // parse: the route.
     let served = match route(&slot.head.method, slot.head.path(&conn.input)) {
         Ok(endpoint) => {
             labels.endpoint = Some(endpoint);
             match own_page::of(endpoint) {
-                Some(page) => own_page::answer(shard, conn, slot, page, &mut labels).await,
+                Some(page) => {
+                    own_page::answer(
+                        &shard.env,
+                        &shard.workers.fleet(),
+                        conn,
+                        slot,
+                        page,
+                        &mut labels,
+                    )
+                    .await
+                }
                 None => {
                     stages(shard, conn, slot, &mut labels, Asks { endpoint, head_at: started })
                         .await
@@ -52,28 +65,34 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
         }
         Err(refusal) => Err(Stop::BeforeBody(refusal)),
     };
-    let served = served.map_err(|stop| pressure::with_time(shard, stop));
-    shard.time(Stage::Total, started);
-    if shard.config.log.requests {
-        record::write(shard, slot, &labels, &served, started);
+    let served = served.map_err(|stop| pressure::with_time(&shard.routing, stop));
+    shard.env.time(Stage::Total, started);
+    if shard.env.config.log.requests {
+        record::write(&shard.env, &shard.workers.fleet(), slot, &labels, &served, started);
     }
     match served {
         Ok(after) => after,
         Err(Stop::BeforeBody(refusal)) => {
-            refuse::before_body(shard, conn, slot, &refusal, &labels).await
+            refuse::before_body(&shard.env, conn, slot, &refusal, &labels).await
         }
-        Err(Stop::InBody(refusal)) => refuse::and_close(shard, conn, slot, &refusal, &labels).await,
-        Err(Stop::Refused(refusal)) => refuse::request(shard, conn, slot, &refusal, &labels).await,
-        Err(Stop::Engine(answer)) => refuse::by_engine(shard, conn, slot, &answer, &labels).await,
+        Err(Stop::InBody(refusal)) => {
+            refuse::and_close(&shard.env, conn, slot, &refusal, &labels).await
+        }
+        Err(Stop::Refused(refusal)) => {
+            refuse::request(&shard.env, conn, slot, &refusal, &labels).await
+        }
+        Err(Stop::Engine(answer)) => {
+            refuse::by_engine(&shard.env, conn, slot, &answer, &labels).await
+        }
         Err(Stop::ClientGone | Stop::Cut(RelayError::ClientGone | RelayError::ClientStalled)) => {
-            shard.counters.add(Count::ClientGone, 1);
+            shard.env.count(Count::ClientGone);
             if slot.answered.is_none() {
-                refuse::count_gone(shard, &labels);
+                refuse::count_gone(&shard.env, &labels);
             }
             After::Drop
         }
         Err(Stop::Cut(_)) => {
-            shard.counters.add(Count::CutMidStream, 1);
+            shard.env.count(Count::CutMidStream);
             After::Drop
         }
     }
@@ -91,28 +110,36 @@ async fn stages(
     let mut is_drawn = None;
     let (_entered, mut admitted) = admit(shard, slot, asks, &mut is_drawn)?;
     // ingress: the whole body. parse: one scan of it.
-    let body_bytes = read::body(shard, conn, slot, &mut admitted).await?;
+    let body_bytes = read::body(&shard.env, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes);
-    let read_at = parse(shard, conn, slot, endpoint).await?;
+    let read_at = parse(&shard.env, &shard.io, conn, slot, endpoint).await?;
     labels.stream = Some(slot.request.stream);
-    let fleet = shard.fleet();
+    let fleet = shard.workers.fleet();
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
         labels.status = 200;
-        return Ok(models::answer(shard, conn, slot, &fleet).await);
+        return Ok(models::answer(&shard.env, conn, slot, &fleet).await);
     }
     // admit: the window of the pool, now that the model is known, and the bytes of both legs.
     let (model_index, model) = model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
-    admit_to_pool(shard, &fleet, model, &mut is_drawn).map_err(Stop::Refused)?;
+    admit_to_pool(&shard.env, &shard.routing, &fleet, model, &mut is_drawn)
+        .map_err(Stop::Refused)?;
     let held_bytes = legs_bytes(model, &slot.request, body_bytes);
     let full = |_| Stop::Refused(in_flight_full());
     admitted.hold_body(held_bytes).map_err(full)?;
     slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
-    let facts = facts::read(shard, slot, &fleet, model_index, Came { head_at, read_at });
+    let facts = facts::read(
+        &shard.env,
+        &shard.routing,
+        slot,
+        &fleet,
+        model_index,
+        Came { head_at, read_at },
+    );
     let facts = facts.map_err(Stop::Refused)?;
     // render, index: once a request.
     let asked = Asked { fleet: &fleet, model_index, model, endpoint };
-    matching::match_prompt(shard, conn, slot, asked).await?;
+    matching::match_prompt(&shard.env, &shard.io, &shard.routing, conn, slot, asked).await?;
     // select, queue, dispatch, relay: again with another worker while no byte has reached the
     // client.
     let body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
@@ -160,22 +187,22 @@ async fn drive(
 /// One step of the machine, with the fleet of this moment.
 fn select(shard: &Shard, slot: &mut Slot, flow: &mut RequestFlow, event: RequestEvent) -> Action {
     let is_chosen_elsewhere = matches!(event, RequestEvent::Granted(_));
-    let (start, fleet) = (shard.now(), shard.fleet());
+    let (start, fleet) = (shard.env.now(), shard.workers.fleet());
     let Slot { prompt, split, message, head, request, .. } = slot;
     let body = message.get(head.head_bytes..).unwrap_or_default();
     let body_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
     let mut scene = Scene {
         fleet: &fleet,
-        stages: &mut shard.informed(),
+        stages: &mut shard.routing.informed(),
         prompt,
         text_bytes: request.text_bytes(body_bytes),
         body,
         split,
-        count: &|count| shard.counters.add(count, 1),
+        count: &|count| shard.env.counters.add(count, 1),
     };
     let action = flow.step(start, event, &mut scene);
     if matches!(action, Action::Send(_)) && !is_chosen_elsewhere {
-        shard.time(Stage::Select, start);
+        shard.env.time(Stage::Select, start);
     }
     action
 }
@@ -190,16 +217,25 @@ async fn send(
 ) -> Result<After, Failed> {
     let (facts, endpoint) = (flow.facts(), flow.endpoint());
     let predicted = {
-        let fleet = shard.fleet();
+        let fleet = shard.workers.fleet();
         let model = fleet.models.get(facts.model.index());
         let asked =
             model.map(|model| Asked { fleet: &fleet, model_index: facts.model, model, endpoint });
-        asked.and_then(|asked| predict::account(shard, slot, asked, chosen.prefill_rank()))
+        asked.and_then(|asked| {
+            predict::account(
+                &shard.env,
+                &shard.routing,
+                &shard.links,
+                slot,
+                asked,
+                chosen.prefill_rank(),
+            )
+        })
     };
     let (read_at, is_retry) = (facts.arrived_at, flow.is_retry());
     let attempt = Attempt { endpoint, chosen, predicted, read_at, is_retry };
     let ran = attempt::run(shard, conn, slot, attempt).await;
-    pressure::relieve(shard, facts.model);
+    pressure::relieve(&shard.env, &shard.workers, &shard.routing, facts.model);
     ran
 }
 
@@ -211,21 +247,28 @@ fn admit(
     is_drawn: &mut Option<bool>,
 ) -> Result<(Entered, Admitted), Stop> {
     readable(&slot.head).map_err(|error| Stop::BeforeBody(error.into()))?;
-    let entered = pressure::before_body(shard, asks.endpoint, asks.head_at, is_drawn);
+    let entered = pressure::before_body(
+        &shard.workers,
+        &shard.routing,
+        asks.endpoint,
+        asks.head_at,
+        is_drawn,
+    );
     let entered = entered.map_err(Stop::BeforeBody)?;
     let full = |_| Stop::BeforeBody(in_flight_full());
-    Ok((entered, shard.in_flight.admit().map_err(full)?))
+    Ok((entered, shard.intake.in_flight.admit().map_err(full)?))
 }
 
 /// Admits a request whose model is known.
 fn admit_to_pool(
-    shard: &Shard,
+    env: &Env,
+    routing: &RoutingState,
     fleet: &FleetSnapshot,
     model: &Model,
     is_drawn: &mut Option<bool>,
 ) -> Result<(), Refusal> {
-    let mut stages = shard.stages.borrow_mut();
-    stages.window_of(fleet, model.pool, shard.now(), is_drawn)?;
+    let mut stages = routing.stages.borrow_mut();
+    stages.window_of(fleet, model.pool, env.now(), is_drawn)?;
     stages.retry.deposit();
     Ok(())
 }
@@ -267,12 +310,13 @@ fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize) -> usize {
 
 /// Returns when the request had been read: before it was scanned.
 async fn parse(
-    shard: &Shard,
+    env: &Env,
+    io: &Io,
     conn: &mut Conn,
     slot: &mut Slot,
     endpoint: Endpoint,
 ) -> Result<NanosSinceStart, Stop> {
-    let read_at = shard.now();
+    let read_at = env.now();
     if endpoint == Endpoint::Models {
         return Ok(read_at);
     }
@@ -282,7 +326,7 @@ async fn parse(
         scan(body, endpoint, &mut slot.request)
     } else {
         let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
-        let scanned = offload::run(&shard.offload, conn, body_bytes, move |_| {
+        let scanned = offload::run(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             let scanned = scan(body, endpoint, &mut request);
             (message, request, scanned)
@@ -292,7 +336,7 @@ async fn parse(
         scanned.2
     };
     scanned.map_err(|error| Stop::Refused(error.into()))?;
-    shard.time(Stage::Parse, read_at);
+    env.time(Stage::Parse, read_at);
     Ok(read_at)
 }
 

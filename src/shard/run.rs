@@ -2,33 +2,33 @@
 
 use super::connection;
 use super::drain::Ending;
+use super::env::Env;
 use super::holds;
 use super::inbox::Inbox;
-use super::offload::Offload;
+use super::io::Io;
+use super::links::Links;
+use super::offload::{Offload, Tools};
+use super::routing::RoutingState;
 use super::runtime::{self, Driver};
-use super::signal::Signal;
 use super::slice::OwnSlice;
-use super::state::Shard;
+use super::state::{Intake, Queues, Shard};
 use super::wake::{Sleeper, WakeSource};
-use crate::ingress::{BufferPool, Deadline, listen};
-use crate::relay::{CachedTokens, UpstreamPool};
-use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD, WORKERS_MAX};
+use super::workers::Workers;
+use crate::ingress::{Deadline, listen};
+use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
-use forebay_config::{Config, LimitsConfig, Policy};
-use forebay_disagg::Rooms;
+use forebay_config::{Config, Policy};
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use forebay_fleet::admit::InFlight;
-use forebay_fleet::mailbox::ShardEnd;
-use forebay_fleet::worker::{LoadBoard, LoadReports, ShardBoard};
-use forebay_http1::HeadLimits;
+use forebay_fleet::mailbox::{ShardEnd, ShardPeers};
+use forebay_fleet::worker::{LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
 use forebay_prompt::parse::HintRules;
-use forebay_ring::Producer;
+use forebay_ring::{Consumer, Producer};
 use forebay_router::dispatch::RetryBudget;
-use forebay_router::queue::{Outbox, WaitTable};
 use forebay_router::request::{StageRules, Stages};
 use monoio::net::TcpListener;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -50,16 +50,10 @@ pub struct ShardSetup {
     pub config: Arc<Config>,
     /// The process clock.
     pub clock: Clock,
-    /// The core to pin to.
-    pub core: usize,
-    /// io_uring or epoll.
-    pub driver: Driver,
-    /// Bound listening socket.
-    pub listener: std::net::TcpListener,
+    /// What it runs on.
+    pub thread: ShardThread,
     /// Rings to the other threads.
     pub end: ShardEnd,
-    /// What it sleeps on.
-    pub wake: WakeSource,
     /// Loads of all ranks.
     pub board: Arc<LoadBoard>,
     /// Reads all slices.
@@ -70,6 +64,19 @@ pub struct ShardSetup {
     pub slice: SliceWriter,
 }
 
+/// What a shard's thread runs on.
+#[derive(Debug)]
+pub struct ShardThread {
+    /// The core to pin to.
+    pub core: usize,
+    /// io_uring or epoll.
+    pub driver: Driver,
+    /// Bound listening socket.
+    pub listener: std::net::TcpListener,
+    /// What it sleeps on.
+    pub wake: WakeSource,
+}
+
 /// Runs the shard on the calling thread until it has drained.
 ///
 /// # Errors
@@ -77,11 +84,14 @@ pub struct ShardSetup {
 pub fn run(setup: ShardSetup) -> io::Result<()> {
     // Not fatal: in a container the core may not be ours. The shard then runs unpinned, and says
     // so.
-    if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.core }) {
-        tracing::warn!(core = setup.core, "could not pin a shard to its core; it runs unpinned");
+    if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.thread.core }) {
+        tracing::warn!(
+            core = setup.thread.core,
+            "could not pin a shard to its core; it runs unpinned"
+        );
     }
     let _end = End(Arc::clone(&setup.end.counters));
-    runtime::block_on(setup.driver, main(setup))?
+    runtime::block_on(setup.thread.driver, main(setup))?
 }
 
 /// Says that the shard has ended, even if a panic ends it.
@@ -95,58 +105,15 @@ impl Drop for End {
 }
 
 async fn main(setup: ShardSetup) -> io::Result<()> {
-    let sleeper = Sleeper::new(setup.wake)?;
-    let ShardEnd { index, kv, fleet, reports, commands, mut histograms, mesh, .. } = setup.end;
-    let ShardEnd { bells, counters, shards, .. } = setup.end;
-    let bell = bells.get(index.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
-    let limits = setup.config.limits;
-    let expiring = Expiring::new(expiring_limits(&setup.config, bells.len()));
+    let ShardSetup { config, clock, thread, end, board, index, tenant_seed, slice } = setup;
+    let sleeper = Sleeper::new(thread.wake)?;
+    let ShardEnd { index: number, kv, fleet, reports, commands, mut histograms, .. } = end;
+    let ShardPeers { mesh, bells, counters: shards } = end.peers;
+    let bell = bells.get(number.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
+    let limits = config.limits;
     let in_flight = Rc::new(InFlight::new(limits.in_flight_max, limits.buffered_bytes_max));
-    let tools = (&setup.config, &setup.index, setup.clock);
-    let (offload, replies) = Offload::start(index, &bell, &in_flight, tools)?;
-    let board = ShardBoard::from(setup.board);
-    let stages = stages(index, &setup.config, board.clone());
-    let shard = Rc::new_cyclic(|me| Shard {
-        number: index,
-        head_limits: head_limits(&limits),
-        clock: setup.clock,
-        board,
-        load_reports: RefCell::new(reports),
-        stages: RefCell::new(stages),
-        told: RefCell::default(),
-        index: setup.index,
-        counters: Arc::clone(&counters),
-        fleet: RefCell::default(),
-        in_flight,
-        buffers: Rc::new(BufferPool::default()),
-        upstreams: RefCell::new(UpstreamPool::new(setup.config.timeouts.upstream_idle)),
-        histograms: RefCell::new(Box::default()),
-        cached_tokens: CachedTokens::new(),
-        ready: Signal::default(),
-        draining: Signal::default(),
-        connections: Cell::new(0),
-        mesh: RefCell::new(mesh.sender),
-        routed: RefCell::default(),
-        home: RefCell::default(),
-        outbox: RefCell::new(Outbox::new(bells.len())),
-        tenant_seed: setup.tenant_seed,
-        hint_rules: RefCell::new(hint_rules(&setup.config, setup.tenant_seed)),
-        drain_until: Cell::new(None),
-        prefills: RefCell::default(),
-        legs: RefCell::new(WaitTable::new(index)),
-        offload,
-        holds_least_us: holds::least_us(),
-        aborting: Cell::new(0),
-        say_lack_at: Cell::default(),
-        heard: vec![Cell::new(0); WORKERS_MAX].into(),
-        rooms: RefCell::new(Rooms::new(index, fastrand::u64(..))),
-        me: Weak::clone(me),
-        has_heard_all: Cell::new(false),
-        bells,
-        shards,
-        config: setup.config,
-    });
-    let slice = OwnSlice::new(setup.slice, expiring);
+    let tools = Tools::new(&config, &index, clock);
+    let (offload, replies) = Offload::start(number, &bell, &in_flight, tools)?;
     let inbox = Inbox {
         kv,
         fleet,
@@ -154,31 +121,52 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         mesh: mesh.receiver,
         bell,
         replies,
-        slice,
-        alarm: Deadline::new(setup.clock),
+        slice: OwnSlice::new(slice, Expiring::new(expiring_limits(&config, bells.len()))),
+        alarm: Deadline::new(clock),
     };
+    let board = ShardBoard::from(board);
+    let routing = routing(number, &config, board.clone(), reports, index, tenant_seed);
+    let shard = Rc::new_cyclic(|me| Shard {
+        io: Io::new(offload, config.timeouts.upstream_idle),
+        workers: Workers::new(board),
+        routing,
+        links: Links::new(mesh.sender, bells, shards),
+        queues: Queues::new(number, fastrand::u64(..)),
+        intake: Intake::new(in_flight, holds::least_us()),
+        env: Env::new(number, clock, config, end.counters),
+        me: Weak::clone(me),
+    });
     monoio::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));
-    monoio::spawn(accept(Rc::clone(&shard), listen(setup.listener)?));
+    monoio::spawn(accept(Rc::clone(&shard), listen(thread.listener)?));
     tick(&shard, &mut histograms).await;
     Ok(())
 }
 
 async fn watched_inbox(shard: Rc<Shard>, inbox: Inbox, sleeper: Sleeper) {
-    holds::watched(&shard, "inbox", inbox.run(Rc::clone(&shard), sleeper)).await;
+    let (number, least_us) = (shard.env.number, shard.intake.holds_least_us);
+    holds::watched(number, least_us, "inbox", inbox.run(shard, sleeper)).await;
 }
 
-fn stages(index: ShardIndex, config: &Config, board: ShardBoard) -> Stages {
+fn routing(
+    number: ShardIndex,
+    config: &Config,
+    board: ShardBoard,
+    load_reports: Consumer<LoadReport>,
+    index: IndexReader,
+    tenant_seed: u64,
+) -> RoutingState {
     let reports = LoadReports::new(config.load.age_max);
     let retry = RetryBudget::new(config.retry.budget_percent);
-    Stages::new(index, StageRules::of(config), board, reports, retry, fastrand::Rng::new())
-}
-
-fn hint_rules(config: &Config, tenant_seed: u64) -> HintRules {
-    HintRules::new(Arc::new(config.flow.clone()), tenant_seed)
-}
-
-const fn head_limits(limits: &LimitsConfig) -> HeadLimits {
-    HeadLimits { head_bytes_max: limits.head_bytes_max, fields_max: limits.head_fields_max }
+    let (rules, random) = (StageRules::of(config), fastrand::Rng::new());
+    let hint_rules = HintRules::new(Arc::new(config.flow.clone()), tenant_seed);
+    RoutingState {
+        stages: RefCell::new(Stages::new(number, rules, board, reports, retry, random)),
+        load_reports: RefCell::new(load_reports),
+        index,
+        told: RefCell::default(),
+        hint_rules: RefCell::new(hint_rules),
+        tenant_seed,
+    }
 }
 
 /// Chunks of routed prompts may take up to half of a slice's memory: about as much in the slice as
@@ -200,12 +188,12 @@ fn expiring_limits(config: &Config, shard_count: usize) -> ExpiringLimits {
 /// in the kernel instead of being told that there is no worker. Dropping the listener then takes it
 /// out of the kernel's spread.
 async fn accept(shard: Rc<Shard>, listener: TcpListener) {
-    let seat = shard.draining.seat();
-    let ready = shard.ready.seat();
+    let seat = shard.env.draining.seat();
+    let ready = shard.intake.ready.seat();
     poll_fn(|cx| if seat.poll(cx).is_ready() { Poll::Ready(()) } else { ready.poll(cx) }).await;
     drop(ready);
-    if !shard.draining.is_set() {
-        shard.counters.set_phase(ShardPhase::Listening);
+    if !shard.env.draining.is_set() {
+        shard.env.counters.set_phase(ShardPhase::Listening);
     }
     loop {
         let mut accepting = pin!(listener.accept());
@@ -214,18 +202,18 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
             Poll::Pending => seat.poll(cx).map(|()| None),
         });
         match accepted.await {
-            None => return shard.counters.set_phase(ShardPhase::Draining),
+            None => return shard.env.counters.set_phase(ShardPhase::Draining),
             Some(Ok((stream, _)))
-                if shard.connections.get() < shard.config.limits.connections_max =>
+                if shard.intake.connections.get() < shard.env.config.limits.connections_max =>
             {
-                shard.counters.add(Count::ConnectionsAccepted, 1);
-                shard.connections.set(shard.connections.get() + 1);
+                shard.env.count(Count::ConnectionsAccepted);
+                shard.intake.connections.set(shard.intake.connections.get() + 1);
                 monoio::spawn(connection::serve(Rc::clone(&shard), stream));
             }
-            Some(Ok(_)) => shard.counters.add(Count::ConnectionsRefused, 1),
+            Some(Ok(_)) => shard.env.count(Count::ConnectionsRefused),
             Some(Err(error)) => {
                 if is_out_of_sockets(&error) {
-                    shard.out_of_sockets("a client could not be accepted");
+                    shard.io.out_of_sockets(&shard.env, "a client could not be accepted");
                 }
                 monoio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -236,19 +224,19 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
 /// Shows progress, and keeps house once per [`HISTOGRAM_PERIOD`]; ends when the shard has drained
 /// or its deadline has passed.
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
-    let mut next = shard.now();
+    let mut next = shard.env.now();
     let mut ending = Ending::default();
     loop {
-        let now = shard.now();
-        shard.counters.set_offloaded(shard.offload.out_count());
-        if !shard.offload.is_stuck(now) {
-            shard.counters.beat();
+        let now = shard.env.now();
+        shard.env.counters.set_offloaded(shard.io.offload.out_count());
+        if !shard.io.offload.is_stuck(now) {
+            shard.env.counters.beat();
         }
-        if let Some(deadline) = shard.drain_until.get()
+        if let Some(deadline) = shard.env.drain_until.get()
             && (ending.is_reached(shard) || now >= deadline)
         {
             deliver(shard, histograms);
-            shard.offload.close();
+            shard.io.offload.close();
             // Closed sockets whose last read is being cancelled need a turn of the ring to be
             // closed for good.
             return monoio::time::sleep(2 * DRAIN_TICK).await;
@@ -256,17 +244,17 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
         if now >= next {
             next = now.plus(HISTOGRAM_PERIOD);
             deliver(shard, histograms);
-            shard.upstreams.borrow_mut().sweep(now);
-            shard.observe_drain(now);
+            shard.io.upstreams.borrow_mut().sweep(now);
+            shard.routing.observe_drain(&shard.workers, now);
             // Idle shards choose no ranks; without this their ring would fill with what is old.
-            drop(shard.informed());
+            drop(shard.routing.informed());
             // The inbox looks for chunks whose time is over whenever it is awake, and at least this
             // often.
-            if let Some(bell) = shard.bells.get(shard.number.index()) {
+            if let Some(bell) = shard.links.bells.get(shard.env.number.index()) {
                 bell.ring();
             }
         }
-        if shard.drain_until.get().is_some() {
+        if shard.env.drain_until.get().is_some() {
             monoio::time::sleep(DRAIN_TICK).await;
         } else {
             pause(shard).await;
@@ -276,7 +264,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
 
 /// Waits until the next beat is due; a drain ends the wait.
 async fn pause(shard: &Shard) {
-    let seat = shard.draining.seat();
+    let seat = shard.env.draining.seat();
     let mut sleeping = pin!(monoio::time::sleep(SHARD_BEAT_PERIOD));
     poll_fn(|cx| match sleeping.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(()),
@@ -287,7 +275,7 @@ async fn pause(shard: &Shard) {
 
 /// Hands the latencies over; if the control plane has not taken the last ones, keeps recording.
 fn deliver(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
-    let mut current = shard.histograms.borrow_mut();
+    let mut current = shard.env.histograms.borrow_mut();
     if !current.is_empty()
         && let Err(kept) = histograms.push(std::mem::take(&mut *current))
     {
@@ -342,16 +330,13 @@ mod tests {
         let (mut other, end) = (ends.pop().unwrap(), ends.pop().unwrap());
         let listener = ingress::bind_first(([127, 0, 0, 1], 0).into(), false).unwrap();
         let (reader, mut slices) = forebay_index::index(2, KeySeed(1), 1 << 20);
-        let bells = other.bells.clone();
+        let bells = other.peers.bells.clone();
         let board = Arc::new(LoadBoard::with_bells(bells.clone()));
         let setup = ShardSetup {
             config: Arc::new(Config::default()),
             clock: Clock::start(),
-            core: 0,
-            driver,
-            listener,
+            thread: ShardThread { core: 0, driver, listener, wake: sources.remove(0) },
             end,
-            wake: sources.remove(0),
             board: Arc::clone(&board),
             index: reader,
             tenant_seed: 1,
@@ -368,7 +353,7 @@ mod tests {
             let ticket = Ticket { shard: ShardIndex(0), slot: 9, life: 9 };
             let verdict = Box::new(Verdict::Granted(lease));
             let message = MeshMessage::Verdict { ticket, verdict };
-            assert!(other.mesh.sender.send(ShardIndex(0), message).is_ok());
+            assert!(other.peers.mesh.sender.send(ShardIndex(0), message).is_ok());
             bells[0].ring();
             let count = || counters.value(Count::TasksPanicked);
             until("it is counted", || count() == u64::from(panics));

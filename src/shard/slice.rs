@@ -3,8 +3,8 @@
 //! that, as they bear a writer that is at work; the next writes would build on it, so there are
 //! none: it stays as it is until the router is started again.
 
+use super::env::Env;
 use super::matching::cache_bytes;
-use super::state::Shard;
 use forebay_base::limits::APPLY_OPS_PER_TURN;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::Count;
@@ -29,33 +29,33 @@ impl OwnSlice {
         Self { writer, expiring, is_broken: false }
     }
 
-    pub(super) fn tick(&mut self, shard: &Shard) {
-        let now = shard.now();
-        self.write(shard, |writer, _| writer.tick(now));
+    pub(super) fn tick(&mut self, env: &Env) {
+        let now = env.now();
+        self.write(env, |writer, _| writer.tick(now));
     }
 
     /// Applies what the feeds say.
-    pub(super) fn apply_events(&mut self, shard: &Shard, kv: &mut Consumer<KvBatch>) {
+    pub(super) fn apply_events(&mut self, env: &Env, kv: &mut Consumer<KvBatch>) {
         let mut applied = 0;
         while applied < APPLY_OPS_PER_TURN {
             let Some(batch) = kv.pop() else { break };
-            self.write(shard, |writer, _| {
+            self.write(env, |writer, _| {
                 for &op in &batch.ops {
                     writer.apply(batch.rank, op);
                 }
             });
             applied += batch.ops.len().max(1);
         }
-        shard.counters.add(Count::KvOpsApplied, u64::try_from(applied).unwrap_or(0));
+        env.counters.add(Count::KvOpsApplied, u64::try_from(applied).unwrap_or(0));
     }
 
     /// Notes where a prompt of this slice went; returns how much work it was.
-    pub(super) fn remember(&mut self, shard: &Shard, prompt: &RoutedPrompt) -> usize {
-        let now = shard.now();
-        let done = self.write(shard, |writer, expiring| {
+    pub(super) fn remember(&mut self, env: &Env, prompt: &RoutedPrompt) -> usize {
+        let now = env.now();
+        let done = self.write(env, |writer, expiring| {
             Some(expiring.remember(prompt, now, |rank, op| writer.apply(rank, op)))
         });
-        let count = |count, amount: u32| shard.counters.add(count, u64::from(amount));
+        let count = |count, amount: u32| env.counters.add(count, u64::from(amount));
         match done {
             Some(done) => {
                 count(Count::GuessedPromptsDropped, u32::from(!done.kept));
@@ -68,19 +68,19 @@ impl OwnSlice {
     }
 
     /// Removes what was not used for its time; true if there is more of it.
-    pub(super) fn expire(&mut self, shard: &Shard) -> bool {
-        let now = shard.now();
-        let swept = self.write(shard, |writer, expiring| {
+    pub(super) fn expire(&mut self, env: &Env) -> bool {
+        let now = env.now();
+        let swept = self.write(env, |writer, expiring| {
             Some(expiring.sweep(now, EXPIRE_PER_TURN, |rank, op| writer.apply(rank, op)))
         });
         let Some(swept) = swept else { return false };
-        shard.counters.add(Count::GuessedChunksExpired, u64::from(swept.removed));
+        env.counters.add(Count::GuessedChunksExpired, u64::from(swept.removed));
         swept.more
     }
 
     /// Takes what a new fleet says of the ranks' caches.
-    pub(super) fn meet(&mut self, shard: &Shard, fleet: &FleetSnapshot, now: NanosSinceStart) {
-        self.write(shard, |_, expiring| {
+    pub(super) fn meet(&mut self, env: &Env, fleet: &FleetSnapshot, now: NanosSinceStart) {
+        self.write(env, |_, expiring| {
             for index in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
                 if let Some((_, worker)) = fleet.rank(index) {
                     let bytes_max = cache_bytes(fleet, index);
@@ -92,7 +92,7 @@ impl OwnSlice {
 
     fn write<T: Default>(
         &mut self,
-        shard: &Shard,
+        env: &Env,
         work: impl FnOnce(&mut SliceWriter, &mut Expiring) -> T,
     ) -> T {
         if self.is_broken {
@@ -101,8 +101,7 @@ impl OwnSlice {
         let Self { writer, expiring, .. } = self;
         catch_unwind(AssertUnwindSafe(|| work(writer, expiring))).unwrap_or_else(|_| {
             self.is_broken = true;
-            shard
-                .panicked("writing to the index panicked; its part stays as it is until a restart");
+            env.panicked("writing to the index panicked; its part stays as it is until a restart");
             T::default()
         })
     }

@@ -1,8 +1,8 @@
 //! Writes what a streaming client hears while its request waits, see [`super::early`].
 
 use super::early::{Begun, Early};
+use super::env::Env;
 use super::slot::{After, Slot};
-use super::state::Shard;
 use crate::ingress::{Conn, WriteEnd};
 use crate::relay::{QueueStanding, StreamShape, encode_engine_error, encode_refused};
 use forebay_base::NanosSinceStart;
@@ -11,37 +11,32 @@ use forebay_http1::{AnswerFraming, OwnStream, encode_own_stream};
 use forebay_prompt::parse::Refusal;
 
 /// Ends the stream with why the router has no answer.
-pub(super) async fn refuse(
-    begun: &Begun,
-    shard: &Shard,
-    conn: &mut Conn,
-    refusal: &Refusal,
-) -> After {
+pub(super) async fn refuse(begun: &Begun, env: &Env, conn: &mut Conn, refusal: &Refusal) -> After {
     let mut events = conn.buffer();
     encode_refused(begun.shape, refusal, &mut events);
-    end(begun, shard, conn, events).await
+    end(begun, env, conn, events).await
 }
 
 /// Ends the stream with what the engine answered instead of one.
 pub(super) async fn fail(
     begun: &Begun,
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     status: u16,
     body: &[u8],
 ) -> After {
     let mut events = conn.buffer();
     encode_engine_error(begun.shape, status, body, &mut events);
-    end(begun, shard, conn, events).await
+    end(begun, env, conn, events).await
 }
 
-async fn end(begun: &Begun, shard: &Shard, conn: &mut Conn, events: Vec<u8>) -> After {
+async fn end(begun: &Begun, env: &Env, conn: &mut Conn, events: Vec<u8>) -> After {
     let mut out = conn.buffer();
     begun.framing.push(&events, &mut out);
     begun.framing.finish(&mut out);
     conn.recycle(events);
-    match write(shard, conn, out).await {
-        Ok(()) if begun.keep_alive && !shard.draining.is_set() => After::KeepAlive,
+    match write(env, conn, out).await {
+        Ok(()) if begun.keep_alive && !env.draining.is_set() => After::KeepAlive,
         Ok(()) => After::Linger,
         Err(_) => After::Drop,
     }
@@ -50,31 +45,31 @@ async fn end(begun: &Begun, shard: &Shard, conn: &mut Conn, events: Vec<u8>) -> 
 /// The request has joined a queue in which so many wait. The first time, the client gets the head
 /// too.
 pub(super) async fn queued(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &mut Slot,
     position: u32,
 ) -> Result<(), WriteEnd> {
-    let now = shard.now();
+    let now = env.now();
     let mut out = conn.buffer();
     let mut begun = match slot.early {
         Early::Nothing => return Ok(()),
-        Early::Ready(shape) => begin(shard, slot, shape, now, &mut out),
+        Early::Ready(shape) => begin(env, slot, shape, now, &mut out),
         Early::Begun(begun) => begun,
     };
     begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
     begun.encode(QueueStanding::Queued { position }, &mut out);
     slot.early = Early::Begun(begun);
-    write(shard, conn, out).await
+    write(env, conn, out).await
 }
 
 /// It still waits. Tells the client if that is due.
 pub(super) async fn still_queued(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &mut Slot,
 ) -> Result<(), WriteEnd> {
-    let now = shard.now();
+    let now = env.now();
     let Early::Begun(begun) = &mut slot.early else { return Ok(()) };
     if now < begun.next_at {
         return Ok(());
@@ -82,12 +77,12 @@ pub(super) async fn still_queued(
     begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
     let mut out = conn.buffer();
     begun.encode(QueueStanding::Waited { seconds: now.since(begun.at) / 1_000_000_000 }, &mut out);
-    write(shard, conn, out).await
+    write(env, conn, out).await
 }
 
 /// It is being sent to a worker.
 pub(super) async fn dispatched(
-    shard: &Shard,
+    env: &Env,
     conn: &mut Conn,
     slot: &Slot,
     worker: &str,
@@ -95,11 +90,11 @@ pub(super) async fn dispatched(
     let Some(begun) = slot.early.begun() else { return Ok(()) };
     let mut out = conn.buffer();
     begun.encode(QueueStanding::Prefill { worker }, &mut out);
-    write(shard, conn, out).await
+    write(env, conn, out).await
 }
 
 fn begin(
-    shard: &Shard,
+    env: &Env,
     slot: &Slot,
     shape: StreamShape,
     at: NanosSinceStart,
@@ -108,13 +103,13 @@ fn begin(
     let client_version = slot.head.version;
     let framing = AnswerFraming::open(client_version);
     let keep_alive =
-        slot.head.keep_alive && framing == AnswerFraming::Chunked && !shard.draining.is_set();
+        slot.head.keep_alive && framing == AnswerFraming::Chunked && !env.draining.is_set();
     let extra: [(&str, &[u8]); 1] = [("x-request-id", &slot.request_id)];
     encode_own_stream(&OwnStream { client_version, keep_alive, extra: &extra }, out);
     Begun { shape, framing, keep_alive, at, next_at: at }
 }
 
-async fn write(shard: &Shard, conn: &mut Conn, out: Vec<u8>) -> Result<(), WriteEnd> {
-    conn.wait_at_most(shard.config.timeouts.write);
+async fn write(env: &Env, conn: &mut Conn, out: Vec<u8>) -> Result<(), WriteEnd> {
+    conn.wait_at_most(env.config.timeouts.write);
     conn.write(out).await
 }

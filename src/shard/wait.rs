@@ -2,7 +2,9 @@
 //! for its client to leave, whichever comes first. However it ends, it is counted out of the queue
 //! and its seat is given back.
 
+use super::env::Env;
 use super::pressure;
+use super::routing::RoutingState;
 use super::slot::Slot;
 use super::standing;
 use super::state::Shard;
@@ -32,16 +34,18 @@ pub(super) struct Seat<'a> {
 
 impl Seat<'_> {
     fn home(&self) -> ShardIndex {
-        ShardIndex::try_from_index(self.shard.board.home(self.queue)).unwrap_or(ShardIndex(0))
+        ShardIndex::try_from_index(self.shard.workers.board.home(self.queue))
+            .unwrap_or(ShardIndex(0))
     }
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        self.shard.stages.borrow_mut().waits.close(self.ticket);
-        if let Some(cell) = self.shard.board.queue(self.queue) {
+        let Shard { env, workers, routing, .. } = self.shard;
+        routing.stages.borrow_mut().waits.close(self.ticket);
+        if let Some(cell) = workers.board.queue(self.queue) {
             cell.leave(self.wanted);
-            pressure::relieve_queue(self.shard, self.queue);
+            pressure::relieve_queue(env, workers, routing, self.queue);
         }
         if !self.settled.get() {
             let (queue, ticket) = (self.queue, self.ticket);
@@ -69,7 +73,7 @@ pub(super) async fn for_verdict<'a>(
     };
     shard.post(seat.home(), MeshMessage::Join(waiter));
     let ended = told(shard, conn, slot, &seat, deadline).await;
-    shard.time(Stage::Queue, start);
+    shard.env.time(Stage::Queue, start);
     seat.settled.set(ended.is_ok());
     match ended {
         // It looks for its prefill rank in another queue.
@@ -78,8 +82,8 @@ pub(super) async fn for_verdict<'a>(
         Ok(Verdict::Reroute) => (RequestEvent::Reroute, Some(seat)),
         Err(end) => {
             match end {
-                WaitEnd::Gone => shard.counters.add(Count::QueueLeft, 1),
-                WaitEnd::Late => shard.counters.add(Count::QueueExpired, 1),
+                WaitEnd::Gone => shard.env.count(Count::QueueLeft),
+                WaitEnd::Late => shard.env.count(Count::QueueExpired),
                 WaitEnd::Draining => {}
             }
             (RequestEvent::WaitOver(end), None)
@@ -96,36 +100,38 @@ async fn told(
     seat: &Seat<'_>,
     deadline: NanosSinceStart,
 ) -> Result<Verdict, WaitEnd> {
-    let waiting = shard.board.queue(seat.queue).map_or(1, |cell| cell.waiting());
-    standing::queued(shard, conn, slot, waiting).await.map_err(|_| WaitEnd::Gone)?;
+    let env = &shard.env;
+    let waiting = shard.workers.board.queue(seat.queue).map_or(1, |cell| cell.waiting());
+    standing::queued(env, conn, slot, waiting).await.map_err(|_| WaitEnd::Gone)?;
     loop {
         let comment = slot.early.begun().map(|begun| begun.next_at);
         let until = comment.map_or(deadline, |at| at.min(deadline));
-        if let Some(ended) = verdict(shard, conn, seat.ticket, until).await {
+        if let Some(ended) = verdict(env, &shard.routing, conn, seat.ticket, until).await {
             return ended;
         }
-        if shard.now() >= deadline {
+        if env.now() >= deadline {
             return Err(WaitEnd::Late);
         }
-        if shard.draining.is_set() && before_the_cut(shard).is_zero() {
+        if env.draining.is_set() && before_the_cut(env).is_zero() {
             return Err(WaitEnd::Draining);
         }
-        standing::still_queued(shard, conn, slot).await.map_err(|_| WaitEnd::Gone)?;
+        standing::still_queued(env, conn, slot).await.map_err(|_| WaitEnd::Gone)?;
     }
 }
 
 /// `None`: it is time to look what to do next.
 async fn verdict(
-    shard: &Shard,
+    env: &Env,
+    routing: &RoutingState,
     conn: &mut Conn,
     ticket: Ticket,
     until: NanosSinceStart,
 ) -> Option<Result<Verdict, WaitEnd>> {
-    let draining = shard.draining.seat();
+    let draining = env.draining.seat();
     let mut drains = false;
-    conn.wait_at_most(Duration::from_nanos(until.since(shard.now())));
+    conn.wait_at_most(Duration::from_nanos(until.since(env.now())));
     poll_fn(|cx| {
-        if let Poll::Ready(verdict) = shard.stages.borrow_mut().waits.poll(ticket, cx) {
+        if let Poll::Ready(verdict) = routing.stages.borrow_mut().waits.poll(ticket, cx) {
             return Poll::Ready(Some(Ok(verdict)));
         }
         if conn.poll_gone(cx).is_ready() {
@@ -133,8 +139,8 @@ async fn verdict(
         }
         if !drains && draining.poll(cx).is_ready() {
             drains = true;
-            let left = Duration::from_nanos(until.since(shard.now()));
-            conn.wait_at_most(left.min(before_the_cut(shard)));
+            let left = Duration::from_nanos(until.since(env.now()));
+            conn.wait_at_most(left.min(before_the_cut(env)));
         }
         conn.poll_deadline(cx).map(|()| None)
     })
@@ -142,7 +148,7 @@ async fn verdict(
 }
 
 /// Until those who still wait are answered because the shard drains.
-fn before_the_cut(shard: &Shard) -> Duration {
-    let cut = shard.drain_until.get().map_or(0, |until| until.since(shard.now()));
+fn before_the_cut(env: &Env) -> Duration {
+    let cut = env.drain_until.get().map_or(0, |until| until.since(env.now()));
     Duration::from_nanos(cut).saturating_sub(BEFORE_THE_CUT)
 }

@@ -14,4 +14,4 @@ pub use command::{MeshMessage, ShardCommand};
 pub use facts::{Caller, RequestFacts};
 pub use prefill::{AbortCall, EngineAnswer, PrefillEnded, PrefillFault, PrefillLeg};
 pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
-pub use wiring::{ControlEnd, ShardEnd, ShardPort, wire};
+pub use wiring::{ControlEnd, ShardEnd, ShardPeers, ShardPort, wire};

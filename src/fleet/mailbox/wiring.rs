@@ -56,14 +56,22 @@ pub struct ShardEnd {
     pub commands: Consumer<ShardCommand>,
     /// Latencies, once per second.
     pub histograms: Producer<Box<StageHistograms>>,
-    /// Hints to and from the other shards.
-    pub mesh: MeshPort<MeshMessage>,
-    /// Bells of all shards, by [`ShardIndex`]; its own among them.
-    pub bells: Vec<Arc<Bell>>,
     /// What it counts.
     pub counters: Arc<ShardCounters>,
-    /// What all shards count, by [`ShardIndex`]; its own among them.
-    pub shards: Vec<Arc<ShardCounters>>,
+    /// The other shards, and the ways to them.
+    pub peers: ShardPeers,
+}
+
+/// All shards, as one of them reaches them. The vectors go by [`ShardIndex`], and hold the shard
+/// itself too.
+#[derive(Debug)]
+pub struct ShardPeers {
+    /// Messages to and from the other shards.
+    pub mesh: MeshPort<MeshMessage>,
+    /// Wake a shard after a message.
+    pub bells: Vec<Arc<Bell>>,
+    /// What each shard counts.
+    pub counters: Vec<Arc<ShardCounters>>,
 }
 
 /// Builds every ring for the shards whose wake-up descriptors are given, in shard order.
@@ -98,10 +106,8 @@ pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
             reports,
             commands,
             histograms,
-            mesh,
-            bells: bells.clone(),
             counters: Arc::clone(counters),
-            shards: all_counters.clone(),
+            peers: ShardPeers { mesh, bells: bells.clone(), counters: all_counters.clone() },
         });
     }
     (control, shards)

@@ -1,0 +1,75 @@
+//! What every stage may use: the time, the configuration, what the shard counts, and whether it
+//! drains.
+
+use super::signal::Signal;
+use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
+use forebay_base::{Clock, NanosSinceStart, ShardIndex};
+use forebay_config::{Config, LimitsConfig};
+use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
+use forebay_http1::HeadLimits;
+use forebay_router::dispatch::RelayError;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+/// A stage that takes only this touches no fleet, no queue and no other shard.
+pub(super) struct Env {
+    /// Which shard this is.
+    pub(super) number: ShardIndex,
+    pub(super) clock: Clock,
+    pub(super) config: Arc<Config>,
+    pub(super) head_limits: HeadLimits,
+    pub(super) counters: Arc<ShardCounters>,
+    pub(super) histograms: RefCell<Box<StageHistograms>>,
+    pub(super) draining: Signal,
+    /// When a drain cuts what is left.
+    pub(super) drain_until: Cell<Option<NanosSinceStart>>,
+}
+
+impl Env {
+    pub(super) fn new(
+        number: ShardIndex,
+        clock: Clock,
+        config: Arc<Config>,
+        counters: Arc<ShardCounters>,
+    ) -> Self {
+        let LimitsConfig { head_bytes_max, head_fields_max: fields_max, .. } = config.limits;
+        Self {
+            number,
+            clock,
+            head_limits: HeadLimits { head_bytes_max, fields_max },
+            config,
+            counters,
+            histograms: RefCell::default(),
+            draining: Signal::default(),
+            drain_until: Cell::new(None),
+        }
+    }
+
+    pub(super) fn now(&self) -> NanosSinceStart {
+        self.clock.now()
+    }
+
+    /// Adds 1 to a counter.
+    pub(super) fn count(&self, count: Count) {
+        self.counters.add(count, 1);
+    }
+
+    /// Records the time since `start` and returns the present.
+    pub(super) fn time(&self, stage: Stage, start: NanosSinceStart) -> NanosSinceStart {
+        let now = self.now();
+        self.histograms.borrow_mut().record(stage, now.since(start));
+        now
+    }
+
+    /// Counts a caught panic and logs its consequence.
+    pub(super) fn panicked(&self, what: &str) {
+        self.count(Count::TasksPanicked);
+        tracing::error!(shard = self.number.0, "{what} (this is a bug)");
+    }
+
+    /// Had the pooled connection been closed before the request was written to it at `sent_at`?
+    pub(super) fn was_stale(&self, error: RelayError, sent_at: NanosSinceStart) -> bool {
+        let until = sent_at.plus(STALE_CONNECTION_TIME_MAX);
+        error.may_be_stale() && self.now() < until
+    }
+}

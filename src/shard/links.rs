@@ -1,0 +1,114 @@
+//! The ways to the other shards.
+
+use super::env::Env;
+use forebay_base::limits::ROUTED_OWN_MAX;
+use forebay_base::{RankIndex, ShardIndex, WorkerIndex};
+use forebay_fleet::account::{Count, ShardCounters, ShardPhase};
+use forebay_fleet::mailbox::MeshMessage;
+use forebay_index::RoutedPrompt;
+use forebay_ring::{Bell, MeshSender};
+use forebay_router::queue::Outbox;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Rings to the other shards, and what waits for room in them.
+pub(super) struct Links {
+    pub(super) mesh: RefCell<MeshSender<MeshMessage>>,
+    /// Of all shards, by number.
+    pub(super) bells: Vec<Arc<Bell>>,
+    /// What all shards count, by number: how far each is with a drain.
+    pub(super) shards: Vec<Arc<ShardCounters>>,
+    /// Messages that found their ring full, by receiving shard.
+    pub(super) outbox: RefCell<Outbox<MeshMessage>>,
+    /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
+    pub(super) routed: RefCell<VecDeque<Box<RoutedPrompt>>>,
+    /// The inbox has read all that the other shards had sent at some moment since this was cleared.
+    pub(super) has_heard_all: Cell<bool>,
+}
+
+impl Links {
+    pub(super) fn new(
+        mesh: MeshSender<MeshMessage>,
+        bells: Vec<Arc<Bell>>,
+        shards: Vec<Arc<ShardCounters>>,
+    ) -> Self {
+        Self {
+            mesh: RefCell::new(mesh),
+            outbox: RefCell::new(Outbox::new(bells.len())),
+            bells,
+            shards,
+            routed: RefCell::default(),
+            has_heard_all: Cell::new(false),
+        }
+    }
+
+    pub(super) fn ring(&self, shard: ShardIndex) {
+        if let Some(bell) = self.bells.get(shard.index()) {
+            bell.ring();
+        }
+    }
+
+    /// True for a shard whose thread is gone: nobody reads what it is sent.
+    pub(super) fn has_ended(&self, shard: ShardIndex) -> bool {
+        let phase = self.shards.get(shard.index()).map(|counters| counters.phase());
+        phase == Some(ShardPhase::Ended)
+    }
+
+    /// The shard that sends a rank's prefill legs; this one if that one is dead.
+    pub(super) fn home_of_rank(&self, env: &Env, rank: RankIndex) -> ShardIndex {
+        let home = ShardIndex::try_from_index(rank.index() % self.bells.len().max(1));
+        home.filter(|&home| !self.has_ended(home)).unwrap_or(env.number)
+    }
+
+    /// Sends a message that must not be lost. A full ring keeps it here; the inbox tries again.
+    pub(super) fn post(&self, env: &Env, to: ShardIndex, message: MeshMessage) {
+        let mut mesh = self.mesh.borrow_mut();
+        let sent = self.outbox.borrow_mut().post(to, message, |message| mesh.send(to, message));
+        self.ring(if sent { to } else { env.number });
+    }
+
+    /// Sends what found no room before. What is for a shard that has ended is for nobody.
+    pub(super) fn empty_outbox(&self) {
+        let mut mesh = self.mesh.borrow_mut();
+        let send = |to, message| if self.has_ended(to) { Ok(()) } else { mesh.send(to, message) };
+        self.outbox.borrow_mut().flush(send, |to| self.ring(to));
+    }
+
+    /// Is there anything that found no room?
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.outbox.borrow().is_empty()
+    }
+
+    /// The other shards drop their idle connections to a worker that failed.
+    pub(super) fn tell_of_failure(&self, env: &Env, worker: WorkerIndex) {
+        let mut mesh = self.mesh.borrow_mut();
+        let peers: Vec<_> = mesh.peers().collect();
+        for peer in peers {
+            if mesh.send(peer, MeshMessage::WorkerFailed { worker }).is_err() {
+                env.count(Count::MeshDropped);
+            } else {
+                self.ring(peer);
+            }
+        }
+    }
+
+    /// Hands a routed prompt to the owner of its slice; drops and counts it when there is no room.
+    pub(super) fn post_routed(&self, env: &Env, owner: ShardIndex, prompt: Box<RoutedPrompt>) {
+        let posted = if owner == env.number {
+            let mut own = self.routed.borrow_mut();
+            let has_room = own.len() < ROUTED_OWN_MAX;
+            if has_room {
+                own.push_back(prompt);
+            }
+            has_room
+        } else {
+            self.mesh.borrow_mut().send(owner, MeshMessage::Routed(prompt)).is_ok()
+        };
+        if posted {
+            self.ring(owner);
+        } else {
+            env.count(Count::GuessedPromptsDropped);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What the shard chooses ranks with.
+
+use super::workers::Workers;
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::LOAD_RING_MAX;
+use forebay_fleet::worker::LoadReport;
+use forebay_index::IndexReader;
+use forebay_prompt::parse::HintRules;
+use forebay_ring::Consumer;
+use forebay_router::request::Stages;
+use forebay_select::ToldPaths;
+use std::cell::{RefCell, RefMut};
+
+/// Requests are matched, placed and queued with it.
+pub(super) struct RoutingState {
+    /// What requests decide with.
+    pub(super) stages: RefCell<Stages>,
+    /// What engines say of their load.
+    pub(super) load_reports: RefCell<Consumer<LoadReport>>,
+    /// Reads the slices of all shards.
+    pub(super) index: IndexReader,
+    /// What owners of slices have been told a moment ago.
+    pub(super) told: RefCell<ToldPaths>,
+    /// How requests say what they wish.
+    pub(super) hint_rules: RefCell<HintRules>,
+    /// Tells tenants apart; the same in all shards.
+    pub(super) tenant_seed: u64,
+}
+
+impl RoutingState {
+    /// What requests decide with, after all reports that have come; bounded by their ring. One load
+    /// of a shared line when there is none.
+    pub(super) fn informed(&self) -> RefMut<'_, Stages> {
+        let (mut stages, mut ring) = (self.stages.borrow_mut(), self.load_reports.borrow_mut());
+        for _ in 0..LOAD_RING_MAX {
+            let Some(report) = ring.pop() else { break };
+            stages.reports.take(report);
+        }
+        stages
+    }
+
+    /// Looks at how many requests of every pool have ended. Cheap when called often.
+    pub(super) fn observe_drain(&self, workers: &Workers, now: NanosSinceStart) {
+        let mut stages = self.stages.borrow_mut();
+        stages.drain_rates.observe(&workers.fleet(), &workers.board, now);
+    }
+}

@@ -1,0 +1,106 @@
+//! What the shard knows of the workers.
+
+use super::env::Env;
+use forebay_base::limits::WORKERS_MAX;
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_fleet::account::Count;
+use forebay_fleet::worker::{FleetSnapshot, ShardBoard, WorkerState};
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An engine that had no room is left alone so long, or until one of our requests there ends.
+const ENGINE_BUSY: Duration = Duration::from_millis(200);
+/// However long it asks for.
+const ENGINE_BUSY_MAX: Duration = Duration::from_secs(60);
+
+/// A fleet, in handles of which no other shard writes the count.
+#[derive(Default)]
+pub(super) struct ShardFleet {
+    snapshot: Arc<FleetSnapshot>,
+    /// For the shard's offload thread.
+    lent: LentFleet,
+}
+
+/// All shards share the inner count. The outer count is of one shard and its offload thread.
+type LentFleet = Arc<Arc<FleetSnapshot>>;
+
+impl ShardFleet {
+    pub(super) fn new(snapshot: Arc<FleetSnapshot>) -> Rc<Self> {
+        Rc::new(Self { lent: Arc::new(Arc::clone(&snapshot)), snapshot })
+    }
+
+    /// A handle that another thread may hold.
+    pub(super) fn lend(&self) -> LentFleet {
+        Arc::clone(&self.lent)
+    }
+}
+
+impl Deref for ShardFleet {
+    type Target = FleetSnapshot;
+
+    fn deref(&self) -> &FleetSnapshot {
+        &self.snapshot
+    }
+}
+
+/// The fleet, the loads of its ranks, and signs of life.
+pub(super) struct Workers {
+    pub(super) fleet: RefCell<Rc<ShardFleet>>,
+    pub(super) board: ShardBoard,
+    /// By [`WorkerIndex`]: changes whenever a byte of an answer comes from it.
+    pub(super) heard: Box<[Cell<u32>]>,
+}
+
+impl Workers {
+    pub(super) fn new(board: ShardBoard) -> Self {
+        let heard = vec![Cell::new(0); WORKERS_MAX].into();
+        Self { fleet: RefCell::default(), board, heard }
+    }
+
+    /// The fleet of this moment. The count that it takes is this shard's own.
+    pub(super) fn fleet(&self) -> Rc<ShardFleet> {
+        Rc::clone(&self.fleet.borrow())
+    }
+
+    /// A byte of an answer has come from the worker.
+    #[inline]
+    pub(super) fn hear(&self, worker: WorkerIndex) {
+        if let Some(heard) = self.heard.get(worker.index()) {
+            heard.set(heard.get().wrapping_add(1));
+        }
+    }
+
+    pub(super) fn heard_of(&self, worker: WorkerIndex) -> u32 {
+        self.heard.get(worker.index()).map_or(0, Cell::get)
+    }
+
+    pub(super) fn is_down(&self, worker: WorkerIndex) -> bool {
+        let fleet = self.fleet.borrow();
+        fleet.workers.get(worker.index()).is_some_and(|worker| worker.state == WorkerState::Down)
+    }
+
+    /// The control plane asks the worker again what it serves.
+    pub(super) fn suspect(&self, worker: WorkerIndex) {
+        let fleet = self.fleet();
+        let first = fleet.ranks.iter().position(|rank| rank.worker == worker);
+        let load = first.and_then(RankIndex::try_from_index).and_then(|rank| self.board.rank(rank));
+        if let Some(load) = load {
+            load.suspect();
+        }
+    }
+
+    /// The engine of a rank had no room, and with it none of the ranks that share its limit. Called
+    /// after the lease was given back: the end of any other of our requests there ends this too.
+    pub(super) fn engine_refused(&self, env: &Env, rank: RankIndex, retry_after_s: Option<u64>) {
+        env.count(Count::EngineRefusals);
+        let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);
+        let now = env.now();
+        let until = now.plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX));
+        for load in self.fleet().ranks_full_with(rank).filter_map(|rank| self.board.rank(rank)) {
+            load.refused(now, until);
+        }
+    }
+}
