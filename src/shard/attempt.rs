@@ -64,22 +64,26 @@ pub(super) async fn run(
             }
             drop(lease);
             if error == RelayError::EngineBusy {
-                shard.workers.engine_refused(&shard.env, plan.rank, slot.retry_after_s.take());
+                shard.workers.engine_refused(
+                    &shard.env,
+                    plan.rank,
+                    slot.answer.retry_after_s.take(),
+                );
             }
             return Err(pair::abandoned(shard, paired, plan.rank, error));
         }
     };
     // Nothing is sent a second time from here on.
     shard.io.recycle(std::mem::take(&mut slot.message));
-    shard.io.recycle(std::mem::take(&mut slot.leg_body));
+    shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
     shard.io.recycle(slot.prompt.end());
-    shard.env.counters.answered(endpoint as usize, slot.response.status);
-    slot.answered = Some(slot.response.status);
-    if slot.response.status == 404 {
+    shard.env.counters.answered(endpoint as usize, slot.answer.head.status);
+    slot.answer.status = Some(slot.answer.head.status);
+    if slot.answer.head.status == 404 {
         // It may serve other models since a restart.
         shard.workers.suspect(plan.worker);
     }
-    if matches!(slot.response.status, 500 | 502 | 504..=599) {
+    if matches!(slot.answer.head.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
         // illness.
         judge::mark_failed(&shard.env, &mut lease);
@@ -132,7 +136,7 @@ async fn exchange(
 ) -> Result<Answering, RelayError> {
     let (Sending { env, io, workers }, Going { plan, read_at, .. }) = (sending, going);
     standing::dispatched(env, conn, slot, &plan.shown_as).await?;
-    let is_long = slot.message.len().max(slot.leg_body.len()) > READ_AT_ONCE_BYTES_MAX;
+    let is_long = slot.message.len().max(slot.pair.leg_body.len()) > READ_AT_ONCE_BYTES_MAX;
     let mut pooled = io.upstreams.borrow_mut().take(plan.address, env.now(), is_long);
     let mut is_resent = false;
     loop {
@@ -153,7 +157,7 @@ async fn exchange(
         let mut head = io.buffers.take();
         let begun_bytes = encode(slot, going, paired.as_deref(), &mut head);
         let body = match paired {
-            Some(_) => &slot.leg_body,
+            Some(_) => &slot.pair.leg_body,
             None => own_body(&slot.head, &slot.message),
         };
         let outbound = Outbound {
@@ -171,22 +175,22 @@ async fn exchange(
         conn.expect_little(slot.request.stream);
         let mut watch = waiting(sending, plan, conn, &mut paired);
         watch.wait_at_most(env.config.timeouts.first_byte);
-        let answered = send(&mut watch, &mut upstream, outbound, &mut slot.response).await;
+        let answered = send(&mut watch, &mut upstream, outbound, &mut slot.answer.head).await;
         let wait_left = watch.down.left();
         match answered {
             Ok(sent) => {
                 workers.hear(plan.worker);
                 env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
-                if has_no_room(slot.response.status) {
-                    let after = slot.response.value_of(FieldKind::RetryAfter, &upstream.input);
-                    slot.retry_after_s = after.and_then(seconds);
+                if has_no_room(slot.answer.head.status) {
+                    let after = slot.answer.head.value_of(FieldKind::RetryAfter, &upstream.input);
+                    slot.answer.retry_after_s = after.and_then(seconds);
                     keep_if_whole(sending, slot, plan, Answering { upstream, sent });
                     return Err(RelayError::EngineBusy);
                 }
                 if let Some(paired) = paired {
                     let down = DownWatch::new(env, workers, plan.worker).resumed(wait_left);
-                    pair::first(conn, down, &slot.response, &mut upstream, paired).await?;
+                    pair::first(conn, down, &slot.answer.head, &mut upstream, paired).await?;
                 }
                 return Ok(Answering { upstream, sent });
             }
@@ -211,11 +215,12 @@ fn waiting<'a, 'b>(
 
 /// A refusal that has come whole leaves its connection as good as new.
 fn keep_if_whole(sending: Sending<'_>, slot: &Slot, plan: &SendPlan, answering: Answering) {
-    let BodyFraming::Length(bytes) = slot.response.body else { return };
+    let BodyFraming::Length(bytes) = slot.answer.head.body else { return };
     let Answering { mut upstream, sent } = answering;
-    let whole =
-        usize::try_from(bytes).ok().and_then(|bytes| slot.response.head_bytes.checked_add(bytes));
-    if sent && slot.response.keep_alive && whole == Some(upstream.input.len()) {
+    let whole = usize::try_from(bytes)
+        .ok()
+        .and_then(|bytes| slot.answer.head.head_bytes.checked_add(bytes));
+    if sent && slot.answer.head.keep_alive && whole == Some(upstream.input.len()) {
         upstream.input.clear();
         sending.io.keep(sending.env, plan.address, upstream);
     }
@@ -229,11 +234,11 @@ fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {
 /// of the body stands in it.
 fn encode(slot: &Slot, going: Going<'_>, paired: Option<&Paired<'_>>, out: &mut Vec<u8>) -> usize {
     let Going { plan, endpoint, .. } = going;
-    let (mut in_header, mut start) = (plan.dp_rank_pin, Vec::new());
+    let (mut in_header, mut start) = (plan.dp.pin, Vec::new());
     let (whole, rest) = match paired {
         Some(paired) => {
             in_header = in_header.filter(|_| !paired.is_pinned_in_body());
-            (&slot.leg_body[..], &slot.leg_body[..])
+            (&slot.pair.leg_body[..], &slot.pair.leg_body[..])
         }
         None => {
             let body = own_body(&slot.head, &slot.message);
@@ -247,7 +252,7 @@ fn encode(slot: &Slot, going: Going<'_>, paired: Option<&Paired<'_>>, out: &mut 
     let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
     // The head that the client has promises a body as it is. A pair's answer is read before the
     // client has any of it.
-    let is_plain = paired.is_some() || slot.early.begun().is_some();
+    let is_plain = paired.is_some() || slot.answer.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
@@ -294,7 +299,9 @@ async fn answer(
     accounted: Accounted<'_>,
 ) -> Result<After, RelayError> {
     let Sending { env, io, workers } = sending;
-    if let Some(begun) = slot.early.begun().filter(|_| !Begun::goes_on_with(&slot.response)) {
+    if let Some(begun) =
+        slot.answer.early.begun().filter(|_| !Begun::goes_on_with(&slot.answer.head))
+    {
         return end_early(sending, conn, slot, begun, answering, accounted.plan).await;
     }
     let Answering { mut upstream, sent } = answering;
@@ -315,11 +322,11 @@ async fn answer(
     let extra_count = extra.iter().flatten().count();
     let extra = extra.map(Option::unwrap_or_default);
     let wanted = Answer {
-        head: &slot.response,
+        head: &slot.answer.head,
         client_version: slot.head.version,
         keep_alive: slot.head.keep_alive && !env.draining.is_set(),
         shape,
-        head_sent: slot.early.begun().is_some(),
+        head_sent: slot.answer.early.begun().is_some(),
         extra: extra.get(..extra_count).unwrap_or_default(),
         idle_max: env.config.timeouts.stream_idle,
         write_max: env.config.timeouts.write,
@@ -359,11 +366,11 @@ async fn end_early(
 ) -> Result<After, RelayError> {
     let (Sending { env, io, .. }, Answering { mut upstream, sent }) = (sending, answering);
     let idle_max = env.config.timeouts.stream_idle;
-    let gathered = gather(conn, &mut upstream, &slot.response, idle_max).await?;
+    let gathered = gather(conn, &mut upstream, &slot.answer.head, idle_max).await?;
     if gathered.upstream_reusable && sent {
         io.keep(env, plan.address, upstream);
     }
-    Ok(standing::fail(begun, env, conn, slot.response.status, &gathered.body).await)
+    Ok(standing::fail(begun, env, conn, slot.answer.head.status, &gathered.body).await)
 }
 
 fn account_error(env: &Env, predicted: Predicted, reported_tokens: u64) {

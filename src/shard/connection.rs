@@ -44,7 +44,7 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
         match after {
             After::KeepAlive => reused = true,
             end => {
-                for buffer in [&mut slot.leg_body, &mut conn.input] {
+                for buffer in [&mut slot.pair.leg_body, &mut conn.input] {
                     shard.io.recycle_large(buffer);
                 }
                 shard.io.recycle(slot.prompt.end());

@@ -72,7 +72,7 @@ pub(super) async fn match_prompt(
         env.counters.add(Count::Unrenderable, u64::from(matches));
         return Ok(());
     }
-    let bytes_per_token = routing.stages.borrow().ratios.of(asked.model_index);
+    let bytes_per_token = routing.stages.borrow().matching.ratios.of(asked.model_index);
     let wanting = Wanting { matches, inspects, bytes_per_token };
     elsewhere(env, io, conn, slot, asked, wanting).await
 }
@@ -81,7 +81,7 @@ pub(super) async fn match_prompt(
 fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Asked<'_>) -> bool {
     let mut stages = routing.stages.borrow_mut();
     let start = env.now();
-    let ratio = stages.ratios.of(asked.model_index);
+    let ratio = stages.matching.ratios.of(asked.model_index);
     slot.prompt.begin(io.buffers.take());
     let Slot { prompt, request, message, head, .. } = slot;
     let body = message.get(head.head_bytes..).unwrap_or_default();
@@ -93,7 +93,7 @@ fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Aske
     count(env, rendered);
     if prompt.prompt_bytes() > 0 {
         let rendered_at = env.time(Stage::Render, start);
-        stages.matched.walk(&ask, prompt, &asked.model.ranks, ratio);
+        stages.matching.matched.walk(&ask, prompt, &asked.model.ranks, ratio);
         env.time(Stage::Index, rendered_at);
     }
     true
@@ -205,7 +205,7 @@ async fn elsewhere(
     let away = done.await?;
     (slot.message, slot.request, slot.prompt) = (away.message, away.request, away.prompt);
     if inspects {
-        slot.split = Split::known(away.kv_transfer);
+        slot.pair.split = Split::known(away.kv_transfer);
     }
     if matches {
         count(env, away.rendered);
@@ -231,7 +231,8 @@ pub(super) fn remember(
     let ask = asked.request(&routing.index, &env.config, &slot.request, slot.body());
     let now = || env.now();
     let remembered = {
-        let (matched, told) = (&routing.stages.borrow().matched, &mut routing.told.borrow_mut());
+        let (matched, told) =
+            (&routing.stages.borrow().matching.matched, &mut routing.told.borrow_mut());
         matched.to_remember(&ask, &slot.prompt, rank, told, now)
     };
     if let Some((owner, prompt)) = remembered {

@@ -18,7 +18,7 @@ use forebay_disagg::{
     Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, Wanted,
     has_begun, legs_request_id, message_of,
 };
-use forebay_fleet::mailbox::{AbortCall, PrefillEnded, PrefillFault, PrefillLeg};
+use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
 use forebay_router::dispatch::{RelayError, SendPlan};
@@ -90,7 +90,7 @@ pub(super) async fn begin<'a>(
     prefill: Prefilling,
 ) -> Result<Paired<'a>, Failed> {
     let kv_transfer = &prefill.kv_transfer;
-    let Some(wanted) = slot.split.take() else {
+    let Some(wanted) = slot.pair.split.take() else {
         // Only what can be handed off gets a pair.
         return Err(Failed::of(prefill.plan.rank, RelayError::NoKvTransfer));
     };
@@ -124,9 +124,7 @@ pub(super) async fn begin<'a>(
             ticket,
             lease: prefill.lease,
             worker: plan.worker,
-            address: prefill.plan.address,
-            head,
-            body: leg_body,
+            call: LegCall { address: prefill.plan.address, head, body: leg_body },
             kv_transfer: kv_transfer.clone(),
             abort: abort_prefill,
             posted_at: shard.env.now(),
@@ -144,8 +142,8 @@ pub(super) async fn begin<'a>(
         }
         Err(error) => Err(error),
     };
-    slot.split.put_back(wanted);
-    match made.map(|made| shard.io.recycle(std::mem::replace(&mut slot.leg_body, made))) {
+    slot.pair.split.put_back(wanted);
+    match made.map(|made| shard.io.recycle(std::mem::replace(&mut slot.pair.leg_body, made))) {
         Ok(()) => Ok(paired),
         Err(RelayError::PrefillFailed) => Err(blamed(&paired.leg, decode.rank)),
         Err(error) => Err(Failed::of(paired.leg.rank(), error)),
@@ -286,9 +284,9 @@ fn blamed(leg: &Leg<'_>, decode: RankIndex) -> Failed {
 /// `/generate` reads no header.
 fn pin(plan: &SendPlan, kv_transfer: &KvTransfer) -> RankPin {
     RankPin {
-        dp_rank: plan.dp_rank,
-        dp_size: plan.dp_size,
-        in_body: plan.dp_rank_pin.is_some() && matches!(kv_transfer, KvTransfer::Bootstrap(_)),
+        dp_rank: plan.dp.rank,
+        dp_size: plan.dp.size,
+        in_body: plan.dp.pin.is_some() && matches!(kv_transfer, KvTransfer::Bootstrap(_)),
     }
 }
 
@@ -313,7 +311,7 @@ fn abort_call(
 
 /// Head of the prefill leg.
 fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) -> Vec<u8> {
-    let digits = plan.dp_rank_pin.filter(|_| !legs.prefill.in_body).map(|rank| rank.to_string());
+    let digits = plan.dp.pin.filter(|_| !legs.prefill.in_body).map(|rank| rank.to_string());
     let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
     let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));

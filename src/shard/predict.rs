@@ -45,23 +45,24 @@ fn account_overlap(
     rank: RankIndex,
 ) -> Option<Predicted> {
     let mut stages = routing.stages.borrow_mut();
-    stages.matched.recall(&slot.prompt);
-    let prompt_bytes = stages.matched.prompt_bytes();
+    stages.matching.matched.recall(&slot.prompt);
+    let prompt_bytes = stages.matching.matched.prompt_bytes();
     if prompt_bytes == 0 {
         return None;
     }
     env.counters.add(Count::PromptBytes, prompt_bytes);
-    let told = stages.matched.exact(asked.fleet, rank);
+    let told = stages.matching.matched.exact(asked.fleet, rank);
     let told = told.filter(|_| reaches(asked.fleet, rank, asked.endpoint));
     let Some(held) = told else {
-        let guessed = stages.matched.overlaps().get(rank).bytes;
+        let guessed = stages.matching.matched.overlaps().get(rank).bytes;
         env.counters.add(Count::GuessedBytes, u64::from(guessed));
         return None;
     };
     let overlap = held.device;
     env.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = asked.fleet.ranks.get(rank.index())?.block_size_tokens;
-    if let Some(ratio) = stages.ratios.learn(asked.model_index, overlap, block_size_tokens) {
+    if let Some(ratio) = stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens)
+    {
         env.counters.set_bytes_per_token(asked.model_index, ratio);
     }
     let prompt_bytes = usize::try_from(prompt_bytes).unwrap_or(usize::MAX);

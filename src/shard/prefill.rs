@@ -130,7 +130,7 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
         abort::tell(shard, call);
     }
     let rank = leg.lease.rank();
-    shard.io.recycle(std::mem::take(&mut leg.body));
+    shard.io.recycle(std::mem::take(&mut leg.call.body));
     drop(leg);
     if let PrefillEnded::Failed(PrefillFault::Busy(after)) = &ended {
         shard.workers.engine_refused(&shard.env, rank, *after);
@@ -172,8 +172,8 @@ async fn exchange(
     watch: &mut LegWatch<'_>,
 ) -> Result<PrefillEnded, RelayError> {
     let Sending { env, io, workers } = sending;
-    let is_long = leg.body.len() > READ_AT_ONCE_BYTES_MAX;
-    let mut pooled = io.upstreams.borrow_mut().take(leg.address, env.now(), is_long);
+    let is_long = leg.call.body.len() > READ_AT_ONCE_BYTES_MAX;
+    let mut pooled = io.upstreams.borrow_mut().take(leg.call.address, env.now(), is_long);
     let mut response = ResponseHead::default();
     let mut is_resent = false;
     loop {
@@ -186,7 +186,7 @@ async fn exchange(
                 let timeout = env.config.timeouts.connect.min(Duration::from_nanos(left));
                 let buffers = &io.buffers;
                 let connecting =
-                    Upstream::connect_while(watch, leg.address, timeout, buffers, is_long);
+                    Upstream::connect_while(watch, leg.call.address, timeout, buffers, is_long);
                 connecting
                     .await
                     .map_err(|error| if is_resent { error.once_sent() } else { error })?
@@ -211,7 +211,7 @@ async fn exchange(
 
 /// What is sent, perhaps twice: the body, which may be long, is not copied for it.
 fn outbound<'a>(leg: &'a PrefillLeg, limits: &'a HeadLimits) -> Outbound<'a> {
-    Outbound { head: leg.head.clone(), body: &leg.body, method: &Method::Post, limits }
+    Outbound { head: leg.call.head.clone(), body: &leg.call.body, method: &Method::Post, limits }
 }
 
 /// Reads the answer whose head is here.
@@ -228,7 +228,7 @@ async fn answered(
         let after = response.value_of(FieldKind::RetryAfter, &upstream.input).and_then(seconds);
         let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;
         if gathered.upstream_reusable && sent {
-            io.keep(env, leg.address, upstream);
+            io.keep(env, leg.call.address, upstream);
         }
         return Ok(match status {
             status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy(after)),
@@ -257,7 +257,7 @@ async fn answered(
         return Ok(wrong_answer(&leg.kv_transfer, &wrong));
     }
     if drained? && sent {
-        io.keep(env, leg.address, upstream);
+        io.keep(env, leg.call.address, upstream);
     }
     Ok(match answer.finish() {
         Ok(Handed::Nothing) => PrefillEnded::Done(None),
@@ -311,6 +311,7 @@ mod tests {
     use super::*;
     use forebay_base::{NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
     use forebay_fleet::account::{Lease, LeaseCost};
+    use forebay_fleet::mailbox::LegCall;
     use forebay_fleet::worker::{LoadBoard, RoomLimits, ShardBoard};
 
     /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
@@ -323,9 +324,11 @@ mod tests {
             ticket: Ticket { shard: ShardIndex::try_from_index(0).unwrap(), slot: 0, life: 0 },
             lease: lease.unwrap(),
             worker: WorkerIndex(0),
-            address: "127.0.0.1:1".parse().unwrap(),
-            head: b"POST / HTTP/1.1\r\n\r\n".to_vec(),
-            body: vec![b' '; 1 << 20],
+            call: LegCall {
+                address: "127.0.0.1:1".parse().unwrap(),
+                head: b"POST / HTTP/1.1\r\n\r\n".to_vec(),
+                body: vec![b' '; 1 << 20],
+            },
             kv_transfer: KvTransfer::TwoPhase,
             abort: None,
             posted_at: now,
@@ -333,7 +336,7 @@ mod tests {
         };
         let limits = HeadLimits::default();
         let sent = outbound(&leg, &limits);
-        assert_eq!(sent.head, leg.head);
-        assert!(std::ptr::eq(sent.body, leg.body.as_slice()));
+        assert_eq!(sent.head, leg.call.head);
+        assert!(std::ptr::eq(sent.body, leg.call.body.as_slice()));
     }
 }

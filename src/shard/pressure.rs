@@ -38,10 +38,10 @@ pub(super) fn before_body(
     if endpoint.is_inference() {
         stages.windows_of_all(&fleet, now, is_drawn)?;
     }
-    if !stages.board.enter(fleet.flow.router_in_flight_max) {
+    if !stages.loads.board.enter(fleet.flow.router_in_flight_max) {
         return Err(in_flight_full());
     }
-    Ok(Entered(stages.board.clone()))
+    Ok(Entered(stages.loads.board.clone()))
 }
 
 /// Every 429 says when to come back.

@@ -23,8 +23,8 @@ pub(super) fn write(
             (refusal.status(), refusal.reason().as_str())
         }
         Err(Stop::Engine(answer)) => (answer.status, "engine-refused"),
-        Err(Stop::ClientGone) => (slot.answered.unwrap_or(CLIENT_GONE), "client-gone"),
-        Err(Stop::Cut(error)) => (slot.response.status, error.describe()),
+        Err(Stop::ClientGone) => (slot.answer.status.unwrap_or(CLIENT_GONE), "client-gone"),
+        Err(Stop::Cut(error)) => (slot.answer.head.status, error.describe()),
     };
     let rank = labels.rank.and_then(|rank| fleet.rank(rank));
     tracing::info!(

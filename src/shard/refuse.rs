@@ -52,7 +52,7 @@ pub(super) async fn request(
     refusal: &Refusal,
     labels: &Labels,
 ) -> After {
-    if let Some(begun) = slot.early.begun() {
+    if let Some(begun) = slot.answer.early.begun() {
         count(env, refusal, labels);
         return standing::refuse(begun, env, conn, refusal).await;
     }
@@ -73,7 +73,7 @@ pub(super) async fn by_engine(
 ) -> After {
     let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     env.counters.answered(endpoint, answer.status);
-    if let Some(begun) = slot.early.begun() {
+    if let Some(begun) = slot.answer.early.begun() {
         return standing::fail(begun, env, conn, answer.status, &answer.body).await;
     }
     let keep_alive = slot.head.keep_alive && !env.draining.is_set();

@@ -86,7 +86,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
         }
         Err(Stop::ClientGone | Stop::Cut(RelayError::ClientGone | RelayError::ClientStalled)) => {
             shard.env.count(Count::ClientGone);
-            if slot.answered.is_none() {
+            if slot.answer.status.is_none() {
                 refuse::count_gone(&shard.env, &labels);
             }
             After::Drop
@@ -127,7 +127,7 @@ async fn stages(
     let held_bytes = legs_bytes(model, &slot.request, body_bytes);
     let full = |_| Stop::Refused(in_flight_full());
     admitted.hold_body(held_bytes).map_err(full)?;
-    slot.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
+    slot.answer.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
     let facts = facts::read(
         &shard.env,
         &shard.routing,
@@ -173,7 +173,7 @@ async fn drive(
                 labels.rank = Some(chosen.lease.rank());
                 match send(shard, conn, slot, flow, chosen).await {
                     Ok(after) => {
-                        labels.status = slot.response.status;
+                        labels.status = slot.answer.head.status;
                         return Ok(after);
                     }
                     Err(failed) => RequestEvent::Failed(failed),
@@ -188,7 +188,7 @@ async fn drive(
 fn select(shard: &Shard, slot: &mut Slot, flow: &mut RequestFlow, event: RequestEvent) -> Action {
     let is_chosen_elsewhere = matches!(event, RequestEvent::Granted(_));
     let (start, fleet) = (shard.env.now(), shard.workers.fleet());
-    let Slot { prompt, split, message, head, request, .. } = slot;
+    let Slot { prompt, pair, message, head, request, .. } = slot;
     let body = message.get(head.head_bytes..).unwrap_or_default();
     let body_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
     let mut scene = Scene {
@@ -197,7 +197,7 @@ fn select(shard: &Shard, slot: &mut Slot, flow: &mut RequestFlow, event: Request
         prompt,
         text_bytes: request.text_bytes(body_bytes),
         body,
-        split,
+        split: &mut pair.split,
         count: &|count| shard.env.counters.add(count, 1),
     };
     let action = flow.step(start, event, &mut scene);
@@ -269,7 +269,7 @@ fn admit_to_pool(
 ) -> Result<(), Refusal> {
     let mut stages = routing.stages.borrow_mut();
     stages.window_of(fleet, model.pool, env.now(), is_drawn)?;
-    stages.retry.deposit();
+    stages.sends.retry.deposit();
     Ok(())
 }
 

@@ -34,7 +34,7 @@ impl RoutingState {
         let (mut stages, mut ring) = (self.stages.borrow_mut(), self.load_reports.borrow_mut());
         for _ in 0..LOAD_RING_MAX {
             let Some(report) = ring.pop() else { break };
-            stages.reports.take(report);
+            stages.loads.reports.take(report);
         }
         stages
     }

@@ -26,7 +26,7 @@ use forebay_index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
 use forebay_prompt::parse::HintRules;
 use forebay_ring::{Consumer, Producer};
 use forebay_router::dispatch::RetryBudget;
-use forebay_router::request::{StageRules, Stages};
+use forebay_router::request::{Loads, StageRules, Stages};
 use monoio::net::TcpListener;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -155,12 +155,12 @@ fn routing(
     index: IndexReader,
     tenant_seed: u64,
 ) -> RoutingState {
-    let reports = LoadReports::new(config.load.age_max);
+    let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };
     let retry = RetryBudget::new(config.retry.budget_percent);
     let (rules, random) = (StageRules::of(config), fastrand::Rng::new());
     let hint_rules = HintRules::new(Arc::new(config.flow.clone()), tenant_seed);
     RoutingState {
-        stages: RefCell::new(Stages::new(number, rules, board, reports, retry, random)),
+        stages: RefCell::new(Stages::new(number, rules, loads, retry, random)),
         load_reports: RefCell::new(load_reports),
         index,
         told: RefCell::default(),

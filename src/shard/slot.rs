@@ -20,26 +20,40 @@ pub(super) struct Slot {
     pub(super) head: RequestHead,
     /// What the scan of the body found.
     pub(super) request: ApiRequest,
-    /// Head of the worker's answer.
-    pub(super) response: ResponseHead,
     /// Head and body of the request being served, without the body's framing.
     pub(super) message: Vec<u8>,
     /// Its prompt, rendered and matched.
     pub(super) prompt: Prompt,
-    /// What a KV transfer has to know of the body, once that was looked for.
-    pub(super) split: Split,
-    /// Body of the decode leg, while a pair serves the request.
-    pub(super) leg_body: Vec<u8>,
     /// The priority that vLLM is told in place of the one in the body.
     pub(super) told_priority: Option<i64>,
-    /// What an engine that had no room asked for.
-    pub(super) retry_after_s: Option<u64>,
-    /// What its client has before there is an answer.
-    pub(super) early: Early,
-    /// Status of the answer that was counted: of the worker's, once its head is passed on.
-    pub(super) answered: Option<u16>,
     /// Its id: the client's own, or a fresh one.
     pub(super) request_id: Vec<u8>,
+    /// Used while a pair serves the request.
+    pub(super) pair: PairSlot,
+    /// What comes back.
+    pub(super) answer: AnswerSlot,
+}
+
+/// What a request needs that a pair of ranks serves.
+#[derive(Debug, Default)]
+pub(super) struct PairSlot {
+    /// What a handoff has to know of the body, once that was looked for.
+    pub(super) split: Split,
+    /// Body of the decode leg.
+    pub(super) leg_body: Vec<u8>,
+}
+
+/// What comes back from workers, and what the client has of it.
+#[derive(Debug, Default)]
+pub(super) struct AnswerSlot {
+    /// Head of the worker's answer.
+    pub(super) head: ResponseHead,
+    /// What an engine that had no room asked for.
+    pub(super) retry_after_s: Option<u64>,
+    /// What the client has before there is an answer.
+    pub(super) early: Early,
+    /// Status of the answer that was counted: of the worker's, once its head is passed on.
+    pub(super) status: Option<u16>,
 }
 
 impl Slot {
@@ -54,14 +68,14 @@ impl Slot {
         let sent = self.head.value_of(FieldKind::RequestId, input);
         self.name(sent, fresh_id);
         self.request.clear();
-        self.answered = None;
+        self.answer.status = None;
     }
 
     /// The same where its head cannot be read.
     pub(super) fn begin_unread(&mut self, fresh_id: u64) {
         self.name(None, fresh_id);
         self.request.clear();
-        self.answered = None;
+        self.answer.status = None;
     }
 
     fn name(&mut self, sent: Option<&[u8]>, fresh_id: u64) {
@@ -74,7 +88,7 @@ impl Slot {
     /// The value of [`PRIORITY`], where the engine has to be told. Other engines do not read it,
     /// and SGLang may take higher ones for better.
     pub(super) fn priority_for(&self, plan: &SendPlan) -> Option<String> {
-        let told = self.told_priority.filter(|_| plan.dialect != Dialect::Sglang);
+        let told = self.told_priority.filter(|_| plan.engine.dialect != Dialect::Sglang);
         told.map(|priority| priority.to_string())
     }
 
@@ -84,8 +98,8 @@ impl Slot {
         let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
         let next = conn.input.split_off(end);
         self.message = std::mem::replace(&mut conn.input, next);
-        self.early = Early::default();
-        self.split = Split::default();
+        self.answer.early = Early::default();
+        self.pair.split = Split::default();
     }
 }
 

@@ -52,14 +52,14 @@ pub(super) async fn queued(
 ) -> Result<(), WriteEnd> {
     let now = env.now();
     let mut out = conn.buffer();
-    let mut begun = match slot.early {
+    let mut begun = match slot.answer.early {
         Early::Nothing => return Ok(()),
         Early::Ready(shape) => begin(env, slot, shape, now, &mut out),
         Early::Begun(begun) => begun,
     };
     begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
     begun.encode(QueueStanding::Queued { position }, &mut out);
-    slot.early = Early::Begun(begun);
+    slot.answer.early = Early::Begun(begun);
     write(env, conn, out).await
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn still_queued(
     slot: &mut Slot,
 ) -> Result<(), WriteEnd> {
     let now = env.now();
-    let Early::Begun(begun) = &mut slot.early else { return Ok(()) };
+    let Early::Begun(begun) = &mut slot.answer.early else { return Ok(()) };
     if now < begun.next_at {
         return Ok(());
     }
@@ -87,7 +87,7 @@ pub(super) async fn dispatched(
     slot: &Slot,
     worker: &str,
 ) -> Result<(), WriteEnd> {
-    let Some(begun) = slot.early.begun() else { return Ok(()) };
+    let Some(begun) = slot.answer.early.begun() else { return Ok(()) };
     let mut out = conn.buffer();
     begun.encode(QueueStanding::Prefill { worker }, &mut out);
     write(env, conn, out).await

@@ -104,7 +104,7 @@ async fn told(
     let waiting = shard.workers.board.queue(seat.queue).map_or(1, |cell| cell.waiting());
     standing::queued(env, conn, slot, waiting).await.map_err(|_| WaitEnd::Gone)?;
     loop {
-        let comment = slot.early.begun().map(|begun| begun.next_at);
+        let comment = slot.answer.early.begun().map(|begun| begun.next_at);
         let until = comment.map_or(deadline, |at| at.min(deadline));
         if let Some(ended) = verdict(env, &shard.routing, conn, seat.ticket, until).await {
             return ended;

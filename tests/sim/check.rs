@@ -373,7 +373,7 @@ impl World {
         for rank in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
             let Some(queue) = fleet.queue_of(rank) else { continue };
             let load = self.board.rank(rank).unwrap();
-            let report = shard.stages.reports.counting(rank, self.now);
+            let report = shard.stages.loads.reports.counting(rank, self.now);
             let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
             let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
             let is_shut = |rank| self.board.rank(rank).is_some_and(RankLoad::is_open);
@@ -535,7 +535,7 @@ impl World {
 
     fn has_room(&self, at: usize, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
         let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
-        let report = self.shards[at].stages.reports.counting(rank, self.now);
+        let report = self.shards[at].stages.loads.reports.counting(rank, self.now);
         let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
         let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
         let full = full && limits.kv_tokens_max > 0 && load.in_flight() > 0;

@@ -6,13 +6,13 @@ use super::plan::Plan;
 use super::request::Request;
 use super::world::{Checked, Event, World};
 use fastrand::Rng;
-use forebay_base::{NanosSinceStart, ShardIndex};
-use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict};
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports, ShardBoard};
-use forebay_ring::{Bell, MeshPort, MeshReceiver, MeshSender};
-use forebay_router::dispatch::RetryBudget;
-use forebay_router::queue::{Home, HomeTurn, Outbox};
-use forebay_router::request::{StageRules, Stages};
+use forebay::base::{NanosSinceStart, ShardIndex};
+use forebay::dispatch::RetryBudget;
+use forebay::mailbox::{MeshMessage, Ticket, Verdict};
+use forebay::queue::{Home, HomeTurn, Outbox};
+use forebay::request::{Loads, StageRules, Stages};
+use forebay::ring::{Bell, MeshPort, MeshReceiver, MeshSender};
+use forebay::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports, ShardBoard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +68,8 @@ impl SimShard {
         let index = ShardIndex::try_from_index(index).unwrap();
         let (board, retry) = (ShardBoard::from(Arc::clone(board)), RetryBudget::new(100));
         let reports = LoadReports::new(Duration::from_millis(300));
-        let stages = Stages::new(index, rules, board, reports, retry, random);
+        let loads = Loads { board, reports };
+        let stages = Stages::new(index, rules, loads, retry, random);
         Self {
             index,
             home: Home::default(),
@@ -106,7 +107,7 @@ impl SimShard {
 
     pub(crate) fn receive_reports(&mut self) {
         for report in self.reports_sent.drain(..) {
-            self.stages.reports.take(report);
+            self.stages.loads.reports.take(report);
         }
     }
 }

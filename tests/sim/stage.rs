@@ -17,7 +17,7 @@ use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::{
     Applicant, Entry, Home, HomeTurn, QueuePlace, Sought, Turned, enter, enter_by, is_closed,
 };
-use forebay_router::request::{StageRules, Stages};
+use forebay_router::request::{Loads, StageRules, Stages};
 use forebay_select::{Binder, Candidates, PickRequest};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ impl Stage {
             },
             board: board.clone(),
             home: Home::default(),
-            stages: Stages::new(ShardIndex(0), rules, board, reports, retry, random),
+            stages: Stages::new(ShardIndex(0), rules, Loads { board, reports }, retry, random),
             now: NanosSinceStart(1_000 * MS),
         };
         for rank in (0..stage.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
@@ -238,7 +238,8 @@ impl Stage {
             tried: ask.tried.clone(),
             output_tokens: 0,
         };
-        let Stages { rules, board, reports, turn, random, waits, .. } = &mut self.stages;
+        let Stages { rules, loads, turn, random, waits, .. } = &mut self.stages;
+        let Loads { board, reports } = loads;
         let now = self.now;
         let applicant = Applicant {
             facts: &facts,

@@ -63,7 +63,7 @@ impl World {
         if stages.window_of(&fleet, pool, now, &mut is_drawn).is_err() {
             return self.answer(id, Answer::Window);
         }
-        stages.retry.deposit();
+        stages.sends.retry.deposit();
         stages.drain_rates.observe(&fleet, &self.board, now);
         let wait_max = fleet.flow.queue.wait_max.unwrap();
         facts.deadline = facts.deadline.min(facts.arrived_at.plus(wait_max));

@@ -12,6 +12,6 @@ mod wiring;
 pub use command::PlantedFault;
 pub use command::{MeshMessage, ShardCommand};
 pub use facts::{Caller, RequestFacts};
-pub use prefill::{AbortCall, EngineAnswer, PrefillEnded, PrefillFault, PrefillLeg};
+pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
 pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
 pub use wiring::{ControlEnd, ShardEnd, ShardPeers, ShardPort, wire};

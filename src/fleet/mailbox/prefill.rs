@@ -18,13 +18,9 @@ pub struct PrefillLeg {
     pub lease: Lease,
     /// The rank's worker.
     pub worker: WorkerIndex,
-    /// Where the rank is reached.
-    pub address: SocketAddr,
-    /// Its head, as it is sent.
-    pub head: Vec<u8>,
-    /// Its body.
-    pub body: Vec<u8>,
-    /// How its KV is transferred, and with it what its answer has to hold.
+    /// What is sent.
+    pub call: LegCall,
+    /// How its KV is handed over, and with it what its answer has to hold.
     pub kv_transfer: KvTransfer,
     /// How the engine is told that the leg is not wanted any more, beside the end of its
     /// connection.
@@ -33,6 +29,17 @@ pub struct PrefillLeg {
     pub posted_at: NanosSinceStart,
     /// Its answer has to have come to its end so long after that.
     pub timeout: Duration,
+}
+
+/// The request of a prefill leg.
+#[derive(Debug)]
+pub struct LegCall {
+    /// Where the rank is reached.
+    pub address: SocketAddr,
+    /// Its head, as it is sent.
+    pub head: Vec<u8>,
+    /// Its body, as it is sent.
+    pub body: Vec<u8>,
 }
 
 /// `POST /abort_request` of SGLang.

@@ -42,6 +42,26 @@ pub enum KvTransfer {
 }
 
 impl KvTransfer {
+    /// The same with strings of its own: handles of the copy write no count of the original's.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        let copied = |text: &Arc<str>| Arc::from(&**text);
+        match self {
+            Self::Bootstrap(found) => {
+                Self::Bootstrap(Bootstrap { host: copied(&found.host), ..found.clone() })
+            }
+            Self::TwoPhase => Self::TwoPhase,
+            Self::Push(source) => {
+                let (engine_id, host) = (copied(&source.engine_id), copied(&source.host));
+                Self::Push(PushSource { engine_id, host, ..source.clone() })
+            }
+            Self::Mooncake(source) => Self::Mooncake(MooncakeSource {
+                bootstrap_addr: copied(&source.bootstrap_addr),
+                engine_id: copied(&source.engine_id),
+            }),
+        }
+    }
+
     /// Prefill's answer comes when decode has the KV, so a decode rank that hangs makes both legs
     /// hang.
     #[must_use]

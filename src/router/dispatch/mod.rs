@@ -9,4 +9,4 @@ mod send_plan;
 pub use plans::SendPlans;
 pub use relay_error::RelayError;
 pub use retry::RetryBudget;
-pub use send_plan::{SendPlan, pin_in_body, request_id};
+pub use send_plan::{DpPlace, PlannedEngine, SendPlan, pin_in_body, request_id};

@@ -2,7 +2,7 @@
 //! fields and body.
 
 use forebay_base::{RankIndex, WorkerIndex};
-use forebay_fleet::worker::{Dialect, FleetSnapshot};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, KvTransfer};
 use forebay_http1::push_decimal;
 use forebay_prompt::parse::Endpoint;
 use forebay_select::reaches;
@@ -27,15 +27,31 @@ pub struct SendPlan {
     pub shown_as: Arc<str>,
     /// Replaces the client's `Authorization` when set.
     pub authorization: Option<Arc<str>>,
+    /// Its place among the ranks of the worker.
+    pub dp: DpPlace,
+    /// The engine.
+    pub engine: PlannedEngine,
+}
+
+/// The place of a rank among the data-parallel ranks of its worker.
+#[derive(Clone, Copy, Debug)]
+pub struct DpPlace {
     /// The rank's number inside its worker.
-    pub dp_rank: u32,
+    pub rank: u32,
     /// Ranks behind the address.
-    pub dp_size: u32,
+    pub size: u32,
     /// The rank's number again, when the worker has several ranks behind one address and has to be
     /// told.
-    pub dp_rank_pin: Option<u32>,
+    pub pin: Option<u32>,
+}
+
+/// What is known of the engine behind a rank.
+#[derive(Clone, Debug)]
+pub struct PlannedEngine {
     /// What the worker speaks.
     pub dialect: Dialect,
+    /// How its KV reaches a decode rank, if it computes prompts for others.
+    pub kv_transfer: Option<KvTransfer>,
 }
 
 impl SendPlan {
@@ -51,17 +67,23 @@ impl SendPlan {
             rank: index,
             worker: rank.worker,
             address: rank.address,
-            authority: Arc::clone(&worker.authority),
+            // A copy: requests take handles of it, and other shards write the fleet's count.
+            authority: Arc::from(&*worker.authority),
             shown_as: if several {
                 format!("{}/{}", worker.name, rank.dp_rank.0).into()
             } else {
                 Arc::clone(&worker.name)
             },
             authorization: worker.api_key.as_ref().map(|key| format!("Bearer {key}").into()),
-            dp_rank: rank.dp_rank.0,
-            dp_size: rank.dp_size,
-            dp_rank_pin: pinned.then_some(rank.dp_rank.0),
-            dialect: worker.dialect,
+            dp: DpPlace {
+                rank: rank.dp_rank.0,
+                size: rank.dp_size,
+                pin: pinned.then_some(rank.dp_rank.0),
+            },
+            engine: PlannedEngine {
+                dialect: worker.dialect,
+                kv_transfer: rank.kv_transfer.as_ref().map(KvTransfer::copied),
+            },
         })
     }
 
@@ -71,8 +93,8 @@ impl SendPlan {
     /// are switched on.
     #[must_use]
     pub fn pins_in_body(&self, endpoint: Endpoint) -> bool {
-        self.dp_rank_pin.is_some()
-            && self.dialect == Dialect::Sglang
+        self.dp.pin.is_some()
+            && self.engine.dialect == Dialect::Sglang
             && endpoint == Endpoint::Generate
     }
 }

@@ -374,11 +374,9 @@ impl RequestFlow {
         let Some(plan) = scene.plan(decode.rank(), self.endpoint) else {
             return SeekEnd::Again(None);
         };
-        let kv_transfer =
-            scene.fleet.ranks.get(rank.index()).and_then(|rank| rank.kv_transfer.clone());
-        let (Some(prefill_plan), Some(kv_transfer)) =
-            (scene.plan(rank, self.endpoint), kv_transfer)
-        else {
+        let prefill_plan = scene.plan(rank, self.endpoint);
+        let kv_transfer = prefill_plan.as_ref().and_then(|plan| plan.engine.kv_transfer.clone());
+        let (Some(prefill_plan), Some(kv_transfer)) = (prefill_plan, kv_transfer) else {
             return SeekEnd::Again(Some(decode));
         };
         // Routed as a pair while there was no prefill rank to ask what it can transfer. Now there
@@ -435,12 +433,12 @@ impl RequestFlow {
     /// pair make no answer of their own.
     fn may_retry(&self, error: RelayError, scene: &mut Scene<'_>) -> bool {
         let attempts = self.tries.failed_count.saturating_add(1);
-        let Stages { rules, retry, .. } = &mut *scene.stages;
+        let Stages { rules, sends, .. } = &mut *scene.stages;
         let is_busy = error == RelayError::EngineBusy;
         error.may_retry()
             && (is_busy || self.tries.is_pair || rules.retries_after_send)
             && attempts < rules.attempts_max
-            && (is_busy || retry.withdraw())
+            && (is_busy || sends.retry.withdraw())
     }
 
     /// Whatever it waits for, it is not sent after this moment.

@@ -17,5 +17,5 @@ pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 pub use flow::RequestFlow;
 pub use scene::Scene;
 pub use split::Split;
-pub use stages::{Ratios, StageRules, Stages};
+pub use stages::{Loads, Matching, Ratios, Sends, StageRules, Stages};
 pub use stop::{Failed, Stop, body_too_large, in_flight_full, no_worker};

@@ -29,7 +29,7 @@ impl Stages {
         now: NanosSinceStart,
         is_drawn: &mut Option<bool>,
     ) -> Result<(), Refusal> {
-        let windows = self.board.windows();
+        let windows = self.loads.board.windows();
         if !windows.may_be_open(now) {
             return Ok(());
         }
@@ -54,7 +54,7 @@ impl Stages {
         now: NanosSinceStart,
         is_drawn: &mut Option<bool>,
     ) -> Result<(), Refusal> {
-        let windows = self.board.windows();
+        let windows = self.loads.board.windows();
         let is_open = windows.may_be_open(now) && windows.open_until(pool, now).is_some();
         if is_open && self.is_drawn(fleet, is_drawn) {
             return Err(self.window(fleet, pool, now));
@@ -65,7 +65,8 @@ impl Stages {
     /// Refused by an open window. It may close early, so the drain rate says when to come back, and
     /// the clock while that is unknown.
     fn window(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
-        let left = self.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
+        let left =
+            self.loads.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
         let after = match self.back_after(fleet, pool, now) {
             Some(after) => after,
             None => self.later_by_chance(Duration::from_nanos(left)),
@@ -77,7 +78,7 @@ impl Stages {
     pub(super) fn close(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
         let length = fleet.flow.rejection_window;
         if !length.is_zero() {
-            self.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
+            self.loads.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
             // Those who left meanwhile found it closed and had nothing to do.
             self.relieve(fleet, pool, now);
         }
@@ -87,12 +88,12 @@ impl Stages {
     /// in its queues: the window ends with what it was opened for. The home of a queue sees only
     /// those who stand in it, and nothing once it is empty.
     pub fn relieve(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
-        let windows = self.board.windows();
+        let windows = self.loads.board.windows();
         if !windows.may_be_open(now) || windows.open_by_until(pool, OpenedBy::Here, now).is_none() {
             return;
         }
         if is_relieved(&self.binder(fleet, now), pool) {
-            self.board.windows().close(pool, OpenedBy::Here, now);
+            self.loads.board.windows().close(pool, OpenedBy::Here, now);
         }
     }
 
@@ -183,7 +184,7 @@ impl Stages {
         now: NanosSinceStart,
     ) -> Option<Duration> {
         let left = |rank: &RankIndex| {
-            let until = self.board.rank(*rank).map(|load| load.busy_until());
+            let until = self.loads.board.rank(*rank).map(|load| load.busy_until());
             until.map_or(0, |until| until.since(now))
         };
         // The soonest, and nothing if one is not left alone: a client may come back for it now.
@@ -205,9 +206,9 @@ impl Stages {
         now: NanosSinceStart,
     ) -> Option<Duration> {
         let pool = fleet.pool(index)?;
-        let ahead = waiting(&self.board, fleet, index, pool) + 1;
+        let ahead = waiting(&self.loads.board, fleet, index, pool) + 1;
         // Now, not at the next tick: in a burst of refusals the rate would be as old as the tick.
-        self.drain_rates.observe_pool(index, pool, &self.board, now);
+        self.drain_rates.observe_pool(index, pool, &self.loads.board, now);
         self.drain_rates.retry_after(index, now, ahead, &mut self.random)
     }
 }

@@ -2,8 +2,8 @@
 //! and which rank.
 
 use super::split::Split;
-use super::stages::Stages;
-use super::stop::{cannot_split, no_worker};
+use super::stages::{Loads, Matching, Stages};
+use super::stop::{cannot_hand_off, no_worker};
 use crate::dispatch::SendPlan;
 use crate::queue::{Applicant, Entry, QueuePlace, Sought, Turned, enter_by, is_closed};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
@@ -53,7 +53,7 @@ pub(super) struct Seeker<'a> {
 impl Scene<'_> {
     /// Where a request to that rank goes.
     pub(super) fn plan(&mut self, rank: RankIndex, endpoint: Endpoint) -> Option<Rc<SendPlan>> {
-        self.stages.plans.of(self.fleet, rank, endpoint)
+        self.stages.sends.plans.of(self.fleet, rank, endpoint)
     }
 
     /// One rank or two?
@@ -68,9 +68,10 @@ impl Scene<'_> {
         if model.ranks.iter().all(|&rank| fleet.is_whole_only(rank)) {
             return Ok(Route::Whole(WholeBecause::NoRoles));
         }
-        self.stages.matched.recall(self.prompt);
+        self.stages.matching.matched.recall(self.prompt);
         self.split.look(self.body, endpoint);
-        let Stages { board, reports, matched, candidates, ratios, .. } = &mut *self.stages;
+        let Stages { loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
+        let Matching { matched, candidates, ratios } = matching;
         let view = LoadView { board, reports, matched, ratio: ratios.of(facts.model) };
         let request = view.request(self.text_bytes, now);
         let rules = RouteRules::of(&fleet.flow.disaggregation);
@@ -106,14 +107,12 @@ impl Scene<'_> {
         seeker: &Seeker<'_>,
     ) -> Entry {
         let (fleet, facts, model) = (self.fleet, seeker.facts, seeker.model);
-        self.stages.matched.recall(self.prompt);
-        let ratio = self.stages.ratios.of(facts.model);
+        self.stages.matching.matched.recall(self.prompt);
+        let ratio = self.stages.matching.ratios.of(facts.model);
         let Stages {
             rules,
-            board,
-            reports,
-            matched,
-            candidates,
+            loads: Loads { board, reports },
+            matching: Matching { matched, candidates, .. },
             turn,
             random,
             waits,

@@ -46,14 +46,10 @@ impl StageRules {
 pub struct Stages {
     /// What is configured of all that.
     pub rules: StageRules,
-    /// The loads of all ranks.
-    pub board: ShardBoard,
-    /// What engines report beyond it, as far as this shard has heard.
-    pub reports: LoadReports,
-    /// What ranks hold of the prompt at hand.
-    pub matched: Matched,
-    /// The ranks that may take the request at hand.
-    pub candidates: Candidates,
+    /// How loaded ranks are.
+    pub loads: Loads,
+    /// The working memory of match and select.
+    pub matching: Matching,
     /// State of the policy.
     pub turn: RoundRobin,
     /// For ties, and for whoever is refused or told when to come back by chance.
@@ -62,12 +58,37 @@ pub struct Stages {
     pub waits: WaitTable,
     /// How fast requests of each pool end.
     pub drain_rates: DrainRates,
-    /// Retries that are left.
-    pub retry: RetryBudget,
-    /// Where requests go, for the fleet of this moment.
-    pub plans: SendPlans,
+    /// What requests are sent with.
+    pub sends: Sends,
+}
+
+/// How loaded ranks are.
+#[derive(Debug)]
+pub struct Loads {
+    /// The loads of all ranks.
+    pub board: ShardBoard,
+    /// What engines report beyond it, as far as this shard has heard.
+    pub reports: LoadReports,
+}
+
+/// The working memory of match and select.
+#[derive(Debug)]
+pub struct Matching {
+    /// What ranks hold of the prompt at hand.
+    pub matched: Matched,
+    /// The ranks that may take the request at hand.
+    pub candidates: Candidates,
     /// Bytes per token, by model.
     pub ratios: Ratios,
+}
+
+/// What requests are sent with.
+#[derive(Debug)]
+pub struct Sends {
+    /// Where requests go, for the fleet of this moment.
+    pub plans: SendPlans,
+    /// Retries that are left.
+    pub retry: RetryBudget,
 }
 
 impl Stages {
@@ -76,30 +97,26 @@ impl Stages {
     pub fn new(
         shard: ShardIndex,
         rules: StageRules,
-        board: ShardBoard,
-        reports: LoadReports,
+        loads: Loads,
         retry: RetryBudget,
         random: fastrand::Rng,
     ) -> Self {
+        let (candidates, ratios) = (Candidates::default(), Ratios::default());
         Self {
             rules,
-            board,
-            reports,
-            matched: Matched::new(RANKS_MAX),
-            candidates: Candidates::default(),
+            loads,
+            matching: Matching { matched: Matched::new(RANKS_MAX), candidates, ratios },
             turn: RoundRobin::default(),
             random,
             waits: WaitTable::new(shard),
             drain_rates: DrainRates::default(),
-            retry,
-            plans: SendPlans::default(),
-            ratios: Ratios::default(),
+            sends: Sends { plans: SendPlans::default(), retry },
         }
     }
 
     /// What binds requests to ranks.
     pub fn binder<'a>(&'a mut self, fleet: &'a FleetSnapshot, now: NanosSinceStart) -> Binder<'a> {
-        let Self { rules, board, reports, turn, random, .. } = self;
+        let Self { rules, loads: Loads { board, reports }, turn, random, .. } = self;
         Binder { fleet, board, reports, policy: rules.policy, now, turn, random }
     }
 }
