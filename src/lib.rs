@@ -39,6 +39,7 @@ pub use forebay_text as text;
 
 pub mod log;
 pub mod ingress;
+pub mod runtime;
 pub mod relay;
 pub mod shard;
 pub mod control;

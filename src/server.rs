@@ -3,7 +3,8 @@
 
 use crate::control::{self, ControlError, ControlSetup};
 use crate::ingress;
-use crate::shard::{self, Driver, ShardSetup, ShardThread, wake_pair};
+use crate::runtime::{Driver, wake_pair};
+use crate::shard::{self, ShardSetup, ShardThread};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, ShardIndex};
 use forebay_config::{Config, Reloader, read_token};

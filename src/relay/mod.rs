@@ -3,6 +3,7 @@
 //! stream: a client that does not read stops the worker from being read. Never retries and never
 //! chooses: it reports what happened.
 
+mod early;
 mod events;
 mod exchange;
 mod first;
@@ -13,6 +14,7 @@ mod upstream;
 mod usage;
 mod watch;
 
+pub use early::{Begun, Early};
 pub use events::{
     QueueStanding, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
 };

@@ -1,8 +1,6 @@
 //! dispatch, relay, account: one attempt to get an answer from one rank.
 
-use super::busy::{has_no_room, seconds};
 use super::down::DownWatch;
-use super::early::Begun;
 use super::env::Env;
 use super::judge;
 use super::leg::Waiting;
@@ -12,6 +10,7 @@ use super::slot::{After, PRIORITY, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
 use crate::ingress::Conn;
+use crate::relay::Begun;
 use crate::relay::{Answer, Outbound, StreamShape, Upstream, Watch, gather, relay, send};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
@@ -19,6 +18,7 @@ use forebay_fleet::account::{Count, Lease, Stage};
 use forebay_http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request, header};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan, pin_in_body};
+use forebay_router::dispatch::{has_no_room, retry_after_s};
 use forebay_router::request::{Chosen, Failed};
 
 /// Where the request goes.
@@ -184,7 +184,7 @@ async fn exchange(
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if has_no_room(slot.answer.head.status) {
                     let after = slot.answer.head.value_of(FieldKind::RetryAfter, &upstream.input);
-                    slot.answer.retry_after_s = after.and_then(seconds);
+                    slot.answer.retry_after_s = after.and_then(retry_after_s);
                     keep_if_whole(sending, slot, plan, Answering { upstream, sent });
                     return Err(RelayError::EngineBusy);
                 }

@@ -1,7 +1,6 @@
 //! The life of one client connection: request after request until either side has had enough.
 
 use super::discard;
-use super::holds;
 use super::labels::Labels;
 use super::read::{self, NoRequest};
 use super::refuse;
@@ -9,6 +8,7 @@ use super::request;
 use super::slot::{After, Slot};
 use super::state::Shard;
 use crate::ingress::Conn;
+use crate::runtime;
 use forebay_fleet::account::Count;
 use futures_util::FutureExt;
 use monoio::net::TcpStream;
@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub(super) async fn serve(shard: Rc<Shard>, stream: TcpStream) {
     let served = AssertUnwindSafe(requests(&shard, stream)).catch_unwind();
     let (number, least_us) = (shard.env.number, shard.intake.holds_least_us);
-    let served = holds::watched(number, least_us, "connection", served).await;
+    let served = runtime::watched(number, least_us, "connection", served).await;
     if served.is_err() {
         shard.env.panicked("a connection's task panicked; its connection was closed");
     }

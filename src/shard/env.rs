@@ -1,7 +1,7 @@
 //! What every stage may use: the time, the configuration, what the shard counts, and whether it
 //! drains.
 
-use super::signal::Signal;
+use crate::runtime::Signal;
 use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_config::{Config, LimitsConfig};

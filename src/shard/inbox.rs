@@ -2,13 +2,12 @@
 //! One task; it yields after a bounded amount of work, so that requests go on under any flood of
 //! events. A panic ends one turn of it.
 
-use super::offload::Replies;
 use super::pressure;
 use super::slice::OwnSlice;
 use super::state::Shard;
-use super::wake::Sleeper;
 use super::workers::ShardFleet;
 use crate::ingress::Deadline;
+use crate::runtime::{Replies, Sleeper};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::APPLY_OPS_PER_TURN;
 use forebay_fleet::mailbox::{MeshMessage, ShardCommand};

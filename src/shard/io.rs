@@ -1,9 +1,9 @@
 //! Buffers, connections to workers, and the thread beside the shard.
 
 use super::env::Env;
-use super::offload::Offload;
 use crate::ingress::BufferPool;
 use crate::relay::{CachedTokens, Upstream, UpstreamPool};
+use crate::runtime::Offload;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD};
 use forebay_fleet::account::Count;

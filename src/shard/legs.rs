@@ -2,9 +2,9 @@
 //! shard, a large one on its offload thread.
 
 use super::io::Io;
-use super::offload;
 use super::slot::Slot;
 use crate::ingress::Conn;
+use crate::runtime::offloaded;
 use forebay_base::limits::INLINE_BODY_BYTES_MAX;
 use forebay_disagg::{
     KvTransferId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body,
@@ -81,7 +81,7 @@ impl Legs {
             return Ok(out);
         }
         let (legs, message, its_wanted) = (self.clone(), take(&mut slot.message), wanted.clone());
-        let done = offload::run(&io.offload, conn, body_bytes, move |_| {
+        let done = offloaded(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             legs.make(body, &its_wanted, &made, &mut out);
             (message, out)

@@ -5,11 +5,11 @@
 use super::env::Env;
 use super::io::Io;
 use super::links::Links;
-use super::offload::{self, Tools};
 use super::routing::RoutingState;
 use super::slot::Slot;
 use super::workers::ShardFleet;
 use crate::ingress::Conn;
+use crate::runtime::{Tools, offloaded};
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use forebay_base::{ModelIndex, RankIndex};
 use forebay_config::{Config, Policy};
@@ -127,7 +127,7 @@ struct Away {
     head_bytes: usize,
     request: ApiRequest,
     prompt: Prompt,
-    /// What a handoff has to know of the body.
+    /// What a KV transfer has to know of the body.
     kv_transfer: Option<Wanted>,
     rendered: Option<Result<Rendered, Unrenderable>>,
     /// Time spent rendering and walking.
@@ -153,7 +153,7 @@ impl Away {
 
     fn inspect(&mut self, endpoint: Endpoint) {
         let body = self.message.get(self.head_bytes..).unwrap_or_default();
-        self.handoff = inspect(body, endpoint).ok();
+        self.kv_transfer = inspect(body, endpoint).ok();
     }
 
     fn match_prompt(
@@ -193,7 +193,7 @@ async fn elsewhere(
     let Wanting { matches, inspects, bytes_per_token } = wanting;
     let (body_bytes, mut away) = (slot.body().len(), Away::take(slot, io));
     let (fleet, model_index, endpoint) = (asked.fleet.lend(), asked.model_index, asked.endpoint);
-    let done = offload::run(&io.offload, conn, body_bytes, move |tools| {
+    let done = offloaded(&io.offload, conn, body_bytes, move |tools| {
         if inspects {
             away.inspect(endpoint);
         }

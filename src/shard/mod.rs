@@ -7,15 +7,12 @@
 
 mod abort;
 mod attempt;
-mod busy;
 mod connection;
 mod discard;
 mod down;
 mod drain;
-mod early;
 mod env;
 mod facts;
-mod holds;
 mod inbox;
 mod io;
 mod judge;
@@ -25,7 +22,6 @@ mod legs;
 mod links;
 mod matching;
 mod models;
-mod offload;
 mod own_page;
 mod pair;
 #[cfg(debug_assertions)]
@@ -40,16 +36,11 @@ mod refuse;
 mod request;
 mod routing;
 mod run;
-mod runtime;
-mod signal;
 mod slice;
 mod slot;
 mod standing;
 mod state;
 mod wait;
-mod wake;
 mod workers;
 
 pub use run::{ShardSetup, ShardThread, run};
-pub use runtime::Driver;
-pub use wake::{WakeSource, wake_pair};

@@ -2,7 +2,6 @@
 //! leg's departure. The decode leg then goes the way of any request, see `attempt`.
 
 use super::abort;
-use super::busy::has_no_room;
 use super::down::DownWatch;
 use super::env::Env;
 use super::leg::{Leg, Waiting};
@@ -21,6 +20,7 @@ use forebay_disagg::{
 use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
+use forebay_router::dispatch::has_no_room;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Failed, FailedPair, Fault, LegEnd, Prefilling};
 use std::rc::Rc;

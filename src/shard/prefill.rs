@@ -3,14 +3,13 @@
 
 use super::abort;
 use super::attempt::Answering;
-use super::busy::{has_no_room, seconds};
 use super::down::DownWatch;
 use super::env::Env;
 use super::judge::mark_failed;
-use super::signal::Signal;
 use super::state::{Sending, Shard};
 use crate::ingress::Deadline;
 use crate::relay::{Outbound, Over, Upstream, Watch, drain, gather, send};
+use crate::runtime::Signal;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_disagg::{Accusation, AnswerForm, Handed, KvTransferError, PrefillAnswer, message_of};
 use forebay_fleet::account::{Count, Stage};
@@ -20,6 +19,7 @@ use forebay_fleet::mailbox::{
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{FieldKind, HeadLimits, Method, ResponseHead};
 use forebay_router::dispatch::RelayError;
+use forebay_router::dispatch::{has_no_room, retry_after_s};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ use std::time::Duration;
 /// posted.
 struct LegWatch<'a> {
     cancelled: &'a Signal,
-    seat: super::signal::Seat<'a>,
+    seat: crate::runtime::Seat<'a>,
     deadline: Deadline,
     /// The end of a step of `down`.
     step: Deadline,
@@ -225,7 +225,8 @@ async fn answered(
     let Sending { env, io, workers } = sending;
     let (Answering { mut upstream, sent }, status) = (answering, response.status);
     if !(200..300).contains(&status) {
-        let after = response.value_of(FieldKind::RetryAfter, &upstream.input).and_then(seconds);
+        let after =
+            response.value_of(FieldKind::RetryAfter, &upstream.input).and_then(retry_after_s);
         let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;
         if gathered.upstream_reusable && sent {
             io.keep(env, leg.call.address, upstream);

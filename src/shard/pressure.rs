@@ -10,7 +10,7 @@ use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_router::request::{Stop, in_flight_full};
 use std::time::Duration;
 
-/// ToldPaths to clients where nothing is known of when there is room: short, because a place may free
+/// Told to clients where nothing is known of when there is room: short, because a place may free
 /// any moment.
 const BACK_AFTER: Duration = Duration::from_secs(1);
 

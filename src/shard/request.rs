@@ -1,7 +1,6 @@
 //! The path of one request, stage by stage. Each stage's module has the details.
 
 use super::attempt::{self, Attempt};
-use super::early::Early;
 use super::env::Env;
 use super::facts::{self, Came};
 use super::io::Io;
@@ -12,8 +11,10 @@ use super::read::{self, NoRequest};
 use super::routing::RoutingState;
 use super::slot::{After, Slot};
 use super::state::Shard;
-use super::{matching, models, offload, own_page, predict, pressure, record, refuse, wait};
+use super::{matching, models, own_page, predict, pressure, record, refuse, wait};
 use crate::ingress::Conn;
+use crate::relay::Early;
+use crate::runtime::offloaded;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, SPLIT_ITEMS_MAX};
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_disagg::ADDED_BYTES_PER_ROOM;
@@ -326,7 +327,7 @@ async fn parse(
         scan(body, endpoint, &mut slot.request)
     } else {
         let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
-        let scanned = offload::run(&io.offload, conn, body_bytes, move |_| {
+        let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             let scanned = scan(body, endpoint, &mut request);
             (message, request, scanned)

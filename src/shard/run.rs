@@ -3,18 +3,15 @@
 use super::connection;
 use super::drain::Ending;
 use super::env::Env;
-use super::holds;
 use super::inbox::Inbox;
 use super::io::Io;
 use super::links::Links;
-use super::offload::{Offload, Tools};
 use super::routing::RoutingState;
-use super::runtime::{self, Driver};
 use super::slice::OwnSlice;
 use super::state::{Intake, Queues, Shard};
-use super::wake::{Sleeper, WakeSource};
 use super::workers::Workers;
 use crate::ingress::{Deadline, listen};
+use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
 use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
 use forebay_config::{Config, Policy};
@@ -132,7 +129,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         routing,
         links: Links::new(mesh.sender, bells, shards),
         queues: Queues::new(number, fastrand::u64(..)),
-        intake: Intake::new(in_flight, holds::least_us()),
+        intake: Intake::new(in_flight, runtime::least_us()),
         env: Env::new(number, clock, config, end.counters),
         me: Weak::clone(me),
     });
@@ -144,7 +141,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
 
 async fn watched_inbox(shard: Rc<Shard>, inbox: Inbox, sleeper: Sleeper) {
     let (number, least_us) = (shard.env.number, shard.intake.holds_least_us);
-    holds::watched(number, least_us, "inbox", inbox.run(shard, sleeper)).await;
+    runtime::watched(number, least_us, "inbox", inbox.run(shard, sleeper)).await;
 }
 
 fn routing(
@@ -287,7 +284,7 @@ fn deliver(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
 mod tests {
     use super::*;
     use crate::ingress;
-    use crate::shard::wake_pair;
+    use crate::runtime::wake_pair;
     use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
     use forebay_fleet::account::{Lease, LeaseCost};
     use forebay_fleet::mailbox::{MeshMessage, ShardCommand, Ticket, Verdict, wire};

@@ -1,7 +1,7 @@
 //! What one connection keeps from request to request, and what becomes of it after an answer.
 
-use super::early::Early;
 use crate::ingress::Conn;
+use crate::relay::Early;
 use forebay_fleet::worker::Dialect;
 use forebay_http1::{FieldKind, RequestHead, ResponseHead};
 use forebay_prompt::parse::ApiRequest;
@@ -37,7 +37,7 @@ pub(super) struct Slot {
 /// What a request needs that a pair of ranks serves.
 #[derive(Debug, Default)]
 pub(super) struct PairSlot {
-    /// What a handoff has to know of the body, once that was looked for.
+    /// What a KV transfer has to know of the body, once that was looked for.
     pub(super) split: Split,
     /// Body of the decode leg.
     pub(super) leg_body: Vec<u8>,

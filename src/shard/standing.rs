@@ -1,10 +1,9 @@
 //! Writes what a streaming client hears while its request waits, see [`super::early`].
 
-use super::early::{Begun, Early};
 use super::env::Env;
 use super::slot::{After, Slot};
 use crate::ingress::{Conn, WriteEnd};
-use crate::relay::{QueueStanding, StreamShape, encode_engine_error, encode_refused};
+use crate::relay::{Begun, Early, QueueStanding, StreamShape, encode_engine_error, encode_refused};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::QUEUE_COMMENT_PERIOD;
 use forebay_http1::{AnswerFraming, OwnStream, encode_own_stream};

@@ -5,8 +5,8 @@ use super::env::Env;
 use super::io::Io;
 use super::links::Links;
 use super::routing::RoutingState;
-use super::signal::Signal;
 use super::workers::Workers;
+use crate::runtime::Signal;
 use ahash::AHashMap;
 use forebay_base::{ShardIndex, WorkerIndex};
 use forebay_disagg::Rooms;
@@ -35,7 +35,7 @@ pub(super) struct Intake {
     pub(super) ready: Signal,
     pub(super) connections: Cell<usize>,
     pub(super) in_flight: Rc<InFlight>,
-    /// See [`super::holds`].
+    /// See [`crate::runtime::watched`].
     pub(super) holds_least_us: Option<u64>,
 }
 

@@ -10,7 +10,7 @@ pub(crate) const TEST_LINES_MAX: usize = 800;
 /// An `ordering:` comment stands at most so many lines above what it explains.
 const COMMENT_REACH_LINES: usize = 8;
 /// `ring` lends the descriptor of a socket: the only unsafe code that knows one.
-const MONOIO: &[&str] = &["ingress", "relay", "ring", "shard"];
+const MONOIO: &[&str] = &["ingress", "relay", "ring", "runtime", "shard"];
 const TOKIO: &[&str] = &[
     "admin",
     "cli",

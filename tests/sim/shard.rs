@@ -6,13 +6,13 @@ use super::plan::Plan;
 use super::request::Request;
 use super::world::{Checked, Event, World};
 use fastrand::Rng;
-use forebay::base::{NanosSinceStart, ShardIndex};
-use forebay::dispatch::RetryBudget;
-use forebay::mailbox::{MeshMessage, Ticket, Verdict};
-use forebay::queue::{Home, HomeTurn, Outbox};
-use forebay::request::{Loads, StageRules, Stages};
-use forebay::ring::{Bell, MeshPort, MeshReceiver, MeshSender};
-use forebay::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports, ShardBoard};
+use forebay_base::{NanosSinceStart, ShardIndex};
+use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict};
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports, ShardBoard};
+use forebay_ring::{Bell, MeshPort, MeshReceiver, MeshSender};
+use forebay_router::dispatch::RetryBudget;
+use forebay_router::queue::{Home, HomeTurn, Outbox};
+use forebay_router::request::{Loads, StageRules, Stages};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,8 +68,7 @@ impl SimShard {
         let index = ShardIndex::try_from_index(index).unwrap();
         let (board, retry) = (ShardBoard::from(Arc::clone(board)), RetryBudget::new(100));
         let reports = LoadReports::new(Duration::from_millis(300));
-        let loads = Loads { board, reports };
-        let stages = Stages::new(index, rules, loads, retry, random);
+        let stages = Stages::new(index, rules, Loads { board, reports }, retry, random);
         Self {
             index,
             home: Home::default(),

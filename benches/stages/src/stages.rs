@@ -17,7 +17,7 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, render_at};
 use forebay_router::dispatch::{RetryBudget, SendPlans};
 use forebay_router::request::{
-    Action, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
+    Action, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
 };
 use forebay_select::{Binder, Candidates, Matched, PickRequest, RoundRobin, Seeking};
 use std::hint::black_box;
@@ -219,7 +219,7 @@ fn encode() -> Box<dyn Operation> {
     let run = move |(plans, out): &mut (SendPlans, Vec<u8>)| {
         let plan = plans.of(black_box(&fleet), HOLDER, CHAT).unwrap();
         let mut digits = [0; 20];
-        let pin = plan.dp_rank_pin.unwrap();
+        let pin = plan.dp.pin.unwrap();
         let upstream = UpstreamHead {
             authority: &plan.authority,
             content_length,
@@ -284,12 +284,11 @@ fn flow() -> Box<dyn Operation> {
     let mut stages = Stages::new(
         ShardIndex(0),
         StageRules::of(&config),
-        board,
-        reports,
+        Loads { board, reports },
         RetryBudget::new(20),
         fastrand::Rng::with_seed(4),
     );
-    stages.matched = matched;
+    stages.matching.matched = matched;
     let facts = RequestFacts {
         model: MODEL,
         caller: Caller { class: 1, tenant: 0, weight: 1 },

@@ -20,7 +20,7 @@ pub struct PrefillLeg {
     pub worker: WorkerIndex,
     /// What is sent.
     pub call: LegCall,
-    /// How its KV is handed over, and with it what its answer has to hold.
+    /// How its KV is transferred, and with it what its answer has to hold.
     pub kv_transfer: KvTransfer,
     /// How the engine is told that the leg is not wanted any more, beside the end of its
     /// connection.

@@ -1,11 +1,13 @@
 //! From a chosen rank to what is sent: the retry budget, the head of the upstream request. Pure.
 //! Runs on the shard's thread, called by `shard::request`.
 
+mod busy;
 mod plans;
 mod relay_error;
 mod retry;
 mod send_plan;
 
+pub use busy::{has_no_room, retry_after_s};
 pub use plans::SendPlans;
 pub use relay_error::RelayError;
 pub use retry::RetryBudget;

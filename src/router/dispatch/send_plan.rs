@@ -29,7 +29,7 @@ pub struct SendPlan {
     pub authorization: Option<Arc<str>>,
     /// Its place among the ranks of the worker.
     pub dp: DpPlace,
-    /// The engine.
+    /// What is known of its engine.
     pub engine: PlannedEngine,
 }
 

@@ -3,7 +3,7 @@
 
 use super::split::Split;
 use super::stages::{Loads, Matching, Stages};
-use super::stop::{cannot_hand_off, no_worker};
+use super::stop::{cannot_split, no_worker};
 use crate::dispatch::SendPlan;
 use crate::queue::{Applicant, Entry, QueuePlace, Sought, Turned, enter_by, is_closed};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};

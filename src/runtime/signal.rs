@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 /// Set at most once.
 #[derive(Debug, Default)]
-pub(super) struct Signal {
+pub struct Signal {
     set: Cell<bool>,
     waiting: RefCell<Vec<Option<Waker>>>,
     free: RefCell<Vec<usize>>,
@@ -13,18 +13,19 @@ pub(super) struct Signal {
 
 /// A place among those who wait; given back on drop.
 #[derive(Debug)]
-pub(super) struct Seat<'a> {
+pub struct Seat<'a> {
     signal: &'a Signal,
     place: usize,
 }
 
 impl Signal {
-    pub(super) fn is_set(&self) -> bool {
+    /// Has it been set?
+    pub fn is_set(&self) -> bool {
         self.set.get()
     }
 
     /// Sets the flag and wakes everybody.
-    pub(super) fn set(&self) {
+    pub fn set(&self) {
         self.set.set(true);
         // The wakers are taken out first: a woken task may come back here while this runs.
         let waiting: Vec<Waker> =
@@ -35,7 +36,7 @@ impl Signal {
     }
 
     /// A place to wait at, one per task.
-    pub(super) fn seat(&self) -> Seat<'_> {
+    pub fn seat(&self) -> Seat<'_> {
         let place = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut waiting = self.waiting.borrow_mut();
             waiting.push(None);
@@ -47,7 +48,7 @@ impl Signal {
 
 impl Seat<'_> {
     /// Ready once the flag is set.
-    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.signal.is_set() {
             return Poll::Ready(());
         }

@@ -19,8 +19,10 @@ pub enum WakeSource {
 
 /// The reading end, inside the shard's runtime.
 #[derive(Debug)]
-pub(super) enum Sleeper {
+pub enum Sleeper {
+    /// Read in the io_uring.
     EventFd(monoio::fs::File),
+    /// Read when epoll says so.
     Socket(UnixStream),
 }
 
@@ -49,7 +51,7 @@ pub fn wake_pair(driver: Driver) -> io::Result<(OwnedFd, WakeSource)> {
 
 impl Sleeper {
     /// Takes the reading end into the runtime of this thread.
-    pub(super) fn new(source: WakeSource) -> io::Result<Self> {
+    pub fn new(source: WakeSource) -> io::Result<Self> {
         Ok(match source {
             WakeSource::EventFd(fd) => Self::EventFd(monoio::fs::File::from_std(fd.into())?),
             WakeSource::Socket(socket) => Self::Socket(UnixStream::from_std(socket)?),
@@ -57,7 +59,7 @@ impl Sleeper {
     }
 
     /// Sleeps until the bell is rung, or has been since the last sleep.
-    pub(super) async fn sleep(&mut self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+    pub async fn sleep(&mut self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         match self {
             Self::EventFd(file) => file.read_at(buffer, 0).await,
             Self::Socket(socket) => socket.read(buffer).await,

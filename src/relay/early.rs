@@ -2,7 +2,7 @@
 //! streaming client is told where it stands, and whatever becomes of the request then follows as
 //! events. Once begun, no status can be told any more.
 
-use crate::relay::{QueueStanding, StreamShape, encode_standing};
+use super::{QueueStanding, StreamShape, encode_standing};
 use forebay_base::NanosSinceStart;
 use forebay_config::QueueConfig;
 use forebay_http1::{AnswerFraming, ResponseHead};
@@ -10,36 +10,42 @@ use forebay_prompt::parse::{ApiRequest, Endpoint};
 
 /// What the client of one request has before there is an answer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Early {
+pub enum Early {
     /// Nothing, however long it waits.
     #[default]
     Nothing,
     /// Nothing yet: it has not had to wait.
     Ready(StreamShape),
-    /// The head.
+    /// The head of the answer.
     Begun(Begun),
 }
 
 /// A stream of events whose head is sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begun {
-    pub(super) shape: StreamShape,
-    pub(super) framing: AnswerFraming,
-    pub(super) keep_alive: bool,
-    pub(super) at: NanosSinceStart,
+pub struct Begun {
+    /// How it tells of an error.
+    pub shape: StreamShape,
+    /// How its bytes are framed.
+    pub framing: AnswerFraming,
+    /// May another request follow on the connection?
+    pub keep_alive: bool,
+    /// When its head was sent.
+    pub at: NanosSinceStart,
     /// The next comment is due.
-    pub(super) next_at: NanosSinceStart,
+    pub next_at: NanosSinceStart,
 }
 
 impl Early {
-    pub(super) const fn of(config: &QueueConfig, endpoint: Endpoint, request: &ApiRequest) -> Self {
+    /// What a client may have while its request waits.
+    pub const fn of(config: &QueueConfig, endpoint: Endpoint, request: &ApiRequest) -> Self {
         match StreamShape::of(endpoint) {
             Some(shape) if config.sse_comments && request.stream => Self::Ready(shape),
             _ => Self::Nothing,
         }
     }
 
-    pub(super) const fn begun(&self) -> Option<&Begun> {
+    /// The stream, once its head is sent.
+    pub const fn begun(&self) -> Option<&Begun> {
         match self {
             Self::Begun(begun) => Some(begun),
             _ => None,
@@ -49,12 +55,12 @@ impl Early {
 
 impl Begun {
     /// Can this answer be the rest of the stream?
-    pub(super) fn goes_on_with(response: &ResponseHead) -> bool {
+    pub fn goes_on_with(response: &ResponseHead) -> bool {
         response.status == 200 && response.event_stream && response.content_length != Some(0)
     }
 
     /// Appends a comment that says where the request stands.
-    pub(super) fn encode(&self, standing: QueueStanding<'_>, out: &mut Vec<u8>) {
+    pub fn encode(&self, standing: QueueStanding<'_>, out: &mut Vec<u8>) {
         let mut line = Vec::new();
         encode_standing(standing, &mut line);
         self.framing.push(&line, out);

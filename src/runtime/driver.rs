@@ -7,7 +7,7 @@ use std::io;
 /// How a shard waits for I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// io_uring.
+    /// Waits for completions of io_uring.
     IoUring,
     /// epoll, where io_uring is refused (e.g. Docker's default seccomp profile,
     /// `kernel.io_uring_disabled`).
@@ -37,7 +37,7 @@ impl Driver {
 ///
 /// # Errors
 /// When no runtime can be built.
-pub(super) fn block_on<F: Future>(driver: Driver, main: F) -> io::Result<F::Output> {
+pub fn block_on<F: Future>(driver: Driver, main: F) -> io::Result<F::Output> {
     if driver == Driver::Epoll {
         let mut runtime = RuntimeBuilder::<LegacyDriver>::new().enable_timer().build()?;
         return Ok(runtime.block_on(main));

@@ -44,17 +44,23 @@ const QUICK_RUN_MAX: usize = 16;
 const NICE: i32 = 5;
 
 /// What jobs work with.
-pub(super) struct Tools {
-    pub(super) matched: Matched,
-    pub(super) index: IndexReader,
-    pub(super) config: Arc<Config>,
-    pub(super) clock: Clock,
+pub struct Tools {
+    /// Working memory of a walk.
+    pub matched: Matched,
+    /// Reads the slices of all shards.
+    pub index: IndexReader,
+    /// What the configuration says.
+    pub config: Arc<Config>,
+    /// The clock of the process.
+    pub clock: Clock,
     /// When the job that runs was posted.
-    pub(super) posted_at: NanosSinceStart,
+    pub posted_at: NanosSinceStart,
 }
 
 impl Tools {
-    pub(super) fn new(config: &Arc<Config>, index: &IndexReader, clock: Clock) -> Self {
+    /// Tools with empty working memory.
+    #[must_use]
+    pub fn new(config: &Arc<Config>, index: &IndexReader, clock: Clock) -> Self {
         Self {
             matched: Matched::new(RANKS_MAX),
             index: index.clone(),
@@ -78,7 +84,8 @@ struct Job {
 }
 
 /// What came of a job.
-pub(super) enum Reply {
+pub enum Reply {
+    /// It ran, and this is its outcome.
     Done(Outcome),
     /// It panicked, or nobody wanted it any more.
     Failed,
@@ -90,8 +97,8 @@ impl From<NoWait> for Reply {
     }
 }
 
-/// The shard's side.
-pub(super) struct Offload {
+/// What the shard has of the thread.
+pub struct Offload {
     /// `None` once the shard ends.
     jobs: RefCell<Option<Producer<Job>>>,
     seats: RefCell<WaitTable<Reply>>,
@@ -112,11 +119,11 @@ struct Out {
 }
 
 /// Outcomes on their way back to the inbox.
-pub(super) type Replies = Consumer<(Ticket, Reply)>;
+pub type Replies = Consumer<(Ticket, Reply)>;
 
 impl Offload {
     /// Starts the thread. Outcomes come with a ring of the bell.
-    pub(super) fn start(
+    pub fn start(
         shard: ShardIndex,
         bell: &Arc<Bell>,
         in_flight: &Rc<InFlight>,
@@ -142,7 +149,7 @@ impl Offload {
     }
 
     /// Hands an outcome to who waits for it.
-    pub(super) fn deliver(&self, ticket: Ticket, reply: Reply) {
+    pub fn deliver(&self, ticket: Ticket, reply: Reply) {
         self.moved_at.set(self.clock.now());
         let _left = self.out.borrow_mut().remove(&ticket);
         let reply = self.seats.borrow_mut().take_or_return(ticket, reply);
@@ -154,25 +161,25 @@ impl Offload {
 
     /// Drops a value of that size where dropping takes no time of the shard's: the kernel needs a
     /// millisecond to take 32 MiB back.
-    pub(super) fn free(&self, bytes: usize, value: impl Send + 'static) {
+    pub fn free(&self, bytes: usize, value: impl Send + 'static) {
         if bytes > INLINE_BODY_BYTES_MAX {
             self.post(None, bytes, move |_| drop(value));
         }
     }
 
     /// Jobs that have not come back.
-    pub(super) fn out_count(&self) -> usize {
+    pub fn out_count(&self) -> usize {
         self.out.borrow().len()
     }
 
     /// Are there jobs, and none has come back for longer than any request waits?
-    pub(super) fn is_stuck(&self, now: NanosSinceStart) -> bool {
+    pub fn is_stuck(&self, now: NanosSinceStart) -> bool {
         self.out_count() > 0
             && Duration::from_nanos(now.since(self.moved_at.get())) > OFFLOAD_STUCK_AFTER
     }
 
     /// The shard ends, and the thread with it.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         drop(self.jobs.borrow_mut().take());
         self.thread.unpark();
     }
@@ -239,7 +246,7 @@ impl Drop for Seat<'_> {
 ///
 /// # Errors
 /// How the request ends: its client left, the thread is too far behind, or the job panicked.
-pub(super) async fn run<T: Send + 'static>(
+pub async fn offloaded<T: Send + 'static>(
     offload: &Offload,
     conn: &mut Conn,
     bytes: usize,
@@ -267,7 +274,7 @@ pub(super) async fn run<T: Send + 'static>(
 
 impl Offload {
     /// Are as many jobs under way as may be?
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.out_count() >= OFFLOADED_MAX
     }
 }
@@ -298,7 +305,7 @@ impl Lines {
     }
 }
 
-/// The thread.
+/// What the thread does, until the shard ends.
 fn work(
     mut posted: Consumer<Job>,
     mut replies: Producer<(Ticket, Reply)>,
@@ -342,7 +349,7 @@ fn work(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shard::{Driver, wake_pair};
+    use crate::runtime::{Driver, wake_pair};
     use forebay_index;
     use forebay_index::KeySeed;
     use std::sync::mpsc;

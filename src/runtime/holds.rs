@@ -8,12 +8,12 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 
 /// Shortest turn that is told, in microseconds; `None`: none is.
-pub(super) fn least_us() -> Option<u64> {
+pub fn least_us() -> Option<u64> {
     std::env::var("FOREBAY_HOLDS").ok()?.parse().ok()
 }
 
 /// Runs a task and tells of its long turns.
-pub(super) async fn watched<T>(
+pub async fn watched<T>(
     shard: ShardIndex,
     least_us: Option<u64>,
     task: &str,

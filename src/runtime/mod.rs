@@ -1,0 +1,16 @@
+//! What a shard runs on: its runtime, what it sleeps on, flags that its tasks wait for, and the
+//! thread beside it for long computations. Knows no socket and no request.
+//!
+//! Limits: `OFFLOADED_MAX` jobs, the entries of the io_uring.
+
+mod driver;
+mod holds;
+mod offload;
+mod signal;
+mod wake;
+
+pub use driver::{Driver, block_on};
+pub use holds::{least_us, watched};
+pub use offload::{Offload, Replies, Reply, Tools, offloaded};
+pub use signal::{Seat, Signal};
+pub use wake::{Sleeper, WakeSource, wake_pair};
