@@ -576,11 +576,13 @@ fn a_ticket_that_comes_twice_is_one_wait() {
 }
 
 /// A turn stays short with a full queue of many tenants.
-/// `cargo test --release --lib -- --nocapture a_turn_is_short` prints the figures; the bound is for
-/// a debug build on a busy machine.
+/// `cargo test -p forebay-router --release -- --nocapture a_turn_is_short` prints the figures; the
+/// bound is for a debug build on a busy machine. The quickest of a few tries counts: neighbors only
+/// make a try slower.
 #[test]
 fn a_turn_is_short() {
     const WAITERS: u32 = 1_024;
+    const TRIES: usize = 5;
     let fill = |line: &mut Line| {
         for slot in 0..WAITERS {
             let model = ModelIndex(u16::from(slot % 500 >= 250));
@@ -590,7 +592,7 @@ fn a_turn_is_short() {
             })));
         }
     };
-    let timed = |what: &str, room: fn(&Waiter, &mut u32) -> bool| {
+    let time = |what: &str, room: fn(&Waiter, &mut u32) -> bool| {
         let mut line = Line::new(AFTER);
         fill(&mut line);
         #[expect(clippy::disallowed_methods, reason = "a measurement")]
@@ -603,7 +605,11 @@ fn a_turn_is_short() {
         }
         let each = begun.elapsed() / turns;
         println!("{what}: {each:?} a turn, {} left", line.len());
-        assert!(each < Duration::from_millis(2), "{what}: {each:?}");
+        each
+    };
+    let timed = |what: &str, room: fn(&Waiter, &mut u32) -> bool| {
+        let is_short = (0..TRIES).any(|_| time(what, room) < Duration::from_millis(2));
+        assert!(is_short, "{what}: each of {TRIES} tries was longer");
     };
     let one =
         |_: &Waiter, left: &mut u32| left.checked_sub(1).inspect(|&less| *left = less).is_some();
