@@ -1,5 +1,6 @@
 //! What a shard runs on: its runtime, what it sleeps on, flags that its tasks wait for, and the
-//! thread beside it for long computations. Knows no socket and no request.
+//! thread beside it for long computations. Names no stage. While a request waits for that thread,
+//! `offloaded` watches the connection of its client.
 //!
 //! Limits: `OFFLOADED_MAX` jobs, the entries of the io_uring.
 
