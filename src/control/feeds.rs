@@ -9,7 +9,7 @@ use super::tier_numbers::GivenNumbers;
 use forebay_admin::FeedsView;
 use forebay_base::RankIndex;
 use forebay_base::limits::RANKS_MAX;
-use forebay_config::KvConfig;
+use forebay_config::{Config, KvConfig};
 use forebay_index::{KeySeed, slice_of};
 use forebay_kv_events::{
     Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
@@ -30,11 +30,8 @@ const BUDGET_RANKS_MIN: usize = 8;
 /// All feeds.
 pub(super) struct Feeds {
     ports: Rc<Ports>,
+    setup: FeedSetup,
     counters: Rc<FeedCounters>,
-    notices: mpsc::Sender<FeedNotice>,
-    seed: KeySeed,
-    memory_bytes_max: usize,
-    tiers: Tiers,
     running: HashMap<RankIndex, Running>,
     /// Feeds that are taking their blocks out of the index.
     ending: HashMap<RankIndex, JoinHandle<()>>,
@@ -42,19 +39,41 @@ pub(super) struct Feeds {
     loading: Option<Rc<Loading>>,
     /// Snapshots are taken of them.
     are_kept: bool,
+}
+
+/// What every feed is started with.
+pub(super) struct FeedSetup {
+    notices: mpsc::Sender<FeedNotice>,
+    seed: KeySeed,
+    /// Shared by all ranks.
+    memory_bytes_max: usize,
+    tiers: Tiers,
     timers: FeedTimers,
+}
+
+impl FeedSetup {
+    pub(super) fn new(
+        config: &Config,
+        seed: KeySeed,
+        numbers: Rc<GivenNumbers>,
+        timers: FeedTimers,
+        notices: mpsc::Sender<FeedNotice>,
+    ) -> Self {
+        let memory_bytes_max = config.limits.index_bytes_max;
+        Self { notices, seed, memory_bytes_max, tiers: Tiers::new(&config.kv, numbers), timers }
+    }
 }
 
 /// Which tiers beside the device count, and where their numbers come from.
 #[derive(Clone, Debug)]
-pub(super) struct Tiers {
-    pub(super) counted: LowerTiers,
-    pub(super) numbers: Rc<GivenNumbers>,
+struct Tiers {
+    counted: LowerTiers,
+    numbers: Rc<GivenNumbers>,
 }
 
 impl Tiers {
     /// The tiers whose blocks lower the cost of a rank.
-    pub(super) fn new(kv: &KvConfig, numbers: Rc<GivenNumbers>) -> Self {
+    fn new(kv: &KvConfig, numbers: Rc<GivenNumbers>) -> Self {
         let (host, disk) = (kv.host_credit_percent > 0, kv.disk_credit_percent > 0);
         Self { counted: LowerTiers { host, disk, ttl: kv.tier_ttl }, numbers }
     }
@@ -69,33 +88,17 @@ struct Running {
 }
 
 impl Feeds {
-    /// None yet. `memory_bytes_max` is shared by all ranks.
-    pub(super) fn new(
-        ports: Rc<Ports>,
-        notices: mpsc::Sender<FeedNotice>,
-        seed: KeySeed,
-        memory_bytes_max: usize,
-        tiers: Tiers,
-        snapshots: &Snapshots,
-    ) -> Self {
+    /// No feed runs yet.
+    pub(super) fn new(setup: FeedSetup, ports: &Rc<Ports>, snapshots: &Snapshots) -> Self {
         Self {
-            ports,
+            ports: Rc::clone(ports),
+            setup,
             counters: Rc::new(FeedCounters::new()),
-            notices,
-            seed,
-            memory_bytes_max,
-            tiers,
             running: HashMap::new(),
             ending: HashMap::new(),
             loading: snapshots.loading().cloned(),
             are_kept: snapshots.are_written(),
-            timers: FeedTimers::default(),
         }
-    }
-
-    /// Makes feeds wait for other times than the default.
-    pub(super) fn with_timers(self, timers: FeedTimers) -> Self {
-        Self { timers, ..self }
     }
 
     /// What the feeds have counted.
@@ -147,14 +150,14 @@ impl Feeds {
 
     fn start(&mut self, plan: FeedPlan, rank_count: usize) -> Running {
         let ranks = rank_count.clamp(BUDGET_RANKS_MIN, RANKS_MAX);
-        let entries_max = self.memory_bytes_max / TRACKED_BLOCK_BYTES / ranks;
+        let entries_max = self.setup.memory_bytes_max / TRACKED_BLOCK_BYTES / ranks;
         let entries_max = entries_max.max(RANK_BLOCKS_MIN);
         let claim = Claim {
             name: rank_name(&plan),
             vocabulary: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
             block_size_tokens: plan.block_size_tokens,
             entries_max,
-            lower_tiers: self.tiers.counted,
+            lower_tiers: self.setup.tiers.counted,
         };
         let spec = FeedSpec {
             rank: plan.rank,
@@ -164,7 +167,7 @@ impl Feeds {
             replay: plan.events.replay.clone(),
             topic: plan.events.topic.clone(),
             naming: Naming {
-                seed: self.seed,
+                seed: self.setup.seed,
                 model: Arc::clone(&plan.model),
                 text: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
                 slice_of,
@@ -172,14 +175,14 @@ impl Feeds {
             },
             text_dir: plan.text_dir.clone(),
             entries_max,
-            lower_tiers: self.tiers.counted,
+            lower_tiers: self.setup.tiers.counted,
             expects_tiers: plan.expects_tiers,
-            tier_numbers: self.tiers.numbers.clone(),
-            timers: self.timers,
+            tier_numbers: self.setup.tiers.numbers.clone(),
+            timers: self.setup.timers,
         };
         let (stop, stopped) = oneshot::channel();
         let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
-        let mut feed = Feed::new(spec, ports, Rc::clone(&counters), self.notices.clone());
+        let mut feed = Feed::new(spec, ports, Rc::clone(&counters), self.setup.notices.clone());
         let (state, status) = (feed.state(), feed.status());
         if self.are_kept {
             state.borrow_mut().keep_recent();

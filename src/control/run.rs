@@ -2,7 +2,7 @@
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
 use super::error::ControlError;
-use super::feeds::{Feeds, Tiers};
+use super::feeds::{FeedSetup, Feeds};
 use super::fleet::Fleet;
 use super::ports::Ports;
 use super::reload;
@@ -127,10 +127,9 @@ impl Control {
             index: index.clone(),
         };
         let snapshots = Snapshots::start(&kept, snapshot);
-        let budget = config.limits.index_bytes_max;
-        let tiers = Tiers::new(&config.kv, fleet.tier_numbers());
-        let feeds = Feeds::new(Rc::clone(&ports), feed_notices, seed, budget, tiers, &snapshots)
-            .with_timers(feed_timers);
+        let numbers = fleet.tier_numbers();
+        let feeds = FeedSetup::new(&config, seed, numbers, feed_timers, feed_notices);
+        let feeds = Feeds::new(feeds, &ports, &snapshots);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
         let (load, timeout) = (config.load, config.health.timeout);

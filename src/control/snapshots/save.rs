@@ -43,12 +43,8 @@ enum ToWrite {
 
 /// When the next snapshot is due, and what became of the last.
 pub(super) struct Saving {
-    path: PathBuf,
+    target: SnapshotTarget,
     every: Duration,
-    clock: Clock,
-    seed: KeySeed,
-    slice_count: u16,
-    index: IndexReader,
     due_at: NanosSinceStart,
     under_way: Option<oneshot::Receiver<io::Result<SavedSnapshot>>>,
     last: Option<SavedSnapshot>,
@@ -56,16 +52,27 @@ pub(super) struct Saving {
     counts: [u64; 2],
 }
 
+/// Where snapshots are written, and what of.
+struct SnapshotTarget {
+    path: PathBuf,
+    clock: Clock,
+    seed: KeySeed,
+    slice_count: u16,
+    index: IndexReader,
+}
+
 impl Saving {
     pub(super) fn new(setup: &Setup<'_>, path: &Path) -> Self {
         let every = setup.config.snapshot_every;
         Self {
-            path: path.to_owned(),
+            target: SnapshotTarget {
+                path: path.to_owned(),
+                clock: setup.clock,
+                seed: setup.seed,
+                slice_count: u16::try_from(setup.shard_count).unwrap_or(u16::MAX),
+                index: setup.index.clone(),
+            },
             every,
-            clock: setup.clock,
-            seed: setup.seed,
-            slice_count: u16::try_from(setup.shard_count).unwrap_or(u16::MAX),
-            index: setup.index.clone(),
             due_at: setup.clock.now().plus(every),
             under_way: None,
             last: None,
@@ -88,7 +95,7 @@ impl Saving {
                 Err(oneshot::error::TryRecvError::Closed) => self.ended(Err(gone())),
             }
         }
-        if may_begin && !self.every.is_zero() && self.clock.now() >= self.due_at {
+        if may_begin && !self.every.is_zero() && self.target.clock.now() >= self.due_at {
             self.begin(copyable());
         }
     }
@@ -107,17 +114,18 @@ impl Saving {
     }
 
     fn begin(&mut self, ranks: Vec<Copyable>) {
-        self.due_at = self.clock.now().plus(self.every);
+        self.due_at = self.target.clock.now().plus(self.every);
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             written_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
-            seed: self.seed,
-            slice_count: self.slice_count,
+            seed: self.target.seed,
+            slice_count: self.target.slice_count,
         };
         // One being written, one waiting, one being copied.
         let (parts, to_write) = mpsc::channel(1);
         let (tell, told) = oneshot::channel();
-        let (path, clock, index) = (self.path.clone(), self.clock, self.index.clone());
+        let (path, clock, index) =
+            (self.target.path.clone(), self.target.clock, self.target.index.clone());
         let thread = std::thread::Builder::new().name("snapshot-write".into());
         let spawned = thread.spawn(move || {
             give_way();
@@ -127,7 +135,7 @@ impl Saving {
             return self.ended(Err(error));
         }
         self.under_way = Some(told);
-        tokio::task::spawn_local(copy_out(ranks, parts, self.clock));
+        tokio::task::spawn_local(copy_out(ranks, parts, self.target.clock));
     }
 
     fn ended(&mut self, ended: io::Result<SavedSnapshot>) {
@@ -135,7 +143,7 @@ impl Saving {
         if let Some(count) = self.counts.get_mut(usize::from(ended.is_ok())) {
             *count += 1;
         }
-        let path = self.path.display();
+        let path = self.target.path.display();
         match ended {
             Ok(saved) => {
                 debug!(ranks = saved.ranks, blocks = saved.blocks, bytes = saved.bytes, %path, "snapshot written");
