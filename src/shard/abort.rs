@@ -54,6 +54,7 @@ pub(super) fn tell(shard: &Shard, call: AbortCall) {
         }
         let count = if matches!(told, Ok(Ok(()))) { Count::Aborts } else { Count::AbortsFailed };
         shard.env.counters.add(count, 1);
+        // Below what may panic, and caught: a count that is not given back would end all aborts.
         shard.io.aborting.set(shard.io.aborting.get().saturating_sub(1));
     });
 }

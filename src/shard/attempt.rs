@@ -62,6 +62,8 @@ pub(super) async fn run(
             if is_retry || !pair::may_lack_kv(paired.as_ref(), error) {
                 judge::failed(shard, &mut lease, &plan, paired.as_mut(), error);
             }
+            // Back before the refusal is noted: what the rank had then is its limit for a while,
+            // and this request is not part of it.
             drop(lease);
             if error == RelayError::EngineBusy {
                 shard.workers.engine_refused(
@@ -196,6 +198,7 @@ async fn exchange(
             }
             Err(error) if reused && env.was_stale(error, dispatched) => {
                 env.count(Count::Resends);
+                // From here on a refused connection counts as sent: the worker may have read it.
                 is_resent = true;
             }
             Err(error) => return Err(error),

@@ -40,6 +40,7 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
                 refuse::and_close(&shard.env, &mut conn, &slot, &refusal, &Labels::default()).await
             }
         };
+        // Before the wait for the next request: an idle connection must not hold megabytes.
         shard.io.recycle_large(&mut slot.message);
         match after {
             After::KeepAlive => reused = true,

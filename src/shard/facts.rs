@@ -38,6 +38,8 @@ pub(super) fn read(
     let hints = routing.hint_rules.borrow().read(head, message, request.priority);
     slot.told_priority = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
+    // What is configured bounds the wait. What the client says bounds the whole request, so it
+    // counts from the head.
     let configured = fleet.flow.queue.wait_max.map(|wait| came.read_at.plus(wait));
     let deadline = match (configured, client_deadline) {
         (Some(configured), Some(deadline)) => configured.min(deadline),

@@ -52,6 +52,7 @@ impl Inbox {
                 // before it.
                 self.bell.wake_action().wake();
             } else {
+                // Announced before the last look: who posts after the look rings the bell.
                 self.bell.park();
                 if self.has_work(&shard) {
                     self.bell.unpark();
@@ -116,6 +117,7 @@ impl Inbox {
 
     /// One bounded round over all rings; true if work is left.
     fn turn(&mut self, shard: &Shard) -> bool {
+        // The fleet comes first: what follows in this turn goes by it.
         if let Some(fleet) = self.fleet.take() {
             self.slice.meet(&shard.env, &fleet, shard.env.now());
             if !shard.routing.hint_rules.borrow().are_of(&fleet.flow) {
@@ -169,6 +171,8 @@ impl Inbox {
         if self.mesh.is_empty() {
             shard.links.has_heard_all.set(true);
         }
+        // After the messages: whoever has left or joined meanwhile counts. The verdicts then go out
+        // in the same turn.
         shard.serve_home();
         shard.links.empty_outbox();
         let expiring_left = self.slice.expire(&shard.env);

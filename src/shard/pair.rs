@@ -142,6 +142,7 @@ pub(super) async fn begin<'a>(
         }
         Err(error) => Err(error),
     };
+    // Also where a leg failed: the next attempt may be a pair again.
     slot.pair.split.put_back(wanted);
     match made.map(|made| shard.io.recycle(std::mem::replace(&mut slot.pair.leg_body, made))) {
         Ok(()) => Ok(paired),

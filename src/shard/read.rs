@@ -37,6 +37,7 @@ pub(super) async fn head(
     reused: bool,
 ) -> Result<(), NoRequest> {
     let timeouts = &env.config.timeouts;
+    // A client that has just connected has something to ask. A kept connection may stay idle.
     conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
     while conn.input.is_empty() {
         first_byte(env, conn).await?;
@@ -181,6 +182,7 @@ impl BodyReading<'_> {
             ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(Reason::RequestTimeout)),
         })?;
         self.turn_bytes += conn.input.len().saturating_sub(before);
+        // A body that comes as fast as it is read would hold the shard until its end.
         if self.turn_bytes >= TURN_BYTES {
             self.turn_bytes = 0;
             end_turn().await;

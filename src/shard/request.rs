@@ -160,7 +160,8 @@ async fn drive(
     loop {
         // select: a rank with room, or a pair of ranks, or a place in a queue.
         let action = select(shard, slot, flow, event);
-        // It has another place in a queue, or needs none.
+        // It has another place in a queue, or needs none. Dropped before the step, the old place
+        // could go to a newcomer, and who has waited would be refused.
         drop(seat.take());
         event = match action {
             // queue
@@ -270,6 +271,7 @@ fn admit_to_pool(
 ) -> Result<(), Refusal> {
     let mut stages = routing.stages.borrow_mut();
     stages.window_of(fleet, model.pool, env.now(), is_drawn)?;
+    // Only for requests that get past the window: refused ones earn no retries.
     stages.sends.retry.deposit();
     Ok(())
 }
@@ -317,6 +319,7 @@ async fn parse(
     slot: &mut Slot,
     endpoint: Endpoint,
 ) -> Result<NanosSinceStart, Stop> {
+    // Places in queues count from here. The time that a client takes to send its body is no wait.
     let read_at = env.now();
     if endpoint == Endpoint::Models {
         return Ok(read_at);

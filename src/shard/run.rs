@@ -204,6 +204,8 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
                 if shard.intake.connections.get() < shard.env.config.limits.connections_max =>
             {
                 shard.env.count(Count::ConnectionsAccepted);
+                // Counted here, not in its task: a burst would pass the limit before the first task
+                // has run.
                 shard.intake.connections.set(shard.intake.connections.get() + 1);
                 monoio::spawn(connection::serve(Rc::clone(&shard), stream));
             }
@@ -226,6 +228,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     loop {
         let now = shard.env.now();
         shard.env.counters.set_offloaded(shard.io.offload.out_count());
+        // A shard whose thread finishes nothing serves no large request: it counts as stalled too.
         if !shard.io.offload.is_stuck(now) {
             shard.env.counters.beat();
         }

@@ -98,6 +98,7 @@ impl OwnSlice {
         if self.is_broken {
             return T::default();
         }
+        // Of each write, not of the whole turn: the inbox goes on with its other work.
         let Self { writer, expiring, .. } = self;
         catch_unwind(AssertUnwindSafe(|| work(writer, expiring))).unwrap_or_else(|_| {
             self.is_broken = true;

@@ -47,6 +47,8 @@ impl Drop for Seat<'_> {
             cell.leave(self.wanted);
             pressure::relieve_queue(env, workers, routing, self.queue);
         }
+        // The home forgets whom it gave a verdict. Told again, it would look at its queue for
+        // nothing.
         if !self.settled.get() {
             let (queue, ticket) = (self.queue, self.ticket);
             self.shard.post(self.home(), MeshMessage::Leave { queue, ticket });
@@ -71,6 +73,7 @@ pub(super) async fn for_verdict<'a>(
         wanted,
         settled: Cell::new(false),
     };
+    // The guard is there before the message: whatever ends this task, the home hears of it.
     shard.post(seat.home(), MeshMessage::Join(waiter));
     let ended = told(shard, conn, slot, &seat, deadline).await;
     shard.env.time(Stage::Queue, start);
