@@ -1,14 +1,13 @@
 //! The fleet as the control plane knows it, how it changes, and the snapshots that shards get of
 //! it.
 
-use super::plan::{self, NO_POOL};
+use super::plan;
 use fastrand::Rng;
-use forebay_base::limits::RANKS_MAX;
-use forebay_base::{DpRank, PoolIndex, RankIndex};
+use forebay_base::{DpRank, RankIndex};
 use forebay_config::{FlowConfig, QueueMode};
 use forebay_fleet::worker::{
-    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Model, Pool, Rank, Role, RoomLimits, Worker,
-    WorkerState, test_support,
+    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Model, Rank, Role, RoomLimits, Worker,
+    WorkerState, pools, test_support,
 };
 use std::sync::Arc;
 
@@ -172,7 +171,6 @@ impl Truth {
 
     pub(crate) fn snapshot(&mut self) -> Arc<FleetSnapshot> {
         self.generation += 1;
-        let pool_of = self.pools();
         // Its number in its worker.
         let number = |index: usize| {
             let (worker, _) = self.ranks[index];
@@ -180,8 +178,6 @@ impl Truth {
             DpRank(u32::try_from(before.count()).unwrap())
         };
         let rank = |(index, &(worker, room)): (usize, &(u16, RoomLimits))| {
-            let serves = |ranks: &Vec<RankIndex>| ranks.iter().any(|rank| rank.index() == index);
-            let model = self.models.iter().position(serves);
             let duty = self.duties[usize::from(worker)];
             Rank {
                 dp_rank: number(index),
@@ -189,16 +185,14 @@ impl Truth {
                 kv_transfer: duty.kv_transfer(),
                 topology: duty.label.map(Into::into),
                 room,
-                pool: model.map_or(NO_POOL, |model| of_role(pool_of[model], duty.role)),
+                // The pool holds what its caches do.
+                kv_block_count: u32::try_from(room.kv_tokens_max).unwrap(),
+                block_size_tokens: 1,
                 ..test_support::rank(worker)
             }
         };
-        let ranks: Vec<Rank> = self.ranks.iter().enumerate().map(rank).collect();
-        let pools = self.all_pools(&ranks);
-        let model = |(index, ranks): (usize, &Vec<RankIndex>)| Model {
+        let model = |ranks: &Vec<RankIndex>| Model {
             ranks: ranks.clone(),
-            pool: pool_of[index],
-            prefill_pool: self.any_prefills(ranks).then(|| of_role(pool_of[index], Role::Prefill)),
             ..test_support::model("model", &[])
         };
         let worker = |(&up, duty): (&bool, &Duty)| Worker {
@@ -206,64 +200,16 @@ impl Truth {
             state: if up { WorkerState::Up } else { WorkerState::Down },
             ..test_support::worker()
         };
-        Arc::new(FleetSnapshot {
+        let mut fleet = FleetSnapshot {
             generation: self.generation,
             workers: self.up.iter().zip(&self.duties).map(worker).collect(),
-            ranks,
-            models: self.models.iter().enumerate().map(model).collect(),
-            pools,
+            ranks: self.ranks.iter().enumerate().map(rank).collect(),
+            models: self.models.iter().map(model).collect(),
+            pools: Vec::new(),
             flow: Arc::clone(&self.flow),
-        })
+        };
+        pools::assign(&mut fleet);
+        fleet.check_invariants();
+        Arc::new(fleet)
     }
-
-    fn any_prefills(&self, ranks: &[RankIndex]) -> bool {
-        let role = |rank: &RankIndex| self.duties[usize::from(self.ranks[rank.index()].0)].role;
-        ranks.iter().any(|rank| role(rank) == Role::Prefill)
-    }
-
-    fn all_pools(&self, ranks: &[Rank]) -> Vec<Pool> {
-        let any_prefills = self.models.iter().any(|ranks| self.any_prefills(ranks));
-        let mut pools = vec![Pool::default(); self.models.len()];
-        if any_prefills {
-            pools.resize(RANKS_MAX + self.models.len(), Pool::default());
-        }
-        for model in 0..self.models.len() {
-            for number in [model, model + RANKS_MAX] {
-                if let Some(pool) = pools.get_mut(number) {
-                    *pool = self.pool(ranks, number);
-                }
-            }
-        }
-        pools
-    }
-
-    fn pool(&self, ranks: &[Rank], pool: usize) -> Pool {
-        let served = |rank: &RankIndex| self.models.iter().any(|of| of.contains(rank));
-        let here = |rank: &RankIndex| ranks[rank.index()].pool.index() == pool && served(rank);
-        let all = (0..ranks.len()).filter_map(RankIndex::try_from_index);
-        let members: Vec<_> = all.filter(here).collect();
-        let tokens = members.iter().map(|rank| ranks[rank.index()].room.kv_tokens_max);
-        let unknown = tokens.clone().any(|tokens| tokens == 0);
-        Pool { kv_tokens: if unknown { 0 } else { tokens.sum() }, ranks: members }
-    }
-
-    /// Models that share ranks, directly or through others, are one pool.
-    fn pools(&self) -> Vec<PoolIndex> {
-        let mut pool: Vec<usize> = (0..self.models.len()).collect();
-        for _ in 0..self.models.len() {
-            for a in 0..self.models.len() {
-                for b in 0..self.models.len() {
-                    if self.models[a].iter().any(|rank| self.models[b].contains(rank)) {
-                        pool[a] = pool[a].min(pool[b]);
-                    }
-                }
-            }
-        }
-        pool.into_iter().map(|index| PoolIndex::try_from_index(index).unwrap()).collect()
-    }
-}
-
-fn of_role(pool: PoolIndex, role: Role) -> PoolIndex {
-    let prefill = PoolIndex::try_from_index(pool.index() + RANKS_MAX).unwrap();
-    if role == Role::Prefill { prefill } else { pool }
 }

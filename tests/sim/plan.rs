@@ -1,7 +1,6 @@
 //! What one run looks like: drawn from its seed, from idle to drowned.
 
 use fastrand::Rng;
-use forebay_base::PoolIndex;
 use forebay_config::{Fallback, FlowConfig, Policy, QueueMode};
 use forebay_fleet::worker::RoomLimits;
 use std::time::Duration;
@@ -108,5 +107,3 @@ pub(crate) fn room(random: &mut Rng, prefill_tokens_max: u64) -> RoomLimits {
         prefill_tokens_max,
     }
 }
-
-pub(crate) const NO_POOL: PoolIndex = PoolIndex(0);

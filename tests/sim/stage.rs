@@ -3,14 +3,13 @@
 
 use super::plan::MS;
 use fastrand::Rng;
-use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
 use forebay_config::{FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Pool, QueueWanted, Rank, Role,
-    RoomLimits, ShardBoard, test_support,
+    Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, QueueWanted, Rank, Role,
+    RoomLimits, ShardBoard, pools, test_support,
 };
 use forebay_index::Overlaps;
 use forebay_router::dispatch::RetryBudget;
@@ -75,7 +74,6 @@ impl Stage {
             ..test_support::rank(number)
         };
         let ranks: Vec<Rank> = (0..).zip(places).map(rank).collect();
-        let all = (0..ranks.len()).filter_map(RankIndex::try_from_index).collect();
         let board = ShardBoard::from(LoadBoard::new());
         let rules = StageRules {
             policy: Policy::Kv,
@@ -91,7 +89,7 @@ impl Stage {
                 workers: places.iter().map(|_| test_support::worker()).collect(),
                 ranks,
                 models: models.iter().map(|ranks| test_support::model("model", ranks)).collect(),
-                pools: vec![Pool { ranks: all, kv_tokens: 0 }],
+                pools: Vec::new(),
                 flow: Arc::new(flow),
             },
             board: board.clone(),
@@ -99,10 +97,16 @@ impl Stage {
             stages: Stages::new(ShardIndex(0), rules, Loads { board, reports }, retry, random),
             now: NanosSinceStart(1_000 * MS),
         };
-        for rank in (0..stage.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
-            stage.board.rank(rank).unwrap().set_queue(stage.fleet.queue_of(rank));
+        stage.pooled()
+    }
+
+    /// The fleet as the control plane publishes it.
+    fn pooled(mut self) -> Self {
+        pools::assign(&mut self.fleet);
+        for rank in (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
+            self.board.rank(rank).unwrap().set_queue(self.fleet.queue_of(rank));
         }
-        stage
+        self
     }
 
     pub(crate) fn flow(&mut self, change: impl FnOnce(&mut FlowConfig)) {
@@ -146,17 +150,9 @@ impl Stage {
             };
             if rank.role == Role::Prefill {
                 rank.kv_transfer = Some(KvTransfer::TwoPhase);
-                rank.pool = PREFILL_POOL;
             }
         }
-        for model in &mut self.fleet.models {
-            model.prefill_pool = Some(PREFILL_POOL);
-        }
-        self.fleet.pools.resize(RANKS_MAX + 1, Pool::default());
-        for rank in (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
-            self.board.rank(rank).unwrap().set_queue(self.fleet.queue_of(rank));
-        }
-        self
+        self.pooled()
     }
 
     /// Sends it the way of a pair; with a lease that it got for its decode leg it goes on.
