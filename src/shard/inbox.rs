@@ -2,7 +2,6 @@
 //! One task; it yields after a bounded amount of work, so that requests go on under any flood of
 //! events. A panic ends one turn of it.
 
-use super::pressure;
 use super::slice::OwnSlice;
 use super::state::Shard;
 use super::workers::ShardFleet;
@@ -124,9 +123,9 @@ impl Inbox {
                 let rules = HintRules::new(Arc::clone(&fleet.flow), shard.routing.tenant_seed);
                 *shard.routing.hint_rules.borrow_mut() = rules;
             }
+            let mut home = shard.queues.home.borrow_mut();
+            shard.routing.informed().take_over(&mut home, &fleet, shard.env.now());
             *shard.workers.fleet.borrow_mut() = ShardFleet::new(fleet);
-            shard.queues.home.borrow_mut().fleet_changed();
-            pressure::relieve_all(&shard.env, &shard.routing, &shard.workers.fleet());
             if !shard.intake.ready.is_set() {
                 shard.intake.ready.set();
             }

@@ -4,8 +4,8 @@
 use super::env::Env;
 use super::routing::RoutingState;
 use super::workers::Workers;
-use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex};
-use forebay_fleet::worker::{FleetSnapshot, ShardBoard};
+use forebay_base::{ModelIndex, NanosSinceStart};
+use forebay_fleet::worker::ShardBoard;
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_router::request::{Stop, in_flight_full};
 use std::time::Duration;
@@ -67,37 +67,5 @@ pub(super) fn relieve(env: &Env, workers: &Workers, routing: &RoutingState, mode
     if !workers.board.windows().may_be_open(env.now()) {
         return;
     }
-    let fleet = workers.fleet();
-    let Some(model) = fleet.models.get(model.index()) else { return };
-    relieve_pool(env, routing, &fleet, model.pool);
-    if let Some(pool) = model.prefill_pool {
-        relieve_pool(env, routing, &fleet, pool);
-    }
-}
-
-/// The same for all pools: their workers or their limits are others now.
-pub(super) fn relieve_all(env: &Env, routing: &RoutingState, fleet: &FleetSnapshot) {
-    for (pool, _) in fleet.used_pools() {
-        relieve_pool(env, routing, fleet, pool);
-    }
-}
-
-/// The same for the pool of a queue that somebody has left.
-pub(super) fn relieve_queue(
-    env: &Env,
-    workers: &Workers,
-    routing: &RoutingState,
-    queue: QueueIndex,
-) {
-    if !workers.board.windows().may_be_open(env.now()) {
-        return;
-    }
-    let fleet = workers.fleet();
-    if let Some(pool) = fleet.pool_of(queue) {
-        relieve_pool(env, routing, &fleet, pool);
-    }
-}
-
-fn relieve_pool(env: &Env, routing: &RoutingState, fleet: &FleetSnapshot, pool: PoolIndex) {
-    routing.informed().relieve(fleet, pool, env.now());
+    routing.informed().relieve_model(&workers.fleet(), model, env.now());
 }

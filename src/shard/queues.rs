@@ -5,8 +5,8 @@ use super::prefill;
 use super::state::Shard;
 use forebay_base::ShardIndex;
 use forebay_fleet::account::Count;
-use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, Ticket, Verdict, Waiter};
-use forebay_router::queue::HomeTurn;
+use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, Verdict};
+use forebay_router::request::Taken;
 
 impl Shard {
     /// Sends a message that must not be lost. A message to this shard is taken at once.
@@ -18,44 +18,40 @@ impl Shard {
         }
     }
 
-    /// Takes a message that belongs to the queues.
+    /// Takes a message that belongs to the queues, or to a prefill leg.
     pub(super) fn take(&self, message: MeshMessage) {
+        let taken = {
+            let mut stages = self.routing.stages.borrow_mut();
+            stages.take(&mut self.queues.home.borrow_mut(), &self.workers.fleet.borrow(), message)
+        };
+        match taken {
+            Taken::News => self.links.ring(self.env.number),
+            Taken::Delivered(_) | Taken::Returned(_, Verdict::Reroute) => {}
+            Taken::Returned(_, Verdict::Granted(_)) => self.env.count(Count::GrantsReturned),
+            Taken::Other(message) => self.take_of_leg(message),
+        }
+    }
+
+    fn take_of_leg(&self, message: MeshMessage) {
         match message {
-            MeshMessage::Join(waiter) => self.join(waiter),
-            MeshMessage::Leave { queue, ticket } => {
-                self.queues.home.borrow_mut().leave(queue, ticket);
-                self.links.ring(self.env.number);
-            }
-            MeshMessage::Verdict { ticket, verdict } => self.deliver(ticket, *verdict),
             MeshMessage::Prefill(leg) => self.start_prefill(leg),
             MeshMessage::PrefillCancel { ticket } => prefill::cancel(self, ticket),
             MeshMessage::PrefillEnded { ticket, ended } => {
                 // Who let its leg go has left its seat.
                 let _ = self.queues.legs.borrow_mut().deliver(ticket, *ended);
             }
-            MeshMessage::WorkerFailed { worker } => self.forget_connections(worker),
-            // Belongs to the slice, which the inbox has; it does not come here.
-            MeshMessage::Routed(_) => self.env.count(Count::GuessedPromptsDropped),
+            // The queues and the inbox have taken theirs.
+            MeshMessage::Join(_)
+            | MeshMessage::Leave { .. }
+            | MeshMessage::Verdict { .. }
+            | MeshMessage::WorkerFailed { .. }
+            | MeshMessage::Routed(_) => debug_assert!(false, "not for a leg: {message:?}"),
         }
     }
 
     fn start_prefill(&self, leg: Box<PrefillLeg>) {
         if let Some(shard) = self.me.upgrade() {
             prefill::start(&shard, leg);
-        }
-    }
-
-    fn join(&self, waiter: Box<Waiter>) {
-        let promote_after = self.workers.fleet().flow.queue.promote_after;
-        self.queues.home.borrow_mut().join(waiter, promote_after);
-        self.links.ring(self.env.number);
-    }
-
-    fn deliver(&self, ticket: Ticket, verdict: Verdict) {
-        let granted = matches!(verdict, Verdict::Granted(_));
-        let delivered = self.routing.stages.borrow_mut().waits.deliver(ticket, verdict);
-        if granted && !delivered {
-            self.env.count(Count::GrantsReturned);
         }
     }
 
@@ -66,13 +62,8 @@ impl Shard {
         if home.is_empty() {
             return;
         }
-        let fleet = self.workers.fleet();
-        let mut verdicts = Vec::new();
-        {
-            let mut stages = self.routing.informed();
-            let mut binder = stages.binder(&fleet, self.env.now());
-            home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
-        }
+        let (fleet, now) = (self.workers.fleet(), self.env.now());
+        let verdicts = self.routing.informed().serve(&mut home, &fleet, now);
         self.env.count(Count::QueueTurns);
         drop(home);
         for (ticket, verdict) in verdicts {

@@ -3,18 +3,16 @@
 //! and its seat is given back.
 
 use super::env::Env;
-use super::pressure;
 use super::routing::RoutingState;
 use super::slot::Slot;
 use super::standing;
 use super::state::Shard;
 use crate::ingress::Conn;
-use forebay_base::{NanosSinceStart, QueueIndex, ShardIndex};
+use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{Leg, QueueWanted};
-use forebay_router::request::{RequestEvent, WaitEnd};
-use std::cell::Cell;
+use forebay_fleet::worker::QueueWanted;
+use forebay_router::request::{RequestEvent, Wait, WaitEnd};
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
@@ -25,33 +23,16 @@ const BEFORE_THE_CUT: Duration = Duration::from_millis(250);
 /// A place in a queue. Gives everything back, whatever happens to the request.
 pub(super) struct Seat<'a> {
     shard: &'a Shard,
-    ticket: Ticket,
-    queue: QueueIndex,
-    wanted: QueueWanted,
-    /// The home has let go of it.
-    settled: Cell<bool>,
-}
-
-impl Seat<'_> {
-    fn home(&self) -> ShardIndex {
-        ShardIndex::try_from_index(self.shard.workers.board.home(self.queue))
-            .unwrap_or(ShardIndex(0))
-    }
+    wait: Wait,
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let Shard { env, workers, routing, .. } = self.shard;
-        routing.stages.borrow_mut().waits.close(self.ticket);
-        if let Some(cell) = workers.board.queue(self.queue) {
-            cell.leave(self.wanted);
-            pressure::relieve_queue(env, workers, routing, self.queue);
-        }
-        // The home forgets whom it gave a verdict. Told again, it would look at its queue for
-        // nothing.
-        if !self.settled.get() {
-            let (queue, ticket) = (self.queue, self.ticket);
-            self.shard.post(self.home(), MeshMessage::Leave { queue, ticket });
+        let fleet = workers.fleet();
+        let leave = routing.informed().end_wait(&self.wait, &fleet, env.now());
+        if let Some(leave) = leave {
+            self.shard.post(self.wait.home(&workers.board), leave);
         }
     }
 }
@@ -65,33 +46,19 @@ pub(super) async fn for_verdict<'a>(
     waiter: Box<Waiter>,
     wanted: QueueWanted,
 ) -> (RequestEvent, Option<Seat<'a>>) {
-    let (start, deadline, leg) = (waiter.joined_at, waiter.facts.deadline, waiter.leg);
-    let seat = Seat {
-        shard,
-        ticket: waiter.ticket,
-        queue: waiter.queue,
-        wanted,
-        settled: Cell::new(false),
-    };
+    let start = waiter.joined_at;
+    let mut seat = Seat { shard, wait: Wait::new(&waiter, wanted) };
     // The guard is there before the message: whatever ends this task, the home hears of it.
-    shard.post(seat.home(), MeshMessage::Join(waiter));
-    let ended = told(shard, conn, slot, &seat, deadline).await;
+    shard.post(seat.wait.home(&shard.workers.board), MeshMessage::Join(waiter));
+    let ended = told(shard, conn, slot, &seat.wait).await;
     shard.env.time(Stage::Queue, start);
-    seat.settled.set(ended.is_ok());
     match ended {
-        // It looks for its prefill rank in another queue.
-        Ok(Verdict::Granted(lease)) if leg == Leg::Decode => (RequestEvent::Granted(lease), None),
-        Ok(Verdict::Granted(lease)) => (RequestEvent::Granted(lease), Some(seat)),
-        Ok(Verdict::Reroute) => (RequestEvent::Reroute, Some(seat)),
-        Err(end) => {
-            match end {
-                WaitEnd::Gone => shard.env.count(Count::QueueLeft),
-                WaitEnd::Late => shard.env.count(Count::QueueExpired),
-                WaitEnd::Draining => {}
-            }
-            (RequestEvent::WaitOver(end), None)
-        }
+        Err(WaitEnd::Gone) => shard.env.count(Count::QueueLeft),
+        Err(WaitEnd::Late) => shard.env.count(Count::QueueExpired),
+        Err(WaitEnd::Draining) | Ok(_) => {}
     }
+    let (event, is_kept) = seat.wait.event(ended);
+    (event, is_kept.then_some(seat))
 }
 
 /// Waits until the deadline at the latest; a client that wants to know hears meanwhile where it
@@ -100,16 +67,15 @@ async fn told(
     shard: &Shard,
     conn: &mut Conn,
     slot: &mut Slot,
-    seat: &Seat<'_>,
-    deadline: NanosSinceStart,
+    &Wait { ticket, queue, deadline, .. }: &Wait,
 ) -> Result<Verdict, WaitEnd> {
     let env = &shard.env;
-    let waiting = shard.workers.board.queue(seat.queue).map_or(1, |cell| cell.waiting());
+    let waiting = shard.workers.board.queue(queue).map_or(1, |cell| cell.waiting());
     standing::queued(env, conn, slot, waiting).await.map_err(|_| WaitEnd::Gone)?;
     loop {
         let comment = slot.answer.early.begun().map(|begun| begun.next_at);
         let until = comment.map_or(deadline, |at| at.min(deadline));
-        if let Some(ended) = verdict(env, &shard.routing, conn, seat.ticket, until).await {
+        if let Some(ended) = verdict(env, &shard.routing, conn, ticket, until).await {
             return ended;
         }
         if env.now() >= deadline {

@@ -61,7 +61,6 @@ fn moving_keeps_the_clock_and_ends() {
     }
     // It has moved as often as it may. A younger one that stands in the same line comes after it.
     stage.settle(&old);
-    stage.home.leave(old.waiter.queue, old.ticket);
     let old = stage.wait(&Ask { movable: false, ..ask.clone() });
     let mut younger = stage.any();
     younger.movable = false;
@@ -165,7 +164,6 @@ fn a_window_of_large_bodies_stays_until_bytes_are_low() {
     assert!(open(&stage), "3 of 1,024 requests, but 30 of 35 bytes");
     for waits in waits.iter().take(2) {
         stage.settle(waits);
-        stage.home.leave(waits.waiter.queue, waits.ticket);
     }
     stage.look();
     assert!(!open(&stage), "10 of 35 bytes");

@@ -62,7 +62,7 @@ impl World {
         let told = self.legs[paired.leg].told;
         if self.now >= self.requests[id].leaves_at {
             self.cancel(paired.leg);
-            self.let_go(Some(paired.decode));
+            self.let_go(id, paired.decode);
             return self.answer(id, Answer::Gone);
         }
         if !paired.has_begun
@@ -75,7 +75,7 @@ impl World {
                 self.doubt(rank, paired.decode.rank());
             }
             let with = (fate == Fate::Hangs).then(|| paired.decode.rank());
-            self.let_go(Some(paired.decode));
+            self.let_go(id, paired.decode);
             return self.try_again(id, rank, fate, with);
         }
         let is_computed = paired.is_eager || told == Some(Fate::Serves);
@@ -106,7 +106,7 @@ impl World {
                 paired.decode.judge_failure(self.now, BREAKER_FAILURES, BREAKER_OPEN);
             }
         }
-        self.let_go(Some(paired.decode));
+        self.let_go(id, paired.decode);
         self.try_again(id, rank, fate, None)
     }
 
@@ -133,8 +133,10 @@ impl World {
         let leg = &mut self.legs[number];
         let (fate, id, end_at) = (leg.fate, leg.request, leg.end_at);
         if leg.cancelled_at.is_some_and(|at| at <= now) {
-            let lease = leg.lease.take();
-            return self.let_go(lease);
+            if let Some(lease) = leg.lease.take() {
+                self.let_go(id, lease);
+            }
+            return;
         }
         let Some(mut lease) = leg.lease.take_if(|_| end_at <= now) else { return };
         match fate {
@@ -147,7 +149,7 @@ impl World {
         leg.told = Some(fate);
         let rank = lease.rank();
         self.note(|| format!("the prefill of request {id} on {rank:?}: {fate:?}"));
-        self.let_go(Some(lease));
+        self.let_go(id, lease);
         let heard_at = NanosSinceStart(now.0 + self.random.u64(..MS));
         self.at(heard_at, Event::Task(id));
     }

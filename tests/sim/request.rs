@@ -3,14 +3,13 @@
 
 use super::plan::{MS, Plan};
 use fastrand::Rng;
-use forebay_base::{DpRank, ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
+use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::inspect;
 use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket};
-use forebay_fleet::worker::{Leg, QueueWanted};
+use forebay_fleet::mailbox::{Caller, RequestFacts};
 use forebay_index::Overlap;
 use forebay_prompt::parse::Endpoint;
-use forebay_router::request::{RequestFlow, Split};
+use forebay_router::request::{RequestFlow, Split, Wait};
 use forebay_select::Prompt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,14 +36,6 @@ pub(crate) enum State {
     Running(Running),
     Paired(Paired),
     Done,
-}
-
-pub(crate) struct Wait {
-    pub(crate) ticket: Ticket,
-    pub(crate) queue: QueueIndex,
-    pub(crate) wanted: QueueWanted,
-    pub(crate) deadline: NanosSinceStart,
-    pub(crate) leg: Leg,
 }
 
 /// What the shard that has the request knows of a pair; the prefill leg has a life of its own.

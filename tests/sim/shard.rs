@@ -3,7 +3,6 @@
 //! shard is one thread.
 
 use super::plan::Plan;
-use super::request::Request;
 use super::world::{Checked, Event, World};
 use fastrand::Rng;
 use forebay_base::{NanosSinceStart, ShardIndex};
@@ -11,8 +10,8 @@ use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict};
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_ring::{Bell, MeshPort, MeshReceiver, MeshSender};
 use forebay_router::dispatch::RetryBudget;
-use forebay_router::queue::{Home, HomeTurn, Outbox};
-use forebay_router::request::{Loads, StageRules, Stages};
+use forebay_router::queue::{Home, Outbox};
+use forebay_router::request::{Loads, StageRules, Stages, Taken};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +29,7 @@ pub(crate) struct SimShard {
     pub(crate) stalled_until: NanosSinceStart,
     pub(crate) tasks: VecDeque<usize>,
     /// A task that has decided to post this; the next step of the shard does.
-    pub(crate) posting: Option<(usize, ShardIndex, MeshMessage)>,
+    pub(crate) posting: VecDeque<(usize, ShardIndex, MeshMessage)>,
     phase: Phase,
     outbox: Outbox<MeshMessage>,
     sender: MeshSender<MeshMessage>,
@@ -80,7 +79,7 @@ impl SimShard {
             draining: false,
             stalled_until: NanosSinceStart(0),
             tasks: VecDeque::new(),
-            posting: None,
+            posting: VecDeque::new(),
             phase: Phase::Start,
             outbox: Outbox::new(shards),
             sender: port.sender,
@@ -91,7 +90,7 @@ impl SimShard {
 
     pub(crate) fn has_something_to_do(&self, bell: &Bell) -> bool {
         self.phase != Phase::Asleep
-            || self.posting.is_some()
+            || !self.posting.is_empty()
             || !self.tasks.is_empty()
             || is_rung(bell)
     }
@@ -122,7 +121,7 @@ fn is_rung(bell: &Bell) -> bool {
 
 impl World {
     pub(crate) fn step_shard(&mut self, at: usize) -> Checked {
-        if let Some((id, to, message)) = self.shards[at].posting.take() {
+        if let Some((id, to, message)) = self.shards[at].posting.pop_front() {
             self.post(at, to, message)?;
             self.shards[at].tasks.push_back(id);
             return Ok(());
@@ -136,11 +135,9 @@ impl World {
             Phase::Start => {
                 shard.phase = Phase::Drain;
                 if let Some(fleet) = shard.slot.take() {
+                    shard.stages.take_over(&mut shard.home, &fleet, self.now);
                     shard.fleet = Arc::clone(&fleet);
-                    shard.home.fleet_changed();
-                    for (pool, _) in fleet.used_pools() {
-                        self.relieve(at, Some(pool));
-                    }
+                    self.check_windows();
                     self.note(|| format!("shard {at} has fleet {}", fleet.generation));
                 }
             }
@@ -203,43 +200,36 @@ impl World {
     }
 
     fn take(&mut self, at: usize, message: MeshMessage) -> Checked {
-        match message {
+        match &message {
             MeshMessage::Join(waiter) => {
                 self.note(|| format!("home {at}: {:?} joins {:?}", waiter.ticket, waiter.queue));
-                self.books.at_home.insert(waiter.ticket, (at, (*waiter).clone()));
-                let shard = &mut self.shards[at];
-                shard.home.join(waiter, shard.fleet.flow.queue.promote_after);
-                self.bells[at].ring();
+                self.books.at_home.insert(waiter.ticket, (at, (**waiter).clone()));
             }
             MeshMessage::Leave { queue, ticket } => {
                 self.note(|| format!("home {at}: {ticket:?} leaves {queue:?}"));
-                self.books.at_home.remove(&ticket);
-                self.shards[at].home.leave(queue, ticket);
-                self.bells[at].ring();
+                self.books.at_home.remove(ticket);
             }
-            MeshMessage::Verdict { ticket, verdict } => self.deliver(at, ticket, *verdict),
-            // Legs are sent from where their request is.
             _ => {}
         }
-        Ok(())
-    }
-
-    fn deliver(&mut self, at: usize, ticket: Ticket, verdict: Verdict) {
-        let granted = matches!(verdict, Verdict::Granted(_));
-        let delivered = self.shards[at].stages.waits.deliver(ticket, verdict);
-        self.note(|| format!("shard {at}: {ticket:?} hears {granted}, there {delivered}"));
-        if delivered {
-            self.books.delivered.insert(ticket);
-            let woken = |request: &Request| request.woken.take();
-            if let Some(&id) = self.books.tickets.get(&ticket)
-                && woken(&self.requests[id])
-            {
-                self.shards[at].tasks.push_back(id);
+        let SimShard { stages, home, fleet, .. } = &mut self.shards[at];
+        match stages.take(home, fleet, message) {
+            Taken::News => self.bells[at].ring(),
+            Taken::Delivered(ticket) => {
+                self.note(|| format!("shard {at}: {ticket:?} hears"));
+                self.books.delivered.insert(ticket);
+                if let Some(&id) = self.books.tickets.get(&ticket)
+                    && self.requests[id].woken.take()
+                {
+                    self.shards[at].tasks.push_back(id);
+                }
             }
-        } else if granted {
-            self.stats.returned += 1;
-            self.books.arrive(ticket);
+            Taken::Returned(ticket, _) => {
+                self.note(|| format!("shard {at}: {ticket:?} hears nothing"));
+                self.stats.returned += u64::from(self.books.arrive(ticket).is_some());
+            }
+            Taken::Other(message) => return Err(format!("{message:?} is no message of a queue")),
         }
+        Ok(())
     }
 
     fn serve_home(&mut self, at: usize) -> Checked {
@@ -250,10 +240,8 @@ impl World {
         self.look_for_holds(at);
         let kept = self.kept(at);
         let shard = &mut self.shards[at];
-        let mut verdicts = Vec::new();
         let fleet = Arc::clone(&shard.fleet);
-        let mut binder = shard.stages.binder(&fleet, self.now);
-        shard.home.serve(&mut HomeTurn { binder: &mut binder, verdicts: &mut verdicts });
+        let verdicts = shard.stages.serve(&mut shard.home, &fleet, self.now);
         self.note(|| format!("home {at} looks, {} verdicts", verdicts.len()));
         self.check_verdicts(at, &fleet, &verdicts, &kept)?;
         self.check_spare(at, &fleet)?;

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
 use forebay_config::{FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Verdict, Waiter};
+use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, QueueWanted, Rank, Role,
     RoomLimits, ShardBoard, pools, test_support,
@@ -14,9 +14,9 @@ use forebay_fleet::worker::{
 use forebay_index::Overlaps;
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::{
-    Applicant, Entry, Home, HomeTurn, QueuePlace, Sought, Turned, enter, enter_by, is_closed,
+    Applicant, Entry, Home, QueuePlace, Sought, Turned, enter, enter_by, is_closed,
 };
-use forebay_router::request::{Loads, StageRules, Stages};
+use forebay_router::request::{Loads, StageRules, Stages, Wait};
 use forebay_select::{Binder, Candidates, PickRequest};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Stage {
         let mut flow = (*self.fleet.flow).clone();
         change(&mut flow);
         self.fleet.flow = Arc::new(flow);
-        self.home.fleet_changed();
+        self.stages.take_over(&mut self.home, &self.fleet, self.now);
     }
 
     pub(crate) fn any(&self) -> Ask {
@@ -279,7 +279,7 @@ impl Stage {
 
     fn join(&mut self, waiter: Box<Waiter>, wanted: QueueWanted) -> Waits {
         let waits = Waits { ticket: waiter.ticket, waiter: (*waiter).clone(), wanted };
-        self.home.join(waiter, self.fleet.flow.queue.promote_after);
+        self.stages.take(&mut self.home, &self.fleet, MeshMessage::Join(waiter));
         waits
     }
 
@@ -297,16 +297,15 @@ impl Stage {
 
     /// Its wait is over, whatever came of it.
     pub(crate) fn settle(&mut self, waits: &Waits) {
-        self.stages.waits.close(waits.ticket);
-        self.board.queue(waits.waiter.queue).unwrap().leave(waits.wanted);
+        let wait = Wait::new(&waits.waiter, waits.wanted);
+        if let Some(leave) = self.stages.end_wait(&wait, &self.fleet, self.now) {
+            self.stages.take(&mut self.home, &self.fleet, leave);
+        }
     }
 
     /// The home looks once.
     pub(crate) fn look(&mut self) -> Vec<(Ticket, Verdict)> {
-        let binder = &mut self.stages.binder(&self.fleet, self.now);
-        let mut verdicts = Vec::new();
-        self.home.serve(&mut HomeTurn { binder, verdicts: &mut verdicts });
-        verdicts
+        self.stages.serve(&mut self.home, &self.fleet, self.now)
     }
 }
 

@@ -1,16 +1,16 @@
 //! The task of one request: what the machine of `forebay_router::request` says is done here on a
 //! schedule instead of sockets.
 
-use super::request::{Answer, Fate, Running, State, Wait};
+use super::request::{Answer, Fate, Running, State};
 use super::world::{Checked, Event, World};
-use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
+use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::mailbox::{MeshMessage, Verdict, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg, QueueWanted};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
-    Action, Chosen, Failed, RequestEvent, RequestFlow, Scene, Stop, WaitEnd,
+    Action, Chosen, Failed, RequestEvent, RequestFlow, Scene, Stop, Wait, WaitEnd,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl World {
         step.is_whole = is_whole.get();
         let has_opened = self.watch_windows(&step.fleet)?;
         if let Some(wait) = wait {
-            self.give_up_wait(id, &wait);
+            self.end_wait(id, &wait);
         }
         self.stats.stayed_whole += u64::from(step.is_whole);
         match action {
@@ -198,10 +198,10 @@ impl World {
         if !step.is_moved {
             self.check_bounds(&step.fleet, queue)?;
         }
-        let wait = Wait { ticket, queue, wanted, deadline: waiter.facts.deadline, leg };
+        let wait = Wait::new(&waiter, wanted);
         self.at(wait.deadline, Event::Task(id));
+        self.post_later(id, &wait, MeshMessage::Join(waiter));
         self.requests[id].state = State::Waiting(wait);
-        self.post_later(id, MeshMessage::Join(waiter));
         Ok(())
     }
 
@@ -225,101 +225,76 @@ impl World {
     }
 
     fn wait(&mut self, id: usize, wait: Wait) -> Checked {
-        let at = self.requests[id].shard;
-        let gone = self.now >= self.requests[id].leaves_at;
+        let request = &self.requests[id];
+        let (gone, waker) =
+            (self.now >= request.leaves_at, Waker::from(Arc::clone(&request.woken)));
+        let shard = &mut self.shards[request.shard];
         // A connection that is torn down does not look for its verdict first.
-        if gone && self.random.bool() {
-            return self.stop_waiting(id, &wait, WaitEnd::Gone);
-        }
-        let waker = Waker::from(Arc::clone(&self.requests[id].woken));
-        let polled = self.shards[at].stages.waits.poll(wait.ticket, &Context::from_waker(&waker));
-        if let Poll::Ready(verdict) = polled {
-            self.books.delivered.remove(&wait.ticket);
-            return self.decided(id, wait, verdict);
-        }
-        if gone {
-            return self.stop_waiting(id, &wait, WaitEnd::Gone);
-        }
-        if self.shards[at].draining {
-            return self.stop_waiting(id, &wait, WaitEnd::Draining);
-        }
-        if self.now >= wait.deadline {
-            return self.stop_waiting(id, &wait, WaitEnd::Late);
-        }
-        self.requests[id].state = State::Waiting(wait);
-        Ok(())
-    }
-
-    fn decided(&mut self, id: usize, wait: Wait, verdict: Verdict) -> Checked {
-        let Verdict::Granted(lease) = verdict else {
-            return self.step_request(id, RequestEvent::Reroute, Some(wait));
+        let looks = !gone || self.random.bool();
+        let polled =
+            looks.then(|| shard.stages.waits.poll(wait.ticket, &Context::from_waker(&waker)));
+        let ended = match polled {
+            Some(Poll::Ready(verdict)) => Ok(verdict),
+            _ if gone => Err(WaitEnd::Gone),
+            _ if shard.draining => Err(WaitEnd::Draining),
+            _ if self.now >= wait.deadline => Err(WaitEnd::Late),
+            _ => {
+                self.requests[id].state = State::Waiting(wait);
+                return Ok(());
+            }
         };
-        let rank = lease.rank();
-        match self.books.arrive(wait.ticket) {
-            Some(granted) if granted == rank => self.books.running[rank.index()] += 1,
-            other => return Err(format!("request {id} got {rank:?}, granted was {other:?}")),
-        }
-        // It looks for its prefill rank in another queue.
-        if wait.leg == Leg::Decode {
-            self.give_up_wait(id, &wait);
-            return self.step_request(id, RequestEvent::Granted(lease), None);
-        }
-        self.step_request(id, RequestEvent::Granted(lease), Some(wait))
+        self.waited(id, wait, ended)
     }
 
-    /// Ends a wait without a verdict: the home has to hear of it.
-    fn stop_waiting(&mut self, id: usize, wait: &Wait, end: WaitEnd) -> Checked {
-        self.give_up_wait(id, wait);
-        let (queue, ticket) = (wait.queue, wait.ticket);
-        self.step_request(id, RequestEvent::WaitOver(end), None)?;
-        self.post_later(id, MeshMessage::Leave { queue, ticket });
-        Ok(())
-    }
-
-    /// A lease leaves the hands of a request.
-    pub(crate) fn let_go(&mut self, held: Option<Lease>) {
-        if let Some(lease) = held {
+    fn waited(&mut self, id: usize, mut wait: Wait, ended: Result<Verdict, WaitEnd>) -> Checked {
+        if ended.is_ok() {
+            self.books.delivered.remove(&wait.ticket);
+        }
+        if let Ok(Verdict::Granted(lease)) = &ended {
             let rank = lease.rank();
-            drop(lease);
-            self.books.running[rank.index()] -= 1;
-            let newest = (0..self.shards.len()).max_by_key(|&at| self.shards[at].fleet.generation);
-            let at = newest.unwrap();
-            let pool = self.shards[at].fleet.ranks[rank.index()].pool;
-            self.relieve(at, Some(pool));
+            match self.books.arrive(wait.ticket) {
+                Some(granted) if granted == rank => self.books.running[rank.index()] += 1,
+                other => return Err(format!("request {id} got {rank:?}, granted was {other:?}")),
+            }
         }
+        let (event, is_kept) = wait.event(ended);
+        if is_kept {
+            return self.step_request(id, event, Some(wait));
+        }
+        self.end_wait(id, &wait);
+        self.step_request(id, event, None)
     }
 
-    /// Closes the window of a pool that has room again.
-    pub(crate) fn relieve(&mut self, at: usize, pool: Option<PoolIndex>) {
-        let shard = &mut self.shards[at];
-        if let Some(pool) = pool {
-            shard.stages.relieve(&shard.fleet, pool, self.now);
-        }
-        self.check_windows();
-    }
-
-    fn give_up_wait(&mut self, id: usize, wait: &Wait) {
-        self.shards[self.requests[id].shard].stages.waits.close(wait.ticket);
+    fn end_wait(&mut self, id: usize, wait: &Wait) {
+        let shard = &mut self.shards[self.requests[id].shard];
+        shard.receive_reports();
+        let leave = shard.stages.end_wait(wait, &shard.fleet, self.now);
         self.books.tickets.remove(&wait.ticket);
         if self.books.delivered.remove(&wait.ticket) {
             // The verdict lay in the wait: its lease went with it.
             self.books.arrive(wait.ticket);
         }
-        self.board.queue(wait.queue).unwrap().leave(wait.wanted);
         self.books.leave(wait.queue, wait.wanted);
-        let at = self.requests[id].shard;
-        let pool = self.shards[at].fleet.pool_of(wait.queue);
-        self.relieve(at, pool);
+        self.check_windows();
+        if let Some(leave) = leave {
+            self.post_later(id, wait, leave);
+        }
     }
 
-    fn post_later(&mut self, id: usize, message: MeshMessage) {
-        let queue = match &message {
-            MeshMessage::Join(waiter) => waiter.queue,
-            MeshMessage::Leave { queue, .. } => *queue,
-            _ => return,
-        };
-        let home = ShardIndex::try_from_index(self.board.home(queue)).unwrap();
-        self.shards[self.requests[id].shard].posting = Some((id, home, message));
+    fn post_later(&mut self, id: usize, wait: &Wait, message: MeshMessage) {
+        let posting = &mut self.shards[self.requests[id].shard].posting;
+        posting.push_back((id, wait.home(&self.board), message));
+    }
+
+    /// A lease leaves the hands of a request.
+    pub(crate) fn let_go(&mut self, id: usize, lease: Lease) {
+        self.books.running[lease.rank().index()] -= 1;
+        drop(lease);
+        let request = &self.requests[id];
+        let shard = &mut self.shards[request.shard];
+        shard.receive_reports();
+        shard.stages.relieve_model(&shard.fleet, request.facts.model, self.now);
+        self.check_windows();
     }
 
     /// What will come of something that is sent to a rank.
@@ -369,7 +344,7 @@ impl World {
             }
         }
         self.note(|| format!("request {id} ends on {rank:?}: {fate:?}, gone {gone}"));
-        self.let_go(Some(running.lease));
+        self.let_go(id, running.lease);
         if gone {
             return self.answer(id, Answer::Gone);
         }

@@ -47,15 +47,6 @@ struct Queue {
     recheck_at: NanosSinceStart,
 }
 
-/// What a home serves its queues with, and where it puts the verdicts.
-#[derive(Debug)]
-pub struct HomeTurn<'a, 'b> {
-    /// Binds requests to ranks.
-    pub binder: &'a mut Binder<'b>,
-    /// Verdicts and whom they are for, in order. The caller posts them.
-    pub verdicts: &'a mut Vec<(Ticket, Verdict)>,
-}
-
 impl Default for Home {
     fn default() -> Self {
         Self {
@@ -72,7 +63,7 @@ impl Default for Home {
 
 impl Home {
     /// Takes a request in. Call [`Self::serve`] before the shard sleeps.
-    pub fn join(&mut self, waiter: Box<Waiter>, promote_after: Duration) {
+    pub(crate) fn join(&mut self, waiter: Box<Waiter>, promote_after: Duration) {
         let queue = self.queues.entry(waiter.queue).or_insert_with(|| Queue {
             line: Line::new(promote_after),
             seen: 0,
@@ -84,7 +75,7 @@ impl Home {
     }
 
     /// A request does not wait any more. Unknown ones have had their verdict.
-    pub fn leave(&mut self, queue: QueueIndex, ticket: Ticket) {
+    pub(crate) fn leave(&mut self, queue: QueueIndex, ticket: Ticket) {
         if let Some(queue) = self.queues.get_mut(&queue)
             && queue.line.remove(ticket).is_some()
         {
@@ -94,7 +85,7 @@ impl Home {
     }
 
     /// Everything may be different: workers, pools, limits.
-    pub fn fleet_changed(&mut self) {
+    pub(crate) fn fleet_changed(&mut self) {
         for queue in self.queues.values_mut() {
             queue.fresh = true;
         }
@@ -127,11 +118,12 @@ impl Home {
         self.queues.values().map(at).min().filter(|at| at.0 != u64::MAX)
     }
 
-    /// Binds all that can be bound now, in every queue for which there is news.
-    pub fn serve(&mut self, turn: &mut HomeTurn<'_, '_>) {
+    /// Binds all that can be bound now, in every queue for which there is news. Adds the verdicts
+    /// and whom they are for, in order.
+    pub(crate) fn serve(&mut self, binder: &mut Binder<'_>, verdicts: &mut Vec<(Ticket, Verdict)>) {
         let Self { queues, scratch } = self;
         queues.retain(|&index, queue| {
-            queue.serve(index, turn, scratch);
+            queue.serve(index, binder, verdicts, scratch);
             !queue.line.is_empty()
         });
     }
@@ -142,8 +134,13 @@ impl Queue {
         self.fresh || cell.is_some_and(|cell| cell.freed() != self.seen)
     }
 
-    fn serve(&mut self, index: QueueIndex, turn: &mut HomeTurn<'_, '_>, scratch: &mut Scratch) {
-        let HomeTurn { binder, verdicts } = turn;
+    fn serve(
+        &mut self,
+        index: QueueIndex,
+        binder: &mut Binder<'_>,
+        verdicts: &mut Vec<(Ticket, Verdict)>,
+        scratch: &mut Scratch,
+    ) {
         let now = binder.now;
         let Some(cell) = binder.board.queue(index) else { return };
         let due = now >= self.recheck_at || now >= self.line.promote_at();

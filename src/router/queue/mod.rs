@@ -18,7 +18,7 @@ mod waiter;
 
 pub use closed::{is_closed, is_relieved};
 pub use enter::{Applicant, Entry, QueuePlace, Turned, enter};
-pub use home::{Home, HomeTurn};
+pub use home::Home;
 pub use line::KEPT_MAX;
 pub use outbox::Outbox;
 pub use pair::{Sought, enter_by};

@@ -4,7 +4,7 @@
 use super::stages::Stages;
 use super::stop::{self, Failed, Stop};
 use crate::queue::{Turned, is_relieved};
-use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::admit::later_by_chance;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, Pool, QueueFull};
@@ -87,13 +87,26 @@ impl Stages {
     /// Closes the window of a pool that has room again. Called by who has made room in the pool, or
     /// in its queues: the window ends with what it was opened for. The home of a queue sees only
     /// those who stand in it, and nothing once it is empty.
-    pub fn relieve(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
+    pub(super) fn relieve(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
         let windows = self.loads.board.windows();
         if !windows.may_be_open(now) || windows.open_by_until(pool, OpenedBy::Here, now).is_none() {
             return;
         }
         if is_relieved(&self.binder(fleet, now), pool) {
             self.loads.board.windows().close(pool, OpenedBy::Here, now);
+        }
+    }
+
+    /// The same for the pools of a model: a request of it has ended.
+    pub fn relieve_model(
+        &mut self,
+        fleet: &FleetSnapshot,
+        model: ModelIndex,
+        now: NanosSinceStart,
+    ) {
+        let Some(model) = fleet.models.get(model.index()) else { return };
+        for pool in [Some(model.pool), model.prefill_pool].into_iter().flatten() {
+            self.relieve(fleet, pool, now);
         }
     }
 
