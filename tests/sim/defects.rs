@@ -1,13 +1,14 @@
 //! What queues like these have got wrong elsewhere, each as one case. A fault that seeds find needs
 //! no case: `docs/decisions/0071-queue-simulator.md` lists such faults.
 
+use super::plan::MS;
 use super::stage::{Ask, Stage, ranks};
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Verdict;
-use forebay_fleet::worker::{OpenedBy, QueueFull, RoomLimits};
-use forebay_router::queue::{Entry, Turned};
+use forebay_fleet::worker::{OpenedBy, RoomLimits};
+use forebay_prompt::parse::Reason;
 use std::collections::VecDeque;
 
 const RANK: RankIndex = RankIndex(0);
@@ -48,22 +49,22 @@ fn who_is_sent_on_leaves_room_to_those_behind() {
 #[test]
 fn moving_keeps_the_clock_and_ends() {
     let mut stage = Stage::new(QueueMode::Endpoint, &[1, 1], &[&[0, 1]]);
-    stage.flow(|flow| flow.queue.promote_after = std::time::Duration::ZERO);
+    stage.flow(|flow| {
+        flow.queue.promote_after = std::time::Duration::ZERO;
+        flow.queue.hops_max = 2;
+    });
     let ask = stage.any();
     let leases = [stage.bind(&ask), stage.bind(&ask)];
     let mut old = stage.wait(&ask);
     for _ in 0..2 {
         stage.pass(10);
         assert_eq!(ranks(&stage.look()), [(old.ticket, None)]);
-        stage.settle(&old);
-        old = stage.wait(&ask);
+        old = stage.wait_on(old);
         assert_eq!(old.waiter.facts.arrived_at, ask.arrived_at);
     }
     // It has moved as often as it may. A younger one that stands in the same line comes after it.
-    stage.settle(&old);
-    let old = stage.wait(&Ask { movable: false, ..ask.clone() });
-    let mut younger = stage.any();
-    younger.movable = false;
+    stage.flow(|flow| flow.queue.hops_max = 0);
+    let younger = stage.any();
     let mut behind = stage.wait(&younger);
     if behind.waiter.queue != old.waiter.queue {
         behind = stage.wait(&younger);
@@ -155,7 +156,7 @@ fn a_window_of_large_bodies_stays_until_bytes_are_low() {
     let ask = stage.any();
     let lease = stage.bind(&ask);
     let waits: Vec<_> = (0..3).map(|_| stage.wait(&ask)).collect();
-    assert_eq!(stage.turned(&ask), Turned::Full(QueueFull::Bytes));
+    assert_eq!(stage.refused(&ask), Some(Reason::RejectedQueueFull));
     let far = NanosSinceStart(u64::MAX);
     stage.board.windows().open(PoolIndex(0), OpenedBy::Here, stage.now, far);
     let open =
@@ -259,14 +260,22 @@ fn what_no_cache_could_hold_goes_on_to_its_engine() {
 #[test]
 fn who_is_too_late_depends_on_class_tenant_and_line() {
     let is_late = |stage: &mut Stage, class: u8, tenant: u64| {
-        let ask = Ask { class, ..stage.any() };
-        matches!(
-            stage.ask_in_time(&ask, tenant, (2_000, 100)),
-            Entry::Turned(_, Turned::TooLate { .. })
-        )
+        let client_deadline = Some(NanosSinceStart(stage.now.0 + 2_000 * MS));
+        let ask = Ask { class, tenant, client_deadline, ..stage.any() };
+        stage.refused(&ask) == Some(Reason::RejectedDeadline)
+    };
+    // Ten requests end in a second.
+    let ends = |stage: &mut Stage| {
+        let ask = stage.any();
+        for _ in 0..100 {
+            stage.pass(100);
+            stage.bind(&ask).judge_success();
+            stage.stages.drain_rates.observe(&stage.fleet, &stage.board, stage.now);
+        }
+        ask
     };
     let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
-    let ask = stage.any();
+    let ask = ends(&mut stage);
     let lease = stage.bind(&ask);
     for _ in 0..50 {
         stage.wait(&Ask { class: 2, ..ask.clone() });
@@ -278,6 +287,7 @@ fn who_is_too_late_depends_on_class_tenant_and_line() {
     drop(lease);
     // Four lines of ten, which share those ends.
     let mut stage = Stage::new(QueueMode::Endpoint, &[1, 1, 1, 1], &[&[0, 1, 2, 3]]);
+    let ask = ends(&mut stage);
     let leases: Vec<_> = (0..4).map(|_| stage.bind(&ask)).collect();
     for _ in 0..40 {
         stage.wait(&ask);

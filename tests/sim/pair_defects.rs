@@ -1,14 +1,14 @@
 //! What pairs can get wrong, each as one case: ranks that are held while others are waited for. A
 //! fault that seeds find needs no case, as in `defects.rs`.
 
-use super::stage::{PREFILL_POOL, Stage};
+use super::stage::{PREFILL_POOL, Stage, pair};
 use forebay_base::limits::QUEUE_RECHECK;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Ticket, Verdict};
 use forebay_fleet::worker::{Leg, OpenedBy};
-use forebay_router::queue::{Entry, Turned};
+use forebay_prompt::parse::Reason;
 use std::time::Duration;
 
 fn stage(mode: QueueMode, words: &str) -> Stage {
@@ -35,15 +35,14 @@ fn nobody_holds_a_prefill_rank_and_waits_for_a_decode_rank() {
         let ask = stage.any();
         let (decode, prefill) = stage.bind_pair(&ask);
         assert_eq!(decode.rank(), RankIndex(2));
-        let waits = stage.wait_for_decode(&ask);
+        let waits = stage.wait(&ask);
         assert_eq!(waits.waiter.leg, Leg::Decode);
         let free = RankIndex(1 - prefill.rank().0);
         assert_eq!(in_flight(&stage, free.0), 0, "{mode:?}");
         drop(decode);
         let (ticket, lease) = granted(stage.look());
-        stage.settle(&waits);
         assert_eq!((ticket, lease.rank()), (waits.ticket, RankIndex(2)));
-        let Entry::Pair { prefill, .. } = stage.pair(&ask, Some(lease)) else { panic!() };
+        let (_decode, prefill) = pair(stage.tell(waits, Verdict::Granted(lease)).1);
         assert_eq!(prefill.rank(), free);
     }
 }
@@ -56,7 +55,7 @@ fn a_decode_rank_is_looked_at_again_when_its_prefill_may_be_used_again() {
     stage.board.rank(RankIndex(0)).unwrap().failed(stage.now, 1, opened);
     let pair = stage.bind_pair(&ask);
     assert_eq!(pair.0.rank(), RankIndex(3), "x has no prefill for now");
-    let waits = stage.wait_for_decode(&ask);
+    let waits = stage.wait(&ask);
     assert!(stage.look().is_empty());
     // Nothing happens but time; no lease ends, no fleet comes.
     let again = stage.home.look_again_at().expect("somebody looks");
@@ -71,8 +70,7 @@ fn without_queues_nobody_waits_with_half_a_pair() {
     let mut stage = stage(QueueMode::Off, "P D D");
     let ask = stage.any();
     let _pair = stage.bind_pair(&ask);
-    let entry = stage.pair(&ask, None);
-    assert!(matches!(entry, Entry::Turned(Leg::Decode, Turned::NoRoom)), "{entry:?}");
+    assert_eq!(stage.refused(&ask), Some(Reason::RejectedBusy));
     assert_eq!(in_flight(&stage, 1) + in_flight(&stage, 2), 1);
 }
 
@@ -82,7 +80,7 @@ fn the_window_of_a_prefill_pool_is_its_own_and_closes_with_its_queue() {
         let mut stage = stage(mode, "P D D");
         let ask = stage.any();
         let (_decode, prefill) = stage.bind_pair(&ask);
-        let (_held, _waits) = stage.wait_for_prefill(&ask, None);
+        let _waits = stage.wait(&ask);
         let far = NanosSinceStart(u64::MAX);
         for pool in [PoolIndex(0), PREFILL_POOL] {
             stage.board.windows().open(pool, OpenedBy::Here, stage.now, far);

@@ -8,18 +8,21 @@ use forebay_config::{FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, QueueWanted, Rank, Role,
-    RoomLimits, ShardBoard, pools, test_support,
+    Dialect, FleetSnapshot, KvTransfer, LoadBoard, LoadReports, Rank, Role, RoomLimits, ShardBoard,
+    pools, test_support,
 };
-use forebay_index::Overlaps;
+use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RetryBudget;
-use forebay_router::queue::{
-    Applicant, Entry, Home, QueuePlace, Sought, Turned, enter, enter_by, is_closed,
+use forebay_router::queue::{Home, is_closed};
+use forebay_router::request::{
+    Action, Chosen, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages, Stop, Wait,
 };
-use forebay_router::request::{Loads, StageRules, Stages, Wait};
-use forebay_select::{Binder, Candidates, PickRequest};
+use forebay_select::Prompt;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Of each body.
+const BODY_BYTES: u64 = 10;
 
 /// Of all models' prefill ranks.
 pub(crate) const PREFILL_POOL: PoolIndex = PoolIndex(1_024);
@@ -37,30 +40,19 @@ pub(crate) struct Stage {
 pub(crate) struct Ask {
     pub(crate) model: u16,
     pub(crate) class: u8,
+    pub(crate) tenant: u64,
     pub(crate) prompt_bytes: u64,
     pub(crate) arrived_at: NanosSinceStart,
-    pub(crate) deadline: NanosSinceStart,
-    pub(crate) tried: Vec<RankIndex>,
-    pub(crate) movable: bool,
-    pub(crate) leg: Leg,
-    pub(crate) near: Option<RankIndex>,
+    pub(crate) client_deadline: Option<NanosSinceStart>,
     pub(crate) pin: Option<DpRank>,
-    /// Where it stands meanwhile.
-    pub(crate) queued: Option<QueuePlace>,
-}
-
-impl Waits {
-    /// Its place, when it has been sent on.
-    pub(crate) fn queued(&self) -> Option<QueuePlace> {
-        Some(QueuePlace { queue: self.waiter.queue, wanted: self.wanted })
-    }
 }
 
 /// One that waits.
 pub(crate) struct Waits {
     pub(crate) ticket: Ticket,
     pub(crate) waiter: Waiter,
-    pub(crate) wanted: QueueWanted,
+    wait: Wait,
+    flow: RequestFlow,
 }
 
 impl Stage {
@@ -121,14 +113,10 @@ impl Stage {
             model: 0,
             class: 1,
             prompt_bytes: 400,
+            tenant: 0,
             arrived_at: self.now,
-            deadline: NanosSinceStart(u64::MAX),
-            tried: Vec::new(),
-            movable: true,
-            leg: Leg::Whole,
-            near: None,
+            client_deadline: None,
             pin: None,
-            queued: None,
         }
     }
 
@@ -155,138 +143,92 @@ impl Stage {
         self.pooled()
     }
 
-    /// Sends it the way of a pair; with a lease that it got for its decode leg it goes on.
-    pub(crate) fn pair(&mut self, ask: &Ask, held: Option<Lease>) -> Entry {
-        self.with_applicant(ask, |binder, applicant, open| {
-            let candidates = &mut Candidates::default();
-            let sought = held.map_or(Sought::Pair, Sought::PrefillFor);
-            enter_by(binder, candidates, applicant, sought, open, |_, _| None)
-        })
-    }
-
-    /// A pair's request waits for its first rank.
-    pub(crate) fn wait_for_decode(&mut self, ask: &Ask) -> Waits {
-        match self.pair(ask, None) {
-            Entry::Wait { decode: None, waiter, wanted } => self.join(waiter, wanted),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// A pair's request waits for its second rank.
-    pub(crate) fn wait_for_prefill(&mut self, ask: &Ask, held: Option<Lease>) -> (Lease, Waits) {
-        match self.pair(ask, held) {
-            Entry::Wait { decode: Some(decode), waiter, wanted } => {
-                (decode, self.join(waiter, wanted))
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Both ranks, the one that decodes first.
-    pub(crate) fn bind_pair(&mut self, ask: &Ask) -> (Lease, Lease) {
-        match self.pair(ask, None) {
-            Entry::Pair { decode, prefill } => (decode, prefill),
-            other => panic!("{other:?}"),
-        }
-    }
-
     pub(crate) fn pass(&mut self, ms: u64) {
         self.now = NanosSinceStart(self.now.0 + ms * MS);
     }
 
-    pub(crate) fn ask(&mut self, ask: &Ask) -> Entry {
-        self.with_applicant(ask, |binder, applicant, open| {
-            enter(binder, &mut Candidates::default(), applicant, open, |_| None)
-        })
-    }
-
-    /// Asks for a tenant whose client gives up after so long, where all of the pool ends one
-    /// request in each `end_ms`.
-    pub(crate) fn ask_in_time(
-        &mut self,
-        ask: &Ask,
-        tenant: u64,
-        (left_ms, end_ms): (u64, u64),
-    ) -> Entry {
-        let client_deadline = Some(NanosSinceStart(self.now.0 + left_ms * MS));
-        self.with_applicant(ask, |binder, applicant, open| {
-            let mut facts = applicant.facts.clone();
-            (facts.caller.tenant, facts.client_deadline) = (tenant, client_deadline);
-            let applicant = Applicant { facts: &facts, ..*applicant };
-            let projected = |ahead| Some(Duration::from_millis(end_ms * ahead));
-            enter(binder, &mut Candidates::default(), &applicant, open, projected)
-        })
-    }
-
-    fn with_applicant<T>(
-        &mut self,
-        ask: &Ask,
-        then: impl FnOnce(&mut Binder<'_>, &Applicant<'_>, &mut dyn FnMut() -> Ticket) -> T,
-    ) -> T {
-        let none = Overlaps::new(8);
+    /// The first step of a request.
+    pub(crate) fn ask(&mut self, ask: &Ask) -> (RequestFlow, Action) {
         let facts = RequestFacts {
             model: ModelIndex(ask.model),
-            caller: Caller { class: ask.class, tenant: 0, weight: 1 },
+            caller: Caller { class: ask.class, tenant: ask.tenant, weight: 1 },
             arrived_at: ask.arrived_at,
-            deadline: ask.deadline,
-            client_deadline: None,
+            deadline: NanosSinceStart(u64::MAX),
+            client_deadline: ask.client_deadline,
             pin: ask.pin,
-            tried: ask.tried.clone(),
+            tried: Vec::new(),
             output_tokens: 0,
         };
-        let Stages { rules, loads, turn, random, waits, .. } = &mut self.stages;
-        let Loads { board, reports } = loads;
-        let now = self.now;
-        let applicant = Applicant {
-            facts: &facts,
-            model: &self.fleet.models[usize::from(ask.model)],
-            request: PickRequest {
-                leg: ask.leg,
-                ranks: &[],
-                board,
-                reports,
-                now,
-                overlaps: &none,
-                on_the_way: &none,
-                prompt_bytes: ask.prompt_bytes,
-                bytes_per_token: 4.0,
-            },
-            body_bytes: 10,
-            near: ask.near,
-            movable: ask.movable,
-            queued: ask.queued,
+        let mut flow = RequestFlow::new(facts, Endpoint::ChatCompletions, BODY_BYTES, None);
+        let action = self.step(&mut flow, ask.prompt_bytes, RequestEvent::Ready);
+        (flow, action)
+    }
+
+    fn step(&mut self, flow: &mut RequestFlow, prompt_bytes: u64, event: RequestEvent) -> Action {
+        let mut scene = Scene {
+            fleet: &self.fleet,
+            stages: &mut self.stages,
+            prompt: &Prompt::known(prompt_bytes, std::iter::empty()),
+            text_bytes: prompt_bytes,
+            body: br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#,
+            split: &mut Split::default(),
+            count: &|_| (),
         };
-        let mut binder =
-            Binder { fleet: &self.fleet, board, reports, policy: rules.policy, now, turn, random };
-        then(&mut binder, &applicant, &mut || waits.open())
+        flow.step(self.now, event, &mut scene)
     }
 
     /// Binds it at once.
     pub(crate) fn bind(&mut self, ask: &Ask) -> Lease {
-        match self.ask(ask) {
-            Entry::Bound(lease) => lease,
+        match self.ask(ask).1 {
+            Action::Send(chosen) if chosen.prefill.is_none() => chosen.lease,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Binds it to a pair of ranks.
+    pub(crate) fn bind_pair(&mut self, ask: &Ask) -> (Lease, Lease) {
+        pair(self.ask(ask).1)
     }
 
     /// Sends it to wait, and its home hears of it.
     pub(crate) fn wait(&mut self, ask: &Ask) -> Waits {
-        match self.ask(ask) {
-            Entry::Wait { waiter, wanted, .. } => self.join(waiter, wanted),
-            other => panic!("{other:?}"),
-        }
+        let asked = self.ask(ask);
+        self.join(asked)
     }
 
-    fn join(&mut self, waiter: Box<Waiter>, wanted: QueueWanted) -> Waits {
-        let waits = Waits { ticket: waiter.ticket, waiter: (*waiter).clone(), wanted };
+    fn join(&mut self, (flow, action): (RequestFlow, Action)) -> Waits {
+        let Action::Wait(waiter, wanted) = action else { panic!("{action:?}") };
+        let wait = Wait::new(&waiter, wanted);
+        let waits = Waits { ticket: waiter.ticket, waiter: (*waiter).clone(), wait, flow };
         self.stages.take(&mut self.home, &self.fleet, MeshMessage::Join(waiter));
         waits
     }
 
-    pub(crate) fn turned(&mut self, ask: &Ask) -> Turned {
-        match self.ask(ask) {
-            Entry::Turned(_, turned) => turned,
-            other => panic!("{other:?}"),
+    /// It hears of its verdict.
+    pub(crate) fn tell(&mut self, waits: Waits, verdict: Verdict) -> (RequestFlow, Action) {
+        let Waits { waiter, mut wait, mut flow, .. } = waits;
+        let (event, is_kept) = wait.event(Ok(verdict));
+        if !is_kept {
+            self.end(&wait);
+        }
+        let action = self.step(&mut flow, waiter.prompt.bytes, event);
+        if is_kept {
+            self.end(&wait);
+        }
+        (flow, action)
+    }
+
+    /// It has been sent on, and waits again.
+    pub(crate) fn wait_on(&mut self, waits: Waits) -> Waits {
+        let told = self.tell(waits, Verdict::Reroute);
+        self.join(told)
+    }
+
+    /// Why it is refused.
+    pub(crate) fn refused(&mut self, ask: &Ask) -> Option<Reason> {
+        match self.ask(ask).1 {
+            Action::End(Stop::Refused(refusal)) => Some(refusal.reason()),
+            _ => None,
         }
     }
 
@@ -297,8 +239,11 @@ impl Stage {
 
     /// Its wait is over, whatever came of it.
     pub(crate) fn settle(&mut self, waits: &Waits) {
-        let wait = Wait::new(&waits.waiter, waits.wanted);
-        if let Some(leave) = self.stages.end_wait(&wait, &self.fleet, self.now) {
+        self.end(&waits.wait);
+    }
+
+    fn end(&mut self, wait: &Wait) {
+        if let Some(leave) = self.stages.end_wait(wait, &self.fleet, self.now) {
             self.stages.take(&mut self.home, &self.fleet, leave);
         }
     }
@@ -316,4 +261,11 @@ pub(crate) fn ranks(verdicts: &[(Ticket, Verdict)]) -> Vec<(Ticket, Option<u16>)
         Verdict::Reroute => None,
     };
     verdicts.iter().map(|(ticket, verdict)| (*ticket, rank(verdict))).collect()
+}
+
+/// Both ranks, the one that decodes first.
+pub(crate) fn pair(action: Action) -> (Lease, Lease) {
+    let Action::Send(chosen) = action else { panic!("{action:?}") };
+    let Chosen { lease, prefill, .. } = *chosen;
+    (lease, prefill.unwrap().lease)
 }

@@ -3,8 +3,8 @@
 use super::stage::{Ask, Stage};
 use forebay_base::DpRank;
 use forebay_config::QueueMode;
-use forebay_fleet::worker::{QueueFull, RoomLimits};
-use forebay_router::queue::{Entry, Turned};
+use forebay_fleet::worker::RoomLimits;
+use forebay_prompt::parse::Reason;
 
 #[test]
 fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {
@@ -23,12 +23,12 @@ fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {
                 stage.wait(&ask)
             })
             .collect();
-        assert!(matches!(stage.ask(&ask), Entry::Turned(..)));
+        assert!(stage.refused(&ask).is_some());
         assert!(stage.is_closed(), "{mode:?}");
         // A place that comes free is for who waits.
         assert!(stage.look().is_empty());
         drop(first);
-        assert_eq!(matches!(stage.ask(&ask), Entry::Turned(..)), mode != QueueMode::Off);
+        assert_eq!(stage.refused(&ask).is_some(), mode != QueueMode::Off);
         assert_eq!(stage.is_closed(), mode != QueueMode::Off);
         waits.iter().for_each(|waits| stage.settle(waits));
         assert!(!stage.is_closed());
@@ -47,17 +47,17 @@ fn a_request_of_its_own_size_closes_no_pool() {
         let ask = |tokens: u64, stage: &Stage| Ask { prompt_bytes: 4 * tokens, ..stage.any() };
         let _running = [22_000, 22_000].map(|tokens| stage.bind(&ask(tokens, &stage)));
         let large = ask(94_000, &stage);
-        assert_eq!(stage.turned(&large), Turned::Full(QueueFull::Demand));
+        assert_eq!(stage.refused(&large), Some(Reason::RejectedDemand));
         assert!(!stage.is_closed(), "{mode:?}, nobody waits, and there are free places");
         let _another = stage.bind(&ask(22_000, &stage));
         // Behind those who wait it is the same.
         let _waits = stage.wait(&ask(40_000, &stage));
-        assert_eq!(stage.turned(&large), Turned::Full(QueueFull::Demand));
+        assert_eq!(stage.refused(&large), Some(Reason::RejectedDemand));
         stage.wait(&ask(100, &stage));
         assert!(stage.look().is_empty());
         // The one body that no queue could hold.
         stage.flow(|flow| flow.queue.bytes_max = 9);
-        assert_eq!(stage.turned(&ask(100, &stage)), Turned::Full(QueueFull::Bytes));
+        assert_eq!(stage.refused(&ask(100, &stage)), Some(Reason::RejectedQueueFull));
     }
 }
 
@@ -75,7 +75,7 @@ fn want_of_kv_closes_no_pool() {
         let usual = ask(40_000, &stage);
         let _running = [stage.bind(&usual), stage.bind(&usual)];
         let waits = stage.wait(&usual);
-        assert_eq!(stage.turned(&usual), Turned::Full(QueueFull::Demand));
+        assert_eq!(stage.refused(&usual), Some(Reason::RejectedDemand));
         assert!(!stage.is_closed(), "{mode:?}: one more like those that are there finds no KV");
         let small = stage.wait(&ask(100, &stage));
         // The refusal ends when there is room.
@@ -100,13 +100,11 @@ fn a_request_for_some_of_the_ranks_closes_no_pool() {
             let _busy = stage.bind(&picky);
             let _waits = (mode != QueueMode::Off).then(|| stage.wait(&picky));
             stage.look();
-            assert!(matches!(stage.ask(&picky), Entry::Turned(..)), "{what}");
+            assert!(stage.refused(&picky).is_some(), "{what}");
             assert!(!stage.is_closed(), "{what}");
             // One queue for both ranks is full of those for the other one.
             let _free = stage.bind(&stage.any());
-            assert!(
-                matches!(stage.ask(&stage.any()), Entry::Turned(..)) || mode == QueueMode::Endpoint
-            );
+            assert!(stage.refused(&stage.any()).is_some() || mode == QueueMode::Endpoint);
         }
     }
 }
@@ -121,11 +119,10 @@ fn who_is_sent_on_keeps_its_place_until_it_has_another() {
     let old = [stage.wait(&ask), stage.wait(&ask)];
     stage.pass(11);
     assert_eq!(stage.look().len(), 2);
-    for waits in &old {
-        assert_eq!(stage.turned(&ask), Turned::Full(QueueFull::Depth), "who comes now");
-        let moved = stage.wait(&Ask { queued: waits.queued(), ..ask.clone() });
-        stage.settle(waits);
+    for waits in old {
+        assert_eq!(stage.refused(&ask), Some(Reason::RejectedQueueFull), "who comes now");
+        let moved = stage.wait_on(waits);
         assert_eq!(stage.board.queue(moved.waiter.queue).unwrap().waiting(), 1);
     }
-    assert_eq!(stage.turned(&ask), Turned::Full(QueueFull::Depth));
+    assert_eq!(stage.refused(&ask), Some(Reason::RejectedQueueFull));
 }

@@ -36,7 +36,7 @@ pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
 /// place in [`FREE_PLACES_PART`] is free; else once one is filled to no more than its low water, by
 /// the count of those who have no verdict yet.
 #[must_use]
-pub fn is_relieved(binder: &Binder<'_>, index: PoolIndex) -> bool {
+pub(crate) fn is_relieved(binder: &Binder<'_>, index: PoolIndex) -> bool {
     let Binder { fleet, board, now, .. } = *binder;
     let Some(pool) = fleet.pool(index) else { return true };
     let low = |queue| {

@@ -15,31 +15,31 @@ use std::time::Duration;
 
 /// Who wants in.
 #[derive(Clone, Copy, Debug)]
-pub struct Applicant<'a> {
+pub(crate) struct Applicant<'a> {
     /// What is known of the request.
-    pub facts: &'a RequestFacts,
+    pub(crate) facts: &'a RequestFacts,
     /// The model that it asks for.
-    pub model: &'a Model,
+    pub(crate) model: &'a Model,
     /// Its prompt, and what ranks hold of it; `ranks` is not looked at.
-    pub request: PickRequest<'a>,
+    pub(crate) request: PickRequest<'a>,
     /// Bytes of its body: what the queue keeps in memory for it.
-    pub body_bytes: u64,
+    pub(crate) body_bytes: u64,
     /// The rank that its other leg has already.
-    pub near: Option<RankIndex>,
+    pub(crate) near: Option<RankIndex>,
     /// May it move to another queue later?
-    pub movable: bool,
+    pub(crate) movable: bool,
     /// Where it stands while it chooses again: a queue has sent it on.
-    pub queued: Option<QueuePlace>,
+    pub(crate) queued: Option<QueuePlace>,
 }
 
 /// A place in a queue that is counted until its request has another one, so that nobody takes it
 /// who comes later.
 #[derive(Clone, Copy, Debug)]
-pub struct QueuePlace {
+pub(crate) struct QueuePlace {
     /// The queue.
-    pub queue: QueueIndex,
+    pub(crate) queue: QueueIndex,
     /// What was counted into it.
-    pub wanted: QueueWanted,
+    pub(crate) wanted: QueueWanted,
 }
 
 impl Applicant<'_> {
@@ -70,7 +70,7 @@ impl Applicant<'_> {
 
 /// What becomes of it.
 #[derive(Debug)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// It has its rank. A decode leg may have got a rank that serves whole requests only: that is
     /// all it needs then.
     Bound(Lease),
@@ -98,7 +98,7 @@ pub enum Entry {
 
 /// Why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turned {
+pub(crate) enum Turned {
     /// No worker that serves its model is usable.
     NoWorker,
     /// No rank has room, and there is no queue.
@@ -114,7 +114,7 @@ pub enum Turned {
 
 /// Decides. `open` makes the ticket of one that waits; `projected` says how long it takes until so
 /// many requests of the pool have ended, if that is known.
-pub fn enter(
+pub(super) fn enter(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
     applicant: &Applicant<'_>,

@@ -1,6 +1,6 @@
 //! Where requests wait while no rank has room: lines with classes and fair shares ([`Home`], on the
 //! shard that owns a queue), the waits of its requests ([`WaitTable`], on the shard that has the
-//! request), and the way in ([`enter`]). Sans-IO: the shards and the simulator run the same code.
+//! request), and the way in (`enter.rs`). Sans-IO: the shards and the simulator run the same code.
 //! Nothing here polls; a home looks when a place was given back, when somebody joins, or at the
 //! moment that [`Home::look_again_at`] names.
 
@@ -16,12 +16,13 @@ mod outbox;
 mod pair;
 mod waiter;
 
-pub use closed::{is_closed, is_relieved};
-pub use enter::{Applicant, Entry, QueuePlace, Turned, enter};
+pub use closed::is_closed;
+pub(crate) use closed::is_relieved;
+pub(crate) use enter::{Applicant, Entry, QueuePlace, Turned};
 pub use home::Home;
 pub use line::KEPT_MAX;
 pub use outbox::Outbox;
-pub use pair::{Sought, enter_by};
+pub(crate) use pair::{Sought, enter_by};
 pub use wait_table::{NoWait, WaitTable};
 pub use waiter::prompt_tokens;
 

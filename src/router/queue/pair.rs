@@ -2,7 +2,7 @@
 //! prefill that it can be handed, then a prefill rank near it. Always in this order, and who waits
 //! for a decode rank holds no prefill rank, so no two requests ever wait for each other.
 
-use super::{Applicant, Entry, enter};
+use super::enter::{Applicant, Entry, enter};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Ticket;
 use forebay_fleet::worker::Leg;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// What a request that looks for ranks is in want of.
 #[derive(Debug)]
-pub enum Sought {
+pub(crate) enum Sought {
     /// One rank that serves it whole.
     Whole,
     /// A pair of ranks, or one rank that serves whole requests only.
@@ -24,7 +24,7 @@ pub enum Sought {
 /// Decides. The applicant's `leg` and `near` are not looked at. `open` makes the ticket of one that
 /// waits, and is called once at most; `projected` says how long it takes until so many requests of
 /// the leg's pool have ended, if that is known.
-pub fn enter_by(
+pub(crate) fn enter_by(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
     applicant: &Applicant<'_>,
