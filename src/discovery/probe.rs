@@ -219,15 +219,12 @@ impl Probe {
                 self.up(reached, registrar).await;
             }
             let end = Instant::now() + self.health.interval;
-            tokio::select! {
-                () = self.pause(registrar, end) => {}
-                () = self.doubts.notified() => {
-                    described.doubted = true;
-                    sleep_until(end.min(described.at + DESCRIPTION_AGE_MIN)).await;
-                    if self.renew(registrar, reached, &mut described).await {
-                        return;
-                    }
-                    self.pause(registrar, end).await;
+            // The first sign may come while nothing listens there: each sign ends the pause.
+            while self.is_doubted_before(registrar, end).await {
+                described.doubted = true;
+                sleep_until(end.min(described.at + DESCRIPTION_AGE_MIN)).await;
+                if self.renew(registrar, reached, &mut described).await {
+                    return;
                 }
             }
             if self.renew(registrar, reached, &mut described).await {
@@ -257,6 +254,14 @@ impl Probe {
                 debug!(worker = self.worker(), error, "not described again");
                 false
             }
+        }
+    }
+
+    /// Waits for a sign of a restart, until the next check at most; true if there was a sign.
+    async fn is_doubted_before(&self, registrar: &mut Option<Registrar>, end: Instant) -> bool {
+        tokio::select! {
+            () = self.pause(registrar, end) => false,
+            () = self.doubts.notified() => true,
         }
     }
 

@@ -1,13 +1,12 @@
 //! A worker that comes back with another model, too soon for health checks to have taken it out.
-//! They are a minute apart here, so nothing but the sign of the restart can tell.
+//! They are further apart here than any wait, so nothing but the sign of the restart can tell.
 
-use crate::rig::{Client, admin, any_port, port_for_later, post, router, until, usable};
+use crate::rig::{Client, PATIENCE, admin, any_port, port_for_later, post, router, until, usable};
 use forebay::config::{Config, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
 use serde_json::json;
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::net::{SocketAddr, TcpListener};
 
 fn engine(listen: SocketAddr, model: &str, events: Option<SocketAddr>) -> EngineHandle {
     let config = EngineConfig {
@@ -30,7 +29,7 @@ fn before(engine: &EngineHandle) -> ServerHandle {
         workers: vec![WorkerConfig { url: engine.url(), ..WorkerConfig::default() }],
         ..Config::default()
     };
-    config.health.interval = Duration::from_secs(60);
+    config.health.interval = PATIENCE * 10;
     let handle = router(config);
     until("the worker is up", || usable(&handle) == 1);
     handle
@@ -55,6 +54,24 @@ fn its_models_are_asked_again_when_its_feed_broke() {
     let _new = engine(listen, "new", Some(events));
     until("the new model is known", || admin(&handle, "/workers").text().contains(r#"["new"]"#));
     assert_eq!((status(&handle, "new"), status(&handle, "old")), (200, 404));
+}
+
+/// The sign that the old process has gone comes before the new process answers.
+#[test]
+fn its_models_are_asked_again_when_its_feed_is_back() {
+    let (listen, events) = (port_for_later(), port_for_later());
+    let old = engine(listen, "old", Some(events));
+    let handle = before(&old);
+    until("its events are followed", || {
+        admin(&handle, "/workers").text().contains(r#""state":"live""#)
+    });
+    old.stop();
+    let nothing = TcpListener::bind(listen).unwrap();
+    nothing.set_nonblocking(true).unwrap();
+    until("it is asked in vain", || nothing.accept().is_ok());
+    drop(nothing);
+    let _new = engine(listen, "new", Some(events));
+    until("the new model is known", || admin(&handle, "/workers").text().contains(r#"["new"]"#));
 }
 
 #[test]
