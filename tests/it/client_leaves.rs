@@ -5,9 +5,10 @@ use std::io::{Read, Write};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Most that may pass between the client's close and the worker's sight of it. The promise is 50
-/// ms; the rest is for a machine that runs other things.
-const SOON: Duration = Duration::from_millis(250);
+/// Most that may pass between the client's close and the worker's sight of it: one of [`ATTEMPTS`]
+/// has to be in time, since the machine may run other things.
+const SOON: Duration = Duration::from_millis(50);
+const ATTEMPTS: usize = 12;
 
 /// A worker that sends `first`, then reports when its connection ends.
 fn watching(first: &'static [u8]) -> (Worker, std::sync::mpsc::Receiver<Instant>) {
@@ -24,6 +25,11 @@ fn watching(first: &'static [u8]) -> (Worker, std::sync::mpsc::Receiver<Instant>
 }
 
 fn leaves(first: &'static [u8]) {
+    let in_time = (0..ATTEMPTS).any(|_| leaves_once(first) < SOON);
+    assert!(in_time, "none of {ATTEMPTS} within {SOON:?}");
+}
+
+fn leaves_once(first: &'static [u8]) -> Duration {
     let (worker, closed) = watching(first);
     let router = router(config(&[&worker]));
     let mut client = Client::connect(router.listen);
@@ -35,7 +41,6 @@ fn leaves(first: &'static [u8]) {
     let left = Instant::now();
     drop(client);
     let seen = closed.recv_timeout(PATIENCE).expect("the worker sees the close");
-    assert!(seen - left < SOON, "took {:?}", seen - left);
     let counted = |code: u16| {
         let name = format!("forebay_requests_total{{endpoint=\"completions\",code=\"{code}\"");
         metric(&router, &name)
@@ -45,6 +50,7 @@ fn leaves(first: &'static [u8]) {
     until("it has left", || metric(&router, "forebay_client_gone_total") == 1.0);
     until("it is counted", || counted(code) == 1.0);
     assert_eq!(counted(other), 0.0);
+    seen - left
 }
 
 #[test]

@@ -9,8 +9,6 @@ use crate::rig::{Proxy, Publisher, Replay, RouterProcess, until};
 use forebay::kv_events::FeedTimers;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
-
 /// A busy engine behind a wire.
 fn busy(mode: Replay) -> (Publisher, Proxy) {
     let publisher = Publisher::start(0, mode);
@@ -34,7 +32,7 @@ fn losses_without_a_replay_leave_no_ghost() {
         // The last message may have been lost: only the next one shows it.
         wire.lose_one_in(0);
         churn(&mut publisher, 1);
-        until_difference(handle.admin, &publisher, SOON, |now| now.ghosts == 0);
+        until_difference(handle.admin, &publisher, |now| now.ghosts == 0);
         wire.lose_one_in(100);
     }
     assert!(wire.lost() > 1, "{} lost", wire.lost());
@@ -90,7 +88,7 @@ fn losses_are_repaired_by_replays_of_either_form() {
         wire.settle();
         wire.lose_one_in(0);
         churn(&mut publisher, 1);
-        until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+        until_difference(handle.admin, &publisher, |now| now == NONE);
         assert!(wire.lost() > 1, "{} lost", wire.lost());
         assert!(resets(handle.admin, "") < 0.5, "nothing had to be forgotten");
         assert!(metric(handle.admin, "forebay_kv_missed_batches_total") < 0.5);
@@ -115,7 +113,7 @@ fn a_replay_that_loses_messages_itself_is_asked_again() {
     wire.lose_one_in(0);
     churn(&mut publisher, 1);
     // Lost ends of answers take two seconds each.
-    until_difference(handle.admin, &publisher, SOON * 3, |now| now == NONE);
+    until_difference(handle.admin, &publisher, |now| now == NONE);
     assert!(wire.lost() > 0 && replay.lost() > 0);
 }
 
@@ -126,12 +124,12 @@ fn a_lost_last_message_is_found_in_the_silence_after_it() {
     until_feed(handle.admin, "live");
     until("subscribed", || publisher.subscribers() == 1);
     churn(&mut publisher, 50);
-    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    until_difference(handle.admin, &publisher, |now| now == NONE);
     publisher.store(&[7, 8, 9, 10]);
     wire.lose_next(1);
     publisher.publish();
     until("lost", || wire.lost() == 1);
-    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    until_difference(handle.admin, &publisher, |now| now == NONE);
     assert!(resets(handle.admin, "") < 0.5);
     assert!(losses(handle.admin, "") < 0.5, "one lost message does not make a connection dead");
 }
@@ -143,12 +141,12 @@ fn a_quiet_engine_is_left_in_peace() {
     let place = |address| [format!("tcp://{address}")];
     let timers = FeedTimers::default().faster(10);
     let handle = timed_follower(&place(publisher.live), &place(publisher.replay), timers);
-    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    until_difference(handle.admin, &publisher, |now| now == NONE);
     // At joining, right after it, after 0.5 s, after 1 s more. The next is due 2 s later.
     until("asked four times", || publisher.replays_asked() >= 4);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(publisher.replays_asked(), 4);
     assert!((replays(handle.admin, "nothing_missed") - 3.0).abs() < 0.5);
     assert!(losses(handle.admin, "") + resets(handle.admin, "") < 0.5);
-    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    until_difference(handle.admin, &publisher, |now| now == NONE);
 }

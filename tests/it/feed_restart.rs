@@ -10,8 +10,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
-
 /// Another process answers at the same place, and has counted past what was seen of the first.
 #[test]
 fn an_engine_that_has_counted_on_is_another_one() {
@@ -22,7 +20,7 @@ fn an_engine_that_has_counted_on_is_another_one() {
         let handle = follower(&[wire.endpoint()], replay.as_slice());
         until("subscribed", || first.subscribers() == 1);
         (0..50).for_each(|_| first.churn());
-        until_difference(handle.admin, &first, SOON, |now| now == NONE);
+        until_difference(handle.admin, &first, |now| now == NONE);
 
         let mut second = Publisher::start(0, Replay::Topic);
         (0..80).for_each(|_| second.churn());
@@ -36,7 +34,7 @@ fn an_engine_that_has_counted_on_is_another_one() {
         let good = |now: crate::rig::truth::Difference| {
             if with_replay { now == NONE } else { now.ghosts == 0 }
         };
-        until_difference(handle.admin, &second, SOON, good);
+        until_difference(handle.admin, &second, good);
         assert!((resets(handle.admin, "disconnect") - 1.0).abs() < 0.5);
     }
 }
@@ -51,7 +49,7 @@ fn a_restart_behind_an_open_connection_is_seen() {
         let handle = follower(&[wire.endpoint()], replay.as_slice());
         until("subscribed", || publisher.subscribers() == 1);
         (0..50).for_each(|_| publisher.churn());
-        until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+        until_difference(handle.admin, &publisher, |now| now == NONE);
 
         publisher.restart_behind_its_connections();
         wire.lose_next(lost);
@@ -61,7 +59,7 @@ fn a_restart_behind_an_open_connection_is_seen() {
         let good = |now: crate::rig::truth::Difference| {
             if with_replay || lost == 0 { now == NONE } else { now.ghosts == 0 }
         };
-        until_difference(handle.admin, &publisher, SOON, good);
+        until_difference(handle.admin, &publisher, good);
         let reason = if with_replay || lost == 0 { "restart" } else { "gap" };
         assert!((resets(handle.admin, reason) - 1.0).abs() < 0.5, "{with_replay} {lost}");
         assert_eq!(wire.connections(), 1);

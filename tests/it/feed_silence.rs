@@ -1,15 +1,12 @@
 //! Connections that are dead without having been closed, and peers that stop in other ways.
 
 use crate::rig::truth::{
-    Difference, NONE, difference, feed, losses, resets, timed_follower, until_difference,
-    until_feed,
+    NONE, difference, feed, losses, replays, resets, timed_follower, until_difference, until_feed,
 };
 use crate::rig::{Proxy, Publisher, Replay, until};
 use forebay::kv_events::FeedTimers;
 use forebay::server::ServerHandle;
 use std::time::{Duration, Instant};
-
-const SOON: Duration = Duration::from_secs(10);
 
 /// Half a second where a feed has five. An audit comes late enough to find all that was published.
 fn fast() -> FeedTimers {
@@ -24,7 +21,7 @@ fn followed(minor: u8, with_replay: bool) -> (Publisher, Proxy, ServerHandle) {
     let handle = timed_follower(&[wire.endpoint()], replay.as_slice(), fast());
     until("subscribed", || publisher.subscribers() == 1);
     (0..100).for_each(|_| publisher.churn());
-    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    until_difference(handle.admin, &publisher, |now| now == NONE);
     (publisher, wire, handle)
 }
 
@@ -34,12 +31,12 @@ fn a_dead_connection_is_noticed_by_its_silence() {
     let (mut publisher, wire, handle) = followed(1, false);
     wire.freeze();
     let start = Instant::now();
+    assert!(losses(handle.admin, "") < 0.5, "the router cannot know yet");
     (0..50).for_each(|_| publisher.churn());
-    let stale = difference(handle.admin, &publisher, 0);
-    assert_ne!(stale, Difference::default(), "the router cannot know yet");
-    until_difference(handle.admin, &publisher, SOON * 2, |now| now.ghosts == 0);
+    until("it is found silent", || losses(handle.admin, "silent") > 0.5);
     let took = start.elapsed();
     assert!(took < Duration::from_secs(4), "{took:?}");
+    until_difference(handle.admin, &publisher, |now| now.ghosts == 0);
     assert!((losses(handle.admin, "silent") - 1.0).abs() < 0.5);
     assert!((resets(handle.admin, "disconnect") - 1.0).abs() < 0.5);
     until("connected again", || wire.connections() == 2);
@@ -58,12 +55,16 @@ fn a_dead_connection_is_noticed_by_its_silence() {
 #[test]
 fn a_dead_connection_is_noticed_by_what_it_does_not_bring() {
     let (mut publisher, wire, handle) = followed(0, true);
+    let found = replays(handle.admin, "complete");
     wire.freeze();
     // One message: two audits cannot each find a part.
     publisher.store(&[5, 6, 7, 8]);
     publisher.publish();
-    let took = until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    let start = Instant::now();
+    until("a replay finds it", || replays(handle.admin, "complete") > found);
+    let took = start.elapsed();
     assert!(took < Duration::from_secs(7), "{took:?}");
+    until_difference(handle.admin, &publisher, |now| now == NONE);
     assert!(losses(handle.admin, "") < 0.5);
     until("connected again", || {
         publisher.churn();
@@ -71,14 +72,15 @@ fn a_dead_connection_is_noticed_by_what_it_does_not_bring() {
         wire.connections() == 2
     });
     assert!((losses(handle.admin, "silent") - 1.0).abs() < 0.5);
-    until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
+    until_difference(handle.admin, &publisher, |now| now == NONE);
     until_feed(handle.admin, "live");
     // And the new connection carries.
     until("it brings everything without a replay", || {
-        let before = publisher.replays_asked();
+        // An audit that finds nothing new is no replay.
+        let before = replays(handle.admin, "complete");
         (0..20).for_each(|_| publisher.churn());
-        until_difference(handle.admin, &publisher, SOON, |now| now == NONE);
-        publisher.replays_asked() == before
+        until_difference(handle.admin, &publisher, |now| now == NONE);
+        replays(handle.admin, "complete") == before
     });
 }
 

@@ -101,6 +101,11 @@ fn forms(error: &str) -> [Vec<Step>; 2] {
     ]
 }
 
+/// Waits until a leg has come to one of these. A fault before that may come before the leg.
+fn leg_comes(stubs: &[Stub]) {
+    until("the other leg comes", || stubs.iter().any(|stub| !stub.arrivals().is_empty()));
+}
+
 /// Number of the stub whose request the router has closed.
 fn given_up(stubs: &[Stub]) -> usize {
     let closed = |stub: &Stub| stub.arrivals().iter().any(|one| one.closed.is_some());
@@ -117,11 +122,13 @@ fn a_leg_that_says_that_the_other_never_came_is_well() {
     for said in forms(&by_prefill) {
         let fleet = Fleet::start(1, 2, |_| {});
         let prefill = &fleet.prefill[0];
-        prefill.once(said);
+        prefill.once([vec![Step::Word], said].concat());
         for decode in &fleet.decode {
             decode.always(vec![Step::Word, Step::Send(stream_of(&TOKENS))]);
         }
         let mut client = fleet.ask();
+        leg_comes(&fleet.decode);
+        prefill.let_go();
         let silent = given_up(&fleet.decode);
         fleet.decode[1 - silent].let_go();
         let reply = client.reply();
@@ -138,11 +145,14 @@ fn a_leg_that_says_that_the_other_never_came_is_well() {
     for said in forms(&by_decode) {
         let fleet = Fleet::start(2, 1, |_| {});
         let decode = &fleet.decode[0];
-        decode.once(said);
+        decode.once([vec![Step::Word], said].concat());
         for prefill in &fleet.prefill {
             prefill.always(vec![Step::Word, Step::Send(stream_of(&[PREFILLED]))]);
         }
-        let reply = fleet.ask().reply();
+        let mut client = fleet.ask();
+        leg_comes(&fleet.prefill);
+        decode.let_go();
+        let reply = client.reply();
         assert!(is_decoded(&reply), "{}{}", reply.head, reply.text());
         let silent = given_up(&fleet.prefill);
         assert_eq!(decode.arrivals().len(), 2);
@@ -161,7 +171,7 @@ fn after_a_hang_both_workers_are_left_out() {
     let [said, _] = forms(&said);
     until("the prefill worker that waits in vain is asked", || {
         fleet.be_well();
-        fleet.prefill[0].always(said.clone());
+        fleet.prefill[0].always([vec![Step::Word], said.clone()].concat());
         for decode in &fleet.decode {
             decode.always(vec![Step::Word, Step::Send(stream_of(&TOKENS))]);
         }
@@ -169,6 +179,8 @@ fn after_a_hang_both_workers_are_left_out() {
         let is_hit = || !fleet.prefill[0].arrivals().is_empty();
         until("it is sent", || is_hit() || !fleet.prefill[1].arrivals().is_empty());
         if is_hit() {
+            leg_comes(&fleet.decode);
+            fleet.prefill[0].let_go();
             let silent = given_up(&fleet.decode);
             fleet.decode[1 - silent].let_go();
         } else {
@@ -195,9 +207,12 @@ fn a_transfer_that_fails_is_laid_to_nobody() {
         words("Decode transfer", "Failed to get kvcache from prefill instance, it might be dead");
     for (stub, other, error) in [(prefill, decode, dead), (decode, prefill, gone)] {
         for said in forms(&error) {
-            stub.once(said);
+            stub.once([vec![Step::Word], said].concat());
             other.once(vec![Step::Word]);
-            let reply = fleet.ask().reply();
+            let mut client = fleet.ask();
+            other.arrival(0);
+            stub.let_go();
+            let reply = client.reply();
             // The same pair once more: there is no other.
             assert!(is_decoded(&reply) || reply.status == 502, "{}{}", reply.head, reply.text());
             assert_eq!(fleet.serve(2), [2, 2], "{error}");
@@ -307,9 +322,12 @@ fn a_fault_of_the_request_in_a_stream_is_nobodys() {
         // would do no better.
         (stream(TOO_LONG), 502, "too long"),
     ] {
-        prefill.always(steps);
+        prefill.always([vec![Step::Word], steps].concat());
         decode.always(vec![Step::Word]);
-        let reply = fleet.ask().reply();
+        let mut client = fleet.ask();
+        decode.arrival(0);
+        prefill.let_go();
+        let reply = client.reply();
         assert_eq!(reply.status, status, "{}", reply.text());
         assert!(reply.text().contains(words), "{}", reply.text());
         assert_eq!(reason(&reply), if status == 502 { "upstream-failed" } else { "" });
@@ -319,8 +337,11 @@ fn a_fault_of_the_request_in_a_stream_is_nobodys() {
     }
     for error in [BAD, TOO_LONG] {
         prefill.always(vec![Step::Word]);
-        decode.always(stream(error));
-        let reply = fleet.ask().reply();
+        decode.always([vec![Step::Word], stream(error)].concat());
+        let mut client = fleet.ask();
+        prefill.arrival(0);
+        decode.let_go();
+        let reply = client.reply();
         assert_eq!((reply.status, reply.complete), (200, true));
         assert_eq!(reply.text(), event(error) + "data: [DONE]\n\n", "as it came");
         assert_eq!(decode.arrivals().len(), 1, "{error}: asked once");

@@ -528,9 +528,14 @@ fn what_an_engine_answers_is_what_the_client_hears() {
         let fleet = flow.fleet(1, "", |_| {});
         let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
         // Prefill refuses the request itself: nobody else would take it.
-        prefill.always(vec![Step::Send(reply_bytes(400, "", FAULT))]);
+        prefill.always(vec![Step::Word, Step::Send(reply_bytes(400, "", FAULT))]);
         decode.always(vec![Step::Word]);
-        let reply = fleet.ask(true).reply();
+        let mut client = fleet.ask(true);
+        if flow == Flow::Bootstrap {
+            decode.arrival(0);
+        }
+        prefill.let_go();
+        let reply = client.reply();
         assert_eq!((reply.status, reply.body.as_slice()), (400, FAULT), "{flow:?}");
         if flow == Flow::Bootstrap {
             decode.closed(0);
@@ -546,8 +551,11 @@ fn what_an_engine_answers_is_what_the_client_hears() {
             } else {
                 flow.done(true)
             });
-            decode.always(vec![Step::Send(reply_bytes(status, "", FAULT))]);
-            let reply = fleet.ask(true).reply();
+            decode.always(vec![Step::Word, Step::Send(reply_bytes(status, "", FAULT))]);
+            let mut client = fleet.ask(true);
+            prefill.arrival(0);
+            decode.let_go();
+            let reply = client.reply();
             assert_eq!((reply.status, reply.body.as_slice()), (status, FAULT), "{flow:?}");
             if flow == Flow::Bootstrap {
                 prefill.closed(0);
@@ -573,9 +581,12 @@ fn errors_inside_an_answer_are_errors() {
         ),
     ] {
         fleet.forget();
-        prefill.always(steps);
+        prefill.always([vec![Step::Word], steps].concat());
         decode.always(vec![Step::Word]);
-        let reply = fleet.ask(stream).reply();
+        let mut client = fleet.ask(stream);
+        decode.arrival(0);
+        prefill.let_go();
+        let reply = client.reply();
         assert_eq!((reply.status, reason(&reply)), (502, "upstream-failed"), "{}", reply.text());
         decode.closed(0);
         aborted(decode);
@@ -584,8 +595,11 @@ fn errors_inside_an_answer_are_errors() {
     // Decode's own, while no token has come: as if it had answered so.
     fleet.forget();
     prefill.always(vec![Step::Word]);
-    decode.always(vec![Step::Send(stream_of(&[in_stream, "data: [DONE]\n\n"]))]);
-    let reply = fleet.ask(true).reply();
+    decode.always(vec![Step::Word, Step::Send(stream_of(&[in_stream, "data: [DONE]\n\n"]))]);
+    let mut client = fleet.ask(true);
+    prefill.arrival(0);
+    decode.let_go();
+    let reply = client.reply();
     assert_eq!((reply.status, reason(&reply)), (502, "upstream-failed"), "{}", reply.text());
     prefill.closed(0);
     aborted(prefill);
@@ -593,8 +607,11 @@ fn errors_inside_an_answer_are_errors() {
     // One that blames the client comes as it is.
     fleet.forget();
     let refused = in_stream.replace("500", "400");
-    decode.always(vec![Step::Send(stream_of(&[&refused, "data: [DONE]\n\n"]))]);
-    let reply = fleet.ask(true).reply();
+    decode.always(vec![Step::Word, Step::Send(stream_of(&[&refused, "data: [DONE]\n\n"]))]);
+    let mut client = fleet.ask(true);
+    prefill.arrival(0);
+    decode.let_go();
+    let reply = client.reply();
     assert_eq!((reply.status, reply.complete), (200, true));
     assert_eq!(reply.text(), format!("{refused}data: [DONE]\n\n"));
     prefill.closed(0);
@@ -646,7 +663,7 @@ fn nothing_is_aborted_by_a_name_that_the_client_chose() {
     let decode = Flow::Bootstrap.stub(Side::Decode);
     let workers = [(&broken, ""), (&prefill, ""), (&decode, "")];
     let router = ready(pair_config(&workers, ""), &workers);
-    broken.always(vec![Step::Close]);
+    broken.always(vec![Step::Word, Step::Close]);
     prefill.always(Flow::Bootstrap.done(false));
     decode.always(decoded(false));
     for rid in ["session-0123456789abcdef-0123456789abcdef-1", r"\u0066\u0062\u002d\u0030"] {
@@ -658,9 +675,13 @@ fn nothing_is_aborted_by_a_name_that_the_client_chose() {
             // The decode leg of the first attempt waits, as for KV, until it is given up.
             decode.once([vec![Step::Word], decoded(false)].concat());
             let mut client = ask(&router, "/v1/completions", &body);
-            prefill.arrival(0);
-            let met = !broken.arrivals().is_empty();
-            if !met {
+            decode.arrival(0);
+            let is_sent = |stub: &Stub| !stub.arrivals().is_empty();
+            until("prefill is sent", || is_sent(&broken) || is_sent(&prefill));
+            let met = is_sent(&broken);
+            if met {
+                broken.let_go();
+            } else {
                 decode.let_go();
             }
             let reply = client.reply();

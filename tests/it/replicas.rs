@@ -184,13 +184,12 @@ fn limits_hold_for_all_replicas_together() {
         let replies = clients.iter_mut().map(Client::reply);
         assert!(replies.into_iter().all(|reply| reply.status == 200 && reply.complete));
     }
-    for engine in &engines {
-        let peak = engine.stats()[0].requests.in_flight_peak;
-        assert_eq!(peak, 4, "all of the limit and no more");
-    }
+    let peaks = || engines.each_ref().map(|engine| engine.stats()[0].requests.in_flight_peak);
+    assert!(peaks().iter().all(|&peak| peak <= 4), "{:?}: no more than the limit", peaks());
     // One alone gets what the others do not use.
     let _busy: Vec<Client> = (0..12).map(|number| ask(3 * number, 2_000)).collect();
     until("the busy one has it all", || metric(&replicas[1], "forebay_replica_in_flight") == 8.0);
+    until("all of the limit, and no more", || peaks() == [4, 4]);
 }
 
 /// A router as a process, to be killed.

@@ -29,33 +29,35 @@ impl RouterProcess {
     pub(crate) fn configured(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        Self::spawn(text, log.into(), folder, None)
+        Self::spawn(text, log.into(), folder, "")
+    }
+
+    /// The same. Its log tells of each turn of a shard that takes more CPU time than this.
+    pub(crate) fn watched(text: &str, turn_us_max: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        Self::spawn(text, log.into(), folder, &format!("export FOREBAY_HOLDS={turn_us_max}; "))
     }
 
     /// The same, with a limit of open files that it cannot raise.
     pub(crate) fn with_limit(text: &str, descriptors: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        Self::spawn(text, log.into(), folder, Some(descriptors))
+        Self::spawn(text, log.into(), folder, &format!("ulimit -n {descriptors}; "))
     }
 
     /// The same, with another standard error.
     pub(crate) fn with_stderr(text: &str, stderr: impl Into<Stdio>) -> Self {
-        Self::spawn(text, stderr.into(), tempfile::tempdir().unwrap(), None)
+        Self::spawn(text, stderr.into(), tempfile::tempdir().unwrap(), "")
     }
 
-    fn spawn(
-        text: &str,
-        stderr: Stdio,
-        folder: tempfile::TempDir,
-        descriptors: Option<usize>,
-    ) -> Self {
+    /// `first`: what its shell does before.
+    fn spawn(text: &str, stderr: Stdio, folder: tempfile::TempDir, first: &str) -> Self {
         let [listen, admin] = [0, 1].map(|_| port_for_later());
         let file = folder.path().join("forebay.toml");
         let text = format!("listen = \"{listen}\"\nadmin = \"{admin}\"\n{text}");
         std::fs::write(&file, text).unwrap();
-        let limit = descriptors.map(|limit| format!("ulimit -n {limit}; "));
-        let shell = format!("{}exec \"$0\" \"$@\"", limit.unwrap_or_default());
+        let shell = format!("{first}exec \"$0\" \"$@\"");
         let child = Command::new("sh")
             .args(["-c", &shell, env!("CARGO_BIN_EXE_forebay"), "serve", "--config"])
             .arg(&file)

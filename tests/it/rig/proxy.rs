@@ -2,9 +2,10 @@
 //! without closing, or is cut.
 
 use super::frames::{Unit, encode, read_unit};
+use super::until;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,7 +24,10 @@ struct Wire {
     lost: AtomicUsize,
     /// Messages towards the router, lost or not.
     seen: AtomicUsize,
-    frozen: AtomicBool,
+    /// Connections up to this number are frozen.
+    frozen: AtomicUsize,
+    /// Threads that carry, and are not frozen.
+    carrying: AtomicUsize,
     open: Mutex<Vec<TcpStream>>,
     connections: AtomicUsize,
 }
@@ -84,11 +88,10 @@ impl Proxy {
 
     /// Connections that are open stay open and carry nothing any more; new ones work.
     pub(crate) fn freeze(&self) {
-        self.wire.frozen.store(true, Ordering::SeqCst);
-        // A thread that reads already may forward one more unit: let it see the flag first.
-        std::thread::sleep(Duration::from_millis(50));
+        self.wire.frozen.store(self.connections(), Ordering::SeqCst);
+        // A thread that reads already may forward one more unit.
+        until("all stand still", || self.wire.carrying.load(Ordering::SeqCst) == 0);
         self.wire.open.lock().unwrap().clear();
-        self.wire.frozen.store(false, Ordering::SeqCst);
     }
 
     /// Closes everything that is open.
@@ -102,7 +105,7 @@ impl Proxy {
 impl Wire {
     fn join(self: &Arc<Self>, client: TcpStream) {
         let to = self.to.lock().unwrap().unwrap();
-        self.connections.fetch_add(1, Ordering::SeqCst);
+        let number = self.connections.fetch_add(1, Ordering::SeqCst) + 1;
         let Ok(engine) = TcpStream::connect(to) else { return };
         for stream in [&client, &engine] {
             stream.set_nodelay(true).unwrap();
@@ -111,12 +114,13 @@ impl Wire {
         }
         let (up, down) = (Arc::clone(self), Arc::clone(self));
         let (from, to) = (client.try_clone().unwrap(), engine.try_clone().unwrap());
-        std::thread::spawn(move || up.carry(from, to, false));
-        std::thread::spawn(move || down.carry(engine, client, true));
+        self.carrying.fetch_add(2, Ordering::SeqCst);
+        std::thread::spawn(move || up.carry(number, from, to, false));
+        std::thread::spawn(move || down.carry(number, engine, client, true));
     }
 
-    fn carry(&self, from: TcpStream, mut to: TcpStream, may_lose: bool) {
-        let mut from = Patient { stream: from, wire: self, frozen: false };
+    fn carry(&self, number: usize, from: TcpStream, mut to: TcpStream, may_lose: bool) {
+        let mut from = Patient { stream: from, wire: self, number, frozen: false };
         let mut first = [0; 64];
         if from.read_exact(&mut first).is_ok() && to.write_all(&first).is_ok() {
             while let Ok(unit) = read_unit(&mut from) {
@@ -130,6 +134,7 @@ impl Wire {
                 }
             }
         }
+        self.carrying.fetch_sub(1, Ordering::SeqCst);
         if from.frozen {
             // Kept open on both sides.
             loop {
@@ -154,13 +159,14 @@ impl Wire {
 struct Patient<'a> {
     stream: TcpStream,
     wire: &'a Wire,
+    number: usize,
     frozen: bool,
 }
 
 impl Read for Patient<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
-            self.frozen |= self.wire.frozen.load(Ordering::SeqCst);
+            self.frozen |= self.number <= self.wire.frozen.load(Ordering::SeqCst);
             if self.frozen {
                 return Err(ErrorKind::ConnectionAborted.into());
             }

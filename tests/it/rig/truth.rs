@@ -1,6 +1,6 @@
 //! The router's view of what ranks hold, next to the truth.
 
-use super::{Client, Publisher, Reply, admin_post, any_port, until};
+use super::{Client, PATIENCE, Publisher, Reply, admin_post, any_port, until};
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::kv_events::FeedTimers;
 use forebay::server::{ServerHandle, start_with};
@@ -91,21 +91,20 @@ pub(crate) fn difference(view: SocketAddr, publisher: &Publisher, rank: usize) -
     })
 }
 
-/// Waits until the difference is acceptable; the time it took.
+/// Waits until the difference is acceptable.
 pub(crate) fn until_difference(
     view: SocketAddr,
     publisher: &Publisher,
-    patience: Duration,
     good: impl Fn(Difference) -> bool,
-) -> Duration {
+) {
     let start = Instant::now();
     loop {
         let now = difference(view, publisher, 0);
         if good(now) {
-            return start.elapsed();
+            return;
         }
         let state = feed(view, 0);
-        assert!(start.elapsed() < patience, "{now:?} after {patience:?}; feed {state}");
+        assert!(start.elapsed() < PATIENCE, "{now:?} after {PATIENCE:?}; feed {state}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
