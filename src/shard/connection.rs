@@ -1,19 +1,26 @@
-//! The life of one client connection: request after request until either side has had enough.
+//! The life of one client connection: the head of a request, then the request, again until either
+//! side has had enough.
 
 use super::discard;
+use super::env::Env;
 use super::labels::Labels;
-use super::read::{self, NoRequest};
+use super::read::NoRequest;
 use super::refuse;
 use super::request;
 use super::slot::{After, Slot};
 use super::state::Shard;
-use crate::ingress::Conn;
+use crate::ingress::{Conn, ReadEnd};
 use crate::runtime;
 use forebay_fleet::account::Count;
+use forebay_http1::{HeadDue, Progress, parse_request};
+use forebay_prompt::parse::{Reason, Refusal};
 use futures_util::FutureExt;
 use monoio::net::TcpStream;
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// Serves a connection, which has been counted, to its end. A panic ends this connection only.
 pub(super) async fn serve(shard: Rc<Shard>, stream: TcpStream) {
@@ -32,7 +39,7 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
     let mut slot = Slot::default();
     let mut reused = false;
     loop {
-        let after = match read::head(&shard.env, &mut conn, &mut slot, reused).await {
+        let after = match head(&shard.env, &mut conn, &mut slot, reused).await {
             Ok(()) => request::serve(shard, &mut conn, &mut slot).await,
             Err(NoRequest::Silent) => After::Drop,
             Err(NoRequest::Refused(refusal)) => {
@@ -56,4 +63,45 @@ async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
             }
         }
     }
+}
+
+/// Waits for the next request's head and parses it into the slot. `reused`: requests came before on
+/// this connection, so that its idle time counts.
+async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Result<(), NoRequest> {
+    let timeouts = &env.config.timeouts;
+    // A client that has just connected has something to ask. A kept connection may stay idle.
+    conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
+    while conn.input.is_empty() {
+        first_byte(env, conn).await?;
+    }
+    conn.wait_at_most(timeouts.head);
+    conn.expect_little(false);
+    let mut due = HeadDue::default();
+    loop {
+        if due.is_due(&conn.input, &env.head_limits) {
+            match parse_request(&conn.input, &env.head_limits, &mut slot.head) {
+                Ok(Progress::Complete) => return Ok(()),
+                Ok(Progress::Partial) => {}
+                Err(error) => return Err(NoRequest::Refused(error.into())),
+            }
+        }
+        match conn.fill().await {
+            Ok(()) => {}
+            Err(ReadEnd::Closed) => return Err(NoRequest::Silent),
+            Err(ReadEnd::TimedOut) => {
+                return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
+            }
+        }
+    }
+}
+
+/// Waits between requests; a drain ends the wait.
+async fn first_byte(env: &Env, conn: &mut Conn) -> Result<(), NoRequest> {
+    let seat = env.draining.seat();
+    let mut filling = pin!(conn.fill());
+    let filled = poll_fn(|cx| match filling.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => seat.poll(cx).map(|()| Err(ReadEnd::Closed)),
+    });
+    filled.await.map_err(|_| NoRequest::Silent)
 }

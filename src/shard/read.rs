@@ -1,17 +1,12 @@
-//! Reads one request from a connection: head, then body, with limits and deadlines at every wait.
+//! Reads the body of one request from a connection, with limits and deadlines at every wait.
 
 use super::env::Env;
 use super::slot::Slot;
 use crate::ingress::{Conn, ReadEnd, TURN_BYTES, end_turn};
 use forebay_fleet::admit::Admitted;
-use forebay_http1::{
-    BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, HeadDue, Progress, parse_request,
-};
+use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder};
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_router::request;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 
 /// A body may take this many times `timeouts.body` in all, however steadily it trickles in.
 const BODY_TIMEOUTS_MAX: u32 = 10;
@@ -26,52 +21,6 @@ pub(super) enum NoRequest {
     Silent,
     /// The client gets this answer, then the connection ends.
     Refused(Refusal),
-}
-
-/// Waits for the next request's head and parses it into the slot. `reused`: requests came before on
-/// this connection, so that its idle time counts.
-pub(super) async fn head(
-    env: &Env,
-    conn: &mut Conn,
-    slot: &mut Slot,
-    reused: bool,
-) -> Result<(), NoRequest> {
-    let timeouts = &env.config.timeouts;
-    // A client that has just connected has something to ask. A kept connection may stay idle.
-    conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
-    while conn.input.is_empty() {
-        first_byte(env, conn).await?;
-    }
-    conn.wait_at_most(timeouts.head);
-    conn.expect_little(false);
-    let mut due = HeadDue::default();
-    loop {
-        if due.is_due(&conn.input, &env.head_limits) {
-            match parse_request(&conn.input, &env.head_limits, &mut slot.head) {
-                Ok(Progress::Complete) => return Ok(()),
-                Ok(Progress::Partial) => {}
-                Err(error) => return Err(NoRequest::Refused(error.into())),
-            }
-        }
-        match conn.fill().await {
-            Ok(()) => {}
-            Err(ReadEnd::Closed) => return Err(NoRequest::Silent),
-            Err(ReadEnd::TimedOut) => {
-                return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
-            }
-        }
-    }
-}
-
-/// Waits between requests; a drain ends the wait.
-async fn first_byte(env: &Env, conn: &mut Conn) -> Result<(), NoRequest> {
-    let seat = env.draining.seat();
-    let mut filling = pin!(conn.fill());
-    let filled = poll_fn(|cx| match filling.as_mut().poll(cx) {
-        Poll::Ready(result) => Poll::Ready(result),
-        Poll::Pending => seat.poll(cx).map(|()| Err(ReadEnd::Closed)),
-    });
-    filled.await.map_err(|_| NoRequest::Silent)
 }
 
 /// Reads the body so that it stands right after the head in `conn.input`, without its framing.
