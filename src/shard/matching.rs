@@ -4,7 +4,6 @@
 
 use super::env::Env;
 use super::io::Io;
-use super::links::Links;
 use super::routing::RoutingState;
 use super::slot::Slot;
 use super::workers::ShardFleet;
@@ -34,7 +33,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn request(
+    pub(super) fn request(
         self,
         index: &'a IndexReader,
         config: &'a Config,
@@ -219,27 +218,6 @@ async fn elsewhere(
         }
     }
     Ok(())
-}
-
-/// Tells the owner of the prompt's path where it went, if that helps the next one.
-pub(super) fn remember(
-    env: &Env,
-    routing: &RoutingState,
-    links: &Links,
-    slot: &Slot,
-    asked: Asked<'_>,
-    rank: RankIndex,
-) {
-    let ask = asked.request(&routing.index, &env.config, &slot.request, slot.body());
-    let now = || env.now();
-    let remembered = {
-        let (matched, told) =
-            (&routing.stages.borrow().matching.matched, &mut routing.told.borrow_mut());
-        matched.to_remember(&ask, &slot.prompt, rank, told, now)
-    };
-    if let Some((owner, prompt)) = remembered {
-        links.post_routed(env, owner, prompt);
-    }
 }
 
 /// Bytes of prompts that a rank's cache can hold; 0 when the engine does not tell.

@@ -2,7 +2,7 @@
 
 use super::env::Env;
 use super::links::Links;
-use super::matching::{self, Asked};
+use super::matching::Asked;
 use super::routing::RoutingState;
 use super::slot::Slot;
 use forebay_base::RankIndex;
@@ -33,7 +33,7 @@ pub(super) fn account(
     rank: RankIndex,
 ) -> Option<Predicted> {
     let predicted = account_overlap(env, routing, slot, asked, rank);
-    matching::remember(env, routing, links, slot, asked, rank);
+    remember(env, routing, links, slot, asked, rank);
     predicted
 }
 
@@ -69,4 +69,25 @@ fn account_overlap(
     let blocks = overlap.servable_blocks(prompt_bytes);
     let blocks_most = held.disk.servable_blocks(prompt_bytes).max(blocks);
     (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
+}
+
+/// Tells the owner of the prompt's path where it went, if that helps the next one.
+fn remember(
+    env: &Env,
+    routing: &RoutingState,
+    links: &Links,
+    slot: &Slot,
+    asked: Asked<'_>,
+    rank: RankIndex,
+) {
+    let ask = asked.request(&routing.index, &env.config, &slot.request, slot.body());
+    let now = || env.now();
+    let remembered = {
+        let (matched, told) =
+            (&routing.stages.borrow().matching.matched, &mut routing.told.borrow_mut());
+        matched.to_remember(&ask, &slot.prompt, rank, told, now)
+    };
+    if let Some((owner, prompt)) = remembered {
+        links.post_routed(env, owner, prompt);
+    }
 }
