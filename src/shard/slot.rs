@@ -5,12 +5,15 @@ use crate::relay::Early;
 use forebay_fleet::worker::Dialect;
 use forebay_http1::{FieldKind, RequestHead, ResponseHead};
 use forebay_prompt::parse::ApiRequest;
-use forebay_router::dispatch::{SendPlan, request_id};
+use forebay_router::dispatch::SendPlan;
 use forebay_router::request::Split;
 use forebay_select::Prompt;
 
 /// The field that counts before the body's `priority` in vLLM 0.28 and newer.
 pub(super) const PRIORITY: &str = "x-vllm-priority";
+
+/// Longest `x-request-id` that is kept from a client.
+const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// What one connection reuses from request to request.
 #[derive(Debug, Default)]
@@ -112,4 +115,36 @@ pub(super) enum After {
     Linger,
     /// Nothing more to send: the client left, or the answer was cut off on purpose.
     Drop,
+}
+
+/// The id of a request: the client's own if it is short and printable, else 16 hex digits.
+fn request_id<'a>(sent: Option<&'a [u8]>, fresh: u64, buffer: &'a mut [u8; 16]) -> &'a [u8] {
+    if let Some(id) = sent
+        && !id.is_empty()
+        && id.len() <= REQUEST_ID_BYTES_MAX
+        && id.iter().all(u8::is_ascii_graphic)
+    {
+        return id;
+    }
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    for (position, byte) in buffer.iter_mut().enumerate() {
+        let nibble = (fresh >> (60 - 4 * position)) & 15;
+        *byte = usize::try_from(nibble).ok().and_then(|n| DIGITS.get(n)).copied().unwrap_or(b'0');
+    }
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::request_id;
+
+    #[test]
+    fn ids_are_kept_when_sane_and_made_otherwise() {
+        let mut buffer = [0; 16];
+        assert_eq!(request_id(Some(b"abc-1"), 0, &mut buffer), b"abc-1");
+        let fresh = 0x0123_4567_89ab_cdef;
+        for bad in [Some(&b""[..]), Some(b"a b"), Some(&[b'x'; 129]), None] {
+            assert_eq!(request_id(bad, fresh, &mut buffer), b"0123456789abcdef");
+        }
+    }
 }

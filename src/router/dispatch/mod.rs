@@ -11,4 +11,4 @@ pub use busy::{has_no_room, retry_after_s};
 pub use plans::SendPlans;
 pub use relay_error::RelayError;
 pub use retry::RetryBudget;
-pub use send_plan::{DpPlace, PlannedEngine, SendPlan, pin_in_body, request_id};
+pub use send_plan::{DpPlace, PlannedEngine, SendPlan, pin_in_body};

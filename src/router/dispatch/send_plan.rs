@@ -9,9 +9,6 @@ use forebay_select::reaches;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Longest `x-request-id` that is kept from a client.
-const REQUEST_ID_BYTES_MAX: usize = 128;
-
 /// Where a request goes and what names it there.
 #[derive(Clone, Debug)]
 pub struct SendPlan {
@@ -112,24 +109,6 @@ pub fn pin_in_body<'a>(body: &'a [u8], rank: u32, out: &mut Vec<u8>) -> &'a [u8]
     rest
 }
 
-/// The id of a request: the client's own if it is short and printable, else 16 hex digits.
-#[must_use]
-pub fn request_id<'a>(sent: Option<&'a [u8]>, fresh: u64, buffer: &'a mut [u8; 16]) -> &'a [u8] {
-    if let Some(id) = sent
-        && !id.is_empty()
-        && id.len() <= REQUEST_ID_BYTES_MAX
-        && id.iter().all(u8::is_ascii_graphic)
-    {
-        return id;
-    }
-    const DIGITS: [u8; 16] = *b"0123456789abcdef";
-    for (position, byte) in buffer.iter_mut().enumerate() {
-        let nibble = (fresh >> (60 - 4 * position)) & 15;
-        *byte = usize::try_from(nibble).ok().and_then(|n| DIGITS.get(n)).copied().unwrap_or(b'0');
-    }
-    buffer
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,16 +127,6 @@ mod tests {
             let rest = pin_in_body(body.as_bytes(), 7, &mut out);
             out.extend_from_slice(rest);
             assert_eq!(String::from_utf8(out).unwrap(), expected);
-        }
-    }
-
-    #[test]
-    fn ids_are_kept_when_sane_and_made_otherwise() {
-        let mut buffer = [0; 16];
-        assert_eq!(request_id(Some(b"abc-1"), 0, &mut buffer), b"abc-1");
-        let fresh = 0x0123_4567_89ab_cdef;
-        for bad in [Some(&b""[..]), Some(b"a b"), Some(&[b'x'; 129]), None] {
-            assert_eq!(request_id(bad, fresh, &mut buffer), b"0123456789abcdef");
         }
     }
 }
