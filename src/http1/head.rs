@@ -1,5 +1,6 @@
 //! What a parsed head looks like: spans into the buffer it was parsed from.
 
+use super::error::HeadError;
 use std::ops::Range;
 
 /// Part of the buffer that was parsed.
@@ -43,6 +44,42 @@ pub enum Version {
     /// HTTP/1.1
     #[default]
     Http11,
+}
+
+impl Version {
+    /// Reads `HTTP/1.x` at the front and returns it with its length; the byte that follows must
+    /// already be there. `None`: more bytes are needed.
+    pub(super) fn read(rest: &[u8]) -> Result<Option<(Self, usize)>, HeadError> {
+        const NAME: &[u8] = b"HTTP/";
+        for (index, wanted) in NAME.iter().enumerate() {
+            match rest.get(index) {
+                None => return Ok(None),
+                Some(byte) if byte == wanted => {}
+                Some(_) => return Err(HeadError::Protocol),
+            }
+        }
+        let digits = rest.get(NAME.len()..).unwrap_or(&[]);
+        let run = digits
+            .iter()
+            .position(|byte| !matches!(byte, b'0'..=b'9' | b'.'))
+            .unwrap_or(digits.len());
+        if run > 3 {
+            return Err(HeadError::Version);
+        }
+        match digits.get(run) {
+            None => return Ok(None),
+            Some(b'\r' | b' ') => {}
+            Some(b'\n') => return Err(HeadError::LineEnd),
+            Some(_) => return Err(HeadError::Protocol),
+        }
+        let version = match digits.get(..run) {
+            Some(b"1.0") => Self::Http10,
+            Some([b'1', b'.', b'1'..=b'9']) => Self::Http11,
+            Some([b'0'..=b'9', b'.', b'0'..=b'9']) => return Err(HeadError::Version),
+            _ => return Err(HeadError::Protocol),
+        };
+        Ok(Some((version, NAME.len() + run)))
+    }
 }
 
 /// Request method, RFC 9110 section 9.

@@ -3,7 +3,7 @@
 use super::chars::{blank_run, token_run, value_run};
 use super::error::HeadError;
 use super::fields::classify;
-use super::head::{Field, Version, span};
+use super::head::{Field, span};
 
 /// `at` stands on CR: the position after CR LF, `None` when the LF is still to come.
 pub(super) fn line_end(window: &[u8], at: usize) -> Result<Option<usize>, HeadError> {
@@ -69,36 +69,4 @@ fn field_line(window: &[u8], at: usize) -> Result<Option<(Field, usize)>, HeadEr
         kind: classify(name),
     };
     Ok(Some((field, next)))
-}
-
-/// Reads `HTTP/1.x` at the front and returns it with its length; the byte that follows must already
-/// be there. `None`: more bytes are needed.
-pub(super) fn protocol(rest: &[u8]) -> Result<Option<(Version, usize)>, HeadError> {
-    const NAME: &[u8] = b"HTTP/";
-    for (index, wanted) in NAME.iter().enumerate() {
-        match rest.get(index) {
-            None => return Ok(None),
-            Some(byte) if byte == wanted => {}
-            Some(_) => return Err(HeadError::Protocol),
-        }
-    }
-    let digits = rest.get(NAME.len()..).unwrap_or(&[]);
-    let run =
-        digits.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.')).unwrap_or(digits.len());
-    if run > 3 {
-        return Err(HeadError::Version);
-    }
-    match digits.get(run) {
-        None => return Ok(None),
-        Some(b'\r' | b' ') => {}
-        Some(b'\n') => return Err(HeadError::LineEnd),
-        Some(_) => return Err(HeadError::Protocol),
-    }
-    let version = match digits.get(..run) {
-        Some(b"1.0") => Version::Http10,
-        Some([b'1', b'.', b'1'..=b'9']) => Version::Http11,
-        Some([b'0'..=b'9', b'.', b'0'..=b'9']) => return Err(HeadError::Version),
-        _ => return Err(HeadError::Protocol),
-    };
-    Ok(Some((version, NAME.len() + run)))
 }

@@ -7,7 +7,7 @@ use super::head::{
     BodyFraming, FieldKind, HeadLimits, Method, Progress, RequestHead, Version, bytes_of, span,
 };
 use super::host::is_authority;
-use super::lines::{field_lines, line_end, protocol};
+use super::lines::{field_lines, line_end};
 
 /// Empty lines tolerated before a request line (RFC 9112 section 2.2 asks for one).
 const EMPTY_LINES_MAX: usize = 4;
@@ -94,7 +94,7 @@ fn request_line(
         Some(_) => return Err(HeadError::Target),
     }
     let protocol_at = target_at + target_bytes + 1;
-    let Some((version, protocol_bytes)) = protocol(window.get(protocol_at..).unwrap_or(&[]))?
+    let Some((version, protocol_bytes)) = Version::read(window.get(protocol_at..).unwrap_or(&[]))?
     else {
         return Ok(None);
     };

@@ -4,9 +4,9 @@ use super::chars::value_run;
 use super::error::HeadError;
 use super::fields::{connection, framing, is_event_stream};
 use super::head::{
-    BodyFraming, FieldKind, HeadLimits, Method, Progress, ResponseHead, bytes_of, span,
+    BodyFraming, FieldKind, HeadLimits, Method, Progress, ResponseHead, Version, bytes_of, span,
 };
-use super::lines::{field_lines, line_end, protocol};
+use super::lines::{field_lines, line_end};
 
 /// Parses the response head at the front of `buffer`; `request_method` decides whether a body
 /// follows.
@@ -40,7 +40,7 @@ pub fn parse_response(
 }
 
 fn status_line(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, HeadError> {
-    let Some((version, protocol_bytes)) = protocol(window)? else { return Ok(None) };
+    let Some((version, protocol_bytes)) = Version::read(window)? else { return Ok(None) };
     head.version = version;
     if window.get(protocol_bytes) != Some(&b' ') {
         return Err(HeadError::StartLine);
