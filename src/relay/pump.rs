@@ -60,13 +60,9 @@ pub async fn relay(
     answer: &Answer<'_>,
     mut observe: impl FnMut(&[u8]),
 ) -> Result<Relayed, RelayError> {
-    let mut body = match answer.head_sent {
-        true => AnswerBody::continued(answer.head.body, answer.client_version),
-        false => AnswerBody::new(answer.head.body, answer.client_version),
-    };
     // A client that cannot be sent chunks sees the end of such a body in the end of the connection.
-    let client_reusable =
-        answer.keep_alive && !(answer.is_open() && body.framing() == AnswerFraming::Plain);
+    let is_unframed = AnswerFraming::open(answer.client_version) == AnswerFraming::Plain;
+    let client_reusable = answer.keep_alive && !(answer.is_open() && is_unframed);
     upstream.reader.expect_little(answer.head.event_stream);
     let mut out = Vec::with_capacity(upstream.input.len() + 512);
     if !answer.head_sent {
@@ -74,6 +70,10 @@ pub async fn relay(
     }
     let mut chunk = std::mem::take(&mut upstream.input);
     chunk.drain(..answer.head.head_bytes.min(chunk.len()));
+    let mut body = match answer.head_sent {
+        true => AnswerBody::continued(answer.head.body, answer.client_version),
+        false => AnswerBody::new(answer.head.body, answer.client_version),
+    };
     let mut body_bytes = 0;
     let mut data_bytes = 0;
     let mut leftover = false;
