@@ -148,6 +148,109 @@ async fn stages(
     drive(shard, conn, slot, labels, &mut flow).await
 }
 
+/// Admits a request on its head.
+fn admit(
+    shard: &Shard,
+    slot: &Slot,
+    asks: Asks,
+    is_drawn: &mut Option<bool>,
+) -> Result<(Entered, Admitted), Stop> {
+    readable(&slot.head).map_err(|error| Stop::BeforeBody(error.into()))?;
+    let entered = pressure::before_body(
+        &shard.workers,
+        &shard.routing,
+        asks.endpoint,
+        asks.head_at,
+        is_drawn,
+    );
+    let entered = entered.map_err(Stop::BeforeBody)?;
+    let full = |_| Stop::BeforeBody(in_flight_full());
+    Ok((entered, shard.intake.in_flight.admit().map_err(full)?))
+}
+
+/// Only a body without a content coding can be scanned.
+fn readable(head: &RequestHead) -> Result<(), HeadError> {
+    let is_coded = head.is_coded && head.body != BodyFraming::None;
+    if is_coded { Err(HeadError::ContentCoding) } else { Ok(()) }
+}
+
+/// Returns when the request had been read: before it was scanned.
+async fn parse(
+    env: &Env,
+    io: &Io,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    endpoint: Endpoint,
+) -> Result<NanosSinceStart, Stop> {
+    // Places in queues count from here. The time that a client takes to send its body is no wait.
+    let read_at = env.now();
+    if endpoint == Endpoint::Models {
+        return Ok(read_at);
+    }
+    let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());
+    let scanned = if body_bytes <= INLINE_BODY_BYTES_MAX {
+        let body = slot.message.get(head_bytes..).unwrap_or_default();
+        scan(body, endpoint, &mut slot.request)
+    } else {
+        let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
+        let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
+            let body = message.get(head_bytes..).unwrap_or_default();
+            let scanned = scan(body, endpoint, &mut request);
+            (message, request, scanned)
+        });
+        let scanned = scanned.await?;
+        (slot.message, slot.request) = (scanned.0, scanned.1);
+        scanned.2
+    };
+    scanned.map_err(|error| Stop::Refused(error.into()))?;
+    env.time(Stage::Parse, read_at);
+    Ok(read_at)
+}
+
+/// The model a request asks for. Endpoints that engines serve without a model name get the first
+/// one.
+fn model<'a>(
+    fleet: &'a FleetSnapshot,
+    endpoint: Endpoint,
+    request: &ApiRequest,
+) -> Result<(ModelIndex, &'a Model), Refusal> {
+    forebay_select::model(fleet, endpoint, request).map_err(|none| match none {
+        NoModel::NoneYet => no_worker("none has answered yet"),
+        NoModel::Unknown => Refusal::unknown_model(&request.model),
+        NoModel::Missing => Refusal::missing_model(),
+    })
+}
+
+/// Admits a request whose model is known.
+fn admit_to_pool(
+    env: &Env,
+    routing: &RoutingState,
+    fleet: &FleetSnapshot,
+    model: &Model,
+    is_drawn: &mut Option<bool>,
+) -> Result<(), Refusal> {
+    let mut stages = routing.stages.borrow_mut();
+    stages.window_of(fleet, model.pool, env.now(), is_drawn)?;
+    // Only for requests that get past the window: refused ones earn no retries.
+    stages.sends.retry.deposit();
+    Ok(())
+}
+
+/// A request that may be split is in memory three times: as it came, and once for each leg, there
+/// with a room for each prompt.
+fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize) -> usize {
+    match request.prompt {
+        _ if model.prefill_pool.is_none() => body_bytes,
+        PromptSource::Batch(_) => {
+            // None is shorter than `"",`.
+            let prompts_max = (body_bytes / 3).min(SPLIT_ITEMS_MAX as usize);
+            let rooms_bytes = prompts_max.saturating_mul(ADDED_BYTES_PER_ROOM);
+            body_bytes.saturating_mul(3).saturating_add(rooms_bytes.saturating_mul(2))
+        }
+        _ => body_bytes.saturating_mul(3),
+    }
+}
+
 /// Does what the machine says, until there is an answer or an end.
 async fn drive(
     shard: &Shard,
@@ -239,109 +342,6 @@ async fn send(
     let ran = attempt::run(shard, conn, slot, attempt).await;
     pressure::relieve(&shard.env, &shard.workers, &shard.routing, facts.model);
     ran
-}
-
-/// Admits a request on its head.
-fn admit(
-    shard: &Shard,
-    slot: &Slot,
-    asks: Asks,
-    is_drawn: &mut Option<bool>,
-) -> Result<(Entered, Admitted), Stop> {
-    readable(&slot.head).map_err(|error| Stop::BeforeBody(error.into()))?;
-    let entered = pressure::before_body(
-        &shard.workers,
-        &shard.routing,
-        asks.endpoint,
-        asks.head_at,
-        is_drawn,
-    );
-    let entered = entered.map_err(Stop::BeforeBody)?;
-    let full = |_| Stop::BeforeBody(in_flight_full());
-    Ok((entered, shard.intake.in_flight.admit().map_err(full)?))
-}
-
-/// Admits a request whose model is known.
-fn admit_to_pool(
-    env: &Env,
-    routing: &RoutingState,
-    fleet: &FleetSnapshot,
-    model: &Model,
-    is_drawn: &mut Option<bool>,
-) -> Result<(), Refusal> {
-    let mut stages = routing.stages.borrow_mut();
-    stages.window_of(fleet, model.pool, env.now(), is_drawn)?;
-    // Only for requests that get past the window: refused ones earn no retries.
-    stages.sends.retry.deposit();
-    Ok(())
-}
-
-/// The model a request asks for. Endpoints that engines serve without a model name get the first
-/// one.
-fn model<'a>(
-    fleet: &'a FleetSnapshot,
-    endpoint: Endpoint,
-    request: &ApiRequest,
-) -> Result<(ModelIndex, &'a Model), Refusal> {
-    forebay_select::model(fleet, endpoint, request).map_err(|none| match none {
-        NoModel::NoneYet => no_worker("none has answered yet"),
-        NoModel::Unknown => Refusal::unknown_model(&request.model),
-        NoModel::Missing => Refusal::missing_model(),
-    })
-}
-
-/// Only a body without a content coding can be scanned.
-fn readable(head: &RequestHead) -> Result<(), HeadError> {
-    let is_coded = head.is_coded && head.body != BodyFraming::None;
-    if is_coded { Err(HeadError::ContentCoding) } else { Ok(()) }
-}
-
-/// A request that may be split is in memory three times: as it came, and once for each leg, there
-/// with a room for each prompt.
-fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize) -> usize {
-    match request.prompt {
-        _ if model.prefill_pool.is_none() => body_bytes,
-        PromptSource::Batch(_) => {
-            // None is shorter than `"",`.
-            let prompts_max = (body_bytes / 3).min(SPLIT_ITEMS_MAX as usize);
-            let rooms_bytes = prompts_max.saturating_mul(ADDED_BYTES_PER_ROOM);
-            body_bytes.saturating_mul(3).saturating_add(rooms_bytes.saturating_mul(2))
-        }
-        _ => body_bytes.saturating_mul(3),
-    }
-}
-
-/// Returns when the request had been read: before it was scanned.
-async fn parse(
-    env: &Env,
-    io: &Io,
-    conn: &mut Conn,
-    slot: &mut Slot,
-    endpoint: Endpoint,
-) -> Result<NanosSinceStart, Stop> {
-    // Places in queues count from here. The time that a client takes to send its body is no wait.
-    let read_at = env.now();
-    if endpoint == Endpoint::Models {
-        return Ok(read_at);
-    }
-    let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());
-    let scanned = if body_bytes <= INLINE_BODY_BYTES_MAX {
-        let body = slot.message.get(head_bytes..).unwrap_or_default();
-        scan(body, endpoint, &mut slot.request)
-    } else {
-        let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
-        let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
-            let body = message.get(head_bytes..).unwrap_or_default();
-            let scanned = scan(body, endpoint, &mut request);
-            (message, request, scanned)
-        });
-        let scanned = scanned.await?;
-        (slot.message, slot.request) = (scanned.0, scanned.1);
-        scanned.2
-    };
-    scanned.map_err(|error| Stop::Refused(error.into()))?;
-    env.time(Stage::Parse, read_at);
-    Ok(read_at)
 }
 
 impl From<NoRequest> for Stop {
