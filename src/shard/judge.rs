@@ -1,6 +1,5 @@
-//! account: whose breaker hears of a failed attempt. A leg is blamed for what it did itself; one
-//! that waited for the other leg is not. Where either may be the cause, what the two do with others
-//! tells (`LoadBoard::doubt`), or nobody is blamed.
+//! account: tells breakers of a failed attempt, and the control plane. Whose fault an attempt is
+//! stands in `src/router/request/blame.rs`.
 
 use super::env::Env;
 use super::pair::Paired;
@@ -8,7 +7,7 @@ use super::state::Shard;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::Lease;
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::Fault;
+use forebay_router::request::Judgement;
 
 /// Tells the breakers of an attempt that failed before a byte of its answer was passed on.
 pub(super) fn failed(
@@ -18,35 +17,31 @@ pub(super) fn failed(
     paired: Option<&mut Paired<'_>>,
     error: RelayError,
 ) {
-    let Some(paired) = paired else { return decode_failed(shard, lease, plan, error) };
-    let (prefill, worker) = (paired.leg.rank(), paired.plan.worker);
-    let blamed = match paired.known(error).fault() {
-        Fault::Nobody => None,
-        Fault::Decode => Some(plan.rank),
-        Fault::Prefill => Some(prefill),
-        Fault::Either => shard.workers.board.doubt(prefill, plan.rank),
+    let Some(paired) = paired else {
+        if let Some(judgement) = Judgement::of_error(error) {
+            tell(shard, lease, plan.worker, judgement);
+        }
+        return;
     };
-    match blamed {
+    let (prefill, worker) = (paired.leg.rank(), paired.plan.worker);
+    match paired.known(error).judged(&shard.workers.board, prefill, plan.rank) {
         // Its lease is with its leg.
-        Some(rank) if rank == prefill => rank_failed(shard, rank, worker),
-        Some(_) if error == RelayError::PrefillFailed => worker_failed(shard, lease, plan),
-        Some(_) => decode_failed(shard, lease, plan, error),
+        Some((rank, _)) if rank == prefill => rank_failed(shard, rank, worker),
+        Some((_, judgement)) => tell(shard, lease, plan.worker, judgement),
         None => {}
     }
 }
 
-fn decode_failed(shard: &Shard, lease: &mut Lease, plan: &SendPlan, error: RelayError) {
-    if error.blames_worker() {
-        worker_failed(shard, lease, plan);
-    } else if error == RelayError::EngineBusy {
-        // It answers, so it is no illness.
-        lease.judge_refusal();
+/// Tells the breaker of a lease's rank.
+pub(super) fn tell(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judgement: Judgement) {
+    match judgement {
+        Judgement::Success => lease.judge_success(),
+        Judgement::Refusal => lease.judge_refusal(),
+        Judgement::Failure => {
+            mark_failed(&shard.env, lease);
+            shard.worker_failed(worker);
+        }
     }
-}
-
-fn worker_failed(shard: &Shard, lease: &mut Lease, plan: &SendPlan) {
-    mark_failed(&shard.env, lease);
-    shard.worker_failed(plan.worker);
 }
 
 /// The worker broke off in the middle of an answer.

@@ -17,7 +17,7 @@ use forebay_disagg::{
     Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, Wanted,
     has_begun, legs_request_id, message_of,
 };
-use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
+use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillLeg};
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
 use forebay_router::dispatch::has_no_room;
@@ -146,7 +146,7 @@ pub(super) async fn begin<'a>(
     slot.pair.split.put_back(wanted);
     match made.map(|made| shard.io.recycle(std::mem::replace(&mut slot.pair.leg_body, made))) {
         Ok(()) => Ok(paired),
-        Err(RelayError::PrefillFailed) => Err(blamed(&paired.leg, decode.rank)),
+        Err(RelayError::PrefillFailed) => Err(failed_by(&paired.leg, decode.rank)),
         Err(error) => Err(Failed::of(paired.leg.rank(), error)),
     }
 }
@@ -221,7 +221,7 @@ pub(super) fn abandoned(
         abort::tell(shard, call);
     }
     if error == RelayError::PrefillFailed {
-        return blamed(&paired.leg, decode);
+        return failed_by(&paired.leg, decode);
     }
     let by_prefill = paired.known(error).fault() == Fault::Prefill;
     if let Some((_, words)) = paired.accused.take() {
@@ -250,35 +250,8 @@ pub(super) fn may_lack_kv(paired: Option<&Paired<'_>>, error: RelayError) -> boo
 }
 
 /// The prefill leg ended the request.
-fn blamed(leg: &Leg<'_>, decode: RankIndex) -> Failed {
-    let rank = leg.rank();
-    let failed =
-        |error, why: Option<&String>| Failed { why: why.cloned(), ..Failed::of(rank, error) };
-    match leg.ended() {
-        Some(PrefillEnded::Refused(answer)) => {
-            Failed { answer: Some(answer.clone()), ..failed(RelayError::PrefillFailed, None) }
-        }
-        Some(PrefillEnded::Failed(fault)) => match fault {
-            PrefillFault::Busy(_) => failed(RelayError::EngineBusy, None),
-            PrefillFault::ConnectFailed => failed(RelayError::ConnectFailed, None),
-            PrefillFault::OutOfSockets => failed(RelayError::OutOfSockets, None),
-            PrefillFault::ConnectTimedOut => failed(RelayError::ConnectTimedOut, None),
-            PrefillFault::TimedOut => failed(RelayError::FirstByteTimedOut, None),
-            PrefillFault::NoDecode(words) => {
-                let why = format!("it has not come for the KV of its prefill worker: {words}");
-                let failed = Failed::of(decode, RelayError::PrefillFailed);
-                Failed { with: Some(rank), why: Some(why), ..failed }
-            }
-            PrefillFault::Transfer(words) => {
-                let failed = failed(RelayError::PrefillFailed, Some(words));
-                Failed { with: Some(decode), ..failed }
-            }
-            PrefillFault::Broken(why) => failed(RelayError::PrefillFailed, Some(why)),
-            PrefillFault::NoKvTransfer(why) => failed(RelayError::NoKvTransfer, Some(why)),
-            PrefillFault::Cancelled => failed(RelayError::PrefillFailed, None),
-        },
-        _ => failed(RelayError::PrefillFailed, None),
-    }
+fn failed_by(leg: &Leg<'_>, decode: RankIndex) -> Failed {
+    Failed::by_leg(leg.ended(), leg.rank(), decode)
 }
 
 /// How a leg says which of its worker's ranks is meant: SGLang's in the body, because its

@@ -5,7 +5,7 @@ use super::abort;
 use super::attempt::Answering;
 use super::down::DownWatch;
 use super::env::Env;
-use super::judge::mark_failed;
+use super::judge;
 use super::state::{Sending, Shard};
 use crate::ingress::Deadline;
 use crate::relay::{Outbound, Over, Upstream, Watch, drain, gather, send};
@@ -20,6 +20,7 @@ use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{FieldKind, HeadLimits, Method, ResponseHead};
 use forebay_router::dispatch::RelayError;
 use forebay_router::dispatch::{has_no_room, retry_after_s};
+use forebay_router::request::Judgement;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -120,7 +121,7 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
             PrefillEnded::Failed(fault(error))
         }
     };
-    judge(shard, &mut leg, &ended);
+    judge_leg(shard, &mut leg, &ended);
     // SGLang's Python server does not see the end of a connection for seconds.
     let is_given_up = matches!(ended, PrefillEnded::Failed(PrefillFault::TimedOut));
     if (is_given_up || watch.cancelled.is_set())
@@ -138,30 +139,9 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
     ended
 }
 
-fn judge(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
-    match ended {
-        // Who has the request judges: it knows of the other leg.
-        PrefillEnded::Failed(PrefillFault::TimedOut)
-            if leg.kv_transfer.prefill_waits_for_decode() => {}
-        PrefillEnded::Failed(
-            PrefillFault::NoDecode(_)
-            | PrefillFault::Transfer(_)
-            | PrefillFault::OutOfSockets
-            | PrefillFault::Cancelled,
-        ) => {}
-        PrefillEnded::Failed(
-            PrefillFault::Broken(_)
-            | PrefillFault::ConnectFailed
-            | PrefillFault::ConnectTimedOut
-            | PrefillFault::TimedOut,
-        ) => {
-            mark_failed(&shard.env, &mut leg.lease);
-            shard.worker_failed(leg.worker);
-        }
-        PrefillEnded::Failed(PrefillFault::Busy(_)) => leg.lease.judge_refusal(),
-        PrefillEnded::Done(_)
-        | PrefillEnded::Refused(_)
-        | PrefillEnded::Failed(PrefillFault::NoKvTransfer(_)) => leg.lease.judge_success(),
+fn judge_leg(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
+    if let Some(judgement) = Judgement::of_leg(ended, leg.kv_transfer.prefill_waits_for_decode()) {
+        judge::tell(shard, &mut leg.lease, leg.worker, judgement);
     }
 }
 

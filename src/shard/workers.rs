@@ -5,16 +5,11 @@ use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::Count;
 use forebay_fleet::worker::{FleetSnapshot, ShardBoard, WorkerState};
+use forebay_router::request::engine_refused;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// An engine that had no room is left alone so long, or until one of our requests there ends.
-const ENGINE_BUSY: Duration = Duration::from_millis(200);
-/// However long it asks for.
-const ENGINE_BUSY_MAX: Duration = Duration::from_secs(60);
 
 /// A fleet, in handles of which no other shard writes the count.
 #[derive(Default)]
@@ -92,15 +87,9 @@ impl Workers {
         }
     }
 
-    /// The engine of a rank had no room, and with it none of the ranks that share its limit. Called
-    /// after the lease was given back: the end of any other of our requests there ends this too.
+    /// The engine of a rank had no room. Called after the lease was given back.
     pub(super) fn engine_refused(&self, env: &Env, rank: RankIndex, retry_after_s: Option<u64>) {
         env.count(Count::EngineRefusals);
-        let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);
-        let now = env.now();
-        let until = now.plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX));
-        for load in self.fleet().ranks_full_with(rank).filter_map(|rank| self.board.rank(rank)) {
-            load.refused(now, until);
-        }
+        engine_refused(&self.fleet(), &self.board, rank, env.now(), retry_after_s);
     }
 }

@@ -2,11 +2,14 @@
 //! `shard/prefill.rs`.
 
 use super::plan::MS;
-use super::request::{Answer, Fate, Paired, PrefillLeg, State};
+use super::request::{Answer, Paired, PrefillLeg, State};
 use super::tasks::{BREAKER_FAILURES, BREAKER_OPEN};
 use super::world::{Checked, Event, World};
-use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_base::NanosSinceStart;
 use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
+use forebay_router::dispatch::RelayError;
+use forebay_router::request::{Failed, FailedPair, Judgement, LegEnd, RequestEvent};
 
 /// `disaggregation.prefill_timeout`.
 const PREFILL_TIMEOUT_NS: u64 = 80 * MS;
@@ -15,18 +18,22 @@ impl World {
     pub(crate) fn start_pair(&mut self, id: usize, decode: Lease, prefill: Lease) -> Checked {
         self.stats.pairs += 1;
         let (d, p) = (decode.rank(), prefill.rank());
-        let (mut decode_fate, mut prefill_fate) = (self.fate(d), self.fate(p));
-        if decode_fate == Fate::Serves && self.random.u32(..100) < self.plan.failers {
-            decode_fate = Fate::Hangs;
+        let (mut fate, prefill_fate) = (self.fate(d), self.fate(p));
+        let hangs = |world: &mut Self| world.random.u32(..100) < world.plan.failers;
+        if fate.is_none() && hangs(self) {
+            fate = Some(RelayError::FirstByteTimedOut);
         }
-        if prefill_fate == Fate::Serves && self.random.u32(..100) < self.plan.failers {
-            prefill_fate = Fate::Hangs;
-        }
-        self.note(|| {
-            format!("request {id} runs on {p:?} ({prefill_fate:?}) and {d:?} ({decode_fate:?})")
-        });
+        let ended = match prefill_fate {
+            None if hangs(self) && self.random.bool() => timed_out(),
+            None if hangs(self) => PrefillEnded::Failed(PrefillFault::Transfer(String::new())),
+            None => PrefillEnded::Done(None),
+            Some(RelayError::EngineBusy) => PrefillEnded::Failed(PrefillFault::Busy(None)),
+            Some(RelayError::ConnectFailed) => PrefillEnded::Failed(PrefillFault::ConnectFailed),
+            Some(_) => broken(),
+        };
+        self.note(|| format!("request {id} runs on {p:?} ({ended:?}) and {d:?} ({fate:?})"));
         let service = self.random.u64(1..=self.plan.service_ns);
-        let prefill_ns = if prefill_fate == Fate::Hangs { PREFILL_TIMEOUT_NS } else { service };
+        let prefill_ns = if ended == timed_out() { PREFILL_TIMEOUT_NS } else { service };
         let ends_at = NanosSinceStart(self.now.0 + prefill_ns);
         let leg = self.legs.len();
         self.legs.push(PrefillLeg {
@@ -34,53 +41,46 @@ impl World {
             rank: p,
             lease: Some(prefill),
             end_at: ends_at,
-            fate: prefill_fate,
+            ended,
             cancelled_at: None,
-            told: None,
+            is_told: false,
         });
         self.at(ends_at, Event::Leg(leg));
         let is_eager = self.random.u32(..4) == 0;
         let begins_ns = self.random.u64(1..=self.plan.service_ns);
         let begins_at = NanosSinceStart(if is_eager { self.now.0 } else { ends_at.0 } + begins_ns);
         // Who fails may do so at any time; who serves ends after the prompt is computed.
-        let end_at = match decode_fate {
-            Fate::Serves => {
-                NanosSinceStart(begins_at.0 + self.random.u64(1..=self.plan.service_ns))
-            }
-            Fate::Fails | Fate::Refuses => NanosSinceStart(self.now.0 + begins_ns),
-            Fate::Hangs => NanosSinceStart(self.now.0 + 2 * PREFILL_TIMEOUT_NS),
+        let end_ns = match fate {
+            None => begins_at.since(self.now) + self.random.u64(1..=self.plan.service_ns),
+            Some(RelayError::FirstByteTimedOut) => 2 * PREFILL_TIMEOUT_NS,
+            Some(_) => begins_ns,
         };
+        let end_at = NanosSinceStart(self.now.0 + end_ns);
         self.at(begins_at, Event::Task(id));
         self.at(end_at, Event::Task(id));
-        let fate = decode_fate;
         let paired = Paired { decode, leg, begins_at, end_at, fate, is_eager, has_begun: false };
         self.requests[id].state = State::Paired(paired);
         Ok(())
     }
 
     pub(crate) fn go_on_with_pair(&mut self, id: usize, mut paired: Paired) -> Checked {
-        let told = self.legs[paired.leg].told;
         if self.now >= self.requests[id].leaves_at {
             self.cancel(paired.leg);
-            self.let_go(id, paired.decode);
+            self.end_lease(id, paired.decode, None);
             return self.answer(id, Answer::Gone);
         }
-        if !paired.has_begun
-            && let Some(fate) = told.filter(|fate| *fate != Fate::Serves)
-        {
+        let leg = &self.legs[paired.leg];
+        let is_done = leg.is_told && leg.ended == PrefillEnded::Done(None);
+        if !paired.has_begun && leg.is_told && !is_done {
             self.stats.prefill_failed += 1;
-            self.note(|| format!("request {id}: its prefill {fate:?}"));
-            let rank = self.legs[paired.leg].rank;
-            if fate == Fate::Hangs {
-                self.doubt(rank, paired.decode.rank());
-            }
-            let with = (fate == Fate::Hangs).then(|| paired.decode.rank());
-            self.let_go(id, paired.decode);
-            return self.try_again(id, rank, fate, with);
+            return self.pair_failed(id, paired, RelayError::PrefillFailed);
         }
-        let is_computed = paired.is_eager || told == Some(Fate::Serves);
-        let serves = matches!(paired.fate, Fate::Serves);
-        if !paired.has_begun && serves && is_computed && self.now >= paired.begins_at {
+        let serves = paired.fate.is_none();
+        if !paired.has_begun
+            && serves
+            && (paired.is_eager || is_done)
+            && self.now >= paired.begins_at
+        {
             paired.has_begun = true;
             paired.decode.prefill_done();
         }
@@ -88,33 +88,39 @@ impl World {
             self.requests[id].state = State::Paired(paired);
             return Ok(());
         }
-        let (rank, fate) = (paired.decode.rank(), paired.fate);
-        self.note(|| format!("request {id} ends on {rank:?}: {fate:?}"));
-        match fate {
-            // What is left of the prefill ends by itself.
-            Fate::Serves => paired.decode.judge_success(),
-            Fate::Refuses => {
-                self.cancel(paired.leg);
-                paired.decode.judge_refusal();
-            }
-            Fate::Hangs if told.is_none() => {
-                self.cancel(paired.leg);
-                self.doubt(self.legs[paired.leg].rank, rank);
-            }
-            Fate::Fails | Fate::Hangs => {
-                self.cancel(paired.leg);
-                paired.decode.judge_failure(self.now, BREAKER_FAILURES, BREAKER_OPEN);
-            }
+        if let Some(error) = paired.fate {
+            return self.pair_failed(id, paired, error);
         }
-        self.let_go(id, paired.decode);
-        self.try_again(id, rank, fate, None)
+        // What is left of the prefill ends by itself.
+        self.end_lease(id, paired.decode, Some(Judgement::Success));
+        self.answer(id, Answer::Served)
     }
 
-    /// The two waited for each other in vain.
-    fn doubt(&self, prefill: RankIndex, decode: RankIndex) {
-        if let Some(rank) = self.board.doubt(prefill, decode) {
-            self.board.rank(rank).unwrap().failed(self.now, BREAKER_FAILURES, BREAKER_OPEN);
+    fn pair_failed(&mut self, id: usize, paired: Paired, error: RelayError) -> Checked {
+        self.note(|| format!("request {id}: its pair fails with {error:?}"));
+        let leg = &self.legs[paired.leg];
+        let (prefill, decode) = (leg.rank, paired.decode.rank());
+        let ended = leg.is_told.then(|| leg.ended.clone());
+        let known = FailedPair {
+            error,
+            accusation: None,
+            leg: LegEnd::from(ended.as_ref()),
+            is_concurrent: true,
+            prefill_waits: true,
+        };
+        let judged = known.judged(&self.board, prefill, decode);
+        if judged.is_some_and(|(rank, _)| rank == prefill) {
+            self.board.rank(prefill).unwrap().failed(self.now, BREAKER_FAILURES, BREAKER_OPEN);
         }
+        self.cancel(paired.leg);
+        let heard = judged.filter(|(rank, _)| *rank == decode).map(|(_, heard)| heard);
+        self.end_lease(id, paired.decode, heard);
+        let failed = if error == RelayError::PrefillFailed {
+            Failed::by_leg(ended.as_ref(), prefill, decode)
+        } else {
+            Failed::of(decode, error)
+        };
+        self.step_request(id, RequestEvent::Failed(failed), None)
     }
 
     /// Nobody wants the leg any more: its shard hears of it a moment later.
@@ -131,26 +137,29 @@ impl World {
     pub(crate) fn go_on_with_leg(&mut self, number: usize) {
         let now = self.now;
         let leg = &mut self.legs[number];
-        let (fate, id, end_at) = (leg.fate, leg.request, leg.end_at);
+        let (id, end_at) = (leg.request, leg.end_at);
         if leg.cancelled_at.is_some_and(|at| at <= now) {
             if let Some(lease) = leg.lease.take() {
-                self.let_go(id, lease);
+                self.end_lease(id, lease, None);
             }
             return;
         }
-        let Some(mut lease) = leg.lease.take_if(|_| end_at <= now) else { return };
-        match fate {
-            Fate::Serves => lease.judge_success(),
-            Fate::Refuses => lease.judge_refusal(),
-            Fate::Fails => lease.judge_failure(now, BREAKER_FAILURES, BREAKER_OPEN),
-            // It may have waited for decode: the request's shard judges.
-            Fate::Hangs => {}
-        }
-        leg.told = Some(fate);
-        let rank = lease.rank();
-        self.note(|| format!("the prefill of request {id} on {rank:?}: {fate:?}"));
-        self.let_go(id, lease);
+        let Some(lease) = leg.lease.take_if(|_| end_at <= now) else { return };
+        leg.is_told = true;
+        let (rank, ended) = (leg.rank, leg.ended.clone());
+        self.note(|| format!("the prefill of request {id} on {rank:?}: {ended:?}"));
+        self.end_lease(id, lease, Judgement::of_leg(&ended, true));
         let heard_at = NanosSinceStart(now.0 + self.random.u64(..MS));
         self.at(heard_at, Event::Task(id));
     }
+}
+
+/// A prefill leg of which the other may be the cause.
+const fn timed_out() -> PrefillEnded {
+    PrefillEnded::Failed(PrefillFault::TimedOut)
+}
+
+/// A prefill leg that fails by itself.
+pub(crate) const fn broken() -> PrefillEnded {
+    PrefillEnded::Failed(PrefillFault::Broken(String::new()))
 }

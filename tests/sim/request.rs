@@ -6,9 +6,10 @@ use fastrand::Rng;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::inspect;
 use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, RequestFacts};
+use forebay_fleet::mailbox::{Caller, PrefillEnded, RequestFacts};
 use forebay_index::Overlap;
 use forebay_prompt::parse::Endpoint;
+use forebay_router::dispatch::RelayError;
 use forebay_router::request::{RequestFlow, Split, Wait};
 use forebay_select::Prompt;
 use std::sync::Arc;
@@ -59,11 +60,11 @@ pub(crate) struct PrefillLeg {
     /// `None`: given back.
     pub(crate) lease: Option<Lease>,
     pub(crate) end_at: NanosSinceStart,
-    pub(crate) fate: Fate,
+    pub(crate) ended: PrefillEnded,
     /// When it hears that nobody wants it any more.
     pub(crate) cancelled_at: Option<NanosSinceStart>,
-    /// What the request's shard has been told.
-    pub(crate) told: Option<Fate>,
+    /// The request's shard knows how it ended.
+    pub(crate) is_told: bool,
 }
 
 pub(crate) struct Running {
@@ -73,14 +74,8 @@ pub(crate) struct Running {
     pub(crate) fate: Fate,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Serves,
-    Refuses,
-    Fails,
-    /// Only its time ends it.
-    Hangs,
-}
+/// What will come of an attempt: an answer, or this.
+pub(crate) type Fate = Option<RelayError>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Answer {

@@ -10,15 +10,14 @@ use forebay_fleet::worker::{FleetSnapshot, Leg, QueueWanted};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
-    Action, Chosen, Failed, RequestEvent, RequestFlow, Scene, Stop, Wait, WaitEnd,
+    Action, Chosen, Failed, Judgement, RequestEvent, RequestFlow, Scene, Stop, Wait, WaitEnd,
+    engine_refused,
 };
 use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// An engine that had no room is left alone so long.
-const ENGINE_BUSY: Duration = Duration::from_millis(20);
 pub(crate) const BREAKER_FAILURES: u32 = 2;
 pub(crate) const BREAKER_OPEN: Duration = Duration::from_millis(30);
 
@@ -286,14 +285,26 @@ impl World {
         posting.push_back((id, wait.home(&self.board), message));
     }
 
-    /// A lease leaves the hands of a request.
-    pub(crate) fn let_go(&mut self, id: usize, lease: Lease) {
-        self.books.running[lease.rank().index()] -= 1;
+    /// An attempt on a rank is over: its breaker hears of it, and the lease goes back.
+    pub(crate) fn end_lease(&mut self, id: usize, mut lease: Lease, heard: Option<Judgement>) {
+        let rank = lease.rank();
+        match heard {
+            Some(Judgement::Success) => lease.judge_success(),
+            Some(Judgement::Refusal) => lease.judge_refusal(),
+            Some(Judgement::Failure) => {
+                lease.judge_failure(self.now, BREAKER_FAILURES, BREAKER_OPEN);
+            }
+            None => {}
+        }
         drop(lease);
+        self.books.running[rank.index()] -= 1;
         let request = &self.requests[id];
         let shard = &mut self.shards[request.shard];
         shard.receive_reports();
         shard.stages.relieve_model(&shard.fleet, request.facts.model, self.now);
+        if heard == Some(Judgement::Refusal) {
+            engine_refused(&shard.fleet, &self.board, rank, self.now, None);
+        }
         self.check_windows();
     }
 
@@ -301,11 +312,11 @@ impl World {
     pub(crate) fn fate(&mut self, rank: RankIndex) -> Fate {
         let percent = self.random.u32(..100);
         if !self.truth.is_up(rank) || percent < self.plan.failers {
-            Fate::Fails
-        } else if percent < self.plan.failers + self.plan.refusers {
-            Fate::Refuses
+            let is_unsent = self.random.bool();
+            Some(if is_unsent { RelayError::ConnectFailed } else { RelayError::ClosedInHead })
         } else {
-            Fate::Serves
+            let is_busy = percent < self.plan.failers + self.plan.refusers;
+            is_busy.then_some(RelayError::EngineBusy)
         }
     }
 
@@ -334,44 +345,20 @@ impl World {
             return Ok(());
         }
         let fate = running.fate;
-        if !gone {
-            match fate {
-                Fate::Serves => running.lease.judge_success(),
-                Fate::Refuses => running.lease.judge_refusal(),
-                Fate::Fails | Fate::Hangs => {
-                    running.lease.judge_failure(self.now, BREAKER_FAILURES, BREAKER_OPEN);
-                }
-            }
-        }
-        self.note(|| format!("request {id} ends on {rank:?}: {fate:?}, gone {gone}"));
-        self.let_go(id, running.lease);
-        if gone {
-            return self.answer(id, Answer::Gone);
-        }
-        self.try_again(id, rank, fate, None)
-    }
-
-    /// What comes after a rank has ended a request, or its part of it. `with`: another one that may
-    /// be to blame.
-    pub(crate) fn try_again(
-        &mut self,
-        id: usize,
-        rank: RankIndex,
-        fate: Fate,
-        with: Option<RankIndex>,
-    ) -> Checked {
-        let error = match fate {
-            Fate::Serves => return self.answer(id, Answer::Served),
-            Fate::Refuses => {
-                self.board.rank(rank).unwrap().refused(self.now, self.now.plus(ENGINE_BUSY));
-                RelayError::EngineBusy
-            }
-            Fate::Fails if self.random.bool() => RelayError::ConnectFailed,
-            Fate::Fails => RelayError::ClosedInHead,
-            Fate::Hangs => RelayError::FirstByteTimedOut,
+        let heard = match fate {
+            _ if gone => None,
+            None => Some(Judgement::Success),
+            Some(error) => Judgement::of_error(error),
         };
-        let failed = Failed { with, ..Failed::of(rank, error) };
-        self.step_request(id, RequestEvent::Failed(failed), None)
+        self.note(|| format!("request {id} ends on {rank:?}: {fate:?}, gone {gone}"));
+        self.end_lease(id, running.lease, heard);
+        match fate {
+            _ if gone => self.answer(id, Answer::Gone),
+            None => self.answer(id, Answer::Served),
+            Some(error) => {
+                self.step_request(id, RequestEvent::Failed(Failed::of(rank, error)), None)
+            }
+        }
     }
 
     pub(crate) fn answer(&mut self, id: usize, answer: Answer) -> Checked {

@@ -3,8 +3,9 @@
 
 use super::books::Books;
 use super::fleets::Truth;
+use super::pairs::broken;
 use super::plan::{MS, Plan};
-use super::request::{Fate, PrefillLeg, Request, State};
+use super::request::{PrefillLeg, Request, State};
 use super::shard::SimShard;
 use super::stats::Stats;
 use fastrand::Rng;
@@ -12,6 +13,7 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::MeshMessage;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReading, LoadReport, OwnLoad};
 use forebay_ring::{Bell, mesh};
+use forebay_router::dispatch::RelayError;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -259,7 +261,7 @@ impl World {
                 State::Coming | State::Waiting(_) | State::Done => continue,
             };
             if !self.truth.is_up(rank) {
-                (*end.0, *end.1) = (soon, Fate::Fails);
+                (*end.0, *end.1) = (soon, Some(RelayError::ClosedInHead));
                 self.at(soon, Event::Task(id));
             }
         }
@@ -267,7 +269,7 @@ impl World {
             let soon = NanosSinceStart(self.now.0 + self.random.u64(..MS));
             let leg = &mut self.legs[id];
             if leg.lease.as_ref().is_some_and(|lease| !self.truth.is_up(lease.rank())) {
-                (leg.end_at, leg.fate) = (soon, Fate::Fails);
+                (leg.end_at, leg.ended) = (soon, broken());
                 self.at(soon, Event::Leg(id));
             }
         }

@@ -1,9 +1,61 @@
-//! Whose fault it is that a pair failed. A leg is blamed for what it did itself; one that waited
-//! for the other leg is not.
+//! Whose fault it is that an attempt failed, what its breaker hears, and what the request does
+//! next. A leg is blamed for what it did itself; one that waited for the other leg is not. Where
+//! either may be the cause, what the two do with others tells ([`LoadBoard::doubt`]).
 
+use super::stop::Failed;
 use crate::dispatch::RelayError;
+use forebay_base::RankIndex;
 use forebay_disagg::Accusation;
 use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
+use forebay_fleet::worker::LoadBoard;
+
+/// What the breaker of a rank hears of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// The rank has answered.
+    Success,
+    /// The rank has no room. It answers, so it is not ill.
+    Refusal,
+    /// The rank failed the request.
+    Failure,
+}
+
+impl Judgement {
+    /// Of a rank that was alone with the request, or of the rank of a decode leg.
+    #[must_use]
+    pub fn of_error(error: RelayError) -> Option<Self> {
+        match error {
+            error if error.blames_worker() => Some(Self::Failure),
+            RelayError::EngineBusy => Some(Self::Refusal),
+            _ => None,
+        }
+    }
+
+    /// Of the rank of a prefill leg. `prefill_waits`: its answer comes when decode has the KV.
+    #[must_use]
+    pub const fn of_leg(ended: &PrefillEnded, prefill_waits: bool) -> Option<Self> {
+        match ended {
+            // The shard that has the request judges: it knows of the other leg.
+            PrefillEnded::Failed(PrefillFault::TimedOut) if prefill_waits => None,
+            PrefillEnded::Failed(
+                PrefillFault::NoDecode(_)
+                | PrefillFault::Transfer(_)
+                | PrefillFault::OutOfSockets
+                | PrefillFault::Cancelled,
+            ) => None,
+            PrefillEnded::Failed(
+                PrefillFault::Broken(_)
+                | PrefillFault::ConnectFailed
+                | PrefillFault::ConnectTimedOut
+                | PrefillFault::TimedOut,
+            ) => Some(Self::Failure),
+            PrefillEnded::Failed(PrefillFault::Busy(_)) => Some(Self::Refusal),
+            PrefillEnded::Done(_)
+            | PrefillEnded::Refused(_)
+            | PrefillEnded::Failed(PrefillFault::NoKvTransfer(_)) => Some(Self::Success),
+        }
+    }
+}
 
 /// Whose fault it is that a pair failed before a byte of its answer was passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +136,61 @@ impl FailedPair<'_> {
                 (Some(_), _) => Fault::Either,
             },
             _ => Fault::Decode,
+        }
+    }
+
+    /// The rank whose breaker hears of the failure, and what it hears. The home of the prefill leg
+    /// has judged what is that leg's own.
+    #[must_use]
+    pub fn judged(
+        self,
+        board: &LoadBoard,
+        prefill: RankIndex,
+        decode: RankIndex,
+    ) -> Option<(RankIndex, Judgement)> {
+        let rank = match self.fault() {
+            Fault::Nobody => return None,
+            Fault::Decode => decode,
+            Fault::Prefill => prefill,
+            Fault::Either => board.doubt(prefill, decode)?,
+        };
+        if rank == prefill || self.error == RelayError::PrefillFailed {
+            return Some((rank, Judgement::Failure));
+        }
+        Some((rank, Judgement::of_error(self.error)?))
+    }
+}
+
+impl Failed {
+    /// The prefill leg ended the request. `ended`: how, as far as that is known.
+    #[must_use]
+    pub fn by_leg(ended: Option<&PrefillEnded>, prefill: RankIndex, decode: RankIndex) -> Self {
+        let failed =
+            |error, why: Option<&String>| Self { why: why.cloned(), ..Self::of(prefill, error) };
+        match ended {
+            Some(PrefillEnded::Refused(answer)) => {
+                Self { answer: Some(answer.clone()), ..failed(RelayError::PrefillFailed, None) }
+            }
+            Some(PrefillEnded::Failed(fault)) => match fault {
+                PrefillFault::Busy(_) => failed(RelayError::EngineBusy, None),
+                PrefillFault::ConnectFailed => failed(RelayError::ConnectFailed, None),
+                PrefillFault::OutOfSockets => failed(RelayError::OutOfSockets, None),
+                PrefillFault::ConnectTimedOut => failed(RelayError::ConnectTimedOut, None),
+                PrefillFault::TimedOut => failed(RelayError::FirstByteTimedOut, None),
+                PrefillFault::NoDecode(words) => {
+                    let why = format!("it has not come for the KV of its prefill worker: {words}");
+                    let failed = Self::of(decode, RelayError::PrefillFailed);
+                    Self { with: Some(prefill), why: Some(why), ..failed }
+                }
+                PrefillFault::Transfer(words) => {
+                    let failed = failed(RelayError::PrefillFailed, Some(words));
+                    Self { with: Some(decode), ..failed }
+                }
+                PrefillFault::Broken(why) => failed(RelayError::PrefillFailed, Some(why)),
+                PrefillFault::NoKvTransfer(why) => failed(RelayError::NoKvTransfer, Some(why)),
+                PrefillFault::Cancelled => failed(RelayError::PrefillFailed, None),
+            },
+            _ => failed(RelayError::PrefillFailed, None),
         }
     }
 }

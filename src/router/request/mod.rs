@@ -13,9 +13,10 @@ mod split;
 mod stages;
 mod stop;
 
-pub use blame::{FailedPair, Fault, LegEnd};
+pub use blame::{FailedPair, Fault, Judgement, LegEnd};
 pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 pub use flow::RequestFlow;
+pub use pressure::engine_refused;
 pub use queueing::{Taken, Wait};
 pub use scene::Scene;
 pub use split::Split;

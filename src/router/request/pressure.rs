@@ -11,6 +11,27 @@ use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, Pool, QueueFull}
 use forebay_prompt::parse::{Reason, Refusal};
 use std::time::Duration;
 
+/// An engine that had no room is left alone so long, or until one of our requests there ends.
+const ENGINE_BUSY: Duration = Duration::from_millis(200);
+/// However long it asks for.
+const ENGINE_BUSY_MAX: Duration = Duration::from_mins(1);
+
+/// The engine of a rank had no room, and with it none of the ranks that share its limit. Called
+/// after the lease was given back: the end of any other of our requests there ends this too.
+pub fn engine_refused(
+    fleet: &FleetSnapshot,
+    board: &LoadBoard,
+    rank: RankIndex,
+    now: NanosSinceStart,
+    retry_after_s: Option<u64>,
+) {
+    let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);
+    let until = now.plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX));
+    for load in fleet.ranks_full_with(rank).filter_map(|rank| board.rank(rank)) {
+        load.refused(now, until);
+    }
+}
+
 impl Stages {
     /// Is the request among the share that an open window refuses? Drawn once a request, whatever
     /// windows it meets.
