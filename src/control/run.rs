@@ -312,11 +312,7 @@ impl Control {
 
     fn publish(&mut self) {
         self.snapshot = Arc::new(self.fleet.snapshot());
-        for index in (0..self.snapshot.ranks.len()).filter_map(RankIndex::try_from_index) {
-            if let Some(load) = self.setup.board.rank(index) {
-                load.set_queue(self.snapshot.queue_of(index));
-            }
-        }
+        self.snapshot.set_queues(&self.setup.board);
         if let Some(replicas) = &self.replicas {
             replicas.set_fleet(&self.snapshot);
         }

@@ -7,6 +7,7 @@ use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
 use forebay_prompt::parse::{Reason, Refusal, rank_pin};
+use forebay_router::request::wait_deadline;
 use forebay_select::{output_tokens, reaches};
 
 /// When the request came.
@@ -38,14 +39,8 @@ pub(super) fn read(
     let hints = routing.hint_rules.borrow().read(head, message, request.priority);
     slot.told_priority = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
-    // What is configured bounds the wait. What the client says bounds the whole request, so it
-    // counts from the head.
-    let configured = fleet.flow.queue.wait_max.map(|wait| came.read_at.plus(wait));
-    let deadline = match (configured, client_deadline) {
-        (Some(configured), Some(deadline)) => configured.min(deadline),
-        (Some(end), None) | (None, Some(end)) => end,
-        (None, None) => came.read_at.plus(env.config.timeouts.first_byte),
-    };
+    let first_byte_max = env.config.timeouts.first_byte;
+    let deadline = wait_deadline(fleet, came.read_at, client_deadline, first_byte_max);
     Ok(RequestFacts {
         model: model_index,
         caller: hints.caller,

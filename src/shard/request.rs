@@ -229,11 +229,7 @@ fn admit_to_pool(
     model: &Model,
     is_drawn: &mut Option<bool>,
 ) -> Result<(), Refusal> {
-    let mut stages = routing.stages.borrow_mut();
-    stages.window_of(fleet, model.pool, env.now(), is_drawn)?;
-    // Only for requests that get past the window: refused ones earn no retries.
-    stages.sends.retry.deposit();
-    Ok(())
+    routing.stages.borrow_mut().let_in(fleet, model.pool, env.now(), is_drawn)
 }
 
 /// A request that may be split is in memory three times: as it came, and once for each leg, there

@@ -80,7 +80,7 @@ pub(crate) fn flow(random: &mut Rng, mode: QueueMode) -> FlowConfig {
     queue.mode = mode;
     queue.depth_max = [1, 2, 5, 20, 1_000][random.usize(..5)];
     queue.bytes_max = if random.bool() { 1 << 20 } else { 100 << 20 };
-    queue.wait_max = Some(ms(random, 5, 500));
+    queue.wait_max = (random.u32(..8) > 0).then(|| ms(random, 5, 500));
     queue.stale_after = ms(random, 1, 80);
     queue.hops_max = random.u32(..4);
     queue.promote_after = if random.bool() { Duration::ZERO } else { ms(random, 1, 60) };

@@ -149,7 +149,7 @@ impl Request {
                 model: ModelIndex::try_from_index(random.usize(..models)).unwrap(),
                 caller: Caller { class: random.u8(..4), tenant, weight },
                 arrived_at: NanosSinceStart(at),
-                deadline: client_deadline.unwrap_or(NanosSinceStart(u64::MAX)),
+                deadline: NanosSinceStart(u64::MAX),
                 client_deadline,
                 pin: (random.u32(..12) == 0).then(|| DpRank(random.u32(..2))),
                 tried: Vec::new(),

@@ -6,6 +6,7 @@ use super::plan::Plan;
 use super::world::{Checked, Event, World};
 use fastrand::Rng;
 use forebay_base::{NanosSinceStart, ShardIndex};
+use forebay_config::Policy;
 use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict};
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_ring::{Bell, MeshPort, MeshReceiver, MeshSender};
@@ -58,20 +59,12 @@ impl SimShard {
         random: Rng,
     ) -> Self {
         let shards = plan.shards;
-        let rules = StageRules {
-            policy: plan.policy,
-            first_byte_max: Duration::from_secs(10),
-            retries_after_send: true,
-            attempts_max: 3,
-        };
         let index = ShardIndex::try_from_index(index).unwrap();
-        let (board, retry) = (ShardBoard::from(Arc::clone(board)), RetryBudget::new(100));
-        let reports = LoadReports::new(Duration::from_millis(300));
-        let stages = Stages::new(index, rules, Loads { board, reports }, retry, random);
+        let board = ShardBoard::from(Arc::clone(board));
         Self {
             index,
             home: Home::default(),
-            stages,
+            stages: stages(index, plan.policy, board, random),
             fleet: Arc::clone(fleet),
             slot: None,
             reports_sent: Vec::new(),
@@ -108,6 +101,18 @@ impl SimShard {
             self.stages.loads.reports.take(report);
         }
     }
+}
+
+/// What the requests of a shard decide with.
+pub(crate) fn stages(index: ShardIndex, policy: Policy, board: ShardBoard, random: Rng) -> Stages {
+    let rules = StageRules {
+        policy,
+        first_byte_max: Duration::from_secs(10),
+        retries_after_send: true,
+        attempts_max: 3,
+    };
+    let reports = LoadReports::new(Duration::from_millis(300));
+    Stages::new(index, rules, Loads { board, reports }, RetryBudget::new(100), random)
 }
 
 /// Has anybody taken the announcement of its sleep back? Puts it back if not.

@@ -2,20 +2,20 @@
 //! unless it is moved.
 
 use super::plan::MS;
+use super::shard::stages;
 use fastrand::Rng;
-use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
+use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, ShardIndex};
 use forebay_config::{FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, LoadBoard, LoadReports, Rank, Role, RoomLimits, ShardBoard,
-    pools, test_support,
+    Dialect, FleetSnapshot, KvTransfer, LoadBoard, Rank, Role, RoomLimits, ShardBoard, pools,
+    test_support,
 };
 use forebay_prompt::parse::{Endpoint, Reason};
-use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::{Home, is_closed};
 use forebay_router::request::{
-    Action, Chosen, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages, Stop, Wait,
+    Action, Chosen, RequestEvent, RequestFlow, Scene, Split, Stages, Stop, Wait,
 };
 use forebay_select::Prompt;
 use std::sync::Arc;
@@ -67,14 +67,6 @@ impl Stage {
         };
         let ranks: Vec<Rank> = (0..).zip(places).map(rank).collect();
         let board = ShardBoard::from(LoadBoard::new());
-        let rules = StageRules {
-            policy: Policy::Kv,
-            first_byte_max: Duration::MAX,
-            retries_after_send: false,
-            attempts_max: 1,
-        };
-        let (reports, retry) = (LoadReports::new(Duration::from_secs(5)), RetryBudget::new(0));
-        let random = Rng::with_seed(1);
         let stage = Self {
             fleet: FleetSnapshot {
                 generation: 1,
@@ -86,7 +78,7 @@ impl Stage {
             },
             board: board.clone(),
             home: Home::default(),
-            stages: Stages::new(ShardIndex(0), rules, Loads { board, reports }, retry, random),
+            stages: stages(ShardIndex(0), Policy::Kv, board, Rng::with_seed(1)),
             now: NanosSinceStart(1_000 * MS),
         };
         stage.pooled()
@@ -95,9 +87,7 @@ impl Stage {
     /// The fleet as the control plane publishes it.
     fn pooled(mut self) -> Self {
         pools::assign(&mut self.fleet);
-        for rank in (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
-            self.board.rank(rank).unwrap().set_queue(self.fleet.queue_of(rank));
-        }
+        self.fleet.set_queues(&self.board);
         self
     }
 

@@ -5,13 +5,13 @@ use super::request::{Answer, Fate, Running, State};
 use super::world::{Checked, Event, World};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, Lease};
-use forebay_fleet::mailbox::{MeshMessage, Verdict, Waiter};
+use forebay_fleet::mailbox::{MeshMessage, RequestFacts, Verdict, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg, QueueWanted};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
     Action, Chosen, Failed, Judgement, RequestEvent, RequestFlow, Scene, Stop, Wait, WaitEnd,
-    engine_refused,
+    engine_refused, wait_deadline,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -59,13 +59,13 @@ impl World {
         let (fleet, stages) = (Arc::clone(&shard.fleet), &mut shard.stages);
         let (mut facts, mut is_drawn) = (request.facts.clone(), None);
         let pool = fleet.models[facts.model.index()].pool;
-        if stages.window_of(&fleet, pool, now, &mut is_drawn).is_err() {
+        if stages.let_in(&fleet, pool, now, &mut is_drawn).is_err() {
             return self.answer(id, Answer::Window);
         }
-        stages.sends.retry.deposit();
         stages.drain_rates.observe(&fleet, &self.board, now);
-        let wait_max = fleet.flow.queue.wait_max.unwrap();
-        facts.deadline = facts.deadline.min(facts.arrived_at.plus(wait_max));
+        let RequestFacts { arrived_at, client_deadline, .. } = facts;
+        let first_byte_max = stages.rules.first_byte_max;
+        facts.deadline = wait_deadline(&fleet, arrived_at, client_deadline, first_byte_max);
         let endpoint = Endpoint::ChatCompletions;
         request.flow = Some(RequestFlow::new(facts, endpoint, request.body_bytes, is_drawn));
         self.step_request(id, RequestEvent::Ready, None)

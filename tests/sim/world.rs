@@ -93,7 +93,7 @@ impl World {
             events: BTreeMap::new(),
             next_number: 0,
         };
-        world.set_queues(&fleet);
+        fleet.set_queues(&world.board);
         world.plan_events();
         world
     }
@@ -247,7 +247,7 @@ impl World {
         let what = self.truth.change(&mut self.random);
         let fleet = self.truth.snapshot();
         self.note(|| format!("fleet {}: {what}", fleet.generation));
-        self.set_queues(&fleet);
+        fleet.set_queues(&self.board);
         for shard in 0..self.shards.len() {
             let at = self.now.0 + self.random.u64(..20 * MS);
             self.at(NanosSinceStart(at), Event::Fleet(shard, Arc::clone(&fleet)));
@@ -272,12 +272,6 @@ impl World {
                 (leg.end_at, leg.ended) = (soon, broken());
                 self.at(soon, Event::Leg(id));
             }
-        }
-    }
-
-    fn set_queues(&self, fleet: &FleetSnapshot) {
-        for rank in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
-            self.board.rank(rank).unwrap().set_queue(fleet.queue_of(rank));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
-use super::{KvTransfer, Leg, Role, RoomLimits};
+use super::{KvTransfer, Leg, LoadBoard, Role, RoomLimits};
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use forebay_config::{Fallback, FlowConfig, QueueMode};
@@ -165,6 +165,15 @@ pub struct ModelText {
 }
 
 impl FleetSnapshot {
+    /// Before it is published: each rank tells of room where this fleet waits for the rank.
+    pub fn set_queues(&self, board: &LoadBoard) {
+        for rank in (0..self.ranks.len()).filter_map(RankIndex::try_from_index) {
+            if let Some(load) = board.rank(rank) {
+                load.set_queue(self.queue_of(rank));
+            }
+        }
+    }
+
     /// What its maker owes to all who read it: indices lead somewhere, and lists that are searched
     /// by halves are in order. Debug builds check it once for each snapshot.
     pub fn check_invariants(&self) {

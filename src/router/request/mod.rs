@@ -17,7 +17,7 @@ pub use blame::{FailedPair, Fault, Judgement, LegEnd};
 pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 pub use flow::RequestFlow;
 pub use pressure::engine_refused;
-pub use queueing::{Taken, Wait};
+pub use queueing::{Taken, Wait, wait_deadline};
 pub use scene::Scene;
 pub use split::Split;
 pub use stages::{Loads, Matching, Ratios, Sends, StageRules, Stages};

@@ -5,9 +5,11 @@
 use super::event::{RequestEvent, WaitEnd};
 use super::stages::Stages;
 use crate::queue::Home;
-use forebay_base::{NanosSinceStart, QueueIndex, ShardIndex};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, ShardIndex};
 use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueWanted};
+use forebay_prompt::parse::Refusal;
+use std::time::Duration;
 
 /// A wait in a queue, as the shard of its request keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +68,43 @@ impl Wait {
     }
 }
 
+/// The end of a request's wait, read at `read_at`. `first_byte_max` bounds a wait that nothing else
+/// does.
+#[must_use]
+pub fn wait_deadline(
+    fleet: &FleetSnapshot,
+    read_at: NanosSinceStart,
+    client_deadline: Option<NanosSinceStart>,
+    first_byte_max: Duration,
+) -> NanosSinceStart {
+    // What is configured bounds the wait. What the client says bounds the whole request, so it
+    // counts from the head.
+    let configured = fleet.flow.queue.wait_max.map(|wait| read_at.plus(wait));
+    match (configured, client_deadline) {
+        (Some(configured), Some(deadline)) => configured.min(deadline),
+        (Some(end), None) | (None, Some(end)) => end,
+        (None, None) => read_at.plus(first_byte_max),
+    }
+}
+
 impl Stages {
+    /// Lets a request in whose model is known.
+    ///
+    /// # Errors
+    /// The refusal of [`Stages::window_of`].
+    pub fn let_in(
+        &mut self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+        is_drawn: &mut Option<bool>,
+    ) -> Result<(), Refusal> {
+        self.window_of(fleet, pool, now, is_drawn)?;
+        // Only for requests that get past the window: refused ones earn no retries.
+        self.sends.retry.deposit();
+        Ok(())
+    }
+
     /// Takes a message of the queues.
     pub fn take(&mut self, home: &mut Home, fleet: &FleetSnapshot, message: MeshMessage) -> Taken {
         match message {
