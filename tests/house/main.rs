@@ -13,6 +13,8 @@
 //! With the exceptions in `tests/data/house_baseline.toml` (`ratchet`): see `ratchet::RULES`. That
 //! list may only become shorter. `tools/figures --lower` removes what is no exception any more.
 //!
+//! The page of the walk names functions that exist (`walk`).
+//!
 //! `tools/figures` prints the figures of the house (`figures`).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails must stop")]
 #![allow(clippy::indexing_slicing, reason = "places in the list of files come from that list")]
@@ -23,6 +25,7 @@ mod ratchet;
 mod rules;
 mod source;
 mod tree;
+mod walk;
 
 use ratchet::Finding;
 use source::Source;
@@ -127,8 +130,29 @@ fn exceptions_become_fewer() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
+fn page_of_the_walk() -> String {
+    fs::read_to_string(root().join(walk::PAGE)).unwrap()
+}
+
+#[test]
+fn the_walk_of_a_request_is_that_of_the_page() {
+    let (page, sources) = (page_of_the_walk(), &HOUSE.tree.sources);
+    let faults = walk::faults(&page, sources);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    for (planted, fault) in [
+        (page.replacen("`parse_request`", "`parse_requests`", 1), "has no function"),
+        (page.replacen("src/shard/read.rs", "src/shard/reads.rs", 1), "is no file"),
+        (page.replacen("| own |", "| |", 1), "are marked"),
+        (page.replace("| `src/", "| src/"), "no walk"),
+    ] {
+        let found = walk::faults(&planted, sources);
+        assert!(found.iter().any(|found| found.contains(fault)), "{fault}: {found:?}");
+    }
+}
+
 #[test]
 #[ignore = "prints, checks nothing: tools/figures"]
 fn figures() {
     print!("{}", figures::all(&HOUSE.tree, &HOUSE.findings));
+    println!("| returns on the walk of a request | {} |", walk::returns(&page_of_the_walk()));
 }
