@@ -10,7 +10,8 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
 use forebay::index::{KeySeed, slice_of};
-use forebay::kv_events::{BatchResult, Decoder, FeedCounters, KvEvent, Naming, RankFeed, SliceOps};
+use forebay::kv_decode::{Decoder, KvEvent};
+use forebay::kv_events::{BatchResult, FeedCounters, Naming, RankFeed, SliceOps};
 use forebay::text::Vocabulary;
 use std::hint::black_box;
 use std::path::Path;

@@ -4,9 +4,7 @@
 use crate::kv_source::BLOCK_TOKENS;
 use forebay::base::Clock;
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
-use forebay::kv_events::zmq::{
-    Connection, Side, ZmqAddress, ZmqEndpoint, ZmqSource, encode_message,
-};
+use forebay::zmq::{Connection, Side, ZmqAddress, ZmqEndpoint, ZmqSource, encode_message};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

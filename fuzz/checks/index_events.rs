@@ -9,9 +9,8 @@ use forebay_base::RankIndex;
 use forebay_index::{
     BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay_kv_events::{
-    BatchOutcome, BlockText, Medium, Naming, RankBlocks, Removed, SliceOps, Stored,
-};
+use forebay_kv_decode::{Medium, Removed, Stored};
+use forebay_kv_events::{BatchOutcome, BlockText, Naming, RankBlocks, SliceOps};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const SEED: KeySeed = KeySeed(0x5eed);

@@ -4,9 +4,8 @@
 
 use forebay_base::ShardIndex;
 use forebay_index::{BlockKey, KeySeed, KvOp};
-use forebay_kv_events::{
-    BlockText, Decoder, FeedCounters, KvEvent, LowerTiers, Naming, RankFeed, SliceOps, Tier,
-};
+use forebay_kv_decode::{Decoder, KvEvent};
+use forebay_kv_events::{BlockText, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier};
 use std::collections::HashSet;
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 //! follows what has arrived; only a peer that speaks the protocol passes the handshake; a PING, and
 //! nothing else, is answered.
 
-use forebay_kv_events::zmq::ZmtpError;
-use forebay_kv_events::zmq::zmtp::{
+use forebay_zmq::ZmtpError;
+use forebay_zmq::zmtp::{
     GREETING_BYTES, Incoming, MESSAGE_BYTES_MAX, PARTS_MAX, SocketKind, ZmtpInbox, answer,
     check_greeting, check_ready, message,
 };

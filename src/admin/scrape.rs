@@ -17,11 +17,11 @@ use forebay_fleet::account::{
 };
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use forebay_index::IndexReader;
-use forebay_kv_events::zmq::LossReason;
 use forebay_kv_events::{
     BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
 };
 use forebay_prompt::parse::{Endpoint, Reason};
+use forebay_zmq::LossReason;
 use std::sync::Arc;
 
 /// Bounds of the latency buckets, in nanoseconds and as the label says them, in seconds.

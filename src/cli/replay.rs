@@ -6,12 +6,12 @@ use clap::Args;
 use forebay_base::Clock;
 use forebay_config::LogConfig;
 use forebay_index::KeySeed;
-use forebay_kv_events::zmq::ZmqEndpoint;
 use forebay_kv_events::{BatchOutcome, BatchResult, EventKind, ResetReason};
 use forebay_record::{
     FileReader, Published, Publisher, Rebuilt, RecordingEnd, Speed, Summary, TokenText, inspect,
 };
 use forebay_text::chat::load_model_text;
+use forebay_zmq::ZmqEndpoint;
 use std::future::pending;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ use forebay_fleet::worker::{
 };
 use forebay_index::{BlockKey, RootName};
 use forebay_kv_events::FeedNotice;
-use forebay_kv_events::zmq::ZmqEndpoint;
+use forebay_zmq::ZmqEndpoint;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use super::kv_source::{self, SglangPlace};
 use forebay_base::limits::RANKS_MAX;
 use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use forebay_fleet::worker::{Dialect, Role};
-use forebay_kv_events::zmq::{EndpointError, ZmqEndpoint};
+use forebay_zmq::{EndpointError, ZmqEndpoint};
 use std::net::IpAddr;
 use thiserror::Error;
 

@@ -1,8 +1,8 @@
 //! Listens to what one rank of an SGLang server publishes of its load. Messages are states: gaps do
 //! not matter, silence does, and shows as a report that ages.
 
-use forebay_kv_events::zmq::{Connection, SocketError, ZmqSource};
 use forebay_load::{AnnouncedLoad, LoadPlan, LoadReporter, ReadFault, Readings, read_load_stat};
+use forebay_zmq::{Connection, SocketError, ZmqSource};
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;

@@ -16,7 +16,6 @@
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
 use super::copies::{Groups, KeptBlocks, RestoredBlocks};
-use super::event::{Removed, Stored};
 use super::fit::{Evidence, TextFit};
 use super::held::{HeldBlocks, HeldEntry, HeldState};
 use super::holding::{FeedHolding, OrphansGone};
@@ -29,6 +28,7 @@ use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
 use forebay_base::ShardIndex;
 use forebay_index::{BlockKey, RootName};
+use forebay_kv_decode::{Removed, Stored};
 use forebay_snapshot::Link;
 
 /// The blocks of one rank.

@@ -42,7 +42,7 @@ mod tests {
     use super::super::tests::{Index, Letters, SHARDS, blocks, keys_of, remove, store};
     use super::super::{LowerTiers, Removed, Stored};
     use super::*;
-    use crate::event::Medium;
+    use forebay_kv_decode::Medium;
     use std::time::Duration;
 
     const TTL: Duration = Duration::from_secs(100);

@@ -4,9 +4,9 @@
 use super::restart_tests::restarted;
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, remove, store};
 use super::*;
-use crate::event::Medium;
 use crate::restoring::Left;
 use crate::tier::TIERS;
+use forebay_kv_decode::Medium;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, keys_of, remove, slice_of, store};
 use super::*;
-use crate::event::Medium;
 use crate::restoring::{Left, Restoring};
+use forebay_kv_decode::Medium;
 use forebay_snapshot::{Link, Paths};
 use std::time::Duration;
 

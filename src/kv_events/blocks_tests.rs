@@ -1,8 +1,8 @@
 //! [`RankBlocks`](super::RankBlocks) case by case.
 
 use super::*;
-use crate::event::Medium;
 use forebay_index::{KeySeed, KvOp};
+use forebay_kv_decode::Medium;
 use forebay_snapshot::Link;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;

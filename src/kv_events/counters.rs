@@ -4,7 +4,7 @@
 use super::holding::{Expired, FeedHolding, OrphansGone};
 use super::outcome::BatchOutcome;
 use super::tier::{TIERS, Tier};
-use crate::zmq::LossReason;
+use forebay_zmq::LossReason;
 use std::cell::Cell;
 
 /// What became of a whole batch; the words are the metrics label `result`.

@@ -3,9 +3,9 @@
 use super::tests::{Shard, chained, chained_in, frames, publish_until, spec, until, vectors};
 use super::*;
 use crate::test_support::block_on_local;
-use crate::zmq::{LossReason, ZmqEndpoint, ZmqSource};
 use forebay_base::ShardIndex;
 use forebay_index::{KvBatch, KvOp};
+use forebay_zmq::{LossReason, ZmqEndpoint, ZmqSource};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;

@@ -1,17 +1,14 @@
 //! KV-event feeds: what engines say about their caches, turned into index operations.
 //!
 //! Owns one [`Feed`] task per rank, all on the control plane's thread. The path of a message is
-//! `socket → rank → decode → blocks → ring`; everything between the socket ([`zmq`]) and the
+//! `socket → rank → decode → blocks → ring`; everything between the socket and the
 //! ring is sans-IO. Limits: one message of 64 MiB and its operations per feed, and `entries_max`
 //! blocks per rank. Must never block the thread, drop an operation, or trust a length it reads.
 
 mod blocks;
 mod copies;
 mod counters;
-mod decode;
-mod event;
 mod expiry;
-mod fields;
 mod feed;
 mod fit;
 mod follow;
@@ -21,7 +18,6 @@ mod held;
 #[cfg(test)]
 mod lies_tests;
 mod holding;
-pub mod msgpack;
 mod naming;
 mod opaque;
 mod orphans;
@@ -46,18 +42,14 @@ mod tests;
 pub mod test_support;
 mod tier;
 mod timers;
-pub mod zmq;
 
 pub use blocks::RankBlocks;
 pub use copies::{Groups, KeptBlocks, RestoredBlocks};
 pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
-pub use decode::{Batch, BatchHead, Decoder, EventPart};
-pub use event::{KvEvent, Medium, Removed, Stored};
 pub use feed::{Feed, FeedSpec};
 pub use fit::TextFit;
 pub use held::{Kept, TRACKED_BLOCK_BYTES};
 pub use holding::{Expired, FeedHolding, OrphansGone};
-pub use msgpack::MsgpackError;
 pub use naming::{BlockText, Naming};
 pub use outcome::BatchOutcome;
 pub use port::{FeedNotice, KvPort};

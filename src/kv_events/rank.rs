@@ -4,14 +4,14 @@
 use super::blocks::RankBlocks;
 use super::copies::{KeptBlocks, RestoredBlocks};
 use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
-use super::decode::{Batch, Decoder};
-use super::event::{KvEvent, Medium, Stored};
 use super::fit::TextFit;
 use super::naming::{BlockText, Naming};
 use super::outcome::BatchOutcome;
 use super::sequence::{Arrived, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
+use forebay_kv_decode::{Batch, Decoder};
+use forebay_kv_decode::{KvEvent, Medium, Stored};
 use tokio::time::Instant;
 
 /// What an event costs beside its blocks, in blocks.

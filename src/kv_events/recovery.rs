@@ -16,7 +16,7 @@ use super::rank::KvMessage;
 use super::replays::Why;
 use super::sequence::Arrived;
 use super::status::FeedState;
-use crate::zmq::{SocketError, ZmqEndpoint, ZmqSource, ZmtpError};
+use forebay_zmq::{SocketError, ZmqEndpoint, ZmqSource, ZmtpError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};

@@ -3,10 +3,10 @@
 use super::rank::KvMessage;
 use super::*;
 use crate::test_support::{block_on_local, vocabulary};
-use crate::zmq::ZmqEndpoint;
 use forebay_base::{DpRank, RankIndex, ShardIndex};
 use forebay_index::{BlockKey, KeySeed, KvBatch, KvOp};
 use forebay_snapshot::{Link, Paths};
+use forebay_zmq::ZmqEndpoint;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;

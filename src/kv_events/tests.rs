@@ -3,9 +3,10 @@
 
 use super::*;
 use crate::test_support::block_on_local;
-use crate::zmq::ZmqEndpoint;
 use forebay_base::{DpRank, RankIndex, ShardIndex};
 use forebay_index::{BlockKey, KeySeed, KvBatch, KvOp};
+use forebay_kv_decode::{BatchHead, Decoder, KvEvent, Medium, MsgpackError};
+use forebay_zmq::ZmqEndpoint;
 use proptest::prelude::*;
 use serde_json::Value;
 use std::cell::RefCell;

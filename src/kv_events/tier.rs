@@ -2,8 +2,8 @@
 //! for them: the first has what the device holds, the second what the device or the host holds, the
 //! third what any of the three holds.
 
-use super::event::Medium;
 use forebay_base::RankIndex;
+use forebay_kv_decode::Medium;
 use std::time::Duration;
 
 /// Tiers that are told apart.

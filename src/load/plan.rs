@@ -4,7 +4,7 @@
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_config::LoadSource;
 use forebay_fleet::worker::Dialect;
-use forebay_kv_events::zmq::ZmqEndpoint;
+use forebay_zmq::ZmqEndpoint;
 use std::sync::Arc;
 
 /// Where a worker's reports come from.

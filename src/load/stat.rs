@@ -2,7 +2,7 @@
 //! same in all versions.
 
 use super::readings::{RankNumber, ReadFault, Readings, requests, tokens};
-use forebay_kv_events::msgpack::{MsgpackReader, Value};
+use forebay_kv_decode::msgpack::{MsgpackReader, Value};
 
 const TAG: &[u8] = b"LoadStat";
 

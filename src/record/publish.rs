@@ -7,9 +7,7 @@
 
 use super::message::RecordedMessage;
 use forebay_base::{Clock, NanosSinceStart};
-use forebay_kv_events::zmq::{
-    Connection, EndpointError, SocketError, ZmqEndpoint, ZmqSource, encode_message,
-};
+use forebay_zmq::{Connection, EndpointError, SocketError, ZmqEndpoint, ZmqSource, encode_message};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::str::FromStr;

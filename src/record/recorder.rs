@@ -6,7 +6,7 @@ use super::file::FileWriter;
 use super::format::{RecordingHeader, SourceName};
 use super::message::RecordedMessage;
 use forebay_base::{Clock, NanosSinceStart};
-use forebay_kv_events::zmq::{Connection, SocketError, ZmqEndpoint, ZmqSource};
+use forebay_zmq::{Connection, SocketError, ZmqEndpoint, ZmqSource};
 use futures_util::future::join_all;
 use std::convert::Infallible;
 use std::io;

@@ -3,8 +3,8 @@
 use super::*;
 use forebay_base::RankIndex;
 use forebay_index::{KeySeed, Overlaps};
-use forebay_kv_events::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
 use forebay_snapshot::framing::CHUNK_HEADER_BYTES;
+use forebay_zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
 use proptest::prelude::*;
 use std::path::Path;
 use std::time::Duration;

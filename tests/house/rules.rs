@@ -22,6 +22,7 @@ const TOKIO: &[&str] = &[
     "replicas",
     "server",
     "sim_engine",
+    "zmq",
 ];
 /// Files, or folders with a slash at the end.
 const ATOMICS: &[&str] = &[

@@ -6,12 +6,12 @@ use forebay::base::RankIndex;
 use forebay::config::{Config, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::index::{KeySeed, Overlap, Overlaps};
-use forebay::kv_events::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
 use forebay::record::{
     FileReader, Publisher, Rebuilt, RecordSource, RecordedMessage, RecordingEnd, TokenText,
     inspect, record,
 };
 use forebay::text::chat::load_model_text;
+use forebay::zmq::{Side, ZmqAddress, ZmqEndpoint, ZmqSource};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::path::Path;

@@ -6,7 +6,8 @@ use forebay::base::RankIndex;
 use forebay::index::{
     BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay::kv_events::{BatchOutcome, Medium, Naming, RankBlocks, Removed, SliceOps, Stored};
+use forebay::kv_decode::{Medium, Removed, Stored};
+use forebay::kv_events::{BatchOutcome, Naming, RankBlocks, SliceOps};
 use std::sync::Arc;
 
 const SEED: KeySeed = KeySeed(0x5eed);

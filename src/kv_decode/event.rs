@@ -17,7 +17,8 @@ pub enum KvEvent<'a> {
 
 impl KvEvent<'_> {
     /// Blocks that it names.
-    pub(super) fn block_count(&self) -> usize {
+    #[must_use]
+    pub fn block_count(&self) -> usize {
         match self {
             Self::Stored(stored) => stored.hashes.len(),
             Self::Removed(removed) => removed.hashes.len(),
