@@ -5,7 +5,6 @@
 mod bind;
 mod candidate;
 mod cost;
-mod lease_cost;
 mod match_request;
 mod matched;
 mod model;
@@ -21,11 +20,13 @@ mod usable;
 pub use bind::Binder;
 pub use candidate::{Candidates, NoCandidate, Seeking};
 pub use cost::{CostParts, RankCost, predicted_work};
-pub use lease_cost::{lease_cost, output_tokens};
 pub use match_request::MatchRequest;
 pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};
-pub use pick::{BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, pick, tokens};
+pub use pick::{
+    BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
+    tokens,
+};
 pub use prompt::Prompt;
 pub use reach::reaches;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};

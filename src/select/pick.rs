@@ -1,7 +1,8 @@
-//! The policies.
+//! The policies, and what a request is expected to cost a rank.
 
 use super::{CostParts, RankCost, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{Leg, LoadBoard, LoadReports, ReportWeight};
 use forebay_index::Overlaps;
 
@@ -10,6 +11,13 @@ pub use forebay_config::Policy;
 /// Bytes per token until matched blocks have told better. English and code under the common
 /// vocabularies: 3.5 to 4.5.
 pub const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
+
+/// Output tokens expected of a request that does not say.
+const OUTPUT_TOKENS_DEFAULT: u32 = 256;
+
+/// Output tokens counted at most: limits like 128k are ceilings, not expectations.
+const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
+const _: () = assert!(OUTPUT_TOKENS_DEFAULT <= OUTPUT_TOKENS_COUNTED_MAX);
 
 /// Everything a policy looks at.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +147,27 @@ impl PickRequest<'_> {
         let foreign = report
             .map_or(0, |(report, weight)| weight.fine_part_of(u64::from(report.foreign.requests)));
         RankCost(own.saturating_add(foreign))
+    }
+}
+
+/// Output tokens that a request is expected to make.
+#[must_use]
+pub fn output_tokens(max_tokens: Option<u32>) -> u32 {
+    max_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(OUTPUT_TOKENS_COUNTED_MAX)
+}
+
+/// What a request costs a rank.
+#[must_use]
+pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32) -> LeaseCost {
+    let uncached = request.uncached_tokens(rank);
+    // Who prefills for another rank makes one token and is done.
+    let output = if request.leg == Leg::Prefill { 1 } else { u64::from(output_tokens) };
+    debug_assert!(uncached <= request.prompt_tokens(), "more to compute than the prompt has");
+    LeaseCost {
+        prefill_tokens: if request.leg == Leg::Decode { 0 } else { uncached },
+        decode_tokens: request.prompt_tokens().saturating_add(output),
+        // Who only decodes is sent what it has not got.
+        kv_tokens: uncached.saturating_add(output),
     }
 }
 
