@@ -1,23 +1,23 @@
-//! dispatch, relay, account: one attempt to get an answer from one rank.
+//! dispatch, relay: one attempt to get an answer from one rank.
 
+use super::answer::{Accounted, Answering, answer};
 use super::down::DownWatch;
-use super::env::Env;
 use super::judge;
 use super::leg::Waiting;
+use super::outbound::{Going, encode, own_body};
 use super::pair::{self, Paired};
 use super::predict::Predicted;
-use super::slot::{After, PRIORITY, Slot};
+use super::slot::{After, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
 use crate::ingress::Conn;
-use crate::relay::Begun;
-use crate::relay::{Answer, Outbound, StreamShape, Upstream, Watch, gather, relay, send};
+use crate::relay::{Outbound, StreamShape, Upstream, Watch, send};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
-use forebay_fleet::account::{Count, Lease, Stage};
-use forebay_http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request, header};
+use forebay_fleet::account::{Count, Stage};
+use forebay_http1::{BodyFraming, FieldKind};
 use forebay_prompt::parse::Endpoint;
-use forebay_router::dispatch::{RelayError, SendPlan, pin_in_body};
+use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::dispatch::{has_no_room, retry_after_s};
 use forebay_router::request::{Chosen, Failed};
 
@@ -110,21 +110,6 @@ pub(super) async fn run(
             Err(pair::abandoned(shard, paired, plan.rank, error))
         }
     }
-}
-
-/// A request on its way to one rank.
-#[derive(Clone, Copy)]
-struct Going<'a> {
-    plan: &'a SendPlan,
-    endpoint: Endpoint,
-    read_at: NanosSinceStart,
-}
-
-/// A worker whose answer's head has come.
-pub(super) struct Answering {
-    pub(super) upstream: Upstream,
-    /// It has read the whole request.
-    pub(super) sent: bool,
 }
 
 /// Sends the request and waits for the head of the answer. A pooled connection that had died is
@@ -226,188 +211,5 @@ fn keep_if_whole(sending: Sending<'_>, slot: &Slot, plan: &SendPlan, answering: 
     if sent && slot.answer.head.keep_alive && whole == Some(upstream.input.len()) {
         upstream.input.clear();
         sending.io.keep(sending.env, plan.address, upstream);
-    }
-}
-
-fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {
-    message.get(head.head_bytes..).unwrap_or_default()
-}
-
-/// Appends the head, and the beginning of the body where that is not the client's; returns how much
-/// of the body stands in it.
-fn encode(slot: &Slot, going: Going<'_>, paired: Option<&Paired<'_>>, out: &mut Vec<u8>) -> usize {
-    let Going { plan, endpoint, .. } = going;
-    let (mut in_header, mut start) = (plan.dp.pin, Vec::new());
-    let (whole, rest) = match paired {
-        Some(paired) => {
-            in_header = in_header.filter(|_| !paired.is_pinned_in_body());
-            (&slot.pair.leg_body[..], &slot.pair.leg_body[..])
-        }
-        None => {
-            let body = own_body(&slot.head, &slot.message);
-            match in_header.take_if(|_| plan.pins_in_body(endpoint)) {
-                Some(rank) => (body, pin_in_body(body, rank, &mut start)),
-                None => (body, body),
-            }
-        }
-    };
-    let mut digits = [0; 10];
-    let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
-    // The head that the client has promises a body as it is. A pair's answer is read before the
-    // client has any of it.
-    let is_plain = paired.is_some() || slot.answer.early.begun().is_some();
-    let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
-    let told_priority = slot.priority_for(plan);
-    let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
-    // Each is compared with every field of the client's.
-    let (mut extra, mut extra_count) = ([("", &b""[..]); 3], 0);
-    for (place, field) in extra.iter_mut().zip([pin, plain, priority].into_iter().flatten()) {
-        *place = field;
-        extra_count += 1;
-    }
-    let head = UpstreamHead {
-        authority: &plan.authority,
-        content_length: match slot.head.body {
-            BodyFraming::None => None,
-            _ => u64::try_from(start.len().saturating_add(rest.len())).ok(),
-        },
-        request_id: match paired {
-            Some(paired) => paired.request_id(&slot.request_id),
-            None => &slot.request_id,
-        },
-        authorization: plan.authorization.as_deref(),
-        extra: extra.get(..extra_count).unwrap_or_default(),
-    };
-    encode_request(&slot.head, &slot.message, &head, out);
-    out.extend_from_slice(&start);
-    whole.len().saturating_sub(rest.len())
-}
-
-/// What is accounted while the answer passes.
-struct Accounted<'a> {
-    plan: &'a SendPlan,
-    lease: Lease,
-    predicted: Option<Predicted>,
-    paired: Option<&'a Paired<'a>>,
-    /// How a stream of this endpoint tells of an error.
-    shape: StreamShape,
-}
-
-/// Relays the answer whose head is parsed in the slot.
-async fn answer(
-    sending: Sending<'_>,
-    conn: &mut Conn,
-    slot: &Slot,
-    answering: Answering,
-    accounted: Accounted<'_>,
-) -> Result<After, RelayError> {
-    let Sending { env, io, workers } = sending;
-    if let Some(begun) =
-        slot.answer.early.begun().filter(|_| !Begun::goes_on_with(&slot.answer.head))
-    {
-        return end_early(sending, conn, slot, begun, answering, accounted.plan).await;
-    }
-    let Answering { mut upstream, sent } = answering;
-    let Accounted { plan, mut lease, predicted, paired, shape } = accounted;
-    let mut digits = [0; 10];
-    let found = predicted.or_else(|| paired?.predicted);
-    let overlap = found.map(|found| {
-        let tokens = found.blocks.saturating_mul(found.block_size_tokens);
-        (header::OVERLAP_TOKENS, decimal(tokens, &mut digits))
-    });
-    let prefill = paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
-    let extra = [
-        Some((header::WORKER, plan.shown_as.as_bytes())),
-        Some((header::REQUEST_ID, &slot.request_id[..])),
-        overlap.or(prefill),
-        overlap.and(prefill),
-    ];
-    let extra_count = extra.iter().flatten().count();
-    let extra = extra.map(Option::unwrap_or_default);
-    let wanted = Answer {
-        head: &slot.answer.head,
-        client_version: slot.head.version,
-        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
-        shape,
-        head_sent: slot.answer.early.begun().is_some(),
-        extra: extra.get(..extra_count).unwrap_or_default(),
-        idle_max: env.config.timeouts.stream_idle,
-        write_max: env.config.timeouts.write,
-    };
-    let mut reported = None;
-    let down = DownWatch::new(env, workers, plan.worker);
-    let mut client = Waiting { conn, leg: None, down };
-    let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
-        if !data.is_empty() {
-            workers.hear(plan.worker);
-            lease.prefill_done();
-            if predicted.is_some() {
-                reported = io.cached_tokens.find(data).or(reported);
-            }
-        }
-    });
-    let relayed = relayed.await?;
-    env.counters.add(Count::ResponseBytes, relayed.body_bytes);
-    if let (Some(predicted), Some(reported)) = (predicted, reported) {
-        account_error(env, predicted, reported);
-    }
-    if relayed.upstream_reusable && sent {
-        io.keep(env, plan.address, upstream);
-    }
-    Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
-}
-
-/// The engine's answer is not the stream that the client was promised: it becomes the last event of
-/// one.
-async fn end_early(
-    sending: Sending<'_>,
-    conn: &mut Conn,
-    slot: &Slot,
-    begun: &Begun,
-    answering: Answering,
-    plan: &SendPlan,
-) -> Result<After, RelayError> {
-    let (Sending { env, io, .. }, Answering { mut upstream, sent }) = (sending, answering);
-    let idle_max = env.config.timeouts.stream_idle;
-    let gathered = gather(conn, &mut upstream, &slot.answer.head, idle_max).await?;
-    if gathered.upstream_reusable && sent {
-        io.keep(env, plan.address, upstream);
-    }
-    Ok(standing::fail(begun, env, conn, slot.answer.head.status, &gathered.body).await)
-}
-
-fn account_error(env: &Env, predicted: Predicted, reported_tokens: u64) {
-    let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
-    let reported = i64::try_from(reported).unwrap_or(i64::MAX);
-    // What lies between is in a lower tier: whether it counts as cached differs between engines and
-    // connectors.
-    let within = i64::from(predicted.blocks)..=i64::from(predicted.blocks_most);
-    let expected = reported.clamp(*within.start(), *within.end());
-    env.counters.overlap_error(expected.saturating_sub(reported));
-}
-
-/// Decimal digits of `value`.
-fn decimal(mut value: u32, digits: &mut [u8; 10]) -> &[u8] {
-    let mut start = digits.len();
-    for (position, digit) in digits.iter_mut().enumerate().rev() {
-        *digit = b'0' + u8::try_from(value % 10).unwrap_or(0);
-        value /= 10;
-        start = position;
-        if value == 0 {
-            break;
-        }
-    }
-    digits.get(start..).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::decimal;
-
-    #[test]
-    fn decimals() {
-        for value in [0, 7, 10, 4_294_967_295] {
-            assert_eq!(decimal(value, &mut [0; 10]), value.to_string().as_bytes());
-        }
     }
 }

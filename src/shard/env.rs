@@ -7,6 +7,7 @@ use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_config::{Config, LimitsConfig};
 use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
 use forebay_http1::HeadLimits;
+use forebay_prompt::render::{Rendered, Unrenderable};
 use forebay_router::dispatch::RelayError;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -51,6 +52,21 @@ impl Env {
 
     /// Adds 1 to a counter.
     pub(super) fn count(&self, count: Count) {
+        self.counters.add(count, 1);
+    }
+
+    /// Counts how a prompt was rendered, if that was tried.
+    pub(super) fn count_render(&self, rendered: Option<Result<Rendered, Unrenderable>>) {
+        let Some(rendered) = rendered else { return };
+        let count = match rendered {
+            Ok(Rendered::Plan) => Count::RenderedPlan,
+            Ok(_) => Count::RenderedFull,
+            Err(reason) => {
+                let is_given_up = matches!(reason, Unrenderable::TooManySteps | Unrenderable::Late);
+                self.counters.add(Count::RendersGivenUp, u64::from(is_given_up));
+                Count::Unrenderable
+            }
+        };
         self.counters.add(count, 1);
     }
 

@@ -1,14 +1,18 @@
-//! The facts of a request that has been read: what its client says, within what the client may.
+//! The facts of a request that has been read: its model, and what its client says, within what the
+//! client may.
 
 use super::env::Env;
 use super::routing::RoutingState;
 use super::slot::Slot;
+use forebay_base::limits::SPLIT_ITEMS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
+use forebay_disagg::ADDED_BYTES_PER_ROOM;
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
-use forebay_prompt::parse::{Reason, Refusal, rank_pin};
-use forebay_router::request::wait_deadline;
-use forebay_select::{output_tokens, reaches};
+use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, Reason, Refusal, rank_pin};
+
+use forebay_router::request::{no_worker, wait_deadline};
+use forebay_select::{NoModel, output_tokens, reaches};
 
 /// When the request came.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +21,35 @@ pub(super) struct Came {
     pub(super) head_at: NanosSinceStart,
     /// All of it. How long a client takes to send a body gives it no place before others.
     pub(super) read_at: NanosSinceStart,
+}
+
+/// The model a request asks for. Endpoints that engines serve without a model name get the first
+/// one.
+pub(super) fn model<'a>(
+    fleet: &'a FleetSnapshot,
+    endpoint: Endpoint,
+    request: &ApiRequest,
+) -> Result<(ModelIndex, &'a Model), Refusal> {
+    forebay_select::model(fleet, endpoint, request).map_err(|none| match none {
+        NoModel::NoneYet => no_worker("none has answered yet"),
+        NoModel::Unknown => Refusal::unknown_model(&request.model),
+        NoModel::Missing => Refusal::missing_model(),
+    })
+}
+
+/// A request that may be split is in memory three times: as it came, and once for each leg, there
+/// with a room for each prompt.
+pub(super) fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize) -> usize {
+    match request.prompt {
+        _ if model.prefill_pool.is_none() => body_bytes,
+        PromptSource::Batch(_) => {
+            // None is shorter than `"",`.
+            let prompts_max = (body_bytes / 3).min(SPLIT_ITEMS_MAX as usize);
+            let rooms_bytes = prompts_max.saturating_mul(ADDED_BYTES_PER_ROOM);
+            body_bytes.saturating_mul(3).saturating_add(rooms_bytes.saturating_mul(2))
+        }
+        _ => body_bytes.saturating_mul(3),
+    }
 }
 
 /// Reads them.

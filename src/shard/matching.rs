@@ -90,27 +90,13 @@ fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Aske
     if rendered == Some(Err(Unrenderable::NotHere)) {
         return false;
     }
-    count(env, rendered);
+    env.count_render(rendered);
     if prompt.prompt_bytes() > 0 {
         let rendered_at = env.time(Stage::Render, start);
         stages.matching.matched.walk(&ask, prompt, &asked.model.ranks, ratio);
         env.time(Stage::Index, rendered_at);
     }
     true
-}
-
-fn count(env: &Env, rendered: Option<Result<Rendered, Unrenderable>>) {
-    let Some(rendered) = rendered else { return };
-    let count = match rendered {
-        Ok(Rendered::Plan) => Count::RenderedPlan,
-        Ok(_) => Count::RenderedFull,
-        Err(reason) => {
-            let is_given_up = matches!(reason, Unrenderable::TooManySteps | Unrenderable::Late);
-            env.counters.add(Count::RendersGivenUp, u64::from(is_given_up));
-            Count::Unrenderable
-        }
-    };
-    env.counters.add(count, 1);
 }
 
 /// What the offload thread is to do.
@@ -209,7 +195,7 @@ async fn elsewhere(
         slot.pair.split = Split::known(away.kv_transfer);
     }
     if matches {
-        count(env, away.rendered);
+        env.count_render(away.rendered);
     }
     if slot.prompt.prompt_bytes() > 0 {
         let mut histograms = env.histograms.borrow_mut();

@@ -6,6 +6,7 @@
 //! names, never opens files.
 
 mod abort;
+mod answer;
 mod attempt;
 mod connection;
 mod discard;
@@ -22,6 +23,7 @@ mod legs;
 mod links;
 mod matching;
 mod models;
+mod outbound;
 mod own_page;
 mod pair;
 #[cfg(debug_assertions)]

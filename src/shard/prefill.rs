@@ -2,7 +2,7 @@
 //! read to the end, judged. What comes of one goes back to the shard that has the request.
 
 use super::abort;
-use super::attempt::Answering;
+use super::answer::Answering;
 use super::down::DownWatch;
 use super::env::Env;
 use super::judge;

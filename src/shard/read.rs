@@ -1,12 +1,19 @@
-//! Reads the body of one request from a connection, with limits and deadlines at every wait.
+//! Reads the body of one request from a connection, with limits and deadlines at every wait, and
+//! scans it.
 
 use super::env::Env;
+use super::io::Io;
 use super::slot::Slot;
 use crate::ingress::{Conn, ReadEnd, TURN_BYTES, end_turn};
+use crate::runtime::offloaded;
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::INLINE_BODY_BYTES_MAX;
+use forebay_fleet::account::Stage;
 use forebay_fleet::admit::Admitted;
 use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder};
-use forebay_prompt::parse::{Reason, Refusal};
+use forebay_prompt::parse::{Endpoint, Reason, Refusal, scan};
 use forebay_router::request;
+use std::mem::take;
 
 /// A body may take this many times `timeouts.body` in all, however steadily it trickles in.
 const BODY_TIMEOUTS_MAX: u32 = 10;
@@ -69,7 +76,7 @@ pub(super) async fn body(
 
 struct BodyReading<'a> {
     env: &'a Env,
-    give_up_at: forebay_base::NanosSinceStart,
+    give_up_at: NanosSinceStart,
     admitted: &'a mut Admitted,
     /// Bytes read since others had a turn.
     turn_bytes: usize,
@@ -138,4 +145,38 @@ impl BodyReading<'_> {
         }
         Ok(())
     }
+}
+
+/// Scans the body, which stands in the slot. Returns when the request had been read: before the
+/// scan.
+pub(super) async fn parse(
+    env: &Env,
+    io: &Io,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    endpoint: Endpoint,
+) -> Result<NanosSinceStart, request::Stop> {
+    // Places in queues count from here. The time that a client takes to send its body is no wait.
+    let read_at = env.now();
+    if endpoint == Endpoint::Models {
+        return Ok(read_at);
+    }
+    let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());
+    let scanned = if body_bytes <= INLINE_BODY_BYTES_MAX {
+        let body = slot.message.get(head_bytes..).unwrap_or_default();
+        scan(body, endpoint, &mut slot.request)
+    } else {
+        let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
+        let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
+            let body = message.get(head_bytes..).unwrap_or_default();
+            let scanned = scan(body, endpoint, &mut request);
+            (message, request, scanned)
+        });
+        let scanned = scanned.await?;
+        (slot.message, slot.request) = (scanned.0, scanned.1);
+        scanned.2
+    };
+    scanned.map_err(|error| request::Stop::Refused(error.into()))?;
+    env.time(Stage::Parse, read_at);
+    Ok(read_at)
 }

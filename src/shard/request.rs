@@ -1,34 +1,23 @@
 //! The path of one request, stage by stage. Each stage's module has the details.
 
 use super::attempt::{self, Attempt};
-use super::env::Env;
 use super::facts::{self, Came};
-use super::io::Io;
 use super::labels::Labels;
 use super::matching::Asked;
 use super::pressure::Entered;
 use super::read::{self, NoRequest};
-use super::routing::RoutingState;
 use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{matching, models, own_page, predict, pressure, record, refuse, wait};
 use crate::ingress::Conn;
 use crate::relay::Early;
-use crate::runtime::offloaded;
-use forebay_base::limits::{INLINE_BODY_BYTES_MAX, SPLIT_ITEMS_MAX};
-use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_disagg::ADDED_BYTES_PER_ROOM;
+use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::admit::Admitted;
-use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_http1::{BodyFraming, HeadError, RequestHead};
-use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, Refusal, route, scan};
+use forebay_prompt::parse::{Endpoint, route};
 use forebay_router::dispatch::RelayError;
-use forebay_router::request::{
-    Action, Chosen, Failed, RequestEvent, RequestFlow, Scene, Stop, in_flight_full, no_worker,
-};
-use forebay_select::{self, NoModel};
-use std::mem::take;
+use forebay_router::request::{Action, RequestEvent, RequestFlow, Scene, Stop, in_flight_full};
 
 /// What the head of a request says.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +102,7 @@ async fn stages(
     // ingress: the whole body. parse: one scan of it.
     let body_bytes = read::body(&shard.env, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes);
-    let read_at = parse(&shard.env, &shard.io, conn, slot, endpoint).await?;
+    let read_at = read::parse(&shard.env, &shard.io, conn, slot, endpoint).await?;
     labels.stream = Some(slot.request.stream);
     let fleet = shard.workers.fleet();
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
@@ -121,11 +110,18 @@ async fn stages(
         return Ok(models::answer(&shard.env, conn, slot, &fleet).await);
     }
     // admit: the window of the pool, now that the model is known, and the bytes of both legs.
-    let (model_index, model) = model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
+    let (model_index, model) =
+        facts::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
-    admit_to_pool(&shard.env, &shard.routing, &fleet, model, &mut is_drawn)
-        .map_err(Stop::Refused)?;
-    let held_bytes = legs_bytes(model, &slot.request, body_bytes);
+    {
+        let mut stages = shard.routing.stages.borrow_mut();
+        stages
+            .window_of(&fleet, model.pool, shard.env.now(), &mut is_drawn)
+            .map_err(Stop::Refused)?;
+        // Only for requests that get past the window: refused ones earn no retries.
+        stages.sends.retry.deposit();
+    }
+    let held_bytes = facts::legs_bytes(model, &slot.request, body_bytes);
     let full = |_| Stop::Refused(in_flight_full());
     admitted.hold_body(held_bytes).map_err(full)?;
     slot.answer.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
@@ -174,79 +170,6 @@ fn readable(head: &RequestHead) -> Result<(), HeadError> {
     if is_coded { Err(HeadError::ContentCoding) } else { Ok(()) }
 }
 
-/// Returns when the request had been read: before it was scanned.
-async fn parse(
-    env: &Env,
-    io: &Io,
-    conn: &mut Conn,
-    slot: &mut Slot,
-    endpoint: Endpoint,
-) -> Result<NanosSinceStart, Stop> {
-    // Places in queues count from here. The time that a client takes to send its body is no wait.
-    let read_at = env.now();
-    if endpoint == Endpoint::Models {
-        return Ok(read_at);
-    }
-    let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());
-    let scanned = if body_bytes <= INLINE_BODY_BYTES_MAX {
-        let body = slot.message.get(head_bytes..).unwrap_or_default();
-        scan(body, endpoint, &mut slot.request)
-    } else {
-        let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
-        let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
-            let body = message.get(head_bytes..).unwrap_or_default();
-            let scanned = scan(body, endpoint, &mut request);
-            (message, request, scanned)
-        });
-        let scanned = scanned.await?;
-        (slot.message, slot.request) = (scanned.0, scanned.1);
-        scanned.2
-    };
-    scanned.map_err(|error| Stop::Refused(error.into()))?;
-    env.time(Stage::Parse, read_at);
-    Ok(read_at)
-}
-
-/// The model a request asks for. Endpoints that engines serve without a model name get the first
-/// one.
-fn model<'a>(
-    fleet: &'a FleetSnapshot,
-    endpoint: Endpoint,
-    request: &ApiRequest,
-) -> Result<(ModelIndex, &'a Model), Refusal> {
-    forebay_select::model(fleet, endpoint, request).map_err(|none| match none {
-        NoModel::NoneYet => no_worker("none has answered yet"),
-        NoModel::Unknown => Refusal::unknown_model(&request.model),
-        NoModel::Missing => Refusal::missing_model(),
-    })
-}
-
-/// Admits a request whose model is known.
-fn admit_to_pool(
-    env: &Env,
-    routing: &RoutingState,
-    fleet: &FleetSnapshot,
-    model: &Model,
-    is_drawn: &mut Option<bool>,
-) -> Result<(), Refusal> {
-    routing.stages.borrow_mut().let_in(fleet, model.pool, env.now(), is_drawn)
-}
-
-/// A request that may be split is in memory three times: as it came, and once for each leg, there
-/// with a room for each prompt.
-fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize) -> usize {
-    match request.prompt {
-        _ if model.prefill_pool.is_none() => body_bytes,
-        PromptSource::Batch(_) => {
-            // None is shorter than `"",`.
-            let prompts_max = (body_bytes / 3).min(SPLIT_ITEMS_MAX as usize);
-            let rooms_bytes = prompts_max.saturating_mul(ADDED_BYTES_PER_ROOM);
-            body_bytes.saturating_mul(3).saturating_add(rooms_bytes.saturating_mul(2))
-        }
-        _ => body_bytes.saturating_mul(3),
-    }
-}
-
 /// Does what the machine says, until there is an answer or an end.
 async fn drive(
     shard: &Shard,
@@ -272,7 +195,21 @@ async fn drive(
             // dispatch, relay
             Action::Send(chosen) => {
                 labels.rank = Some(chosen.lease.rank());
-                match send(shard, conn, slot, flow, chosen).await {
+                let (facts, endpoint) = (flow.facts(), flow.endpoint());
+                let predicted = {
+                    let (fleet, model_index) = (shard.workers.fleet(), facts.model);
+                    let rank = chosen.prefill_rank();
+                    let Shard { env, routing, links, .. } = shard;
+                    fleet.models.get(model_index.index()).and_then(|model| {
+                        let asked = Asked { fleet: &fleet, model_index, model, endpoint };
+                        predict::account(env, routing, links, slot, asked, rank)
+                    })
+                };
+                let (read_at, is_retry) = (facts.arrived_at, flow.is_retry());
+                let attempt = Attempt { endpoint, chosen, predicted, read_at, is_retry };
+                let ran = attempt::run(shard, conn, slot, attempt).await;
+                pressure::relieve(&shard.env, &shard.workers, &shard.routing, facts.model);
+                match ran {
                     Ok(after) => {
                         labels.status = slot.answer.head.status;
                         return Ok(after);
@@ -306,38 +243,6 @@ fn select(shard: &Shard, slot: &mut Slot, flow: &mut RequestFlow, event: Request
         shard.env.time(Stage::Select, start);
     }
     action
-}
-
-/// One attempt.
-async fn send(
-    shard: &Shard,
-    conn: &mut Conn,
-    slot: &mut Slot,
-    flow: &RequestFlow,
-    chosen: Box<Chosen>,
-) -> Result<After, Failed> {
-    let (facts, endpoint) = (flow.facts(), flow.endpoint());
-    let predicted = {
-        let fleet = shard.workers.fleet();
-        let model = fleet.models.get(facts.model.index());
-        let asked =
-            model.map(|model| Asked { fleet: &fleet, model_index: facts.model, model, endpoint });
-        asked.and_then(|asked| {
-            predict::account(
-                &shard.env,
-                &shard.routing,
-                &shard.links,
-                slot,
-                asked,
-                chosen.prefill_rank(),
-            )
-        })
-    };
-    let (read_at, is_retry) = (facts.arrived_at, flow.is_retry());
-    let attempt = Attempt { endpoint, chosen, predicted, read_at, is_retry };
-    let ran = attempt::run(shard, conn, slot, attempt).await;
-    pressure::relieve(&shard.env, &shard.workers, &shard.routing, facts.model);
-    ran
 }
 
 impl From<NoRequest> for Stop {

@@ -1,0 +1,126 @@
+//! relay, account: the answer of one rank, from its head to its end.
+
+use super::down::DownWatch;
+use super::env::Env;
+use super::leg::Waiting;
+use super::outbound::decimal;
+use super::pair::Paired;
+use super::predict::Predicted;
+use super::slot::{After, Slot};
+use super::standing;
+use super::state::Sending;
+use crate::ingress::Conn;
+use crate::relay::{Answer, Begun, StreamShape, Upstream, gather, relay};
+use forebay_fleet::account::{Count, Lease};
+use forebay_http1::header;
+use forebay_router::dispatch::{RelayError, SendPlan};
+
+/// A worker whose answer's head has come.
+pub(super) struct Answering {
+    pub(super) upstream: Upstream,
+    /// It has read the whole request.
+    pub(super) sent: bool,
+}
+
+/// What is accounted while the answer passes.
+pub(super) struct Accounted<'a> {
+    pub(super) plan: &'a SendPlan,
+    pub(super) lease: Lease,
+    pub(super) predicted: Option<Predicted>,
+    pub(super) paired: Option<&'a Paired<'a>>,
+    /// How a stream of this endpoint tells of an error.
+    pub(super) shape: StreamShape,
+}
+
+/// Relays the answer whose head is parsed in the slot.
+pub(super) async fn answer(
+    sending: Sending<'_>,
+    conn: &mut Conn,
+    slot: &Slot,
+    answering: Answering,
+    accounted: Accounted<'_>,
+) -> Result<After, RelayError> {
+    let Sending { env, io, workers } = sending;
+    if let Some(begun) =
+        slot.answer.early.begun().filter(|_| !Begun::goes_on_with(&slot.answer.head))
+    {
+        return end_early(sending, conn, slot, begun, answering, accounted.plan).await;
+    }
+    let Answering { mut upstream, sent } = answering;
+    let Accounted { plan, mut lease, predicted, paired, shape } = accounted;
+    let mut digits = [0; 10];
+    let found = predicted.or_else(|| paired?.predicted);
+    let overlap = found.map(|found| {
+        let tokens = found.blocks.saturating_mul(found.block_size_tokens);
+        (header::OVERLAP_TOKENS, decimal(tokens, &mut digits))
+    });
+    let prefill = paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
+    let extra = [
+        Some((header::WORKER, plan.shown_as.as_bytes())),
+        Some((header::REQUEST_ID, &slot.request_id[..])),
+        overlap.or(prefill),
+        overlap.and(prefill),
+    ];
+    let extra_count = extra.iter().flatten().count();
+    let extra = extra.map(Option::unwrap_or_default);
+    let wanted = Answer {
+        head: &slot.answer.head,
+        client_version: slot.head.version,
+        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
+        shape,
+        head_sent: slot.answer.early.begun().is_some(),
+        extra: extra.get(..extra_count).unwrap_or_default(),
+        idle_max: env.config.timeouts.stream_idle,
+        write_max: env.config.timeouts.write,
+    };
+    let mut reported = None;
+    let down = DownWatch::new(env, workers, plan.worker);
+    let mut client = Waiting { conn, leg: None, down };
+    let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
+        if !data.is_empty() {
+            workers.hear(plan.worker);
+            lease.prefill_done();
+            if predicted.is_some() {
+                reported = io.cached_tokens.find(data).or(reported);
+            }
+        }
+    });
+    let relayed = relayed.await?;
+    env.counters.add(Count::ResponseBytes, relayed.body_bytes);
+    if let (Some(predicted), Some(reported)) = (predicted, reported) {
+        account_error(env, predicted, reported);
+    }
+    if relayed.upstream_reusable && sent {
+        io.keep(env, plan.address, upstream);
+    }
+    Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
+}
+
+/// The engine's answer is not the stream that the client was promised: it becomes the last event of
+/// one.
+async fn end_early(
+    sending: Sending<'_>,
+    conn: &mut Conn,
+    slot: &Slot,
+    begun: &Begun,
+    answering: Answering,
+    plan: &SendPlan,
+) -> Result<After, RelayError> {
+    let (Sending { env, io, .. }, Answering { mut upstream, sent }) = (sending, answering);
+    let idle_max = env.config.timeouts.stream_idle;
+    let gathered = gather(conn, &mut upstream, &slot.answer.head, idle_max).await?;
+    if gathered.upstream_reusable && sent {
+        io.keep(env, plan.address, upstream);
+    }
+    Ok(standing::fail(begun, env, conn, slot.answer.head.status, &gathered.body).await)
+}
+
+fn account_error(env: &Env, predicted: Predicted, reported_tokens: u64) {
+    let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
+    let reported = i64::try_from(reported).unwrap_or(i64::MAX);
+    // What lies between is in a lower tier: whether it counts as cached differs between engines and
+    // connectors.
+    let within = i64::from(predicted.blocks)..=i64::from(predicted.blocks_most);
+    let expected = reported.clamp(*within.start(), *within.end());
+    env.counters.overlap_error(expected.saturating_sub(reported));
+}
