@@ -1,7 +1,9 @@
 //! Prefix affinity without events: workers that publish none, prompts that nobody can render, and
 //! bursts that are quicker than any event. Simulated engines with real sockets and caches.
 
-use crate::rig::{Client, PATIENCE, Reply, admin, any_port, metric, post, router, until, usable};
+use crate::rig::{
+    Client, PATIENCE, Reply, admin, any_port, metric, port_for_later, post, router, until, usable,
+};
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
@@ -237,7 +239,7 @@ fn what_a_worker_held_is_forgotten_after_its_time() {
 
 #[test]
 fn what_a_worker_held_is_forgotten_when_it_restarts() {
-    let mut engines = vec![silent(any_port()), silent(any_port())];
+    let mut engines = vec![silent(port_for_later()), silent(port_for_later())];
     let addresses: Vec<SocketAddr> = engines
         .iter()
         .map(|engine| engine.url().trim_start_matches("http://").parse().unwrap())

@@ -2,7 +2,7 @@
 //! not hold.
 
 use crate::kv_routing::{Person, applied, overlap_tokens, received, sent};
-use crate::rig::{Client, admin, any_port, metric, post, router, until, usable};
+use crate::rig::{Client, admin, any_port, metric, port_for_later, post, router, until, usable};
 use forebay::base::ShardIndex;
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Where an engine listens: real ports, so that another one can take them over.
+/// Where an engine listens: ports that nobody else gets until another engine takes them over.
 #[derive(Clone)]
 struct Ports {
     listen: std::net::SocketAddr,
@@ -38,13 +38,13 @@ fn start_engine(ports: &Ports) -> EngineHandle {
 }
 
 fn new_engine(with_replay: bool) -> (EngineHandle, Ports) {
-    let any = "tcp://127.0.0.1:0".to_owned();
-    let replay = with_replay.then(|| any.clone());
-    let engine = start_engine(&Ports { listen: any_port(), kv_events: any, replay });
-    let source = engine.kv_sources()[0].clone();
-    let ports =
-        Ports { listen: engine.addr(), kv_events: source.endpoint, replay: source.replay_endpoint };
-    (engine, ports)
+    let endpoint = || format!("tcp://{}", port_for_later());
+    let ports = Ports {
+        listen: port_for_later(),
+        kv_events: endpoint(),
+        replay: with_replay.then(endpoint),
+    };
+    (start_engine(&ports), ports)
 }
 
 /// A router that keeps its snapshot there, once it is ready.
