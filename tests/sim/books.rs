@@ -6,11 +6,11 @@ use forebay_fleet::mailbox::{MeshMessage, Ticket, Waiter};
 use forebay_fleet::worker::QueueWanted;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+#[derive(Default)]
 pub(crate) struct Books {
     /// Requests that have a lease there.
     pub(crate) running: Vec<u32>,
-    /// Grants on their way, by rank and by ticket.
-    pub(crate) in_transit: Vec<u32>,
+    /// Grants on their way.
     pub(crate) transit: BTreeMap<Ticket, RankIndex>,
     /// Verdicts that lie in a wait and were not taken.
     pub(crate) delivered: BTreeSet<Ticket>,
@@ -40,19 +40,7 @@ impl Books {
     pub(crate) fn new(ranks: usize, models: usize) -> Self {
         let queues = (0..ranks.max(models)).chain(RANKS_MAX..RANKS_MAX + models);
         let none = |index| (QueueIndex::try_from_index(index).unwrap(), Sum::default());
-        Self {
-            running: vec![0; ranks],
-            in_transit: vec![0; ranks],
-            transit: BTreeMap::new(),
-            delivered: BTreeSet::new(),
-            waiting: queues.map(none).collect(),
-            tickets: BTreeMap::new(),
-            at_home: BTreeMap::new(),
-            posted: BTreeMap::new(),
-            held_at: BTreeMap::new(),
-            windows: BTreeMap::new(),
-            openings: BTreeMap::new(),
-        }
+        Self { running: vec![0; ranks], waiting: queues.map(none).collect(), ..Self::default() }
     }
 
     pub(crate) fn join(&mut self, queue: QueueIndex, wanted: QueueWanted) {
@@ -71,7 +59,6 @@ impl Books {
 
     /// A home has granted.
     pub(crate) fn depart(&mut self, ticket: Ticket, rank: RankIndex) -> Result<(), String> {
-        self.in_transit[rank.index()] += 1;
         match self.transit.insert(ticket, rank) {
             None => Ok(()),
             Some(_) => Err(format!("{ticket:?} has two grants")),
@@ -81,9 +68,7 @@ impl Books {
     /// The grant is in somebody's hands, or was dropped.
     pub(crate) fn arrive(&mut self, ticket: Ticket) -> Option<RankIndex> {
         self.delivered.remove(&ticket);
-        let rank = self.transit.remove(&ticket)?;
-        self.in_transit[rank.index()] -= 1;
-        Some(rank)
+        self.transit.remove(&ticket)
     }
 
     pub(crate) fn post(&mut self, from: usize, to: usize, message: &MeshMessage) {

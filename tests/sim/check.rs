@@ -1,5 +1,6 @@
 //! What must hold: after every step, at every verdict, whenever all is quiet, and at the end.
 
+use super::books::Sum;
 use super::request::{PrefillLeg, State};
 use super::world::{Checked, World};
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
@@ -21,8 +22,9 @@ impl World {
         for index in 0..self.books.running.len() {
             let rank = RankIndex::try_from_index(index).unwrap();
             let load = self.board.rank(rank).unwrap();
-            let owned = self.books.running[index] + self.books.in_transit[index];
-            if load.in_flight() != owned {
+            let in_transit = self.books.transit.values().filter(|granted| **granted == rank);
+            let owned = self.books.running[index] as usize + in_transit.count();
+            if load.in_flight() as usize != owned {
                 return Err(format!("{rank:?}: {} leases, {owned} owners", load.in_flight()));
             }
         }
@@ -272,7 +274,7 @@ impl World {
             && waiter.movable
             && waiter.joined_at.plus(queue.stale_after) <= self.now;
         let is_shut = |rank: RankIndex| self.board.rank(rank).unwrap().is_open();
-        let led = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).any(|rank| {
+        let led = all_ranks(fleet).any(|rank| {
             fleet.queue_of(rank) == Some(waiter.queue)
                 && Way::of(waiter).leads_to(fleet, rank, &|source| !is_shut(source))
                 && !is_shut(rank)
@@ -370,23 +372,20 @@ impl World {
     pub(crate) fn look_for_holds(&mut self, at: usize) {
         let shard = &self.shards[at];
         let fleet = &shard.fleet;
-        for rank in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
+        for rank in all_ranks(fleet) {
             let Some(queue) = fleet.queue_of(rank) else { continue };
             let load = self.board.rank(rank).unwrap();
-            let report = shard.stages.loads.reports.counting(rank, self.now);
-            let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
-            let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
             let is_shut = |rank| self.board.rank(rank).is_some_and(RankLoad::is_open);
             // A decode rank is closed with the last prefill rank that it reaches.
             let lacks_prefill = fleet.ranks[rank.index()].role == Role::Decode
-                && (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).any(|source| {
+                && all_ranks(fleet).any(|source| {
                     fleet.ranks[source.index()].role == Role::Prefill && is_shut(source)
                 });
             if self.board.home(queue) == at
                 && (load.busy_until() > self.now
                     || load.places_now(self.now).is_some()
                     || is_shut(rank)
-                    || full
+                    || self.is_reported_full(at, fleet, rank)
                     || lacks_prefill)
             {
                 self.books.held_at.insert(queue, self.now);
@@ -523,7 +522,7 @@ impl World {
         let admits = |rank: RankIndex| self.board.rank(rank).unwrap().breaker_admits(self.now);
         let leads =
             |&rank: &RankIndex| Way::of(waiter).leads_to(fleet, rank, &admits) && admits(rank);
-        (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).filter(leads).collect()
+        all_ranks(fleet).filter(leads).collect()
     }
 
     /// Those of them that have room for it now.
@@ -535,13 +534,16 @@ impl World {
 
     fn has_room(&self, at: usize, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
         let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
-        let report = self.shards[at].stages.loads.reports.counting(rank, self.now);
-        let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
-        let full = u64::from(permille) >= kv_use_percent(fleet, rank) * 10;
-        let full = full && limits.kv_tokens_max > 0 && load.in_flight() > 0;
+        let is_bounded = limits.kv_tokens_max > 0 && load.in_flight() > 0;
         load.has_room(load.room_at(limits, self.now), wanted(waiter, rank))
             && load.busy_until() <= self.now
-            && !full
+            && !(is_bounded && self.is_reported_full(at, fleet, rank))
+    }
+
+    fn is_reported_full(&self, at: usize, fleet: &FleetSnapshot, rank: RankIndex) -> bool {
+        let report = self.shards[at].stages.loads.reports.counting(rank, self.now);
+        let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
+        u64::from(permille) >= kv_use_percent(fleet, rank) * 10
     }
 
     /// Everybody was answered once, and nothing is left anywhere.
@@ -564,8 +566,7 @@ impl World {
                 ));
             }
         }
-        for index in 0..self.books.running.len() {
-            let rank = RankIndex::try_from_index(index).unwrap();
+        for rank in (0..self.books.running.len()).filter_map(RankIndex::try_from_index) {
             let load = self.board.rank(rank).unwrap();
             let held = [
                 u64::from(load.in_flight()),
@@ -577,12 +578,9 @@ impl World {
                 return Err(format!("{rank:?} is left with {held:?}"));
             }
         }
-        for &queue in self.books.waiting.keys() {
-            let cell = self.board.queue(queue).unwrap();
-            let left = (cell.waiting(), cell.waiting_bytes(), cell.waiting_tokens());
-            if left != (0, 0, 0) {
-                return Err(format!("{queue:?} is left with {left:?}"));
-            }
+        // The last step has held the cells of the queues against this.
+        if let Some(left) = self.books.waiting.iter().find(|(_, sum)| **sum != Sum::default()) {
+            return Err(format!("{left:?} is left"));
         }
         let edges = self.board.windows().edges();
         if edges != self.stats.opened + self.stats.closed_early {
@@ -600,9 +598,7 @@ impl World {
 fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) {
     let is_able = |rank: RankIndex| {
         let most = fleet.room(rank).kv_tokens_max;
-        let output =
-            if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) };
-        most == 0 || forebay_router::queue::prompt_tokens(waiter) + output <= most
+        most == 0 || forebay_router::queue::prompt_tokens(waiter) + output_tokens(waiter) <= most
     };
     if ways.iter().any(|&rank| is_able(rank)) {
         ways.retain(|&rank| is_able(rank));
@@ -617,8 +613,15 @@ fn wanted(waiter: &Waiter, rank: RankIndex) -> RoomWanted {
         waiter.prompt.bytes.saturating_sub(held),
         waiter.prompt.bytes_per_token,
     );
-    let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) };
-    RoomWanted { kv_tokens: prefill + output, prefill_tokens: prefill }
+    RoomWanted { kv_tokens: prefill + output_tokens(waiter), prefill_tokens: prefill }
+}
+
+fn output_tokens(waiter: &Waiter) -> u64 {
+    if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) }
+}
+
+fn all_ranks(fleet: &FleetSnapshot) -> impl Iterator<Item = RankIndex> {
+    (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index)
 }
 
 /// All that a run may have.
@@ -675,22 +678,18 @@ impl<'a> Way<'a> {
             (Leg::Whole | Leg::Decode, Role::Both) => true,
             (Leg::Whole, Role::Decode) => !is_sglang,
             (Leg::Prefill, Role::Prefill) => {
-                let near = self.near.and_then(|near| Some((fleet.rank(near)?, near)));
-                let lives = near.is_some_and(|((near, worker), _)| {
-                    worker.state == WorkerState::Up && near.role == Role::Decode
-                });
-                found.kv_transfer.is_some()
-                    && lives
-                    && near.is_some_and(|(_, near)| makes_a_pair(fleet, rank, near))
-            }
-            (Leg::Decode, Role::Decode) => {
-                (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).any(|source| {
-                    let prefill = Self { leg: Leg::Prefill, near: Some(rank), ..*self };
-                    fleet.ranks[source.index()].role == Role::Prefill
-                        && usable(source)
-                        && prefill.leads_to(fleet, source, usable)
+                let near = self.near.and_then(|near| Some((near, fleet.rank(near)?)));
+                near.is_some_and(|(near, (decode, worker))| {
+                    worker.state == WorkerState::Up
+                        && decode.role == Role::Decode
+                        && found.kv_transfer.is_some()
+                        && makes_a_pair(fleet, rank, near)
                 })
             }
+            (Leg::Decode, Role::Decode) => all_ranks(fleet).any(|source| {
+                let prefill = Self { leg: Leg::Prefill, near: Some(rank), ..*self };
+                usable(source) && prefill.leads_to(fleet, source, usable)
+            }),
             _ => false,
         }
     }

@@ -7,7 +7,7 @@ use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Verdict;
-use forebay_fleet::worker::{OpenedBy, RoomLimits};
+use forebay_fleet::worker::OpenedBy;
 use forebay_prompt::parse::Reason;
 use std::collections::VecDeque;
 
@@ -30,8 +30,7 @@ fn two_requests_in_one_clock_tick_keep_their_order() {
 #[test]
 fn who_is_sent_on_leaves_room_to_those_behind() {
     let mut stage = Stage::new(QueueMode::Endpoint, &[8], &[&[0]]);
-    stage.fleet.ranks[0].room =
-        RoomLimits { places_max: 8, kv_tokens_max: 1_000, ..RoomLimits::default() };
+    stage.fleet.ranks[0].room.kv_tokens_max = 1_000;
     let ask = stage.any();
     let _running = stage.bind(&Ask { prompt_bytes: 2_000, ..ask.clone() });
     let large = stage.wait(&Ask { prompt_bytes: 3_600, ..ask.clone() });
@@ -100,8 +99,7 @@ fn the_one_that_was_looked_at_is_the_one_that_goes() {
 fn a_large_prompt_is_not_passed_by_small_ones_for_ever() {
     // Two models on one rank; its cache is nearly full, and small requests come and go.
     let mut stage = Stage::new(QueueMode::Pool, &[8], &[&[0], &[0]]);
-    stage.fleet.ranks[0].room =
-        RoomLimits { places_max: 8, kv_tokens_max: 1_000, ..RoomLimits::default() };
+    stage.fleet.ranks[0].room.kv_tokens_max = 1_000;
     let small = Ask { prompt_bytes: 1_600, model: 1, ..stage.any() };
     let running = [stage.bind(&small), stage.bind(&small)];
     let large = stage.wait(&Ask { prompt_bytes: 3_600, ..stage.any() });

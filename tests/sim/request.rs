@@ -92,12 +92,8 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    pub(crate) const ALL: [Self; 10] = {
-        use Answer::{
-            Draining, Failed, Full, Gone, Late, NoRoom, NoWorker, Served, TooLate, Window,
-        };
-        [Served, Failed, Gone, Window, NoRoom, Full, TooLate, NoWorker, Late, Draining]
-    };
+    /// How many there are: `Draining` is the last.
+    pub(crate) const COUNT: usize = Self::Draining as usize + 1;
 }
 
 /// Set by the waker of a request's task.

@@ -81,13 +81,6 @@ impl SimShard {
         }
     }
 
-    pub(crate) fn has_something_to_do(&self, bell: &Bell) -> bool {
-        self.phase != Phase::Asleep
-            || !self.posting.is_empty()
-            || !self.tasks.is_empty()
-            || is_rung(bell)
-    }
-
     /// What the shell looks at once more before it sleeps.
     pub(crate) fn has_work(&self, board: &LoadBoard) -> bool {
         !self.receiver.is_empty()
@@ -125,6 +118,12 @@ fn is_rung(bell: &Bell) -> bool {
 }
 
 impl World {
+    pub(crate) fn has_something_to_do(&self, at: usize) -> bool {
+        let SimShard { phase, posting, tasks, .. } = &self.shards[at];
+        let is_awake = *phase != Phase::Asleep || is_rung(&self.bells[at]);
+        is_awake || !posting.is_empty() || !tasks.is_empty()
+    }
+
     pub(crate) fn step_shard(&mut self, at: usize) -> Checked {
         if let Some((id, to, message)) = self.shards[at].posting.pop_front() {
             self.post(at, to, message)?;

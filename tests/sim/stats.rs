@@ -21,8 +21,8 @@ macro_rules! figures {
 
             /// Least of all figures.
             pub(crate) fn least(&self) -> u64 {
-                let answers = Answer::ALL.iter().map(|answer| self.answers.get(answer));
-                let answers = answers.map(|count| count.copied().unwrap_or(0));
+                let never = (self.answers.len() < Answer::COUNT).then_some(0);
+                let answers = self.answers.values().copied().chain(never);
                 [$(self.$name),*].into_iter().chain(answers).min().unwrap_or(0)
             }
         }

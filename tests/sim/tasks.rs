@@ -82,7 +82,9 @@ impl World {
         let shard = &mut self.shards[request.shard];
         shard.receive_reports();
         let flow = request.flow.as_mut().unwrap();
-        let (granted, had) = (lease_of(&event), flow.decode_rank());
+        let had = flow.decode_rank();
+        let granted =
+            if let RequestEvent::Granted(lease) = &event { Some(lease.rank()) } else { None };
         let is_whole = Cell::new(false);
         let mut step = Step {
             fleet: Arc::clone(&shard.fleet),
@@ -369,13 +371,6 @@ impl World {
             [_] => Ok(()),
             several => Err(format!("request {id} is answered {several:?}")),
         }
-    }
-}
-
-fn lease_of(event: &RequestEvent) -> Option<RankIndex> {
-    match event {
-        RequestEvent::Granted(lease) => Some(lease.rank()),
-        _ => None,
     }
 }
 

@@ -3,7 +3,6 @@
 use super::stage::{Ask, Stage};
 use forebay_base::DpRank;
 use forebay_config::QueueMode;
-use forebay_fleet::worker::RoomLimits;
 use forebay_prompt::parse::Reason;
 
 #[test]
@@ -35,16 +34,20 @@ fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {
     }
 }
 
+/// One rank with a bounded cache, and what a request of so many tokens asks for.
+fn short_of_kv(mode: QueueMode) -> (Stage, impl Fn(u64, &Stage) -> Ask) {
+    let mut stage = Stage::new(mode, &[4], &[&[0]]);
+    stage.fleet.ranks[0].room.kv_tokens_max = 95_000;
+    stage.fleet.pools[0].kv_tokens = 100_000;
+    stage.flow(|flow| flow.kv_demand_percent = 125);
+    (stage, |tokens, stage| Ask { prompt_bytes: 4 * tokens, ..stage.any() })
+}
+
 /// X wants more than anybody, and there is no room for that: others are served.
 #[test]
 fn a_request_of_its_own_size_closes_no_pool() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint] {
-        let mut stage = Stage::new(mode, &[4], &[&[0]]);
-        let room = RoomLimits { kv_tokens_max: 95_000, ..stage.fleet.ranks[0].room };
-        stage.fleet.ranks[0].room = room;
-        stage.fleet.pools[0].kv_tokens = 100_000;
-        stage.flow(|flow| flow.kv_demand_percent = 125);
-        let ask = |tokens: u64, stage: &Stage| Ask { prompt_bytes: 4 * tokens, ..stage.any() };
+        let (mut stage, ask) = short_of_kv(mode);
         let _running = [22_000, 22_000].map(|tokens| stage.bind(&ask(tokens, &stage)));
         let large = ask(94_000, &stage);
         assert_eq!(stage.refused(&large), Some(Reason::RejectedDemand));
@@ -66,12 +69,7 @@ fn a_request_of_its_own_size_closes_no_pool() {
 #[test]
 fn want_of_kv_closes_no_pool() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint] {
-        let mut stage = Stage::new(mode, &[4], &[&[0]]);
-        let room = RoomLimits { kv_tokens_max: 95_000, ..stage.fleet.ranks[0].room };
-        stage.fleet.ranks[0].room = room;
-        stage.fleet.pools[0].kv_tokens = 100_000;
-        stage.flow(|flow| flow.kv_demand_percent = 125);
-        let ask = |tokens: u64, stage: &Stage| Ask { prompt_bytes: 4 * tokens, ..stage.any() };
+        let (mut stage, ask) = short_of_kv(mode);
         let usual = ask(40_000, &stage);
         let _running = [stage.bind(&usual), stage.bind(&usual)];
         let waits = stage.wait(&usual);

@@ -176,10 +176,6 @@ impl World {
         if runs { self.plan.weights[shard] } else { 0 }
     }
 
-    fn has_something_to_do(&self, shard: usize) -> bool {
-        self.shards[shard].has_something_to_do(&self.bells[shard])
-    }
-
     pub(crate) fn at(&mut self, at: NanosSinceStart, event: Event) {
         self.next_number += 1;
         self.events.insert((at.max(self.now), self.next_number), event);
