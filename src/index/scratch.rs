@@ -3,7 +3,7 @@
 use super::key::BlockKey;
 use super::overlap::Overlap;
 use super::ranks::Ranks;
-use super::table::{Child, Seen};
+use super::table::Seen;
 
 /// Lengths of first blocks whose keys are kept, so that several slices need not hash them again.
 const FIRST_KEYS: usize = 64;
@@ -15,8 +15,6 @@ pub(super) struct WalkScratch {
     /// The run that the walk is in.
     pub(super) run: Seen,
     pub(super) first_keys: FirstKeys,
-    /// Blocks that may follow where the walk is.
-    pub(super) children: Vec<Child>,
 }
 
 /// One way on: a block that may be the first of a run, and the ranks that hold all before it.

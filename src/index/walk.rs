@@ -12,7 +12,7 @@ use super::overlap::Overlap;
 use super::overlaps::Overlaps;
 use super::ranks::Ranks;
 use super::scratch::{Branch, WalkScratch};
-use super::table::{Arrival, Child, Table};
+use super::table::{Arrival, Table};
 use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
 use std::sync::Arc;
 
@@ -52,25 +52,20 @@ impl Walk<'_> {
     /// first block belongs to shows when it is hashed; most lengths are hashed once, whichever
     /// slices name them.
     fn start(&self, root: BlockKey, scratch: &mut WalkScratch, budget: &mut usize) {
-        let WalkScratch { branches, run, first_keys, children } = scratch;
+        let WalkScratch { branches, run, first_keys } = scratch;
         first_keys.clear();
         for (slice, table) in self.slices.iter().enumerate() {
             let mut arrival = Arrival { key: root, bytes: 0, step: |_, _, _| None };
             if !table.enter(&mut arrival, run) {
                 continue;
             }
-            children.clear();
             for &(length, filter) in &run.lengths {
                 let hash = || self.step(root, 0, length, budget);
                 let Some(key) = first_keys.get(length, hash) else { continue };
                 if slice_of(key, self.slices.len()).index() == slice && filter.passes(key) {
-                    children.push(Child { key, length });
+                    let (before, bytes) = (Overlap::default(), u32::from(length));
+                    self.push(branches, Branch { slice, key, before, bytes, ranks: Ranks::All });
                 }
-            }
-            table.retain_present(children);
-            for &Child { key, length } in &*children {
-                let (before, bytes) = (Overlap::default(), u32::from(length));
-                push(branches, Branch { slice, key, before, bytes, ranks: Ranks::All });
             }
         }
     }
@@ -79,7 +74,7 @@ impl Walk<'_> {
     fn follow(&mut self, branch: Branch, scratch: &mut WalkScratch, budget: &mut usize) {
         let Branch { slice, mut key, mut before, mut bytes, mut ranks } = branch;
         let Some(table) = self.slices.get(slice) else { return };
-        let WalkScratch { branches, run, children, .. } = scratch;
+        let WalkScratch { branches, run, .. } = scratch;
         loop {
             let step = |key, end, length| self.step(key, end, length, budget);
             if !table.enter(&mut Arrival { key, bytes, step }, run) {
@@ -89,27 +84,24 @@ impl Walk<'_> {
                 return;
             }
             let (Some(last), Some(end)) = (run.key, run.end(before)) else { return };
-            children.clear();
-            for &(length, filter) in &run.lengths {
-                let Some(key) = self.step(last, end.bytes, length, budget) else { continue };
-                if filter.passes(key) {
-                    children.push(Child { key, length });
-                }
-            }
-            // Where one length follows, `enter` says whether the child is there: no look-up more.
-            if run.lengths.len() > 1 {
-                table.retain_present(children);
-            }
             let mut next = None;
-            for &Child { key, length } in &*children {
+            // Where one length follows, `enter` says whether the child is there: no look-up more.
+            for &(length, filter) in &run.lengths {
+                let Some(child) = self.step(last, end.bytes, length, budget) else { continue };
+                if !filter.passes(child) || (run.lengths.len() > 1 && !table.contains(child)) {
+                    continue;
+                }
                 let bytes = end.bytes + u32::from(length);
                 debug_assert!(usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.text.len()));
                 match next {
                     // The first goes on here. Only the others cost a copy of the ranks.
-                    None => next = Some((key, bytes)),
+                    None => next = Some((child, bytes)),
                     Some(_) => {
                         let ranks = ranks.clone();
-                        push(branches, Branch { slice, key, before: end, bytes, ranks });
+                        self.push(
+                            branches,
+                            Branch { slice, key: child, before: end, bytes, ranks },
+                        );
                     }
                 }
             }
@@ -128,13 +120,15 @@ impl Walk<'_> {
         *budget = budget.checked_sub(1 + block.len() / PROBE_BYTES)?;
         Some(key.child(self.seed, block))
     }
-}
 
-/// Leaves a branch for later. Its block is there: lengths that lead nowhere take no place.
-fn push(branches: &mut Vec<Branch>, branch: Branch) {
-    debug_assert!(branches.len() <= BRANCHES_MAX, "more branches than may wait");
-    if branches.len() < BRANCHES_MAX {
-        branches.push(branch);
+    fn push(&self, branches: &mut Vec<Branch>, branch: Branch) {
+        debug_assert!(branches.len() <= BRANCHES_MAX, "more branches than may wait");
+        // Looked up before it waits: lengths that lead nowhere take no place of a branch.
+        let is_there =
+            self.slices.get(branch.slice).is_some_and(|table| table.contains(branch.key));
+        if is_there && branches.len() < BRANCHES_MAX {
+            branches.push(branch);
+        }
     }
 }
 

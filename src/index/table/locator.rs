@@ -106,16 +106,6 @@ impl Locator {
         None
     }
 
-    /// Reads the slot that a look-up of the key begins at, for the sake of the caches.
-    #[inline]
-    pub(super) fn touch(&self, key: BlockKey) -> u64 {
-        let tag = tag_of(key);
-        let Some(segment) = self.segment(self.directory.segment_of(tag)) else { return 0 };
-        let slot = segment.slots.get(home_of(tag, segment.slots.len()));
-        // ordering: Relaxed; nothing follows from the value, pairs with nothing.
-        slot.map_or(0, |slot| slot.load(Ordering::Relaxed))
-    }
-
     #[inline]
     fn try_find<T>(&self, tag: u64, look: &mut impl FnMut(Location) -> Located<T>) -> Located<T> {
         let name = self.directory.segment_of(tag);

@@ -8,10 +8,6 @@ use super::lists::filter_bit;
 use super::locator::{Located, Location};
 use super::run::{RUN_BLOCKS_MAX, Run};
 use crate::BlockKey;
-use std::hint::black_box;
-
-/// Memory is read before it is needed; not in models, which have no caches.
-const TOUCHES: bool = !cfg!(feature = "loom");
 
 /// What a reader saw of a run. Reused from run to run.
 #[derive(Debug)]
@@ -76,13 +72,6 @@ impl ChildFilter {
     }
 }
 
-/// A block that may follow a run.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Child {
-    pub key: BlockKey,
-    pub length: u16,
-}
-
 /// Where a walk comes into a run.
 pub(in super::super) struct Arrival<S> {
     /// Key of the first block.
@@ -107,20 +96,9 @@ impl Table {
         found.is_some()
     }
 
-    /// Keeps the blocks that some rank may hold.
-    pub(in super::super) fn retain_present(&self, blocks: &mut Vec<Child>) {
-        // Each look-up waits for memory before it knows whether to look further. First their slots
-        // are read with nothing in between that waits, so that they arrive together.
-        if TOUCHES {
-            let touch = |slots, block: &Child| slots | self.locator.touch(block.key);
-            black_box(blocks.iter().fold(0, touch));
-        }
-        blocks.retain(|block| self.contains(block.key));
-    }
-
     /// True when some rank may hold the block `key`.
     #[inline]
-    fn contains(&self, key: BlockKey) -> bool {
+    pub(in super::super) fn contains(&self, key: BlockKey) -> bool {
         let has = |location: Location| {
             self.look(location, |run| self.key_at(run, location.offset) == key.to_word())
         };
@@ -165,7 +143,6 @@ impl Table {
         if first >= count || self.key_at(run, first) != arrival.key.to_word() {
             return false;
         }
-        self.touch_cells(run, first, count);
         // Also for a walk that goes no further: what is asked for stays warm.
         run.use_at(self.epoch());
         seen.block_count = count - first;
@@ -183,21 +160,6 @@ impl Table {
             }
         }
         true
-    }
-
-    /// Reads a word of each cache line of these blocks, for the sake of the caches: `follow` comes
-    /// to a line only after all blocks before it are compared.
-    #[inline]
-    fn touch_cells(&self, run: &Run, first: usize, count: usize) {
-        if !TOUCHES {
-            return;
-        }
-        let cells = (first / CELL_PAIRS + 1)..count.div_ceil(CELL_PAIRS);
-        let words = cells.fold(0, |words, cell| {
-            let pairs = self.cells.pairs(run.cell(cell));
-            words | pairs.word(0) | pairs.word(CELL_PAIRS - 1)
-        });
-        black_box(words);
     }
 
     #[inline]
