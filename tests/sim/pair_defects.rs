@@ -3,12 +3,13 @@
 
 use super::stage::{PREFILL_POOL, Stage, pair};
 use forebay_base::limits::QUEUE_RECHECK;
-use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Ticket, Verdict};
-use forebay_fleet::worker::{Leg, OpenedBy};
+use forebay_fleet::worker::{Leg, OpenedBy, QueueLimits, QueueWanted};
 use forebay_prompt::parse::Reason;
+use forebay_router::request::Action;
 use std::time::Duration;
 
 fn stage(mode: QueueMode, words: &str) -> Stage {
@@ -45,6 +46,28 @@ fn nobody_holds_a_prefill_rank_and_waits_for_a_decode_rank() {
         let (_decode, prefill) = pair(stage.tell(waits, Verdict::Granted(lease)).1);
         assert_eq!(prefill.rank(), free);
     }
+}
+
+#[test]
+fn a_decode_rank_that_has_left_its_model_is_given_back() {
+    let mut stage = stage(QueueMode::Endpoint, "P D");
+    stage.fleet.ranks[1].room.places_max = 2;
+    let ask = stage.any();
+    let _pair = stage.bind_pair(&ask);
+    let waits = stage.wait(&ask);
+    stage.fleet.models[0].ranks.pop();
+    let (_, action) = stage.tell(waits, Verdict::Reroute);
+    assert!(matches!(action, Action::End(_)), "{action:?}");
+    assert_eq!(in_flight(&stage, 1), 1);
+}
+
+#[test]
+fn a_decode_rank_whose_prefill_rank_is_waited_for_comes_last() {
+    let mut stage = stage(QueueMode::Endpoint, "Px Py Dx Dy");
+    let one = QueueWanted { bytes: 1, tokens: 1, class: 0, tenant: 0 };
+    stage.board.queue(QueueIndex(0)).unwrap().join(QueueLimits::NONE, one).unwrap();
+    let ask = stage.any();
+    assert_eq!(stage.bind_pair(&ask).0.rank(), RankIndex(3));
 }
 
 #[test]

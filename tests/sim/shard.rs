@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) struct SimShard {
-    pub(crate) index: ShardIndex,
     pub(crate) home: Home,
     pub(crate) stages: Stages,
     pub(crate) fleet: Arc<FleetSnapshot>,
@@ -62,7 +61,6 @@ impl SimShard {
         let index = ShardIndex::try_from_index(index).unwrap();
         let board = ShardBoard::from(Arc::clone(board));
         Self {
-            index,
             home: Home::default(),
             stages: stages(index, plan.policy, board, random),
             fleet: Arc::clone(fleet),

@@ -117,10 +117,14 @@ fn who_is_sent_on_keeps_its_place_until_it_has_another() {
     let old = [stage.wait(&ask), stage.wait(&ask)];
     stage.pass(11);
     assert_eq!(stage.look().len(), 2);
-    for waits in old {
+    let [moved, other] = old.map(|waits| {
         assert_eq!(stage.refused(&ask), Some(Reason::RejectedQueueFull), "who comes now");
         let moved = stage.wait_on(waits);
         assert_eq!(stage.board.queue(moved.waiter.queue).unwrap().waiting(), 1);
-    }
+        moved
+    });
     assert_eq!(stage.refused(&ask), Some(Reason::RejectedQueueFull));
+    stage.settle(&other);
+    let queue = moved.waiter.queue;
+    assert_eq!(stage.wait_on(moved).waiter.queue, queue, "its own place does not fill it");
 }

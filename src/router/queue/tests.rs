@@ -1,18 +1,19 @@
 //! Properties of one line over random schedules, held against a naive model where there is one.
 
+use super::bounds::bounds;
 use super::flows::{FlowKey, Flows, Order, TurnPosition};
 use super::line::{Line, Placed, Rules};
 use super::waiter::QueuedRequest;
 use super::waiter::prompt_tokens;
 use forebay_base::limits::IDLE_FLOWS_MAX;
-use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex, RankIndex, ShardIndex};
-use forebay_config::QUEUE_CLASSES;
+use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex, ShardIndex};
+use forebay_config::{FlowConfig, QUEUE_CLASSES, QueueMode};
 use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Waiter, WaitingPrompt};
 use forebay_fleet::worker::test_support::three_ranks;
-use forebay_fleet::worker::{FleetSnapshot, Leg};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueLimits, QueueWanted, pools};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 const AFTER: Duration = Duration::from_nanos(100);
@@ -545,6 +546,29 @@ fn legs_bar_those_who_could_only_go_where_they_can() {
         Placed::NoRoom
     });
     assert_eq!(asked, [0, 1, 7], "who finds nothing anywhere bars those who look in one part");
+}
+
+#[test]
+fn a_rank_that_its_request_has_lost_is_kept_no_longer() {
+    let mut line = Line::new(AFTER);
+    line.push(Box::new(waiter(0)));
+    line.serve(rules(0, AFTER), |_, _| Placed::Short(RankIndex(3)));
+    assert_eq!(line.kept(), [(ticket(0), RankIndex(3))]);
+    line.serve(rules(0, AFTER), |_, _| Placed::NoRoom);
+    assert!(line.kept().is_empty());
+}
+
+#[test]
+fn tokens_that_wait_in_the_other_queues_of_a_pool_count() {
+    let mut flow = FlowConfig { kv_demand_percent: 100, ..FlowConfig::default() };
+    flow.queue.mode = QueueMode::Endpoint;
+    let mut fleet = FleetSnapshot { flow: Arc::new(flow), ..three_ranks() };
+    pools::assign(&mut fleet);
+    let board = LoadBoard::new();
+    let wanted = QueueWanted { bytes: 1, tokens: 300, class: 0, tenant: 0 };
+    board.queue(QueueIndex(1)).unwrap().join(QueueLimits::NONE, wanted).unwrap();
+    let tokens_max = |queue| bounds(&fleet, &board, PoolIndex(0), QueueIndex(queue)).tokens_max;
+    assert_eq!(tokens_max(1) - tokens_max(0), 300);
 }
 
 #[test]
