@@ -1,7 +1,7 @@
 //! The beginning of an answer's body, before anything of it reaches the client: while that is so,
 //! another worker can still be asked.
 
-use super::pump::next_chunk;
+use super::chunk::next_chunk;
 use super::{Upstream, Watch};
 use forebay_http1::{BodyFraming, BodyLimits, ChunkedDecoder, ResponseHead};
 use forebay_router::dispatch::RelayError;

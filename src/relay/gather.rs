@@ -1,7 +1,7 @@
 //! Takes a whole answer in instead of passing it on: what an engine says is wrong, for clients that
 //! have seen the head of a stream already; and what a prefill leg answers.
 
-use super::pump::next_chunk;
+use super::chunk::next_chunk;
 use super::{Upstream, Watch};
 use forebay_base::limits::ENGINE_ERROR_BYTES_MAX;
 use forebay_http1::{AnswerBody, ResponseHead, Version};

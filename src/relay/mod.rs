@@ -3,6 +3,7 @@
 //! stream: a client that does not read stops the worker from being read. Never retries and never
 //! chooses: it reports what happened.
 
+mod chunk;
 mod early;
 mod events;
 mod exchange;
@@ -10,6 +11,7 @@ mod first;
 mod gather;
 mod pool;
 mod pump;
+mod socket_options;
 mod upstream;
 mod usage;
 mod watch;

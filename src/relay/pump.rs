@@ -1,13 +1,12 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
-use super::{Client, Over, StreamShape, Upstream, Watch, encode_cut};
+use super::chunk::next_chunk;
+use super::{Client, StreamShape, Upstream, encode_cut};
 use crate::ingress::Conn;
 use forebay_http1::{
     AnswerBody, AnswerFraming, BodyFraming, DownstreamHead, ResponseHead, Version, encode_response,
 };
 use forebay_router::dispatch::RelayError;
-use std::future::poll_fn;
-use std::task::Poll;
 use std::time::Duration;
 
 /// The answer and how the client wants it.
@@ -143,31 +142,6 @@ fn encode_head(upstream: &Upstream, answer: &Answer<'_>, keep_alive: bool, out: 
         extra: answer.extra,
     };
     encode_response(answer.head, &upstream.input, &head, out);
-}
-
-pub(super) async fn next_chunk(
-    watch: &mut impl Watch,
-    upstream: &mut Upstream,
-) -> Result<Vec<u8>, RelayError> {
-    poll_fn(|cx| {
-        match upstream.reader.poll_chunk(cx) {
-            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
-            // A reset ends a body that only the end of the connection delimits no better than any
-            // other.
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayError::ClosedMidStream)),
-            Poll::Pending => {}
-        }
-        if let Poll::Ready(lost) = watch.poll_lost(cx) {
-            return Poll::Ready(Err(lost));
-        }
-        watch.poll_over(cx).map(|over| {
-            Err(match over {
-                Over::Late => RelayError::StreamIdle,
-                Over::Down => RelayError::DownMidStream,
-            })
-        })
-    })
-    .await
 }
 
 /// What the client has of a body that broke off.

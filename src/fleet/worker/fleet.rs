@@ -153,6 +153,14 @@ pub struct Model {
     pub is_adapter: bool,
 }
 
+impl Model {
+    /// The pool of the ranks that serve a leg.
+    #[must_use]
+    pub fn pool_of(&self, leg: Leg) -> PoolIndex {
+        self.prefill_pool.filter(|_| leg == Leg::Prefill).unwrap_or(self.pool)
+    }
+}
+
 /// How the prompts of a model become the bytes that its engine sees.
 #[derive(Debug)]
 pub struct ModelText {

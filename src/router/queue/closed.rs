@@ -4,14 +4,29 @@
 //! nothing about the next.
 
 use super::bounds::{is_at_low_water, is_full};
+use super::enter::{Entry, Turned};
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::LeaseCost;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, Pool, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, Pool, QueueFull, WorkerState};
 use forebay_select::Binder;
 
 /// Smaller parts would open and close the window of a large fleet with every request.
 const FREE_PLACES_PART: u64 = 32;
+
+/// The closed pool among the pools that turned the request away. After a decode leg, the prefill
+/// pool counts too.
+pub(crate) fn closed_pool(binder: &Binder<'_>, model: &Model, entry: &Entry) -> Option<PoolIndex> {
+    let Entry::Turned(leg, turned) = *entry else { return None };
+    // Want of KV is of the request, not of the pool: smaller requests go on, and so do requests
+    // with cached prompts.
+    if !matches!(turned, Turned::NoRoom | Turned::Full(QueueFull::Depth | QueueFull::Bytes)) {
+        return None;
+    }
+    // Without a queue a decode rank is not taken for want of a prefill rank.
+    let beside = model.prefill_pool.filter(|_| leg == Leg::Decode);
+    [Some(model.pool_of(leg)), beside].into_iter().flatten().find(|&pool| is_closed(binder, pool))
+}
 
 /// Would one more like those that are there find neither a rank nor a place to wait?
 #[must_use]

@@ -184,8 +184,7 @@ fn line_up(
     if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
         return Err(Turned::NoWorker);
     }
-    let pool = if applicant.request.leg == Leg::Prefill { model.prefill_pool } else { None };
-    let pool = pool.unwrap_or(model.pool);
+    let pool = model.pool_of(applicant.request.leg);
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     binder.weigh(&applicant.request, applicant.facts.output_tokens, candidates);
     let (mut full, mut first) = (QueueFull::Depth, None);

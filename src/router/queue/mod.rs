@@ -17,7 +17,7 @@ mod pair;
 mod waiter;
 
 pub use closed::is_closed;
-pub(crate) use closed::is_relieved;
+pub(crate) use closed::{closed_pool, is_relieved};
 pub(crate) use enter::{Applicant, Entry, QueuePlace, Turned};
 pub use home::Home;
 pub use line::KEPT_MAX;

@@ -15,7 +15,7 @@
 //! the next `Wait`.
 
 use super::event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
-use super::scene::{Scene, Seeker, pool};
+use super::scene::{Scene, Seeker};
 use super::stages::Stages;
 use super::stop::{self, Failed, Stop};
 use crate::dispatch::RelayError;
@@ -198,7 +198,7 @@ impl RequestFlow {
             WaitEnd::Draining => Stop::Refused(Refusal::new(Reason::Draining)),
         };
         let Some(model) = model(&self.facts, scene.fleet) else { return Action::End(stop) };
-        let pool = pool(model, waiting.as_ref().map_or(Leg::Whole, |waiting| waiting.leg));
+        let pool = model.pool_of(waiting.as_ref().map_or(Leg::Whole, |waiting| waiting.leg));
         // A decode rank in hand goes back first: the request may get it again.
         drop(waiting);
         // A rank that failed together with another one is better than an end without an answer.
@@ -316,7 +316,7 @@ impl RequestFlow {
             // waited: the lease is back, and the request is routed again.
             Entry::Turned(Leg::Prefill, Turned::NoWorker) => Ok(SeekEnd::Again(None)),
             Entry::Turned(leg, turned) => {
-                Err(scene.stages.turned(scene.fleet, pool(model, leg), now, turned))
+                Err(scene.stages.turned(scene.fleet, model.pool_of(leg), now, turned))
             }
         }
     }

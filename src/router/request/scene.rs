@@ -5,14 +5,12 @@ use super::split::Split;
 use super::stages::{Loads, Matching, Stages};
 use super::stop::{cannot_split, no_worker};
 use crate::dispatch::SendPlan;
-use crate::queue::{Applicant, Entry, QueuePlace, Sought, Turned, enter_by, is_closed};
-use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use crate::queue::{Applicant, Entry, QueuePlace, Sought, closed_pool, enter_by};
+use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_disagg::Obstacle;
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::RequestFacts;
-use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, QueueFull,
-};
+use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
     self, Binder, Matched, NoPair, PickRequest, Prompt, Route, RouteRequest, RouteRules,
@@ -125,10 +123,10 @@ impl Scene<'_> {
         let applicant =
             Applicant { model, request, facts, body_bytes, near: None, movable, queued };
         let mut binder = Binder { fleet, board, reports, policy: rules.policy, now, turn, random };
-        let projected = |leg, ahead| drain_rates.projected_wait(pool(model, leg), now, ahead);
+        let projected = |leg, ahead| drain_rates.projected_wait(model.pool_of(leg), now, ahead);
         let open = || waits.open();
         let entry = enter_by(&mut binder, candidates, &applicant, sought, open, projected);
-        if let Some(pool) = closed(&binder, model, &entry) {
+        if let Some(pool) = closed_pool(&binder, model, &entry) {
             self.stages.close(fleet, pool, now);
         }
         entry
@@ -165,23 +163,4 @@ impl<'a> LoadView<'a> {
 /// Has the model ranks that serve whole requests, whatever their state?
 fn could_be_whole(fleet: &FleetSnapshot, model: &Model) -> bool {
     model.ranks.iter().any(|&rank| fleet.serves(rank, Leg::Whole))
-}
-
-/// The pool in which nobody finds room now, as the request did not.
-fn closed(binder: &Binder<'_>, model: &Model, entry: &Entry) -> Option<PoolIndex> {
-    let Entry::Turned(leg, turned) = *entry else { return None };
-    // Want of KV is of the request, not of the pool: smaller ones, and those whose prompts are
-    // cached, go on.
-    if !matches!(turned, Turned::NoRoom | Turned::Full(QueueFull::Depth | QueueFull::Bytes)) {
-        return None;
-    }
-    // Without a queue a decode rank is not taken for want of a prefill rank.
-    let beside = model.prefill_pool.filter(|_| leg == Leg::Decode);
-    [Some(pool(model, leg)), beside].into_iter().flatten().find(|&pool| is_closed(binder, pool))
-}
-
-/// The pool of the ranks that such a leg goes to.
-pub(super) fn pool(model: &Model, leg: Leg) -> PoolIndex {
-    let prefill = if leg == Leg::Prefill { model.prefill_pool } else { None };
-    prefill.unwrap_or(model.pool)
 }

@@ -1,0 +1,37 @@
+//! The next bytes of an answer. The relay, the first look at a body, and the reading of a whole
+//! answer all wait here.
+
+use super::{Over, Upstream, Watch};
+use forebay_router::dispatch::RelayError;
+use std::future::poll_fn;
+use std::task::Poll;
+
+/// The next chunk; empty at the end of the connection. The deadline is that of `watch`.
+///
+/// # Errors
+/// [`RelayError::ClosedMidStream`], [`RelayError::StreamIdle`], [`RelayError::DownMidStream`], or
+/// what `watch` says.
+pub(super) async fn next_chunk(
+    watch: &mut impl Watch,
+    upstream: &mut Upstream,
+) -> Result<Vec<u8>, RelayError> {
+    poll_fn(|cx| {
+        match upstream.reader.poll_chunk(cx) {
+            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
+            // A reset ends a body that only the end of the connection delimits no better than any
+            // other.
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayError::ClosedMidStream)),
+            Poll::Pending => {}
+        }
+        if let Poll::Ready(lost) = watch.poll_lost(cx) {
+            return Poll::Ready(Err(lost));
+        }
+        watch.poll_over(cx).map(|over| {
+            Err(match over {
+                Over::Late => RelayError::StreamIdle,
+                Over::Down => RelayError::DownMidStream,
+            })
+        })
+    })
+    .await
+}
