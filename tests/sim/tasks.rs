@@ -29,7 +29,7 @@ struct Step {
     /// It has the rank that it was granted; else the machine has chosen.
     is_granted: bool,
     is_failed: bool,
-    /// Its decode rank before.
+    /// Its decode rank before. A wait that is over gives the rank back.
     had: Option<RankIndex>,
     /// The machine sent it whole although its model has pairs.
     is_whole: bool,
@@ -91,7 +91,7 @@ impl World {
             is_moved: wait.is_some(),
             is_granted: granted.is_some(),
             is_failed: matches!(event, RequestEvent::Failed(_)),
-            had,
+            had: had.filter(|_| !matches!(event, RequestEvent::WaitOver(_))),
             is_whole: false,
         };
         let hops = flow.hop_count() + u32::from(matches!(event, RequestEvent::Reroute));
