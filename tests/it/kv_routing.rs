@@ -1,7 +1,9 @@
 //! The main job: conversations land on the rank that holds them, exactly as its engine sees it.
 //! Simulated engines with real sockets, KV events and caches.
 
-use crate::rig::{Client, Reply, admin, admin_post, any_port, metric, post, router, until, usable};
+use crate::rig::{
+    Client, Reply, admin, admin_post, any_port, metric, port_for_later, post, router, until, usable,
+};
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
@@ -268,7 +270,7 @@ fn no_rank_is_claimed_where_the_engine_chooses_it() {
 #[test]
 fn a_restarted_engine_starts_with_nothing_and_is_used_again() {
     let other = engine(any_port(), 1);
-    let first = engine(any_port(), 1);
+    let first = engine(port_for_later(), 1);
     let address: SocketAddr = first.url().trim_start_matches("http://").parse().unwrap();
     let handle = kv_router(&[&other, &first], vec![0]);
     follow(&handle, &[&other, &first]);
