@@ -31,7 +31,7 @@ const STATE_STORES_MAX: u32 = 8;
 /// Most entries of one key: attention groups that see whole prompts times the ways to cut one text
 /// into tokens. The way back from a key would get long, and with more of them no table could hold
 /// some keys that stand side by side.
-const SAME_KEY_MAX: usize = 8;
+pub(super) const SAME_KEY_MAX: usize = 8;
 
 /// Entries by id and by key.
 #[derive(Debug, Default)]
