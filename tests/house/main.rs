@@ -144,6 +144,7 @@ fn the_walk_of_a_request_is_that_of_the_page() {
         (page.replacen("src/shard/read.rs", "src/shard/reads.rs", 1), "is no file"),
         (page.replacen("| own |", "| |", 1), "are marked"),
         (page.replace("| `src/", "| src/"), "no walk"),
+        (page.repeat(2), "at most"),
     ] {
         let found = walk::faults(&planted, sources);
         assert!(found.iter().any(|found| found.contains(fault)), "{fault}: {found:?}");

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 pub(crate) const PAGE: &str = "docs/internals/walk.md";
 /// A walk with fewer visits is no walk of a whole request.
 const VISITS_MIN: usize = 20;
+/// Files that a reader has to come back to.
+const RETURNS_MAX: usize = 5;
 
 /// What the walk enters of one file before it goes on to another.
 struct Visit<'a> {
@@ -55,6 +57,9 @@ pub(crate) fn faults(page: &str, sources: &[Source]) -> Vec<String> {
     let (marked, counted) = (walk.iter().filter(|visit| visit.is_return).count(), returns(page));
     if marked != counted {
         faults.push(format!("{PAGE}: {marked} returns are marked, {counted} are there"));
+    }
+    if counted > RETURNS_MAX {
+        faults.push(format!("{PAGE}: {counted} returns, at most {RETURNS_MAX}"));
     }
     faults
 }
