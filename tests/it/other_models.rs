@@ -35,6 +35,16 @@ fn before(engine: &EngineHandle) -> ServerHandle {
     handle
 }
 
+/// The old engine, and a router that follows its events.
+fn followed(listen: SocketAddr, events: SocketAddr) -> (EngineHandle, ServerHandle) {
+    let old = engine(listen, "old", Some(events));
+    let handle = before(&old);
+    until("its events are followed", || {
+        admin(&handle, "/workers").text().contains(r#""state":"live""#)
+    });
+    (old, handle)
+}
+
 fn status(handle: &ServerHandle, model: &str) -> u16 {
     let body = json!({ "model": model, "prompt": "hi", "max_tokens": 1 }).to_string();
     let mut client = Client::connect(handle.listen);
@@ -45,11 +55,7 @@ fn status(handle: &ServerHandle, model: &str) -> u16 {
 #[test]
 fn its_models_are_asked_again_when_its_feed_broke() {
     let (listen, events) = (port_for_later(), port_for_later());
-    let old = engine(listen, "old", Some(events));
-    let handle = before(&old);
-    until("its events are followed", || {
-        admin(&handle, "/workers").text().contains(r#""state":"live""#)
-    });
+    let (old, handle) = followed(listen, events);
     old.stop();
     let _new = engine(listen, "new", Some(events));
     until("the new model is known", || admin(&handle, "/workers").text().contains(r#"["new"]"#));
@@ -60,11 +66,7 @@ fn its_models_are_asked_again_when_its_feed_broke() {
 #[test]
 fn its_models_are_asked_again_when_its_feed_is_back() {
     let (listen, events) = (port_for_later(), port_for_later());
-    let old = engine(listen, "old", Some(events));
-    let handle = before(&old);
-    until("its events are followed", || {
-        admin(&handle, "/workers").text().contains(r#""state":"live""#)
-    });
+    let (old, handle) = followed(listen, events);
     old.stop();
     let nothing = TcpListener::bind(listen).unwrap();
     nothing.set_nonblocking(true).unwrap();
