@@ -67,7 +67,7 @@ fn why_a_request_stays_whole_or_is_refused_is_told() {
     assert_eq!(route(&short), ("whole".into(), "few_uncached_tokens".into()));
     assert_eq!((&short["leg"], &short["chosen"]["rank"]), (&"whole".into(), &1.into()));
     let twice = explained(&pair(0), TWICE, None);
-    assert_eq!(route(&twice), ("whole".into(), "cannot_hand_off".into()));
+    assert_eq!(route(&twice), ("whole".into(), "cannot_split".into()));
     let mut fleet = pair(0);
     fleet.ranks[1].role = Role::Prefill;
     let refused = explained(&fleet, PROMPT, None);

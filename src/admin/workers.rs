@@ -67,7 +67,7 @@ fn shown(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<V
         "engine_running_max": rank.running_max,
         "role": roles::word(rank.role),
         "topology": rank.topology.as_deref(),
-        "handoff": roles::kv_transfer(rank.kv_transfer.as_ref()),
+        "kv_transfer": roles::kv_transfer(rank.kv_transfer.as_ref()),
         "pool": rank.pool.0,
         "in_flight": load.in_flight(),
         "places_elsewhere": load.places_elsewhere(),

@@ -45,7 +45,7 @@ struct SglangRoleArgs {
 /// Flags that count on vLLM's wire.
 #[derive(Debug, Args)]
 struct VllmRoleArgs {
-    /// vLLM: how KV is handed over: nixl (pull), nixl-push or mooncake
+    /// vLLM: how KV is transferred: nixl (pull), nixl-push or mooncake
     #[arg(long, value_name = "NAME", default_value = "nixl")]
     kv_connector: KvConnector,
     /// vLLM: name among the engines that hand KV over [default: made up]

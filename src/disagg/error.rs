@@ -7,20 +7,20 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KvTransferError {
     /// Longer than [`PREFILL_ANSWER_BYTES_MAX`](forebay_base::limits::PREFILL_ANSWER_BYTES_MAX).
-    #[error("The prefill worker's answer is longer than 1 MiB, so its KV cannot be handed over.")]
+    #[error("The prefill worker's answer is longer than 1 MiB, so its KV cannot be transferred.")]
     TooLong,
     /// No JSON, or JSON that ends early.
-    #[error("The prefill worker's answer is not JSON, so its KV cannot be handed over.")]
+    #[error("The prefill worker's answer is not JSON, so its KV cannot be transferred.")]
     NotJson,
     /// No `kv_transfer_params`, or null.
     #[error(
-        "The prefill worker's answer has no `kv_transfer_params`, so its KV cannot be handed over. Is its engine started \
+        "The prefill worker's answer has no `kv_transfer_params`, so its KV cannot be transferred. Is its engine started \
          with a KV connector?"
     )]
     Missing,
     /// `kv_transfer_params` that are no object.
     #[error(
-        "The prefill worker's answer has `kv_transfer_params` that are no object, so its KV cannot be handed over."
+        "The prefill worker's answer has `kv_transfer_params` that are no object, so its KV cannot be transferred."
     )]
     NotObject,
     /// The engine says that it has failed, though its status is 200.

@@ -108,7 +108,7 @@ impl NoPair {
             Self::NoDecode => "no_decode",
             Self::NoPrefill => "no_prefill",
             Self::NotNear => "not_near",
-            Self::CannotSplit => "cannot_hand_off",
+            Self::CannotSplit => "cannot_split",
         }
     }
 

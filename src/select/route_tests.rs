@@ -199,11 +199,11 @@ fn a_short_prompt_needs_a_rank_that_can_take_it_whole() {
 
 #[test]
 fn what_cannot_be_split_goes_whole_or_is_told_so() {
-    assert_eq!(scene("p d").route(0, false, false), "whole: cannot_hand_off");
-    assert_eq!(scene("P D B").route(0, false, false), "whole: cannot_hand_off");
-    assert_eq!(scene("P D").route(0, true, false), "refused: cannot_hand_off");
-    assert_eq!(scene("P D B").down(2).route(0, true, false), "refused: cannot_hand_off");
-    assert_eq!(scene("p d").down(0).route(0, false, false), "whole: cannot_hand_off");
+    assert_eq!(scene("p d").route(0, false, false), "whole: cannot_split");
+    assert_eq!(scene("P D B").route(0, false, false), "whole: cannot_split");
+    assert_eq!(scene("P D").route(0, true, false), "refused: cannot_split");
+    assert_eq!(scene("P D B").down(2).route(0, true, false), "refused: cannot_split");
+    assert_eq!(scene("p d").down(0).route(0, false, false), "whole: cannot_split");
 }
 
 #[test]

@@ -91,7 +91,7 @@ pub(super) async fn begin<'a>(
 ) -> Result<Paired<'a>, Failed> {
     let kv_transfer = &prefill.kv_transfer;
     let Some(wanted) = slot.pair.split.take() else {
-        // Only what can be handed off gets a pair.
+        // Only what can be split gets a pair.
         return Err(Failed::of(prefill.plan.rank, RelayError::NoKvTransfer));
     };
     let id = KvTransferId::new(shard.routing.stages.borrow_mut().random.u64(..));

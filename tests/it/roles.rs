@@ -118,7 +118,7 @@ fn a_pair_is_ready_once_its_prefill_worker_is_registered_and_no_longer_than_that
     until("the pair is ready", || is_ready(&handle));
     let found = worker(&handle, 0);
     assert_eq!(found["waits_for"], Value::Null);
-    let kv_transfer = &found["ranks"][0]["handoff"];
+    let kv_transfer = &found["ranks"][0]["kv_transfer"];
     assert_eq!(kv_transfer["bootstrap_host"], "127.0.0.1");
     assert_eq!(kv_transfer["bootstrap_port"], registry.address.port());
     assert_eq!((&kv_transfer["kind"], &kv_transfer["dp_size"]), (&"bootstrap".into(), &1.into()));
@@ -160,8 +160,8 @@ fn an_ipv6_worker_is_told_to_others_without_brackets() {
     registry.set("/route", 200, WHOLE);
     let prefill = Stub::sglang("[::1]:0", "prefill", registry.address.port()).unwrap();
     let handle = router(asking(vec![prefill.worker()]));
-    until("it is registered", || worker(&handle, 0)["ranks"][0]["handoff"].is_object());
-    assert_eq!(worker(&handle, 0)["ranks"][0]["handoff"]["bootstrap_host"], "::1");
+    until("it is registered", || worker(&handle, 0)["ranks"][0]["kv_transfer"].is_object());
+    assert_eq!(worker(&handle, 0)["ranks"][0]["kv_transfer"]["bootstrap_host"], "::1");
     assert!(!is_ready(&handle), "nobody decodes");
     handle.stop();
 }

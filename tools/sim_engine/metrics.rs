@@ -116,7 +116,7 @@ impl Page<'_> {
         let (offers, counts) = (state.transfer.offers.counts(), state.requests.tally.counts());
         let help = "Requests being served, also while they wait for their other half.";
         self.single("gauge", "forebay_engine_open", help, counts.open as f64);
-        let help = "Rooms or transfers that are open and not handed over.";
+        let help = "Rooms or transfers that are open and not done.";
         let waiting = (offers.open + offers.ready) as f64;
         self.single("gauge", "forebay_engine_rooms_waiting", help, waiting);
         let help = "Decodes that ask for what no prefill has offered yet.";

@@ -56,7 +56,7 @@ pub(crate) fn enter_by(
     match enter_leg(binder, Leg::Prefill, Some(decode.rank())) {
         Entry::Bound(prefill) => {
             let are_near = binder.fleet.are_near(prefill.rank(), decode.rank());
-            debug_assert!(are_near, "a pair that cannot hand over");
+            debug_assert!(are_near, "a pair that cannot split");
             debug_assert!(prefill.rank() != decode.rank(), "a pair of one rank");
             Entry::Pair { decode, prefill }
         }

@@ -60,7 +60,7 @@ pub struct SglangTransfer {
 /// How vLLM's halves hand KV over, and how long they wait.
 #[derive(Clone, Debug)]
 pub struct VllmTransfer {
-    /// How KV is handed over.
+    /// How KV is transferred.
     pub connector: KvConnector,
     /// Name of the engine among its peers; `None`: made up.
     pub engine_id: Option<String>,
