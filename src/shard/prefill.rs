@@ -83,8 +83,22 @@ pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
         });
         shard.queues.prefills.borrow_mut().remove(&ticket);
         count(&shard.env, &ended);
-        shard.post(ticket.shard, MeshMessage::PrefillEnded { ticket, ended: Box::new(ended) });
+        give_back(&shard, ticket, ended);
     });
+}
+
+/// To the shard that has the request.
+fn give_back(shard: &Shard, ticket: Ticket, ended: PrefillEnded) {
+    if ticket.shard == shard.env.number {
+        return take_back(shard, ticket, ended);
+    }
+    let message = MeshMessage::PrefillEnded { ticket, ended: Box::new(ended) };
+    shard.links.post(&shard.env, ticket.shard, message);
+}
+
+/// To the request, if it still waits: who let its leg go has left its seat.
+pub(super) fn take_back(shard: &Shard, ticket: Ticket, ended: PrefillEnded) {
+    let _ = shard.queues.legs.borrow_mut().deliver(ticket, ended);
 }
 
 /// Its request does not want it any more.

@@ -37,8 +37,7 @@ impl Shard {
             MeshMessage::Prefill(leg) => self.start_prefill(leg),
             MeshMessage::PrefillCancel { ticket } => prefill::cancel(self, ticket),
             MeshMessage::PrefillEnded { ticket, ended } => {
-                // Who let its leg go has left its seat.
-                let _ = self.queues.legs.borrow_mut().deliver(ticket, *ended);
+                prefill::take_back(self, ticket, *ended);
             }
             // The queues and the inbox have taken theirs.
             MeshMessage::Join(_)
