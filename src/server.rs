@@ -174,7 +174,7 @@ fn launch(
     let mut wakes = Vec::new();
     let mut sources = Vec::new();
     for _ in &listeners {
-        let (wake, source) = wake_pair(driver)?;
+        let (wake, source) = wake_pair()?;
         wakes.push(wake);
         sources.push(source);
     }

@@ -46,10 +46,20 @@ pub const READ_BYTES: usize = 16 * 1024;
 /// The same for sockets that carry a stream of small events, or nothing, for a long time: thousands
 /// of them wait in a read at once, and their buffers should stay in the caches.
 pub const STREAM_READ_BYTES: usize = 4 * 1024;
-/// The same for bodies that are thrown away: fewer reads for each.
-pub const DISCARD_READ_BYTES: usize = 64 * 1024;
-/// Reads of that size that a shard may have waiting at once; further ones are of `READ_BYTES`.
-pub const DISCARD_READS_MAX: usize = 256;
+/// Entries of a shard's submission queue; few, so that 50 shards fit into 8 MiB of locked memory.
+/// Full: the rest is submitted in the next turn.
+pub const SUBMISSIONS_MAX: u32 = 1_024;
+/// Entries of a shard's completion queue. Full: the kernel keeps further completions.
+pub const COMPLETIONS_MAX: usize = 4_096;
+/// Buffers of `READ_BYTES` that a shard's kernel receives into; a power of two. None left: the
+/// socket is read again after those that have come are given out.
+pub const PROVIDED_BUFFERS: usize = 128;
+/// Chunks that may wait in a socket. Past it the socket is not read until they are taken; what the
+/// kernel receives until then still comes.
+pub const CHUNKS_AHEAD_MAX: usize = 6;
+/// Memory that the chunks waiting in all sockets of a shard may take. Past it, and until half of it
+/// is taken, one chunk may wait in each, and only sockets are read that a task waits for.
+pub const AHEAD_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Pooled buffers of each size a shard keeps; further ones are freed.
 pub const POOLED_BUFFERS_MAX: usize = 4_096;
 /// Idle upstream connections a shard keeps per address; further ones are closed.

@@ -1,13 +1,11 @@
 //! One client connection: bytes in, bytes out, and the sight of the client leaving.
 
-use super::{BufferPool, Deadline, SocketReader};
+use super::Deadline;
 use forebay_base::limits::READ_BYTES;
 use forebay_base::{Clock, NanosSinceStart};
+use forebay_net::{BufferPool, Receiver, Sender, Socket};
 use forebay_router::dispatch::RelayError;
-use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf, Splitable};
-use monoio::net::TcpStream;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,8 +18,8 @@ const INPUT_AHEAD_BYTES_MAX: usize = 4 * READ_BYTES;
 pub struct Conn {
     /// Bytes received and not used yet.
     pub input: Vec<u8>,
-    pub(super) reader: SocketReader,
-    writer: OwnedWriteHalf<TcpStream>,
+    reader: Receiver,
+    writer: Sender,
     deadline: Deadline,
     pool: Rc<BufferPool>,
     closed: bool,
@@ -57,10 +55,9 @@ impl From<WriteEnd> for RelayError {
 impl Conn {
     /// Takes over an accepted socket.
     #[must_use]
-    pub fn new(stream: TcpStream, pool: Rc<BufferPool>, clock: Clock) -> Self {
-        let (read, writer) = stream.into_split();
-        let reader = SocketReader::new(read, Rc::clone(&pool));
-        let deadline = Deadline::new(clock);
+    pub fn new(socket: Socket, clock: Clock) -> Self {
+        let (reader, writer) = socket.split();
+        let (deadline, pool) = (Deadline::new(clock), forebay_net::buffers());
         Self { input: Vec::new(), reader, writer, deadline, pool, closed: false }
     }
 
@@ -75,11 +72,6 @@ impl Conn {
 
     pub(super) fn now(&self) -> NanosSinceStart {
         self.deadline.now()
-    }
-
-    /// While an answer is streamed nothing more is expected from the client than that it leaves.
-    pub const fn expect_little(&mut self, little: bool) {
-        self.reader.expect_little(little);
     }
 
     /// Waits for at least one more byte of input.
@@ -134,18 +126,18 @@ impl Conn {
         mut meanwhile: impl FnMut(&mut Context<'_>),
     ) -> Result<Vec<u8>, WriteEnd> {
         let Self { input, reader, writer, deadline, pool, closed } = self;
-        let mut writing = pin!(writer.write_all(bytes));
+        writer.start(bytes);
         poll_fn(|cx| {
-            if let Poll::Ready((result, buffer)) = writing.as_mut().poll(cx) {
-                return Poll::Ready(result.map(|_| buffer).map_err(|_| WriteEnd::Gone));
+            if let Poll::Ready(sent) = writer.poll_sent(cx) {
+                return Poll::Ready(sent.map_err(|_| WriteEnd::Gone));
             }
             meanwhile(cx);
             // A client that closed while we cannot send to it will not take the rest.
-            if !*closed && input.len() < INPUT_AHEAD_BYTES_MAX {
+            while !*closed && input.len() < INPUT_AHEAD_BYTES_MAX {
                 match reader.poll_chunk(cx) {
                     Poll::Ready(Ok(chunk)) if !chunk.is_empty() => pool.append(input, chunk),
                     Poll::Ready(_) => *closed = true,
-                    Poll::Pending => {}
+                    Poll::Pending => break,
                 }
             }
             if *closed {
@@ -162,10 +154,10 @@ impl Conn {
     /// [`WriteEnd`] when the client left or does not read.
     pub async fn write(&mut self, bytes: Vec<u8>) -> Result<(), WriteEnd> {
         let Self { writer, deadline, pool, .. } = self;
-        let mut writing = pin!(writer.write_all(bytes));
+        writer.start(bytes);
         let buffer = poll_fn(|cx| {
-            if let Poll::Ready((result, buffer)) = writing.as_mut().poll(cx) {
-                return Poll::Ready(result.map(|_| buffer).map_err(|_| WriteEnd::Gone));
+            if let Poll::Ready(sent) = writer.poll_sent(cx) {
+                return Poll::Ready(sent.map_err(|_| WriteEnd::Gone));
             }
             deadline.poll(cx).map(|()| Err(WriteEnd::Stalled))
         })
@@ -178,6 +170,12 @@ impl Conn {
     #[must_use]
     pub fn buffer(&self) -> Vec<u8> {
         self.pool.take_small()
+    }
+
+    /// The same, with room for that many bytes.
+    #[must_use]
+    pub fn buffer_for(&self, bytes: usize) -> Vec<u8> {
+        self.pool.take_for(bytes)
     }
 
     /// Takes a buffer back that was not written.
@@ -196,8 +194,7 @@ impl Conn {
     }
 
     /// Closes the sending side; false if there is nobody to read from any more.
-    pub(super) async fn close_sending(&mut self) -> bool {
-        use monoio::io::AsyncWriteRent;
-        !self.closed && self.writer.shutdown().await.is_ok()
+    pub(super) fn close_sending(&mut self) -> bool {
+        !self.closed && self.writer.close().is_ok()
     }
 }

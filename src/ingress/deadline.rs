@@ -2,9 +2,7 @@
 //! operation.
 
 use forebay_base::{Clock, NanosSinceStart};
-use monoio::time::{Instant, Sleep, sleep_until};
-use std::future::Future;
-use std::pin::Pin;
+use forebay_net::Timer;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,14 +14,14 @@ pub struct Deadline {
     /// Time given to a wait that has not begun: most never do, and then nobody needs to look at the
     /// clock.
     given: Option<Duration>,
-    timer: Option<(Pin<Box<Sleep>>, NanosSinceStart)>,
+    timer: Timer,
 }
 
 impl Deadline {
     /// No deadline yet.
     #[must_use]
     pub const fn new(clock: Clock) -> Self {
-        Self { clock, at: NanosSinceStart(u64::MAX), given: None, timer: None }
+        Self { clock, at: NanosSinceStart(u64::MAX), given: None, timer: Timer::new() }
     }
 
     /// Sets it to `after` from when it is next polled.
@@ -43,40 +41,12 @@ impl Deadline {
         self.clock.now()
     }
 
-    /// Ready when it has passed. The timer may fire early, for a deadline that has since moved;
-    /// then it is set anew.
+    /// Ready when it has passed.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(after) = self.given.take() {
-            self.at = self.clock.now().plus(after);
+            // The time of the turn: no clock is read for each wait.
+            self.at = forebay_net::now().unwrap_or_else(|| self.clock.now()).plus(after);
         }
-        loop {
-            let (sleep, _) = match &mut self.timer {
-                Some((sleep, fires_at)) if *fires_at <= self.at => (sleep, fires_at),
-                timer => {
-                    let until =
-                        Instant::now() + Duration::from_nanos(self.at.since(self.clock.now()));
-                    match timer {
-                        Some((sleep, fires_at)) => {
-                            sleep.as_mut().reset(until);
-                            *fires_at = self.at;
-                            (sleep, fires_at)
-                        }
-                        None => {
-                            let (sleep, fires_at) =
-                                timer.insert((Box::pin(sleep_until(until)), self.at));
-                            (sleep, fires_at)
-                        }
-                    }
-                }
-            };
-            if sleep.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            if self.clock.now() >= self.at {
-                return Poll::Ready(());
-            }
-            // Fired for an earlier deadline.
-            self.timer = None;
-        }
+        self.timer.poll_until(self.at, cx)
     }
 }

@@ -1,9 +1,8 @@
 //! Throws away what a client sends and nobody wants: the rest of a refused body, or whatever comes
 //! before a connection is closed. Within bounds: a client that goes on for ever, or stalls, is cut.
 
-use super::{Conn, ReadEnd, TURN_BYTES, end_turn};
+use super::{Conn, ReadEnd, Turn};
 use forebay_base::NanosSinceStart;
-use forebay_base::limits::READ_BYTES;
 use std::time::Duration;
 
 /// When to stop listening to a client.
@@ -24,9 +23,7 @@ pub struct Discarding<'a> {
     pub conn: &'a mut Conn,
     bounds: DiscardBounds,
     read_bytes: usize,
-    last_read_bytes: usize,
-    /// Bytes read since others had a turn.
-    turn_bytes: usize,
+    turn: Turn,
     give_up_at: Option<NanosSinceStart>,
 }
 
@@ -41,13 +38,13 @@ impl Conn {
     /// Closing with unread bytes would make the kernel send a reset, which can destroy the answer
     /// on its way.
     pub async fn linger(mut self, bounds: DiscardBounds) {
-        if !self.close_sending().await {
+        if !self.close_sending() {
             return;
         }
         let mut discarding = self.discarding(bounds);
         loop {
             discarding.consume(usize::MAX);
-            if discarding.more(0).await.is_err() {
+            if discarding.more().await.is_err() {
                 return;
             }
         }
@@ -55,8 +52,8 @@ impl Conn {
 }
 
 impl<'a> Discarding<'a> {
-    const fn new(conn: &'a mut Conn, bounds: DiscardBounds) -> Self {
-        Self { conn, bounds, read_bytes: 0, last_read_bytes: 0, turn_bytes: 0, give_up_at: None }
+    fn new(conn: &'a mut Conn, bounds: DiscardBounds) -> Self {
+        Self { conn, bounds, read_bytes: 0, turn: Turn::default(), give_up_at: None }
     }
 
     /// Drops up to `bytes` of what has come; returns how many that were.
@@ -66,11 +63,11 @@ impl<'a> Discarding<'a> {
         step
     }
 
-    /// Waits for more. `expected_bytes`: how many are known to follow; 0 when unknown.
+    /// Waits for more.
     ///
     /// # Errors
     /// [`ReadEnd`] when none will come, or a bound is reached.
-    pub async fn more(&mut self, expected_bytes: usize) -> Result<(), ReadEnd> {
+    pub async fn more(&mut self) -> Result<(), ReadEnd> {
         let now = self.conn.now();
         let give_up_at = *self.give_up_at.get_or_insert(now.plus(self.bounds.time_max));
         if self.read_bytes >= self.bounds.bytes_max || now >= give_up_at {
@@ -78,26 +75,12 @@ impl<'a> Discarding<'a> {
         }
         // The deadline ends a wait; a client that never makes us wait is ended by the check above.
         self.conn.wait_until(give_up_at.min(now.plus(self.bounds.stall_max)));
-        // Nobody knows of a body without a length how much follows; if the last read was full, much
-        // does.
-        let much = expected_bytes.max(self.last_read_bytes) >= READ_BYTES;
-        self.conn.reader.expect_much(much);
         let before = self.conn.input.len();
         self.conn.fill().await?;
-        self.last_read_bytes = self.conn.input.len().saturating_sub(before);
-        self.read_bytes = self.read_bytes.saturating_add(self.last_read_bytes);
-        self.turn_bytes += self.last_read_bytes;
-        if self.turn_bytes >= TURN_BYTES {
-            self.turn_bytes = 0;
-            end_turn().await;
-        }
+        let read_bytes = self.conn.input.len().saturating_sub(before);
+        self.read_bytes = self.read_bytes.saturating_add(read_bytes);
+        self.turn.spend(read_bytes).await;
         Ok(())
-    }
-}
-
-impl Drop for Discarding<'_> {
-    fn drop(&mut self) {
-        self.conn.reader.expect_much(false);
     }
 }
 
@@ -108,10 +91,9 @@ impl Drop for Discarding<'_> {
 )]
 mod tests {
     use super::*;
-    use crate::ingress::BufferPool;
     use forebay_base::Clock;
+    use forebay_net::{Driver, Socket, block_on};
     use std::io::Write;
-    use std::rc::Rc;
     use std::time::Instant;
 
     /// Discards what `client` sends until a bound is reached; how long that took.
@@ -122,23 +104,21 @@ mod tests {
             std::thread::spawn(move || client(std::net::TcpStream::connect(address).unwrap()));
         let (accepted, _) = listener.accept().unwrap();
         accepted.set_nonblocking(true).unwrap();
-        let mut runtime =
-            monoio::RuntimeBuilder::<monoio::LegacyDriver>::new().enable_timer().build().unwrap();
-        let ended = runtime.block_on(async {
-            let stream = monoio::net::TcpStream::from_std(accepted).unwrap();
-            let mut conn = Conn::new(stream, Rc::new(BufferPool::default()), Clock::start());
+        let clock = Clock::start();
+        let ended = block_on(Driver::Epoll, clock, |_| (), async {
+            let socket = Socket::from_std(accepted).unwrap();
+            let mut conn = Conn::new(socket, clock);
             let start = Instant::now();
             let mut discarding = conn.discarding(bounds);
             loop {
                 discarding.consume(usize::MAX);
-                if let Err(end) = discarding.more(0).await {
+                if let Err(end) = discarding.more().await {
                     return (end, start.elapsed());
                 }
             }
         });
-        drop(runtime);
         sending.join().unwrap();
-        ended
+        ended.unwrap()
     }
 
     const BOUNDS: DiscardBounds = DiscardBounds {

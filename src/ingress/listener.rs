@@ -1,6 +1,6 @@
 //! Listening sockets: one per shard on the same address, spread by the kernel (`SO_REUSEPORT`).
 
-use monoio::net::TcpListener;
+use forebay_net::Listener;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
@@ -42,12 +42,12 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Hands a bound socket to this shard's runtime.
+/// Hands a bound socket to this shard's loop.
 ///
 /// # Errors
-/// What the runtime says.
-pub fn listen(bound: std::net::TcpListener) -> io::Result<TcpListener> {
-    TcpListener::from_std(bound)
+/// What the loop says.
+pub fn listen(bound: std::net::TcpListener) -> io::Result<Listener> {
+    Listener::from_std(bound)
 }
 
 #[cfg(test)]

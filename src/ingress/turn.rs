@@ -5,7 +5,24 @@ use std::task::Poll;
 
 /// Bytes that a task reads or writes at most before it lets others run. Sockets that are always
 /// ready never make it wait.
-pub const TURN_BYTES: usize = 256 * 1024;
+const TURN_BYTES: usize = 256 * 1024;
+
+/// What a task has read or written since others had a turn.
+#[derive(Debug, Default)]
+pub struct Turn {
+    bytes: usize,
+}
+
+impl Turn {
+    /// Counts more; past [`TURN_BYTES`], others have a turn.
+    pub async fn spend(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes >= TURN_BYTES {
+            self.bytes = 0;
+            end_turn().await;
+        }
+    }
+}
 
 /// Lets other tasks and the sockets have a turn.
 pub async fn end_turn() {

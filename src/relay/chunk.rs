@@ -1,10 +1,13 @@
-//! The next bytes of an answer. The relay, the first look at a body, and the reading of a whole
-//! answer all wait here.
+//! The next bytes of an answer, from the worker and to the client. The relay, the first look at a
+//! body, and the reading of a whole answer all wait here.
 
 use super::{Over, Upstream, Watch};
+use crate::ingress::Conn;
+use forebay_net::Receiver;
 use forebay_router::dispatch::RelayError;
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 /// The next chunk; empty at the end of the connection. The deadline is that of `watch`.
 ///
@@ -34,4 +37,22 @@ pub(super) async fn next_chunk(
         })
     })
     .await
+}
+
+/// Writes to the client, while the next bytes of `next` may come.
+pub(super) async fn pass_on(
+    conn: &mut Conn,
+    out: Vec<u8>,
+    write_max: Duration,
+    mut next: Option<&mut Receiver>,
+) -> Result<(), RelayError> {
+    conn.wait_at_most(write_max);
+    let written = conn.write_while(out, |cx| {
+        if let Some(reader) = &mut next {
+            reader.poll_ahead(cx);
+        }
+    });
+    let written = written.await?;
+    conn.recycle(written);
+    Ok(())
 }

@@ -2,20 +2,21 @@
 //! still wants it.
 
 use super::{Over, Upstream, Watch};
-use crate::ingress::{TURN_BYTES, end_turn};
+use crate::ingress::Turn;
 use forebay_base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
 use forebay_http1::{HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response};
+use forebay_net::Sender;
 use forebay_router::dispatch::RelayError;
-use monoio::io::{AsyncWriteRentExt, OwnedWriteHalf};
-use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::task::Poll;
 
 /// Body bytes that go out together with the head, and size of the pieces after it. Pieces bound how
 /// long one large body keeps the shard busy.
 const PIECE_BYTES: usize = 4 * READ_BYTES;
+/// A longer body is sent from where it lies, without a copy.
+const COPIED_BYTES_MAX: usize = READ_BYTES - 2 * 1024;
 
 /// The request as it goes to the worker.
 #[derive(Debug)]
@@ -46,13 +47,13 @@ pub async fn send(
     let Outbound { head, body, method, limits } = outbound;
     let Upstream { reader, writer, input, .. } = upstream;
     let mut writing = pin!(write_pieces(writer, head, body));
-    let mut sent = false;
+    let (mut is_over, mut sent) = (false, false);
     let mut heads = Heads::default();
     poll_fn(|cx| {
-        if !sent && let Poll::Ready(result) = writing.as_mut().poll(cx) {
+        if !is_over && let Poll::Ready(result) = writing.as_mut().poll(cx) {
             // A worker may refuse early and stop reading; its answer is on the way then, so go on
             // reading.
-            sent = result.is_ok();
+            (is_over, sent) = (true, result.is_ok());
         }
         loop {
             match reader.poll_chunk(cx) {
@@ -129,27 +130,31 @@ impl Heads {
     }
 }
 
-async fn write_pieces(
-    writer: &mut OwnedWriteHalf<TcpStream>,
-    mut buffer: Vec<u8>,
-    body: &[u8],
-) -> io::Result<()> {
-    let mut turn_bytes = 0;
-    let mut pieces = body.chunks(PIECE_BYTES);
-    if let Some(first) = pieces.next() {
-        buffer.extend_from_slice(first);
-    }
+async fn write_pieces(writer: &mut Sender, mut buffer: Vec<u8>, mut body: &[u8]) -> io::Result<()> {
+    let mut turn = Turn::default();
     loop {
-        let (result, returned) = writer.write_all(buffer).await;
-        result?;
-        buffer = returned;
-        buffer.clear();
-        let Some(piece) = pieces.next() else { return Ok(()) };
+        if body.len() > COPIED_BYTES_MAX {
+            let piece = body.get(..PIECE_BYTES).unwrap_or(body);
+            let sent = writer.try_send(&[IoSlice::new(&buffer), IoSlice::new(piece)])?;
+            let of_buffer = sent.min(buffer.len());
+            buffer.drain(..of_buffer);
+            body = body.get(sent - of_buffer..).unwrap_or_default();
+            turn.spend(sent).await;
+            if sent > 0 && !body.is_empty() {
+                continue;
+            }
+        }
+        // The end of the body, or a socket that has no room.
+        let (piece, rest) = body.split_at(body.len().min(PIECE_BYTES));
         buffer.extend_from_slice(piece);
-        turn_bytes += piece.len();
-        if turn_bytes >= TURN_BYTES {
-            turn_bytes = 0;
-            end_turn().await;
+        body = rest;
+        if !buffer.is_empty() {
+            buffer = writer.send(buffer).await?;
+            buffer.clear();
+        }
+        if body.is_empty() {
+            writer.recycle(buffer);
+            return Ok(());
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::chunk::next_chunk;
 use super::{Upstream, Watch};
+use crate::ingress::Turn;
 use forebay_base::limits::ENGINE_ERROR_BYTES_MAX;
 use forebay_http1::{AnswerBody, ResponseHead, Version};
 use forebay_router::dispatch::RelayError;
@@ -60,8 +61,9 @@ pub async fn drain(
     let mut framed = AnswerBody::new(head.body, Version::Http10);
     let mut chunk = std::mem::take(&mut upstream.input);
     chunk.drain(..head.head_bytes.min(chunk.len()));
-    let (mut data, mut leftover) = (Vec::new(), false);
+    let (mut data, mut leftover, mut turn) = (Vec::new(), false, Turn::default());
     loop {
+        turn.spend(chunk.len()).await;
         if !chunk.is_empty() {
             let (_, consumed) =
                 framed.feed(&mut chunk, &mut data).map_err(|_| RelayError::BodyInvalid)?;

@@ -44,7 +44,6 @@ impl UpstreamPool {
     /// Keeps a connection whose answer is complete.
     pub fn put(&mut self, address: SocketAddr, mut upstream: Upstream, now: NanosSinceStart) {
         let idle = self.idle.entry(address).or_default();
-        upstream.reader.expect_little(false);
         // Starts the read that sees the worker close, and that the next answer arrives in: now,
         // where nobody waits, and not when the next request is to be sent.
         let good = upstream.input.is_empty() && upstream.reader.is_quiet();

@@ -1,13 +1,16 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
-use super::chunk::next_chunk;
+use super::chunk::{next_chunk, pass_on};
 use super::{Client, StreamShape, Upstream, encode_cut};
-use crate::ingress::Conn;
+use crate::ingress::{Conn, Turn};
 use forebay_http1::{
     AnswerBody, AnswerFraming, BodyFraming, DownstreamHead, ResponseHead, Version, encode_response,
 };
 use forebay_router::dispatch::RelayError;
 use std::time::Duration;
+
+/// What chunked framing adds to a piece.
+const CHUNK_FRAME_BYTES: usize = 24;
 
 /// The answer and how the client wants it.
 #[derive(Debug)]
@@ -62,8 +65,7 @@ pub async fn relay(
     // A client that cannot be sent chunks sees the end of such a body in the end of the connection.
     let is_unframed = AnswerFraming::open(answer.client_version) == AnswerFraming::Plain;
     let client_reusable = answer.keep_alive && !(answer.is_open() && is_unframed);
-    upstream.reader.expect_little(answer.head.event_stream);
-    let mut out = Vec::with_capacity(upstream.input.len() + 512);
+    let mut out = client.conn().buffer_for(upstream.input.len() + 512);
     if !answer.head_sent {
         encode_head(upstream, answer, client_reusable, &mut out);
     }
@@ -74,35 +76,32 @@ pub async fn relay(
         false => AnswerBody::new(answer.head.body, answer.client_version),
     };
     let mut body_bytes = 0;
-    let mut data_bytes = 0;
+    let mut ends_event = false;
     let mut leftover = false;
+    let mut turn = Turn::default();
     loop {
+        // Neither side may ever make this wait.
+        turn.spend(chunk.len()).await;
         if !chunk.is_empty() {
-            let consumed;
-            (data_bytes, consumed) = match body.feed(&mut chunk, &mut out) {
+            let (data_bytes, consumed) = match body.feed(&mut chunk, &mut out) {
                 Ok(fed) => fed,
                 Err(_) => {
                     let error = RelayError::BodyInvalid;
-                    let sent = SentBody { body_bytes, last: &[] };
+                    let sent = SentBody { body_bytes, ends_event: false };
                     return Err(cut(client.conn(), answer, &body, sent, out, error).await);
                 }
             };
-            observe(chunk.get(..data_bytes).unwrap_or_default());
+            let data = chunk.get(..data_bytes).unwrap_or_default();
+            observe(data);
+            ends_event = data.ends_with(b"\n\n") || data.ends_with(b"\n\r\n");
             body_bytes += u64::try_from(data_bytes).unwrap_or(0);
             leftover = consumed < chunk.len();
+            // A stream that waits for its next event holds no buffer.
+            upstream.reader.recycle(std::mem::take(&mut chunk));
         }
         if !out.is_empty() {
-            let conn = client.conn();
-            conn.wait_at_most(answer.write_max);
-            let reader = &mut upstream.reader;
-            let read_on = !body.is_done();
-            let written = conn.write_while(out, |cx| {
-                if read_on {
-                    reader.poll_ahead(cx);
-                }
-            });
-            out = written.await?;
-            out.clear();
+            let next = (!body.is_done()).then_some(&mut upstream.reader);
+            pass_on(client.conn(), std::mem::take(&mut out), answer.write_max, next).await?;
         }
         if body.is_done() {
             break;
@@ -111,19 +110,19 @@ pub async fn relay(
         let error = match next_chunk(client, upstream).await {
             Ok(next) if next.is_empty() && body.ends_with_connection() => {
                 body.finish(&mut out);
-                chunk.clear();
                 continue;
             }
             Ok(next) if next.is_empty() => RelayError::ClosedMidStream,
             Ok(next) => {
-                upstream.reader.recycle(std::mem::replace(&mut chunk, next));
+                out = client.conn().buffer_for(next.len() + CHUNK_FRAME_BYTES);
+                chunk = next;
                 continue;
             }
             Err(error) if error.blames_worker() => error,
             Err(error) => return Err(error),
         };
-        let sent = SentBody { body_bytes, last: chunk.get(..data_bytes).unwrap_or_default() };
-        return Err(cut(client.conn(), answer, &body, sent, out, error).await);
+        let sent = SentBody { body_bytes, ends_event };
+        return Err(cut(client.conn(), answer, &body, sent, Vec::new(), error).await);
     }
     let upstream_reusable = answer.head.keep_alive && !leftover && !body.ends_with_connection();
     Ok(Relayed { body_bytes, upstream_reusable, client_reusable })
@@ -145,15 +144,15 @@ fn encode_head(upstream: &Upstream, answer: &Answer<'_>, keep_alive: bool, out: 
 }
 
 /// What the client has of a body that broke off.
-struct SentBody<'a> {
+struct SentBody {
     body_bytes: u64,
-    /// The last piece of it; empty if that is not known.
-    last: &'a [u8],
+    /// The last piece of it did.
+    ends_event: bool,
 }
 
-impl SentBody<'_> {
-    fn is_between_events(&self) -> bool {
-        self.body_bytes == 0 || self.last.ends_with(b"\n\n") || self.last.ends_with(b"\n\r\n")
+impl SentBody {
+    const fn is_between_events(&self) -> bool {
+        self.body_bytes == 0 || self.ends_event
     }
 }
 
@@ -164,7 +163,7 @@ async fn cut(
     conn: &mut Conn,
     answer: &Answer<'_>,
     body: &AnswerBody,
-    sent: SentBody<'_>,
+    sent: SentBody,
     mut out: Vec<u8>,
     error: RelayError,
 ) -> RelayError {

@@ -2,15 +2,12 @@
 
 use super::Watch;
 use super::socket_options::set_options;
-use crate::ingress::{BufferPool, SocketReader};
 use forebay_base::{NanosSinceStart, is_out_of_sockets};
+use forebay_net::{Receiver, Sender};
 use forebay_router::dispatch::RelayError;
-use monoio::io::{OwnedWriteHalf, Splitable};
-use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -21,8 +18,8 @@ pub struct Upstream {
     pub input: Vec<u8>,
     /// Requests already answered on it.
     pub answered_count: u64,
-    pub(super) reader: SocketReader,
-    pub(super) writer: OwnedWriteHalf<TcpStream>,
+    pub(super) reader: Receiver,
+    pub(super) writer: Sender,
     pub(super) idle_since: NanosSinceStart,
     /// For requests that a worker may have to read piece by piece.
     pub(super) is_for_long: bool,
@@ -37,10 +34,9 @@ impl Upstream {
         watch: &mut impl Watch,
         address: SocketAddr,
         timeout: Duration,
-        buffers: &Rc<BufferPool>,
         is_for_long: bool,
     ) -> Result<Self, RelayError> {
-        let mut connecting = pin!(Self::connect(address, timeout, buffers, is_for_long));
+        let mut connecting = pin!(Self::connect(address, timeout, is_for_long));
         poll_fn(|cx| match connecting.as_mut().poll(cx) {
             Poll::Ready(connected) => Poll::Ready(connected),
             Poll::Pending => watch.poll_lost(cx).map(Err),
@@ -56,21 +52,26 @@ impl Upstream {
     pub async fn connect(
         address: SocketAddr,
         timeout: Duration,
-        buffers: &Rc<BufferPool>,
         is_for_long: bool,
     ) -> Result<Self, RelayError> {
-        let stream = match monoio::time::timeout(timeout, TcpStream::connect_addr(address)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) if is_out_of_sockets(&error) => return Err(RelayError::OutOfSockets),
-            Ok(Err(_)) => return Err(RelayError::ConnectFailed),
-            Err(_) => return Err(RelayError::ConnectTimedOut),
+        let mut connecting = pin!(forebay_net::connect(address));
+        let mut late = pin!(forebay_net::sleep(timeout));
+        let connected = poll_fn(|cx| match connecting.as_mut().poll(cx) {
+            Poll::Ready(connected) => Poll::Ready(Some(connected)),
+            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+        });
+        let socket = match connected.await {
+            Some(Ok(socket)) => socket,
+            Some(Err(error)) if is_out_of_sockets(&error) => return Err(RelayError::OutOfSockets),
+            Some(Err(_)) => return Err(RelayError::ConnectFailed),
+            None => return Err(RelayError::ConnectTimedOut),
         };
-        set_options(&stream, is_for_long).map_err(|_| RelayError::ConnectFailed)?;
-        let (read, writer) = stream.into_split();
+        set_options(&socket, is_for_long).map_err(|_| RelayError::ConnectFailed)?;
+        let (reader, writer) = socket.split();
         Ok(Self {
             input: Vec::new(),
             answered_count: 0,
-            reader: SocketReader::new(read, Rc::clone(buffers)),
+            reader,
             writer,
             idle_since: NanosSinceStart(0),
             is_for_long,

@@ -1,20 +1,17 @@
 //! What threads hand things over with: a bounded queue between two threads ([`spsc()`]), a
 //! newest-wins cell ([`latest()`]), the doorbell that wakes a parked shard ([`Bell`]) and the
 //! all-to-all queues of the shards ([`mesh()`]). Wait-free on both sides, except for the one system
-//! call that wakes a parked shard. Beside them [`with_descriptor()`], which needs `unsafe` too.
+//! call that wakes a parked shard.
 //!
-//! Knows no domain type. The only module with `unsafe`; every protocol here has a model in
-//! `tests/loom/models.rs` (`tools/ci/30-loom`). Must never block, spin or
-//! grow.
+//! Knows no domain type. Unsafe code stands here and in `net` only. Every protocol here has a model
+//! in `tests/loom/models.rs` (`tools/ci/30-loom`). Must never block, spin or grow.
 
-mod descriptor;
 mod doorbell;
 mod latest;
 mod mesh;
 mod spsc;
 pub mod sync;
 
-pub use descriptor::with_descriptor;
 pub use doorbell::{Bell, Wake};
 pub use latest::{LatestReader, LatestWriter, latest};
 pub use mesh::{MeshPort, MeshReceiver, MeshSender, mesh};

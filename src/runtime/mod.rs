@@ -4,13 +4,12 @@
 //!
 //! Limits: `OFFLOADED_MAX` jobs, the entries of the io_uring.
 
-mod driver;
 mod holds;
 mod offload;
 mod signal;
 mod wake;
 
-pub use driver::{Driver, block_on};
+pub use forebay_net::{Driver, block_on};
 pub use holds::{least_us, watched};
 pub use offload::{Offload, Replies, Reply, Tools, offloaded};
 pub use signal::{Seat, Signal};

@@ -349,7 +349,7 @@ fn work(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::{Driver, wake_pair};
+    use crate::runtime::wake_pair;
     use forebay_index;
     use forebay_index::KeySeed;
     use std::sync::mpsc;
@@ -358,7 +358,7 @@ mod tests {
     /// thread has dropped them, and it drops them without running them.
     #[test]
     fn jobs_of_requests_that_have_ended_count_and_do_not_run() {
-        let (wake, _source) = wake_pair(Driver::detect()).unwrap();
+        let (wake, _source) = wake_pair().unwrap();
         let bell = Arc::new(Bell::new(wake));
         let (reader, _slices) = forebay_index::index(1, KeySeed(1), 1 << 20);
         let in_flight = Rc::new(InFlight::new(10, 100));

@@ -1,68 +1,41 @@
-//! What a parked shard sleeps on: an eventfd read in the io_uring, or a socket when the driver is
-//! epoll (which cannot wait for a plain read).
+//! What a parked shard sleeps on: an eventfd that other threads count up.
 
-use super::Driver;
-use monoio::io::AsyncReadRent;
-use monoio::net::UnixStream;
+use forebay_net::Source;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
 
 /// The reading end, on its way to the shard's thread.
 #[derive(Debug)]
-pub enum WakeSource {
-    /// Counts the wakes; for io_uring.
-    EventFd(OwnedFd),
-    /// Gets eight bytes a wake; for epoll.
-    Socket(std::os::unix::net::UnixStream),
-}
+pub struct WakeSource(OwnedFd);
 
-/// The reading end, inside the shard's runtime.
+/// The reading end, inside the shard's loop.
 #[derive(Debug)]
-pub enum Sleeper {
-    /// Read in the io_uring.
-    EventFd(monoio::fs::File),
-    /// Read when epoll says so.
-    Socket(UnixStream),
-}
+pub struct Sleeper(Source);
 
 /// Makes both ends of one shard's wake-up: the descriptor to write to, and what the shard sleeps
 /// on.
 ///
 /// # Errors
 /// When the process is out of descriptors.
-pub fn wake_pair(driver: Driver) -> io::Result<(OwnedFd, WakeSource)> {
-    match driver {
-        Driver::IoUring => {
-            // Not EFD_NONBLOCK: io_uring would complete the read at once with EAGAIN instead of
-            // waiting.
-            let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
-            let source = bell.try_clone()?;
-            Ok((bell, WakeSource::EventFd(source)))
-        }
-        Driver::Epoll => {
-            let (bell, source) = std::os::unix::net::UnixStream::pair()?;
-            bell.set_nonblocking(true)?;
-            source.set_nonblocking(true)?;
-            Ok((bell.into(), WakeSource::Socket(source)))
-        }
-    }
+pub fn wake_pair() -> io::Result<(OwnedFd, WakeSource)> {
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let source = bell.try_clone()?;
+    Ok((bell, WakeSource(source)))
 }
 
 impl Sleeper {
-    /// Takes the reading end into the runtime of this thread.
+    /// Takes the reading end into the loop of this thread.
+    ///
+    /// # Errors
+    /// What the kernel says.
     pub fn new(source: WakeSource) -> io::Result<Self> {
-        Ok(match source {
-            WakeSource::EventFd(fd) => Self::EventFd(monoio::fs::File::from_std(fd.into())?),
-            WakeSource::Socket(socket) => Self::Socket(UnixStream::from_std(socket)?),
-        })
+        Source::new(source.0).map(Self)
     }
 
-    /// Sleeps until the bell is rung, or has been since the last sleep.
-    pub async fn sleep(&mut self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
-        match self {
-            Self::EventFd(file) => file.read_at(buffer, 0).await,
-            Self::Socket(socket) => socket.read(buffer).await,
-        }
+    /// Ready when the bell has been rung since this was last ready.
+    pub fn poll_rung(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_signalled(cx)
     }
 }

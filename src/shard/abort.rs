@@ -3,7 +3,6 @@
 //! prefill until then (SGLang 0.5.23).
 
 use super::env::Env;
-use super::io::Io;
 use super::state::Shard;
 use crate::ingress::Deadline;
 use crate::relay::{Outbound, Over, Upstream, Watch, send};
@@ -47,8 +46,8 @@ pub(super) fn tell(shard: &Shard, call: AbortCall) {
         return;
     }
     shard.io.aborting.set(shard.io.aborting.get() + 1);
-    monoio::spawn(async move {
-        let told = AssertUnwindSafe(post(&shard.env, &shard.io, &call)).catch_unwind().await;
+    forebay_net::spawn(async move {
+        let told = AssertUnwindSafe(post(&shard.env, &call)).catch_unwind().await;
         if told.is_err() {
             shard.env.panicked("telling an engine to abort a request panicked");
         }
@@ -60,8 +59,8 @@ pub(super) fn tell(shard: &Shard, call: AbortCall) {
 }
 
 /// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
-async fn post(env: &Env, io: &Io, call: &AbortCall) -> Result<(), RelayError> {
-    let mut upstream = Upstream::connect(call.address, ABORT_TIME_MAX, &io.buffers, false).await?;
+async fn post(env: &Env, call: &AbortCall) -> Result<(), RelayError> {
+    let mut upstream = Upstream::connect(call.address, ABORT_TIME_MAX, false).await?;
     let limits: HeadLimits = env.head_limits;
     let mut response = ResponseHead::default();
     let mut watch = Alone(Deadline::new(env.clock));

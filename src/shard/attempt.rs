@@ -134,9 +134,8 @@ async fn exchange(
                 env.count(Count::UpstreamConnects);
                 let timeout = env.config.timeouts.connect;
                 let mut watch = waiting(sending, plan, conn, &mut paired);
-                let buffers = &io.buffers;
                 let connecting =
-                    Upstream::connect_while(&mut watch, plan.address, timeout, buffers, is_long);
+                    Upstream::connect_while(&mut watch, plan.address, timeout, is_long);
                 let sent = |error: RelayError| if is_resent { error.once_sent() } else { error };
                 connecting.await.map_err(sent)?
             }
@@ -159,7 +158,6 @@ async fn exchange(
             }
             _ => env.time(Stage::Dispatch, read_at),
         };
-        conn.expect_little(slot.request.stream);
         let mut watch = waiting(sending, plan, conn, &mut paired);
         watch.wait_at_most(env.config.timeouts.first_byte);
         let answered = send(&mut watch, &mut upstream, outbound, &mut slot.answer.head).await;

@@ -13,9 +13,9 @@ use crate::ingress::{Conn, ReadEnd};
 use crate::runtime;
 use forebay_fleet::account::Count;
 use forebay_http1::{HeadDue, Progress, parse_request};
+use forebay_net::Socket;
 use forebay_prompt::parse::{Reason, Refusal};
 use futures_util::FutureExt;
-use monoio::net::TcpStream;
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -23,8 +23,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 /// Serves a connection, which has been counted, to its end. A panic ends this connection only.
-pub(super) async fn serve(shard: Rc<Shard>, stream: TcpStream) {
-    let served = AssertUnwindSafe(requests(&shard, stream)).catch_unwind();
+pub(super) async fn serve(shard: Rc<Shard>, socket: Socket) {
+    let served = AssertUnwindSafe(requests(&shard, socket)).catch_unwind();
     let (number, least_us) = (shard.env.number, shard.intake.holds_least_us);
     let served = runtime::watched(number, least_us, "connection", served).await;
     if served.is_err() {
@@ -34,8 +34,8 @@ pub(super) async fn serve(shard: Rc<Shard>, stream: TcpStream) {
     shard.env.count(Count::ConnectionsClosed);
 }
 
-async fn requests(shard: &Rc<Shard>, stream: TcpStream) {
-    let mut conn = Conn::new(stream, Rc::clone(&shard.io.buffers), shard.env.clock);
+async fn requests(shard: &Rc<Shard>, socket: Socket) {
+    let mut conn = Conn::new(socket, shard.env.clock);
     let mut slot = Slot::default();
     let mut reused = false;
     loop {
@@ -75,7 +75,6 @@ async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Resu
         first_byte(env, conn).await?;
     }
     conn.wait_at_most(timeouts.head);
-    conn.expect_little(false);
     let mut due = HeadDue::default();
     loop {
         if due.is_due(&conn.input, &env.head_limits) {

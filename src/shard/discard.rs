@@ -89,7 +89,7 @@ async fn known(discarding: &mut Discarding<'_>, bytes: usize) -> Result<(), Unfi
         if left == 0 {
             return Ok(());
         }
-        discarding.more(left).await?;
+        discarding.more().await?;
     }
 }
 
@@ -101,6 +101,6 @@ async fn chunked(discarding: &mut Discarding<'_>) -> Result<(), Unfinished> {
         if step.done {
             return Ok(());
         }
-        discarding.more(0).await?;
+        discarding.more().await?;
     }
 }

@@ -5,7 +5,7 @@
 use super::slice::OwnSlice;
 use super::state::Shard;
 use super::workers::ShardFleet;
-use crate::ingress::Deadline;
+use crate::ingress::{Deadline, end_turn};
 use crate::runtime::{Replies, Sleeper};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::APPLY_OPS_PER_TURN;
@@ -13,13 +13,12 @@ use forebay_fleet::mailbox::{MeshMessage, ShardCommand};
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::KvBatch;
 use forebay_prompt::parse::HintRules;
-use forebay_ring::{Bell, Consumer, LatestReader, MeshReceiver, Wake};
-use std::future::{Future, poll_fn};
-use std::io;
+use forebay_ring::{Bell, Consumer, LatestReader, MeshReceiver};
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Before the next turn after a panic: one that comes with every turn must not take the shard's
@@ -41,54 +40,39 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// Serves the rings until the process ends.
-    pub(super) async fn run(mut self, shard: Rc<Shard>, mut sleeper: Sleeper) {
-        let mut buffer = Vec::with_capacity(64);
+    pub(super) async fn run(mut self, shard: Rc<Shard>, sleeper: Sleeper) {
         loop {
             let more = self.turn_or_panic(&shard).await;
             if more {
-                // Ring our own bell: the read below then completes in the next turn of the loop,
-                // after the I/O that is ready. A task that only woke itself would be run again
-                // before it.
-                self.bell.wake_action().wake();
-            } else {
-                // Announced before the last look: who posts after the look rings the bell.
-                self.bell.park();
-                if self.has_work(&shard) {
-                    self.bell.unpark();
-                    continue;
-                }
+                end_turn().await;
+                continue;
             }
-            buffer.clear();
-            let (result, returned) = self.sleep(&shard, &mut sleeper, buffer).await;
+            // Announced before the last look: who posts after the look rings the bell.
+            self.bell.park();
+            if self.has_work(&shard) {
+                self.bell.unpark();
+                // What is to be done may be for others to do first.
+                end_turn().await;
+                continue;
+            }
+            self.sleep(&shard, &sleeper).await;
             self.bell.unpark();
-            buffer = returned;
-            if result.is_err() {
-                // Cannot happen while the bell lives; were it to, a pause is better than a spin.
-                monoio::time::sleep(Duration::from_millis(1)).await;
-            }
         }
     }
 
     /// Sleeps until the bell rings: because others ring it, or because the home has to look again
     /// even if nothing is heard.
-    async fn sleep(
-        &mut self,
-        shard: &Shard,
-        sleeper: &mut Sleeper,
-        buffer: Vec<u8>,
-    ) -> (io::Result<usize>, Vec<u8>) {
+    async fn sleep(&mut self, shard: &Shard, sleeper: &Sleeper) {
         let at = shard.queues.home.borrow().look_again_at();
         self.alarm.set_at(at.unwrap_or(NanosSinceStart(u64::MAX)));
-        let mut is_set = at.is_some();
-        let mut sleeping = pin!(sleeper.sleep(buffer));
+        let is_set = at.is_some();
         poll_fn(|cx| {
             if is_set && self.alarm.poll(cx).is_ready() {
-                is_set = false;
-                self.bell.ring();
+                return Poll::Ready(());
             }
-            sleeping.as_mut().poll(cx)
+            sleeper.poll_rung(cx)
         })
-        .await
+        .await;
     }
 
     /// A turn. After a panic the shard goes on: all that it owns is whole, except that some request
@@ -97,7 +81,7 @@ impl Inbox {
         let turned = catch_unwind(AssertUnwindSafe(|| self.turn(shard)));
         if turned.is_err() {
             shard.env.panicked("a turn of a shard's inbox panicked; it goes on");
-            monoio::time::sleep(AFTER_PANIC).await;
+            forebay_net::sleep(AFTER_PANIC).await;
         }
         turned.unwrap_or(true)
     }

@@ -1,12 +1,12 @@
 //! Buffers, connections to workers, and the thread beside the shard.
 
 use super::env::Env;
-use crate::ingress::BufferPool;
 use crate::relay::{CachedTokens, Upstream, UpstreamPool};
 use crate::runtime::Offload;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD};
 use forebay_fleet::account::Count;
+use forebay_net::BufferPool;
 use forebay_router::dispatch::RelayError;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(super) struct Io {
 impl Io {
     pub(super) fn new(offload: Offload, upstream_idle: Duration) -> Self {
         Self {
-            buffers: Rc::default(),
+            buffers: forebay_net::buffers(),
             upstreams: RefCell::new(UpstreamPool::new(upstream_idle)),
             offload,
             cached_tokens: CachedTokens::new(),

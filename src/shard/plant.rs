@@ -10,6 +10,6 @@ pub(super) fn plant(fault: PlantedFault) {
         #[expect(clippy::disallowed_methods, reason = "blocking the shard is what was asked for")]
         PlantedFault::Hang(time) => std::thread::sleep(time),
         #[expect(clippy::panic, reason = "as above")]
-        PlantedFault::Panic => drop(monoio::spawn(async { panic!("planted by a test") })),
+        PlantedFault::Panic => forebay_net::spawn(async { panic!("planted by a test") }),
     }
 }

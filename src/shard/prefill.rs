@@ -75,7 +75,7 @@ pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
     let ticket = leg.ticket;
     shard.queues.prefills.borrow_mut().insert(ticket, Rc::clone(&cancelled));
     let shard = Rc::clone(shard);
-    monoio::spawn(async move {
+    forebay_net::spawn(async move {
         let ran = AssertUnwindSafe(run(&shard, *leg, &cancelled)).catch_unwind().await;
         let ended = ran.unwrap_or_else(|_| {
             shard.env.panicked("a prefill leg's task panicked; its request fails");
@@ -178,9 +178,7 @@ async fn exchange(
                 env.count(Count::UpstreamConnects);
                 let left = leg.posted_at.plus(leg.timeout).since(env.now());
                 let timeout = env.config.timeouts.connect.min(Duration::from_nanos(left));
-                let buffers = &io.buffers;
-                let connecting =
-                    Upstream::connect_while(watch, leg.call.address, timeout, buffers, is_long);
+                let connecting = Upstream::connect_while(watch, leg.call.address, timeout, is_long);
                 connecting
                     .await
                     .map_err(|error| if is_resent { error.once_sent() } else { error })?

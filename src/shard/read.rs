@@ -4,7 +4,7 @@
 use super::env::Env;
 use super::io::Io;
 use super::slot::Slot;
-use crate::ingress::{Conn, ReadEnd, TURN_BYTES, end_turn};
+use crate::ingress::{Conn, ReadEnd, Turn};
 use crate::runtime::offloaded;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::INLINE_BODY_BYTES_MAX;
@@ -20,6 +20,8 @@ const BODY_TIMEOUTS_MAX: u32 = 10;
 
 /// A body that has come so far gets room for the rest.
 const ROOM_AT_BYTES: usize = 512 * 1024;
+/// One that has not gets room for this many times what has come.
+const ROOM_GROWTH: usize = 8;
 
 /// Why there is no request to serve.
 #[derive(Debug)]
@@ -50,7 +52,7 @@ pub(super) async fn body(
         env,
         give_up_at: env.now().plus(env.config.timeouts.body * BODY_TIMEOUTS_MAX),
         admitted,
-        turn_bytes: 0,
+        turn: Turn::default(),
     };
     match slot.head.body {
         BodyFraming::None | BodyFraming::UntilClose => Ok(0),
@@ -78,8 +80,7 @@ struct BodyReading<'a> {
     env: &'a Env,
     give_up_at: NanosSinceStart,
     admitted: &'a mut Admitted,
-    /// Bytes read since others had a turn.
-    turn_bytes: usize,
+    turn: Turn,
 }
 
 impl BodyReading<'_> {
@@ -128,7 +129,9 @@ impl BodyReading<'_> {
         }
         conn.wait_at_most(self.env.config.timeouts.body);
         let before = conn.input.len();
-        if before >= ROOM_AT_BYTES && conn.input.capacity() < whole_bytes {
+        let room_bytes = if before >= ROOM_AT_BYTES { whole_bytes } else { before * ROOM_GROWTH };
+        let whole_bytes = whole_bytes.min(room_bytes);
+        if before > 0 && conn.input.capacity() < whole_bytes {
             // Room for all of it, which costs nothing before it is written to. Without, growing by
             // halves would copy 16 MiB at once. Where memory may not be promised, it does.
             let _ = conn.input.try_reserve_exact(whole_bytes.saturating_sub(before));
@@ -137,12 +140,8 @@ impl BodyReading<'_> {
             ReadEnd::Closed => NoRequest::Silent,
             ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(Reason::RequestTimeout)),
         })?;
-        self.turn_bytes += conn.input.len().saturating_sub(before);
         // A body that comes as fast as it is read would hold the shard until its end.
-        if self.turn_bytes >= TURN_BYTES {
-            self.turn_bytes = 0;
-            end_turn().await;
-        }
+        self.turn.spend(conn.input.len().saturating_sub(before)).await;
         Ok(())
     }
 }

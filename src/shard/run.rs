@@ -10,7 +10,7 @@ use super::routing::RoutingState;
 use super::slice::OwnSlice;
 use super::state::{Intake, Queues, Shard};
 use super::workers::Workers;
-use crate::ingress::{Deadline, listen};
+use crate::ingress::{Deadline, end_turn, listen};
 use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
 use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
@@ -20,11 +20,11 @@ use forebay_fleet::admit::InFlight;
 use forebay_fleet::mailbox::{ShardEnd, ShardPeers};
 use forebay_fleet::worker::{LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
+use forebay_net::Listener;
 use forebay_prompt::parse::HintRules;
 use forebay_ring::{Consumer, Producer};
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::request::{Loads, StageRules, Stages};
-use monoio::net::TcpListener;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -39,6 +39,8 @@ const DRAIN_TICK: Duration = Duration::from_millis(20);
 /// Pause after the kernel refused to hand out a connection (out of descriptors): others will end
 /// meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Connections that are accepted before others have a turn.
+const ACCEPTS_A_TURN_MAX: usize = 32;
 
 /// Everything a shard's thread starts with.
 #[derive(Debug)]
@@ -88,7 +90,15 @@ pub fn run(setup: ShardSetup) -> io::Result<()> {
         );
     }
     let _end = End(Arc::clone(&setup.end.counters));
-    runtime::block_on(setup.thread.driver, main(setup))?
+    let number = setup.end.index;
+    let without_ring = |error: &io::Error| {
+        tracing::warn!(
+            shard = number.index(),
+            "no io_uring for this shard, which runs on epoll: {error}; out of locked memory \
+             (ulimit -l)?"
+        );
+    };
+    runtime::block_on(setup.thread.driver, setup.clock, without_ring, main(setup))?
 }
 
 /// Says that the shard has ended, even if a panic ends it.
@@ -133,8 +143,8 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         env: Env::new(number, clock, config, end.counters),
         me: Weak::clone(me),
     });
-    monoio::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));
-    monoio::spawn(accept(Rc::clone(&shard), listen(thread.listener)?));
+    forebay_net::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));
+    forebay_net::spawn(accept(Rc::clone(&shard), listen(thread.listener)?));
     tick(&shard, &mut histograms).await;
     Ok(())
 }
@@ -184,7 +194,7 @@ fn expiring_limits(config: &Config, shard_count: usize) -> ExpiringLimits {
 /// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits
 /// in the kernel instead of being told that there is no worker. Dropping the listener then takes it
 /// out of the kernel's spread.
-async fn accept(shard: Rc<Shard>, listener: TcpListener) {
+async fn accept(shard: Rc<Shard>, listener: Listener) {
     let seat = shard.env.draining.seat();
     let ready = shard.intake.ready.seat();
     poll_fn(|cx| if seat.poll(cx).is_ready() { Poll::Ready(()) } else { ready.poll(cx) }).await;
@@ -192,29 +202,34 @@ async fn accept(shard: Rc<Shard>, listener: TcpListener) {
     if !shard.env.draining.is_set() {
         shard.env.counters.set_phase(ShardPhase::Listening);
     }
+    let mut turn_count = 0;
     loop {
-        let mut accepting = pin!(listener.accept());
-        let accepted = poll_fn(|cx| match accepting.as_mut().poll(cx) {
+        turn_count += 1;
+        if turn_count >= ACCEPTS_A_TURN_MAX {
+            turn_count = 0;
+            end_turn().await;
+        }
+        let accepted = poll_fn(|cx| match listener.poll_accept(cx) {
             Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
             Poll::Pending => seat.poll(cx).map(|()| None),
         });
         match accepted.await {
             None => return shard.env.counters.set_phase(ShardPhase::Draining),
-            Some(Ok((stream, _)))
+            Some(Ok(socket))
                 if shard.intake.connections.get() < shard.env.config.limits.connections_max =>
             {
                 shard.env.count(Count::ConnectionsAccepted);
                 // Counted here, not in its task: a burst would pass the limit before the first task
                 // has run.
                 shard.intake.connections.set(shard.intake.connections.get() + 1);
-                monoio::spawn(connection::serve(Rc::clone(&shard), stream));
+                forebay_net::spawn(connection::serve(Rc::clone(&shard), socket));
             }
             Some(Ok(_)) => shard.env.count(Count::ConnectionsRefused),
             Some(Err(error)) => {
                 if is_out_of_sockets(&error) {
                     shard.io.out_of_sockets(&shard.env, "a client could not be accepted");
                 }
-                monoio::time::sleep(ACCEPT_PAUSE).await;
+                forebay_net::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
@@ -239,7 +254,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             shard.io.offload.close();
             // Closed sockets whose last read is being cancelled need a turn of the ring to be
             // closed for good.
-            return monoio::time::sleep(2 * DRAIN_TICK).await;
+            return forebay_net::sleep(2 * DRAIN_TICK).await;
         }
         if now >= next {
             next = now.plus(HISTOGRAM_PERIOD);
@@ -255,7 +270,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             }
         }
         if shard.env.drain_until.get().is_some() {
-            monoio::time::sleep(DRAIN_TICK).await;
+            forebay_net::sleep(DRAIN_TICK).await;
         } else {
             pause(shard).await;
         }
@@ -265,7 +280,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
 /// Waits until the next beat is due; a drain ends the wait.
 async fn pause(shard: &Shard) {
     let seat = shard.env.draining.seat();
-    let mut sleeping = pin!(monoio::time::sleep(SHARD_BEAT_PERIOD));
+    let mut sleeping = pin!(forebay_net::sleep(SHARD_BEAT_PERIOD));
     poll_fn(|cx| match sleeping.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => seat.poll(cx),
@@ -324,8 +339,7 @@ mod tests {
     #[cfg(debug_assertions)]
     fn a_shard_outlives_a_panic_of_its_inbox() {
         let driver = Driver::detect();
-        let (wakes, mut sources): (Vec<_>, Vec<_>) =
-            (0..2).map(|_| wake_pair(driver).unwrap()).unzip();
+        let (wakes, mut sources): (Vec<_>, Vec<_>) = (0..2).map(|_| wake_pair().unwrap()).unzip();
         let (mut control, mut ends) = wire(wakes);
         let (mut other, end) = (ends.pop().unwrap(), ends.pop().unwrap());
         let listener = ingress::bind_first(([127, 0, 0, 1], 0).into(), false).unwrap();

@@ -3,7 +3,7 @@
 //! Without exception (`rules`):
 //! 1. Import order: a module of the crate at the root uses only modules that stand above it in
 //!    `src/lib.rs`. Between crates the manifests hold the order.
-//! 2. Planes: `monoio` and `tokio` are named only in the modules of their plane.
+//! 2. Planes: `io_uring` and `tokio` are named only in the modules of their plane.
 //! 3. Atomics: every `Ordering::…` stands in a file listed in `rules`, under a comment that says
 //!    what it pairs with.
 //! 4. Unsafe code is in `ring` only.

@@ -86,7 +86,7 @@ fn code_behind_a_test_item_is_read() {
 fn foreign_runtimes_are_found() {
     assert_eq!(faults("select/mod.rs", "use tokio::time::sleep;"), 1);
     assert_eq!(faults("control/mod.rs", "use tokio::time::sleep;"), 0);
-    assert_eq!(faults("control/mod.rs", "fn f() { monoio::spawn(task); }"), 1);
+    assert_eq!(faults("shard/mod.rs", "fn f() { io_uring::submit(); }"), 1);
     assert_eq!(faults("select/mod.rs", "fn f() { mytokio::time(); } // tokio::time"), 0);
 }
 

@@ -9,8 +9,10 @@ pub(crate) const FILE_LINES_MAX: usize = 500;
 pub(crate) const TEST_LINES_MAX: usize = 800;
 /// An `ordering:` comment stands at most so many lines above what it explains.
 const COMMENT_REACH_LINES: usize = 8;
-/// `ring` lends the descriptor of a socket: the only unsafe code that knows one.
-const MONOIO: &[&str] = &["ingress", "relay", "ring", "runtime", "shard"];
+/// Only the I/O layer knows how its shard waits.
+const IO_URING: &[&str] = &["net"];
+/// What threads hand over, and what the kernel reads and writes.
+const UNSAFE: &[&str] = &["net", "ring"];
 const TOKIO: &[&str] = &[
     "admin",
     "cli",
@@ -27,6 +29,7 @@ const TOKIO: &[&str] = &[
 /// Files, or folders with a slash at the end.
 const ATOMICS: &[&str] = &[
     "ring/",
+    "net/provided.rs",
     "index/table/",
     "fleet/worker/load.rs",
     "fleet/worker/breaker.rs",
@@ -81,8 +84,8 @@ fn of_file(tree: &Tree, file: usize) -> Vec<String> {
         note(name.line, import(tree, file, &name.path, &name.inside));
         note(name.line, plane(tree.room(file), &name.path));
         note(name.line, ordering(source, name));
-        let is_unsafe = name.path == "unsafe" && tree.room(file) != "ring";
-        note(name.line, is_unsafe.then(|| "unsafe outside of ring".to_owned()));
+        let is_unsafe = name.path == "unsafe" && !UNSAFE.contains(&tree.room(file));
+        note(name.line, is_unsafe.then(|| format!("unsafe outside of {UNSAFE:?}")));
     }
     faults
 }
@@ -104,7 +107,7 @@ fn import(tree: &Tree, file: usize, path: &str, inside: &[String]) -> Option<Str
 }
 
 fn plane(room: &str, path: &str) -> Option<String> {
-    let planes = [("monoio", MONOIO), ("tokio", TOKIO)];
+    let planes = [("io_uring", IO_URING), ("tokio", TOKIO)];
     let is_foreign = |(runtime, rooms): &&(&str, &[&str])| {
         first(path) == *runtime && path.contains("::") && !rooms.contains(&room)
     };

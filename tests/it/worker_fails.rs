@@ -1,8 +1,8 @@
 //! What the client sees when a worker fails at each phase.
 
-use crate::rig::{ASK, Client, Worker, config, post, router};
+use crate::rig::{ASK, Client, Worker, config, metric, post, router};
 use forebay::config::{EngineKind, QueueMode};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -200,4 +200,32 @@ fn a_server_without_room_is_left_alone_with_all_its_ranks() {
         }
         assert_eq!(full.seen.try_iter().count(), asked, "{engine:?}");
     }
+}
+
+/// A server with a limit of its own: it answers before the body has come, and closes. The kernel
+/// then resets the connection.
+#[test]
+fn an_early_answer_to_a_large_body_reaches_the_client() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut worker = Worker::json("{}");
+    worker.address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _head = stream.read(&mut [0; 1_024]);
+            let _sent = stream.write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}");
+        }
+    });
+    let router = router(config(&[&worker]));
+    for size in [20_000, 100_000, 1_000_000] {
+        let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "x".repeat(size));
+        for _ in 0..15 {
+            let mut client = Client::connect(router.listen);
+            client.send(&post("/v1/completions", body.as_bytes()));
+            let status = client.reply().status;
+            // The reset may overtake the connection, but never an answer that has come.
+            assert!(status == 413 || status == 502, "{size} bytes: {status}");
+        }
+    }
+    assert_eq!(metric(&router, "forebay_tasks_panicked_total"), 0.0);
 }

@@ -1,0 +1,124 @@
+//! The loop of one thread.
+
+use super::BufferPool;
+use super::epoll::Epoll;
+use super::reactor::{self, Backend, Reactor, waker};
+use super::tasks::TaskId;
+use super::timer::Timer;
+use super::uring::Uring;
+use forebay_base::{Clock, NanosSinceStart};
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How a thread waits for I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// Waits for completions of io_uring. From Linux 6.1.
+    IoUring,
+    /// epoll, where io_uring is refused (e.g. Docker's default seccomp profile,
+    /// `kernel.io_uring_disabled`) or too old.
+    Epoll,
+}
+
+impl Driver {
+    /// io_uring if this process may use it. `FOREBAY_DRIVER=epoll` forces epoll (for tests).
+    #[must_use]
+    pub fn detect() -> Self {
+        let forced = std::env::var_os("FOREBAY_DRIVER").is_some_and(|driver| driver == "epoll");
+        if !forced && Uring::is_allowed() { Self::IoUring } else { Self::Epoll }
+    }
+}
+
+/// Takes the loop, and all that lives in it, from this thread again; gives it the one before.
+struct InLoop(Rc<Reactor>, Option<Rc<Reactor>>);
+
+impl Drop for InLoop {
+    fn drop(&mut self) {
+        // Tasks own sockets, which own operations.
+        loop {
+            let tasks = self.0.tasks.take_all();
+            if tasks.is_empty() {
+                break;
+            }
+        }
+        let _own = reactor::enter(self.1.take());
+    }
+}
+
+/// Runs `main` to its end on this thread; its tasks end with it. The ring is made here: the best
+/// flags tie it to the thread that made it. Where there is none for this thread, `without_ring` is
+/// told why, and epoll takes its place.
+///
+/// # Errors
+/// When the driver cannot be had, or the kernel does not wait.
+pub fn block_on<F: Future>(
+    driver: Driver,
+    clock: Clock,
+    without_ring: impl FnOnce(&io::Error),
+    main: F,
+) -> io::Result<F::Output> {
+    let buffers = Rc::new(BufferPool::default());
+    let ring = match driver {
+        Driver::IoUring => Uring::new(&buffers).inspect_err(without_ring).ok(),
+        Driver::Epoll => None,
+    };
+    let io = match ring {
+        Some(ring) => Backend::Uring(RefCell::new(ring)),
+        None => Backend::Epoll(RefCell::new(Epoll::new()?)),
+    };
+    let reactor = Rc::new(Reactor::new(io, buffers, clock));
+    let before = reactor::enter(Some(Rc::clone(&reactor)));
+    let _in_loop = InLoop(Rc::clone(&reactor), before);
+    let mut main = pin!(main);
+    let main_waker = waker(TaskId::MAIN);
+    reactor.tasks.wake(TaskId::MAIN);
+    loop {
+        if reactor.tasks.take_main_due()
+            && let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&main_waker))
+        {
+            return Ok(output);
+        }
+        // Those that become due meanwhile wait until the sockets have had their turn.
+        for _ in 0..reactor.tasks.due_count() {
+            let Some((id, mut task, waker)) = reactor.tasks.take_due() else { break };
+            match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Pending => reactor.tasks.put_back(id, task, waker),
+                Poll::Ready(()) => {
+                    drop(task);
+                    reactor.tasks.end(id);
+                }
+            }
+        }
+        reactor.turn()?;
+    }
+}
+
+/// Runs a task beside the others of this thread. A panic of it ends the thread.
+pub fn spawn(task: impl Future<Output = ()> + 'static) {
+    let spawned = reactor::with(|reactor| reactor.tasks.add(Box::pin(task), waker));
+    debug_assert!(spawned.is_some(), "only within `block_on`");
+}
+
+/// The buffers of this thread.
+#[must_use]
+pub fn buffers() -> Rc<BufferPool> {
+    reactor::current().map_or_else(Rc::default, |reactor| Rc::clone(&reactor.buffers))
+}
+
+/// The time of this turn of the thread's loop; `None` outside of [`block_on`].
+#[must_use]
+pub fn now() -> Option<NanosSinceStart> {
+    reactor::with(Reactor::now)
+}
+
+/// Waits for that long.
+pub async fn sleep(time: Duration) {
+    let Some(until) = now().map(|now| now.plus(time)) else { return };
+    let mut timer = Timer::new();
+    poll_fn(|cx| timer.poll_until(until, cx)).await;
+}

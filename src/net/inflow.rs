@@ -1,0 +1,96 @@
+//! What one socket has received: chunks, as they come, of which few may wait.
+
+use super::BufferPool;
+use std::collections::VecDeque;
+use std::io;
+use std::task::Waker;
+
+/// What one socket has received and nobody has taken. Plain data.
+#[derive(Debug, Default)]
+pub(crate) struct Inflow {
+    pub(crate) waiting: VecDeque<Vec<u8>>,
+    end: Option<StreamEnd>,
+    /// The operation that receives.
+    pub(crate) key: Option<usize>,
+    is_pausing: bool,
+    /// Nobody takes chunks any more.
+    pub(crate) is_dropped: bool,
+    pub(crate) waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+enum StreamEnd {
+    Closed,
+    Broken(io::Error),
+}
+
+impl Inflow {
+    /// Takes what a completion brought. True: no more is to be received for now.
+    pub(crate) fn receive(
+        &mut self,
+        chunk: io::Result<Option<Vec<u8>>>,
+        pool: &BufferPool,
+    ) -> bool {
+        match chunk {
+            Ok(Some(chunk)) if self.is_dropped => pool.give(chunk),
+            Ok(Some(chunk)) if chunk.is_empty() => {
+                pool.give(chunk);
+                self.end.get_or_insert(StreamEnd::Closed);
+            }
+            Ok(Some(chunk)) => self.push(chunk, pool),
+            Ok(None) => {}
+            Err(error) => self.end = Some(StreamEnd::Broken(error)),
+        }
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+        let is_full = self.key.is_some() && self.waiting.len() >= pool.chunks_ahead_max();
+        is_full && !std::mem::replace(&mut self.is_pausing, true)
+    }
+
+    /// May the operation that has just ended begin again?
+    pub(crate) fn wants_more(&mut self, pool: &BufferPool) -> bool {
+        self.is_pausing = false;
+        let has_room = self.waiting.len() < pool.chunks_ahead_max();
+        self.key.is_some() && self.end.is_none() && !self.is_dropped && has_room
+    }
+
+    /// Nothing receives any more.
+    pub(crate) fn end_receive(&mut self) {
+        (self.key, self.is_pausing) = (None, false);
+    }
+
+    /// Does an operation receive, and is to go on?
+    pub(crate) fn is_received(&self) -> bool {
+        self.key.is_some() && !self.is_pausing
+    }
+
+    /// A chunk that fits behind the last one does not wait as one of its own.
+    fn push(&mut self, chunk: Vec<u8>, pool: &BufferPool) {
+        match self.waiting.back_mut() {
+            Some(last) if last.capacity() - last.len() >= chunk.len() => {
+                last.extend_from_slice(&chunk);
+                pool.give(chunk);
+            }
+            _ => {
+                pool.waits(&chunk);
+                self.waiting.push_back(chunk);
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, pool: &BufferPool) -> Option<io::Result<Vec<u8>>> {
+        if let Some(chunk) = self.waiting.pop_front() {
+            pool.is_taken(&chunk);
+            return Some(Ok(chunk));
+        }
+        match std::mem::replace(self.end.as_mut()?, StreamEnd::Closed) {
+            StreamEnd::Closed => Some(Ok(Vec::new())),
+            StreamEnd::Broken(error) => Some(Err(error)),
+        }
+    }
+
+    pub(crate) fn has_some(&self) -> bool {
+        !self.waiting.is_empty() || self.end.is_some()
+    }
+}

@@ -1,0 +1,144 @@
+//! The receiving half of a socket.
+
+use super::driven::Driven;
+use super::inflow::Inflow;
+use super::reactor::Backend;
+use super::readiness::keep_waker;
+use forebay_base::limits::READ_BYTES;
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Receives from a socket.
+#[derive(Debug)]
+pub struct Receiver {
+    link: Rc<Driven>,
+    flow: Rc<RefCell<Inflow>>,
+}
+
+impl Receiver {
+    pub(crate) fn new(link: Rc<Driven>) -> Self {
+        Self { link, flow: Rc::default() }
+    }
+
+    /// The next chunk; empty at the end of the stream, and from then on.
+    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        let mut flow = self.flow.borrow_mut();
+        if !flow.has_some() {
+            Self::receive(&self.link, &self.flow, &mut flow, Some(cx));
+        }
+        if let Some(taken) = flow.take(&self.link.reactor().buffers) {
+            return Poll::Ready(taken);
+        }
+        self.keep_waker(&mut flow, cx);
+        Poll::Pending
+    }
+
+    /// Receives while nobody wants the bytes yet. A socket whose bytes are not taken is soon not
+    /// read further. True once a chunk (or the end) waits.
+    pub fn poll_ahead(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut flow = self.flow.borrow_mut();
+        if !flow.has_some() {
+            Self::receive(&self.link, &self.flow, &mut flow, Some(cx));
+            self.keep_waker(&mut flow, cx);
+        }
+        flow.has_some()
+    }
+
+    /// True when no byte and no end has arrived that was not taken. For a connection in the idle
+    /// pool, anything else means that it is not to be used again.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut flow = self.flow.borrow_mut();
+        let was_received = flow.is_received();
+        if !flow.has_some() {
+            Self::receive(&self.link, &self.flow, &mut flow, None);
+        }
+        // What came while nothing received has not been seen.
+        !flow.has_some() && (was_received || is_empty(&self.link))
+    }
+
+    /// Readiness has a waker of its own.
+    fn keep_waker(&self, flow: &mut Inflow, cx: &Context<'_>) {
+        if matches!(*self.link, Driven::Completions { .. }) {
+            keep_waker(&mut flow.waker, cx);
+        }
+    }
+
+    /// Takes back a chunk whose bytes are used up.
+    pub fn recycle(&self, chunk: Vec<u8>) {
+        self.link.reactor().buffers.give(chunk);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes_ahead(&self) -> usize {
+        self.flow.borrow().waiting.iter().map(Vec::len).sum()
+    }
+
+    fn receive(
+        link: &Driven,
+        shared: &Rc<RefCell<Inflow>>,
+        flow: &mut Inflow,
+        cx: Option<&mut Context<'_>>,
+    ) {
+        match link {
+            Driven::Completions { reactor, fd } => {
+                if let Backend::Uring(uring) = &reactor.io
+                    && flow.key.is_none()
+                {
+                    flow.key = Some(uring.borrow_mut().receive(fd, shared));
+                }
+            }
+            Driven::Edges(source) => {
+                let mut noop = Context::from_waker(Waker::noop());
+                let cx = cx.unwrap_or(&mut noop);
+                while source.poll_readable(cx).is_ready() && !flow.has_some() {
+                    let pool = &source.reactor.buffers;
+                    let mut read = pool.take();
+                    match recv(&source.fd, spare_capacity(&mut read), RecvFlags::DONTWAIT) {
+                        Ok((_, bytes)) => {
+                            if bytes > 0 && bytes < READ_BYTES {
+                                source.clear_after_short_read();
+                            }
+                            let chunk = pool.chunk_of(&mut read);
+                            flow.receive(Ok(Some(chunk)), pool);
+                        }
+                        Err(Errno::AGAIN) => source.clear_readable(),
+                        Err(Errno::INTR) => {}
+                        Err(error) => {
+                            flow.receive(Err(error.into()), pool);
+                        }
+                    }
+                    pool.give(read);
+                }
+            }
+        }
+    }
+}
+
+/// Has the kernel neither bytes nor an end for this socket?
+fn is_empty(link: &Driven) -> bool {
+    let peeked = recv(link, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    matches!(peeked, Err(Errno::AGAIN))
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let mut flow = self.flow.borrow_mut();
+        flow.waker = None;
+        if let Some(key) = flow.key.take()
+            && let Backend::Uring(uring) = &self.link.reactor().io
+        {
+            uring.borrow_mut().cancel(key);
+        }
+        let pool = &self.link.reactor().buffers;
+        for chunk in flow.waiting.drain(..) {
+            pool.is_taken(&chunk);
+            pool.give(chunk);
+        }
+        flow.is_dropped = true;
+    }
+}

@@ -1,0 +1,79 @@
+//! Sockets, and how they begin.
+
+use super::driven::Driven;
+use super::reactor::{self, Backend, Reactor};
+use super::{Receiver, Sender, Source};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+/// A connected socket of this thread.
+#[derive(Debug)]
+pub struct Socket(Driven);
+
+impl Socket {
+    /// Takes a socket into this thread's loop.
+    ///
+    /// # Errors
+    /// Outside of [`super::block_on`], and what the kernel says.
+    pub fn from_std(stream: TcpStream) -> io::Result<Self> {
+        let reactor = reactor::current().ok_or(io::ErrorKind::Unsupported)?;
+        Self::new(reactor, Rc::new(stream.into()))
+    }
+
+    pub(crate) fn new(reactor: Rc<Reactor>, fd: Rc<OwnedFd>) -> io::Result<Self> {
+        Ok(Self(match &reactor.io {
+            Backend::Uring(_) => Driven::Completions { reactor, fd },
+            Backend::Epoll(_) => Driven::Edges(Source::with(reactor, fd, true)?),
+        }))
+    }
+
+    /// Both halves. The socket is closed when both are gone.
+    #[must_use]
+    pub fn split(self) -> (Receiver, Sender) {
+        let link = Rc::new(self.0);
+        (Receiver::new(Rc::clone(&link)), Sender::new(link))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Connects. Dropping this gives up.
+///
+/// # Errors
+/// What the kernel says.
+pub async fn connect(address: SocketAddr) -> io::Result<Socket> {
+    let reactor = reactor::current().ok_or(io::ErrorKind::Unsupported)?;
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = Rc::new(net::socket_with(family, SocketType::STREAM, flags, None)?);
+    match net::connect(&fd, &address) {
+        Ok(()) => return Socket::new(reactor, fd),
+        Err(Errno::INPROGRESS | Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let source = Source::with(reactor, Rc::clone(&fd), false)?;
+    loop {
+        poll_fn(|cx| source.poll_writable(cx)).await;
+        sockopt::socket_error(&fd)??;
+        match net::getpeername(&fd) {
+            Ok(_) => break,
+            // Told too early: an edge of a socket that was not connecting yet.
+            Err(Errno::NOTCONN) => source.clear_writable(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let reactor = Rc::clone(&source.reactor);
+    match &reactor.io {
+        Backend::Uring(_) => Socket::new(reactor, fd),
+        Backend::Epoll(_) => Ok(Socket(Driven::Edges(source))),
+    }
+}

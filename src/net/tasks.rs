@@ -1,0 +1,149 @@
+//! The tasks of one thread, and those that are due. Plain data: polls nothing itself.
+
+use slab::Slab;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Waker;
+
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Which task; also after its place was given to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    place: usize,
+    life: u64,
+}
+
+impl TaskId {
+    /// The future that the thread runs for.
+    pub(crate) const MAIN: Self = Self { place: usize::MAX, life: 0 };
+}
+
+struct Place {
+    life: u64,
+    /// Empty while the task is polled.
+    task: Option<(Task, Waker)>,
+    is_due: bool,
+}
+
+#[derive(Default)]
+struct TaskTable {
+    places: Slab<Place>,
+    due: VecDeque<TaskId>,
+    main_is_due: bool,
+    lives: u64,
+}
+
+/// The tasks of one thread.
+#[derive(Default)]
+pub(crate) struct Tasks(RefCell<TaskTable>);
+
+impl Tasks {
+    /// Takes a task in; it is due at once. `waker` makes what wakes it.
+    pub(crate) fn add(&self, task: Task, waker: impl FnOnce(TaskId) -> Waker) {
+        let mut table = self.0.borrow_mut();
+        table.lives += 1;
+        let life = table.lives;
+        let entry = table.places.vacant_entry();
+        let id = TaskId { place: entry.key(), life };
+        entry.insert(Place { life, task: Some((task, waker(id))), is_due: true });
+        table.due.push_back(id);
+    }
+
+    /// Makes a task due. One that has ended is not.
+    pub(crate) fn wake(&self, id: TaskId) {
+        let mut table = self.0.borrow_mut();
+        let TaskTable { places, due, main_is_due, .. } = &mut *table;
+        if id == TaskId::MAIN {
+            *main_is_due = true;
+            return;
+        }
+        let Some(place) = places.get_mut(id.place) else { return };
+        if place.life == id.life && !place.is_due {
+            place.is_due = true;
+            due.push_back(id);
+        }
+    }
+
+    /// Is the main future due? It is not afterwards.
+    pub(crate) fn take_main_due(&self) -> bool {
+        std::mem::take(&mut self.0.borrow_mut().main_is_due)
+    }
+
+    /// Tasks that are due.
+    pub(crate) fn due_count(&self) -> usize {
+        let table = self.0.borrow();
+        table.due.len() + usize::from(table.main_is_due)
+    }
+
+    /// The task that has been due for longest, to be polled, and then put back or ended.
+    pub(crate) fn take_due(&self) -> Option<(TaskId, Task, Waker)> {
+        let mut table = self.0.borrow_mut();
+        loop {
+            let id = table.due.pop_front()?;
+            // A task that woke itself in its last turn has ended since.
+            let place = table.places.get_mut(id.place).filter(|place| place.life == id.life);
+            let Some(place) = place else { continue };
+            place.is_due = false;
+            let (task, waker) = place.task.take()?;
+            return Some((id, task, waker));
+        }
+    }
+
+    pub(crate) fn put_back(&self, id: TaskId, task: Task, waker: Waker) {
+        if let Some(place) = self.0.borrow_mut().places.get_mut(id.place) {
+            place.task = Some((task, waker));
+        }
+    }
+
+    /// Frees the place of a task that has ended.
+    pub(crate) fn end(&self, id: TaskId) {
+        let _ended = self.0.borrow_mut().places.try_remove(id.place);
+    }
+
+    /// Takes all tasks out, to be dropped.
+    pub(crate) fn take_all(&self) -> Vec<Task> {
+        let mut table = self.0.borrow_mut();
+        table.due.clear();
+        table.places.drain().filter_map(|place| place.task).map(|(task, _)| task).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_due_once_and_a_late_wake_hits_nobody_else() {
+        let tasks = Tasks::default();
+        tasks.add(Box::pin(async {}), |_| Waker::noop().clone());
+        let (id, task, waker) = tasks.take_due().unwrap();
+        tasks.wake(id);
+        tasks.wake(id);
+        tasks.put_back(id, task, waker);
+        assert_eq!(tasks.due_count(), 1);
+        let (_, task, _) = tasks.take_due().unwrap();
+        drop(task);
+        tasks.end(id);
+        tasks.add(Box::pin(async {}), |_| Waker::noop().clone());
+        let (next, task, waker) = tasks.take_due().unwrap();
+        assert!(next.place == id.place && next.life != id.life);
+        tasks.put_back(next, task, waker);
+        tasks.wake(id);
+        assert_eq!(tasks.due_count(), 0, "the place is another task's by now");
+    }
+
+    #[test]
+    fn one_that_wakes_itself_waits_behind_the_others() {
+        let tasks = Tasks::default();
+        tasks.add(Box::pin(async {}), |_| Waker::noop().clone());
+        tasks.add(Box::pin(async {}), |_| Waker::noop().clone());
+        let (first, task, waker) = tasks.take_due().unwrap();
+        tasks.wake(first);
+        tasks.put_back(first, task, waker);
+        let (second, ..) = tasks.take_due().unwrap();
+        assert!(second != first);
+    }
+}
