@@ -5,7 +5,7 @@ use std::task::Poll;
 
 /// Bytes that a task reads or writes at most before it lets others run. Sockets that are always
 /// ready never make it wait.
-const TURN_BYTES: usize = 256 * 1024;
+const TURN_BYTES: usize = 32 * 1024;
 
 /// What a task has read or written since others had a turn.
 #[derive(Debug, Default)]

@@ -23,6 +23,9 @@ const ROOM_AT_BYTES: usize = 512 * 1024;
 /// One that has not gets room for this many times what has come.
 const ROOM_GROWTH: usize = 8;
 
+/// A body in chunks of a byte takes as long as a plain one that is so many times longer.
+const CHUNKS_COST: usize = 3;
+
 /// Why there is no request to serve.
 #[derive(Debug)]
 pub(super) enum NoRequest {
@@ -96,6 +99,7 @@ impl BodyReading<'_> {
         loop {
             let mut raw = decoded;
             if let Some(framed) = conn.input.get_mut(raw..) {
+                self.turn.spend(framed.len().saturating_mul(CHUNKS_COST)).await;
                 let step = decoder.decode(framed).map_err(|e| NoRequest::Refused(e.into()))?;
                 decoded += step.data_bytes;
                 raw += step.consumed_bytes;
