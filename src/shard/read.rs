@@ -18,9 +18,11 @@ use std::mem::take;
 /// A body may take this many times `timeouts.body` in all, however steadily it trickles in.
 const BODY_TIMEOUTS_MAX: u32 = 10;
 
-/// A body that has come so far gets room for the rest.
+/// A body up to this length gets room for all of it.
+const ROOM_BYTES: usize = 1024 * 1024;
+/// A longer one gets it when it has come so far, and until then room for so many times what has
+/// come.
 const ROOM_AT_BYTES: usize = 512 * 1024;
-/// One that has not gets room for this many times what has come.
 const ROOM_GROWTH: usize = 8;
 
 /// A body in chunks of a byte takes as long as a plain one that is so many times longer.
@@ -133,7 +135,8 @@ impl BodyReading<'_> {
         }
         conn.wait_at_most(self.env.config.timeouts.body);
         let before = conn.input.len();
-        let room_bytes = if before >= ROOM_AT_BYTES { whole_bytes } else { before * ROOM_GROWTH };
+        let gets_all = whole_bytes <= ROOM_BYTES || before >= ROOM_AT_BYTES;
+        let room_bytes = if gets_all { whole_bytes } else { before * ROOM_GROWTH };
         let whole_bytes = whole_bytes.min(room_bytes);
         if before > 0 && conn.input.capacity() < whole_bytes {
             // Room for all of it, which costs nothing before it is written to. Without, growing by
