@@ -76,6 +76,7 @@ pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
     shard.queues.prefills.borrow_mut().insert(ticket, Rc::clone(&cancelled));
     let shard = Rc::clone(shard);
     forebay_net::spawn(async move {
+        // A leg that panics fails its request, which would wait for its deadline otherwise.
         let ran = AssertUnwindSafe(run(&shard, *leg, &cancelled)).catch_unwind().await;
         let ended = ran.unwrap_or_else(|_| {
             shard.env.panicked("a prefill leg's task panicked; its request fails");
@@ -89,6 +90,8 @@ pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
 
 /// To the shard that has the request.
 fn give_back(shard: &Shard, ticket: Ticket, ended: PrefillEnded) {
+    // Not by the queues, which pass messages of this shard on without the mesh: they start legs, and
+    // a leg that calls them would close a circle.
     if ticket.shard == shard.env.number {
         return take_back(shard, ticket, ended);
     }

@@ -101,6 +101,7 @@ impl BodyReading<'_> {
         loop {
             let mut raw = decoded;
             if let Some(framed) = conn.input.get_mut(raw..) {
+                // Reading is cheap here, decoding is not: the turn ends before it.
                 self.turn.spend(framed.len().saturating_mul(CHUNKS_COST)).await;
                 let step = decoder.decode(framed).map_err(|e| NoRequest::Refused(e.into()))?;
                 decoded += step.data_bytes;
@@ -135,6 +136,7 @@ impl BodyReading<'_> {
         }
         conn.wait_at_most(self.env.config.timeouts.body);
         let before = conn.input.len();
+        // A long body is believed as it comes: its announcement alone gets little room.
         let gets_all = whole_bytes <= ROOM_BYTES || before >= ROOM_AT_BYTES;
         let room_bytes = if gets_all { whole_bytes } else { before * ROOM_GROWTH };
         let whole_bytes = whole_bytes.min(room_bytes);

@@ -91,6 +91,7 @@ pub fn run(setup: ShardSetup) -> io::Result<()> {
     }
     let _end = End(Arc::clone(&setup.end.counters));
     let number = setup.end.index;
+    // Not fatal: a shard on epoll costs more CPU, and a shard that ends takes the router with it.
     let without_ring = |error: &io::Error| {
         tracing::warn!(
             shard = number.index(),
@@ -204,6 +205,8 @@ async fn accept(shard: Rc<Shard>, listener: Listener) {
     }
     let mut turn_count = 0;
     loop {
+        // Thousands may have come at once. Those who are served already, and the first bytes of the
+        // new ones, come before the rest is accepted.
         turn_count += 1;
         if turn_count >= ACCEPTS_A_TURN_MAX {
             turn_count = 0;
