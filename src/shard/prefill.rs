@@ -90,8 +90,8 @@ pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
 
 /// To the shard that has the request.
 fn give_back(shard: &Shard, ticket: Ticket, ended: PrefillEnded) {
-    // Not by the queues, which pass messages of this shard on without the mesh: they start legs, and
-    // a leg that calls them would close a circle.
+    // Not by the queues, which know what is for this shard: they start legs, and a leg that calls
+    // them would close a circle.
     if ticket.shard == shard.env.number {
         return take_back(shard, ticket, ended);
     }
