@@ -20,10 +20,8 @@ const BODY_TIMEOUTS_MAX: u32 = 10;
 
 /// A body up to this length gets room for all of it.
 const ROOM_BYTES: usize = 1024 * 1024;
-/// A longer one gets it when it has come so far, and until then room for so many times what has
-/// come.
+/// A longer one gets it when it has come so far.
 const ROOM_AT_BYTES: usize = 512 * 1024;
-const ROOM_GROWTH: usize = 8;
 
 /// A body in chunks of a byte takes as long as a plain one that is so many times longer.
 const CHUNKS_COST: usize = 3;
@@ -136,11 +134,9 @@ impl BodyReading<'_> {
         }
         conn.wait_at_most(self.env.config.timeouts.body);
         let before = conn.input.len();
-        // A long body is believed as it comes: its announcement alone gets little room.
-        let gets_all = whole_bytes <= ROOM_BYTES || before >= ROOM_AT_BYTES;
-        let room_bytes = if gets_all { whole_bytes } else { before * ROOM_GROWTH };
-        let whole_bytes = whole_bytes.min(room_bytes);
-        if before > 0 && conn.input.capacity() < whole_bytes {
+        // A long body is believed as it comes: its announcement alone gets no room.
+        let gets_all = before > 0 && whole_bytes <= ROOM_BYTES || before >= ROOM_AT_BYTES;
+        if gets_all && conn.input.capacity() < whole_bytes {
             // Room for all of it, which costs nothing before it is written to. Without, growing by
             // halves would copy 16 MiB at once. Where memory may not be promised, it does.
             let _ = conn.input.try_reserve_exact(whole_bytes.saturating_sub(before));
