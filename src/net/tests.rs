@@ -1,6 +1,8 @@
 //! Both drivers, with real sockets.
 
-use super::{Driver, Listener, Receiver, Sender, Socket, Source, block_on, connect, sleep, spawn};
+use super::{
+    Driver, Listener, Receiver, Sender, Socket, Source, block_on, buffers, connect, sleep, spawn,
+};
 use forebay_base::Clock;
 use forebay_base::limits::{AHEAD_BYTES_MAX, CHUNKS_AHEAD_MAX, PROVIDED_BUFFERS, READ_BYTES};
 use rustix::event::{EventfdFlags, eventfd};
@@ -308,6 +310,26 @@ fn a_closed_connection_that_nobody_waited_for_is_not_quiet() {
             sleep(Duration::from_millis(5)).await;
             assert!(!receiver.is_quiet());
         }
+    });
+}
+
+#[test]
+fn a_connection_that_closed_while_none_was_received_from_is_not_quiet() {
+    on_both(|| async {
+        let (mut receiver, _sender, other) = pair().await;
+        assert!(receiver.is_quiet());
+        // Too much waits in other sockets, so that this one's receive ends.
+        let much = Vec::with_capacity(AHEAD_BYTES_MAX + 1);
+        buffers().waits(&much);
+        let (mut second, _second, mut writing) = pair().await;
+        second.poll_ahead(&mut Context::from_waker(Waker::noop()));
+        writing.write_all(b"x").unwrap();
+        sleep(Duration::from_millis(2)).await;
+        drop(other);
+        sleep(Duration::from_millis(2)).await;
+        assert!(!receiver.is_quiet());
+        buffers().is_taken(&much);
+        assert_eq!(chunk(&mut second).await, b"x");
     });
 }
 
