@@ -48,16 +48,15 @@ impl Inflow {
         is_full && !std::mem::replace(&mut self.is_pausing, true)
     }
 
-    /// May the operation that has just ended begin again?
-    pub(crate) fn wants_more(&mut self, pool: &BufferPool) -> bool {
+    /// The operation that receives has ended. True: it is to begin again.
+    pub(crate) fn ended(&mut self, pool: &BufferPool) -> bool {
         self.is_pausing = false;
-        let has_room = self.waiting.len() < pool.chunks_ahead_max();
-        self.key.is_some() && self.end.is_none() && !self.is_dropped && has_room
-    }
-
-    /// Nothing receives any more.
-    pub(crate) fn end_receive(&mut self) {
-        (self.key, self.is_pausing) = (None, false);
+        let has_room = !pool.is_tight() && self.waiting.len() < pool.chunks_ahead_max();
+        let goes_on = has_room && self.key.is_some() && self.end.is_none() && !self.is_dropped;
+        if !goes_on {
+            self.key = None;
+        }
+        goes_on
     }
 
     /// Does an operation receive, and is to go on?

@@ -192,11 +192,9 @@ impl Uring {
                         unsubmitted.push_back(cancel_entry(key));
                     }
                     // Goes on where nobody would notice that it has ended: in the idle pool.
-                    let goes_on = is_last && !pool.is_tight() && flow.wants_more(pool);
+                    let goes_on = is_last && flow.ended(pool);
                     if goes_on {
                         unsubmitted.push_back(receive_entry(fd, key, false));
-                    } else if is_last {
-                        flow.end_receive();
                     }
                     is_last && !goes_on
                 }
