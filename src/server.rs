@@ -111,8 +111,8 @@ fn begin(
     let driver = Driver::detect();
     if driver == Driver::Epoll {
         tracing::warn!(
-            "io_uring is not available (container seccomp profile, or kernel.io_uring_disabled); \
-             running on epoll, which costs some 25 % more CPU per request"
+            "running on epoll, which costs more CPU per request: io_uring is not available; use \
+             Linux 6.1 or later, and permit io_uring (seccomp profile, kernel.io_uring_disabled)"
         );
     }
     let refused = |key, address| move |source| StartError::Listen { key, address, source };

@@ -95,8 +95,8 @@ pub fn run(setup: ShardSetup) -> io::Result<()> {
     let without_ring = |error: &io::Error| {
         tracing::warn!(
             shard = number.index(),
-            "no io_uring for this shard, which runs on epoll: {error}; out of locked memory \
-             (ulimit -l)?"
+            "this shard runs on epoll and needs more CPU, because io_uring was refused: {error}; \
+             raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK=)"
         );
     };
     runtime::block_on(setup.thread.driver, setup.clock, without_ring, main(setup))?
