@@ -1,7 +1,8 @@
-//! The one place that reads the monotonic clock.
+//! The one place that reads clocks.
 
 use super::NanosSinceStart;
 use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Handle to the process clock. Copied to every thread at start; all copies agree.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,12 @@ impl Clock {
     pub fn now(&self) -> NanosSinceStart {
         NanosSinceStart(monotonic_ns().saturating_sub(self.start))
     }
+}
+
+/// Time since 1970, for what outlives the process. It may jump.
+#[must_use]
+pub fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Nanoseconds of the monotonic clock. A request reads it a dozen times; the arithmetic of

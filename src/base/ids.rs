@@ -24,6 +24,11 @@ pub struct PoolIndex(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueIndex(pub u16);
 
+/// Dense number of one tenant; stable for the life of the process. 0: all that have no number of
+/// their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantIndex(pub u16);
+
 /// Data-parallel rank inside a worker, as the engines count it: from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DpRank(pub u32);
@@ -45,4 +50,4 @@ macro_rules! dense {
         }
     )*};
 }
-dense!(RankIndex, WorkerIndex, ModelIndex, ShardIndex, PoolIndex, QueueIndex);
+dense!(RankIndex, WorkerIndex, ModelIndex, ShardIndex, PoolIndex, QueueIndex, TenantIndex);

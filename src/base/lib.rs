@@ -8,8 +8,10 @@ pub mod limits;
 mod sockets;
 mod units;
 
-pub use clock::Clock;
-pub use ids::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, WorkerIndex};
+pub use clock::{Clock, since_1970};
+pub use ids::{
+    DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,
+};
 pub use invariant::{broken_invariant_count, count_broken_invariant};
 pub use sockets::is_out_of_sockets;
 pub use units::NanosSinceStart;

@@ -46,6 +46,8 @@ pub const READ_BYTES: usize = 16 * 1024;
 /// The same for sockets that carry a stream of small events, or nothing, for a long time: thousands
 /// of them wait in a read at once, and their buffers should stay in the caches.
 pub const STREAM_READ_BYTES: usize = 4 * 1024;
+/// Bytes of one read of a long body, which is received where it is to stay.
+pub const READ_IN_PLACE_BYTES_MAX: usize = 128 * 1024;
 /// Entries of a shard's submission queue; few, so that 50 shards fit into 8 MiB of locked memory.
 /// Full: the rest is submitted in the next turn.
 pub const SUBMISSIONS_MAX: u32 = 1_024;
@@ -61,7 +63,7 @@ pub const CHUNKS_AHEAD_MAX: usize = 6;
 /// is taken, one chunk may wait in each, and only sockets are read that a task waits for.
 pub const AHEAD_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Pooled buffers of each size a shard keeps; further ones are freed.
-pub const POOLED_BUFFERS_MAX: usize = 4_096;
+pub const POOLED_BUFFERS_MAX: usize = 512;
 /// Idle upstream connections a shard keeps per address; further ones are closed.
 pub const UPSTREAM_IDLE_MAX: usize = 1_024;
 /// Interim heads (1xx) of one answer. Past it the exchange has failed: 502.
@@ -87,6 +89,14 @@ pub const STALE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(1);
 /// ones. At the worst some 8 ns a byte (`tools/holds`), so that the shard is held for less than a
 /// millisecond. A prompt of 64 KiB is within it.
 pub const INLINE_BODY_BYTES_MAX: usize = 80 * 1024;
+/// Largest buffer that a shard frees itself: the next long body gets it, while it is in the caches.
+/// The kernel needs a millisecond to take 32 MiB back.
+pub const FREED_HERE_BYTES_MAX: usize = 1024 * 1024;
+/// Longest body that a shard scans itself if that takes at most [`SCAN_STEPS_MAX`]: text, of which
+/// it reads some bytes a ns. Others go to the offload thread.
+pub const INLINE_SCAN_BYTES_MAX: usize = 640 * 1024;
+/// Values, keys and escapes of such a body. At the worst some 25 ns each.
+pub const SCAN_STEPS_MAX: u32 = 24 * 1024;
 /// Prompts that a shard composes itself (NFC), in bytes; nearly all text is composed as it comes.
 pub const INLINE_COMPOSED_BYTES_MAX: usize = 4 * 1024;
 /// Requests of one shard that wait for its offload thread. Full: large bodies are refused as by a
@@ -109,6 +119,8 @@ pub const TEMPLATE_STEPS_MAX: u64 = 2_000_000;
 pub const JSON_DEPTH_MAX: usize = 128;
 /// Child lengths tried per matched block and per prompt; past it the walk stops where it is.
 pub const WALK_PROBES_MAX: usize = 65_536;
+/// The same for a walk on a shard. A longer prompt that needs more is walked again elsewhere.
+pub const INLINE_PROBES_MAX: usize = 41_984;
 /// Longest block in bytes that the index knows; longer blocks end the chain (they are not stored).
 pub const BLOCK_BYTES_MAX: usize = 32_767;
 /// Prompts longer than this are matched only up to it.
@@ -169,12 +181,61 @@ pub const SHARD_BEAT_PERIOD: Duration = Duration::from_millis(250);
 /// A shard that has shown none for so long is stalled: the router is not ready, and says so.
 pub const SHARD_STALLED_AFTER: Duration = Duration::from_secs(1);
 
+/// Longest PROXY header that is read. A longer one ends the connection. Addresses take 232 bytes;
+/// the rest is room for what balancers add.
+pub const PROXY_HEADER_BYTES_MAX: usize = 4_096;
+/// Members of `X-Forwarded-For` that are looked at, from the last one on. The client is the last
+/// one seen then.
+pub const FORWARDED_HOPS_MAX: usize = 32;
+/// Entries of `client.trusted`; `forebay check` reports more as an error. Each costs some ns for
+/// each connection.
+pub const TRUSTED_NETS_MAX: usize = 256;
+
+/// Entries of `cors.origins`; `forebay check` reports more as an error. Each is compared with the
+/// origin of a request.
+pub const ORIGINS_MAX: usize = 256;
+
 /// Open connections of the admin API. One more ends the one that has been silent longest.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// A connection of the admin API ends so long after its last call began.
 pub const ADMIN_IDLE_MAX: Duration = Duration::from_secs(60);
+/// Longest time that a caller of the admin API takes to shake hands.
+pub const ADMIN_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the file that `admin_token_file` names.
 pub const TOKEN_BYTES_MAX: usize = 4_096;
+
+/// Bytes of the object in which an engine tells the tokens of an answer. A longer one is not read.
+pub const USAGE_BYTES_MAX: usize = 16 * 1024;
+/// Tokens of one kind that an answer can have cost. Higher counts are taken for this one.
+pub const USAGE_TOKENS_MAX: u64 = 1 << 24;
+
+/// API keys of one file. A file with more is refused.
+pub const API_KEYS_MAX: usize = 65_536;
+/// Bytes of the file that `api_keys` names. A longer one is refused.
+pub const API_KEY_FILE_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of a key that a client sends. A longer one is no key.
+pub const API_KEY_BYTES_MAX: usize = 512;
+/// Models that one key may be limited to.
+pub const API_KEY_MODELS_MAX: usize = 64;
+/// Bytes of the name of such a model.
+pub const MODEL_NAME_BYTES_MAX: usize = 512;
+/// Bytes of a tenant's name, and of a key's id.
+pub const TENANT_NAME_BYTES_MAX: usize = 64;
+/// Tenants that are told apart, those of `[[tenant]]` first. Further ones count as one.
+pub const TENANTS_MAX: usize = 256;
+/// Bytes of one message of the TLS layer that a session keeps until its rest has come: the longest
+/// handshake message of rustls, with its records. Past it the connection ends.
+pub const TLS_MESSAGE_BYTES_MAX: usize = 96 * 1024;
+/// Bytes that are encrypted in one piece, some 50 us. What follows waits until they are sent.
+pub const TLS_PIECE_BYTES: usize = 64 * 1024;
+/// Ciphertext of a long body that is received at once.
+pub const TLS_READ_BYTES: usize = 64 * 1024;
+/// Bytes of a file with certificates or a key.
+pub const TLS_FILE_BYTES_MAX: usize = 1024 * 1024;
+/// Certificates of a router; `forebay check` reports more as an error.
+pub const CERTIFICATES_MAX: usize = 256;
+/// Addresses that a router listens on beside `listen`; `forebay check` reports more as an error.
+pub const LISTENERS_MAX: usize = 16;
 
 /// Between two lines of the log about a lack of sockets, per shard.
 pub const LACK_LOG_PERIOD: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! The loop of one thread.
 
-use super::BufferPool;
 use super::epoll::Epoll;
 use super::reactor::{self, Backend, Reactor, waker};
 use super::tasks::TaskId;
 use super::timer::Timer;
 use super::uring::Uring;
+use super::{BufferPool, IoCounts};
 use forebay_base::{Clock, NanosSinceStart};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -110,6 +110,12 @@ pub fn buffers() -> Rc<BufferPool> {
     reactor::current().map_or_else(Rc::default, |reactor| Rc::clone(&reactor.buffers))
 }
 
+/// What this thread's loop has asked of the kernel; zero outside of [`block_on`].
+#[must_use]
+pub fn io_counts() -> IoCounts {
+    reactor::with(Reactor::counts).unwrap_or_default()
+}
+
 /// The time of this turn of the thread's loop; `None` outside of [`block_on`].
 #[must_use]
 pub fn now() -> Option<NanosSinceStart> {
@@ -121,4 +127,17 @@ pub async fn sleep(time: Duration) {
     let Some(until) = now().map(|now| now.plus(time)) else { return };
     let mut timer = Timer::new();
     poll_fn(|cx| timer.poll_until(until, cx)).await;
+}
+
+/// Lets other tasks and the sockets have a turn.
+pub async fn end_turn() {
+    let mut has_ended = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_ended, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -13,6 +13,8 @@ pub(crate) struct Inflow {
     /// The operation that receives.
     pub(crate) key: Option<usize>,
     is_pausing: bool,
+    /// No operation is to bring more than one chunk: the next bytes are received in place.
+    is_in_place: bool,
     /// Nobody takes chunks any more.
     pub(crate) is_dropped: bool,
     pub(crate) waker: Option<Waker>,
@@ -52,11 +54,23 @@ impl Inflow {
     pub(crate) fn ended(&mut self, pool: &BufferPool) -> bool {
         self.is_pausing = false;
         let has_room = !pool.is_tight() && self.waiting.len() < pool.chunks_ahead_max();
-        let goes_on = has_room && self.key.is_some() && self.end.is_none() && !self.is_dropped;
+        let is_wanted = self.key.is_some() && !self.is_in_place && !self.is_dropped;
+        let goes_on = has_room && is_wanted && self.end.is_none();
         if !goes_on {
             self.key = None;
         }
         goes_on
+    }
+
+    /// Whether the next bytes are received in place. The operation that is to be ended for it.
+    pub(crate) fn set_in_place(&mut self, is_in_place: bool) -> Option<usize> {
+        let was_in_place = std::mem::replace(&mut self.is_in_place, is_in_place);
+        let begins = is_in_place && !was_in_place;
+        self.key.filter(|_| begins && !std::mem::replace(&mut self.is_pausing, true))
+    }
+
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.is_in_place
     }
 
     /// Does an operation receive, and is to go on?
@@ -91,5 +105,19 @@ impl Inflow {
 
     pub(crate) fn has_some(&self) -> bool {
         !self.waiting.is_empty() || self.end.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Inflow;
+
+    #[test]
+    fn receiving_in_place_ends_the_operation_once_and_ends_itself() {
+        let mut flow = Inflow { key: Some(3), ..Inflow::default() };
+        assert_eq!(flow.set_in_place(true), Some(3));
+        assert_eq!(flow.set_in_place(true), None, "it is being ended");
+        assert_eq!(flow.set_in_place(false), None);
+        assert!(!flow.is_in_place());
     }
 }

@@ -11,6 +11,7 @@
 //! Limits: the rings' entries, the provided buffers, chunks that wait in a socket.
 
 mod buffer;
+mod counts;
 mod driven;
 mod driver;
 mod epoll;
@@ -33,7 +34,8 @@ mod uring;
 mod tests;
 
 pub use buffer::BufferPool;
-pub use driver::{Driver, block_on, buffers, now, sleep, spawn};
+pub use counts::IoCounts;
+pub use driver::{Driver, block_on, buffers, end_turn, io_counts, now, sleep, spawn};
 pub use listener::Listener;
 pub use receiver::Receiver;
 pub use sender::Sender;

@@ -2,9 +2,9 @@
 
 use super::{Socket, Source};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{SocketFlags, acceptfrom_with};
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -21,16 +21,20 @@ impl Listener {
         Source::new(bound.into()).map(Self)
     }
 
-    /// The next connection.
+    /// The next connection, and the address at its other end. The kernel tells it with the
+    /// connection, without a further call.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Socket>> {
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
         let Self(source) = self;
         while source.poll_readable(cx).is_ready() {
-            match accept_with(&source.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(fd) => {
-                    return Poll::Ready(Socket::new(Rc::clone(&source.reactor), Rc::new(fd)));
+            match acceptfrom_with(&source.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok((fd, from)) => {
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    let from = from.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
+                    let socket = Socket::new(Rc::clone(&source.reactor), Rc::new(fd));
+                    return Poll::Ready(socket.map(|socket| (socket, from)));
                 }
                 Err(Errno::AGAIN) => source.clear_readable(),
                 // Gone again before it was accepted.

@@ -1,11 +1,11 @@
 //! What the tasks of one thread share: the task table, the timers, the clock's last reading, the
 //! buffers, and the driver.
 
-use super::BufferPool;
 use super::epoll::Epoll;
 use super::tasks::{TaskId, Tasks};
 use super::timers::Timers;
 use super::uring::Uring;
+use super::{BufferPool, IoCounts};
 use forebay_base::{Clock, NanosSinceStart};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -25,6 +25,8 @@ pub(crate) struct Reactor {
     pub(crate) buffers: Rc<BufferPool>,
     pub(crate) io: Backend,
     clock: Clock,
+    /// Submissions aside: the ring counts its own.
+    counts: Cell<IoCounts>,
     /// Read at most once a turn.
     now: Cell<Option<NanosSinceStart>>,
 }
@@ -47,7 +49,8 @@ impl std::fmt::Debug for Reactor {
 impl Reactor {
     pub(crate) fn new(io: Backend, buffers: Rc<BufferPool>, clock: Clock) -> Self {
         let (tasks, timers) = (Tasks::default(), RefCell::default());
-        Self { tasks, timers, buffers, io, clock, now: Cell::new(None) }
+        let counts = Cell::default();
+        Self { tasks, timers, buffers, io, clock, counts, now: Cell::new(None) }
     }
 
     /// The time of this turn.
@@ -60,6 +63,22 @@ impl Reactor {
         now
     }
 
+    /// Notes a system call.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut IoCounts)) {
+        let mut counts = self.counts.get();
+        count(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// What was asked of the kernel so far.
+    pub(crate) fn counts(&self) -> IoCounts {
+        let submissions = match &self.io {
+            Backend::Uring(uring) => uring.borrow().submission_count(),
+            Backend::Epoll(_) => 0,
+        };
+        IoCounts { submissions, ..self.counts.get() }
+    }
+
     /// Hands the kernel what was asked for, waits if no task is due, and makes tasks due.
     pub(crate) fn turn(&self) -> io::Result<()> {
         let wait = if self.tasks.due_count() > 0 {
@@ -68,6 +87,7 @@ impl Reactor {
             let next = self.timers.borrow().next();
             next.map(|at| Duration::from_nanos(at.since(self.clock.now())))
         };
+        self.count(|counts| counts.waits += 1);
         match &self.io {
             Backend::Uring(uring) => uring.borrow_mut().turn(wait, &self.buffers)?,
             Backend::Epoll(epoll) => epoll.borrow_mut().turn(wait)?,

@@ -4,14 +4,14 @@ use super::driven::Driven;
 use super::inflow::Inflow;
 use super::reactor::Backend;
 use super::readiness::keep_waker;
-use forebay_base::limits::READ_BYTES;
+use forebay_base::limits::{READ_BYTES, READ_IN_PLACE_BYTES_MAX};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 /// Receives from a socket.
 #[derive(Debug)]
@@ -36,6 +36,41 @@ impl Receiver {
         }
         self.keep_waker(&mut flow, cx);
         Poll::Pending
+    }
+
+    /// Receives behind the bytes of `into`, as many as it has room for. 0: the end of the stream.
+    pub fn poll_in_place(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        let is_free = {
+            let flow = self.flow.borrow();
+            !flow.has_some() && flow.key.is_none() && flow.is_in_place()
+        };
+        // What an operation receives comes before what is received here.
+        if is_free && into.len() < into.capacity() {
+            match receive_in_place(&self.link, into) {
+                Ok(bytes) => return Poll::Ready(Ok(bytes)),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        let chunk = ready!(self.poll_chunk(cx))?;
+        let bytes = chunk.len();
+        if bytes > 0 {
+            self.link.reactor().buffers.append(into, chunk);
+        }
+        Poll::Ready(Ok(bytes))
+    }
+
+    /// A long message comes, or has come to its end: [`Self::poll_in_place`] may receive its bytes
+    /// by system calls of its own, and no operation receives ahead of them.
+    pub fn set_in_place(&mut self, is_in_place: bool) {
+        let ended = self.flow.borrow_mut().set_in_place(is_in_place);
+        if let (Some(key), Backend::Uring(uring)) = (ended, &self.link.reactor().io) {
+            uring.borrow_mut().cancel(key);
+        }
     }
 
     /// Receives while nobody wants the bytes yet. A socket whose bytes are not taken is soon not
@@ -89,7 +124,7 @@ impl Receiver {
                 if let Backend::Uring(uring) = &reactor.io
                     && flow.key.is_none()
                 {
-                    flow.key = Some(uring.borrow_mut().receive(fd, shared));
+                    flow.key = Some(uring.borrow_mut().receive(fd, shared, flow.is_in_place()));
                 }
             }
             Driven::Edges(source) => {
@@ -98,6 +133,7 @@ impl Receiver {
                 while source.poll_readable(cx).is_ready() && !flow.has_some() {
                     let pool = &source.reactor.buffers;
                     let mut read = pool.take();
+                    source.reactor.count(|counts| counts.receives += 1);
                     match recv(&source.fd, spare_capacity(&mut read), RecvFlags::DONTWAIT) {
                         Ok((_, bytes)) => {
                             if bytes > 0 && bytes < READ_BYTES {
@@ -119,8 +155,21 @@ impl Receiver {
     }
 }
 
+/// Receives behind the bytes of `into`, at most [`READ_IN_PLACE_BYTES_MAX`].
+fn receive_in_place(link: &Driven, into: &mut Vec<u8>) -> Result<usize, Errno> {
+    let (spare, room) = (into.spare_capacity_mut(), READ_IN_PLACE_BYTES_MAX);
+    let spare = if let Some((spare, _)) = spare.split_at_mut_checked(room) { spare } else { spare };
+    link.reactor().count(|counts| counts.receives += 1);
+    let ((received, _), _) = recv(link, spare, RecvFlags::DONTWAIT)?;
+    let bytes = received.len();
+    // SAFETY: `recv` has written so many bytes behind those that were there.
+    unsafe { into.set_len(into.len() + bytes) };
+    Ok(bytes)
+}
+
 /// Has the kernel neither bytes nor an end for this socket?
 fn is_empty(link: &Driven) -> bool {
+    link.reactor().count(|counts| counts.receives += 1);
     let peeked = recv(link, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     matches!(peeked, Err(Errno::AGAIN))
 }

@@ -1,5 +1,6 @@
 //! The sending half of a socket.
 
+use super::Source;
 use super::driven::Driven;
 use super::outflow::{Outflow, SendState};
 use super::reactor::Backend;
@@ -74,11 +75,33 @@ impl Sender {
     pub fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let mut control = SendAncillaryBuffer::default();
+        self.link.reactor().count(|counts| counts.sends += 1);
         match sendmsg(&*self.link, pieces, &mut control, flags) {
             Ok(count) => Ok(count),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(Errno::AGAIN) => {
+                if let Driven::Edges(source) = &*self.link {
+                    source.clear_writable();
+                }
+                Ok(0)
+            }
+            Err(Errno::INTR) => Ok(0),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Waits until the socket has room, or is broken.
+    ///
+    /// # Errors
+    /// Where that cannot be watched.
+    pub async fn room(&mut self) -> io::Result<()> {
+        match &*self.link {
+            Driven::Completions { reactor, fd } => {
+                let source = Source::with(Rc::clone(reactor), Rc::clone(fd), false)?;
+                poll_fn(|cx| source.poll_writable(cx)).await;
+            }
+            Driven::Edges(source) => poll_fn(|cx| source.poll_writable(cx)).await,
+        }
+        Ok(())
     }
 
     /// Takes a buffer back that is used up.
@@ -111,6 +134,7 @@ fn send_now(link: &Driven, bytes: Vec<u8>, mut sent_bytes: usize) -> SendState {
         if rest.is_empty() {
             return SendState::Done(Ok(bytes));
         }
+        link.reactor().count(|counts| counts.sends += 1);
         match send(link, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => sent_bytes += count,
             Err(Errno::INTR) => {}

@@ -37,7 +37,7 @@ enum Op {
     Receive { flow: Rc<RefCell<Inflow>>, fd: Rc<OwnedFd> },
     /// One completion, or several until all is sent.
     Send { flow: Rc<RefCell<Outflow>>, fd: Rc<OwnedFd>, bytes: Vec<u8>, sent_bytes: usize },
-    /// Many completions: edges.
+    /// Completions are edges.
     Watch { readiness: Rc<Readiness>, _fd: Rc<OwnedFd> },
 }
 
@@ -50,6 +50,7 @@ pub(crate) struct Uring {
     unsubmitted: VecDeque<squeue::Entry>,
     /// Receives of many chunks are being ended, or none is begun.
     is_tight: bool,
+    submission_count: u64,
 }
 
 /// The ring that a thread gets, if it may have one.
@@ -72,7 +73,8 @@ impl Uring {
         // SAFETY: the entries and the buffers that they name live as long as `provided`, which
         // outlives the ring: see `drop`.
         unsafe { ring.submitter().register_buf_ring(provided.address(), ENTRIES, GROUP) }?;
-        Ok(Self { ring, ops: Slab::new(), provided, unsubmitted: VecDeque::new(), is_tight: false })
+        let (ops, unsubmitted) = (Slab::new(), VecDeque::new());
+        Ok(Self { ring, ops, provided, unsubmitted, is_tight: false, submission_count: 0 })
     }
 
     /// Whether a thread of this process would get a ring.
@@ -86,11 +88,17 @@ impl Uring {
         registered.is_ok()
     }
 
-    /// Receives from a socket until it is cancelled or ends; only one chunk while too many wait.
-    pub(crate) fn receive(&mut self, fd: &Rc<OwnedFd>, flow: &Rc<RefCell<Inflow>>) -> usize {
+    /// Receives from a socket until it is cancelled or ends; only one chunk if `is_once`, or while
+    /// too many wait.
+    pub(crate) fn receive(
+        &mut self,
+        fd: &Rc<OwnedFd>,
+        flow: &Rc<RefCell<Inflow>>,
+        is_once: bool,
+    ) -> usize {
         let op = Op::Receive { flow: Rc::clone(flow), fd: Rc::clone(fd) };
         let key = self.ops.insert(op);
-        self.push(receive_entry(fd, key, self.is_tight));
+        self.push(receive_entry(fd, key, self.is_tight || is_once));
         key
     }
 
@@ -110,7 +118,7 @@ impl Uring {
         key
     }
 
-    /// Begins to tell of edges.
+    /// Begins to tell of edges; of the first only, if they are of writes.
     pub(crate) fn watch(
         &mut self,
         fd: &Rc<OwnedFd>,
@@ -122,7 +130,7 @@ impl Uring {
         let flags = u32::from(flags.bits());
         let op = Op::Watch { readiness: Rc::clone(readiness), _fd: Rc::clone(fd) };
         let key = self.ops.insert(op);
-        let poll = opcode::PollAdd::new(target, flags).multi(true);
+        let poll = opcode::PollAdd::new(target, flags).multi(is_read);
         self.push(poll.build().user_data(as_data(key)));
         key
     }
@@ -141,7 +149,14 @@ impl Uring {
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: what the entry points to belongs to an operation in `ops` until its last
         // completion, or is provided, and its descriptor is open as long.
-        unsafe { self.ring.submission().push(entry) }.is_ok()
+        let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
+        self.submission_count += u64::from(pushed);
+        pushed
+    }
+
+    /// Operations handed to the kernel so far, or with the next turn.
+    pub(crate) const fn submission_count(&self) -> u64 {
+        self.submission_count
     }
 
     /// Hands the kernel what was asked for, waits, and gives out what came back. `wait`: for how
@@ -179,7 +194,7 @@ impl Uring {
     }
 
     fn dispatch(&mut self, pool: &BufferPool) {
-        let Self { ring, ops, provided, unsubmitted, is_tight } = self;
+        let Self { ring, ops, provided, unsubmitted, is_tight, .. } = self;
         for completion in ring.completion() {
             let Ok(key) = usize::try_from(completion.user_data()) else { continue };
             let Some(op) = ops.get_mut(key) else { continue };

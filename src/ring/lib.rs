@@ -3,8 +3,8 @@
 //! all-to-all queues of the shards ([`mesh()`]). Wait-free on both sides, except for the one system
 //! call that wakes a parked shard.
 //!
-//! Knows no domain type. Unsafe code stands here and in `net` only. Every protocol here has a model
-//! in `tests/loom/models.rs` (`tools/ci/30-loom`). Must never block, spin or grow.
+//! Knows no domain type. Unsafe code stands here, in `net`, `wide` and `heap` only. Every protocol
+//! here has a model in `tests/loom/models.rs` (`tools/ci/30-loom`). Must never block, spin or grow.
 
 mod doorbell;
 mod latest;

@@ -4,33 +4,51 @@
 
 use forebay_base::ShardIndex;
 use rustix::time::{ClockId, clock_gettime};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// Shortest turn that is told, in microseconds; `None`: none is.
 pub fn least_us() -> Option<u64> {
     std::env::var("FOREBAY_HOLDS").ok()?.parse().ok()
 }
 
+pin_project_lite::pin_project! {
+    /// A task whose long turns are told. Holds the task once: an `async fn` would hold it as its
+    /// argument too.
+    pub struct Watched<F> {
+        shard: ShardIndex,
+        least_us: Option<u64>,
+        task: &'static str,
+        #[pin]
+        run: F,
+    }
+}
+
 /// Runs a task and tells of its long turns.
-pub async fn watched<T>(
+pub fn watched<F: Future>(
     shard: ShardIndex,
     least_us: Option<u64>,
-    task: &str,
-    run: impl Future<Output = T>,
-) -> T {
-    let Some(least_us) = least_us else { return run.await };
-    let mut run = pin!(run);
-    poll_fn(|cx| {
+    task: &'static str,
+    run: F,
+) -> Watched<F> {
+    Watched { shard, least_us, task, run }
+}
+
+impl<F: Future> Future for Watched<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let watched = self.project();
+        let Some(least_us) = *watched.least_us else { return watched.run.poll(cx) };
         let start = cpu_us();
-        let polled = run.as_mut().poll(cx);
+        let polled = watched.run.poll(cx);
         let us = cpu_us().saturating_sub(start);
         if us >= least_us {
-            tracing::warn!(shard = shard.0, task, us, "held");
+            tracing::warn!(shard = watched.shard.0, task = *watched.task, us, "held");
         }
         polled
-    })
-    .await
+    }
 }
 
 /// CPU time of this thread.

@@ -12,7 +12,8 @@
 use crate::ingress::Conn;
 use ahash::AHashMap;
 use forebay_base::limits::{
-    INLINE_BODY_BYTES_MAX, OFFLOAD_STUCK_AFTER, OFFLOAD_WAIT_MAX, OFFLOADED_MAX, RANKS_MAX,
+    FREED_HERE_BYTES_MAX, INLINE_BODY_BYTES_MAX, OFFLOAD_STUCK_AFTER, OFFLOAD_WAIT_MAX,
+    OFFLOADED_MAX, RANKS_MAX,
 };
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_config::Config;
@@ -162,7 +163,7 @@ impl Offload {
     /// Drops a value of that size where dropping takes no time of the shard's: the kernel needs a
     /// millisecond to take 32 MiB back.
     pub fn free(&self, bytes: usize, value: impl Send + 'static) {
-        if bytes > INLINE_BODY_BYTES_MAX {
+        if bytes > FREED_HERE_BYTES_MAX {
             self.post(None, bytes, move |_| drop(value));
         }
     }
