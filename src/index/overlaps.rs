@@ -4,6 +4,7 @@
 use super::overlap::Overlap;
 use super::scratch::WalkScratch;
 use forebay_base::RankIndex;
+use forebay_base::limits::WALK_PROBES_MAX;
 
 /// Overlap of one prompt with every rank.
 #[derive(Debug)]
@@ -12,6 +13,9 @@ pub struct Overlaps {
     best: Vec<Overlap>,
     /// Ranks whose overlap is not zero.
     held: Vec<RankIndex>,
+    /// What a walk may cost.
+    pub(super) probes_max: usize,
+    pub(super) is_cut: bool,
     /// Taken out by a walk.
     pub(super) scratch: Option<Box<WalkScratch>>,
 }
@@ -23,12 +27,26 @@ impl Overlaps {
         Self {
             best: vec![Overlap::default(); rank_count],
             held: Vec::with_capacity(rank_count),
+            probes_max: WALK_PROBES_MAX,
+            is_cut: false,
             scratch: Some(Box::default()),
         }
     }
 
+    /// Sets what a walk may cost, at most [`WALK_PROBES_MAX`].
+    pub fn limit(&mut self, probes_max: usize) {
+        self.probes_max = probes_max.min(WALK_PROBES_MAX);
+    }
+
+    /// Did a walk end early that would go on with a higher limit?
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
     /// Forgets the prompt. Costs as much as ranks were found.
     pub fn clear(&mut self) {
+        self.is_cut = false;
         for rank in self.held.drain(..) {
             if let Some(best) = self.best.get_mut(rank.index()) {
                 *best = Overlap::default();

@@ -12,8 +12,8 @@ use super::overlap::Overlap;
 use super::overlaps::Overlaps;
 use super::ranks::Ranks;
 use super::scratch::{Branch, WalkScratch};
-use super::table::{Arrival, Table};
-use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
+use super::table::{Arrival, Step, Table};
+use forebay_base::limits::{BLOCK_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
 use std::sync::Arc;
 
 /// Branches waiting at one time; further ones are not followed.
@@ -22,6 +22,8 @@ const BRANCHES_MAX: usize = 1_024;
 const PROBES_LEAST: usize = 1_024;
 /// Bytes that are hashed for the price of one probe.
 const PROBE_BYTES: usize = 256;
+/// What the longest block costs.
+const BLOCK_PROBES_MAX: usize = 1 + BLOCK_BYTES_MAX / PROBE_BYTES;
 
 /// One prompt on its way through the slices.
 pub(super) struct Walk<'a> {
@@ -38,12 +40,14 @@ impl Walk<'_> {
         let mut scratch = self.out.scratch.take().unwrap_or_default();
         debug_assert!(scratch.branches.is_empty(), "branches of another prompt");
         // Blocks of one short token are three bytes long.
-        let mut budget = WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2);
+        let worth = WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2);
+        let mut budget = self.out.probes_max.min(worth);
         scratch.run.rank_words = self.out.rank_words();
         self.start(root, &mut scratch, &mut budget);
         while let Some(branch) = scratch.branches.pop() {
             self.follow(branch, &mut scratch, &mut budget);
         }
+        self.out.is_cut |= budget < BLOCK_PROBES_MAX && self.out.probes_max < worth;
         debug_assert!(self.out.scratch.is_none(), "two walks with one scratch");
         self.out.scratch = Some(scratch);
     }
@@ -55,7 +59,8 @@ impl Walk<'_> {
         let WalkScratch { branches, run, first_keys } = scratch;
         first_keys.clear();
         for (slice, table) in self.slices.iter().enumerate() {
-            let mut arrival = Arrival { key: root, bytes: 0, step: |_, _, _| None };
+            let at = Step { word: root.to_word(), end: 0 };
+            let mut arrival = Arrival { at, steps: |_, _: &[_], _: &mut [_]| 0 };
             if !table.enter(&mut arrival, run) {
                 continue;
             }
@@ -76,8 +81,9 @@ impl Walk<'_> {
         let Some(table) = self.slices.get(slice) else { return };
         let WalkScratch { branches, run, .. } = scratch;
         loop {
-            let step = |key, end, length| self.step(key, end, length, budget);
-            if !table.enter(&mut Arrival { key, bytes, step }, run) {
+            let steps = |at, lengths: &[_], out: &mut [_]| self.steps(at, lengths, out, budget);
+            let at = Step { word: key.to_word(), end: bytes };
+            if !table.enter(&mut Arrival { at, steps }, run) {
                 return ranks.record(before, self.out);
             }
             if !ranks.narrow(run, before, self.out) {
@@ -121,6 +127,25 @@ impl Walk<'_> {
         Some(key.child(self.seed, block))
     }
 
+    /// The same for several lengths in a row; returns how many steps were made.
+    #[inline]
+    fn steps(&self, at: Step, lengths: &[u16], out: &mut [Step], budget: &mut usize) -> usize {
+        let Some(mut key) = BlockKey::from_word(at.word) else { return 0 };
+        let mut rest = usize::try_from(at.end).ok().and_then(|at| self.text.get(at..));
+        let (mut end, mut made) = (at.end, 0);
+        for (&length, step) in lengths.iter().zip(out) {
+            let ahead = rest.and_then(|rest| rest.split_at_checked(usize::from(length)));
+            let Some((block, after)) = ahead else { break };
+            let Some(left) = budget.checked_sub(1 + block.len() / PROBE_BYTES) else { break };
+            *budget = left;
+            key = key.child(self.seed, block);
+            (end, rest) = (end.saturating_add(u32::from(length)), Some(after));
+            *step = Step { word: key.to_word(), end };
+            made += 1;
+        }
+        made
+    }
+
     fn push(&self, branches: &mut Vec<Branch>, branch: Branch) {
         debug_assert!(branches.len() <= BRANCHES_MAX, "more branches than may wait");
         // Looked up before it waits: lengths that lead nowhere take no place of a branch.
@@ -147,10 +172,19 @@ pub(super) fn follow_path(
         |start: u32| path.get(usize::try_from(start.checked_div(length)?).ok()?).copied();
     let (mut before, mut ranks) = (Overlap::default(), Ranks::All);
     loop {
-        let step = |_, end, _| key_from(end);
+        let steps = |at: Step, lengths: &[u16], out: &mut [Step]| {
+            let mut end = at.end;
+            let mut next = || {
+                let word = key_from(end)?.to_word();
+                end += length;
+                Some(Step { word, end })
+            };
+            let made = out.iter_mut().take(lengths.len());
+            made.map_while(|step| next().map(|made| *step = made)).count()
+        };
         let next = key_from(before.bytes).is_some_and(|key| {
-            let bytes = before.bytes + length;
-            table.enter(&mut Arrival { key, bytes, step }, run)
+            let at = Step { word: key.to_word(), end: before.bytes + length };
+            table.enter(&mut Arrival { at, steps }, run)
         });
         if !next {
             ranks.record(before, out);

@@ -5,11 +5,12 @@
 use super::prompt::View;
 use super::told::RoutedPath;
 use super::{MatchRequest, Prompt, TierOverlaps, ToldPaths, cache_namespace, reaches, weigh_tiers};
-use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
+use forebay_base::limits::{INLINE_PROBES_MAX, SPECULATIVE_CHUNK_BYTES, WALK_PROBES_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, TierRanks};
 use forebay_index::{BlockKey, GuessKind, Overlap, Overlaps, RoutedPrompt};
 use forebay_prompt::parse::Endpoint;
+use forebay_prompt::render::RenderThread;
 use std::time::Duration;
 
 /// What each rank holds of one prompt, by rank: working memory for the choice. [`Prompt`] keeps the
@@ -83,6 +84,12 @@ impl Matched {
         }
     }
 
+    /// Did the last walk stop early, because it cost too much where it was made?
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.exact.is_cut()
+    }
+
     /// Length of the prompt in bytes; 0 when it is not matched.
     #[must_use]
     pub const fn prompt_bytes(&self) -> u64 {
@@ -143,6 +150,10 @@ impl Matched {
         let mut is_same = false;
         if self.is_rendered {
             let namespace = cache_namespace(ask.model, ask.request);
+            self.exact.limit(match ask.place {
+                RenderThread::Shard => INLINE_PROBES_MAX,
+                RenderThread::Offload => WALK_PROBES_MAX,
+            });
             ask.index.overlap_of_roots(&ask.model.roots, &namespace, text, &mut self.exact);
             let Self { exact, overlaps, .. } = self;
             is_same = !weigh_tiers(ask.fleet, &ask.model.ranks, ask.kv, exact, overlaps);

@@ -42,6 +42,7 @@ fn scene(words: &str) -> Scene {
             state: WorkerState::Up,
             api_key: None,
             cache_generation: 0,
+            connector: None,
         });
         let bootstrap = Bootstrap { host: "p".into(), port: None, dp_size: 1, follows_room: false };
         let kv_transfer =

@@ -150,6 +150,24 @@ impl Pairs<'_> {
         self.0.and_then(|cell| cell.0.get(index)).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
+    /// All words, and all half-words.
+    #[inline]
+    pub(super) fn all(self) -> ([u64; CELL_PAIRS], [u16; CELL_PAIRS]) {
+        let (mut words, mut halves) = ([0; CELL_PAIRS], [0; CELL_PAIRS]);
+        let Some(Cell(cell)) = self.0 else { return (words, halves) };
+        let (pairs, rest) = cell.split_at(CELL_PAIRS);
+        // ordering: Acquire, as in `load`.
+        words.iter_mut().zip(pairs).for_each(|(to, word)| *to = word.load(Ordering::Acquire));
+        for (to, word) in halves.as_chunks_mut::<HALVES_PER_WORD>().0.iter_mut().zip(rest) {
+            // ordering: Acquire, as in `load`.
+            let word = word.load(Ordering::Acquire).to_le_bytes();
+            for (to, half) in to.iter_mut().zip(word.as_chunks().0) {
+                *to = u16::from_le_bytes(*half);
+            }
+        }
+        (words, halves)
+    }
+
     /// The word of a pair.
     #[inline]
     pub(super) fn word(self, index: usize) -> u64 {

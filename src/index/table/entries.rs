@@ -13,12 +13,12 @@ impl TableWriter {
     pub(in super::super) fn find(&self, key: BlockKey) -> Option<Location> {
         let tag = tag_of(key);
         let segment = self.table.locator.segment(self.table.locator.directory.segment_of(tag))?;
-        let mask = segment.slots.len() - 1;
-        let mut slot = home_of(tag, segment.slots.len());
-        loop {
+        let home = home_of(tag, segment.slots.len());
+        for distance in 0..segment.slots.len() {
+            let slot = (home + distance) & (segment.slots.len() - 1);
             let entry = segment.entry(slot);
-            if entry == 0 {
-                return None;
+            if entry == 0 || segment.distance(entry, slot) < distance {
+                break;
             }
             if entry_tag(entry) == tag {
                 let location = location_of(entry);
@@ -27,8 +27,8 @@ impl TableWriter {
                     return Some(location);
                 }
             }
-            slot = (slot + 1) & mask;
         }
+        None
     }
 
     /// Adds an entry for a key that has none. False: the segment is full.
@@ -148,37 +148,44 @@ impl TableWriter {
     }
 }
 
-/// Puts an entry into the first free slot from its home on.
+/// Puts an entry behind those of its home and of the homes before it. The entries after it make
+/// room, the last one first.
 fn put(segment: &Segment, entry: u64) {
     let mask = segment.slots.len().wrapping_sub(1);
-    let mut slot = home_of(entry_tag(entry), segment.slots.len());
-    for _ in 0..segment.slots.len() {
-        if segment.entry(slot) == 0 {
-            return segment.set_entry(slot, entry);
-        }
-        slot = (slot + 1) & mask;
+    let home = home_of(entry_tag(entry), segment.slots.len());
+    let slots = || (0..=mask).map(|distance| (distance, (home + distance) & mask));
+    let mut free = slots().skip_while(|(_, slot)| segment.entry(*slot) != 0);
+    let mut place = slots().skip_while(|(distance, slot)| {
+        let other = segment.entry(*slot);
+        other != 0 && segment.distance(other, *slot) >= *distance
+    });
+    let (Some((end, free)), Some((begin, place))) = (free.next(), place.next()) else {
+        debug_assert!(false, "a segment without a free slot");
+        return;
+    };
+    if begin == end {
+        return segment.set_entry(free, entry);
     }
-    debug_assert!(false, "a segment without a free slot");
+    segment.shifting(|| {
+        for distance in (begin..end).rev() {
+            let slot = (home + distance) & mask;
+            segment.set_entry((slot + 1) & mask, segment.entry(slot));
+        }
+        segment.set_entry(place, entry);
+    });
 }
 
-/// Empties a slot; entries behind it that would not be found any more are shifted back, one after
-/// the other.
+/// Empties a slot; the entries behind it are shifted back, up to one that is in its home.
 fn shift_back(segment: &Segment, emptied: usize) {
     // Not a mark for "deleted": marks pile up, and every probe would pass them for ever.
     debug_assert!(segment.entry(emptied) != 0, "emptied twice");
     let mask = segment.slots.len().wrapping_sub(1);
     let mut hole = emptied;
-    let mut next = emptied;
     for _ in 0..mask {
-        next = (next + 1) & mask;
+        let next = (hole + 1) & mask;
         let entry = segment.entry(next);
-        if entry == 0 {
+        if entry == 0 || segment.distance(entry, next) == 0 {
             break;
-        }
-        // An entry may go as far back as its home, not further.
-        let from_home = next.wrapping_sub(home_of(entry_tag(entry), segment.slots.len())) & mask;
-        if from_home < next.wrapping_sub(hole) & mask {
-            continue;
         }
         segment.set_entry(hole, entry);
         hole = next;

@@ -76,7 +76,9 @@ pub(super) struct Directory {
 pub(super) struct Segment {
     /// Odd while entries are being shifted.
     moves: AtomicU64,
-    /// A power of two of slots, of which some are always 0 (empty), so that probes end early.
+    /// A power of two of slots, of which some are always 0 (empty), so that probes end.
+    /// INVARIANT: entries that follow each other stand in the order of their homes, so that the
+    /// probe of a key that is not there ends as early as that of one that is.
     pub(super) slots: Box<[AtomicU64]>,
 }
 
@@ -113,16 +115,17 @@ impl Locator {
         // ordering: Acquire pairs with the Release store at the end of `Segment::shifting`.
         let moves = segment.moves.load(Ordering::Acquire);
         let mut disturbed = false;
-        let mut index = home_of(tag, segment.slots.len());
-        for _ in 0..segment.slots.len() {
+        let home = home_of(tag, segment.slots.len());
+        for distance in 0..segment.slots.len() {
+            let index = (home + distance) & (segment.slots.len() - 1);
             let Some(slot) = segment.slots.get(index) else { break };
             // ordering: Acquire pairs with the Release stores of entries: the run is as the entry
             // says.
             let entry = slot.load(Ordering::Acquire);
-            if entry == 0 {
+            if entry == 0 || segment.distance(entry, index) < distance {
                 break;
             }
-            if entry >> (64 - TAG_BITS) == tag {
+            if entry_tag(entry) == tag {
                 match look(location_of(entry)) {
                     Located::Here(found) => return Located::Here(found),
                     // ordering: Relaxed: `look` has read the run's stamp with Acquire; if the run
@@ -132,7 +135,6 @@ impl Locator {
                     Located::Disturbed => disturbed = true,
                 }
             }
-            index = (index + 1) & (segment.slots.len() - 1);
         }
         // ordering: the Acquire fence pairs with the Release fence in `Segment::shifting`: if we
         // saw a slot in a later state, we see the directory and the moves as they were made before
@@ -227,6 +229,13 @@ impl Segment {
         debug_assert!(slot_count.is_power_of_two() && slot_count <= SLOTS_MAX);
         let slots = (0..slot_count).map(|_| AtomicU64::new(0)).collect();
         Self { moves: AtomicU64::new(0), slots }
+    }
+
+    /// How far an entry in that slot is from its home.
+    #[inline]
+    pub(super) fn distance(&self, entry: u64, slot: usize) -> usize {
+        let home = home_of(entry_tag(entry), self.slots.len());
+        slot.wrapping_sub(home) & (self.slots.len() - 1)
     }
 
     /// Owner only: runs `shift`, during which entries of this segment change places; readers that

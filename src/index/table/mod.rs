@@ -31,7 +31,7 @@ mod writer;
 pub(super) use blocks::STORE_CELLS_MAX;
 pub(super) use cells::CELL_WORDS;
 pub(super) use locator::Location;
-pub(super) use reading::{Arrival, Seen};
+pub(super) use reading::{Arrival, Seen, Step};
 pub(super) use run::RunId;
 pub use writer::Shape;
 pub(super) use writer::TableWriter;

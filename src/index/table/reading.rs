@@ -72,15 +72,22 @@ impl ChildFilter {
     }
 }
 
+/// One block further on the way of a prompt.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct Step {
+    /// Key of the block, as a word.
+    pub word: u64,
+    /// Prompt bytes up to its end.
+    pub end: u32,
+}
+
 /// Where a walk comes into a run.
 pub(in super::super) struct Arrival<S> {
-    /// Key of the first block.
-    pub key: BlockKey,
-    /// Prompt bytes up to its end.
-    pub bytes: u32,
-    /// From the key of a block, its end in the prompt, and the length of the next one: the key that
-    /// the prompt has there, `None` past its end.
-    pub step: S,
+    /// The block that it enters at.
+    pub at: Step,
+    /// From a block and the lengths of the next ones: writes the steps that the prompt has there,
+    /// and returns how many these are.
+    pub steps: S,
 }
 
 impl Table {
@@ -88,9 +95,10 @@ impl Table {
     #[inline]
     pub(in super::super) fn enter<S>(&self, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
     where
-        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+        S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
-        let found = self.locator.find(arrival.key, |location| {
+        let Some(key) = BlockKey::from_word(arrival.at.word) else { return false };
+        let found = self.locator.find(key, |location| {
             self.look(location, |run| self.copy(run, location.offset, arrival, seen))
         });
         found.is_some()
@@ -137,10 +145,10 @@ impl Table {
     #[inline]
     fn copy<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
     where
-        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+        S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
         let count = run.block_count();
-        if first >= count || self.key_at(run, first) != arrival.key.to_word() {
+        if first >= count || self.key_at(run, first) != arrival.at.word {
             return false;
         }
         // Also for a walk that goes no further: what is asked for stays warm.
@@ -180,33 +188,37 @@ impl Table {
     #[inline]
     fn follow<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, seen: &mut Seen)
     where
-        S: FnMut(BlockKey, u32, u16) -> Option<BlockKey>,
+        S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
-        let (mut key, mut end) = (arrival.key, arrival.bytes);
-        let count = first + seen.block_count;
-        let mut ends = seen.bytes.iter_mut();
-        let mut matched = 0;
-        let mut offset = first;
-        'cells: while offset < count {
-            let pairs = self.cells.pairs(run.cell(offset / CELL_PAIRS));
-            let cell_end = count.min((offset / CELL_PAIRS + 1) * CELL_PAIRS);
-            for index in offset % CELL_PAIRS..=(cell_end - 1) % CELL_PAIRS {
-                if matched > 0 {
-                    let length = pairs.half(index);
-                    let Some(next) = (arrival.step)(key, end, length) else { break 'cells };
-                    if next.to_word() != pairs.word(index) {
-                        break 'cells;
-                    }
-                    (key, end) = (next, end.saturating_add(u32::from(length)));
-                }
-                matched += 1;
-                if let Some(place) = ends.next() {
-                    *place = end;
-                }
+        let (mut at, mut ends) = (arrival.at, seen.bytes.iter_mut());
+        ends.next().into_iter().for_each(|end| *end = at.end);
+        seen.matched = 1;
+        while seen.matched < seen.block_count {
+            let offset = first + seen.matched;
+            let (words, lengths) = self.cells.pairs(run.cell(offset / CELL_PAIRS)).all();
+            let left = (seen.block_count - seen.matched).min(CELL_PAIRS);
+            let from = offset % CELL_PAIRS;
+            let here = lengths.get(from..).and_then(|rest| rest.get(..left).or(Some(rest)));
+            let (here, mut steps) = (here.unwrap_or_default(), [Step::default(); CELL_PAIRS]);
+            let made = (arrival.steps)(at, here, &mut steps);
+            let (made, words) =
+                (steps.get(..made).unwrap_or_default(), words.get(from..).unwrap_or_default());
+            // A key names all that is before it too: mostly the last one speaks for all.
+            let is_same = |(step, word): &(&Step, &u64)| step.word == **word;
+            let mut pairs = made.iter().zip(words);
+            let same = match pairs.clone().next_back().filter(is_same) {
+                Some(_) => made.len(),
+                None => pairs.by_ref().take_while(is_same).count(),
+            };
+            let same = made.get(..same).unwrap_or_default();
+            for (step, end) in same.iter().zip(ends.by_ref()) {
+                (*end, at) = (step.end, *step);
             }
-            offset = cell_end;
+            seen.matched += same.len();
+            if same.len() < here.len() {
+                break;
+            }
         }
-        seen.matched = matched;
-        seen.key = Some(key);
+        seen.key = BlockKey::from_word(at.word);
     }
 }

@@ -9,6 +9,12 @@ pub(super) fn unix_seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }
 
+/// This moment in UTC, in a format of [`strftime`].
+#[must_use]
+pub fn utc_now(format: &str) -> String {
+    strftime(format, unix_seconds_now())
+}
+
 /// `time.strftime` of Python for the directives that prompts use; others are written as they stand.
 pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
     let moment = Moment::new(unix_seconds);

@@ -24,6 +24,7 @@ mod template;
 mod unescape;
 mod values;
 
+pub use date::utc_now;
 pub use error::{RenderError, TemplateError};
 pub use load::{LoadError, ModelTextParts, find_model_dir, load_model_text, load_model_text_for};
 pub use message::{ChatRole, MessageSpan};
