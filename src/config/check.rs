@@ -6,11 +6,11 @@ use super::engine::LoadSource;
 use super::finding::{Finding, Origins};
 use super::schema::{Config, IndexConfig};
 use super::table::KeyTable;
-use super::token::read_token;
 use super::url::WorkerUrl;
 use super::worker::WorkerConfig;
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,7 +26,12 @@ const SPECULATIVE_TTL_SENSIBLE: Duration = Duration::from_secs(60);
 pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     let mut check = Check { origins, findings: Vec::new() };
     check.ranges(config);
-    check.addresses(config);
+    check.admin(config);
+    check.client(&config.client);
+    check.keys(config);
+    check.cors(&config.cors);
+    check.tls(config);
+    check.upstream_tls(config);
     check.cores(config);
     check.workers(config);
     check.roles(config);
@@ -44,7 +49,7 @@ const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
 
 pub(super) struct Check<'a> {
     origins: &'a Origins,
-    findings: Vec<Finding>,
+    pub(super) findings: Vec<Finding>,
 }
 
 impl Check<'_> {
@@ -80,29 +85,6 @@ impl Check<'_> {
             let (is, range) = (kind.format(number), kind.format_range(key));
             self.error(&path, format!("`{shown}` is {is}, should be {range}"), "");
         });
-    }
-
-    fn addresses(&mut self, config: &Config) {
-        let same_port = config.listen.port() == config.admin.port() && config.listen.port() != 0;
-        let overlap = config.listen.ip() == config.admin.ip()
-            || config.listen.ip().is_unspecified()
-            || config.admin.ip().is_unspecified();
-        if same_port && overlap {
-            let what = format!("`admin` {} collides with `listen` {}", config.admin, config.listen);
-            self.error("admin", what, "give each its own port");
-        }
-        let token = config.admin_token_file.as_deref().map(read_token);
-        if token.is_none() && !config.admin.ip().is_loopback() {
-            let what = format!(
-                "`admin` {} can be reached from outside and asks for no token",
-                config.admin
-            );
-            self.warning("admin", what, "set `admin_token_file`, or bind it to 127.0.0.1");
-        }
-        if let Some(Err(what)) = token {
-            let help = "write one line into it, for example with: openssl rand -hex 32";
-            self.error("admin_token_file", format!("`admin_token_file` {what}"), help);
-        }
     }
 
     fn cores(&mut self, config: &Config) {
@@ -254,6 +236,13 @@ impl Check<'_> {
             self.warning("timeouts.upstream_idle", what, help);
         }
     }
+}
+
+/// Do two listening sockets want the same port?
+pub(super) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_port = one.port() == other.port() && one.port() != 0;
+    let (ip, other) = (one.ip(), other.ip());
+    same_port && (ip == other || ip.is_unspecified() || other.is_unspecified())
 }
 
 fn check_endpoint(endpoint: &str) -> Result<(), String> {

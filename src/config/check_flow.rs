@@ -2,12 +2,11 @@
 
 use super::check::Check;
 use super::flow::{FlowConfig, NatsConfig, QueueMode, TenantConfig};
+use forebay_base::limits::{TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use std::time::Duration;
 
 /// A longer window refuses clients long after there is room again.
 const WINDOW_SENSIBLE: Duration = Duration::from_secs(60);
-/// Tenants are looked up one after the other.
-const TENANTS_MAX: usize = 256;
 
 impl Check<'_> {
     pub(super) fn flow(&mut self, flow: &FlowConfig) {
@@ -37,13 +36,9 @@ impl Check<'_> {
             let what = format!("`queue.tenant_header` {:?} is no field name", queue.tenant_header);
             self.error("queue.tenant_header", what, "give a name like x-tenant");
         }
-        if flow.tenants.len() > TENANTS_MAX {
-            let what = format!("{} tenants, more than {TENANTS_MAX}", flow.tenants.len());
-            self.error(
-                "tenant",
-                what,
-                "only those with a weight or class of their own need a table",
-            );
+        if flow.tenants.len() >= TENANTS_MAX {
+            let what = format!("{} tenants, should be below {TENANTS_MAX}", flow.tenants.len());
+            self.error("tenant", what, "only those with a weight of their own need a table");
         }
         for (position, tenant) in flow.tenants.iter().enumerate() {
             let before = flow.tenants.iter().take(position);
@@ -57,12 +52,21 @@ impl Check<'_> {
         tenant: &TenantConfig,
         mut before: impl Iterator<Item = &'t TenantConfig>,
     ) {
-        if tenant.key.is_empty() {
-            let help = "give the API key, or the value of `queue.tenant_header`";
-            self.error(path, "a tenant has no `key`", help);
-        } else if before.any(|other| other.key == tenant.key) {
-            let what = format!("the tenant {:?} has the `key` of another one", tenant.name);
-            self.error(&format!("{path}.key"), what, "remove one of the two");
+        let is_visible = |byte: u8| (0x21..0x7f).contains(&byte);
+        if tenant.name.is_empty() {
+            let help = "give the tenant of its keys, the value of `queue.tenant_header`, or `*`";
+            self.error(path, "a tenant has no `name`", help);
+        } else if tenant.name.len() > TENANT_NAME_BYTES_MAX || !tenant.name.bytes().all(is_visible)
+        {
+            let what = format!(
+                "`tenant.name` {:?} is no text of at most {TENANT_NAME_BYTES_MAX} visible ASCII \
+                 characters without spaces",
+                tenant.name
+            );
+            self.error(&format!("{path}.name"), what, "metrics and the log show it");
+        } else if before.any(|other| other.name == tenant.name) {
+            let what = format!("the tenant {:?} has two tables", tenant.name);
+            self.error(&format!("{path}.name"), what, "remove one of the two");
         }
     }
 

@@ -5,7 +5,7 @@ use super::key::Key;
 use super::schema::Config;
 use super::setting::Kind;
 use super::table::KeyTable;
-use super::{TenantConfig, WorkerConfig};
+use super::{CertificateConfig, ListenerConfig, TenantConfig, WorkerConfig};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
@@ -31,6 +31,8 @@ pub fn all_keys() -> Vec<KeyEntry> {
     Config::default().each(&mut add);
     WorkerConfig::default().each(&mut add);
     TenantConfig::default().each(&mut add);
+    CertificateConfig::default().each(&mut add);
+    ListenerConfig::default().each(&mut add);
     entries
 }
 
@@ -54,8 +56,15 @@ pub fn to_json(config: &Config) -> Value {
             }
         }
     });
-    root.insert("worker".to_owned(), config.workers.iter().map(table_to_json).collect());
-    root.insert("tenant".to_owned(), config.flow.tenants.iter().map(table_to_json).collect());
+    let lists = [
+        ("worker", config.workers.iter().map(table_to_json).collect::<Vec<_>>()),
+        ("tenant", config.flow.tenants.iter().map(table_to_json).collect()),
+        ("certificate", config.certificates.iter().map(table_to_json).collect()),
+        ("listener", config.listeners.iter().map(table_to_json).collect()),
+    ];
+    // An empty list of tables cannot be told from one of values, and says nothing.
+    let named = lists.into_iter().filter(|(_, tables)| !tables.is_empty());
+    root.extend(named.map(|(name, tables)| (name.to_owned(), Value::Array(tables))));
     Value::Object(root)
 }
 

@@ -41,7 +41,7 @@ table! {
         disaggregation: DisaggregationConfig,
     }
     lists {
-        /// `[[tenant]]`: clients that share the queue by weight, or may use better classes.
+        /// `[[tenant]]`: who shares the queue by weight.
         tenants: TenantConfig,
     }
 }
@@ -77,7 +77,8 @@ table! {
         overtaken_max: u32 = 16, { range: 0..=1_000, reloadable: true };
         /// Class of requests that name none. Class 0 is served first.
         class_default: u8 = 1, { range: 0..=CLASS_LAST, reloadable: true };
-        /// Header field whose value tells tenants apart. Empty: the API key does.
+        /// Header field that names the tenant, where `api_keys` is absent. Only for routers behind
+        /// a proxy that sets it.
         tenant_header: String = String::new(), { reloadable: true };
         /// Share of a rank's KV cache that requests in flight may fill. 0 means no limit.
         kv_use_percent: u32 = 95, { range: 0..=1_000, reloadable: true };
@@ -156,17 +157,18 @@ words! {
 }
 
 table! {
-    /// One table per client that shares the queue by weight, or may use better classes.
+    /// One table per tenant: what its requests may have together. `api_keys` says who is one.
     pub struct TenantConfig in "tenant." {
-        /// Shown to people.
-        name: String = String::new(), { reloadable: true };
-        /// Value of `queue.tenant_header`, or the API key without `Bearer`. `*` stands for all
-        /// without a table. Never printed.
-        key: String = String::new(), { absent: "required", form: Form::Secret, reloadable: true };
-        /// Best class that its requests may have. A better class asked for becomes this.
-        class_best: u8 = 0, { range: 0..=CLASS_LAST, reloadable: true };
+        /// As keys and `queue.tenant_header` name it. `*` stands for all without a table, together.
+        name: String = String::new(), { absent: "required", reloadable: true };
         /// Share of a class beside other tenants.
         weight: u32 = 1, { range: 1..=1_000, reloadable: true };
+        /// Requests per minute. 0 means no limit.
+        requests_per_minute: u32 = 0, { range: 0..=10_000_000, reloadable: true };
+        /// Tokens of prompts and answers per minute. 0 means no limit.
+        tokens_per_minute: u32 = 0, { range: 0..=2_000_000_000, reloadable: true };
+        /// Requests in flight in all shards. 0 means no limit.
+        in_flight_max: u32 = 0, { reloadable: true };
     }
 }
 

@@ -2,9 +2,16 @@
 //! check that reports every finding at once. Runs once, in `main`, before any other thread; holds
 //! no state; never prints a secret.
 
+mod admin_address;
 mod check;
+mod check_admin;
+mod check_client;
 mod check_disaggregation;
 mod check_flow;
+mod check_tls;
+mod check_upstream;
+mod client;
+mod check_keys;
 #[cfg(test)]
 mod disaggregation_tests;
 mod effective;
@@ -13,6 +20,7 @@ mod finding;
 mod flags;
 mod flow;
 mod key;
+mod listening;
 mod load;
 mod nearest;
 mod quantity;
@@ -21,12 +29,18 @@ mod reload;
 mod schema;
 mod setting;
 mod table;
+mod tls;
+#[cfg(test)]
+mod tls_tests;
 mod token;
 #[cfg(test)]
 mod tests;
 mod url;
+mod upstream;
 mod worker;
 
+pub use admin_address::AdminAddress;
+pub use client::{ClientConfig, CorsConfig, Forwarded};
 pub use effective::{KeyEntry, all_keys, to_json, to_toml};
 pub use engine::{EngineKind, LoadSource};
 pub use finding::{Finding, Origin, Origins, Severity};
@@ -45,8 +59,13 @@ pub use schema::{
 };
 pub use setting::{Kind, Word};
 pub use table::Changes;
+pub use tls::{
+    AdminTlsConfig, CertificateConfig, ClientAuth, ListenerConfig, TlsConfig, UpstreamTlsConfig,
+};
 pub use token::read_token;
+pub use upstream::{Connectors, UpstreamFault};
 pub use url::{WorkerUrl, WorkerUrlError};
 pub use worker::{
     KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
+    WorkerTlsConfig,
 };

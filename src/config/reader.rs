@@ -6,9 +6,22 @@ use super::finding::{Finding, Origin, Origins};
 use super::nearest::nearest;
 use super::schema::Config;
 use super::table::KeyTable;
-use super::{TenantConfig, WorkerConfig};
+use super::{CertificateConfig, ListenerConfig, TenantConfig, WorkerConfig};
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike};
+
+/// Keys that are no more, and what to do instead.
+const RETIRED: &[(&str, &str)] = &[
+    (
+        "tenant.key",
+        "put the client's key into the file of `api_keys`: `forebay key add --tenant NAME`; the \
+         value of `queue.tenant_header` is now the tenant's `name`",
+    ),
+    (
+        "tenant.class_best",
+        "a key has it now, in the file of `api_keys`: `forebay key add --class-best N`",
+    ),
+];
 
 /// A reading of a file: what was understood, what was not, and where each key stood.
 pub(super) struct FileReading {
@@ -52,7 +65,7 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
 }
 
 fn known_paths() -> Vec<&'static str> {
-    let mut known = vec!["worker", "tenant"];
+    let mut known = vec!["worker", "tenant", "certificate", "listener"];
     let mut add = |path: &'static str| {
         let section = path.split_once('.').map(|(section, _)| section);
         for path in section.into_iter().chain([path]) {
@@ -64,6 +77,8 @@ fn known_paths() -> Vec<&'static str> {
     Config::default().visit(&mut |key, _| add(key.path));
     WorkerConfig::default().visit(&mut |key, _| add(key.path));
     TenantConfig::default().visit(&mut |key, _| add(key.path));
+    CertificateConfig::default().visit(&mut |key, _| add(key.path));
+    ListenerConfig::default().visit(&mut |key, _| add(key.path));
     known
 }
 
@@ -75,6 +90,8 @@ impl ConfigReader<'_> {
             let origin = self.place(item.span().or_else(|| key_span.clone()));
             match name {
                 "worker" => config.workers = self.list(name, item, origin),
+                "certificate" => config.certificates = self.list(name, item, origin),
+                "listener" => config.listeners = self.list(name, item, origin),
                 "tenant" => config.flow.tenants = self.list(name, item, origin),
                 _ if self.known.iter().any(|path| is_in(path, name)) => {
                     self.section(config, name, item, origin);
@@ -132,7 +149,8 @@ impl ConfigReader<'_> {
                     .unwrap_or_default()
             }
         };
-        if tables.is_empty() {
+        let is_none = item.as_array().is_some_and(toml_edit::Array::is_empty);
+        if tables.is_empty() && !is_none {
             let what = format!("`{name}` has type {}, not a list of tables", item.type_name());
             let help = format!("write [[{name}]] on its own line and the keys below it");
             self.findings.push(Finding::error(origin.clone(), what, help));
@@ -180,6 +198,9 @@ impl ConfigReader<'_> {
     /// What to say of an unknown key: the nearest of its section, else one of the same name, else
     /// the nearest of all.
     fn unknown(&self, path: &str, origin: Origin) -> Finding {
+        if let Some((_, help)) = RETIRED.iter().find(|(retired, _)| *retired == path) {
+            return Finding::error(origin, format!("`{path}` has retired"), *help);
+        }
         let split = |path: &'static str| path.rsplit_once('.').unwrap_or(("", path));
         let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
         let known = || self.known.iter().copied();

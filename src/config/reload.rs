@@ -79,7 +79,20 @@ impl Config {
     /// their URL.
     pub fn take_over(&mut self, wanted: &Self) -> Changes {
         let mut changes = Changes::default();
-        self.take_from(wanted, &mut changes);
+        let mut wanted = wanted.clone();
+        if self.speaks_tls() != wanted.speaks_tls() {
+            // The sockets are bound, and known for one or the other.
+            changes.restart.push("tls.cert".to_owned());
+            wanted.tls.clone_from(&self.tls);
+        }
+        self.take_from(&wanted, &mut changes);
+        if self.certificates != wanted.certificates {
+            self.certificates.clone_from(&wanted.certificates);
+            changes.applied.push("certificate".to_owned());
+        }
+        if self.listeners != wanted.listeners {
+            changes.restart.push("listener".to_owned());
+        }
         if self.flow.tenants != wanted.flow.tenants {
             self.flow.tenants.clone_from(&wanted.flow.tenants);
             changes.applied.push("tenant".to_owned());
@@ -87,7 +100,7 @@ impl Config {
         let urls = |config: &Self| -> Vec<String> {
             config.workers.iter().map(|worker| worker.url.clone()).collect()
         };
-        if urls(self) != urls(wanted) {
+        if urls(self) != urls(&wanted) {
             changes.restart.push("worker".to_owned());
         }
         for (position, worker) in self.workers.iter_mut().enumerate() {
@@ -138,7 +151,7 @@ mod tests {
         let after = "rank_concurrency_max = 9\nrejection_window = \"3s\"\n\
             [limits]\nrouter_in_flight_max = 5\nkv_demand_percent = 150\n\
             [queue]\ndepth_max = 7\nsse_comments = true\n[rejection]\nshare_percent = 50\n\
-            [[tenant]]\nname = \"t\"\nkey = \"k\"\n";
+            [[tenant]]\nname = \"t\"\n";
         let (running, applied, restart) = reload("", after);
         assert_eq!(
             applied,
@@ -176,10 +189,18 @@ mod tests {
     fn secrets_count_although_they_are_never_shown() {
         let nats = |password: &str| format!("[nats]\nurl = \"nats://a:{password}@b:1\"\n");
         assert_eq!(reload(&nats("x"), &nats("y")).2, ["nats.url"]);
-        let tenant = |key: &str| format!("[[tenant]]\nname = \"t\"\nkey = \"{key}\"\n");
-        let (running, applied, restart) = reload(&tenant("x"), &tenant("y"));
+    }
+
+    #[test]
+    fn tenants_and_the_file_of_keys_change_at_once() {
+        let tenant = |weight: u32| format!("[[tenant]]\nname = \"t\"\nweight = {weight}\n");
+        let (running, applied, restart) = reload(&tenant(1), &tenant(2));
         assert_eq!((&applied[..], restart.len()), (&["tenant".to_owned()][..], 0));
-        assert_eq!(running.flow.tenants[0].key, "y");
+        assert_eq!(running.flow.tenants[0].weight, 2);
+        let file = "api_keys = \"../../tests/data/api_keys/two.toml\"";
+        let (running, applied, restart) = reload("", file);
+        assert_eq!((&applied[..], restart.len()), (&["api_keys".to_owned()][..], 0));
+        assert!(running.api_keys.is_some());
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The table of keys: everything but back pressure (`flow`) and workers (`worker`). Plain data:
 //! built by the loader, read by every plane.
 
+use super::admin_address::AdminAddress;
+use super::client::{ClientConfig, CorsConfig};
 use super::engine::{EngineKind, LoadSource};
 use super::flow::{FlowConfig, NatsConfig};
 use super::key::{Form, flag};
 use super::setting::Word;
 use super::table::{table, words};
+use super::tls::{AdminTlsConfig, CertificateConfig, ListenerConfig, TlsConfig, UpstreamTlsConfig};
 use super::worker::WorkerConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,14 +26,21 @@ table! {
         /// Join a port where another router of the same user listens, and let others join. The
         /// kernel spreads connections over all.
         listen_shared: bool = false, { flag: flag("", "listen-shared", "") };
-        /// Where health, metrics and the admin API answer.
-        admin: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9090)),
+        /// Where health, metrics and the admin API answer: an address, or a socket in the file
+        /// system as `unix:/run/forebay/admin.sock`.
+        admin: AdminAddress = AdminAddress::from(([127, 0, 0, 1], 9090)),
             { flag: flag("", "admin", "ADDR") };
         /// Names by which the admin API may be called, beside IP addresses and `localhost`.
         admin_hosts: Vec<String> = Vec::new();
         /// File with the token that admin calls need which change something.
         admin_token_file: Option<PathBuf> = None,
             { absent: "no token", flag: flag("", "admin-token-file", "FILE") };
+        /// File with the token that admin calls need which only read. `/healthz` and `/readyz`
+        /// need none.
+        admin_read_token_file: Option<PathBuf> = None, { absent: "no token" };
+        /// File with the hashes of the keys that clients may use. `forebay key` writes it.
+        api_keys: Option<PathBuf> = None,
+            { absent: "no key is asked for", reloadable: true, flag: flag("", "api-keys", "FILE") };
         /// Cores to run on, one shard each: `0-3,8`. The file also takes a list, `[0, 1]`.
         cores: Vec<usize> = Vec::new(),
             { absent: "all but the last", flag: flag("", "cores", "LIST") };
@@ -44,6 +54,16 @@ table! {
         policy: Policy = Policy::Kv, { flag: flag("Routing", "policy", "POLICY") };
     }
     sections {
+        /// `[client]`.
+        client: ClientConfig,
+        /// `[cors]`.
+        cors: CorsConfig,
+        /// `[tls]`.
+        tls: TlsConfig,
+        /// `[admin_tls]`.
+        admin_tls: AdminTlsConfig,
+        /// `[upstream_tls]`.
+        upstream_tls: UpstreamTlsConfig,
         /// `[health]`.
         health: HealthConfig,
         /// `[breaker]`.
@@ -73,6 +93,10 @@ table! {
     lists {
         /// `[[worker]]`: the fleet, in file order.
         workers: WorkerConfig,
+        /// `[[certificate]]`: further certificates.
+        certificates: CertificateConfig,
+        /// `[[listener]]`: further addresses.
+        listeners: ListenerConfig,
     }
 }
 
@@ -208,6 +232,13 @@ table! {
         in_flight_max: usize = 8_192, { range: 1..=1 << 20 };
         /// Client connections per shard.
         connections_max: usize = 16_384, { range: 1..=1 << 20 };
+        /// Client connections of one address in all shards of this process. An IPv6 address counts
+        /// with its /64. 0 means no limit.
+        connections_per_address_max: u32 = 0;
+        // Apache refuses below the same rate; nginx and HAProxy look at silence only.
+        /// Bytes in a second that a request body has to come in with, on average from
+        /// `timeouts.body` on. 0 means no least rate.
+        body_rate_min: usize = 500, { form: Form::Size, range: 0..=1 << 30 };
         /// Request bodies held per shard. Models with prefill workers hold each body three times.
         buffered_bytes_max: usize = 512 * MIB, { form: Form::Size, range: 1 << 16..=1 << 40 };
         /// Memory of the whole radix index and, once more, of the feeds' own maps.
@@ -220,6 +251,8 @@ table! {
     /// Every wait has an end.
     #[derive(Copy)]
     pub struct TimeoutsConfig in "timeouts." {
+        /// Longest time for the TLS handshake of a client.
+        handshake: Duration = Duration::from_secs(10), { range: 1..=u64::MAX };
         /// Longest time for a whole request head.
         head: Duration = Duration::from_secs(10), { range: 1..=u64::MAX };
         /// Longest silence between two reads of a request body.

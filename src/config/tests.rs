@@ -32,6 +32,8 @@ listen = "0.0.0.0:80"
 listen_shared = true
 admin = "127.0.0.1:91"
 admin_hosts = ["router-a.example"]
+api_keys = "../../tests/data/api_keys/two.toml"
+admin_read_token_file = "../../tests/data/admin_read_token"
 admin_token_file = "../../tests/data/admin_token"
 model_dir = "../../tests"
 cores = [2, 3]
@@ -69,6 +71,20 @@ decode_kv_use_percent = 85
 url = "nats://127.0.0.1:4222"
 prefix = "fleet.a"
 name = "r1"
+[client]
+trusted = ["10.0.0.0/8", "::1"]
+proxy_protocol = true
+forwarded = "replace"
+[cors]
+origins = "https://a.example"
+methods = ["POST"]
+headers = "content-type"
+max_age = "1h"
+credentials = true
+[admin_tls]
+cert = "../../tests/data/tls/router.pem"
+key = "../../tests/data/tls/router.key"
+client_ca = "../../tests/data/tls/router.pem"
 [health]
 enabled = "off"
 interval = "250ms"
@@ -99,9 +115,21 @@ head_fields_max = 64
 body_bytes_max = "8MiB"
 in_flight_max = 10
 connections_max = 20
+connections_per_address_max = 30
+body_rate_min = "1KiB"
 buffered_bytes_max = "64MiB"
 index_bytes_max = "1GiB"
+[tls]
+cert = "../../tests/data/tls/router.pem"
+key = "../../tests/data/tls/router.key"
+client_ca = "../../tests/data/tls/router.pem"
+client_auth = "required"
+[upstream_tls]
+ca = "../../tests/data/tls/router.pem"
+cert = "../../tests/data/tls/router.pem"
+key = "../../tests/data/tls/router.key"
 [timeouts]
+handshake = "8s"
 head = "1s"
 body = "2s"
 idle = "3s"
@@ -143,6 +171,10 @@ role = "prefill"
 topology = "rack-1"
 bootstrap_host = "10.0.0.1"
 bootstrap_port = 8999
+tls_ca = "../../tests/data/tls/router.pem"
+tls_cert = "../../tests/data/tls/router.pem"
+tls_key = "../../tests/data/tls/router.key"
+tls_name = "a.example"
 [[worker]]
 url = "http://b:1"
 [[worker]]
@@ -157,9 +189,16 @@ kv_tp_size = 2
 kv_pp_size = 3
 [[tenant]]
 name = "batch"
-key = "sk-1"
-class_best = 3
 weight = 2
+requests_per_minute = 60
+tokens_per_minute = 100000
+in_flight_max = 8
+[[certificate]]
+cert = "../../tests/data/tls/router.pem"
+key = "../../tests/data/tls/router.key"
+[[listener]]
+address = "127.0.0.1:8081"
+tls = false
 "#;
 
 #[test]
@@ -210,7 +249,6 @@ fn every_key_is_read() {
     assert!(!printed.contains("secret") && !to_json(&config).to_string().contains("secret"));
     let mut again = Config::from_toml(&printed).unwrap();
     again.workers[0].api_key = Some("secret".to_owned());
-    again.flow.tenants[0].key = "sk-1".to_owned();
     assert_eq!(again, config);
 }
 
@@ -251,7 +289,7 @@ fn the_word_of_a_flag_alone_is_its_key() {
 fn reports_everything_at_once_with_line_and_column() {
     let text = "lisen = \"127.0.0.1:1\"\npolicy = \"kvv\"\nhead_bytes_max = \"1KiB\"\n\
                 nats = \"nats://x\"\n\n[timeouts]\nhead = 10\n  conect = \"1s\"\n\n\
-                [[worker]]\nurl = \"https://a\"\nnmae = \"a\"\n";
+                [[worker]]\nurl = \"ftp://a\"\nnmae = \"a\"\n";
     assert_eq!(
         findings(text),
         [
@@ -263,8 +301,7 @@ fn reports_everything_at_once_with_line_and_column() {
             "forebay.toml:7:8: error: `timeouts.head`: has type integer, should be a duration in quotes, for \
              example \"10s\"",
             "forebay.toml:8:3: error: unknown key `timeouts.conect`. help: did you mean `timeouts.connect`?",
-            "forebay.toml:11:7: error: `url` \"https://a\": https to workers is not available in this \
-             version. help: write it as http://host:port",
+            "forebay.toml:11:7: error: `url` \"ftp://a\": it does not start with http:// or https://. help: write it as http://host:port",
             "forebay.toml:12:1: error: unknown key `worker.nmae`. help: did you mean \
              `worker.name`?",
         ]
@@ -368,6 +405,50 @@ fn places_of_snapshots_are_checked() {
 }
 
 #[test]
+fn tenants_and_the_file_of_keys_are_checked() {
+    for (text, expected) in [
+        ("[[tenant]]\nweight = 2", "forebay.toml:1:1: error: a tenant has no `name`"),
+        ("[[tenant]]\nname = \"a\"\nweight = 0", "forebay.toml:3:10: error: `tenant.weight` is 0"),
+        ("[[tenant]]\nname = \"a b\"", "forebay.toml:2:8: error: `tenant.name` \"a b\" is no text"),
+        (
+            "[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"",
+            "forebay.toml:4:8: error: the tenant \"a\" has two tables",
+        ),
+        (
+            "[[tenant]]\nname = \"a\"\nkey = \"sk-1\"",
+            "forebay.toml:3:1: error: `tenant.key` has retired. help: put the client's key",
+        ),
+        (
+            "[[tenant]]\nname = \"a\"\nclass_best = 2",
+            "forebay.toml:3:1: error: `tenant.class_best` has retired. help: a key has it now",
+        ),
+        (
+            "listen = \"0.0.0.0:80\"",
+            "forebay.toml:1:10: warning: `listen` 0.0.0.0:80 can be reached from outside and asks \
+             clients for no key",
+        ),
+        (
+            "api_keys = \"/nonexistent\"",
+            "forebay.toml:1:12: error: `api_keys`: cannot read /nonexistent",
+        ),
+        (
+            "api_keys = \"../../tests/data/api_keys/faulty.toml\"",
+            "../../tests/data/api_keys/faulty.toml:7:8: error: `hash` is no SHA-256",
+        ),
+        (
+            "api_keys = \"../../tests/data/api_keys/empty.toml\"",
+            "forebay.toml:1:12: warning: `api_keys` ../../tests/data/api_keys/empty.toml holds no",
+        ),
+        (
+            "api_keys = \"../../tests/data/api_keys/two.toml\"\n[queue]\ntenant_header = \"x-a\"",
+            "forebay.toml:3:17: warning: `queue.tenant_header` is not read while `api_keys` is set",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+}
+
+#[test]
 fn conflicts_and_ranges_of_back_pressure() {
     for (text, expected) in [
         ("queue = 3", "forebay.toml:1:9: error: `queue` has type integer, not a section"),
@@ -389,8 +470,6 @@ fn conflicts_and_ranges_of_back_pressure() {
             "forebay.toml:2:17: error: `rejection.share_percent` is 0",
         ),
         ("rejection_window = \"5m\"", "forebay.toml:1:20: warning: `rejection_window` is longer"),
-        ("[[tenant]]\nname = \"a\"", "forebay.toml:1:1: error: a tenant has no `key`"),
-        ("[[tenant]]\nkey = \"a\"\nweight = 0", "forebay.toml:3:10: error: `tenant.weight` is 0"),
         (
             "[nats]\nurl = \"127.0.0.1:4222\"",
             "forebay.toml:2:7: error: `nats.url` \"127.0.0.1:4222\" has no scheme",
@@ -491,8 +570,8 @@ fn faults_of_flags_are_findings_too() {
             "--kv-events tcp://b:1: error: --kv-events tcp://b:1 has no --worker to belong to. help: give \
              one --kv-events per --worker, in the same order",
             "--queue-depth-max 0: error: `queue.depth_max` is 0, should be 1 to 65536",
-            "--worker a:1: error: `url` \"a:1\": it does not start with http://. help: write it as \
-             http://host:port",
+            "--worker a:1: error: `url` \"a:1\": it does not start with http:// or https://. \
+             help: write it as http://host:port",
             "--nats b:4222: error: `nats.url` \"b:4222\" has no scheme. help: write it as nats://host:4222",
         ]
     );

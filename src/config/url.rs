@@ -1,4 +1,4 @@
-//! The one form of worker URL: `http://host:port`.
+//! The forms of a worker URL: `http://host:port` and `https://host:port`.
 
 use thiserror::Error;
 
@@ -7,8 +7,10 @@ use thiserror::Error;
 pub struct WorkerUrl {
     /// Host name or address; IPv6 addresses without their brackets.
     pub host: String,
-    /// TCP port; 80 when not written.
+    /// TCP port; 80 when not written, 443 over TLS.
     pub port: u16,
+    /// Is it reached over TLS?
+    pub is_tls: bool,
     /// Value for the `Host` field: as written, without a default port added.
     pub authority: String,
 }
@@ -16,11 +18,8 @@ pub struct WorkerUrl {
 /// Why a worker URL is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WorkerUrlError {
-    /// TLS to workers is not built.
-    #[error("https to workers is not available in this version")]
-    Https,
-    /// Anything but `http://`.
-    #[error("it does not start with http://")]
+    /// Neither `http://` nor `https://`.
+    #[error("it does not start with http:// or https://")]
     Scheme,
     /// A path, query or fragment.
     #[error("a path is not supported: the router forwards the client's own path")]
@@ -39,10 +38,11 @@ pub enum WorkerUrlError {
 impl WorkerUrl {
     /// Takes a URL apart (RFC 3986, the part of it that makes sense here).
     pub fn parse(url: &str) -> Result<Self, WorkerUrlError> {
-        if url.starts_with("https://") {
-            return Err(WorkerUrlError::Https);
-        }
-        let rest = url.strip_prefix("http://").ok_or(WorkerUrlError::Scheme)?;
+        let (rest, is_tls) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (rest, false),
+            (None, Some(rest)) => (rest, true),
+            (None, None) => return Err(WorkerUrlError::Scheme),
+        };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains(['/', '?', '#']) {
             return Err(WorkerUrlError::Path);
@@ -50,16 +50,23 @@ impl WorkerUrl {
         if authority.contains('@') {
             return Err(WorkerUrlError::Credentials);
         }
-        let (host, port) = split_port(authority)?;
+        let usual = if is_tls { 443 } else { 80 };
+        let (host, port) = split_port(authority, usual)?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
         if host.is_empty() || !host.bytes().all(allowed) {
             return Err(WorkerUrlError::Host);
         }
-        Ok(Self { host: host.to_owned(), port, authority: authority.to_owned() })
+        Ok(Self { host: host.to_owned(), port, is_tls, authority: authority.to_owned() })
+    }
+
+    /// `http` or `https`.
+    #[must_use]
+    pub const fn scheme(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
     }
 }
 
-fn split_port(authority: &str) -> Result<(&str, u16), WorkerUrlError> {
+fn split_port(authority: &str, usual: u16) -> Result<(&str, u16), WorkerUrlError> {
     let number = |text: &str| match text.parse() {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(WorkerUrlError::Port),
@@ -68,14 +75,14 @@ fn split_port(authority: &str) -> Result<(&str, u16), WorkerUrlError> {
         let (host, rest) = rest.split_once(']').ok_or(WorkerUrlError::Host)?;
         let port = match rest.strip_prefix(':') {
             Some(port) => number(port)?,
-            None if rest.is_empty() => 80,
+            None if rest.is_empty() => usual,
             None => return Err(WorkerUrlError::Port),
         };
         return Ok((host, port));
     }
     match authority.split_once(':') {
         Some((host, port)) => Ok((host, number(port)?)),
-        None => Ok((authority, 80)),
+        None => Ok((authority, usual)),
     }
 }
 
@@ -91,8 +98,11 @@ mod tests {
             ("http://gpu-1.example/", "gpu-1.example", 80, "gpu-1.example"),
             ("http://[::1]:8000", "::1", 8000, "[::1]:8000"),
             ("http://[::1]", "::1", 80, "[::1]"),
+            ("https://[::1]", "::1", 443, "[::1]"),
+            ("https://gpu-1.example:8443", "gpu-1.example", 8443, "gpu-1.example:8443"),
         ] {
             let parsed = WorkerUrl::parse(url).unwrap();
+            assert_eq!(parsed.is_tls, url.starts_with("https"));
             assert_eq!((&*parsed.host, parsed.port, &*parsed.authority), (host, port, authority));
         }
     }
@@ -100,7 +110,8 @@ mod tests {
     #[test]
     fn says_what_is_wrong() {
         for (url, error) in [
-            ("https://a", WorkerUrlError::Https),
+            ("ftp://a", WorkerUrlError::Scheme),
+            ("https://", WorkerUrlError::Host),
             ("a:8000", WorkerUrlError::Scheme),
             ("http://a/v1", WorkerUrlError::Path),
             ("http://u:p@a", WorkerUrlError::Credentials),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 table! {
     /// One table per worker. What is left out is discovered.
     pub struct WorkerConfig in "worker." {
-        /// `http://host:port`.
+        /// `http://host:port`, or `https://host:port` for TLS.
         url: String = String::new(), { absent: "required" };
         /// Shown in headers, logs and metrics.
         name: Option<String> = None, { absent: "`host:port`" };
@@ -51,6 +51,22 @@ table! {
     sections {
         /// How others fetch the KV cache that it has computed for them.
         kv_transfer: KvTransferConfig,
+        /// TLS to this worker, where it is not as `[upstream_tls]` says.
+        tls: WorkerTlsConfig,
+    }
+}
+
+table! {
+    /// TLS to a worker with `https://`.
+    pub struct WorkerTlsConfig in "worker." {
+        /// PEM file with the authorities that sign this worker's certificate.
+        tls_ca: Option<PathBuf> = None, { absent: "`upstream_tls.ca`" };
+        /// PEM file with the certificate that this worker is shown.
+        tls_cert: Option<PathBuf> = None, { absent: "`upstream_tls.cert`" };
+        /// PEM file with its private key.
+        tls_key: Option<PathBuf> = None, { absent: "`upstream_tls.key`" };
+        /// Host name that the worker's certificate has to be for.
+        tls_name: Option<String> = None, { absent: "host of `url`" };
     }
 }
 

@@ -1,0 +1,88 @@
+//! What the keys about clients may get wrong.
+
+use super::check::Check;
+use super::client::{ClientConfig, CorsConfig};
+use forebay_base::limits::ORIGINS_MAX;
+use forebay_identity::{TrustedNets, origin_fault};
+
+impl Check<'_> {
+    pub(super) fn client(&mut self, client: &ClientConfig) {
+        let trusted = TrustedNets::parse(client.trusted.iter().map(String::as_str));
+        if let Err(what) = trusted {
+            let help = "list addresses or networks, for example [\"10.0.0.0/8\", \"::1\"]";
+            self.error("client.trusted", format!("`client.trusted`: {what}"), help);
+        }
+        if client.proxy_protocol && client.trusted.is_empty() {
+            let what = "`client.proxy_protocol` is on, and `client.trusted` is empty";
+            let help = "list the proxies that send PROXY headers; others are not believed";
+            self.error("client.proxy_protocol", what, help);
+        }
+    }
+
+    pub(super) fn cors(&mut self, cors: &CorsConfig) {
+        if cors.origins.len() > ORIGINS_MAX {
+            let what = format!("{} origins, more than {ORIGINS_MAX}", cors.origins.len());
+            self.error("cors.origins", what, "list the sites that need an answer, or \"*\"");
+        }
+        for fault in cors.origins.iter().filter_map(|origin| origin_fault(origin)) {
+            self.error("cors.origins", format!("`cors.origins`: {fault}"), "");
+        }
+        if cors.credentials && cors.origins.iter().any(|origin| origin == "*") {
+            let what = "`cors.credentials` with the origin `*`";
+            let help = "browsers refuse both together, and any site could use a user's cookies; \
+                list the origins";
+            self.error("cors.credentials", what, help);
+        }
+        for (path, names) in [("cors.methods", &cors.methods), ("cors.headers", &cors.headers)] {
+            let is_name = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+            let is_wrong = |name: &&String| name.is_empty() || !name.bytes().all(is_name);
+            if let Some(wrong) = names.iter().find(is_wrong) {
+                let help = "give one name in each entry of the list";
+                self.error(path, format!("`{path}` {wrong:?} is no name"), help);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+
+    fn findings(text: &str) -> Vec<String> {
+        let text = format!("{text}\n[[worker]]\nurl = \"http://a:1\"\n");
+        let read = Config::from_toml(&text);
+        read.err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn who_is_trusted_is_a_network() {
+        assert!(findings("[client]\ntrusted = [\"10.0.0.0/8\", \"::1\"]").is_empty());
+        let wrong = findings("[client]\ntrusted = [\"10.0.0.1/8\"]");
+        assert!(wrong.len() == 1 && wrong[0].contains("write 10.0.0.0/8"), "{wrong:?}");
+        let name = findings("[client]\ntrusted = \"proxy.example\"");
+        assert!(name.len() == 1 && name[0].contains("no network"), "{name:?}");
+    }
+
+    #[test]
+    fn origins_are_those_of_browsers() {
+        assert!(
+            findings("[cors]\norigins = [\"https://a.example\"]\ncredentials = true").is_empty()
+        );
+        assert!(findings("[cors]\norigins = \"*\"").is_empty());
+        for (text, says) in [
+            ("origins = \"https://a.example/\"", "is no origin"),
+            ("origins = [\"*\"]\ncredentials = true", "with the origin `*`"),
+            ("methods = [\"GET, POST\"]", "is no name"),
+            ("headers = [\"\"]", "is no name"),
+        ] {
+            let found = findings(&format!("[cors]\n{text}"));
+            assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn somebody_has_to_send_proxy_headers() {
+        let alone = findings("[client]\nproxy_protocol = true");
+        assert!(alone.len() == 1 && alone[0].contains("`client.trusted` is empty"), "{alone:?}");
+    }
+}

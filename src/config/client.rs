@@ -1,0 +1,47 @@
+//! The table of keys, clients: who they are, what workers are told of it, and which pages may
+//! call.
+
+use super::table::{table, words};
+use std::time::Duration;
+
+table! {
+    /// Who clients are behind proxies, and what workers are told of it.
+    pub struct ClientConfig in "client." {
+        /// Proxies in front of the router: addresses, or networks such as `10.0.0.0/8`.
+        /// Only these are believed when they say who their client is.
+        trusted: Vec<String> = Vec::new();
+        /// Connections of `client.trusted` begin with a PROXY header, version 1 or 2.
+        proxy_protocol: bool = false;
+        /// What workers are told in `x-forwarded-for` and `forwarded`.
+        forwarded: Forwarded = Forwarded::Off;
+    }
+}
+
+words! {
+    /// What workers are told in `x-forwarded-for` and `forwarded`.
+    pub enum Forwarded {
+        /// Both fields pass as the client has sent them.
+        Off = "off",
+        /// The address that has connected is added behind what the client has sent.
+        Append = "append",
+        /// The client's address, and nothing that the client has sent.
+        Replace = "replace",
+    }
+}
+
+table! {
+    /// Which pages of other sites may call the router from a browser (CORS).
+    pub struct CorsConfig in "cors." {
+        /// Origins such as `https://app.example`, or `*` for all. Empty: the router says nothing,
+        /// and what workers say passes.
+        origins: Vec<String> = Vec::new();
+        /// Methods that pages may use.
+        methods: Vec<String> = ["GET", "HEAD", "POST"].map(str::to_owned).to_vec();
+        /// Header fields that pages may send. Empty: those that they ask for.
+        headers: Vec<String> = Vec::new();
+        /// Time that browsers may remember the answer.
+        max_age: Duration = Duration::from_mins(10);
+        /// Pages may send cookies and client certificates.
+        credentials: bool = false;
+    }
+}

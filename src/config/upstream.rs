@@ -1,0 +1,76 @@
+//! What TLS to each worker needs.
+
+use super::schema::Config;
+use super::url::WorkerUrl;
+use super::worker::WorkerConfig;
+use forebay_tls::{CertificateFiles, ConnectFault, ConnectFiles, Connector};
+use std::collections::HashMap;
+
+/// Connections to the workers over TLS, in the order of the workers.
+pub type Connectors = Vec<Option<Connector>>;
+
+/// Which worker cannot be connected to, and why.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("worker {url}: {fault}")]
+pub struct UpstreamFault {
+    /// Position in the configuration.
+    pub position: usize,
+    /// The URL as it was written.
+    pub url: String,
+    /// What is wrong with it.
+    pub fault: ConnectFault,
+}
+
+impl Config {
+    /// Reads the files of TLS to workers, each once.
+    ///
+    /// # Errors
+    /// [`UpstreamFault`] of the first worker at fault.
+    pub fn connectors(&self) -> Result<Connectors, UpstreamFault> {
+        let mut known = HashMap::new();
+        let workers = self.workers.iter().enumerate();
+        let connectors = workers.map(|(position, worker)| {
+            self.connector(worker, &mut known).map_err(|fault| {
+                let url = worker.url.clone();
+                UpstreamFault { position, url, fault }
+            })
+        });
+        connectors.collect()
+    }
+
+    /// `known`: what was read for others.
+    pub(super) fn connector(
+        &self,
+        worker: &WorkerConfig,
+        known: &mut HashMap<ConnectFiles, Connector>,
+    ) -> Result<Option<Connector>, ConnectFault> {
+        let Some(url) = WorkerUrl::parse(&worker.url).ok().filter(|url| url.is_tls) else {
+            return Ok(None);
+        };
+        let name = worker.tls.tls_name.as_deref().unwrap_or(&url.host);
+        let files = self.connect_files(worker);
+        if let Some(connector) = known.get(&files) {
+            return connector.to(name).map(Some);
+        }
+        let connector = Connector::read(&files, name)?;
+        known.insert(files, connector.clone());
+        Ok(Some(connector))
+    }
+
+    fn connect_files(&self, worker: &WorkerConfig) -> ConnectFiles {
+        let (own, all) = (&worker.tls, &self.upstream_tls);
+        // A certificate and its key belong together.
+        let pair = match (&own.tls_cert, &own.tls_key) {
+            (None, None) => (&all.cert, &all.key),
+            own => own,
+        };
+        ConnectFiles {
+            ca: own.tls_ca.clone().or_else(|| all.ca.clone()),
+            certificate: pair
+                .0
+                .clone()
+                .zip(pair.1.clone())
+                .map(|(cert, key)| CertificateFiles { cert, key }),
+        }
+    }
+}
