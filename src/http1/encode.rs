@@ -88,8 +88,8 @@ pub struct DownstreamHead<'a> {
     pub keep_alive: bool,
     /// Version the client spoke: HTTP/1.0 has to be told that the connection stays.
     pub client_version: Version,
-    /// Further fields; each replaces the worker's fields of the same name. Values must be free of
-    /// CR and LF.
+    /// Further fields; each but `vary` replaces the worker's fields of the same name, also where it
+    /// has no value and is not sent. Values must be free of CR and LF.
     pub extra: &'a [(&'a str, &'a [u8])],
 }
 
@@ -144,7 +144,9 @@ fn is_of_router(name: &[u8]) -> bool {
 
 fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
     let name = bytes_of(buffer, &field.name);
-    if extra.iter().any(|(own, _)| name.eq_ignore_ascii_case(own.as_bytes())) {
+    // Each `Vary` adds to the others (RFC 9110 section 12.5.5).
+    let replaces = |own: &str| name.eq_ignore_ascii_case(own.as_bytes()) && own != "vary";
+    if extra.iter().any(|(own, _)| replaces(own)) {
         return;
     }
     out.extend_from_slice(name);

@@ -45,7 +45,19 @@ headers! {
         RETRY_AFTER_MS = "retry-after-ms" on "each 429";
         /// The official SDKs obey this header before the status.
         SHOULD_RETRY = "x-should-retry" on
-            "each 429: `true`; 408 by the request's own deadline: `false`";
+            "each 429: `true`; 408 by the request's own deadline, too many tokens: `false`";
+        /// Requests per minute of the tenant.
+        LIMIT_REQUESTS = "x-ratelimit-limit-requests" on "inference of tenants with this limit";
+        /// Requests that it may send now.
+        REMAINING_REQUESTS = "x-ratelimit-remaining-requests" on "the same";
+        /// Time until that is the limit again, such as `1s`, `6m0s` or `120ms`.
+        RESET_REQUESTS = "x-ratelimit-reset-requests" on "the same";
+        /// Tokens per minute of the tenant, of prompts and answers.
+        LIMIT_TOKENS = "x-ratelimit-limit-tokens" on "inference of tenants with this limit";
+        /// Tokens that it may use now, without those that this request is expected to need.
+        REMAINING_TOKENS = "x-ratelimit-remaining-tokens" on "the same";
+        /// Time until that is the limit again.
+        RESET_TOKENS = "x-ratelimit-reset-tokens" on "the same";
     }
 }
 
@@ -62,10 +74,10 @@ headers! {
         READ_TIMEOUT = "x-stainless-read-timeout" on "requests of OpenAI's and Anthropic's SDKs";
         /// The same in seconds, where the read time-out is absent.
         TIMEOUT = "x-stainless-timeout" on "requests of OpenAI's and Anthropic's SDKs";
-        /// The tenant: `Bearer` and the API key.
-        AUTHORIZATION = "authorization" on "requests, without `queue.tenant_header`";
-        /// The tenant: the API key.
-        API_KEY = "x-api-key" on "requests, without `queue.tenant_header` and `authorization`";
+        /// With `api_keys`: `Bearer` and the client's key. Else passed to the worker.
+        AUTHORIZATION = "authorization" on "requests";
+        /// The same key, without `Bearer`, where `authorization` has none.
+        API_KEY = "x-api-key" on "requests";
         /// The rank that serves the request. A value that no rank has is a 400.
         DP_RANK = "x-data-parallel-rank" on "requests to models with several ranks";
     }

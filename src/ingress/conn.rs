@@ -1,11 +1,15 @@
 //! One client connection: bytes in, bytes out, and the sight of the client leaving.
 
-use super::Deadline;
+use super::{ConnectedClient, Deadline};
 use forebay_base::limits::READ_BYTES;
 use forebay_base::{Clock, NanosSinceStart};
-use forebay_net::{BufferPool, Receiver, Sender, Socket};
+use forebay_link::{LinkReader, LinkWriter, Shaken, Turnstile, link, secure, shake_hands};
+use forebay_net::{BufferPool, Socket};
 use forebay_router::dispatch::RelayError;
-use std::future::poll_fn;
+use forebay_tls::{HandshakeFault, Session};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,8 +22,10 @@ const INPUT_AHEAD_BYTES_MAX: usize = 4 * READ_BYTES;
 pub struct Conn {
     /// Bytes received and not used yet.
     pub input: Vec<u8>,
-    reader: Receiver,
-    writer: Sender,
+    /// Who is at the other end.
+    pub client: ConnectedClient,
+    reader: LinkReader,
+    writer: LinkWriter,
     deadline: Deadline,
     pool: Rc<BufferPool>,
     closed: bool,
@@ -53,12 +59,40 @@ impl From<WriteEnd> for RelayError {
 }
 
 impl Conn {
-    /// Takes over an accepted socket.
+    /// Takes over a socket that was accepted from `peer`, in plain text.
     #[must_use]
-    pub fn new(socket: Socket, clock: Clock) -> Self {
-        let (reader, writer) = socket.split();
+    pub fn new(socket: Socket, peer: SocketAddr, clock: Clock) -> Self {
+        let (reader, writer) = link(socket, None);
         let (deadline, pool) = (Deadline::new(clock), forebay_net::buffers());
-        Self { input: Vec::new(), reader, writer, deadline, pool, closed: false }
+        let (input, client) = (Vec::new(), ConnectedClient::new(peer));
+        Self { input, client, reader, writer, deadline, pool, closed: false }
+    }
+
+    /// Goes on over TLS, from the bytes on that have come and were not used.
+    pub fn secure(&mut self, session: Session) {
+        let received = std::mem::take(&mut self.input);
+        secure(&mut self.reader, &mut self.writer, session, received);
+    }
+
+    /// Shakes hands before the deadline; at once without TLS.
+    ///
+    /// # Errors
+    /// [`HandshakeFault`]. After [`HandshakeFault::NotTls`] the connection goes on in plain text.
+    pub async fn shake_hands(&mut self, turnstile: &Turnstile) -> Result<Shaken, HandshakeFault> {
+        let Self { reader, writer, deadline, .. } = self;
+        let shaken = {
+            let mut shaking = pin!(shake_hands(reader, writer, turnstile));
+            let in_time = poll_fn(|cx| match shaking.as_mut().poll(cx) {
+                Poll::Ready(shaken) => Poll::Ready(shaken),
+                Poll::Pending => deadline.poll(cx).map(|()| Err(HandshakeFault::TimedOut)),
+            });
+            in_time.await
+        };
+        if shaken == Err(HandshakeFault::NotTls) {
+            self.input = self.reader.into_plain();
+            self.writer.into_plain();
+        }
+        shaken
     }
 
     /// Sets when the current wait is given up.
@@ -80,11 +114,8 @@ impl Conn {
     /// [`ReadEnd`] when none will come, or none came before the deadline.
     pub async fn fill(&mut self) -> Result<(), ReadEnd> {
         poll_fn(|cx| {
-            match self.reader.poll_chunk(cx) {
-                Poll::Ready(Ok(chunk)) if !chunk.is_empty() => {
-                    self.pool.append(&mut self.input, chunk);
-                    return Poll::Ready(Ok(()));
-                }
+            match self.reader.poll_in_place(cx, &mut self.input) {
+                Poll::Ready(Ok(1..)) => return Poll::Ready(Ok(())),
                 Poll::Ready(_) => {
                     self.closed = true;
                     return Poll::Ready(Err(ReadEnd::Closed));
@@ -94,6 +125,11 @@ impl Conn {
             self.deadline.poll(cx).map(|()| Err(ReadEnd::TimedOut))
         })
         .await
+    }
+
+    /// A body comes that is so long. A long one is received in place, and so is what follows it.
+    pub fn expect_body(&mut self, bytes: usize) {
+        self.reader.set_in_place(bytes > READ_BYTES);
     }
 
     /// Ready once the client has closed. Input that comes meanwhile is kept, up to a bound.
@@ -125,7 +161,7 @@ impl Conn {
         bytes: Vec<u8>,
         mut meanwhile: impl FnMut(&mut Context<'_>),
     ) -> Result<Vec<u8>, WriteEnd> {
-        let Self { input, reader, writer, deadline, pool, closed } = self;
+        let Self { input, reader, writer, deadline, pool, closed, .. } = self;
         writer.start(bytes);
         poll_fn(|cx| {
             if let Poll::Ready(sent) = writer.poll_sent(cx) {
@@ -190,6 +226,13 @@ impl Conn {
             self.input.drain(..bytes);
         } else {
             self.pool.give(std::mem::take(&mut self.input));
+        }
+    }
+
+    /// Tells a client over TLS that the connection ends on purpose.
+    pub fn say_end(&mut self) {
+        if !self.closed {
+            self.writer.say_end();
         }
     }
 

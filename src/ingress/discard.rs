@@ -107,7 +107,7 @@ mod tests {
         let clock = Clock::start();
         let ended = block_on(Driver::Epoll, clock, |_| (), async {
             let socket = Socket::from_std(accepted).unwrap();
-            let mut conn = Conn::new(socket, clock);
+            let mut conn = Conn::new(socket, address, clock);
             let start = Instant::now();
             let mut discarding = conn.discarding(bounds);
             loop {

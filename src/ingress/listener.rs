@@ -1,9 +1,10 @@
 //! Listening sockets: one per shard on the same address, spread by the kernel (`SO_REUSEPORT`).
 
-use forebay_net::Listener;
+use forebay_net::{Listener, Socket as Accepted};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
+use std::task::{Context, Poll};
 
 /// Connections that wait in the kernel until the shard accepts them.
 const BACKLOG: i32 = 4_096;
@@ -42,12 +43,60 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Hands a bound socket to this shard's loop.
-///
-/// # Errors
-/// What the loop says.
-pub fn listen(bound: std::net::TcpListener) -> io::Result<Listener> {
-    Listener::from_std(bound)
+/// A bound socket, and what is spoken there.
+#[derive(Debug)]
+pub struct BoundListener {
+    /// Listens, and does not block.
+    pub socket: std::net::TcpListener,
+    /// Clients begin with a handshake.
+    pub is_tls: bool,
+}
+
+/// A connection that has come.
+#[derive(Debug)]
+pub struct NewConnection {
+    /// The socket that was accepted.
+    pub socket: Accepted,
+    /// The address at its other end.
+    pub peer: SocketAddr,
+    /// It begins with a handshake.
+    pub is_tls: bool,
+}
+
+/// All listening sockets of one shard, in its loop.
+#[derive(Debug)]
+pub struct Listeners {
+    all: Vec<(Listener, bool)>,
+    /// The first to be looked at: none is always behind another.
+    next: usize,
+}
+
+impl Listeners {
+    /// Takes bound sockets into this shard's loop.
+    ///
+    /// # Errors
+    /// What the loop says.
+    pub fn new(bound: Vec<BoundListener>) -> io::Result<Self> {
+        let listen = |one: BoundListener| Ok((Listener::from_std(one.socket)?, one.is_tls));
+        Ok(Self { all: bound.into_iter().map(listen).collect::<io::Result<_>>()?, next: 0 })
+    }
+
+    /// The next connection of any.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<NewConnection>> {
+        let (before, from) = self.all.split_at(self.next.min(self.all.len()));
+        for (listener, is_tls) in from.iter().chain(before) {
+            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                self.next = (self.next + 1) % self.all.len().max(1);
+                let is_tls = *is_tls;
+                let arrival = |(socket, peer)| NewConnection { socket, peer, is_tls };
+                return Poll::Ready(accepted.map(arrival));
+            }
+        }
+        Poll::Pending
+    }
 }
 
 #[cfg(test)]

@@ -2,16 +2,20 @@
 //! buffers and never parses; `shard::request` calls it and the parser. Limits:
 //! `limits.connections_max`, input read ahead, what is read of an unwanted body.
 
+mod client;
 mod conn;
 mod deadline;
 mod descriptors;
 mod discard;
 mod listener;
+mod pace;
 mod turn;
 
+pub use client::ConnectedClient;
 pub use conn::{Conn, ReadEnd, WriteEnd};
 pub use deadline::Deadline;
 pub use descriptors::raise_limit;
 pub use discard::{DiscardBounds, Discarding};
-pub use listener::{bind_first, bind_next, listen};
-pub use turn::{Turn, end_turn};
+pub use listener::{BoundListener, Listeners, NewConnection, bind_first, bind_next};
+pub use pace::BodyPace;
+pub use turn::Turn;

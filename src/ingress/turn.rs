@@ -1,11 +1,13 @@
 //! One turn of a task ends, though it could go on.
 
-use std::future::poll_fn;
-use std::task::Poll;
+use forebay_net::end_turn;
 
 /// Bytes that a task reads or writes at most before it lets others run. Sockets that are always
 /// ready never make it wait.
 const TURN_BYTES: usize = 32 * 1024;
+
+/// So many bytes are copied in the time that it takes to read one.
+const COPIES_PER_READ: usize = 4;
 
 /// What a task has read or written since others had a turn.
 #[derive(Debug, Default)]
@@ -22,17 +24,9 @@ impl Turn {
             end_turn().await;
         }
     }
-}
 
-/// Lets other tasks and the sockets have a turn.
-pub async fn end_turn() {
-    let mut ended = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut ended, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+    /// The same for bytes that the kernel only copied.
+    pub async fn copied(&mut self, bytes: usize) {
+        self.spend(bytes / COPIES_PER_READ).await;
+    }
 }

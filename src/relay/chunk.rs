@@ -3,7 +3,7 @@
 
 use super::{Over, Upstream, Watch};
 use crate::ingress::Conn;
-use forebay_net::Receiver;
+use forebay_link::LinkReader;
 use forebay_router::dispatch::RelayError;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -44,7 +44,7 @@ pub(super) async fn pass_on(
     conn: &mut Conn,
     out: Vec<u8>,
     write_max: Duration,
-    mut next: Option<&mut Receiver>,
+    mut next: Option<&mut LinkReader>,
 ) -> Result<(), RelayError> {
     conn.wait_at_most(write_max);
     let written = conn.write_while(out, |cx| {

@@ -5,24 +5,22 @@ use super::{Over, Upstream, Watch};
 use crate::ingress::Turn;
 use forebay_base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
 use forebay_http1::{HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response};
-use forebay_net::Sender;
+use forebay_link::LinkWriter;
 use forebay_router::dispatch::RelayError;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Body bytes that go out together with the head, and size of the pieces after it. Pieces bound how
-/// long one large body keeps the shard busy.
-const PIECE_BYTES: usize = 4 * READ_BYTES;
+/// Body bytes of one system call. Pieces bound how long one large body keeps the shard busy.
+const PIECE_BYTES: usize = 8 * READ_BYTES;
 /// A longer body is sent from where it lies, without a copy.
 const COPIED_BYTES_MAX: usize = READ_BYTES - 2 * 1024;
 
 /// The request as it goes to the worker.
 #[derive(Debug)]
 pub struct Outbound<'a> {
-    /// Encoded head; the body is appended to it piece by piece. Given back in the answer's place
-    /// when done.
+    /// Encoded head; a short body is appended to it.
     pub head: Vec<u8>,
     /// The body, verbatim.
     pub body: &'a [u8],
@@ -46,7 +44,7 @@ pub async fn send(
 ) -> Result<bool, RelayError> {
     let Outbound { head, body, method, limits } = outbound;
     let Upstream { reader, writer, input, .. } = upstream;
-    let mut writing = pin!(write_pieces(writer, head, body));
+    let mut writing = pin!(write_all(writer, head, body));
     let (mut is_over, mut sent) = (false, false);
     let mut heads = Heads::default();
     poll_fn(|cx| {
@@ -130,31 +128,28 @@ impl Heads {
     }
 }
 
-async fn write_pieces(writer: &mut Sender, mut buffer: Vec<u8>, mut body: &[u8]) -> io::Result<()> {
-    let mut turn = Turn::default();
-    loop {
-        if body.len() > COPIED_BYTES_MAX {
-            let piece = body.get(..PIECE_BYTES).unwrap_or(body);
-            let sent = writer.try_send(&[IoSlice::new(&buffer), IoSlice::new(piece)])?;
-            let of_buffer = sent.min(buffer.len());
-            buffer.drain(..of_buffer);
-            body = body.get(sent - of_buffer..).unwrap_or_default();
-            turn.spend(sent).await;
-            if sent > 0 && !body.is_empty() {
-                continue;
-            }
-        }
-        // The end of the body, or a socket that has no room.
-        let (piece, rest) = body.split_at(body.len().min(PIECE_BYTES));
-        buffer.extend_from_slice(piece);
-        body = rest;
-        if !buffer.is_empty() {
-            buffer = writer.send(buffer).await?;
-            buffer.clear();
-        }
-        if body.is_empty() {
-            writer.recycle(buffer);
-            return Ok(());
-        }
+async fn write_all(writer: &mut LinkWriter, head: Vec<u8>, mut body: &[u8]) -> io::Result<()> {
+    if body.len() <= COPIED_BYTES_MAX {
+        let mut message = head;
+        message.extend_from_slice(body);
+        let sent = writer.send(message).await?;
+        writer.recycle(sent);
+        return Ok(());
     }
+    let (mut begin, mut turn) = (head.as_slice(), Turn::default());
+    while !body.is_empty() {
+        let piece = body.get(..PIECE_BYTES).unwrap_or(body);
+        let sent = writer.try_send(&[IoSlice::new(begin), IoSlice::new(piece)])?;
+        if sent == 0 {
+            writer.room().await?;
+            continue;
+        }
+        let of_head = sent.min(begin.len());
+        begin = begin.get(of_head..).unwrap_or_default();
+        body = body.get(sent - of_head..).unwrap_or_default();
+        turn.copied(sent).await;
+    }
+    writer.flush().await?;
+    writer.recycle(head);
+    Ok(())
 }

@@ -3,16 +3,16 @@
 //! seen the close if there was one.
 
 use super::Upstream;
+use super::key::UpstreamKey;
 use ahash::AHashMap;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::UPSTREAM_IDLE_MAX;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The idle connections of one shard.
 #[derive(Debug)]
 pub struct UpstreamPool {
-    idle: AHashMap<SocketAddr, Vec<Upstream>>,
+    idle: AHashMap<UpstreamKey, Vec<Upstream>>,
     idle_max: Duration,
 }
 
@@ -26,11 +26,11 @@ impl UpstreamPool {
     /// The connection used last, if one is still good. `is_for_long`: only one for long requests.
     pub fn take(
         &mut self,
-        address: SocketAddr,
+        key: UpstreamKey,
         now: NanosSinceStart,
         is_for_long: bool,
     ) -> Option<Upstream> {
-        let idle = self.idle.get_mut(&address)?;
+        let idle = self.idle.get_mut(&key)?;
         let is_fit = |upstream: &Upstream| upstream.is_for_long || !is_for_long;
         while let Some(last) = idle.iter().rposition(is_fit) {
             let mut upstream = idle.remove(last);
@@ -42,8 +42,8 @@ impl UpstreamPool {
     }
 
     /// Keeps a connection whose answer is complete.
-    pub fn put(&mut self, address: SocketAddr, mut upstream: Upstream, now: NanosSinceStart) {
-        let idle = self.idle.entry(address).or_default();
+    pub fn put(&mut self, mut upstream: Upstream, now: NanosSinceStart) {
+        let idle = self.idle.entry(upstream.key).or_default();
         // Starts the read that sees the worker close, and that the next answer arrives in: now,
         // where nobody waits, and not when the next request is to be sent.
         let good = upstream.input.is_empty() && upstream.reader.is_quiet();
@@ -63,8 +63,8 @@ impl UpstreamPool {
         self.idle.retain(|_, idle| !idle.is_empty());
     }
 
-    /// Closes all idle connections to an address: its worker failed.
-    pub fn purge(&mut self, address: SocketAddr) {
-        self.idle.remove(&address);
+    /// Closes all idle connections of a key: its worker failed.
+    pub fn purge(&mut self, key: UpstreamKey) {
+        self.idle.remove(&key);
     }
 }

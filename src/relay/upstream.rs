@@ -1,12 +1,13 @@
 //! One connection to a worker.
 
 use super::Watch;
+use super::key::UpstreamKey;
 use super::socket_options::set_options;
 use forebay_base::{NanosSinceStart, is_out_of_sockets};
-use forebay_net::{Receiver, Sender};
+use forebay_link::{LinkReader, LinkWriter, Shaken, Turnstile, link, secure, shake_hands};
 use forebay_router::dispatch::RelayError;
+use forebay_tls::{HandshakeFault, Session};
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -18,63 +19,84 @@ pub struct Upstream {
     pub input: Vec<u8>,
     /// Requests already answered on it.
     pub answered_count: u64,
-    pub(super) reader: Receiver,
-    pub(super) writer: Sender,
+    /// The worker that it is good for.
+    pub key: UpstreamKey,
+    pub(super) reader: LinkReader,
+    pub(super) writer: LinkWriter,
     pub(super) idle_since: NanosSinceStart,
     /// For requests that a worker may have to read piece by piece.
     pub(super) is_for_long: bool,
 }
 
 impl Upstream {
-    /// Connects as [`Self::connect`] does, as long as somebody wants it.
-    ///
-    /// # Errors
-    /// The same, or what `watch` says.
-    pub async fn connect_while(
-        watch: &mut impl Watch,
-        address: SocketAddr,
-        timeout: Duration,
-        is_for_long: bool,
-    ) -> Result<Self, RelayError> {
-        let mut connecting = pin!(Self::connect(address, timeout, is_for_long));
-        poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(connected) => Poll::Ready(connected),
-            Poll::Pending => watch.poll_lost(cx).map(Err),
-        })
-        .await
-    }
-
-    /// Connects. The connection ends within seconds if the worker's host vanishes.
+    /// Connects, in plain text. The connection ends within seconds if the worker's host vanishes.
     ///
     /// # Errors
     /// [`RelayError::ConnectFailed`], [`RelayError::ConnectTimedOut`] or
     /// [`RelayError::OutOfSockets`].
     pub async fn connect(
-        address: SocketAddr,
+        key: UpstreamKey,
         timeout: Duration,
         is_for_long: bool,
     ) -> Result<Self, RelayError> {
-        let mut connecting = pin!(forebay_net::connect(address));
-        let mut late = pin!(forebay_net::sleep(timeout));
-        let connected = poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(connected) => Poll::Ready(Some(connected)),
-            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
-        });
-        let socket = match connected.await {
+        let socket = match in_time(timeout, forebay_net::connect(key.address)).await {
             Some(Ok(socket)) => socket,
             Some(Err(error)) if is_out_of_sockets(&error) => return Err(RelayError::OutOfSockets),
             Some(Err(_)) => return Err(RelayError::ConnectFailed),
             None => return Err(RelayError::ConnectTimedOut),
         };
         set_options(&socket, is_for_long).map_err(|_| RelayError::ConnectFailed)?;
-        let (reader, writer) = socket.split();
+        let (reader, writer) = link(socket, None);
         Ok(Self {
             input: Vec::new(),
             answered_count: 0,
+            key,
             reader,
             writer,
             idle_since: NanosSinceStart(0),
             is_for_long,
         })
     }
+
+    /// Goes on over TLS.
+    ///
+    /// # Errors
+    /// [`HandshakeFault`].
+    pub async fn shake_hands(
+        &mut self,
+        session: Session,
+        timeout: Duration,
+        turnstile: &Turnstile,
+    ) -> Result<Shaken, HandshakeFault> {
+        let Self { reader, writer, .. } = self;
+        secure(reader, writer, session, Vec::new());
+        let shaken = in_time(timeout, shake_hands(reader, writer, turnstile)).await;
+        shaken.unwrap_or(Err(HandshakeFault::TimedOut))
+    }
+}
+
+/// What comes of it within that time.
+async fn in_time<T>(timeout: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut late) = (pin!(work), pin!(forebay_net::sleep(timeout)));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Works as long as somebody wants what comes of it.
+///
+/// # Errors
+/// The same, or what `watch` says.
+pub async fn while_wanted<T>(
+    watch: &mut impl Watch,
+    work: impl Future<Output = Result<T, RelayError>>,
+) -> Result<T, RelayError> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done),
+        Poll::Pending => watch.poll_lost(cx).map(Err),
+    })
+    .await
 }

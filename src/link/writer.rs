@@ -1,0 +1,259 @@
+//! The sending half of a connection.
+
+use super::shared::{Shared, broken};
+use forebay_base::limits::TLS_PIECE_BYTES;
+use forebay_net::{BufferPool, Sender};
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+/// What a short plaintext grows by, with room to spare.
+const OVERHEAD_BYTES: usize = 128;
+
+/// Sends the plaintext of a connection.
+#[derive(Debug)]
+pub struct LinkWriter {
+    pub(crate) sender: Sender,
+    sealing: Option<Box<Sealing>>,
+}
+
+/// Between who has plaintext and what the socket sends.
+#[derive(Debug)]
+struct Sealing {
+    session: Shared,
+    pool: Rc<BufferPool>,
+    /// What is sent piece by piece, and how much of it is encrypted.
+    plain: Vec<u8>,
+    sealed_bytes: usize,
+    /// Ciphertext that found no room, and how much of it has gone.
+    unsent: Vec<u8>,
+    gone_bytes: usize,
+    is_under_way: bool,
+    fault: Option<io::Error>,
+}
+
+impl LinkWriter {
+    pub(crate) const fn new(sender: Sender) -> Self {
+        Self { sender, sealing: None }
+    }
+
+    pub(crate) fn secure(&mut self, session: Shared) {
+        self.sealing = Some(Box::new(Sealing::new(session)));
+    }
+
+    /// Begins to send all of `bytes`. Only after what was begun before is done.
+    #[inline]
+    pub fn start(&mut self, bytes: Vec<u8>) {
+        let Self { sender, sealing } = self;
+        match sealing {
+            None => sender.start(bytes),
+            Some(sealing) => sealing.start(sender, bytes),
+        }
+    }
+
+    /// Ready when all is sent, with the buffer.
+    ///
+    /// # Errors
+    /// What the kernel says, or the session.
+    #[inline]
+    pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        let Self { sender, sealing } = self;
+        match sealing {
+            None => sender.poll_sent(cx),
+            Some(sealing) => sealing.poll_sent(sender, cx),
+        }
+    }
+
+    /// Takes as much as there is room for; see [`Sender::try_send`]. What is taken may still have
+    /// to be sent: [`Self::flush`].
+    ///
+    /// # Errors
+    /// As [`Self::poll_sent`].
+    pub fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Self { sender, sealing } = self;
+        match sealing {
+            None => sender.try_send(pieces),
+            Some(sealing) => sealing.try_send(sender, pieces),
+        }
+    }
+
+    /// Waits until all is sent that [`Self::try_send`] has taken.
+    ///
+    /// # Errors
+    /// As [`Self::poll_sent`].
+    pub async fn flush(&mut self) -> io::Result<()> {
+        let Self { sender, sealing: Some(sealing) } = self else { return Ok(()) };
+        while !sealing.push(sender)? {
+            sender.room().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the socket has room, or is broken.
+    ///
+    /// # Errors
+    /// Where that cannot be watched.
+    pub async fn room(&mut self) -> io::Result<()> {
+        self.sender.room().await
+    }
+
+    /// Takes a buffer back that is used up.
+    pub fn recycle(&self, buffer: Vec<u8>) {
+        self.sender.recycle(buffer);
+    }
+
+    /// Sends all of `bytes`; gives the buffer back.
+    ///
+    /// # Errors
+    /// As [`Self::poll_sent`].
+    pub async fn send(&mut self, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+        self.start(bytes);
+        poll_fn(|cx| self.poll_sent(cx)).await
+    }
+
+    /// Says over TLS that this is the end, so that nobody takes it for an accident. Nothing in
+    /// plain text.
+    pub fn say_end(&mut self) {
+        let Self { sender, sealing } = self;
+        if let Some(sealing) = sealing {
+            sealing.say_end(sender);
+        }
+    }
+
+    /// Closes the sending side.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn close(&mut self) -> io::Result<()> {
+        self.say_end();
+        self.sender.close()
+    }
+
+    /// Goes on in plain text, after a first message that is no TLS.
+    pub fn into_plain(&mut self) {
+        self.sealing = None;
+    }
+}
+
+impl Drop for LinkWriter {
+    /// An alert that says what was wrong with the other side's bytes goes out, if it can at once.
+    fn drop(&mut self) {
+        let Self { sender, sealing: Some(sealing) } = self else { return };
+        let out = std::mem::take(sealing.session.borrow_mut().outgoing());
+        if !out.is_empty() && !sealing.is_under_way && sealing.unsent.is_empty() {
+            let _ = sender.try_send(&[IoSlice::new(&out)]);
+        }
+    }
+}
+
+impl Sealing {
+    fn new(session: Shared) -> Self {
+        Self {
+            session,
+            pool: forebay_net::buffers(),
+            plain: Vec::new(),
+            sealed_bytes: 0,
+            unsent: Vec::new(),
+            gone_bytes: 0,
+            is_under_way: false,
+            fault: None,
+        }
+    }
+
+    fn start(&mut self, sender: &mut Sender, bytes: Vec<u8>) {
+        (self.plain, self.sealed_bytes) = (bytes, 0);
+        self.start_piece(sender);
+    }
+
+    fn start_piece(&mut self, sender: &mut Sender) {
+        let rest = self.plain.get(self.sealed_bytes..).unwrap_or_default();
+        let piece = rest.get(..TLS_PIECE_BYTES).unwrap_or(rest);
+        match self.seal(&[IoSlice::new(piece)]) {
+            Ok(sealed) => {
+                self.sealed_bytes += piece.len();
+                self.is_under_way = true;
+                sender.start(sealed);
+            }
+            Err(error) => self.fault = Some(error),
+        }
+    }
+
+    /// The pieces as ciphertext, behind what the session had to send before.
+    fn seal(&self, pieces: &[IoSlice<'_>]) -> io::Result<Vec<u8>> {
+        let mut session = self.session.borrow_mut();
+        let out = session.outgoing();
+        if out.capacity() == 0 {
+            let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+            *out = self.pool.take_for(bytes + OVERHEAD_BYTES);
+        }
+        for piece in pieces {
+            session.encrypt(piece).map_err(broken)?;
+        }
+        Ok(std::mem::take(session.outgoing()))
+    }
+
+    fn poll_sent(
+        &mut self,
+        sender: &mut Sender,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Vec<u8>>> {
+        if let Some(error) = self.fault.take() {
+            return Poll::Ready(Err(error));
+        }
+        if !self.is_under_way {
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        let sent = ready!(sender.poll_sent(cx));
+        self.is_under_way = false;
+        self.pool.give(sent?);
+        if self.sealed_bytes >= self.plain.len() {
+            return Poll::Ready(Ok(std::mem::take(&mut self.plain)));
+        }
+        // The next piece, and others have a turn before the one after it.
+        self.start_piece(sender);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn try_send(&mut self, sender: &mut Sender, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.push(sender)? {
+            return Ok(0);
+        }
+        let mut left = TLS_PIECE_BYTES;
+        let mut taken = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let part = piece.get(..left).unwrap_or(piece);
+            left -= part.len();
+            taken.push(IoSlice::new(part));
+        }
+        (self.unsent, self.gone_bytes) = (self.seal(&taken)?, 0);
+        self.push(sender)?;
+        Ok(TLS_PIECE_BYTES - left)
+    }
+
+    /// Sends what is left of ciphertext, as far as there is room; true if nothing is left.
+    fn push(&mut self, sender: &mut Sender) -> io::Result<bool> {
+        let rest = self.unsent.get(self.gone_bytes..).unwrap_or_default();
+        if !rest.is_empty() {
+            self.gone_bytes += sender.try_send(&[IoSlice::new(rest)])?;
+        }
+        let is_done = self.gone_bytes >= self.unsent.len();
+        if is_done {
+            self.gone_bytes = 0;
+            self.pool.give(std::mem::take(&mut self.unsent));
+        }
+        Ok(is_done)
+    }
+
+    fn say_end(&mut self, sender: &mut Sender) {
+        if self.is_under_way || !self.push(sender).unwrap_or(false) {
+            return;
+        }
+        let mut session = self.session.borrow_mut();
+        if session.close().is_ok() {
+            let out = std::mem::take(session.outgoing());
+            let _ = sender.try_send(&[IoSlice::new(&out)]);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What a listening side shows and asks for: certificates by server name, the check of clients,
+//! tickets of earlier sessions.
+
+use super::certificate::{CertificateFault, CertificateFiles, Certified, read_authorities};
+use super::session::Session;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::ring::{Ticketer, default_provider};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert,
+    UnbufferedServerConnection, WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
+};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error as ThisError;
+
+/// The files of a listening side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AcceptFiles {
+    /// The first one is for clients that name no known server.
+    pub certificates: Vec<CertificateFiles>,
+    /// Authorities of clients; `None`: clients show no certificate.
+    pub client_ca: Option<PathBuf>,
+    /// Clients without a certificate are refused.
+    pub needs_client: bool,
+}
+
+/// Which file is at fault.
+#[derive(Clone, Debug, PartialEq, ThisError)]
+pub enum FilesFault {
+    /// A pair of [`AcceptFiles::certificates`].
+    #[error("{fault}")]
+    Certificate {
+        /// Its position in the list.
+        position: usize,
+        /// What is wrong with it.
+        fault: CertificateFault,
+    },
+    /// The file of [`AcceptFiles::client_ca`].
+    #[error("{0}")]
+    ClientCa(String),
+    /// Not the files: what rustls says.
+    #[error("{0}")]
+    Other(#[from] Error),
+}
+
+/// Keys that encrypt what returning clients bring along. They outlive a reload. Sides that ask
+/// clients for certificates have no use for them.
+#[derive(Clone, Debug)]
+pub struct Tickets(Arc<dyn ProducesTickets>);
+
+impl Tickets {
+    /// Fresh keys. They are renewed every six hours.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn new() -> Result<Self, Error> {
+        Ticketer::new().map(Self)
+    }
+}
+
+/// Accepts sessions. A handle: copies share everything.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    config: Arc<ServerConfig>,
+    expires_at: Option<Duration>,
+}
+
+impl Acceptor {
+    /// Reads all files.
+    ///
+    /// # Errors
+    /// [`FilesFault`] of the first file at fault.
+    pub fn read(files: &AcceptFiles, tickets: &Tickets) -> Result<Self, FilesFault> {
+        let read = |(position, files)| {
+            Certified::read(files).map_err(|fault| FilesFault::Certificate { position, fault })
+        };
+        let certified = files.certificates.iter().enumerate().map(read);
+        let certified = certified.collect::<Result<Vec<_>, _>>()?;
+        let expires_at = certified.iter().filter_map(|one| one.expires_at).min();
+        let provider = Arc::new(default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let builder = match &files.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => builder.with_client_cert_verifier(
+                clients_of(path, files.needs_client).map_err(FilesFault::ClientCa)?,
+            ),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(ByName::new(certified)));
+        config.alpn_protocols = vec![super::HTTP_1_1.to_vec()];
+        if files.client_ca.is_some() {
+            // A session that goes on shows no certificate again: what was revoked would live on.
+            config.send_tls13_tickets = 0;
+        } else {
+            config.ticketer = Arc::clone(&tickets.0);
+        }
+        // A store would be a lock between shards. What a client brings needs none.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Self { config: Arc::new(config), expires_at })
+    }
+
+    /// A session with a client that has just connected.
+    ///
+    /// # Errors
+    /// What rustls says; no client is to blame.
+    pub fn session(&self) -> Result<Session, Error> {
+        UnbufferedServerConnection::new(Arc::clone(&self.config)).map(Session::server)
+    }
+
+    /// What it shows and asks for, for a loop that does its own I/O.
+    #[must_use]
+    pub fn server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+
+    /// When the first of its certificates expires, since 1970.
+    #[must_use]
+    pub const fn expires_at(&self) -> Option<Duration> {
+        self.expires_at
+    }
+}
+
+fn clients_of(path: &Path, is_needed: bool) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let authorities = Arc::new(read_authorities(path)?);
+    let provider = Arc::new(default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(authorities, provider);
+    let builder = if is_needed { builder } else { builder.allow_unauthenticated() };
+    let verifier = builder.build().map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(Arc::new(ShortChains(verifier)))
+}
+
+/// Certificates between that of a client and an authority. To try each as the issuer of each other
+/// takes milliseconds for a dozen.
+const INTERMEDIATES_MAX: usize = 2;
+
+/// Refuses long chains before it looks at a signature.
+#[derive(Debug)]
+struct ShortChains(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for ShortChains {
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if intermediates.len() > INTERMEDIATES_MAX {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        self.0.verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// Certificates by the names in them.
+#[derive(Debug, Default)]
+struct ByName {
+    all: Vec<Arc<CertifiedKey>>,
+    /// Positions in `all`, in the order of the files. Wildcards stand without their `*`.
+    exact: HashMap<String, Vec<usize>>,
+    wild: HashMap<String, Vec<usize>>,
+}
+
+impl ByName {
+    fn new(certified: Vec<Certified>) -> Self {
+        let mut by_name = Self::default();
+        for (position, one) in certified.into_iter().enumerate() {
+            for name in one.names {
+                let (names, name) = match name.strip_prefix('*') {
+                    Some(rest) => (&mut by_name.wild, rest.to_owned()),
+                    None => (&mut by_name.exact, name),
+                };
+                names.entry(name).or_default().push(position);
+            }
+            by_name.all.push(one.key);
+        }
+        by_name
+    }
+
+    /// Positions of the certificates for that name.
+    fn of(&self, name: &str) -> &[usize] {
+        let name = name.to_ascii_lowercase();
+        let wild = || self.wild.get(name.get(name.find('.')?..)?);
+        self.exact.get(&name).or_else(wild).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+impl ResolvesServerCert for ByName {
+    /// A client that names no server that is known here gets the first: it finds out by itself.
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let named = hello.server_name().map(|name| self.of(name)).unwrap_or_default();
+        let suits =
+            |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        let named = named.iter().filter_map(|position| self.all.get(*position));
+        let found = named.clone().find(suits).or_else(|| named.clone().next());
+        let any = || self.all.iter().find(suits).or_else(|| self.all.first());
+        found.or_else(any).map(Arc::clone)
+    }
+}

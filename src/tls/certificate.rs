@@ -1,0 +1,127 @@
+//! Certificates and keys in files. Read on the control side and by `forebay check`; never on a
+//! shard.
+
+use forebay_base::limits::TLS_FILE_BYTES_MAX;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, SignatureAlgorithm};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use webpki::EndEntityCert;
+use x509_cert::der::Decode;
+
+/// A public RSA key of 2048 bits in DER, with its exponent.
+const RSA_2048_BYTES_MAX: usize = 300;
+
+/// Where one certificate with its chain, and its key, are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CertificateFiles {
+    /// PEM: the certificate, then those that it was signed with.
+    pub cert: PathBuf,
+    /// PEM: its private key.
+    pub key: PathBuf,
+}
+
+/// A certificate that can be used.
+#[derive(Clone, Debug)]
+pub struct Certified {
+    pub(crate) key: Arc<CertifiedKey>,
+    /// Host names that it is for, in lower case; `*.` for one label.
+    pub names: Vec<String>,
+    /// Since 1970; `None` if the date cannot be read.
+    pub expires_at: Option<Duration>,
+    /// A handshake with it takes several milliseconds: RSA with more than 2048 bits.
+    pub is_slow: bool,
+}
+
+/// What is wrong with a pair of files. The texts begin with the path.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CertificateFault {
+    /// The file of the certificate.
+    #[error("{0}")]
+    Cert(String),
+    /// The file of the key.
+    #[error("{0}")]
+    Key(String),
+}
+
+impl Certified {
+    /// Reads and checks one pair of files.
+    ///
+    /// # Errors
+    /// [`CertificateFault`].
+    pub fn read(files: &CertificateFiles) -> Result<Self, CertificateFault> {
+        let (cert, key) = (files.cert.display(), files.key.display());
+        let chain = read_certificates(&files.cert).map_err(CertificateFault::Cert)?;
+        let fault = |what: String| CertificateFault::Cert(format!("{cert}: {what}"));
+        let first = chain.first().ok_or_else(|| fault("it holds no certificate".to_owned()))?;
+        let names = names_of(first).map_err(fault)?;
+        let parsed = x509_cert::Certificate::from_der(first).ok().map(|one| one.tbs_certificate);
+        let expires_at = parsed.as_ref().map(|parsed| parsed.validity.not_after.to_unix_duration());
+        let key_bytes = parsed.map_or(0, |parsed| {
+            parsed.subject_public_key_info.subject_public_key.raw_bytes().len()
+        });
+        let pem = read(&files.key).map_err(CertificateFault::Key)?;
+        let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
+            CertificateFault::Key(format!("{key}: it holds no private key in PEM: {error}"))
+        })?;
+        let fits = CertifiedKey::from_der(chain, private, &default_provider());
+        let certified = fits.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                CertificateFault::Key(format!("{key} is not the key of {cert}"))
+            }
+            error => CertificateFault::Key(format!("{key}: {error}")),
+        })?;
+        let is_rsa = certified.key.algorithm() == SignatureAlgorithm::RSA;
+        let is_slow = is_rsa && key_bytes > RSA_2048_BYTES_MAX;
+        Ok(Self { key: Arc::new(certified), names, expires_at, is_slow })
+    }
+}
+
+/// Certificates of authorities, which sign those of others.
+///
+/// # Errors
+/// What is wrong with the file, with its path.
+pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
+    let mut authorities = RootCertStore::empty();
+    for certificate in read_certificates(path)? {
+        let added = authorities.add(certificate);
+        added.map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(authorities)
+}
+
+/// At least one, as they stand in the file.
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read(path)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let shown = path.display();
+    match read {
+        Ok(chain) if chain.is_empty() => Err(format!("{shown}: it holds no certificate in PEM")),
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(format!("{shown}: {error}")),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let mut bytes = Vec::new();
+    let file = File::open(path).map(|file| file.take(TLS_FILE_BYTES_MAX as u64 + 1));
+    let read = file.and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|error| format!("{shown}: {error}"))?;
+    if bytes.len() > TLS_FILE_BYTES_MAX {
+        return Err(format!("{shown}: it is longer than {TLS_FILE_BYTES_MAX} bytes"));
+    }
+    Ok(bytes)
+}
+
+fn names_of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, String> {
+    let parsed = EndEntityCert::try_from(certificate).map_err(|error| error.to_string())?;
+    Ok(parsed.valid_dns_names().map(str::to_ascii_lowercase).collect())
+}

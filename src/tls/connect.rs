@@ -1,0 +1,123 @@
+//! What a connecting side believes and shows: authorities, the server's name, its own certificate.
+
+use super::certificate::{CertificateFault, CertificateFiles, Certified, read_authorities};
+use super::session::Session;
+use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::ServerName;
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, Error, RootCertStore};
+use std::path::PathBuf;
+use std::sync::Arc;
+use thiserror::Error as ThisError;
+
+/// Sessions of one server that one thread remembers.
+const SESSIONS_MAX: usize = 32;
+
+/// The files of a connecting side.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ConnectFiles {
+    /// Authorities of servers; `None`: those of the system.
+    pub ca: Option<PathBuf>,
+    /// What is shown to servers that ask for it.
+    pub certificate: Option<CertificateFiles>,
+}
+
+/// Why no connection can be made.
+#[derive(Clone, Debug, PartialEq, ThisError)]
+pub enum ConnectFault {
+    /// [`ConnectFiles::ca`], or the authorities of the system.
+    #[error("{0}")]
+    Ca(String),
+    /// The files of [`ConnectFiles::certificate`].
+    #[error("{0}")]
+    Certificate(#[from] CertificateFault),
+    /// A name that no certificate can have.
+    #[error("{0:?} is no host name")]
+    Name(String),
+    /// Not the files: what rustls says.
+    #[error("{0}")]
+    Other(#[from] Error),
+}
+
+/// Connects to one server. A handle: copies share everything.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    config: Arc<ClientConfig>,
+    server: ServerName<'static>,
+}
+
+impl Connector {
+    /// Reads all files. `server` is the name that the other side has to show.
+    ///
+    /// # Errors
+    /// [`ConnectFault`].
+    pub fn read(files: &ConnectFiles, server: &str) -> Result<Self, ConnectFault> {
+        let server = name_of(server)?;
+        let authorities = match &files.ca {
+            Some(path) => read_authorities(path),
+            None => of_system(),
+        };
+        let authorities = authorities.map_err(ConnectFault::Ca)?;
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(authorities);
+        let mut config = match &files.certificate {
+            None => builder.with_no_client_auth(),
+            Some(files) => {
+                let own = SingleCertAndKey::from(Certified::read(files)?.key);
+                builder.with_client_cert_resolver(Arc::new(own))
+            }
+        };
+        config.alpn_protocols = vec![super::HTTP_1_1.to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(Self { config: Arc::new(config), server })
+    }
+
+    /// The same for another server.
+    ///
+    /// # Errors
+    /// [`ConnectFault::Name`].
+    pub fn to(&self, server: &str) -> Result<Self, ConnectFault> {
+        Ok(Self { config: Arc::clone(&self.config), server: name_of(server)? })
+    }
+
+    /// The same with a memory of its own for sessions: no thread waits for another's.
+    #[must_use]
+    pub fn of_thread(&self) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+        Self { config: Arc::new(config), server: self.server.clone() }
+    }
+
+    /// A session with a server that has just been connected to.
+    ///
+    /// # Errors
+    /// What rustls says; no server is to blame.
+    pub fn session(&self) -> Result<Session, Error> {
+        let (config, server) = (Arc::clone(&self.config), self.server.clone());
+        UnbufferedClientConnection::new(config, server).map(Session::client)
+    }
+
+    /// What the control plane's client of HTTP takes.
+    #[must_use]
+    pub fn config(&self) -> ClientConfig {
+        ClientConfig::clone(&self.config)
+    }
+}
+
+fn name_of(server: &str) -> Result<ServerName<'static>, ConnectFault> {
+    let name = ServerName::try_from(server.to_owned());
+    name.map_err(|_| ConnectFault::Name(server.to_owned()))
+}
+
+fn of_system() -> Result<RootCertStore, String> {
+    let mut authorities = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = authorities.add_parsable_certificates(found.certs);
+    if added > 0 {
+        return Ok(authorities);
+    }
+    let why = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
+    Err(format!("the system has no certificates of authorities{why}"))
+}

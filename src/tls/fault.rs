@@ -1,0 +1,77 @@
+//! What goes wrong with a session, and whose doing it is.
+
+use rustls::{AlertDescription, Error};
+use thiserror::Error as ThisError;
+
+/// Why a session cannot go on. An alert for the other side may wait in its output.
+#[derive(Clone, Debug, PartialEq, ThisError)]
+pub enum SessionFault {
+    /// What rustls says of the other side's bytes, or of ours.
+    #[error("{0}")]
+    Protocol(#[from] Error),
+    /// More bytes of one message than a session keeps.
+    #[error("a message of the TLS layer is too long")]
+    TooLong,
+}
+
+/// Why a handshake did not come to its end: the label of its counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandshakeFault {
+    /// The other side closed, or the connection broke.
+    Closed,
+    /// Its time was over.
+    TimedOut,
+    /// The other side does not speak TLS.
+    NotTls,
+    /// No version, cipher or protocol that both sides know.
+    Incompatible,
+    /// A certificate is missing, or one side does not accept the other's.
+    Certificate,
+    /// Anything else that is against the protocol, or an alert.
+    Malformed,
+}
+
+impl SessionFault {
+    /// The same as why a handshake failed.
+    #[must_use]
+    pub const fn in_handshake(&self) -> HandshakeFault {
+        match self {
+            Self::TooLong => HandshakeFault::Malformed,
+            Self::Protocol(error) => of_error(error),
+        }
+    }
+}
+
+const fn of_error(error: &Error) -> HandshakeFault {
+    match error {
+        Error::InvalidCertificate(_)
+        | Error::InvalidCertRevocationList(_)
+        | Error::NoCertificatesPresented
+        | Error::UnsupportedNameType
+        | Error::AlertReceived(
+            AlertDescription::NoCertificate
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::CertificateRequired,
+        ) => HandshakeFault::Certificate,
+        Error::PeerIncompatible(_)
+        | Error::NoApplicationProtocol
+        | Error::AlertReceived(
+            AlertDescription::HandshakeFailure
+            | AlertDescription::ProtocolVersion
+            | AlertDescription::InsufficientSecurity
+            | AlertDescription::NoApplicationProtocol
+            | AlertDescription::UnrecognisedName,
+        ) => HandshakeFault::Incompatible,
+        // A client that does not like our certificate may also just close.
+        Error::AlertReceived(AlertDescription::CloseNotify | AlertDescription::UserCanceled) => {
+            HandshakeFault::Closed
+        }
+        _ => HandshakeFault::Malformed,
+    }
+}

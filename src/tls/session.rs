@@ -1,0 +1,242 @@
+//! One TLS session: bytes of the network in, plaintext out, and the other way round.
+//!
+//! ```text
+//! network --> incoming --advance--> plaintext
+//! network <-- outgoing <--encrypt-- plaintext
+//! ```
+//!
+//! The caller appends to `incoming` and sends `outgoing` away. Handshake, alerts and key updates
+//! write to `outgoing` too: whoever calls anything here sends it afterwards.
+
+use super::fault::SessionFault;
+use super::records::{Looked, Writing, look, write};
+use forebay_base::limits::TLS_MESSAGE_BYTES_MAX;
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::{CommonState, Error, HandshakeKind};
+use std::fmt;
+
+/// Longest plaintext of one record.
+const RECORD_BYTES_MAX: usize = 16 * 1024;
+/// Most that a record adds to its plaintext: header, nonce, padding byte and tag.
+const RECORD_OVERHEAD_BYTES: usize = 5 + 8 + 1 + 16;
+/// Room for a key update or an alert before the plaintext.
+const CONTROL_BYTES: usize = 64;
+/// Where a record's length stands, behind its type and version.
+const LENGTH_AT: usize = 3;
+const HEADER_BYTES: usize = 5;
+
+/// One side of a TLS connection.
+#[derive(Debug)]
+pub struct Session {
+    side: Party,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    /// Whole records may stand in `incoming` that nobody has looked at.
+    has_more: bool,
+    /// Plaintext that came to light while something was written.
+    early: Vec<u8>,
+    peer_has_closed: bool,
+    fault: Option<SessionFault>,
+}
+
+enum Party {
+    // Large, and one allocation a connection is nothing beside a handshake.
+    Server(Box<UnbufferedServerConnection>),
+    Client(Box<UnbufferedClientConnection>),
+}
+
+impl fmt::Debug for Party {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Server(_) => "Server",
+            Self::Client(_) => "Client",
+        })
+    }
+}
+
+impl Session {
+    pub(crate) fn server(connection: UnbufferedServerConnection) -> Self {
+        Self::new(Party::Server(Box::new(connection)))
+    }
+
+    pub(crate) fn client(connection: UnbufferedClientConnection) -> Self {
+        Self::new(Party::Client(Box::new(connection)))
+    }
+
+    fn new(side: Party) -> Self {
+        Self {
+            side,
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+            has_more: false,
+            early: Vec::new(),
+            peer_has_closed: false,
+            fault: None,
+        }
+    }
+
+    /// Where bytes of the network go, behind those that are there. Whoever brings some lets
+    /// [`Self::advance`] or [`Self::shake`] look at them before anything else.
+    pub const fn incoming(&mut self) -> &mut Vec<u8> {
+        &mut self.incoming
+    }
+
+    /// Bytes for the network. Whoever sends them takes them out.
+    pub const fn outgoing(&mut self) -> &mut Vec<u8> {
+        &mut self.outgoing
+    }
+
+    /// May there be plaintext, or a fault, that can be had without more bytes of the network?
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.has_more || !self.early.is_empty() || self.fault.is_some()
+    }
+
+    /// Bytes have come that are looked at another time.
+    pub const fn look_later(&mut self) {
+        self.has_more = true;
+    }
+
+    /// Is part of a record here, whose rest has to come?
+    #[must_use]
+    pub fn has_part(&self) -> bool {
+        !self.incoming.is_empty()
+    }
+
+    /// No plaintext comes any more, and that is no accident.
+    #[must_use]
+    pub const fn peer_has_closed(&self) -> bool {
+        self.peer_has_closed
+    }
+
+    /// The handshake goes on: nothing may be encrypted yet.
+    #[must_use]
+    pub fn is_handshaking(&self) -> bool {
+        self.common().is_handshaking()
+    }
+
+    /// The handshake was short, since both sides knew each other.
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        self.common().handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    fn common(&self) -> &CommonState {
+        match &self.side {
+            Party::Server(server) => server,
+            Party::Client(client) => client,
+        }
+    }
+
+    /// Works on what has come. Plaintext goes behind `plain`, which becomes no longer than
+    /// `bytes_max` by it, a first record aside; the rest is left for the next call.
+    ///
+    /// # Errors
+    /// [`SessionFault`]; then and from then on.
+    pub fn advance(&mut self, plain: &mut Vec<u8>, bytes_max: usize) -> Result<(), SessionFault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        plain.append(&mut self.early);
+        self.has_more = false;
+        let mut used = 0;
+        let advanced = loop {
+            let next_bytes = self.next_bytes(used);
+            if next_bytes > 0 && !plain.is_empty() && plain.len() + next_bytes > bytes_max {
+                self.has_more = true;
+                break Ok(());
+            }
+            match self.look(&mut used, plain) {
+                Ok(Looked::Progress) => {}
+                Ok(Looked::Blocked) => break Ok(()),
+                Ok(Looked::PeerClosed) => self.peer_has_closed = true,
+                Err(fault) => break Err(fault),
+            }
+        };
+        self.incoming.drain(..used.min(self.incoming.len()));
+        let is_long = !self.has_more && self.incoming.len() > TLS_MESSAGE_BYTES_MAX;
+        let advanced =
+            advanced.and_then(|()| if is_long { Err(SessionFault::TooLong) } else { Ok(()) });
+        self.fault = advanced.clone().err();
+        advanced
+    }
+
+    /// The same in a handshake. Plaintext behind its end is kept for [`Self::advance`].
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    pub fn shake(&mut self) -> Result<(), SessionFault> {
+        let mut early = std::mem::take(&mut self.early);
+        let advanced = self.advance(&mut early, usize::MAX);
+        self.early = early;
+        advanced
+    }
+
+    /// Length of the next record, as its header says; 0 without one.
+    fn next_bytes(&self, used: usize) -> usize {
+        let header = self.incoming.get(used..).unwrap_or_default();
+        match header.get(LENGTH_AT..HEADER_BYTES) {
+            Some(&[high, low]) => usize::from(u16::from_be_bytes([high, low])),
+            _ => 0,
+        }
+    }
+
+    fn look(&mut self, used: &mut usize, plain: &mut Vec<u8>) -> Result<Looked, SessionFault> {
+        let Self { side, incoming, outgoing, .. } = self;
+        let mut look = || {
+            let records = incoming.get_mut(*used..).unwrap_or_default();
+            let (discard, step) = match side {
+                Party::Server(server) => look(&mut **server, records, outgoing, plain),
+                Party::Client(client) => look(&mut **client, records, outgoing, plain),
+            };
+            *used += discard;
+            step
+        };
+        let step = look();
+        if step.is_err() {
+            // The alert that says why is the next thing that the session has to send.
+            let _alert = look();
+        }
+        step
+    }
+
+    /// Encrypts `plain` behind what `outgoing` holds.
+    ///
+    /// # Errors
+    /// [`SessionFault`] before the end of the handshake, and when the keys are used up.
+    pub fn encrypt(&mut self, plain: &[u8]) -> Result<(), SessionFault> {
+        if plain.is_empty() {
+            return Ok(());
+        }
+        let records = plain.len().div_ceil(RECORD_BYTES_MAX);
+        let room = plain.len() + records * RECORD_OVERHEAD_BYTES + CONTROL_BYTES;
+        self.write(&Writing::Data(plain), room)
+    }
+
+    /// Says behind what `outgoing` holds that no more plaintext comes.
+    ///
+    /// # Errors
+    /// [`SessionFault`] before the end of the handshake.
+    pub fn close(&mut self) -> Result<(), SessionFault> {
+        self.write(&Writing::End, RECORD_OVERHEAD_BYTES + CONTROL_BYTES)
+    }
+
+    fn write(&mut self, writing: &Writing<'_>, room: usize) -> Result<(), SessionFault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if self.is_handshaking() {
+            return Err(Error::HandshakeNotComplete.into());
+        }
+        if self.has_more {
+            // The connection gives out what has come before it takes what is to go.
+            self.shake()?;
+        }
+        let Self { side, incoming, outgoing, .. } = self;
+        match side {
+            Party::Server(server) => write(&mut **server, incoming, outgoing, writing, room),
+            Party::Client(client) => write(&mut **client, incoming, outgoing, writing, room),
+        }
+    }
+}

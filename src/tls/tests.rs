@@ -1,0 +1,405 @@
+//! Two sessions that talk to each other through bytes in memory.
+
+use super::{
+    AcceptFiles, Acceptor, CertificateFault, CertificateFiles, Certified, ConnectFiles, Connector,
+    FilesFault, HandshakeFault, Session, SessionFault, Tickets,
+};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use std::path::{Path, PathBuf};
+
+/// A folder with certificates.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A certificate for these names that signs itself.
+    fn own(&self, name: &str, names: &[&str]) -> CertificateFiles {
+        let key = KeyPair::generate().unwrap();
+        let cert = params(names).self_signed(&key).unwrap();
+        self.pair(name, &cert.pem(), &key.serialize_pem())
+    }
+
+    fn pair(&self, name: &str, cert: &str, key: &str) -> CertificateFiles {
+        let write = |end: &str, text: &str| self.write(&format!("{name}.{end}"), text);
+        CertificateFiles { cert: write("pem", cert), key: write("key", key) }
+    }
+}
+
+fn params(names: &[&str]) -> CertificateParams {
+    CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+fn acceptor(certificates: Vec<CertificateFiles>) -> Acceptor {
+    let files = AcceptFiles { certificates, ..AcceptFiles::default() };
+    Acceptor::read(&files, &Tickets::new().unwrap()).unwrap()
+}
+
+fn connector(ca: &Path, name: &str) -> Connector {
+    let files = ConnectFiles { ca: Some(ca.to_owned()), ..ConnectFiles::default() };
+    Connector::read(&files, name).unwrap().of_thread()
+}
+
+/// A server and its client, and what each has been told.
+struct Wire {
+    server: Session,
+    client: Session,
+    at_server: Vec<u8>,
+    at_client: Vec<u8>,
+}
+
+impl Wire {
+    fn new(acceptor: &Acceptor, connector: &Connector) -> Self {
+        let (server, client) = (acceptor.session().unwrap(), connector.session().unwrap());
+        Self { server, client, at_server: Vec::new(), at_client: Vec::new() }
+    }
+
+    fn both() -> (Self, Folder) {
+        let folder = Folder::new();
+        let files = folder.own("a", &["a.example"]);
+        let connector = connector(&files.cert, "a.example");
+        (Self::new(&acceptor(vec![files]), &connector), folder)
+    }
+
+    /// Moves bytes in pieces of so many until both sides are silent.
+    fn talk(&mut self, piece: usize) -> Result<(), SessionFault> {
+        loop {
+            self.client.advance(&mut self.at_client, usize::MAX)?;
+            let moved = pass(&mut self.client, &mut self.server, &mut self.at_server, piece)?;
+            let back = pass(&mut self.server, &mut self.client, &mut self.at_client, piece)?;
+            if !moved && !back {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn pass(
+    from: &mut Session,
+    to: &mut Session,
+    plain: &mut Vec<u8>,
+    piece: usize,
+) -> Result<bool, SessionFault> {
+    let bytes = std::mem::take(from.outgoing());
+    for piece in bytes.chunks(piece) {
+        to.incoming().extend_from_slice(piece);
+        to.advance(plain, usize::MAX)?;
+    }
+    Ok(!bytes.is_empty())
+}
+
+#[test]
+fn bytes_may_come_in_any_pieces() {
+    for piece in [1, 2, 3, 5, 64, 1_000, usize::MAX] {
+        let (mut wire, _folder) = Wire::both();
+        wire.talk(piece).unwrap();
+        assert!(!wire.server.is_handshaking() && !wire.client.is_handshaking());
+        let long: Vec<u8> = (0..100_000_u32).map(|i| i.to_le_bytes()[0]).collect();
+        wire.client.encrypt(b"question").unwrap();
+        wire.server.encrypt(&long).unwrap();
+        wire.talk(piece).unwrap();
+        assert_eq!((&*wire.at_server, wire.at_client == long), (&b"question"[..], true));
+        wire.client.close().unwrap();
+        wire.talk(piece).unwrap();
+        assert!(wire.server.peer_has_closed() && !wire.client.peer_has_closed());
+        wire.server.encrypt(b"rest").unwrap();
+        wire.talk(piece).unwrap();
+        assert!(wire.at_client.ends_with(b"rest"), "a side that is told of an end may go on");
+    }
+}
+
+#[test]
+fn nothing_is_encrypted_before_the_end_of_the_handshake() {
+    let (mut wire, _folder) = Wire::both();
+    assert!(wire.client.encrypt(b"early").is_err() && wire.server.close().is_err());
+    wire.talk(usize::MAX).unwrap();
+    wire.client.encrypt(b"in time").unwrap();
+    wire.talk(usize::MAX).unwrap();
+    assert_eq!(wire.at_server, b"in time");
+}
+
+#[test]
+fn records_are_given_out_as_far_as_there_is_room() {
+    let (mut wire, _folder) = Wire::both();
+    wire.talk(usize::MAX).unwrap();
+    for _ in 0..10 {
+        wire.client.encrypt(&[b'x'; 600]).unwrap();
+    }
+    let bytes = std::mem::take(wire.client.outgoing());
+    wire.server.incoming().extend_from_slice(&bytes);
+    let (mut whole, mut steps) = (0, 0);
+    while steps == 0 || wire.server.has_more() {
+        let mut plain = Vec::new();
+        wire.server.advance(&mut plain, 2_000).unwrap();
+        assert!(!plain.is_empty() && (plain.len() <= 2_000 || steps == 2), "{}", plain.len());
+        if steps == 1 {
+            wire.server.encrypt(b"between").unwrap();
+        }
+        (whole, steps) = (whole + plain.len(), steps + 1);
+    }
+    // What came to light while something was written comes out together.
+    assert_eq!((whole, wire.server.has_part()), (6_000, false));
+    wire.talk(7).unwrap();
+    assert_eq!(wire.at_client, b"between");
+}
+
+#[test]
+fn a_client_that_comes_back_is_known_by_its_ticket() {
+    let folder = Folder::new();
+    let files = folder.own("a", &["a.example"]);
+    let connector = connector(&files.cert, "a.example");
+    let accept = AcceptFiles { certificates: vec![files], ..AcceptFiles::default() };
+    let tickets = Tickets::new().unwrap();
+    for is_resumed in [false, true, true] {
+        // As after a reload: the certificates are read anew, the tickets stay.
+        let acceptor = Acceptor::read(&accept, &tickets).unwrap();
+        let mut wire = Wire::new(&acceptor, &connector);
+        wire.talk(usize::MAX).unwrap();
+        assert_eq!((wire.server.is_resumed(), wire.client.is_resumed()), (is_resumed, is_resumed));
+    }
+}
+
+#[test]
+fn bytes_that_were_changed_are_never_taken_for_plaintext() {
+    let (mut first, folder) = Wire::both();
+    first.talk(usize::MAX).unwrap();
+    let files = CertificateFiles {
+        cert: folder.0.path().join("a.pem"),
+        key: folder.0.path().join("a.key"),
+    };
+    let (acceptor, connector) =
+        (acceptor(vec![files.clone()]), connector(&files.cert, "a.example"));
+    let hello_bytes = {
+        let mut wire = Wire::new(&acceptor, &connector);
+        wire.client.advance(&mut wire.at_client, usize::MAX).unwrap();
+        wire.client.outgoing().len()
+    };
+    for at in (0..hello_bytes).step_by(3) {
+        let mut wire = Wire::new(&acceptor, &connector);
+        wire.client.advance(&mut wire.at_client, usize::MAX).unwrap();
+        wire.client.outgoing()[at] ^= 0x15;
+        if wire.talk(usize::MAX).is_err() {
+            assert!(wire.at_server.is_empty() && wire.at_client.is_empty());
+        }
+    }
+    // Type and version of a record say nothing by themselves.
+    for at in 3..40 {
+        let mut wire = Wire::new(&acceptor, &connector);
+        wire.talk(usize::MAX).unwrap();
+        wire.client.encrypt(b"question").unwrap();
+        let last = wire.client.outgoing().len() - 1;
+        wire.client.outgoing()[at.min(last)] ^= 1;
+        let talked = wire.talk(usize::MAX);
+        assert!(wire.at_server.is_empty(), "byte {at}");
+        if let Err(fault) = talked {
+            let again = wire.server.advance(&mut wire.at_server, usize::MAX);
+            assert_eq!(again, Err(fault), "a fault stays");
+            assert!(!wire.server.outgoing().is_empty(), "an alert says so");
+        }
+    }
+}
+
+#[test]
+fn garbage_ends_a_session_with_an_alert() {
+    let (mut wire, _folder) = Wire::both();
+    wire.server.incoming().extend_from_slice(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let fault = wire.server.advance(&mut wire.at_server, usize::MAX).unwrap_err();
+    assert_eq!(fault.in_handshake(), HandshakeFault::Malformed);
+    // A message without an end: records of a handshake message that is never whole.
+    let (mut wire, _folder) = Wire::both();
+    let mut record = vec![22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff];
+    record.resize(5 + 0x4000, 0);
+    let mut fed = 0;
+    let fault = loop {
+        wire.server.incoming().extend_from_slice(&record);
+        record[5..9].fill(0);
+        fed += record.len();
+        match wire.server.advance(&mut wire.at_server, usize::MAX) {
+            Ok(()) => assert!(fed < 200_000, "no limit"),
+            Err(fault) => break fault,
+        }
+    };
+    assert_eq!(fault.in_handshake(), HandshakeFault::Malformed);
+}
+
+#[test]
+fn the_name_that_the_client_asks_for_picks_the_certificate() {
+    let folder = Folder::new();
+    let all = [
+        folder.own("a", &["a.example"]),
+        folder.own("b", &["b.example", "*.b.example"]),
+        folder.own("c", &["c.b.example"]),
+    ];
+    let acceptor = acceptor(all.to_vec());
+    for (name, shown) in [
+        ("a.example", 0),
+        ("b.example", 1),
+        ("x.b.example", 1),
+        ("X.B.example", 1),
+        ("c.b.example", 2),
+    ] {
+        // Each client believes one certificate only.
+        for (position, files) in all.iter().enumerate() {
+            let mut wire = Wire::new(&acceptor, &connector(&files.cert, name));
+            assert_eq!(wire.talk(usize::MAX).is_ok(), position == shown, "{name} {position}");
+        }
+    }
+    let mut unknown = Wire::new(&acceptor, &connector(&all[0].cert, "other.example"));
+    let fault = unknown.talk(usize::MAX).unwrap_err();
+    assert_eq!(fault.in_handshake(), HandshakeFault::Certificate, "it is shown the first");
+}
+
+/// An authority, a certificate that it has signed, and one that it has not.
+struct Clients {
+    ca: PathBuf,
+    own: CertificateFiles,
+    other: CertificateFiles,
+}
+
+fn clients(folder: &Folder) -> Clients {
+    let mut authority = params(&[]);
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let signed = params(&["client"]).signed_by(&key, &issuer).unwrap();
+    Clients {
+        ca: folder.write("ca.pem", &issuer.pem()),
+        own: folder.pair("client", &signed.pem(), &key.serialize_pem()),
+        other: folder.own("other", &["client"]),
+    }
+}
+
+/// Authorities that sign each other, the first by itself, and what the last one has signed for a
+/// client.
+fn chain(folder: &Folder, length: usize) -> (PathBuf, CertificateFiles) {
+    let authority = |name: &str| {
+        let mut authority = params(&[]);
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.distinguished_name.push(DnType::CommonName, name);
+        authority
+    };
+    let key = || KeyPair::generate().unwrap();
+    let root = CertifiedIssuer::self_signed(authority("root"), key()).unwrap();
+    let (ca, mut between, mut last) = (folder.write("root.pem", &root.pem()), String::new(), root);
+    for number in 0..length {
+        let next = authority(&format!("between {number}"));
+        last = CertifiedIssuer::signed_by(next, key(), &last).unwrap();
+        between.insert_str(0, &last.pem());
+    }
+    let own = key();
+    let signed = params(&["client"]).signed_by(&own, &last).unwrap();
+    let pem = signed.pem() + &between;
+    (ca, folder.pair(&format!("chain-{length}"), &pem, &own.serialize_pem()))
+}
+
+#[test]
+fn chains_of_clients_are_short() {
+    let folder = Folder::new();
+    let server = folder.own("a", &["a.example"]);
+    for (length, fault) in [(0, None), (2, None), (3, Some(HandshakeFault::Certificate))] {
+        let (ca, shown) = chain(&folder, length);
+        let accept = AcceptFiles {
+            certificates: vec![server.clone()],
+            client_ca: Some(ca),
+            needs_client: true,
+        };
+        let files = ConnectFiles { ca: Some(server.cert.clone()), certificate: Some(shown) };
+        let connector = Connector::read(&files, "a.example").unwrap().of_thread();
+        let acceptor = Acceptor::read(&accept, &Tickets::new().unwrap()).unwrap();
+        let ended = Wire::new(&acceptor, &connector).talk(usize::MAX);
+        assert_eq!(ended.err().map(|fault| fault.in_handshake()), fault, "{length}");
+    }
+}
+
+#[test]
+fn a_ticket_is_no_certificate() {
+    let folder = Folder::new();
+    let (clients, server) = (clients(&folder), folder.own("a", &["a.example"]));
+    let open = AcceptFiles { certificates: vec![server.clone()], ..AcceptFiles::default() };
+    let closed =
+        AcceptFiles { client_ca: Some(clients.ca.clone()), needs_client: true, ..open.clone() };
+    let tickets = Tickets::new().unwrap();
+    let stranger = connector(&server.cert, "a.example");
+    let files = ConnectFiles { ca: Some(server.cert), certificate: Some(clients.own) };
+    let known = Connector::read(&files, "a.example").unwrap().of_thread();
+    let talk = |accept: &AcceptFiles, connector: &Connector| {
+        let mut wire = Wire::new(&Acceptor::read(accept, &tickets).unwrap(), connector);
+        wire.talk(usize::MAX).map(|()| wire.server.is_resumed())
+    };
+    assert_eq!([talk(&open, &stranger), talk(&open, &stranger)], [Ok(false), Ok(true)]);
+    assert!(talk(&closed, &stranger).is_err(), "a ticket from before certificates were asked for");
+    assert_eq!([talk(&closed, &known), talk(&closed, &known)], [Ok(false), Ok(false)]);
+}
+
+#[test]
+fn clients_are_asked_for_certificates_as_configured() {
+    let folder = Folder::new();
+    let (clients, server) = (clients(&folder), folder.own("a", &["a.example"]));
+    for (needs_client, shown, fault) in [
+        (true, Some(&clients.own), None),
+        (true, Some(&clients.other), Some(HandshakeFault::Certificate)),
+        (true, None, Some(HandshakeFault::Certificate)),
+        (false, Some(&clients.own), None),
+        (false, Some(&clients.other), Some(HandshakeFault::Certificate)),
+        (false, None, None),
+    ] {
+        let accept = AcceptFiles {
+            certificates: vec![server.clone()],
+            client_ca: Some(clients.ca.clone()),
+            needs_client,
+        };
+        let acceptor = Acceptor::read(&accept, &Tickets::new().unwrap()).unwrap();
+        let connect = ConnectFiles { ca: Some(server.cert.clone()), certificate: shown.cloned() };
+        let connector = Connector::read(&connect, "a.example").unwrap();
+        let talked = Wire::new(&acceptor, &connector).talk(usize::MAX);
+        assert_eq!(talked.err().map(|fault| fault.in_handshake()), fault, "{shown:?}");
+    }
+}
+
+#[test]
+fn files_at_fault_are_named() {
+    let folder = Folder::new();
+    let (a, b) = (folder.own("a", &["a.example", "*.A.example"]), folder.own("b", &["b.example"]));
+    let read = |cert: &Path, key: &Path| {
+        let files = CertificateFiles { cert: cert.to_owned(), key: key.to_owned() };
+        Certified::read(&files)
+    };
+    let good = read(&a.cert, &a.key).unwrap();
+    assert_eq!(good.names, ["a.example", "*.a.example"]);
+    assert!(good.expires_at.unwrap().as_secs() > 4_000_000_000 / 2);
+    let (missing, empty) = (folder.0.path().join("missing"), folder.write("empty", ""));
+    let long = folder.write("long", &"x".repeat(1024 * 1024 + 1));
+    for (cert, key, in_cert, what) in [
+        (&a.cert, &b.key, false, "is not the key of"),
+        (&missing, &a.key, true, "No such file"),
+        (&a.cert, &missing, false, "No such file"),
+        (&empty, &a.key, true, "no certificate"),
+        (&a.key, &a.key, true, "no certificate"),
+        (&a.cert, &empty, false, "no private key"),
+        (&long, &a.key, true, "longer than"),
+    ] {
+        let fault = read(cert, key).unwrap_err();
+        let (is_cert, text) = match &fault {
+            CertificateFault::Cert(text) => (true, text),
+            CertificateFault::Key(text) => (false, text),
+        };
+        assert!(is_cert == in_cert && text.contains(what), "{fault:?}");
+    }
+    let accept = AcceptFiles {
+        certificates: vec![a.clone(), CertificateFiles { cert: empty.clone(), key: empty }],
+        ..AcceptFiles::default()
+    };
+    let fault = Acceptor::read(&accept, &Tickets::new().unwrap()).unwrap_err();
+    assert!(matches!(fault, FilesFault::Certificate { position: 1, .. }), "{fault:?}");
+    let accept = AcceptFiles { certificates: vec![a], client_ca: Some(missing), ..accept };
+    let fault = Acceptor::read(&accept, &Tickets::new().unwrap()).unwrap_err();
+    assert!(matches!(fault, FilesFault::ClientCa(_)), "{fault:?}");
+}
