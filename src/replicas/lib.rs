@@ -22,7 +22,10 @@ mod sim_tests;
 mod show;
 mod tally;
 mod task;
+mod tenants;
 mod wire;
 
 pub use figures::{MessageCount, RankFigures, ReplicaFigures};
+pub use replica::{Elsewhere, Local, LocalRank, LocalWindow, Outgoing, Replica};
 pub use task::Replicas;
+pub use wire::{MessageKind, ReplicaId, WindowLeg};

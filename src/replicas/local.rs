@@ -2,7 +2,8 @@
 //! to it.
 
 use super::replica::{Elsewhere, Local, LocalRank, LocalWindow, Replica};
-use super::wire::WindowLeg;
+use super::tenants::TenantShare;
+use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, QueueCell, WorkerState};
@@ -32,6 +33,8 @@ pub(crate) struct LocalView {
     sharing: Vec<u64>,
     written: Vec<Elsewhere>,
     windows: HashMap<PoolIndex, NanosSinceStart>,
+    /// What other replicas have used of tenants' limits.
+    shared: TenantShare,
     is_draining: bool,
 }
 
@@ -43,6 +46,7 @@ impl LocalView {
             sharing: Vec::new(),
             written: Vec::new(),
             windows: HashMap::new(),
+            shared: TenantShare::default(),
             is_draining: false,
         }
     }
@@ -74,6 +78,16 @@ impl LocalView {
             u64::try_from(count).unwrap_or(u64::MAX).max(1)
         });
         self.sharing = sharing.collect();
+    }
+
+    /// What tenants have used here, if it is time to say so.
+    pub(crate) fn say_use(&mut self, me: ReplicaId, now: NanosSinceStart) -> Option<Vec<u8>> {
+        self.shared.say(me, &self.fleet.tenants, self.board.tenants(), now)
+    }
+
+    /// What tenants have used at another replica.
+    pub(crate) fn hear_use(&mut self, bytes: &[u8], now: NanosSinceStart) -> bool {
+        self.shared.hear(bytes, &self.fleet.tenants, self.board.tenants(), now)
     }
 
     /// No new requests come.

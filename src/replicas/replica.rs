@@ -30,43 +30,54 @@ const LONGER_MIN: Duration = Duration::from_millis(50);
 
 /// What this router has on a rank at the moment of a turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LocalRank {
-    pub(crate) places: Local,
-    pub(crate) kv: Local,
-    pub(crate) prefill: u64,
+pub struct LocalRank {
+    /// Requests in flight there.
+    pub places: Local,
+    /// Tokens in the rank's KV cache.
+    pub kv: Local,
+    /// Prompt tokens sent and not yet answered.
+    pub prefill: u64,
 }
 
 /// The same for one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Local {
-    /// 0: no limit.
-    pub(crate) max: u64,
-    pub(crate) held: u64,
-    pub(crate) want: u64,
+pub struct Local {
+    /// The limit; 0 for none.
+    pub max: u64,
+    /// What this router has there.
+    pub held: u64,
+    /// What this router could use.
+    pub want: u64,
 }
 
 /// A window that this router has open.
 #[derive(Clone, Debug)]
-pub(crate) struct LocalWindow {
-    pub(crate) pool: PoolIndex,
-    pub(crate) leg: WindowLeg,
-    pub(crate) models: Vec<String>,
-    pub(crate) until: NanosSinceStart,
+pub struct LocalWindow {
+    /// The pool whose window it is.
+    pub pool: PoolIndex,
+    /// Which of the model's pools that is.
+    pub leg: WindowLeg,
+    /// Models that the pool serves.
+    pub models: Vec<String>,
+    /// The moment when it closes.
+    pub until: NanosSinceStart,
 }
 
 /// What the shards are told of a rank: what counts as being held elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Elsewhere {
-    pub(crate) places: u64,
-    pub(crate) kv: u64,
+pub struct Elsewhere {
+    /// Requests in flight there.
+    pub places: u64,
+    /// Tokens in the rank's KV cache.
+    pub kv: u64,
 }
 
 /// A message to publish.
-pub(crate) type Outgoing = (MessageKind, Vec<u8>);
+pub type Outgoing = (MessageKind, Vec<u8>);
 
 /// This router among its replicas.
 #[derive(Debug)]
-pub(crate) struct Replica {
+pub struct Replica {
     author: Author,
     peers: Peers,
     ranks: Vec<ReplicaRank>,
@@ -123,7 +134,9 @@ struct ReplicaRank {
 }
 
 impl Replica {
-    pub(crate) fn new(id: ReplicaId, name: String, now: NanosSinceStart) -> Self {
+    /// Alone, with no rank yet.
+    #[must_use]
+    pub fn new(id: ReplicaId, name: String, now: NanosSinceStart) -> Self {
         Self {
             author: Author { id, name, seq: 0 },
             peers: Peers::default(),
@@ -168,7 +181,7 @@ impl Replica {
     }
 
     /// A rank that this router knows; they come in the order of their numbers and stay.
-    pub(crate) fn add_rank(&mut self, worker: &Arc<str>, dp: u32, now: NanosSinceStart) {
+    pub fn add_rank(&mut self, worker: &Arc<str>, dp: u32, now: NanosSinceStart) {
         let mut name = worker.as_bytes().to_vec();
         name.extend_from_slice(&dp.to_le_bytes());
         self.positions.entry(Arc::clone(worker)).or_default().push((dp, self.ranks.len()));
@@ -185,12 +198,18 @@ impl Replica {
         self.turns.full_at = now;
     }
 
+    /// How many other replicas it knows.
+    #[must_use]
+    pub fn others_count(&self) -> usize {
+        self.peers.len()
+    }
+
     pub(crate) fn rank_count(&self) -> usize {
         self.ranks.len()
     }
 
     /// Connected, for the first time or again: asks the others for all they know.
-    pub(crate) fn connected(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
+    pub fn connected(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
         self.turns.alone_at = self.turns.alone_at.min(now.plus(ANSWER_TIME_MAX));
         self.turns.full_at = now;
         self.turns.next_at = now;
@@ -210,8 +229,8 @@ impl Replica {
         self.write(MessageKind::Bye, |_| ())
     }
 
-    /// A message from NATS. True if windows may have changed.
-    pub(crate) fn hear(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
+    /// Hears a message from NATS. True if windows may have changed.
+    pub fn hear(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
         let Some(kind) = MessageKind::of_subject(subject) else {
             self.tally.count(None, MessageOutcome::Foreign);
             return false;
@@ -279,7 +298,7 @@ impl Replica {
 
     /// One turn: decides how much of each rank this router may use, and says what changed. `local`
     /// has a value for each rank. Returns the names of the replicas that are gone.
-    pub(crate) fn turn(
+    pub fn turn(
         &mut self,
         local: &[LocalRank],
         open: &[LocalWindow],
@@ -411,7 +430,8 @@ impl Replica {
 
     /// What counts as held elsewhere on a rank, after a turn: the limit less what is allowed here;
     /// without a limit, what the others have.
-    pub(crate) fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
+    #[must_use]
+    pub fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
         let Some(rank) = self.ranks.get(position) else { return Elsewhere::default() };
         let reported = self.reported(position);
         let less = |max: u64, account: &Account, reported: u64| {

@@ -5,6 +5,7 @@ use super::bell::EdgeBell;
 use super::local::LocalView;
 use super::replica::{Outgoing, Replica};
 use super::tally::MessageOutcome;
+use super::tenants::{is_use, use_subject};
 use super::wire::{ReplicaId, all_subjects};
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, Message, ServerAddr, Subscriber};
@@ -200,6 +201,13 @@ impl Replicas {
 
     fn hear(&self, message: &Message) {
         let now = self.clock.now();
+        if is_use(&message.subject) {
+            let is_taken = self.local.borrow_mut().hear_use(&message.payload, now);
+            if !is_taken {
+                debug!("a word of another replica about its tenants was not taken");
+            }
+            return;
+        }
         let mut replica = self.replica.borrow_mut();
         let before = replica.peers().len();
         if replica.hear(&message.subject, &message.payload, now) {
@@ -232,17 +240,27 @@ impl Replicas {
         for name in gone {
             warn!(name, "a replica is silent: its load and windows are forgotten");
         }
+        let used = local.say_use(replica.id(), now);
         drop((replica, local));
         self.publish(load);
+        if let Some(used) = used {
+            // What is not sent now is in the next word: it tells sums.
+            self.send(use_subject(&self.prefix), used);
+        }
+    }
+
+    /// Sends at once, or not at all.
+    fn send(&self, subject: String, bytes: Vec<u8>) -> bool {
+        let usable = |client: &&Client| client.connection_state() == State::Connected;
+        self.client.get().filter(usable).is_some_and(|client| {
+            let sending = client.publish(subject, bytes.into());
+            unconstrained(sending).now_or_never().is_some_and(|sent| sent.is_ok())
+        })
     }
 
     fn publish(&self, outgoing: Option<Outgoing>) {
         let Some((kind, bytes)) = outgoing else { return };
-        let usable = |client: &&Client| client.connection_state() == State::Connected;
-        let sent = self.client.get().filter(usable).is_some_and(|client| {
-            let sending = client.publish(kind.subject(&self.prefix), bytes.into());
-            unconstrained(sending).now_or_never().is_some_and(|sent| sent.is_ok())
-        });
+        let sent = self.send(kind.subject(&self.prefix), bytes);
         let outcome = if sent { MessageOutcome::Sent } else { MessageOutcome::Dropped };
         self.replica.borrow_mut().tally_mut().count(Some(kind), outcome);
     }

@@ -64,14 +64,18 @@ const VERSION: &str = "v1";
 
 /// One process.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ReplicaId(pub(crate) u64);
+pub struct ReplicaId(pub u64);
 
 /// What a message is about: the last word of its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MessageKind {
+pub enum MessageKind {
+    /// A window opens or closes.
     Window,
+    /// What the sender has on its ranks.
     Load,
+    /// The sender came, or came back.
     Hello,
+    /// The sender drains.
     Bye,
 }
 
@@ -107,7 +111,7 @@ pub(crate) struct MessageWindows {
 
 /// Which of a model's pools a window closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum WindowLeg {
+pub enum WindowLeg {
     /// Ranks that answer clients.
     Answer,
     /// Ranks that prefill for them.
@@ -188,7 +192,8 @@ impl MessageKind {
     }
 
     /// Where it is published.
-    pub(crate) fn subject(self, prefix: &str) -> String {
+    #[must_use]
+    pub fn subject(self, prefix: &str) -> String {
         format!("{prefix}.{VERSION}.{}", self.word())
     }
 

@@ -46,12 +46,48 @@ counts! {
         ConnectionsClosed = "connections_closed_total",
         /// Client connections refused at `limits.connections_max`.
         ConnectionsRefused = "connections_refused_total",
+        /// Client connections refused at `limits.connections_per_address_max`.
+        ConnectionsRefusedAddress = "connections_refused_address_total",
+        /// Connections of `client.trusted` closed because their PROXY header was missing or wrong.
+        ProxyHeaderFaults = "proxy_header_faults_total",
         /// Connections opened to workers.
         UpstreamConnects = "upstream_connects_total",
         /// Requests sent on a pooled connection.
         UpstreamReused = "upstream_reused_total",
         /// Connections not opened or accepted for lack of descriptors, ports or memory.
         OutOfSockets = "out_of_sockets_total",
+        /// Operations handed to io_uring; 0 on epoll.
+        IoSubmissions = "io_submissions_total",
+        /// Calls of `io_uring_enter` or `epoll_wait`.
+        IoWaits = "io_waits_total",
+        /// Calls of `send` and `sendmsg`.
+        IoSends = "io_sends_total",
+        /// Calls of `recv`.
+        IoReceives = "io_receives_total",
+    }
+    "TLS" {
+        /// TLS handshakes with clients that succeeded.
+        TlsHandshakes = "tls_handshakes_total",
+        /// Handshakes of clients that came back with a ticket; also in the total.
+        TlsResumed = "tls_handshakes_resumed_total",
+        /// Handshakes during which the client left.
+        TlsClosed = "tls_handshakes_closed_total",
+        /// Handshakes that took longer than `timeouts.handshake`.
+        TlsTimedOut = "tls_handshakes_timed_out_total",
+        /// Connections to a TLS port that began with something else.
+        TlsPlain = "tls_handshakes_plain_total",
+        /// Handshakes without a version, cipher or protocol that both sides know.
+        TlsIncompatible = "tls_handshakes_incompatible_total",
+        /// Handshakes that failed because of a certificate of either side.
+        TlsCertificate = "tls_handshakes_certificate_total",
+        /// Handshakes that failed for another reason.
+        TlsMalformed = "tls_handshakes_malformed_total",
+        /// TLS handshakes with workers that succeeded.
+        UpstreamHandshakes = "upstream_handshakes_total",
+        /// Handshakes with workers that a ticket made short; also in the total.
+        UpstreamResumed = "upstream_handshakes_resumed_total",
+        /// Handshakes with workers that failed, or came too late.
+        UpstreamHandshakesFailed = "upstream_handshakes_failed_total",
     }
     "Prompts and matches" {
         /// Prompt bytes walked through the index.

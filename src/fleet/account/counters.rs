@@ -2,8 +2,9 @@
 //! read-modify-write. While they drain, shards look at each other's phase.
 
 use super::count::Count;
-use forebay_base::ModelIndex;
-use forebay_base::limits::MODELS_MAX;
+use crate::tenant::TokenUsage;
+use forebay_base::limits::{MODELS_MAX, TENANTS_MAX};
+use forebay_base::{ModelIndex, TenantIndex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
@@ -11,7 +12,7 @@ pub(crate) const ENDPOINTS_MAX: usize = 16;
 /// Index of requests that reached no endpoint.
 pub const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
 /// Reasons that have counters of their own; `parse::Reason::index` stays below it.
-pub const REASONS_MAX: usize = 32;
+pub const REASONS_MAX: usize = 40;
 /// Statuses 100 to 599.
 const STATUSES: usize = 500;
 /// Predicted minus reported overlap is counted from minus to plus this many blocks; beyond it in
@@ -39,14 +40,22 @@ pub enum ShardPhase {
 #[derive(Debug)]
 pub struct ShardCounters {
     plain: Box<[AtomicU64]>,
-    requests: Box<[AtomicU64]>,
-    refused: Box<[AtomicU64]>,
+    by_label: LabelledCells,
     overlap_error: OverlapError,
     /// Bytes per token of the first models, as the bits of a float; 0 while unknown.
     bytes_per_token: Box<[AtomicU32]>,
     phase: AtomicU32,
     beats: AtomicU64,
     offloaded: AtomicU64,
+}
+
+/// Counters of requests, each with the labels of its metric.
+#[derive(Debug)]
+struct LabelledCells {
+    requests: Box<[AtomicU64]>,
+    refused: Box<[AtomicU64]>,
+    /// By tenant, model and kind of token.
+    tenant_tokens: Box<[AtomicU64]>,
 }
 
 /// How far predictions were from what engines reported.
@@ -63,8 +72,11 @@ impl ShardCounters {
         let zeroed = |length: usize| (0..length).map(|_| AtomicU64::new(0)).collect();
         Self {
             plain: zeroed(Count::ALL.len()),
-            requests: zeroed(ENDPOINTS_MAX * STATUSES),
-            refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * KINDS * (MODELS_MAX + 1)),
+            by_label: LabelledCells {
+                requests: zeroed(ENDPOINTS_MAX * STATUSES),
+                refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * KINDS * (MODELS_MAX + 1)),
+                tenant_tokens: zeroed(TENANTS_MAX * (MODELS_MAX + 1) * TOKEN_KINDS),
+            },
             overlap_error: OverlapError {
                 buckets: std::array::from_fn(|_| AtomicU64::new(0)),
                 blocks_sum: AtomicU64::new(0),
@@ -110,7 +122,7 @@ impl ShardCounters {
     /// Counts one answered request.
     pub fn answered(&self, endpoint_index: usize, status: u16) {
         if let Some(cell) =
-            request_slot(endpoint_index, status).and_then(|at| self.requests.get(at))
+            request_slot(endpoint_index, status).and_then(|at| self.by_label.requests.get(at))
         {
             bump(cell, 1);
         }
@@ -119,7 +131,9 @@ impl ShardCounters {
     /// Requests answered on that endpoint with that status.
     #[must_use]
     pub fn answered_count(&self, endpoint_index: usize, status: u16) -> u64 {
-        request_slot(endpoint_index, status).and_then(|at| self.requests.get(at)).map_or(0, read)
+        request_slot(endpoint_index, status)
+            .and_then(|at| self.by_label.requests.get(at))
+            .map_or(0, read)
     }
 
     /// Counts one request that the router itself refused. `stream`: is one asked for, if the body
@@ -131,9 +145,12 @@ impl ShardCounters {
         stream: Option<bool>,
         model_index: usize,
     ) {
-        if let Some(cell) =
-            self.refused.get(refused_slot(reason_index, endpoint_index, stream, model_index))
-        {
+        if let Some(cell) = self.by_label.refused.get(refused_slot(
+            reason_index,
+            endpoint_index,
+            stream,
+            model_index,
+        )) {
             bump(cell, 1);
         }
     }
@@ -147,9 +164,31 @@ impl ShardCounters {
         stream: Option<bool>,
         model_index: usize,
     ) -> u64 {
-        self.refused
+        self.by_label
+            .refused
             .get(refused_slot(reason_index, endpoint_index, stream, model_index))
             .map_or(0, read)
+    }
+
+    /// Counts the tokens of one answered request.
+    pub fn tokens_used(&self, tenant: TenantIndex, model_index: usize, usage: TokenUsage) {
+        let TokenUsage { prompt, cached, output } = usage;
+        for (kind, tokens) in [prompt, cached, output].into_iter().enumerate() {
+            if let Some(cell) =
+                self.by_label.tenant_tokens.get(token_slot(tenant, model_index) + kind)
+            {
+                bump(cell, tokens);
+            }
+        }
+    }
+
+    /// Tokens that a tenant has used of a model; models past `MODELS_MAX` share the index
+    /// `MODELS_MAX`.
+    #[must_use]
+    pub fn tokens_used_count(&self, tenant: TenantIndex, model_index: usize) -> TokenUsage {
+        let start = token_slot(tenant, model_index);
+        let value = |kind: usize| self.by_label.tenant_tokens.get(start + kind).map_or(0, read);
+        TokenUsage { prompt: value(0), cached: value(1), output: value(2) }
     }
 
     /// Counts one comparison of predicted overlap with what the engine reported, in blocks.
@@ -240,6 +279,14 @@ fn refused_slot(reason: usize, endpoint: usize, stream: Option<bool>, model: usi
     ((reason * ENDPOINTS_MAX + endpoint) * KINDS + kind) * (MODELS_MAX + 1) + model.min(MODELS_MAX)
 }
 
+/// Kinds of tokens: prompt, cached, output.
+const TOKEN_KINDS: usize = 3;
+
+fn token_slot(tenant: TenantIndex, model: usize) -> usize {
+    let tenant = tenant.index().min(TENANTS_MAX - 1);
+    (tenant * (MODELS_MAX + 1) + model.min(MODELS_MAX)) * TOKEN_KINDS
+}
+
 fn bump(cell: &AtomicU64, amount: u64) {
     // ordering: statistic with one writer: load and store need no lock prefix and pair with
     // nothing.
@@ -275,6 +322,22 @@ mod tests {
         assert_eq!(counters.refused_count(3, 2, Some(true), MODELS_MAX), 1);
         assert_eq!(counters.refused_count(3, 2, Some(false), 5), 0);
         assert_eq!(counters.answered_count(2, 200), 1);
+    }
+
+    #[test]
+    fn tokens_are_counted_by_tenant_and_model() {
+        let counters = ShardCounters::new();
+        let usage = TokenUsage { prompt: 10, cached: 4, output: 3 };
+        let (last, past) = (TENANTS_MAX - 1, MODELS_MAX + 9);
+        let last = TenantIndex::try_from_index(last).unwrap();
+        counters.tokens_used(TenantIndex(1), 0, usage);
+        counters.tokens_used(TenantIndex(1), 0, usage);
+        counters.tokens_used(last, past, usage);
+        let twice = TokenUsage { prompt: 20, cached: 8, output: 6 };
+        assert_eq!(counters.tokens_used_count(TenantIndex(1), 0), twice);
+        assert_eq!(counters.tokens_used_count(last, MODELS_MAX), usage);
+        assert_eq!(counters.tokens_used_count(TenantIndex(0), 0), TokenUsage::default());
+        assert_eq!(counters.tokens_used_count(TenantIndex(1), 1), TokenUsage::default());
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct LegCall {
 /// `POST /abort_request` of SGLang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortCall {
+    /// The worker that is told.
+    pub worker: WorkerIndex,
     /// Where.
     pub address: SocketAddr,
     /// Value of `Host`.

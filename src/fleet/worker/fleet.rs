@@ -1,12 +1,14 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
 use super::{KvTransfer, Leg, LoadBoard, Role, RoomLimits};
+use crate::tenant::Tenants;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use forebay_config::{Fallback, FlowConfig, QueueMode};
 use forebay_index::{BlockRoot, GuessRoots};
 use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatTemplate, EngineRules};
+use forebay_tls::{Acceptor, Connector};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -30,6 +32,10 @@ pub struct FleetSnapshot {
     pub pools: Vec<Pool>,
     /// Limits and queues, as configured at this moment.
     pub flow: Arc<FlowConfig>,
+    /// Who may call, and what callers may have.
+    pub tenants: Arc<Tenants>,
+    /// How sessions with clients begin from now on; `None` without TLS.
+    pub acceptor: Option<Acceptor>,
 }
 
 /// Ranks that share models, directly or through others: what they refuse they refuse together.
@@ -58,6 +64,8 @@ pub struct Worker {
     pub api_key: Option<Arc<str>>,
     /// Counts up when its caches may have been lost: it went down, or describes itself differently.
     pub cache_generation: u32,
+    /// How sessions with it begin; `None` in plain text.
+    pub connector: Option<Connector>,
 }
 
 /// Engine families that differ in health path, load report, rank pinning and abort.

@@ -3,6 +3,7 @@
 //! writers of the counts of requests and tokens; the other words say who may change them.
 
 use super::{QueueCell, Windows};
+use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
 use forebay_base::{NanosSinceStart, QueueIndex, RankIndex};
@@ -33,7 +34,8 @@ pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
     queues: Box<[CachePadded<QueueCell>]>,
     windows: Windows,
-    in_flight: CachePadded<AtomicU32>,
+    in_flight: CachePadded<InFlightCount>,
+    tenants: TenantBoard,
     bells: Vec<Arc<Bell>>,
 }
 
@@ -103,6 +105,7 @@ impl LoadBoard {
             queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
             windows: Windows::new(),
             in_flight: CachePadded::default(),
+            tenants: TenantBoard::new(),
             bells,
         }
     }
@@ -119,41 +122,22 @@ impl LoadBoard {
         self.queues.get(queue.index()).map(|cell| &**cell)
     }
 
+    /// What tenants have used.
+    #[must_use]
+    pub const fn tenants(&self) -> &TenantBoard {
+        &self.tenants
+    }
+
     /// The rejection windows.
     #[must_use]
     pub const fn windows(&self) -> &Windows {
         &self.windows
     }
 
-    /// Counts one request of the whole router in unless `max` (0 = no limit) are. Exact under any
-    /// interleaving, and counted without a limit too: one that is loaded later counts those that
-    /// are there.
-    #[must_use]
-    pub fn enter(&self, max: u32) -> bool {
-        if max == 0 {
-            // ordering: as below. One instruction, and no retries between the shards.
-            self.in_flight.fetch_add(1, Ordering::Relaxed);
-            return true;
-        }
-        let one_more = |taken: u32| (taken < max).then(|| taken.saturating_add(1));
-        // ordering: a count nothing is published through; atomicity alone makes the limit exact.
-        self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
-    }
-
-    /// Counts it out again.
-    pub fn exit(&self) {
-        // ordering: as in `enter`; pairs with it on the same word only.
-        let before = self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        // The word's own order shows the request's `enter` before its `exit`, so no other shard can
-        // make this fail.
-        debug_assert!(before > 0, "a request left twice");
-    }
-
     /// Requests in flight in all shards.
     #[must_use]
-    pub fn in_flight(&self) -> u32 {
-        // ordering: statistic; pairs with nothing.
-        self.in_flight.load(Ordering::Relaxed)
+    pub fn in_flight(&self) -> &InFlightCount {
+        &self.in_flight
     }
 
     /// Gives a place and its tokens back, and tells whoever waits for one. `served`: the engine had
@@ -603,13 +587,13 @@ mod tests {
     #[test]
     fn the_whole_router_has_a_limit_too() {
         let board = LoadBoard::new();
-        assert!(board.enter(1) && !board.enter(1));
-        board.exit();
-        assert!(board.enter(1));
+        assert!(board.in_flight().enter(1) && !board.in_flight().enter(1));
+        board.in_flight().exit();
+        assert!(board.in_flight().enter(1));
         // Without a limit they are counted all the same: a new one holds for who comes next.
-        assert!(board.enter(0) && board.enter(0));
-        assert!(!board.enter(3));
-        board.exit();
-        assert!(board.enter(3) && !board.enter(3));
+        assert!(board.in_flight().enter(0) && board.in_flight().enter(0));
+        assert!(!board.in_flight().enter(3));
+        board.in_flight().exit();
+        assert!(board.in_flight().enter(3) && !board.in_flight().enter(3));
     }
 }

@@ -52,6 +52,7 @@ pub fn worker() -> Worker {
         state: WorkerState::Up,
         api_key: None,
         cache_generation: 0,
+        connector: None,
     }
 }
 

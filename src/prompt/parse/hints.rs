@@ -1,5 +1,5 @@
-//! What a client asks of the queue: its place in line and how long it waits, and who it is. Read
-//! off fields and body; a request without any of them costs one pass over the kinds of its fields.
+//! What a client asks of the queue: its place in line and how long it waits. Read off fields and
+//! body; a request without any of them costs one pass over the kinds of its fields.
 //!
 //! | what | from | meaning |
 //! |---|---|---|
@@ -7,31 +7,23 @@
 //! | | else vLLM's `X-Vllm-Priority`, else `"priority"` of the body | 0 is the usual class |
 //! | deadline | `x-forebay-timeout-ms` | longest wait for the first byte |
 //! | | else `x-stainless-read-timeout`, else `x-stainless-timeout` | the same in seconds |
-//! | tenant | the field `queue.tenant_header` | if that key is set |
-//! | | else `Authorization: Bearer`, else `x-api-key` | the API key |
 //!
 //! vLLM's priority counts from the usual class: each less is one class better, each more is one
 //! worse. The SDKs of OpenAI and Anthropic send the `x-stainless` fields: their own read timeout,
 //! and Node's for the whole answer.
 //!
-//! Keys are not checked, so a key without a `[[tenant]]` is worth nothing: all such callers are one
-//! tenant, which gets no better class than the usual one. vLLM is told no better priority than the
-//! tenant's best class stands for.
+//! Nobody gets a better class than [`Whom`](super::Whom) allows, and vLLM is told no better
+//! priority than that class stands for.
 //!
 //! The first field of a name counts. What cannot be read counts as absent, as proxies are used to
-//! treat hints: a request is never refused for one. Tenants are known by a keyed hash; their keys
-//! are neither kept per request nor printed.
+//! treat hints: a request is never refused for one.
 
 use super::priority;
-use forebay_config::{FlowConfig, QUEUE_CLASSES};
+use forebay_config::QUEUE_CLASSES;
 use forebay_fleet::mailbox::Caller;
-use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
-use std::sync::Arc;
+use forebay_http1::{FieldKind, RequestHead, bytes_of};
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Key of the `[[tenant]]` that stands for all that have no table of their own.
-pub const ANY_TENANT: &str = "*";
 /// Deadlines beyond this are none.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest number that is read off a field.
@@ -49,20 +41,17 @@ pub struct RequestHints {
     pub told_priority: Option<i64>,
 }
 
-/// One flow configuration, made ready to read hints by.
-#[derive(Debug)]
+/// Within which bounds the hints of one request count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HintRules {
-    flow: Arc<FlowConfig>,
-    seed: u64,
-    tenants: Vec<Tenant>,
-    others: Tenant,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Tenant {
-    key: u64,
-    class_best: u8,
-    weight: u32,
+    /// Class of requests that name none.
+    pub class_default: u8,
+    /// Best class that the request may have.
+    pub class_best: u8,
+    /// Whose part of the queue it uses.
+    pub tenant: u64,
+    /// That part beside others.
+    pub weight: u32,
 }
 
 /// The fields that matter, unread.
@@ -73,80 +62,32 @@ struct Sent<'a> {
     timeout_ms: Option<&'a [u8]>,
     read_timeout: Option<&'a [u8]>,
     timeout: Option<&'a [u8]>,
-    authorization: Option<&'a [u8]>,
-    api_key: Option<&'a [u8]>,
-    tenant: Option<&'a [u8]>,
 }
 
 impl HintRules {
-    /// `seed` is a secret of the process, the same in all shards: a tenant has the same number
-    /// everywhere.
-    #[must_use]
-    pub fn new(flow: Arc<FlowConfig>, seed: u64) -> Self {
-        let mut others = Tenant { key: 0, class_best: flow.queue.class_default, weight: 1 };
-        let mut tenants = Vec::with_capacity(flow.tenants.len());
-        for tenant in &flow.tenants {
-            let key = number_of(tenant.key.as_bytes(), seed);
-            let known = Tenant { key, class_best: tenant.class_best, weight: tenant.weight.max(1) };
-            if tenant.key == ANY_TENANT {
-                others = Tenant { key: 0, ..known };
-            } else {
-                tenants.push(known);
-            }
-        }
-        Self { flow, seed, tenants, others }
-    }
-
-    /// True while they are those of this configuration.
-    #[must_use]
-    pub fn are_of(&self, flow: &Arc<FlowConfig>) -> bool {
-        Arc::ptr_eq(&self.flow, flow)
-    }
-
     /// Reads one request. `in_body` is the priority that its body asks for.
     #[must_use]
     pub fn read(&self, head: &RequestHead, buffer: &[u8], in_body: Option<i64>) -> RequestHints {
-        let sent = Sent::of(head, buffer, self.flow.queue.tenant_header.as_bytes());
-        let tenant = self.tenant(&sent);
-        let usual = self.flow.queue.class_default;
+        let sent = Sent::of(head, buffer);
         let in_body = in_body.unwrap_or(0);
         let asked = sent.vllm_priority.and_then(priority::of_field).unwrap_or(in_body);
         let class = sent.priority.and_then(class);
-        let class = class.unwrap_or_else(|| class_of_priority(usual, asked));
-        let granted = asked.max(priority_best(usual, tenant.class_best));
+        let class = class.unwrap_or_else(|| class_of_priority(self.class_default, asked));
+        let granted = asked.max(priority_best(self.class_default, self.class_best));
         RequestHints {
             caller: Caller {
-                class: class.max(tenant.class_best).min(QUEUE_CLASSES - 1),
-                tenant: tenant.key,
-                weight: tenant.weight,
+                class: class.max(self.class_best).min(QUEUE_CLASSES - 1),
+                tenant: self.tenant,
+                weight: self.weight.max(1),
             },
             deadline: sent.deadline(),
             told_priority: (granted != in_body).then_some(granted),
         }
     }
-
-    fn tenant(&self, sent: &Sent<'_>) -> Tenant {
-        if self.tenants.is_empty() {
-            return self.others;
-        }
-        let number = self.caller(sent).map(|caller| number_of(caller, self.seed));
-        let known = self.tenants.iter().find(|tenant| Some(tenant.key) == number);
-        known.copied().unwrap_or(self.others)
-    }
-
-    /// What tells the caller from others.
-    fn caller<'a>(&self, sent: &Sent<'a>) -> Option<&'a [u8]> {
-        let caller = if self.flow.queue.tenant_header.is_empty() {
-            sent.authorization.and_then(bearer).or(sent.api_key)
-        } else {
-            sent.tenant
-        };
-        caller.filter(|caller| !caller.is_empty())
-    }
 }
 
 impl<'a> Sent<'a> {
-    fn of(head: &RequestHead, buffer: &'a [u8], tenant_header: &[u8]) -> Self {
+    fn of(head: &RequestHead, buffer: &'a [u8]) -> Self {
         let mut sent = Self::default();
         for field in &head.fields {
             let place = match field.kind {
@@ -155,17 +96,9 @@ impl<'a> Sent<'a> {
                 FieldKind::TimeoutMs => &mut sent.timeout_ms,
                 FieldKind::ReadTimeout => &mut sent.read_timeout,
                 FieldKind::Timeout => &mut sent.timeout,
-                FieldKind::Authorization => &mut sent.authorization,
-                FieldKind::ApiKey => &mut sent.api_key,
                 _ => continue,
             };
             place.get_or_insert(bytes_of(buffer, &field.value));
-        }
-        if !tenant_header.is_empty() {
-            let named =
-                |field: &&Field| bytes_of(buffer, &field.name).eq_ignore_ascii_case(tenant_header);
-            let field = head.fields.iter().find(named);
-            sent.tenant = field.map(|field| bytes_of(buffer, &field.value));
         }
         sent
     }
@@ -175,17 +108,6 @@ impl<'a> Sent<'a> {
         let read = || self.read_timeout.and_then(seconds);
         own.or_else(read).or_else(|| self.timeout.and_then(seconds))
     }
-}
-
-/// Never 0, which stands for nobody.
-fn number_of(caller: &[u8], seed: u64) -> u64 {
-    xxh3_64_with_seed(caller, seed).max(1)
-}
-
-/// The credentials of the scheme `Bearer`; RFC 9110 section 11.1: the scheme's name knows no case.
-fn bearer(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, key) = value.split_at_checked("Bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii_start())
 }
 
 fn class(value: &[u8]) -> Option<u8> {
@@ -233,23 +155,16 @@ fn usable(deadline: Duration) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_config::TenantConfig;
     use forebay_http1::{HeadLimits, Progress, parse_request};
     use proptest::prelude::*;
 
-    fn flow(change: impl FnOnce(&mut FlowConfig)) -> HintRules {
-        let mut flow = FlowConfig::default();
-        change(&mut flow);
-        HintRules::new(Arc::new(flow), 7)
-    }
-
     fn usual() -> HintRules {
-        flow(|_| {})
+        HintRules { class_default: 1, class_best: 1, tenant: 0, weight: 1 }
     }
 
-    /// All may have the first class.
+    /// May have the first class.
     fn free() -> HintRules {
-        flow(|flow| flow.tenants = vec![tenant("*", 0, 1)])
+        HintRules { class_best: 0, ..usual() }
     }
 
     fn read(rules: &HintRules, fields: &str, priority: Option<i64>) -> RequestHints {
@@ -258,10 +173,6 @@ mod tests {
         let parsed = parse_request(text.as_bytes(), &HeadLimits::default(), &mut head);
         assert_eq!(parsed, Ok(Progress::Complete), "{fields}");
         rules.read(&head, text.as_bytes(), priority)
-    }
-
-    fn tenant(key: &str, class_best: u8, weight: u32) -> TenantConfig {
-        TenantConfig { name: key.to_owned(), key: key.to_owned(), class_best, weight }
     }
 
     #[test]
@@ -318,53 +229,6 @@ mod tests {
     }
 
     #[test]
-    fn tenants_by_key_and_never_by_anything_else() {
-        let known = || vec![tenant("one", 0, 1), tenant("two", 0, 1)];
-        let rules = flow(|flow| flow.tenants = known());
-        let who = |fields: &str| read(&rules, fields, None).caller.tenant;
-        let one = who("Authorization: Bearer one\r\n");
-        assert_ne!(one, 0);
-        assert_eq!(who("authorization: bearer  one\r\n"), one);
-        assert_eq!(who("x-api-key: one\r\n"), one);
-        assert!(![0, one].contains(&who("x-api-key: two\r\n")));
-        assert_eq!(who("Authorization: Basic one\r\n"), 0);
-        assert_eq!(who("Authorization: Bearer \r\n"), 0);
-        let by_team = flow(|flow| {
-            flow.queue.tenant_header = "X-Team".to_owned();
-            flow.tenants = known();
-        });
-        let team = |fields: &str| read(&by_team, fields, None).caller.tenant;
-        assert_eq!(team("x-team: one\r\n"), one);
-        assert_eq!(team("x-api-key: one\r\n"), 0);
-        let config = FlowConfig { tenants: known(), ..FlowConfig::default() };
-        let other = HintRules::new(Arc::new(config), 8);
-        assert_ne!(
-            read(&other, "x-api-key: one\r\n", None).caller.tenant,
-            one,
-            "the secret counts"
-        );
-    }
-
-    /// Review of the attack, S12: a key that anybody can make up bought a share and the first
-    /// class.
-    #[test]
-    fn a_key_that_nobody_has_configured_is_worth_nothing() {
-        let wanted = RequestHints {
-            caller: Caller { class: 1, tenant: 0, weight: 1 },
-            deadline: None,
-            told_priority: None,
-        };
-        for key in ["", "x-api-key: a\r\n", "Authorization: Bearer b\r\n"] {
-            let fields = format!("{key}x-forebay-priority: 0\r\n");
-            assert_eq!(read(&usual(), &fields, None), wanted, "{key}");
-        }
-        let rules = flow(|flow| flow.tenants = vec![tenant("*", 2, 7), tenant("a", 0, 1)]);
-        let others = read(&rules, "x-api-key: b\r\n", None);
-        assert_eq!((others.caller.class, others.caller.tenant, others.caller.weight), (2, 0, 7));
-        assert_eq!(read(&rules, "x-api-key: c\r\n", None), others);
-    }
-
-    #[test]
     fn the_engine_is_told_no_better_priority_than_granted() {
         let told =
             |rules: &HintRules, fields: &str, in_body| read(rules, fields, in_body).told_priority;
@@ -388,37 +252,21 @@ mod tests {
         assert_eq!(told(&free(), field, Some(-9)), Some(-5));
         assert_eq!(told(&free(), "", Some(-9)), None);
         // Who may not even have the usual one comes after it in the engine too.
-        let batch = flow(|flow| flow.tenants = vec![tenant("*", 3, 1)]);
+        let batch = HintRules { class_best: 3, ..usual() };
         assert_eq!((told(&batch, "", None), told(&batch, "", Some(9))), (Some(2), None));
     }
 
     #[test]
-    fn tenants_get_their_weight_and_no_better_class_than_theirs() {
-        let rules = flow(|flow| {
-            flow.tenants = vec![tenant("gold", 0, 8), tenant("batch", 3, 2), tenant("*", 1, 1)];
-        });
-        let of = |key: &str, class: &str| {
-            let fields = format!("x-api-key: {key}\r\nx-forebay-priority: {class}\r\n");
-            let hints = read(&rules, &fields, None);
-            (hints.caller.class, hints.caller.weight)
+    fn a_tenant_gets_its_weight_and_no_better_class_than_its_own() {
+        let of = |class_best, tenant, weight, class: &str| {
+            let rules = HintRules { class_default: 1, class_best, tenant, weight };
+            let caller = read(&rules, &format!("x-forebay-priority: {class}\r\n"), None).caller;
+            (caller.class, caller.tenant, caller.weight)
         };
-        assert_eq!(of("gold", "0"), (0, 8));
-        assert_eq!(of("gold", "2"), (2, 8), "a worse one is theirs to ask for");
-        assert_eq!(of("batch", "0"), (3, 2));
-        assert_eq!(of("else", "0"), (1, 1));
-        assert_eq!(of("*", "0"), (1, 1), "the word for all others is nobody's key");
-        assert_eq!(
-            read(&rules, "x-forebay-priority: 0\r\n", None).caller.class,
-            1,
-            "nor is no key"
-        );
-    }
-
-    #[test]
-    fn rules_are_those_of_one_configuration() {
-        let (one, other) = (Arc::new(FlowConfig::default()), Arc::new(FlowConfig::default()));
-        let rules = HintRules::new(Arc::clone(&one), 7);
-        assert!(rules.are_of(&one) && !rules.are_of(&other));
+        assert_eq!(of(0, 7, 8, "0"), (0, 7, 8));
+        assert_eq!(of(0, 7, 8, "2"), (2, 7, 8), "a worse one is theirs to ask for");
+        assert_eq!(of(3, 9, 2, "0"), (3, 9, 2));
+        assert_eq!(of(1, 0, 0, "0"), (1, 0, 1));
     }
 
     proptest! {
@@ -429,13 +277,10 @@ mod tests {
             class_best in 0_u8..=255,
             class_default in 0_u8..=255,
         ) {
-            let rules = flow(|flow| {
-                flow.queue.class_default = class_default;
-                flow.tenants = vec![tenant("*", class_best, 0)];
-            });
+            let rules = HintRules { class_default, class_best, tenant: 0, weight: 0 };
             let fields = format!(
                 "x-forebay-priority: {value}\r\nx-forebay-timeout-ms: {value}\r\n\
-                 x-stainless-timeout: {value}\r\nauthorization: {value}\r\n"
+                 x-stainless-timeout: {value}\r\n"
             );
             let hints = read(&rules, &fields, priority);
             prop_assert!(hints.caller.class < QUEUE_CLASSES && hints.caller.weight > 0);

@@ -1,9 +1,10 @@
-//! A cursor over JSON text: strict (RFC 8259), no tree, no recursion. Strings are skipped eight
-//! bytes at a time.
+//! A cursor over JSON text: strict (RFC 8259), no tree, no recursion. Strings are skipped from mark
+//! to mark.
 
 use super::request::NOT_TEXT_BYTES;
 use forebay_base::limits::JSON_DEPTH_MAX;
 use forebay_text::chat::unescape_into;
+use forebay_wide::Marks;
 use std::ops::Range;
 use thiserror::Error;
 
@@ -88,6 +89,9 @@ pub fn check_json(body: &[u8]) -> Result<(), ScanError> {
 pub struct Cursor<'a> {
     text: &'a str,
     at: usize,
+    marks: Marks,
+    /// What is left of the work that may be done: values, keys and escapes.
+    pub(super) steps_left: u32,
     /// The key read last.
     key: Range<usize>,
     /// All long strings are data now, whatever they look like.
@@ -115,9 +119,12 @@ impl<'a> Cursor<'a> {
         if u32::try_from(body.len()).is_err() {
             return Err(ScanError::TooLong);
         }
-        let text = std::str::from_utf8(body)
+        let text = simdutf8::compat::from_utf8(body)
             .map_err(|error| ScanError::Encoding { at: error.valid_up_to() })?;
-        Ok(Self { text, at: 0, key: 0..0, all_is_data: false, data: Data::default() })
+        let (marks, data) = (Marks::default(), Data::default());
+        // Each step takes a byte, and there are fewer bytes.
+        let steps_left = u32::MAX;
+        Ok(Self { text, at: 0, marks, steps_left, key: 0..0, all_is_data: false, data })
     }
 
     /// Bytes read so far.
@@ -139,6 +146,11 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn syntax<T>(&self) -> Result<T, ScanError> {
         Err(ScanError::Syntax { at: self.at })
+    }
+
+    fn step(&mut self) -> Result<(), ScanError> {
+        self.steps_left = self.steps_left.saturating_sub(1);
+        if self.steps_left == 0 { self.syntax() } else { Ok(()) }
     }
 
     /// Skips white space up to the next token.
@@ -183,6 +195,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn next_item(&mut self, close: u8, first: &mut bool) -> Result<bool, ScanError> {
+        self.step()?;
         self.blanks();
         if self.peek() == Some(close) {
             self.at += 1;
@@ -211,7 +224,7 @@ impl<'a> Cursor<'a> {
         let start = self.at;
         let mut escaped = false;
         loop {
-            self.at += plain_run(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
+            self.at = self.marks.next(self.text.as_bytes(), self.at);
             match self.peek() {
                 Some(b'"') => {
                     let span = start..self.at;
@@ -220,6 +233,7 @@ impl<'a> Cursor<'a> {
                 }
                 Some(b'\\') => {
                     escaped = true;
+                    self.step()?;
                     self.escape()?;
                 }
                 _ => return self.syntax(),
@@ -304,9 +318,10 @@ impl<'a> Cursor<'a> {
         loop {
             let digits = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
             let leading_zero = digits > 1 && rest.first() == Some(&b'0');
-            if digits == 0 || digits > ID_DIGITS_MAX || leading_zero {
+            if digits == 0 || digits > ID_DIGITS_MAX || leading_zero || self.steps_left == 0 {
                 break;
             }
+            self.steps_left -= 1;
             rest = match rest.get(digits..) {
                 Some([b',', b' ', next @ ..]) | Some([b',', next @ ..])
                     if next.first().is_some_and(u8::is_ascii_digit) =>
@@ -409,51 +424,6 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Length of the run before the next quote, backslash or control character: the first bytes word by
-/// word (keys are short, and escapes stand close together), the others by vector search.
-fn plain_run(bytes: &[u8]) -> usize {
-    let (near, ended) = word_run(bytes, NEAR_WORDS);
-    if ended {
-        return near;
-    }
-    let rest = bytes.get(near..).unwrap_or(&[]);
-    let end = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-    let run = rest.get(..end).unwrap_or(&[]);
-    // A fold, not a search that stops: that is vector code, and control characters are rare.
-    let least = run.iter().fold(u8::MAX, |least, byte| least.min(*byte));
-    near + if least < 0x20 { run.iter().take_while(|byte| **byte >= 0x20).count() } else { end }
-}
-
-/// Words of a run that are looked at one by one first.
-const NEAR_WORDS: usize = 2;
-
-/// Length of the run in whole words, at most `words_max` of them, and whether something special
-/// ended it.
-#[inline]
-fn word_run(bytes: &[u8], words_max: usize) -> (usize, bool) {
-    let mut at = 0;
-    for word in bytes.as_chunks::<8>().0.iter().take(words_max) {
-        let marks = specials(u64::from_le_bytes(*word));
-        if marks != 0 {
-            // The lowest mark is exact, and that is the one taken.
-            return (at + usize::try_from(marks.trailing_zeros() / 8).unwrap_or(0), true);
-        }
-        at += 8;
-    }
-    (at, false)
-}
-
-/// Marks (0x80) each quote, backslash and byte below 0x20; the lowest mark is always right.
-const fn specials(word: u64) -> u64 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = ONES << 7;
-    let quote = word ^ (ONES * 0x22);
-    let backslash = word ^ (ONES * 0x5c);
-    let control = word.wrapping_sub(ONES * 0x20) & !word;
-    let either = (quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash);
-    (either | control) & HIGHS
-}
-
 pub(super) fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     unescape_into(text.as_bytes(), &mut bytes);
@@ -462,8 +432,7 @@ pub(super) fn unescaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ScanError, check_json, plain_run};
-    use proptest::prelude::{any, prop_assert_eq, proptest};
+    use super::{ScanError, check_json};
 
     #[test]
     fn depth_is_limited() {
@@ -483,21 +452,5 @@ mod tests {
         assert_eq!(check_json(b"[1] x"), Err(ScanError::Syntax { at: 4 }));
         assert_eq!(check_json(b"\"a\xff\""), Err(ScanError::Encoding { at: 2 }));
         assert_eq!(check_json(br#"["\ud800"]"#), Err(ScanError::LoneSurrogate { at: 2 }));
-    }
-
-    proptest! {
-        #[test]
-        fn words_agree_with_bytes(
-            plain in 0..200_usize,
-            end in proptest::option::of(any::<u8>()),
-            rest in any::<Vec<u8>>(),
-        ) {
-            let bytes = [vec![b'a'; plain], end.into_iter().collect(), rest].concat();
-            let slow = bytes
-                .iter()
-                .position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))
-                .unwrap_or(bytes.len());
-            prop_assert_eq!(plain_run(&bytes), slow);
-        }
     }
 }

@@ -18,8 +18,9 @@ mod route;
 mod scan;
 mod transfer;
 mod hints;
+mod whom;
 
-pub use hints::{ANY_TENANT, HintRules, RequestHints};
+pub use hints::{HintRules, RequestHints};
 pub use json::{Cursor, Text};
 pub use json::{ScanError, check_json};
 pub use messages::MESSAGES_MAX;
@@ -28,4 +29,5 @@ pub use reason::Reason;
 pub use refuse::Refusal;
 pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
 pub use route::{CLIENT_ROUTES, ClientRoute, route};
-pub use scan::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, scan};
+pub use scan::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, scan, scan_briefly};
+pub use whom::Whom;

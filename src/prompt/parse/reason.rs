@@ -62,9 +62,18 @@ reasons! {
     /// The body names no model, and the workers serve several.
     MissingModel = 400 "missing-model"
         "The body must name a model: add `model`, a non-empty string.",
+    /// With `api_keys`: the request shows no key, or an unknown one.
+    Unauthorized = 401 "unauthorized"
+        "This router asks for an API key: send it as `Authorization: Bearer` or `x-api-key`.",
+    /// The key is not for the model.
+    Forbidden = 403 "forbidden"
+        "This API key may not use the model. GET /v1/models lists those that it may.",
     /// No worker serves the model.
     UnknownModel = 404 "unknown-model"
         "No worker serves this model. GET /v1/models lists those that are served.",
+    /// A browser asks for a page of an origin that `cors.origins` does not list.
+    OriginNotAllowed = 403 "origin-not-allowed"
+        "Pages of this origin may not call this router. Ask its operator to list the origin.",
     /// No such path.
     NotFound = 404 "not-found"
         "There is no such path. The API starts at /v1, e.g. POST /v1/chat/completions.",
@@ -79,6 +88,9 @@ reasons! {
         "The header section is longer than this router accepts. Send fewer or shorter fields.",
     /// The request did not arrive in time.
     RequestTimeout = 408 "request-timeout" "The request did not arrive in time. Send it again.",
+    /// The body came with less than `limits.body_rate_min`.
+    BodyTooSlow = 408 "body-too-slow"
+        "The body came too slowly. Send it again over a faster connection.",
     /// `Expect` asks for more than `100-continue`.
     ExpectationFailed = 417 "expectation-failed"
         "Only the expectation 100-continue is supported. Send the request without Expect.",
@@ -92,6 +104,9 @@ reasons! {
     /// reached.
     RejectedInFlight = 429 "rejected-in-flight"
         "The router has as many requests in flight as it may. Try again later.",
+    /// `limits.connections_per_address_max` is reached by the client behind a proxy.
+    RejectedAddress = 429 "rejected-address"
+        "This address has as many requests in flight as it may. Try again later.",
     /// No rank has room and no queue is on, or each engine refused.
     RejectedBusy = 429 "rejected-busy" "All workers of this model are busy. Try again later.",
     /// No rank has room and the queue is full.
@@ -103,6 +118,18 @@ reasons! {
     /// `limits.kv_demand_percent` is reached.
     RejectedDemand = 429 "rejected-demand"
         "The requests under way need all the memory that this model's workers have. Try again later.",
+    /// `requests_per_minute` of the tenant is reached.
+    RejectedRequests = 429 "rejected-requests-per-minute"
+        "Your requests per minute are used up. Try again later.",
+    /// `tokens_per_minute` of the tenant is reached.
+    RejectedTokens = 429 "rejected-tokens-per-minute"
+        "Your tokens per minute are used up. Try again later.",
+    /// The request alone needs more than `tokens_per_minute`.
+    RejectedTooManyTokens = 429 "rejected-too-many-tokens"
+        "The request needs more tokens than you may use in a minute. Send a shorter one.",
+    /// `in_flight_max` of the tenant is reached.
+    RejectedTenantInFlight = 429 "rejected-tenant-in-flight"
+        "You have as many requests in flight as you may. Try again later.",
     /// `queue.wait_max` has passed, or `timeouts.first_byte` without that key.
     RejectedQueueWait = 429 "rejected-queue-wait"
         "No worker of this model got free while the request waited. Try again later.",
@@ -133,7 +160,9 @@ impl Reason {
     /// OpenAI's `code`, where clients look at it.
     pub(super) const fn code(self) -> Option<&'static str> {
         match self {
-            Self::UnknownModel => Some("model_not_found"),
+            Self::Unauthorized => Some("invalid_api_key"),
+            // As OpenAI answers a project that may not use a model.
+            Self::UnknownModel | Self::Forbidden => Some("model_not_found"),
             _ if self.status() == 429 => Some("rate_limit_exceeded"),
             _ => None,
         }
@@ -145,7 +174,7 @@ impl Reason {
     #[must_use]
     pub const fn should_retry(self) -> Option<bool> {
         match self {
-            Self::RequestDeadline => Some(false),
+            Self::RequestDeadline | Self::RejectedTooManyTokens => Some(false),
             _ if self.status() == 429 => Some(true),
             _ => None,
         }
@@ -202,7 +231,7 @@ mod tests {
     fn contended_is_worth_another_try_and_a_late_request_is_not() {
         for reason in Reason::ALL {
             let wanted = match reason.status() {
-                429 => Some(true),
+                429 => Some(reason != Reason::RejectedTooManyTokens),
                 408 if reason == Reason::RequestDeadline => Some(false),
                 _ => None,
             };

@@ -54,6 +54,21 @@ impl Refusal {
         Self::new(Reason::UnknownModel).with_param("model").with_message(message)
     }
 
+    /// For a model that the client's key is not for; empty where the body names none.
+    #[must_use]
+    pub fn forbidden_model(model: &str) -> Self {
+        let refusal = Self::new(Reason::Forbidden).with_param("model");
+        if model.is_empty() {
+            return refusal;
+        }
+        let quoted: String = model.chars().take(QUOTED_CHARS_MAX).collect();
+        let ellipsis = if quoted.len() < model.len() { "…" } else { "" };
+        refusal.with_message(format!(
+            "This API key may not use the model `{quoted}{ellipsis}`. GET /v1/models lists those \
+             that it may."
+        ))
+    }
+
     /// For a body without a model.
     #[must_use]
     pub const fn missing_model() -> Self {
@@ -133,6 +148,12 @@ impl Refusal {
         Some(u64::try_from(millis).unwrap_or(u64::MAX).max(1))
     }
 
+    /// Value of `www-authenticate`, RFC 6750 section 3; empty unless the status asks for one.
+    #[must_use]
+    pub const fn challenge(&self) -> &'static str {
+        if self.status == 401 { "Bearer" } else { "" }
+    }
+
     /// Value of `allow`.
     #[must_use]
     pub const fn allow(&self) -> Option<&'static str> {
@@ -185,6 +206,8 @@ impl Refusal {
     fn anthropic_type(&self) -> &'static str {
         match self.status {
             _ if self.reason == Reason::RequestDeadline => "timeout_error",
+            401 => "authentication_error",
+            403 => "permission_error",
             404 => "not_found_error",
             413 => "request_too_large",
             429 => "rate_limit_error",

@@ -168,6 +168,8 @@ pub struct ApiRequest {
     pub priority: Option<i64>,
     /// LoRA adapter named apart from the model (SGLang's `lora_path`), decoded; empty when absent.
     pub lora: String,
+    /// An adapter is named in a form that is not read: a list, or a very long name.
+    pub names_other_lora: bool,
     /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it,
     /// or a list names several namespaces.
     pub has_more_than_text: bool,
@@ -178,6 +180,8 @@ pub struct ApiRequest {
     pub data_count: u64,
     /// Bytes of those strings.
     pub data_bytes: u64,
+    /// The scan took few steps: a shard may render the prompt too.
+    pub is_brief: bool,
 }
 
 impl ApiRequest {
@@ -195,6 +199,7 @@ impl ApiRequest {
         self.has_model = false;
         self.stream = false;
         self.max_tokens = None;
+        self.is_brief = false;
         self.prompt = PromptSource::None;
         self.messages.clear();
         self.add_generation_prompt = true;
@@ -203,6 +208,7 @@ impl ApiRequest {
         self.cache_salt.clear();
         self.priority = None;
         self.lora.clear();
+        self.names_other_lora = false;
         self.has_more_than_text = false;
         self.reads_no_cache = false;
         self.data_count = 0;

@@ -9,6 +9,7 @@ use super::priority;
 use super::prompt::prompt;
 use super::request::{ApiRequest, Endpoint, PromptSource};
 use super::transfer;
+use forebay_base::limits::SCAN_STEPS_MAX;
 use forebay_text::chat::{ChatRole, MessageSpan};
 
 /// Longest model name. Longer ones are refused: names go into tables and error messages.
@@ -100,9 +101,39 @@ const CONTINUING_KEYS: [&str; 4] =
 /// [`forebay_base::limits::JSON_DEPTH_MAX`] deep. A missing or wrongly typed key is no error here:
 /// the caller decides about the model, the engine about the rest.
 pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result<(), ScanError> {
+    read(&mut begin(body, endpoint, request)?, endpoint, request)
+}
+
+/// The same in at most [`SCAN_STEPS_MAX`] values, keys and escapes; `None` where that is too few.
+pub fn scan_briefly(
+    body: &[u8],
+    endpoint: Endpoint,
+    request: &mut ApiRequest,
+) -> Option<Result<(), ScanError>> {
+    let mut cursor = match begin(body, endpoint, request) {
+        Ok(cursor) => cursor,
+        Err(error) => return Some(Err(error)),
+    };
+    cursor.steps_left = SCAN_STEPS_MAX;
+    let scanned = read(&mut cursor, endpoint, request);
+    (cursor.steps_left > 0).then_some(scanned)
+}
+
+fn begin<'a>(
+    body: &'a [u8],
+    endpoint: Endpoint,
+    request: &mut ApiRequest,
+) -> Result<Cursor<'a>, ScanError> {
     request.clear();
     request.endpoint = Some(endpoint);
-    let mut cursor = Cursor::new(body)?;
+    Cursor::new(body)
+}
+
+fn read(
+    cursor: &mut Cursor<'_>,
+    endpoint: Endpoint,
+    request: &mut ApiRequest,
+) -> Result<(), ScanError> {
     cursor.blanks();
     match cursor.peek() {
         None => return Err(ScanError::Empty),
@@ -119,15 +150,15 @@ pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result
         let name = cursor.slice(&key.span);
         if key.escaped {
             let name = unescaped(name);
-            found.member(&name, endpoint, &mut cursor, request)?;
+            found.member(&name, endpoint, cursor, request)?;
         } else {
-            found.member(name, endpoint, &mut cursor, request)?;
+            found.member(name, endpoint, cursor, request)?;
         }
     }
     request.closing_brace = u32::try_from(cursor.at().saturating_sub(1)).unwrap_or(u32::MAX);
     cursor.end()?;
     (request.data_count, request.data_bytes) = (cursor.data.count, cursor.data.bytes);
-    found.finish(endpoint, &cursor, request)
+    found.finish(endpoint, cursor, request)
 }
 
 /// A value that is a string, something else, or nothing.
@@ -320,23 +351,23 @@ impl ScannedKeys {
             && !key.span.is_empty()
         {
             if key.span.len() <= CACHE_SALT_BYTES_MAX {
-                // No engine's salt holds a zero byte, so the two together are no salt that events
-                // could tell of.
+                // No engine's salt holds a zero byte: events tell of no such salt.
                 request.cache_salt.push('\0');
                 decode(key, cursor, &mut request.cache_salt);
             } else {
                 request.prompt = PromptSource::None;
             }
         }
-        if let Optional::Text(adapter) = &self.lora_path
-            && adapter.span.len() <= MODEL_BYTES_MAX
-        {
-            decode(adapter, cursor, &mut request.lora);
+        match &self.lora_path {
+            Optional::Text(lora) if lora.span.len() <= MODEL_BYTES_MAX => {
+                decode(lora, cursor, &mut request.lora);
+            }
+            other => request.names_other_lora = !matches!(other, Optional::Absent),
         }
         // Lists of keys or adapters: one for each prompt of a batch.
         request.has_more_than_text = self.more_than_text.contains(&true)
-            || matches!(self.extra_key, Optional::Other)
-            || matches!(self.lora_path, Optional::Other);
+            || request.names_other_lora
+            || matches!(self.extra_key, Optional::Other);
     }
 
     fn source(&mut self, endpoint: Endpoint, request: &mut ApiRequest) -> PromptSource {

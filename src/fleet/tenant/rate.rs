@@ -1,0 +1,205 @@
+//! A limit per minute, as a token bucket in virtual time. The bucket holds one minute's worth and
+//! fills evenly. Its whole state is one number, the moment when it will be full again, so that
+//! shards can share it in one atomic word. Sans-IO: the time is an argument.
+//!
+//! ```text
+//!   now        full_at                        now + 1 min
+//!    |============|--------------------------------|
+//!      taken, not    left, as time: units times
+//!      refilled      a minute over the limit
+//! ```
+//!
+//! A cost is rounded down to whole nanoseconds, so a request may pass one nanosecond early.
+
+use forebay_base::NanosSinceStart;
+
+/// What a bucket holds, as time.
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// The longest debt. No answer of an engine may lock a tenant for longer.
+const DEBT_NS_MAX: u64 = 60 * MINUTE_NS;
+
+/// Units per minute, at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinuteRate(u32);
+
+/// Why units are not to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateRefusal {
+    /// They are to be had after this time, if nobody takes others.
+    NotNow {
+        /// The wait, in nanoseconds.
+        wait_ns: u64,
+    },
+    /// They are more than the bucket holds.
+    Never,
+}
+
+/// What a client is told of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateStanding {
+    /// Units that a minute has.
+    pub limit: u64,
+    /// Units that may be taken now.
+    pub remaining: u64,
+    /// Time until the bucket is full, if nobody takes any.
+    pub reset_ns: u64,
+}
+
+impl MinuteRate {
+    /// `None` for 0, which stands for no limit.
+    #[must_use]
+    pub const fn of(per_minute: u32) -> Option<Self> {
+        if per_minute == 0 { None } else { Some(Self(per_minute)) }
+    }
+
+    /// Units that a full bucket has.
+    #[must_use]
+    pub fn per_minute(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    /// Takes units of a bucket that is full at `full_at`; returns when it will be full then.
+    ///
+    /// # Errors
+    /// [`RateRefusal`].
+    pub fn take(self, full_at: u64, now: NanosSinceStart, units: u64) -> Result<u64, RateRefusal> {
+        if units > u64::from(self.0) {
+            return Err(RateRefusal::Never);
+        }
+        let next = full_at.max(now.0).saturating_add(self.cost_ns(units));
+        match next.saturating_sub(now.0).checked_sub(MINUTE_NS) {
+            None | Some(0) => Ok(next),
+            Some(wait_ns) => Err(RateRefusal::NotNow { wait_ns }),
+        }
+    }
+
+    /// The same bucket, of which `used` units were used after all, not `taken`. More used than the
+    /// bucket holds is a debt that time pays, within an hour.
+    #[must_use]
+    pub fn corrected(self, full_at: u64, now: NanosSinceStart, taken: u64, used: u64) -> u64 {
+        match used.checked_sub(taken) {
+            Some(more) => {
+                let owed = full_at.max(now.0).saturating_add(self.cost_ns(more));
+                owed.min(now.0.saturating_add(DEBT_NS_MAX)).max(full_at)
+            }
+            // What time has refilled meanwhile is not given back once more: below `now`, any
+            // moment means full.
+            None => full_at.saturating_sub(self.cost_ns(taken.saturating_sub(used))),
+        }
+    }
+
+    /// What is left of a bucket.
+    #[must_use]
+    pub fn standing(self, full_at: u64, now: NanosSinceStart) -> RateStanding {
+        let reset_ns = full_at.saturating_sub(now.0);
+        let left = u128::from(MINUTE_NS.saturating_sub(reset_ns)) * u128::from(self.0);
+        let remaining = u64::try_from(left / u128::from(MINUTE_NS)).unwrap_or(u64::MAX);
+        RateStanding { limit: u64::from(self.0), remaining, reset_ns }
+    }
+
+    fn cost_ns(self, units: u64) -> u64 {
+        let cost = u128::from(units) * u128::from(MINUTE_NS) / u128::from(self.0);
+        u64::try_from(cost).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn rate(per_minute: u32) -> MinuteRate {
+        MinuteRate::of(per_minute).unwrap()
+    }
+
+    fn at(seconds: u64) -> NanosSinceStart {
+        NanosSinceStart(seconds * SECOND)
+    }
+
+    #[test]
+    fn a_minute_holds_the_limit_and_fills_evenly() {
+        let three = rate(3);
+        let mut full_at = 0;
+        for left in [2, 1, 0] {
+            full_at = three.take(full_at, at(100), 1).unwrap();
+            let standing = three.standing(full_at, at(100));
+            assert_eq!((standing.limit, standing.remaining), (3, left));
+            assert_eq!(standing.reset_ns, (3 - left) * 20 * SECOND);
+        }
+        let refused = three.take(full_at, at(100), 1).unwrap_err();
+        assert_eq!(refused, RateRefusal::NotNow { wait_ns: 20 * SECOND });
+        let refused = three.take(full_at, at(119), 1).unwrap_err();
+        assert_eq!(refused, RateRefusal::NotNow { wait_ns: SECOND });
+        assert!(three.take(full_at, at(120), 1).is_ok(), "when it was told to come");
+        assert_eq!(three.take(full_at, at(500), 4), Err(RateRefusal::Never));
+        assert!(three.take(full_at, at(500), 3).is_ok());
+        assert_eq!(MinuteRate::of(0), None);
+    }
+
+    #[test]
+    fn what_was_not_used_comes_back_and_a_debt_is_paid() {
+        let hundred = rate(100);
+        let taken = hundred.take(0, at(10), 80).unwrap();
+        let left = |full_at, now| hundred.standing(full_at, at(now)).remaining;
+        assert_eq!(left(taken, 10), 20);
+        assert_eq!(left(hundred.corrected(taken, at(10), 80, 30), 10), 70);
+        assert_eq!(left(hundred.corrected(taken, at(10), 80, 80), 10), 20);
+        // 250 used of a bucket of 100: nothing for 90 seconds, then the first unit.
+        let debt = hundred.corrected(taken, at(10), 80, 250);
+        assert_eq!((left(debt, 10), left(debt, 100)), (0, 0));
+        assert_eq!(left(debt, 101), 1);
+        let debt = hundred.corrected(taken, at(10), 80, u64::MAX);
+        assert_eq!((left(debt, 10 + 3_540), left(debt, 10 + 3_600)), (0, 100), "an hour at most");
+        // All is refilled long before the correction: no more than full.
+        assert_eq!(left(hundred.corrected(taken, at(1_000), 80, 0), 1_000), 100);
+        assert_eq!(left(hundred.corrected(taken, at(1_000), 80, 90), 1_000), 90);
+    }
+
+    proptest! {
+        /// Whatever comes when: in no stretch of time more passes than a full bucket and what flows
+        /// in meanwhile, and a burst on a full bucket gets exactly the limit.
+        #[test]
+        fn no_more_than_the_limit_passes(
+            per_minute in 1_u32..5_000_000,
+            asks in prop::collection::vec((0_u64..30 * SECOND, 1_u64..2_000), 1..200),
+        ) {
+            let rate = rate(per_minute);
+            let (mut full_at, mut now, mut passed) = (0, NanosSinceStart(SECOND), 0_u128);
+            for (gap, units) in asks {
+                now = NanosSinceStart(now.0 + gap);
+                match rate.take(full_at, now, units) {
+                    Ok(next) => {
+                        passed += u128::from(units);
+                        full_at = next;
+                    }
+                    Err(RateRefusal::Never) => prop_assert!(units > u64::from(per_minute)),
+                    Err(RateRefusal::NotNow { wait_ns }) => {
+                        let early = NanosSinceStart(now.0 + wait_ns.saturating_sub(1));
+                        prop_assert!(wait_ns == 0 || rate.take(full_at, early, units).is_err());
+                        let then = NanosSinceStart(now.0 + wait_ns);
+                        prop_assert!(rate.take(full_at, then, units).is_ok());
+                    }
+                }
+                let flowed = u128::from(now.0 - SECOND) * u128::from(per_minute);
+                // One nanosecond a request, in units.
+                let slack = 200 * u128::from(per_minute) / u128::from(MINUTE_NS) + 1;
+                let most = u128::from(per_minute) + flowed / u128::from(MINUTE_NS) + slack;
+                prop_assert!(passed <= most, "{} of {}", passed, most);
+            }
+        }
+
+        #[test]
+        fn a_burst_gets_the_limit_and_not_one_more(per_minute in 1_u32..3_000) {
+            let (rate, now) = (rate(per_minute), at(7));
+            let mut full_at = 0;
+            for _ in 0..per_minute {
+                full_at = rate.take(full_at, now, 1).unwrap();
+            }
+            prop_assert!(rate.take(full_at, now, 1).is_err());
+            prop_assert_eq!(rate.standing(full_at, now).remaining, 0);
+        }
+    }
+}

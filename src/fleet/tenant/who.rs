@@ -1,0 +1,271 @@
+//! Who tenants are, and the keys that say who is one. Control makes [`Tenants`] anew with each
+//! reload; shards read them as part of the fleet.
+
+use super::rate::MinuteRate;
+use ahash::AHashMap;
+use forebay_base::TenantIndex;
+use forebay_base::limits::TENANTS_MAX;
+use forebay_config::TenantConfig;
+use forebay_keys::{KeyDigest, KeyRing, StoredKey};
+use std::sync::Arc;
+
+/// Name of the `[[tenant]]` that stands for all without a table of their own.
+pub const ANY_TENANT: &str = "*";
+
+/// Who may call, and what they may have together. Immutable.
+#[derive(Clone, Debug)]
+pub struct Tenants {
+    /// Indexed by [`TenantIndex`]. The first stands for all without a number.
+    list: Vec<Tenant>,
+    numbers: Arc<TenantNumbers>,
+    keys: Option<ServedKeys>,
+    /// Is there anybody to count tokens for?
+    are_counted: bool,
+}
+
+/// One tenant, as configured at this moment.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Shown to people: log and metrics.
+    pub name: Arc<str>,
+    /// Its `[[tenant]]`, or that of `*`, which such tenants share.
+    pub billed: TenantIndex,
+    /// Share of a class beside other tenants.
+    pub weight: u32,
+    /// What all requests that are billed alike may have together.
+    pub quota: Quota,
+}
+
+/// Limits of one tenant, or of all tenants of `*` together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Requests per minute; `None`: no limit.
+    pub requests: Option<MinuteRate>,
+    /// Tokens of prompts and answers per minute; `None`: no limit.
+    pub tokens: Option<MinuteRate>,
+    /// Requests in flight; 0: no limit.
+    pub in_flight_max: u32,
+}
+
+/// Tokens that one request has used, as its engine counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenUsage {
+    /// Tokens of the prompt, those in the cache included.
+    pub prompt: u64,
+    /// Tokens of the prompt that the cache held.
+    pub cached: u64,
+    /// Tokens of the answer.
+    pub output: u64,
+}
+
+/// Numbers of tenants by name. They never change while the process runs: counters go by them.
+#[derive(Clone, Debug, Default)]
+pub struct TenantNumbers {
+    by_name: AHashMap<Arc<str>, TenantIndex>,
+}
+
+/// What a key is good for.
+#[derive(Clone, Copy, Debug)]
+pub struct Grant<'a> {
+    /// The tenant whose key it is.
+    pub tenant: TenantIndex,
+    /// Its models and its best class.
+    pub key: &'a StoredKey,
+}
+
+#[derive(Clone, Debug)]
+struct ServedKeys {
+    ring: Arc<KeyRing>,
+    /// Tenants by the position of their keys in the ring.
+    tenants: Vec<TenantIndex>,
+}
+
+impl TenantNumbers {
+    /// The number of that name, a new one if there is room.
+    fn give(&mut self, name: &str) -> TenantIndex {
+        if let Some(known) = self.by_name.get(name) {
+            return *known;
+        }
+        let next = self.by_name.len() + 1;
+        let number = TenantIndex::try_from_index(next).filter(|_| next < TENANTS_MAX);
+        let Some(number) = number.filter(|_| name != ANY_TENANT) else {
+            return TenantIndex::default();
+        };
+        self.by_name.insert(name.into(), number);
+        number
+    }
+}
+
+impl Tenants {
+    /// As the configuration and the file of keys have them now. Numbers stay those of `before`.
+    #[must_use]
+    pub fn new(before: &Self, tables: &[TenantConfig], keys: Option<Arc<KeyRing>>) -> Self {
+        let mut numbers = (*before.numbers).clone();
+        // Tables come first: they have weights and quotas, and at the limit the rest shares `*`.
+        let billed: Vec<TenantIndex> =
+            tables.iter().map(|table| numbers.give(&table.name)).collect();
+        let keys = keys.map(|ring| {
+            let tenants = ring.keys().iter().map(|key| numbers.give(&key.tenant)).collect();
+            ServedKeys { ring, tenants }
+        });
+        let mut list = before.list.clone();
+        let mut names: Vec<(&Arc<str>, TenantIndex)> =
+            numbers.by_name.iter().map(|(name, number)| (name, *number)).collect();
+        names.sort_unstable_by_key(|(_, number)| *number);
+        let further = names.into_iter().skip(list.len().saturating_sub(1));
+        list.extend(further.map(|(name, _)| Tenant::named(Arc::clone(name))));
+        let table_of = |wanted: &str| tables.iter().find(|table| table.name == wanted);
+        let of_any = table_of(ANY_TENANT).map_or((1, Quota::default()), rights);
+        for (number, tenant) in list.iter_mut().enumerate() {
+            let number = TenantIndex::try_from_index(number).unwrap_or_default();
+            let own = table_of(&tenant.name).filter(|_| billed.contains(&number));
+            tenant.billed = if own.is_some() { number } else { TenantIndex::default() };
+            (tenant.weight, tenant.quota) = own.map_or(of_any, rights);
+        }
+        let are_counted = keys.is_some() || !tables.is_empty();
+        Self { list, numbers: Arc::new(numbers), keys, are_counted }
+    }
+
+    /// Are there tenants whose tokens are counted?
+    #[must_use]
+    pub const fn are_counted(&self) -> bool {
+        self.are_counted
+    }
+
+    /// Must a client show a key?
+    #[must_use]
+    pub const fn ask_for_keys(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// The keys, where clients must show one.
+    #[must_use]
+    pub fn keys(&self) -> Option<&Arc<KeyRing>> {
+        self.keys.as_ref().map(|keys| &keys.ring)
+    }
+
+    /// What the key with that hash is good for; `None` for an unknown one.
+    #[must_use]
+    pub fn grant(&self, digest: &KeyDigest) -> Option<Grant<'_>> {
+        let keys = self.keys.as_ref()?;
+        let (position, key) = keys.ring.find(digest)?;
+        Some(Grant { tenant: keys.tenants.get(position).copied().unwrap_or_default(), key })
+    }
+
+    /// The tenant of that name, if it has a table.
+    #[must_use]
+    pub fn with_table(&self, name: &[u8]) -> Option<TenantIndex> {
+        let name = std::str::from_utf8(name).ok()?;
+        let number = *self.numbers.by_name.get(name)?;
+        (self.get(number)?.billed == number).then_some(number)
+    }
+
+    /// The tenant with that number.
+    #[must_use]
+    pub fn get(&self, tenant: TenantIndex) -> Option<&Tenant> {
+        self.list.get(tenant.index())
+    }
+
+    /// Its name, as people know it.
+    #[must_use]
+    pub fn name(&self, tenant: TenantIndex) -> &str {
+        self.get(tenant).map_or(ANY_TENANT, |tenant| &tenant.name)
+    }
+
+    /// All of them, in the order of their numbers.
+    #[must_use]
+    pub fn all(&self) -> &[Tenant] {
+        &self.list
+    }
+}
+
+/// Weight and limits of a table.
+fn rights(table: &TenantConfig) -> (u32, Quota) {
+    let quota = Quota {
+        requests: MinuteRate::of(table.requests_per_minute),
+        tokens: MinuteRate::of(table.tokens_per_minute),
+        in_flight_max: table.in_flight_max,
+    };
+    (table.weight.max(1), quota)
+}
+
+impl Tenant {
+    fn named(name: Arc<str>) -> Self {
+        Self { name, billed: TenantIndex::default(), weight: 1, quota: Quota::default() }
+    }
+}
+
+impl Default for Tenants {
+    fn default() -> Self {
+        let (list, numbers) = (vec![Tenant::named(ANY_TENANT.into())], Arc::default());
+        Self { list, numbers, keys: None, are_counted: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(name: &str, weight: u32) -> TenantConfig {
+        TenantConfig { name: name.to_owned(), weight, ..TenantConfig::default() }
+    }
+
+    fn ring(keys: &[(&str, &str)]) -> Option<Arc<KeyRing>> {
+        let stored = |(secret, tenant): &(&str, &str)| StoredKey {
+            id: (*secret).to_owned(),
+            digest: KeyDigest::of(secret.as_bytes()).unwrap(),
+            tenant: (*tenant).to_owned(),
+            models: Vec::new(),
+            class_best: None,
+            created: String::new(),
+        };
+        Some(Arc::new(KeyRing::new(keys.iter().map(stored).collect())))
+    }
+
+    fn of_key(tenants: &Tenants, secret: &str) -> Option<u16> {
+        tenants.grant(&KeyDigest::of(secret.as_bytes())?).map(|grant| grant.tenant.0)
+    }
+
+    #[test]
+    fn keys_lead_to_tenants_and_numbers_stay() {
+        let none = Tenants::default();
+        assert!(!none.ask_for_keys() && none.name(TenantIndex(9)) == "*");
+        let keys = ring(&[("k1", "a"), ("k2", "b"), ("k3", "a"), ("k4", "*")]);
+        let first = Tenants::new(&none, &[table("b", 5), table("*", 3)], keys);
+        assert!(first.ask_for_keys());
+        let of = |secret| of_key(&first, secret);
+        assert_eq!([of("k1"), of("k2"), of("k3"), of("k4")], [2, 1, 2, 0].map(Some));
+        assert_eq!(of("k5"), None);
+        let billed = |tenants: &Tenants, number| {
+            let tenant = tenants.get(TenantIndex(number)).unwrap();
+            (tenant.billed.0, tenant.weight)
+        };
+        assert_eq!([0, 1, 2].map(|number| billed(&first, number)), [(0, 3), (1, 5), (0, 3)]);
+        assert_eq!(first.with_table(b"b"), Some(TenantIndex(1)));
+        assert_eq!((first.with_table(b"a"), first.with_table(b"*")), (None, None));
+        // Other tables and keys: who had a number keeps it.
+        let second = Tenants::new(&first, &[table("c", 2), table("a", 7)], ring(&[("k1", "b")]));
+        assert_eq!((of_key(&second, "k1"), of_key(&second, "k2")), (Some(1), None));
+        let names: Vec<&str> = second.all().iter().map(|tenant| &*tenant.name).collect();
+        assert_eq!(names, ["*", "b", "a", "c"]);
+        let billed_now = [0, 1, 2, 3].map(|number| billed(&second, number));
+        assert_eq!(billed_now, [(0, 1), (0, 1), (2, 7), (3, 2)]);
+        assert!(!Tenants::new(&second, &[], None).ask_for_keys());
+    }
+
+    #[test]
+    fn past_the_limit_tenants_share_the_first_number() {
+        let names: Vec<String> = (0..TENANTS_MAX + 5).map(|number| number.to_string()).collect();
+        let keys: Vec<(&str, &str)> = names.iter().map(|name| (&**name, &**name)).collect();
+        let tenants = Tenants::new(&Tenants::default(), &[], ring(&keys));
+        assert_eq!(tenants.all().len(), TENANTS_MAX);
+        assert_eq!(of_key(&tenants, "0"), Some(1));
+        let (last, over) = (TENANTS_MAX - 2, TENANTS_MAX - 1);
+        assert_eq!(of_key(&tenants, &last.to_string()), u16::try_from(TENANTS_MAX - 1).ok());
+        assert_eq!(of_key(&tenants, &over.to_string()), Some(0));
+        // A table that comes too late is one of `*` too.
+        let late = Tenants::new(&tenants, &[table("late", 9)], None);
+        assert_eq!((late.with_table(b"late"), late.all().len()), (None, TENANTS_MAX));
+        assert_eq!(late.get(TenantIndex(0)).unwrap().weight, 1);
+    }
+}

@@ -1,0 +1,146 @@
+//! `X-Forwarded-For` and `Forwarded`: whom a proxy speaks for, and what workers are told.
+
+use super::TrustedNets;
+use forebay_base::limits::FORWARDED_HOPS_MAX;
+use std::io::Write;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// What becomes of both fields on the way to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardMode {
+    /// The client's fields, and behind them the address that has connected.
+    Append,
+    /// The address of the client, and nothing that the client said.
+    Replace,
+}
+
+/// Values of both fields as a worker gets them. Reused from request to request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardedFields {
+    /// `X-Forwarded-For`; empty where none is written.
+    pub x_forwarded_for: Vec<u8>,
+    /// `Forwarded`, of RFC 7239; the same.
+    pub forwarded: Vec<u8>,
+}
+
+impl ForwardedFields {
+    /// Forgets the values of the request before.
+    pub fn clear(&mut self) {
+        self.x_forwarded_for.clear();
+        self.forwarded.clear();
+    }
+
+    /// Appends values of `X-Forwarded-For` that the client has sent.
+    pub fn keep_x_forwarded_for(&mut self, value: &[u8]) {
+        join(value, &mut self.x_forwarded_for);
+    }
+
+    /// Appends a value of `Forwarded` that the client has sent.
+    pub fn keep_forwarded(&mut self, value: &[u8]) {
+        join(value, &mut self.forwarded);
+    }
+
+    /// Appends this address to both.
+    pub fn say(&mut self, address: IpAddr) {
+        let address = address.to_canonical();
+        join(b"", &mut self.x_forwarded_for);
+        join(b"", &mut self.forwarded);
+        // A vector takes all that is written to it.
+        let _ = write!(self.x_forwarded_for, "{address}");
+        let _ = match address {
+            IpAddr::V4(address) => write!(self.forwarded, "for={address}"),
+            IpAddr::V6(address) => write!(self.forwarded, "for=\"[{address}]\""),
+        };
+    }
+}
+
+/// Appends a member to a list of members.
+fn join(member: &[u8], list: &mut Vec<u8>) {
+    if !list.is_empty() && !list.ends_with(b", ") {
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(member);
+}
+
+/// The client behind `from`, by the values of `X-Forwarded-For` in their order: the last address
+/// that nobody trusts. A proxy that says nothing readable speaks for itself.
+pub fn client_of<'v>(
+    from: IpAddr,
+    values: impl DoubleEndedIterator<Item = &'v [u8]>,
+    trusted: &TrustedNets,
+) -> IpAddr {
+    let mut client = from.to_canonical();
+    let hops = values.rev().flat_map(|value| value.rsplit(|byte| *byte == b','));
+    for hop in hops.take(FORWARDED_HOPS_MAX) {
+        if !trusted.holds(client) {
+            break;
+        }
+        let Some(address) = address_of(hop) else { break };
+        client = address;
+    }
+    client
+}
+
+/// `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or `[2001:db8::1]:80`.
+fn address_of(hop: &[u8]) -> Option<IpAddr> {
+    let hop = std::str::from_utf8(hop.trim_ascii()).ok()?;
+    let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+    let address = hop
+        .parse::<IpAddr>()
+        .ok()
+        .or_else(|| hop.parse::<SocketAddr>().ok().map(|address| address.ip()))
+        .or_else(|| bracketed().map(IpAddr::V6))?;
+    Some(address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(from: &str, values: &[&str]) -> String {
+        let trusted = TrustedNets::parse(["10.0.0.0/8", "fd00::/8"]).unwrap();
+        let values = values.iter().map(|value| value.as_bytes());
+        client_of(from.parse().unwrap(), values, &trusted).to_string()
+    }
+
+    #[test]
+    fn the_client_is_the_last_address_that_nobody_trusts() {
+        for (from, values, is) in [
+            // Whoever is not trusted is the client, whatever it says.
+            ("192.0.2.9", &["203.0.113.5"][..], "192.0.2.9"),
+            ("10.0.0.1", &["203.0.113.5"], "203.0.113.5"),
+            ("10.0.0.1", &["1.1.1.1, 203.0.113.5"], "203.0.113.5"),
+            ("10.0.0.1", &["1.1.1.1, 203.0.113.5, 10.9.9.9"], "203.0.113.5"),
+            ("10.0.0.1", &["1.1.1.1", "203.0.113.5,10.9.9.9", "10.1.1.1"], "203.0.113.5"),
+            // All of them are trusted: the farthest.
+            ("10.0.0.1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("10.0.0.1", &["unknown"], "10.0.0.1"),
+            ("10.0.0.1", &["203.0.113.5, _hidden, 10.0.0.2"], "10.0.0.2"),
+            ("10.0.0.1", &[""], "10.0.0.1"),
+            ("fd00::1", &["[2001:db8::1]:80"], "2001:db8::1"),
+            ("fd00::1", &["[2001:db8::1]"], "2001:db8::1"),
+            ("10.0.0.1", &["203.0.113.5:4711"], "203.0.113.5"),
+            ("::ffff:10.0.0.1", &["::ffff:203.0.113.5"], "203.0.113.5"),
+        ] {
+            assert_eq!(client(from, values), is, "{from} {values:?}");
+        }
+        let endless = "10.0.0.2,".repeat(1_000) + "10.0.0.2";
+        assert_eq!(client("10.0.0.1", &["203.0.113.5", &endless]), "10.0.0.2", "hops have a limit");
+    }
+
+    #[test]
+    fn workers_are_told_in_both_forms() {
+        let mut fields = ForwardedFields::default();
+        fields.say("192.0.2.1".parse().unwrap());
+        assert_eq!(fields.x_forwarded_for, b"192.0.2.1");
+        assert_eq!(fields.forwarded, b"for=192.0.2.1");
+        fields.clear();
+        fields.keep_x_forwarded_for(b"1.1.1.1");
+        fields.keep_x_forwarded_for(b"2.2.2.2, 3.3.3.3");
+        fields.keep_forwarded(b"for=1.1.1.1;proto=http");
+        fields.say("2001:db8::1".parse().unwrap());
+        assert_eq!(fields.x_forwarded_for, b"1.1.1.1, 2.2.2.2, 3.3.3.3, 2001:db8::1");
+        assert_eq!(fields.forwarded, b"for=1.1.1.1;proto=http, for=\"[2001:db8::1]\"");
+    }
+}

@@ -1,0 +1,89 @@
+//! Addresses that speak for others.
+
+use forebay_base::limits::TRUSTED_NETS_MAX;
+use ipnet::IpNet;
+use std::net::IpAddr;
+
+/// Proxies that are believed when they say who their client is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustedNets(Vec<IpNet>);
+
+impl TrustedNets {
+    /// From addresses and networks such as `10.0.0.0/8`.
+    ///
+    /// # Errors
+    /// What is wrong with which entry, for people.
+    pub fn parse<'t>(entries: impl IntoIterator<Item = &'t str>) -> Result<Self, String> {
+        let nets: Vec<IpNet> = entries.into_iter().map(net).collect::<Result<_, _>>()?;
+        if nets.len() > TRUSTED_NETS_MAX {
+            return Err(format!("{} entries, more than {TRUSTED_NETS_MAX}", nets.len()));
+        }
+        Ok(Self(nets))
+    }
+
+    /// Does this address speak for others? An IPv4 address that is mapped into IPv6 counts as IPv4.
+    #[must_use]
+    pub fn holds(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|net| net.contains(&address))
+    }
+
+    /// True where each client speaks for itself.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn net(entry: &str) -> Result<IpNet, String> {
+    if let Ok(address) = entry.parse::<IpAddr>() {
+        return Ok(IpNet::from(address.to_canonical()));
+    }
+    let net: IpNet = entry
+        .parse()
+        .map_err(|_| format!("{entry:?} is no address and no network like 10.0.0.0/8"))?;
+    // A network that is written with the address of a host is most likely a slip.
+    if net.trunc() != net {
+        return Err(format!(
+            "{entry:?} names a host in a network; write {} or the host",
+            net.trunc()
+        ));
+    }
+    Ok(net)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(entries: &[&str]) -> TrustedNets {
+        TrustedNets::parse(entries.iter().copied()).unwrap()
+    }
+
+    #[test]
+    fn networks_and_addresses_hold_what_is_in_them() {
+        let trusted =
+            nets(&["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::1", "::ffff:198.51.100.1"]);
+        let holds = |address: &str| trusted.holds(address.parse().unwrap());
+        for inside in
+            ["10.255.0.1", "192.0.2.7", "2001:db8::9", "::1", "::ffff:10.0.0.1", "198.51.100.1"]
+        {
+            assert!(holds(inside), "{inside}");
+        }
+        for outside in ["11.0.0.1", "192.0.2.8", "2001:db9::1", "::2", "::ffff:11.0.0.1"] {
+            assert!(!holds(outside), "{outside}");
+        }
+        assert!(TrustedNets::default().is_empty() && !trusted.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_network_is_told() {
+        for wrong in ["", "10.0.0.0/33", "ten", "10.0.0", "10.0.0.1/8", "10.0.0.1:80", "::1/129"] {
+            assert!(TrustedNets::parse([wrong]).is_err(), "{wrong}");
+        }
+        let told = TrustedNets::parse(["10.0.0.1/8"]).unwrap_err();
+        assert!(told.contains("10.0.0.0/8"), "{told}");
+        let many: Vec<String> = (0..257).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect();
+        assert!(TrustedNets::parse(many.iter().map(String::as_str)).is_err());
+    }
+}

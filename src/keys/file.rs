@@ -1,0 +1,156 @@
+//! The file on disk: bounded when read, and replaced as a whole, so that a router that reads it
+//! meanwhile sees the old keys or the new ones.
+
+use super::document::{KeyFault, parse};
+use super::key_ring::KeyRing;
+use forebay_base::limits::API_KEY_FILE_BYTES_MAX;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Why there are no keys.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// The file cannot be read; the text says why.
+    #[error("{0}")]
+    Unreadable(String),
+    /// All faults, in the order of the file.
+    #[error("{}", first(.0))]
+    Faulty(Vec<KeyFault>),
+}
+
+fn first(faults: &[KeyFault]) -> String {
+    faults.first().map_or_else(String::new, |fault| {
+        format!("line {}, column {}: {}", fault.line, fault.column, fault.what)
+    })
+}
+
+/// Reads the keys of a file.
+///
+/// # Errors
+/// [`KeyFileError`].
+pub fn read(path: &Path) -> Result<KeyRing, KeyFileError> {
+    let text = text_of(path).map_err(|error| {
+        KeyFileError::Unreadable(format!("cannot read {}: {error}", path.display()))
+    })?;
+    parse(&text).map_err(KeyFileError::Faulty)
+}
+
+fn text_of(path: &Path) -> io::Result<String> {
+    let (mut text, limit) = (String::new(), API_KEY_FILE_BYTES_MAX as u64);
+    File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
+    if text.len() > API_KEY_FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it is longer than {limit} bytes")));
+    }
+    Ok(text)
+}
+
+/// Replaces the file by what `change` makes of its text. A file that is not there yet is empty, and
+/// its owner alone may read it. Owner, group and mode of one that is there stay: the router must be
+/// able to read it afterwards.
+///
+/// # Errors
+/// What the system says, what `change` says, or that another process changes the file.
+pub fn change(
+    path: &Path,
+    change: impl FnOnce(&str) -> Result<String, String>,
+) -> Result<(), String> {
+    // The file that a link names, not the link.
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let path = real.as_path();
+    let told = |error: io::Error| format!("{}: {error}", path.display());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
+    // Of two processes that change the file at once, the second would undo what the first did.
+    let lock = File::open(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        format!("another process changes a file in {}: try again", folder.display())
+    })?;
+    let text = match text_of(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        text => text.map_err(told)?,
+    };
+    let text = change(&text)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(told)?;
+    file.write_all(text.as_bytes()).map_err(told)?;
+    keep_owner(path, file.as_file()).map_err(told)?;
+    file.as_file().sync_all().map_err(told)?;
+    file.persist(path).map_err(|error| told(error.error))?;
+    lock.sync_all().map_err(told)
+}
+
+/// Gives the new file owner, group and mode of the old one, if there is one.
+fn keep_owner(old: &Path, new: &File) -> io::Result<()> {
+    let old = match std::fs::metadata(old) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        old => old?,
+    };
+    let made = new.metadata()?;
+    if (old.uid(), old.gid()) != (made.uid(), made.gid()) {
+        std::os::unix::fs::fchown(new, Some(old.uid()), Some(old.gid()))?;
+    }
+    new.set_permissions(old.permissions())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const TEXT: &str = "[[key]]\nid = \"a\"\ntenant = \"t\"\nhash = \"sha256:\
+                        ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n";
+
+    #[test]
+    fn a_change_replaces_the_file_and_keeps_it_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        change(&path, |text| Ok(format!("{text}{TEXT}"))).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(read(&path).unwrap().keys().len(), 1);
+        assert_eq!(change(&path, |_| Err("no".to_owned())).unwrap_err(), "no");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), TEXT, "as it was");
+        let names = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(names, 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_change_keeps_mode_and_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("real.toml"), folder.path().join("keys.toml"));
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("real.toml", &link).unwrap();
+        change(&link, |text| Ok(format!("{text}{TEXT}"))).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), TEXT);
+    }
+
+    #[test]
+    fn two_at_once_are_told_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        change(&path, |_| {
+            let second = change(&path, |text| Ok(text.to_owned()));
+            assert!(second.unwrap_err().contains("try again"));
+            Ok(TEXT.to_owned())
+        })
+        .unwrap();
+        assert_eq!(read(&path).unwrap().keys().len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_with_its_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("{TEXT}modells = 1\n")).unwrap();
+        let error = read(file.path()).unwrap_err().to_string();
+        assert!(error.starts_with("line 5, column 11: unknown member `modells`"), "{error}");
+        let error = read(Path::new("/nonexistent")).unwrap_err().to_string();
+        assert!(error.contains("cannot read /nonexistent"), "{error}");
+        std::fs::write(file.path(), vec![b'#'; API_KEY_FILE_BYTES_MAX + 1]).unwrap();
+        assert!(read(file.path()).unwrap_err().to_string().contains("longer than"));
+    }
+}

@@ -1,0 +1,227 @@
+//! Limits of tenants, in sum over replicas. Each replica says every second what the requests of
+//! each limited tenant have taken of it, ever. What another replica has taken since it last said so
+//! is taken here too. Without NATS each replica holds the limits by itself. Sans-IO.
+//!
+//! Subject `<prefix>.v1.use`:
+//! ```json
+//! {"replica":"5be1c0ffee15600d","tenants":[{"name":"search","requests":17,"tokens":9100}]}
+//! ```
+
+use super::wire::ReplicaId;
+use forebay_base::limits::{REPLICAS_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX};
+use forebay_base::{NanosSinceStart, TenantIndex};
+use forebay_fleet::tenant::{ANY_TENANT, TenantBoard, Tenants};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Last words of the subject of these messages.
+const WORD: &str = ".v1.use";
+/// Time between two messages of a replica.
+const PERIOD: Duration = Duration::from_millis(900);
+/// A replica that is silent for so long is forgotten. What it says next is its new beginning.
+const SILENT_MAX: Duration = Duration::from_secs(10);
+/// Longest message that is read.
+const USE_BYTES_MAX: usize = 64 * 1024;
+
+/// What other replicas have said.
+#[derive(Debug, Default)]
+pub(crate) struct TenantShare {
+    by_replica: HashMap<ReplicaId, PeerTenants>,
+    said_at: Option<NanosSinceStart>,
+}
+
+#[derive(Debug)]
+struct PeerTenants {
+    heard_at: NanosSinceStart,
+    used: HashMap<TenantIndex, (u64, u64)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct UseMessage {
+    replica: ReplicaId,
+    tenants: Vec<TenantWord>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct TenantWord {
+    name: String,
+    requests: u64,
+    /// Counts down where less was used than taken.
+    tokens: u64,
+}
+
+/// The subject of these messages.
+pub(crate) fn use_subject(prefix: &str) -> String {
+    format!("{prefix}{WORD}")
+}
+
+pub(crate) fn is_use(subject: &str) -> bool {
+    subject.ends_with(WORD)
+}
+
+impl TenantShare {
+    /// What to say now; `None` where there are no limits, or it was said a moment ago.
+    pub(crate) fn say(
+        &mut self,
+        me: ReplicaId,
+        tenants: &Tenants,
+        board: &TenantBoard,
+        now: NanosSinceStart,
+    ) -> Option<Vec<u8>> {
+        if self.said_at.is_some_and(|at| now < at.plus(PERIOD)) {
+            return None;
+        }
+        let words = limited(tenants).filter_map(|number| {
+            let (requests, tokens) = board.of(number)?.used();
+            Some(TenantWord { name: tenants.name(number).to_owned(), requests, tokens })
+        });
+        let message = UseMessage { replica: me, tenants: words.collect() };
+        if message.tenants.is_empty() {
+            return None;
+        }
+        self.said_at = Some(now);
+        serde_json::to_vec(&message).ok()
+    }
+
+    /// Takes what another replica says; false if that is no such message.
+    pub(crate) fn hear(
+        &mut self,
+        bytes: &[u8],
+        tenants: &Tenants,
+        board: &TenantBoard,
+        now: NanosSinceStart,
+    ) -> bool {
+        if bytes.len() > USE_BYTES_MAX {
+            return false;
+        }
+        let Ok(message) = serde_json::from_slice::<UseMessage>(bytes) else { return false };
+        let is_long = |word: &TenantWord| word.name.len() > TENANT_NAME_BYTES_MAX;
+        if message.tenants.len() > TENANTS_MAX || message.tenants.iter().any(is_long) {
+            return false;
+        }
+        self.by_replica.retain(|_, peer| now <= peer.heard_at.plus(SILENT_MAX));
+        let is_known = self.by_replica.contains_key(&message.replica);
+        if !is_known && self.by_replica.len() >= REPLICAS_MAX {
+            return false;
+        }
+        let nothing = PeerTenants { heard_at: now, used: HashMap::new() };
+        let peer = self.by_replica.entry(message.replica).or_insert(nothing);
+        peer.heard_at = now;
+        for TenantWord { name, requests, tokens } in message.tenants {
+            let number = match name.as_str() {
+                ANY_TENANT => Some(TenantIndex::default()),
+                name => tenants.with_table(name.as_bytes()),
+            };
+            let Some(number) = number else { continue };
+            // The first word of a replica says nothing of when that was.
+            let before = peer.used.insert(number, (requests, tokens));
+            let (Some((requests_before, tokens_before)), Some(cell)) = (before, board.of(number))
+            else {
+                continue;
+            };
+            let quota = tenants.get(number).map(|tenant| tenant.quota).unwrap_or_default();
+            let requests = requests.wrapping_sub(requests_before).cast_signed();
+            let tokens = tokens.wrapping_sub(tokens_before).cast_signed();
+            cell.use_elsewhere(quota, now, requests, tokens);
+        }
+        true
+    }
+}
+
+/// Tenants with a limit per minute of their own, and `*` if it has one.
+fn limited(tenants: &Tenants) -> impl Iterator<Item = TenantIndex> {
+    let numbered = tenants.all().iter().enumerate();
+    numbered.filter_map(|(number, tenant)| {
+        let number = TenantIndex::try_from_index(number)?;
+        let has_limits = tenant.quota.requests.is_some() || tenant.quota.tokens.is_some();
+        (has_limits && tenant.billed == number).then_some(number)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_config::TenantConfig;
+    use forebay_fleet::tenant::MinuteRate;
+
+    fn tenants() -> Tenants {
+        let table = |name: &str, requests, tokens| TenantConfig {
+            name: name.to_owned(),
+            requests_per_minute: requests,
+            tokens_per_minute: tokens,
+            ..TenantConfig::default()
+        };
+        let tables = [table("a", 10, 1_000), table("free", 0, 0), table("*", 5, 0)];
+        Tenants::new(&Tenants::default(), &tables, None)
+    }
+
+    const A: TenantIndex = TenantIndex(1);
+
+    fn at(millis: u64) -> NanosSinceStart {
+        NanosSinceStart(millis * 1_000_000)
+    }
+
+    #[test]
+    fn what_one_replica_takes_is_taken_at_the_other() {
+        let (tenants, here, there) = (tenants(), TenantBoard::new(), TenantBoard::new());
+        let (requests, tokens) = (MinuteRate::of(10).unwrap(), MinuteRate::of(1_000).unwrap());
+        let (mut author, mut share) = (TenantShare::default(), TenantShare::default());
+        let mut tell = |now: u64| {
+            let said = author.say(ReplicaId(7), &tenants, &there, at(now));
+            said.is_some_and(|said| share.hear(&said, &tenants, &here, at(now)))
+        };
+        let left = |now: u64| {
+            let cell = here.of(A).unwrap();
+            (cell.requests(requests, at(now)).remaining, cell.tokens(tokens, at(now)).remaining)
+        };
+        let cell = there.of(A).unwrap();
+        cell.take_request(requests, at(0)).unwrap();
+        assert!(tell(0) && !tell(500), "said a moment ago");
+        assert_eq!(left(0), (10, 1_000), "its beginning");
+        for _ in 0..3 {
+            cell.take_request(requests, at(1_000)).unwrap();
+            cell.take_tokens(tokens, at(1_000), 200).unwrap();
+        }
+        assert!(tell(1_000));
+        assert_eq!(left(1_000), (7, 400));
+        // Less was used than taken.
+        cell.correct_tokens(tokens, at(1_900), 200, 50);
+        assert!(tell(1_900));
+        assert_eq!(left(1_900).1, 400 + 150 + 15, "with what has flowed in");
+        // After a silence, its word is a new beginning.
+        cell.take_tokens(tokens, at(30_000), 500).unwrap();
+        assert!(tell(30_000));
+        assert_eq!(left(30_000).1, 1_000);
+    }
+
+    #[test]
+    fn only_limited_tenants_are_told_and_lies_cost_a_minute_at_most() {
+        let (tenants, board, mut share) = (tenants(), TenantBoard::new(), TenantShare::default());
+        let said = share.say(ReplicaId(1), &tenants, &board, at(0)).unwrap();
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.contains("\"a\"") && said.contains("\"*\"") && !said.contains("free"));
+        let word = |name: &str, requests: u64| {
+            format!(
+                "{{\"replica\":\"9\",\"tenants\":[{{\"name\":\"{name}\",\"requests\":{requests},\
+                 \"tokens\":0}}]}}"
+            )
+        };
+        for (name, requests) in [("a", 0), ("a", u64::MAX / 2), ("unknown", 3)] {
+            assert!(share.hear(word(name, requests).as_bytes(), &tenants, &board, at(1)));
+        }
+        let rate = MinuteRate::of(10).unwrap();
+        let standing = board.of(A).unwrap().requests(rate, at(1));
+        assert_eq!((standing.remaining, standing.reset_ns), (0, 60_000_000_000));
+        for bad in ["", "{}", "[]", &word(&"x".repeat(100), 1), &" ".repeat(USE_BYTES_MAX + 1)] {
+            assert!(!share.hear(bad.as_bytes(), &tenants, &board, at(1)), "{bad:.20}");
+        }
+        for number in 0..2 * REPLICAS_MAX {
+            let other = word("a", 1).replace("\"9\"", &format!("\"{number:x}\""));
+            share.hear(other.as_bytes(), &tenants, &board, at(2));
+        }
+        assert_eq!(share.by_replica.len(), REPLICAS_MAX);
+        assert!(Tenants::default().all().len() == 1);
+        assert_eq!(share.say(ReplicaId(1), &Tenants::default(), &board, at(5_000)), None);
+    }
+}
