@@ -24,6 +24,7 @@ pub use forebay_discovery as discovery;
 pub use forebay_fleet::{account, admit, mailbox, worker};
 pub use forebay_http1 as http1;
 pub use forebay_index as index;
+pub use forebay_keys as keys;
 pub use forebay_kv_decode as kv_decode;
 pub use forebay_kv_events as kv_events;
 pub use forebay_load as load;

@@ -4,5 +4,6 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
+    forebay_heap::keep_small();
     forebay::cli::run()
 }

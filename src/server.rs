@@ -1,22 +1,26 @@
 //! Builds the rings, starts the shards and the control plane, and joins them at the end: the only
 //! place that names both planes.
 
-use crate::control::{self, ControlError, ControlSetup};
-use crate::ingress;
+use crate::control::{self, ControlError, ControlSetup, ServerTls, TlsSetup};
+use crate::ingress::{self, BoundListener};
 use crate::runtime::{Driver, wake_pair};
 use crate::shard::{self, ShardSetup, ShardThread};
+use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, ShardIndex};
-use forebay_config::{Config, Reloader, read_token};
+use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault, read_token};
 use forebay_fleet::mailbox::wire;
 use forebay_fleet::worker::LoadBoard;
+use forebay_identity::{ClientRules, TrustedNets};
 use forebay_index;
 use forebay_index::KeySeed;
+use forebay_keys::{KeyFileError, KeyRing};
 use forebay_kv_events::FeedTimers;
 use forebay_snapshot::SnapshotFile;
+use forebay_tls::FilesFault;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -25,8 +29,12 @@ use std::thread::JoinHandle;
 pub struct ServerHandle {
     /// Where it listens; the port is real even if 0 was asked for.
     pub listen: SocketAddr,
-    /// Where the admin API listens.
+    /// Where else it listens, in the order of the configuration.
+    pub listeners: Vec<SocketAddr>,
+    /// Where the admin API listens; port 0 where it has none.
     pub admin: SocketAddr,
+    /// The same, or its socket in the file system.
+    pub admin_address: AdminAddress,
     stop: tokio::sync::watch::Sender<bool>,
     control: Option<JoinHandle<Result<(), ControlError>>>,
     shards: Vec<JoinHandle<()>>,
@@ -46,7 +54,7 @@ pub enum StartError {
         /// The key of the config file.
         key: &'static str,
         /// The address.
-        address: SocketAddr,
+        address: AdminAddress,
         /// What the kernel said.
         source: io::Error,
     },
@@ -59,9 +67,26 @@ pub enum StartError {
         /// The address.
         address: SocketAddr,
     },
-    /// The token of the admin API cannot be read.
-    #[error("`admin_token_file` {0}")]
-    Token(String),
+    /// A certificate or key cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] FilesFault),
+    /// A worker cannot be connected to over TLS.
+    #[error("TLS to a worker: {0}")]
+    UpstreamTls(#[from] UpstreamFault),
+    /// A token of the admin API cannot be read.
+    #[error("`{key}` {what}")]
+    Token {
+        /// The key of the config file.
+        key: &'static str,
+        /// What is wrong with the file that it names.
+        what: String,
+    },
+    /// An entry of `client.trusted` is no address and no network.
+    #[error("`client.trusted`: {0}")]
+    Trusted(String),
+    /// The clients' keys cannot be read.
+    #[error("`api_keys`: {0}")]
+    Keys(KeyFileError),
     /// A thread or descriptor cannot be had.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
@@ -115,35 +140,95 @@ fn begin(
              Linux 6.1 or later, and permit io_uring (seccomp profile, kernel.io_uring_disabled)"
         );
     }
-    let refused = |key, address| move |source| StartError::Listen { key, address, source };
-    let first = ingress::bind_first(config.listen, config.listen_shared);
-    let first = first.map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => StartError::Taken { address: config.listen },
-        _ => refused("listen", config.listen)(source),
-    })?;
-    config.listen = first.local_addr()?;
-    let mut listeners = vec![first];
-    for _ in 1..shard_count {
-        let next = ingress::bind_next(config.listen);
-        listeners.push(next.map_err(refused("listen", config.listen))?);
+    let server = config.accept_files().map(|files| ServerTls::read(&files)).transpose()?;
+    let tls = TlsSetup { server, connectors: config.connectors()? };
+    let admin_tls = config.admin_accept_files().map(|files| ServerTls::read(&files)).transpose()?;
+    let listeners = bind_all(&mut config)?;
+    let admin = AdminSocket::bind(&config.admin).map_err(refused("admin", config.admin.clone()))?;
+    if let Some(port) = admin.port()? {
+        config.admin = port.into();
     }
-    let admin = TcpListener::bind(config.admin)
-        .and_then(|admin| admin.set_nonblocking(true).map(|()| admin))
-        .map_err(refused("admin", config.admin))?;
-    config.admin = admin.local_addr()?;
-    let token = config.admin_token_file.as_deref().map(read_token).transpose();
-    let token = token.map_err(StartError::Token)?;
+    let keys = config.api_keys.as_deref().map(forebay_keys::read).transpose();
+    let api_keys = keys.map_err(StartError::Keys)?;
+    let credentials = Credentials { access: access(&config)?, api_keys };
     ingress::raise_limit(&config);
-    let sockets = ServerSockets { listeners, admin };
+    let sockets = ServerSockets { listeners, admin, tls, admin_tls };
     let options = RunOptions { signals, reloader, feed_timers };
-    launch(Arc::new(config), driver, sockets, token, options)
+    launch(Arc::new(config), driver, sockets, credentials, options)
+}
+
+/// Who may call the admin API.
+fn access(config: &Config) -> Result<Access, StartError> {
+    let token = |key, path: &Option<PathBuf>| {
+        let token = path.as_deref().map(read_token).transpose();
+        token.map_err(|what| StartError::Token { key, what })
+    };
+    Ok(Access {
+        hosts: config.admin_hosts.clone(),
+        token: token("admin_token_file", &config.admin_token_file)?,
+        read_token: token("admin_read_token_file", &config.admin_read_token_file)?,
+    })
+}
+
+fn refused(key: &'static str, address: AdminAddress) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::Listen { key, address, source }
+}
+
+/// Binds every address for each shard, and notes which ports the kernel has chosen.
+fn bind_all(config: &mut Config) -> Result<Vec<Vec<BoundListener>>, StartError> {
+    let mut of_shards: Vec<_> = config.cores.iter().map(|_| Vec::new()).collect();
+    let (is_tls, is_shared) = (config.speaks_tls(), config.listen_shared);
+    config.listen = bind(config.listen, "listen", is_shared, is_tls, &mut of_shards)?;
+    for position in 0..config.listeners.len() {
+        let Some(listener) = config.listeners.get(position).copied() else { break };
+        let is_tls = config.listener_speaks_tls(&listener);
+        let (key, address) = ("listener.address", listener.address);
+        let bound = bind(address, key, is_shared, is_tls, &mut of_shards)?;
+        if let Some(listener) = config.listeners.get_mut(position) {
+            listener.address = bound;
+        }
+    }
+    Ok(of_shards)
+}
+
+/// Binds one address for each shard; returns it with its real port.
+fn bind(
+    address: SocketAddr,
+    key: &'static str,
+    is_shared: bool,
+    is_tls: bool,
+    of_shards: &mut [Vec<BoundListener>],
+) -> Result<SocketAddr, StartError> {
+    let first = ingress::bind_first(address, is_shared);
+    let first = first.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse if key == "listen" => StartError::Taken { address },
+        _ => refused(key, address.into())(source),
+    })?;
+    let address = first.local_addr()?;
+    let mut first = Some(first);
+    for of_shard in of_shards {
+        let socket = match first.take() {
+            Some(first) => first,
+            None => ingress::bind_next(address).map_err(refused(key, address.into()))?,
+        };
+        of_shard.push(BoundListener { socket, is_tls });
+    }
+    Ok(address)
 }
 
 /// The ports that this process listens on.
 struct ServerSockets {
-    /// One for each shard, all on the same port.
-    listeners: Vec<TcpListener>,
-    admin: TcpListener,
+    /// For each shard, all on the same ports.
+    listeners: Vec<Vec<BoundListener>>,
+    admin: AdminSocket,
+    tls: TlsSetup,
+    admin_tls: Option<ServerTls>,
+}
+
+/// What callers have to show.
+struct Credentials {
+    access: Access,
+    api_keys: Option<KeyRing>,
 }
 
 /// What decides how long the router runs, and with which configuration.
@@ -158,17 +243,21 @@ fn launch(
     config: Arc<Config>,
     driver: Driver,
     sockets: ServerSockets,
-    admin_token: Option<String>,
+    credentials: Credentials,
     options: RunOptions,
 ) -> Result<ServerHandle, StartError> {
-    let ServerSockets { listeners, admin } = sockets;
+    let ServerSockets { listeners, admin, tls, admin_tls } = sockets;
     let RunOptions { signals, reloader, feed_timers } = options;
+    let trusted = TrustedNets::parse(config.client.trusted.iter().map(String::as_str));
+    let trusted = trusted.map_err(StartError::Trusted)?;
     let clock = Clock::start();
     let snapshot = config.index.snapshot.as_deref().and_then(last_snapshot);
     let seed = match &snapshot {
         Some(snapshot) => snapshot.header().seed,
         None => KeySeed(getrandom::u64().map_err(io::Error::from)?),
     };
+    let per_address_max = config.limits.connections_per_address_max;
+    let clients = Arc::new(ClientRules::new(trusted, per_address_max, seed.0));
     let (reader, slices) =
         forebay_index::index(listeners.len(), seed, config.limits.index_bytes_max);
     let mut wakes = Vec::new();
@@ -183,21 +272,21 @@ fn launch(
     let board = Arc::new(LoadBoard::with_bells(bells));
     let mut shards = Vec::new();
     let parts = ends.into_iter().zip(listeners).zip(sources).zip(slices).zip(config.cores.clone());
-    for ((((end, listener), wake), slice), core) in parts {
+    for ((((end, listeners), wake), slice), core) in parts {
         let setup = ShardSetup {
             config: Arc::clone(&config),
             clock,
-            thread: ShardThread { core, driver, listener, wake },
+            thread: ShardThread { core, driver, listeners, clients: Arc::clone(&clients), wake },
             board: Arc::clone(&board),
             index: reader.clone(),
-            tenant_seed: seed.0,
             slice,
             end,
         };
         shards.push(spawn_shard(setup)?);
     }
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let (listen, admin_address) = (config.listen, config.admin);
+    let (listen, admin_address) = (config.listen, config.admin.clone());
+    let further = config.listeners.iter().map(|listener| listener.address).collect();
     let setup = ControlSetup {
         config,
         clock,
@@ -207,7 +296,10 @@ fn launch(
         board,
         index: reader,
         admin,
-        admin_token,
+        tls,
+        admin_tls,
+        access: credentials.access,
+        api_keys: credentials.api_keys,
         stopped,
         signals,
         reloader,
@@ -215,7 +307,9 @@ fn launch(
     };
     let control = std::thread::Builder::new().name("control".into());
     let control = control.spawn(move || control::run(setup))?;
-    Ok(ServerHandle { listen, admin: admin_address, stop, control: Some(control), shards })
+    let admin = admin_address.port_address().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
+    let control = Some(control);
+    Ok(ServerHandle { listen, listeners: further, admin, admin_address, stop, control, shards })
 }
 
 /// What the last process has left. Only its header is read here, for the seed; the rest is read

@@ -1,6 +1,7 @@
 //! Who may call the admin API. A browser on the operator's machine reaches its port, so each call
 //! is looked at: a page of a foreign site is told by its `Origin`, a foreign name that was pointed
-//! at this address by `Host`. What changes something needs the token, where there is one.
+//! at this address by `Host`. What changes something needs the token, where there is one, and what
+//! reads needs one of two where there is one for readers.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -15,13 +16,18 @@ use subtle::ConstantTimeEq;
 /// POSTs that change nothing.
 const READING_POSTS: [&str; 1] = ["/debug/overlap"];
 
+/// Pages that balancers and kubelets ask for, who have no token.
+const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+
 /// What is asked of callers.
 #[derive(Debug, Default)]
 pub struct Access {
     /// Further names of this host: `admin_hosts`.
     pub hosts: Vec<String>,
-    /// What `admin_token_file` holds.
+    /// The token that `admin_token_file` holds.
     pub token: Option<String>,
+    /// The token that `admin_read_token_file` holds.
+    pub read_token: Option<String>,
 }
 
 /// Why a call is refused.
@@ -31,15 +37,17 @@ enum Denied {
     Origin,
     NotJson,
     NoToken,
+    NoReadToken,
+    ReadOnly,
 }
 
 impl Denied {
     const fn status(self) -> StatusCode {
         match self {
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
-            Self::Origin => StatusCode::FORBIDDEN,
+            Self::Origin | Self::ReadOnly => StatusCode::FORBIDDEN,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::NoToken => StatusCode::UNAUTHORIZED,
+            Self::NoToken | Self::NoReadToken => StatusCode::UNAUTHORIZED,
         }
     }
 
@@ -58,6 +66,14 @@ impl Denied {
                 "This call changes something and needs the header authorization: Bearer, with the token of \
                  `admin_token_file`."
             }
+            Self::NoReadToken => {
+                "This call needs the header authorization: Bearer, with the token of \
+                 `admin_read_token_file` or of `admin_token_file`."
+            }
+            Self::ReadOnly => {
+                "This call changes something, and the token of `admin_read_token_file` only \
+                 reads. Use the token of `admin_token_file`."
+            }
         }
     }
 }
@@ -75,7 +91,7 @@ pub(crate) async fn check(
     let Err(denied) = judged else { return next.run(call).await };
     let bearer = [(header::WWW_AUTHENTICATE, "Bearer")];
     let answer = (denied.status(), Json(json!({ "error": denied.message() })));
-    if denied == Denied::NoToken {
+    if denied.status() == StatusCode::UNAUTHORIZED {
         return (bearer, answer).into_response();
     }
     answer.into_response()
@@ -113,10 +129,20 @@ impl Access {
         if has_body && !kind.eq_ignore_ascii_case("application/json") {
             return Err(Denied::NotJson);
         }
+        self.token(method, path, text(header::AUTHORIZATION))
+    }
+
+    /// Who may change something may read.
+    fn token(&self, method: &Method, path: &str, bearer: Option<&str>) -> Result<(), Denied> {
+        let is = |token: &Option<String>| token.as_ref().is_some_and(|is| is_bearer(bearer, is));
+        let is_probe = method.is_safe() && PROBES.contains(&path);
         let reads = method.is_safe() || READING_POSTS.contains(&path);
-        match &self.token {
-            Some(token) if !reads && !is_bearer(text(header::AUTHORIZATION), token) => {
-                Err(Denied::NoToken)
+        match (&self.token, &self.read_token) {
+            (Some(_), read) if !reads && !is(&self.token) => {
+                Err(if is(read) { Denied::ReadOnly } else { Denied::NoToken })
+            }
+            (token, Some(_)) if !is_probe && !is(token) && !is(&self.read_token) => {
+                Err(Denied::NoReadToken)
             }
             _ => Ok(()),
         }
@@ -153,7 +179,8 @@ mod tests {
 
     #[test]
     fn only_own_names_are_answered() {
-        let access = Access { hosts: vec!["Router-A.example".into()], token: None };
+        let hosts = vec!["Router-A.example".into()];
+        let access = Access { hosts, ..Access::default() };
         let host = |host: &str| access.host(None, &headers(&[("host", host)])).is_ok();
         for ours in [
             "127.0.0.1:9090",
@@ -212,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_changes_something_needs_the_token() {
-        let access = Access { hosts: Vec::new(), token: Some("s3cret".into()) };
+        let access = Access { token: Some("s3cret".into()), ..Access::default() };
         let judge = |method: Method, path: &str, authorization: Option<&str>| {
             let fields = authorization.map(|value| ("authorization", value));
             access.rest(&method, path, &headers(fields.as_slice()))
@@ -234,5 +261,34 @@ mod tests {
         assert_eq!(judge(Method::POST, "/admin/reload", Some("bearer s3cret")), Ok(()));
         assert_eq!(judge(Method::GET, "/workers", None), Ok(()));
         assert_eq!(judge(Method::POST, "/debug/overlap", None), Ok(()));
+    }
+
+    #[test]
+    fn readers_have_a_token_of_their_own_that_changes_nothing() {
+        let read_token = Some("r3ad".to_owned());
+        let access = Access { token: Some("s3cret".into()), read_token, hosts: Vec::new() };
+        let judge = |method: Method, path: &str, token: Option<&str>| {
+            let value = token.map(|token| format!("Bearer {token}"));
+            let fields = value.as_deref().map(|value| ("authorization", value));
+            access.rest(&method, path, &headers(fields.as_slice()))
+        };
+        for path in ["/metrics", "/workers", "/debug/overlap"] {
+            assert_eq!(judge(Method::GET, path, None), Err(Denied::NoReadToken), "{path}");
+            assert_eq!(judge(Method::GET, path, Some("other")), Err(Denied::NoReadToken));
+            assert_eq!(judge(Method::GET, path, Some("r3ad")), Ok(()));
+            assert_eq!(judge(Method::GET, path, Some("s3cret")), Ok(()));
+        }
+        assert_eq!(judge(Method::POST, "/debug/overlap", Some("r3ad")), Ok(()));
+        for path in ["/healthz", "/readyz"] {
+            assert_eq!(judge(Method::GET, path, None), Ok(()), "a probe has no token");
+            assert_eq!(judge(Method::POST, path, None), Err(Denied::NoToken));
+        }
+        let reload = |token| judge(Method::POST, "/admin/reload", token);
+        assert_eq!(reload(Some("r3ad")), Err(Denied::ReadOnly));
+        assert_eq!(reload(None), Err(Denied::NoToken));
+        assert_eq!(reload(Some("s3cret")), Ok(()));
+        let alone = Access { token: None, ..access };
+        let changing = alone.rest(&Method::POST, "/admin/reload", &headers(&[]));
+        assert_eq!(changing, Err(Denied::NoReadToken), "not open, though the check forbids this");
     }
 }

@@ -35,12 +35,25 @@ catalogue! {
         REQUESTS = Counter "requests_total" ["endpoint", "code"];
         /// Requests that the router itself refused.
         REJECTED = Counter "rejected_total" ["reason", "endpoint", "model", "type"];
+        /// Tokens of answered requests by tenant, as engines count them; `prompt` includes
+        /// `cached`.
+        TENANT_TOKENS = Counter "tenant_tokens_total" ["tenant", "model", "kind"];
+        /// Requests that a tenant with `requests_per_minute` may send now.
+        TENANT_REQUESTS_LEFT = Gauge "tenant_requests_left" ["tenant"];
+        /// Tokens that a tenant with `tokens_per_minute` may use now.
+        TENANT_TOKENS_LEFT = Gauge "tenant_tokens_left" ["tenant"];
+        /// Requests in flight of tenants with `in_flight_max`.
+        TENANT_IN_FLIGHT = Gauge "tenant_in_flight" ["tenant"];
         /// Time per stage.
         STAGE_SECONDS = Histogram "stage_seconds" ["stage"];
         /// Requests in flight on a rank from this router.
         IN_FLIGHT = Gauge "in_flight" ["worker", "dp_rank"];
         /// Requests in flight in all shards; only with `limits.router_in_flight_max`.
         ROUTER_IN_FLIGHT = Gauge "router_in_flight" [];
+    }
+    "TLS" {
+        /// When the first certificate expires, in seconds since 1970; only with TLS.
+        TLS_EXPIRES_TIMESTAMP_SECONDS = Gauge "tls_expires_timestamp_seconds" [];
     }
     "Prompts and matches" {
         /// How far the predicted overlap was from the engine's own count, in blocks.

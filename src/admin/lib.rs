@@ -24,6 +24,8 @@ mod scrape;
 mod scrape_flow;
 mod scrape_load;
 mod scrape_replicas;
+mod socket;
+mod scrape_tenants;
 mod sources;
 mod windows;
 mod workers;
@@ -32,11 +34,13 @@ pub use access::Access;
 pub use catalogue::all_metrics;
 pub use explain::ExplainRequest;
 pub use explaining::{ExplainAnswer, ExplainFacts, Explaining};
+pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
 pub use reload::{ReloadRefused, Reloaded};
 pub use roles::why_not;
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use scrape::render as render_metrics;
+pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, SavedSnapshot, ScrapeSources, ShardsView, SnapshotFigures, WorkerSources,
 };

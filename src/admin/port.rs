@@ -2,21 +2,26 @@
 //! port cannot take the descriptors of the data plane: when all are taken, the one that has been
 //! silent longest makes room.
 
+use super::socket::{AdminSocket, SocketFile};
 use axum::Router;
-use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_IDLE_MAX};
+use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_MAX, ADMIN_IDLE_MAX};
+use forebay_tls::Acceptor;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, spawn_local};
-use tokio::time::{Instant, sleep, timeout_at};
-use tracing::warn;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_rustls::TlsAcceptor;
+use tracing::{debug, warn};
 
 /// After the kernel refused to hand out a connection: others will end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -28,17 +33,90 @@ struct Open {
     task: AbortHandle,
 }
 
+/// Where callers come in, on the loop of the control plane.
+#[derive(Debug)]
+pub enum AdminListener {
+    /// A port, for callers of the network; with TLS or without.
+    Tcp(TcpListener, Option<AdminAcceptor>),
+    /// A socket in the file system, whose name goes with it.
+    Unix(UnixListener, SocketFile),
+}
+
+/// The connection of one caller.
+enum AdminCaller {
+    Tcp(TcpStream),
+    Tls(TcpStream, TlsAcceptor),
+    Unix(UnixStream),
+}
+
+/// What callers are shown over TLS. Copies share it.
+#[derive(Clone, Debug)]
+pub struct AdminAcceptor(Rc<RefCell<Acceptor>>);
+
+impl AdminAcceptor {
+    /// For callers from now on.
+    #[must_use]
+    pub fn new(acceptor: Acceptor) -> Self {
+        Self(Rc::new(RefCell::new(acceptor)))
+    }
+
+    /// Shows callers another certificate from now on.
+    pub fn replace(&self, acceptor: Acceptor) {
+        *self.0.borrow_mut() = acceptor;
+    }
+
+    fn accept(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.0.borrow().server_config())
+    }
+}
+
+impl AdminListener {
+    /// Takes a bound socket into the loop.
+    ///
+    /// # Errors
+    /// What the loop says.
+    pub fn new(socket: AdminSocket, tls: Option<AdminAcceptor>) -> io::Result<Self> {
+        Ok(match socket {
+            AdminSocket::Tcp(listener) => Self::Tcp(TcpListener::from_std(listener)?, tls),
+            AdminSocket::Unix(listener, file) => {
+                Self::Unix(UnixListener::from_std(listener)?, file)
+            }
+        })
+    }
+
+    async fn accept(&self) -> io::Result<AdminCaller> {
+        match self {
+            Self::Tcp(listener, tls) => {
+                let (stream, _) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                Ok(match tls {
+                    Some(tls) => AdminCaller::Tls(stream, tls.accept()),
+                    None => AdminCaller::Tcp(stream),
+                })
+            }
+            Self::Unix(listener, _) => Ok(AdminCaller::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
 /// Serves until the task is dropped.
-pub(crate) async fn serve(listener: TcpListener, router: Router) {
+pub(crate) async fn serve(listener: AdminListener, router: Router) {
     let mut open: Vec<Open> = Vec::new();
     let mut has_failed = false;
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok(caller) => {
                 has_failed = false;
                 make_room(&mut open);
                 let called_at = Rc::new(Cell::new(Instant::now()));
-                let task = spawn_local(connection(stream, router.clone(), Rc::clone(&called_at)));
+                let (router, calls) = (router.clone(), Rc::clone(&called_at));
+                let task = match caller {
+                    AdminCaller::Tcp(stream) => spawn_local(connection(stream, router, calls)),
+                    AdminCaller::Tls(stream, acceptor) => {
+                        spawn_local(secured(stream, acceptor, router, calls))
+                    }
+                    AdminCaller::Unix(stream) => spawn_local(connection(stream, router, calls)),
+                };
                 open.push(Open { called_at, task: task.abort_handle() });
             }
             Err(error) => {
@@ -62,10 +140,27 @@ fn make_room(open: &mut Vec<Open>) {
     }
 }
 
+/// Shakes hands first. Who shows no certificate that is asked for ends here.
+async fn secured(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    router: Router,
+    called_at: Rc<Cell<Instant>>,
+) {
+    match timeout(ADMIN_HANDSHAKE_MAX, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, router, called_at).await,
+        Ok(Err(error)) => debug!(%error, "no handshake with a caller of the admin API"),
+        Err(_) => debug!("a caller of the admin API did not shake hands in time"),
+    }
+}
+
 /// A slow head, a slow body, an answer that is not read, silence: all end at the same time after
 /// the last call began.
-async fn connection(stream: TcpStream, router: Router, called_at: Rc<Cell<Instant>>) {
-    let _ = stream.set_nodelay(true);
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    called_at: Rc<Cell<Instant>>,
+) {
     let service = TowerToHyperService::new(router);
     let calls = Rc::clone(&called_at);
     let service = service_fn(move |call: hyper::Request<Incoming>| {

@@ -3,8 +3,9 @@
 
 use super::access::{self, Access};
 use super::explain::ExplainRequest;
+use super::flow;
+use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
-use super::{flow, port};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
@@ -17,7 +18,6 @@ use forebay_prompt::parse::{ApiShape, Refusal};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::net::TcpListener;
 
 /// Longest request body that is explained: rendering it holds the loop up for some milliseconds.
 const EXPLAINED_BYTES_MAX: usize = 1024 * 1024;
@@ -72,7 +72,7 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 10] {
 }
 
 /// Serves until the task is dropped.
-pub async fn serve(listener: TcpListener, questions: Questions, access: Access) {
+pub async fn serve(listener: AdminListener, questions: Questions, access: Access) {
     port::serve(listener, router(questions, access)).await;
 }
 

@@ -8,6 +8,7 @@ use super::roles;
 use super::scrape_flow::{self, FlowSources};
 use super::scrape_load::loads;
 use super::scrape_replicas;
+use super::scrape_tenants;
 use super::sources::{FleetView, ScrapeSources, SnapshotFigures};
 use super::workers::engine;
 use forebay_base::limits::MODELS_MAX;
@@ -61,6 +62,7 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
     text.open(&catalogue::BUILD_INFO).sample(&version, 1);
     requests(sources, &mut text);
     rejected(sources, &mut text);
+    scrape_tenants::tenants(sources, &mut text);
     plain(sources, &mut text);
     ranks(sources, &mut text);
     workers(sources.fleet.fleet, &mut text);
@@ -207,6 +209,10 @@ fn workers(fleet: &FleetSnapshot, text: &mut MetricsText) {
         family.sample(&labels, u64::try_from(count).unwrap_or(u64::MAX));
     }
     text.open(&catalogue::FLEET_GENERATION).sample(&[], fleet.generation);
+    let expires_at = fleet.acceptor.as_ref().and_then(|acceptor| acceptor.expires_at());
+    if let Some(expires_at) = expires_at {
+        text.open(&catalogue::TLS_EXPIRES_TIMESTAMP_SECONDS).sample(&[], expires_at.as_secs());
+    }
 }
 
 fn overlap_errors(sources: &ScrapeSources<'_>, text: &mut MetricsText) {

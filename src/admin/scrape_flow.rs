@@ -39,7 +39,7 @@ pub(crate) fn flow(sources: &FlowSources<'_>, text: &mut MetricsText) {
     }
     let max = sources.fleet.flow.router_in_flight_max;
     if max > 0 {
-        text.open(&catalogue::ROUTER_IN_FLIGHT).sample(&[], sources.board.in_flight().into());
+        text.open(&catalogue::ROUTER_IN_FLIGHT).sample(&[], sources.board.in_flight().get().into());
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
         board.give_back(RankIndex(1), 5, true);
         load.set_elsewhere(3, 100);
         load.refused(NanosSinceStart(0), NanosSinceStart(0).plus(second));
-        assert!(board.enter(9));
+        assert!(board.in_flight().enter(9));
         let most = QueueLimits { depth_max: 9, bytes_max: 999, tokens_max: 0 };
         let queue = board.queue(QueueIndex(0)).unwrap();
         queue.join(most, QueueWanted { bytes: 20, tokens: 30, ..QueueWanted::default() }).unwrap();

@@ -10,6 +10,7 @@ mod engine;
 #[cfg(feature = "engine")]
 mod engine_role;
 mod findings;
+mod key;
 mod key_flags;
 mod logging;
 mod process;
@@ -35,6 +36,7 @@ use std::process::ExitCode;
         forebay serve --worker http://127.0.0.1:8000 --worker http://127.0.0.1:8001\n  \
         forebay serve -c /etc/forebay.toml\n  \
         forebay check -c /etc/forebay.toml\n  \
+        forebay key add --file keys.toml --tenant search\n  \
         forebay demo\n  \
         forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \
         forebay replay gpu1.kvrec\n\n\
@@ -59,6 +61,8 @@ enum Command {
     Record(record::RecordArgs),
     /// Put a recording into an index here, or publish it again for a router to follow
     Replay(replay::ReplayArgs),
+    /// Make, list and remove the API keys of clients
+    Key(key::KeyArgs),
     /// Check a configuration file and report everything that is wrong with it
     Check(check::CheckArgs),
     /// Print the completions of a shell
@@ -84,6 +88,7 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Key(args) => key::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Completions(args) => finish(shell::completions(&args, definition())),
         Command::Man(args) => finish(shell::man(&args, definition())),

@@ -19,7 +19,7 @@ use std::process::ExitCode;
     forebay serve --prefill http://gpu1:30000 --decode http://gpu2:30000 --decode http://gpu3:30000\n  \
     forebay serve -c /etc/forebay.toml --policy least_loaded\n\n\
     SIGTERM or SIGINT drains: no new connections, open streams finish within timeouts.drain.\n\
-    The second signal cuts. SIGHUP reads the file again and takes over limits, queues, window and tenants.\n\
+    The second signal cuts. SIGHUP reads the file again and takes over limits, queues, window, tenants and API keys.\n\
     Health, metrics and workers: GET /healthz /readyz /metrics /workers on --admin;\n\
     GET /debug/overlap?model=…&prompt=… there, or POST a request's body, to see which rank it would get and why.")]
 pub(super) struct ServeArgs {
@@ -77,7 +77,7 @@ fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         listen = %handle.listen,
-        admin = %handle.admin,
+        admin = %handle.admin_address,
         configuration = %shown,
         "started"
     );

@@ -273,7 +273,7 @@ fn an_unknown_push_source_is_used_in_two_phases_where_that_is_the_fallback() {
     assert_eq!(fleet.snapshot().ranks[0].kv_transfer, None);
     let mut flow = FlowConfig::default();
     flow.disaggregation.fallback = Fallback::TwoPhase;
-    fleet.set_flow(Arc::new(flow));
+    fleet.set_flow(Arc::new(flow), None);
     assert_eq!(fleet.snapshot().ranks[0].kv_transfer, Some(KvTransfer::TwoPhase));
 }
 

@@ -25,9 +25,11 @@ mod systemd;
 mod tests;
 mod text_log;
 mod tier_numbers;
+mod tls;
 mod watchdog;
 
 pub use error::ControlError;
 pub use run::run;
 pub use setup::ControlSetup;
 pub use snapshots::refuse_snapshot;
+pub use tls::{ServerTls, TlsSetup};

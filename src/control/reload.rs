@@ -1,11 +1,13 @@
 //! The configuration read again while the router runs: on SIGHUP and `POST /admin/reload`. What may
 //! change reaches the shards with the next fleet; what is wrong with the file, or needs a restart,
-//! is logged and answered. Reads one small file on the control plane's thread; shards do not wait
+//! is logged and answered. Reads small files on the control plane's thread; shards do not wait
 //! for it.
 
 use super::fleet::Fleet;
+use super::tls::ServerTls;
 use forebay_admin::{ReloadRefused, Reloaded};
-use forebay_config::{Finding, ReloadError, Reloader, Severity};
+use forebay_config::{Changes, Config, Finding, ReloadError, Reloader, Severity};
+use forebay_keys::KeyRing;
 use std::sync::Arc;
 use tracing::{error, info, warn};
 
@@ -13,9 +15,10 @@ use tracing::{error, info, warn};
 pub(super) fn reload(
     reloader: Option<&mut Reloader>,
     fleet: &mut Fleet,
+    tls: Option<&mut ServerTls>,
 ) -> Result<Reloaded, ReloadRefused> {
     let Some(reloader) = reloader else { return Err(ReloadRefused::NoSource) };
-    let (changes, warnings) = match reloader.reload() {
+    let (mut changes, warnings) = match reloader.reload() {
         Ok(done) => done,
         Err(refused) => {
             match &refused {
@@ -31,11 +34,37 @@ pub(super) fn reload(
         }
     };
     warnings.iter().for_each(log);
-    info!(applied = ?changes.applied, needs_restart = ?changes.restart, "configuration reloaded");
     let running = reloader.running();
-    fleet.set_flow(Arc::new(running.flow.clone()));
+    let keys = keys_of(running, fleet, &mut changes);
+    info!(applied = ?changes.applied, needs_restart = ?changes.restart, "configuration reloaded");
+    fleet.set_flow(Arc::new(running.flow.clone()), keys);
     fleet.set_concurrency(&running.workers);
+    if let (Some(tls), Some(files)) = (tls, running.accept_files()) {
+        tls.read_again(&files);
+        fleet.set_acceptor(Some(tls.acceptor()));
+    }
     Ok(Reloaded { changes, warnings })
+}
+
+/// The keys that count from now on. The check has read the same file a moment ago; should it be
+/// faulty by now, the keys of before stay.
+fn keys_of(running: &Config, fleet: &Fleet, changes: &mut Changes) -> Option<Arc<KeyRing>> {
+    let path = running.api_keys.as_deref()?;
+    let before = fleet.keys();
+    let keys = match forebay_keys::read(path) {
+        Ok(keys) => Arc::new(keys),
+        Err(error) => {
+            error!("`api_keys` {}: {error}; the keys stay as they were", path.display());
+            // Without any before, none is better than a router that is open to all.
+            return Some(before.map(Arc::clone).unwrap_or_default());
+        }
+    };
+    let is_new = before.is_none_or(|before| **before != *keys);
+    if is_new && !changes.applied.iter().any(|path| path == "api_keys") {
+        changes.applied.insert(0, "api_keys".to_owned());
+    }
+    info!(keys = keys.keys().len(), "API keys read");
+    Some(keys)
 }
 
 fn log(finding: &Finding) {

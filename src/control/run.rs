@@ -11,15 +11,16 @@ use super::snapshots::{self, Snapshots};
 use super::stop::{StopOrder, StopSignal};
 use super::systemd::Systemd;
 use super::text_log;
+use super::tls::{AdminTls, TlsSetup};
 use super::watchdog::Watchdog;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
-    Access, ExplainFacts, Explaining, FleetView, Question, ReloadRefused, Reloaded, ScrapeSources,
-    ShardsView, WorkerSources,
+    AdminListener, ExplainFacts, Explaining, FleetView, Question, ReloadRefused, Reloaded,
+    ScrapeSources, ShardsView, WorkerSources,
 };
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
-use forebay_discovery::{LoadTasks, ModelTexts, Probe, ProbeNotice};
+use forebay_discovery::{LoadTasks, ModelTexts, Probe, ProbeNotice, WorkerClients};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankLoad};
@@ -91,6 +92,8 @@ struct Parts {
     board: Arc<LoadBoard>,
     index: IndexReader,
     reloader: Option<Reloader>,
+    tls: TlsSetup,
+    admin_tls: Option<AdminTls>,
 }
 
 #[derive(Clone, Copy)]
@@ -101,23 +104,24 @@ struct Drain {
 
 impl Control {
     async fn start_and_run(setup: ControlSetup) -> Result<(), ControlError> {
-        let ControlSetup { config, clock, seed, snapshot, end, feed_timers, .. } = setup;
-        let ControlSetup { board, index, admin, admin_token, stopped, signals, reloader, .. } =
-            setup;
+        let ControlSetup { config, clock, seed, snapshot, end, feed_timers, tls, .. } = setup;
+        let ControlSetup { board, index, admin, access, stopped, signals, reloader, .. } = setup;
         let stop = StopSignal::listen(stopped, signals)?;
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
-        let listener = tokio::net::TcpListener::from_std(admin)?;
-        let access = Access { hosts: config.admin_hosts.clone(), token: admin_token };
+        let admin_tls = setup.admin_tls.map(AdminTls::new);
+        let listener = AdminListener::new(admin, admin_tls.as_ref().map(AdminTls::shown))?;
         tokio::task::spawn_local(forebay_admin::serve(listener, questions, access));
-        let client = forebay_discovery::client(&config.timeouts).map_err(ControlError::Client)?;
+        let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
-        let probes = Probe::all(&config, &client, &ModelTexts::new(clock), &probe_notices);
+        let probes = Probe::all(&config, &clients, &ModelTexts::new(clock), &probe_notices);
         let doubts = probes.iter().map(Probe::doubts).collect();
         for probe in probes {
             tokio::task::spawn_local(probe.run());
         }
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
-        let fleet = Fleet::new(&config, seed);
+        let mut fleet = Fleet::new(&config, seed);
+        fleet.set_flow(Arc::new(config.flow.clone()), setup.api_keys.map(Arc::new));
+        fleet.set_tls(&tls);
         let ports = Rc::new(Ports::new(end));
         let kept = snapshots::Setup {
             config: &config.index,
@@ -133,15 +137,14 @@ impl Control {
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
         let (load, timeout) = (config.load, config.health.timeout);
-        let own = Arc::clone(&board);
-        let reporter = Rc::new(LoadReporter::new(clock, own, load.age_max, post));
-        let loads = LoadTasks::new(Rc::clone(&reporter), clock, client, load, timeout);
+        let reporter = Rc::new(LoadReporter::new(clock, Arc::clone(&board), load.age_max, post));
+        let loads = LoadTasks::new(Rc::clone(&reporter), clock, clients, load, timeout);
         let replicas = Replicas::start(&config.nats, clock, &board)?;
         let unfed = vec![false; config.workers.len()];
         let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);
         let mut control = Self {
-            setup: Parts { config, clock, board, index, reloader },
+            setup: Parts { config, clock, board, index, reloader, tls, admin_tls },
             ports,
             fleet,
             snapshot: Arc::default(),
@@ -200,6 +203,7 @@ impl Control {
                     self.stop_waiting();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
                     self.systemd.tick(now);
+                    forebay_heap::give_back();
                     self.watchdog.observe(now, &self.ports.beats());
                     let patience = self.setup.config.timeouts.stall_abort;
                     if let Some(shard) = self.watchdog.lost(patience) {
@@ -406,7 +410,9 @@ impl Control {
     }
 
     fn reload(&mut self) -> Result<Reloaded, ReloadRefused> {
-        let done = reload::reload(self.setup.reloader.as_mut(), &mut self.fleet)?;
+        let Parts { config, reloader, tls, admin_tls, .. } = &mut self.setup;
+        let done = reload::reload(reloader.as_mut(), &mut self.fleet, tls.server.as_mut())?;
+        admin_tls.iter_mut().for_each(|tls| tls.read_again(config));
         self.publish();
         Ok(done)
     }

@@ -1,12 +1,14 @@
 //! What the control plane is given at start.
 
+use super::tls::{ServerTls, TlsSetup};
+use forebay_admin::{Access, AdminSocket};
 use forebay_base::Clock;
 use forebay_config::{Config, Reloader};
 use forebay_fleet::mailbox::ControlEnd;
 use forebay_fleet::worker::LoadBoard;
 use forebay_index::{IndexReader, KeySeed};
+use forebay_keys::KeyRing;
 use forebay_snapshot::SnapshotFile;
-use std::net::TcpListener;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -27,12 +29,18 @@ pub struct ControlSetup {
     pub board: Arc<LoadBoard>,
     /// For the gauges.
     pub index: IndexReader,
-    /// The admin API's socket, non-blocking.
-    pub admin: TcpListener,
-    /// What calls that change something have to show; `None`: nothing.
-    pub admin_token: Option<String>,
+    /// The admin API's socket.
+    pub admin: AdminSocket,
+    /// TLS to clients and workers.
+    pub tls: TlsSetup,
+    /// Certificates for callers of the admin API; `None` without TLS.
+    pub admin_tls: Option<ServerTls>,
+    /// Who may call it.
+    pub access: Access,
     /// Turns true to drain; the next true cuts.
     pub stopped: watch::Receiver<bool>,
+    /// The keys that clients may use; `None`: no key is asked for.
+    pub api_keys: Option<KeyRing>,
     /// Also drain on SIGTERM and SIGINT; the second signal cuts.
     pub signals: bool,
     /// Reads the configuration again, for SIGHUP and `POST /admin/reload`; `None` where it came

@@ -1,8 +1,9 @@
 //! The whole plane with shards that only listen.
 
-use super::{ControlError, ControlSetup, run};
+use super::{ControlError, ControlSetup, TlsSetup, run};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
+use forebay_admin::{Access, AdminSocket};
 use forebay_base::{Clock, NanosSinceStart, RankIndex};
 use forebay_config::{Config, HealthConfig, WorkerConfig};
 use forebay_discovery::test_support::{Answers, PLAIN, SGLANG, VLLM, VLLM_RUST, fake};
@@ -11,6 +12,7 @@ use forebay_fleet::mailbox::{ShardCommand, ShardEnd, wire};
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, LoadBoard, WorkerState};
 use forebay_index::{KeySeed, KvOp};
 use forebay_kv_events::test_support::block_on_local;
+use forebay_prompt::parse::Reason;
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -51,8 +53,11 @@ impl Plane {
             end,
             board: Arc::new(LoadBoard::new()),
             index,
-            admin,
-            admin_token: None,
+            admin: AdminSocket::Tcp(admin),
+            tls: TlsSetup::default(),
+            admin_tls: None,
+            access: Access::default(),
+            api_keys: None,
             stopped,
             signals: false,
             reloader: None,
@@ -154,7 +159,7 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
     measured.record(Stage::Dispatch, 30_000);
     plane.shards[0].counters.answered(0, 200);
     plane.shards[1].counters.answered(0, 200);
-    plane.shards[1].counters.refused(3, 0, Some(true), 0);
+    plane.shards[1].counters.refused(Reason::UnknownModel as usize, 0, Some(true), 0);
     plane.shards[1].counters.overlap_error(-2);
     plane.shards[0].histograms.push(Box::new(measured)).unwrap();
     let metrics = poll(|| {

@@ -26,7 +26,7 @@ impl DemoRouter {
         let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut config = Config {
             listen: any_port,
-            admin: any_port,
+            admin: any_port.into(),
             workers: engines.iter().map(worker).collect(),
             model_dir: Some(model_dir.to_owned()),
             policy: match policy {

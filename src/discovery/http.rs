@@ -1,8 +1,15 @@
 //! Small questions to workers over HTTP, each bounded in time and bytes.
 
-use forebay_base::is_out_of_sockets;
-use forebay_config::TimeoutsConfig;
+use forebay_base::{WorkerIndex, is_out_of_sockets};
+use forebay_config::{Config, TimeoutsConfig, WorkerUrl};
+use forebay_tls::Connector;
+use reqwest::ClientBuilder;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::HOST;
+use std::collections::HashMap;
 use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -11,16 +18,86 @@ const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Asks workers about themselves. Follows no redirects: a worker could make the router ask any
 /// server.
-///
-/// # Errors
-/// The system has no randomness or no resolver.
-pub fn client(timeouts: &TimeoutsConfig) -> reqwest::Result<reqwest::Client> {
+fn builder(timeouts: &TimeoutsConfig) -> ClientBuilder {
     reqwest::Client::builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .pool_idle_timeout(timeouts.upstream_idle)
         .connect_timeout(timeouts.connect)
-        .build()
+}
+
+/// Clients of HTTP for all workers: one for all in plain text, one for each over TLS.
+#[derive(Clone, Debug)]
+pub struct WorkerClients {
+    pub(crate) plain: reqwest::Client,
+    secured: Rc<HashMap<WorkerIndex, SecuredClient>>,
+}
+
+/// Asks one worker over TLS.
+#[derive(Debug)]
+struct SecuredClient {
+    client: reqwest::Client,
+    /// `https://name:port`, with the name that the certificate is for.
+    base: String,
+}
+
+impl WorkerClients {
+    /// `connectors`: how TLS to each worker begins, in the order of the configuration.
+    ///
+    /// # Errors
+    /// The system has no randomness or no resolver.
+    pub fn new(config: &Config, connectors: &[Option<Connector>]) -> reqwest::Result<Self> {
+        let mut secured = HashMap::new();
+        for (position, connector) in connectors.iter().enumerate() {
+            let worker = config.workers.get(position);
+            let url = worker.and_then(|worker| WorkerUrl::parse(&worker.url).ok());
+            let index = WorkerIndex::try_from_index(position);
+            let (Some(worker), Some(url), Some(index)) = (worker, url, index) else { continue };
+            let Some(connector) = connector else { continue };
+            let mut client = builder(&config.timeouts).use_preconfigured_tls(connector.config());
+            let mut base = format!("https://{}", url.authority);
+            if let Some(name) = &worker.tls.tls_name {
+                // The name is asked for and checked; the address is the URL's all the same.
+                base = format!("https://{name}:{}", url.port);
+                client = client.dns_resolver(Arc::new(HostOf(url.host)));
+            }
+            secured.insert(index, SecuredClient { client: client.build()?, base });
+        }
+        Ok(Self { plain: builder(&config.timeouts).build()?, secured: Rc::new(secured) })
+    }
+
+    /// Asks a worker that names itself `authority`.
+    pub(crate) fn asker(
+        &self,
+        worker: WorkerIndex,
+        authority: &str,
+        api_key: Option<String>,
+        timeout: Duration,
+    ) -> Asker {
+        match self.secured.get(&worker) {
+            None => {
+                let base = format!("http://{authority}");
+                Asker::new(self.plain.clone(), &base, api_key, timeout)
+            }
+            Some(SecuredClient { client, base }) => {
+                let asker = Asker::new(client.clone(), base, api_key, timeout);
+                Asker { host: Some(authority.to_owned()), ..asker }
+            }
+        }
+    }
+}
+
+/// Every name is this host.
+struct HostOf(String);
+
+impl Resolve for HostOf {
+    fn resolve(&self, _: Name) -> Resolving {
+        let host = self.0.clone();
+        Box::pin(async move {
+            let found: Vec<_> = tokio::net::lookup_host((host, 0)).await?.collect();
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
 }
 
 /// Why there is no answer.
@@ -56,6 +133,8 @@ pub(crate) struct Asker {
     client: reqwest::Client,
     base: String,
     api_key: Option<String>,
+    /// Value of `Host`, where it is not what `base` says.
+    host: Option<String>,
     timeout: Duration,
 }
 
@@ -67,7 +146,8 @@ impl Asker {
         api_key: Option<String>,
         timeout: Duration,
     ) -> Self {
-        Self { client, base: base.trim_end_matches('/').to_owned(), api_key, timeout }
+        let base = base.trim_end_matches('/').to_owned();
+        Self { client, base, api_key, host: None, timeout }
     }
 
     /// How long it waits for each answer.
@@ -85,6 +165,9 @@ impl Asker {
             AskError::Failed { path, cause: innermost(&error) }
         };
         let mut request = self.client.get(format!("{}{path}", self.base)).timeout(self.timeout);
+        if let Some(host) = &self.host {
+            request = request.header(HOST, host);
+        }
         if let Some(key) = &self.api_key {
             request = request.bearer_auth(key);
         }

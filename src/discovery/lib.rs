@@ -33,7 +33,7 @@ mod tests;
 pub use described::{
     Announced, DescribedRank, Description, ModelList, ServedModel, numbered, read_models,
 };
-pub use http::client;
+pub use http::WorkerClients;
 pub use kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use load_tasks::LoadTasks;
 pub use model_text::{FoundText, ModelTexts};

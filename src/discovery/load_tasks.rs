@@ -2,7 +2,7 @@
 //! replaces and ends them so that they are as planned. They hold nothing that outlives them, so
 //! ending one is dropping it.
 
-use super::http::Asker;
+use super::http::WorkerClients;
 use super::poll::Poll;
 use super::push::Push;
 use forebay_base::{Clock, WorkerIndex};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 pub struct LoadTasks {
     reporter: Rc<LoadReporter>,
     clock: Clock,
-    client: reqwest::Client,
+    clients: WorkerClients,
     config: LoadConfig,
     timeout: Duration,
     running: HashMap<WorkerIndex, (LoadPlan, JoinSet<()>)>,
@@ -29,11 +29,11 @@ impl LoadTasks {
     pub fn new(
         reporter: Rc<LoadReporter>,
         clock: Clock,
-        client: reqwest::Client,
+        clients: WorkerClients,
         config: LoadConfig,
         timeout: Duration,
     ) -> Self {
-        Self { reporter, clock, client, config, timeout, running: HashMap::new() }
+        Self { reporter, clock, clients, config, timeout, running: HashMap::new() }
     }
 
     /// Where a worker's reports come from, if anywhere.
@@ -55,11 +55,10 @@ impl LoadTasks {
 
     fn start(&self, plan: &LoadPlan) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        let base = format!("http://{}", plan.authority);
         let key = plan.api_key.as_deref().map(str::to_owned);
         let poll = Poll {
             plan: plan.clone(),
-            asker: Asker::new(self.client.clone(), &base, key, self.timeout),
+            asker: self.clients.asker(plan.worker, &plan.authority, key, self.timeout),
             reporter: Rc::clone(&self.reporter),
             clock: self.clock,
             interval: self.config.interval,

@@ -1,5 +1,6 @@
 //! A worker that is asked; a rank that is listened to.
 
+use super::http::WorkerClients;
 use super::load_tasks::LoadTasks;
 use axum::Router;
 use axum::http::{StatusCode, Uri};
@@ -38,7 +39,7 @@ fn bench() -> Bench {
     });
     let reporter =
         Rc::new(LoadReporter::new(clock, Arc::clone(&board), Duration::from_secs(60), post));
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = WorkerClients::new(&forebay_config::Config::default(), &[]).unwrap();
     let config = LoadConfig {
         interval: Duration::from_millis(100),
         back_off: false,

@@ -3,7 +3,7 @@
 
 use super::describe::{Subject, assume, check_health, discover};
 use super::described::Description;
-use super::http::{AskError, Asker};
+use super::http::{AskError, Asker, WorkerClients};
 use super::kv_source::{KvSource, Registration, Registry};
 use super::lookup::Lookup;
 use super::model_text::{Dirs, FoundText, ModelTexts};
@@ -73,7 +73,7 @@ pub struct Probe {
     /// For all workers that have none of their own.
     model_dir: Option<PathBuf>,
     health: HealthConfig,
-    client: reqwest::Client,
+    clients: WorkerClients,
     texts: ModelTexts,
     notices: mpsc::Sender<ProbeNotice>,
     doubts: Rc<Notify>,
@@ -112,7 +112,7 @@ impl Probe {
     #[must_use]
     pub fn all(
         config: &Config,
-        client: &reqwest::Client,
+        clients: &WorkerClients,
         texts: &ModelTexts,
         notices: &mpsc::Sender<ProbeNotice>,
     ) -> Vec<Self> {
@@ -137,7 +137,7 @@ impl Probe {
                 name: Lookup::new(&url.host, url.port),
                 model_dir: config.model_dir.clone(),
                 health: config.health,
-                client: client.clone(),
+                clients: clients.clone(),
                 texts: texts.clone(),
                 notices: notices.clone(),
                 doubts: Rc::default(),
@@ -352,7 +352,7 @@ impl Probe {
 
     fn registrar(&self, registry: Registry) -> Registrar {
         let base = registry.base.clone();
-        let asker = Asker::new(self.client.clone(), &base, None, self.health.timeout);
+        let asker = Asker::new(self.clients.plain.clone(), &base, None, self.health.timeout);
         let misses_max = self.health.unhealthy_after;
         Registrar::new(registry, asker, self.subject.config.url.clone(), misses_max)
     }
@@ -364,12 +364,7 @@ impl Probe {
 
     fn asker(&self, timeout: Duration) -> Asker {
         let key = self.subject.config.api_key.clone();
-        Asker::new(
-            self.client.clone(),
-            &format!("http://{}", self.subject.url.authority),
-            key,
-            timeout,
-        )
+        self.clients.asker(self.subject.index, &self.subject.url.authority, key, timeout)
     }
 
     /// Says once per outage why a worker cannot be described.
@@ -499,7 +494,7 @@ mod tests {
                 healthy_after: 1,
                 ..HealthConfig::default()
             };
-            let client = reqwest::Client::builder().no_proxy().build().unwrap();
+            let client = WorkerClients::new(&config, &[]).unwrap();
             let (notices, mut told) = mpsc::channel(64);
             let texts = ModelTexts::new(Clock::start());
             for probe in Probe::all(&config, &client, &texts, &notices) {

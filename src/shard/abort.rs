@@ -2,10 +2,10 @@
 //! connection: SGLang's Python server notices that only after seconds, and holds the KV cache of a
 //! prefill until then (SGLang 0.5.23).
 
-use super::env::Env;
-use super::state::Shard;
+use super::connect::{Towards, open};
+use super::state::{Sending, Shard};
 use crate::ingress::Deadline;
-use crate::relay::{Outbound, Over, Upstream, Watch, send};
+use crate::relay::{Outbound, Over, Watch, send};
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::AbortCall;
 use forebay_http1::{HeadLimits, Method, ResponseHead};
@@ -47,7 +47,7 @@ pub(super) fn tell(shard: &Shard, call: AbortCall) {
     }
     shard.io.aborting.set(shard.io.aborting.get() + 1);
     forebay_net::spawn(async move {
-        let told = AssertUnwindSafe(post(&shard.env, &call)).catch_unwind().await;
+        let told = AssertUnwindSafe(post(shard.sending(), &call)).catch_unwind().await;
         if told.is_err() {
             shard.env.panicked("telling an engine to abort a request panicked");
         }
@@ -59,8 +59,10 @@ pub(super) fn tell(shard: &Shard, call: AbortCall) {
 }
 
 /// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
-async fn post(env: &Env, call: &AbortCall) -> Result<(), RelayError> {
-    let mut upstream = Upstream::connect(call.address, ABORT_TIME_MAX, false).await?;
+async fn post(sending: Sending<'_>, call: &AbortCall) -> Result<(), RelayError> {
+    let (env, key) = (sending.env, sending.workers.key(call.worker, call.address));
+    let to = Towards { worker: call.worker, key, timeout: ABORT_TIME_MAX, is_for_long: false };
+    let mut upstream = open(sending, to).await?;
     let limits: HeadLimits = env.head_limits;
     let mut response = ResponseHead::default();
     let mut watch = Alone(Deadline::new(env.clock));
@@ -88,10 +90,12 @@ fn encode(call: &AbortCall) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_base::WorkerIndex;
 
     #[test]
     fn the_call_is_what_sglang_reads() {
         let call = AbortCall {
+            worker: WorkerIndex(0),
             address: ([127, 0, 0, 1], 1).into(),
             authority: "p:30000".into(),
             authorization: Some("Bearer k".into()),

@@ -6,13 +6,17 @@ use super::leg::Waiting;
 use super::outbound::decimal;
 use super::pair::Paired;
 use super::predict::Predicted;
+use super::rate_fields::RATE_FIELDS;
 use super::slot::{After, Slot};
 use super::standing;
 use super::state::Sending;
+use super::workers::Workers;
 use crate::ingress::Conn;
-use crate::relay::{Answer, Begun, StreamShape, Upstream, gather, relay};
+use crate::relay::{Answer, Begun, StreamShape, Upstream, UsageForm, UsageScan, gather, relay};
 use forebay_fleet::account::{Count, Lease};
+use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::header;
+use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 
 /// A worker whose answer's head has come.
@@ -28,8 +32,7 @@ pub(super) struct Accounted<'a> {
     pub(super) lease: Lease,
     pub(super) predicted: Option<Predicted>,
     pub(super) paired: Option<&'a Paired<'a>>,
-    /// How a stream of this endpoint tells of an error.
-    pub(super) shape: StreamShape,
+    pub(super) endpoint: Endpoint,
 }
 
 /// Relays the answer whose head is parsed in the slot.
@@ -44,10 +47,11 @@ pub(super) async fn answer(
     if let Some(begun) =
         slot.answer.early.begun().filter(|_| !Begun::goes_on_with(&slot.answer.head))
     {
-        return end_early(sending, conn, slot, begun, answering, accounted.plan).await;
+        return end_early(sending, conn, slot, begun, answering).await;
     }
     let Answering { mut upstream, sent } = answering;
-    let Accounted { plan, mut lease, predicted, paired, shape } = accounted;
+    let Accounted { plan, mut lease, predicted, paired, endpoint } = accounted;
+    let shape = StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi);
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
     let overlap = found.map(|found| {
@@ -55,14 +59,21 @@ pub(super) async fn answer(
         (header::OVERLAP_TOKENS, decimal(tokens, &mut digits))
     });
     let prefill = paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
-    let extra = [
+    let own = [
         Some((header::WORKER, plan.shown_as.as_bytes())),
         Some((header::REQUEST_ID, &slot.request_id[..])),
-        overlap.or(prefill),
-        overlap.and(prefill),
+        overlap,
+        prefill,
     ];
-    let extra_count = extra.iter().flatten().count();
-    let extra = extra.map(Option::unwrap_or_default);
+    // Each is compared with every field of the worker's.
+    let (mut extra, mut extra_count) = ([("", &b""[..]); 8 + RATE_FIELDS], 0);
+    let cors = slot.answer.cors_fields().into_iter().flatten();
+    let limits = slot.answer.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
+    let fields = own.into_iter().flatten().chain(cors).chain(limits);
+    for (place, field) in extra.iter_mut().zip(fields) {
+        *place = field;
+        extra_count += 1;
+    }
     let wanted = Answer {
         head: &slot.answer.head,
         client_version: slot.head.version,
@@ -74,26 +85,53 @@ pub(super) async fn answer(
         write_max: env.config.timeouts.write,
     };
     let mut reported = None;
+    let mut scan = usage_scan(workers, slot, endpoint);
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
     let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
         if !data.is_empty() {
             workers.hear(plan.worker);
             lease.prefill_done();
+            if let Some(scan) = &mut scan {
+                scan.feed(&io.usage, data);
+            }
             if predicted.is_some() {
                 reported = io.cached_tokens.find(data).or(reported);
             }
         }
     });
-    let relayed = relayed.await?;
+    let relayed = relayed.await;
+    slot.answer.usage.set(scan.map(|scan| used(&scan, slot, endpoint)));
+    let relayed = relayed?;
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if let (Some(predicted), Some(reported)) = (predicted, reported) {
         account_error(env, predicted, reported);
     }
     if relayed.upstream_reusable && sent {
-        io.keep(env, plan.address, upstream);
+        io.keep(env, upstream);
     }
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
+}
+
+/// Reads off the answer what it costs, where somebody is to be counted for.
+fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<UsageScan> {
+    let head = &slot.answer.head;
+    let is_counted = workers.fleet.borrow().tenants.are_counted() && endpoint.is_inference();
+    (is_counted && head.status == 200).then(|| {
+        UsageScan::new(match (endpoint, head.event_stream) {
+            (Endpoint::Generate, true) => UsageForm::MetaInfoStream,
+            (Endpoint::Generate, false) => UsageForm::MetaInfo,
+            _ => UsageForm::Usage,
+        })
+    })
+}
+
+/// What the answer has cost, as far as it came.
+fn used(scan: &UsageScan, slot: &Slot, endpoint: Endpoint) -> TokenUsage {
+    // The first event of a chat says whose turn it is.
+    let empty = u64::from(endpoint == Endpoint::ChatCompletions);
+    let estimated = || slot.told.quota.estimated(scan.events().saturating_sub(empty));
+    scan.told().unwrap_or_else(estimated)
 }
 
 /// The engine's answer is not the stream that the client was promised: it becomes the last event of
@@ -104,13 +142,12 @@ async fn end_early(
     slot: &Slot,
     begun: &Begun,
     answering: Answering,
-    plan: &SendPlan,
 ) -> Result<After, RelayError> {
     let (Sending { env, io, .. }, Answering { mut upstream, sent }) = (sending, answering);
     let idle_max = env.config.timeouts.stream_idle;
     let gathered = gather(conn, &mut upstream, &slot.answer.head, idle_max).await?;
     if gathered.upstream_reusable && sent {
-        io.keep(env, plan.address, upstream);
+        io.keep(env, upstream);
     }
     Ok(standing::fail(begun, env, conn, slot.answer.head.status, &gathered.body).await)
 }

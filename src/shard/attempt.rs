@@ -1,6 +1,7 @@
 //! dispatch, relay: one attempt to get an answer from one rank.
 
 use super::answer::{Accounted, Answering, answer};
+use super::connect::{Towards, connect};
 use super::down::DownWatch;
 use super::judge;
 use super::leg::Waiting;
@@ -11,7 +12,7 @@ use super::slot::{After, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
 use crate::ingress::Conn;
-use crate::relay::{Outbound, StreamShape, Upstream, Watch, send};
+use crate::relay::{Outbound, Watch, send};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_fleet::account::{Count, Stage};
@@ -92,8 +93,7 @@ pub(super) async fn run(
     } else {
         lease.judge_success();
     }
-    let shape = StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi);
-    let accounted = Accounted { plan: &plan, lease, predicted, paired: paired.as_ref(), shape };
+    let accounted = Accounted { plan: &plan, lease, predicted, paired: paired.as_ref(), endpoint };
     match answer(shard.sending(), conn, slot, answering, accounted).await {
         Ok(after) => {
             // Its KV has arrived; its own answer follows, and nobody waits for that. A refused
@@ -124,18 +124,18 @@ async fn exchange(
     let (Sending { env, io, workers }, Going { plan, read_at, .. }) = (sending, going);
     standing::dispatched(env, conn, slot, &plan.shown_as).await?;
     let is_long = slot.message.len().max(slot.pair.leg_body.len()) > READ_AT_ONCE_BYTES_MAX;
-    let mut pooled = io.upstreams.borrow_mut().take(plan.address, env.now(), is_long);
+    let key = workers.key(plan.worker, plan.address);
+    let mut pooled = io.upstreams.borrow_mut().take(key, env.now(), is_long);
     let mut is_resent = false;
     loop {
         let reused = pooled.is_some();
         let mut upstream = match pooled.take() {
             Some(upstream) => upstream,
             None => {
-                env.count(Count::UpstreamConnects);
-                let timeout = env.config.timeouts.connect;
                 let mut watch = waiting(sending, plan, conn, &mut paired);
-                let connecting =
-                    Upstream::connect_while(&mut watch, plan.address, timeout, is_long);
+                let timeout = env.config.timeouts.connect;
+                let to = Towards { worker: plan.worker, key, timeout, is_for_long: is_long };
+                let connecting = connect(sending, &mut watch, to);
                 let sent = |error: RelayError| if is_resent { error.once_sent() } else { error };
                 connecting.await.map_err(sent)?
             }
@@ -170,7 +170,7 @@ async fn exchange(
                 if has_no_room(slot.answer.head.status) {
                     let after = slot.answer.head.value_of(FieldKind::RetryAfter, &upstream.input);
                     slot.answer.retry_after_s = after.and_then(retry_after_s);
-                    keep_if_whole(sending, slot, plan, Answering { upstream, sent });
+                    keep_if_whole(sending, slot, Answering { upstream, sent });
                     return Err(RelayError::EngineBusy);
                 }
                 if let Some(paired) = paired {
@@ -200,7 +200,7 @@ fn waiting<'a, 'b>(
 }
 
 /// A refusal that has come whole leaves its connection as good as new.
-fn keep_if_whole(sending: Sending<'_>, slot: &Slot, plan: &SendPlan, answering: Answering) {
+fn keep_if_whole(sending: Sending<'_>, slot: &Slot, answering: Answering) {
     let BodyFraming::Length(bytes) = slot.answer.head.body else { return };
     let Answering { mut upstream, sent } = answering;
     let whole = usize::try_from(bytes)
@@ -208,6 +208,6 @@ fn keep_if_whole(sending: Sending<'_>, slot: &Slot, plan: &SendPlan, answering: 
         .and_then(|bytes| slot.answer.head.head_bytes.checked_add(bytes));
     if sent && slot.answer.head.keep_alive && whole == Some(upstream.input.len()) {
         upstream.input.clear();
-        sending.io.keep(sending.env, plan.address, upstream);
+        sending.io.keep(sending.env, upstream);
     }
 }

@@ -1,30 +1,29 @@
-//! The life of one client connection: the head of a request, then the request, again until either
-//! side has had enough.
+//! The life of one client connection: the handshake where there is TLS, the head of a request, then
+//! the request, again until either side has had enough.
 
+use super::arrival::first_byte;
 use super::discard;
 use super::env::Env;
+use super::handshake;
+use super::identity;
 use super::labels::Labels;
 use super::read::NoRequest;
 use super::refuse;
 use super::request;
 use super::slot::{After, Slot};
 use super::state::Shard;
-use crate::ingress::{Conn, ReadEnd};
+use crate::ingress::{Conn, NewConnection, ReadEnd};
 use crate::runtime;
 use forebay_fleet::account::Count;
 use forebay_http1::{HeadDue, Progress, parse_request};
-use forebay_net::Socket;
 use forebay_prompt::parse::{Reason, Refusal};
 use futures_util::FutureExt;
-use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 /// Serves a connection, which has been counted, to its end. A panic ends this connection only.
-pub(super) async fn serve(shard: Rc<Shard>, socket: Socket) {
-    let served = AssertUnwindSafe(requests(&shard, socket)).catch_unwind();
+pub(super) async fn serve(shard: Rc<Shard>, arrival: NewConnection) {
+    let served = AssertUnwindSafe(conversation(&shard, arrival)).catch_unwind();
     let (number, least_us) = (shard.env.number, shard.intake.holds_least_us);
     let served = runtime::watched(number, least_us, "connection", served).await;
     if served.is_err() {
@@ -34,19 +33,34 @@ pub(super) async fn serve(shard: Rc<Shard>, socket: Socket) {
     shard.env.count(Count::ConnectionsClosed);
 }
 
-async fn requests(shard: &Rc<Shard>, socket: Socket) {
-    let mut conn = Conn::new(socket, shard.env.clock);
+async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
+    let NewConnection { socket, peer, is_tls } = arrival;
+    let mut conn = Conn::new(socket, peer, shard.env.clock);
+    if !identity::connected(shard, &mut conn).await {
+        return;
+    }
     let mut slot = Slot::default();
+    if is_tls && !handshake::shake(shard, &mut conn).await {
+        return handshake::refuse(shard, conn, &mut slot).await;
+    }
+    requests(shard, conn, slot).await;
+}
+
+async fn requests(shard: &Rc<Shard>, mut conn: Conn, mut slot: Slot) {
     let mut reused = false;
     loop {
         let after = match head(&shard.env, &mut conn, &mut slot, reused).await {
             Ok(()) => request::serve(shard, &mut conn, &mut slot).await,
-            Err(NoRequest::Silent) => After::Drop,
+            Err(NoRequest::Silent) => {
+                conn.say_end();
+                After::Drop
+            }
             Err(NoRequest::Refused(refusal)) => {
                 slot.begin_unread(shard.routing.stages.borrow_mut().random.u64(..));
                 refuse::and_close(&shard.env, &mut conn, &slot, &refusal, &Labels::default()).await
             }
         };
+        identity::answered(&mut conn);
         // Before the wait for the next request: an idle connection must not hold megabytes.
         shard.io.recycle_large(&mut slot.message);
         match after {
@@ -92,15 +106,4 @@ async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Resu
             }
         }
     }
-}
-
-/// Waits between requests; a drain ends the wait.
-async fn first_byte(env: &Env, conn: &mut Conn) -> Result<(), NoRequest> {
-    let seat = env.draining.seat();
-    let mut filling = pin!(conn.fill());
-    let filled = poll_fn(|cx| match filling.as_mut().poll(cx) {
-        Poll::Ready(result) => Poll::Ready(result),
-        Poll::Pending => seat.poll(cx).map(|()| Err(ReadEnd::Closed)),
-    });
-    filled.await.map_err(|_| NoRequest::Silent)
 }

@@ -2,7 +2,6 @@
 //! client may.
 
 use super::env::Env;
-use super::routing::RoutingState;
 use super::slot::Slot;
 use forebay_base::limits::SPLIT_ITEMS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
@@ -25,12 +24,22 @@ pub(super) struct Came {
 
 /// The model a request asks for. Endpoints that engines serve without a model name get the first
 /// one.
+///
+/// # Errors
+/// A refusal where no model is found, or the client's key is not for it.
 pub(super) fn model<'a>(
     fleet: &'a FleetSnapshot,
     endpoint: Endpoint,
-    request: &ApiRequest,
+    slot: &Slot,
 ) -> Result<(ModelIndex, &'a Model), Refusal> {
-    forebay_select::model(fleet, endpoint, request).map_err(|none| match none {
+    let request = &slot.request;
+    let found = forebay_select::model(fleet, endpoint, request);
+    // Before anything is said of the model: who may not use it does not hear whether it is there.
+    let resolved = found.ok().map(|(_, model)| &*model.name);
+    if !matches!(found, Err(NoModel::Missing)) {
+        slot.told.whom.check_model(&fleet.tenants, request, resolved)?;
+    }
+    found.map_err(|none| match none {
         NoModel::NoneYet => no_worker("none has answered yet"),
         NoModel::Unknown => Refusal::unknown_model(&request.model),
         NoModel::Missing => Refusal::missing_model(),
@@ -58,7 +67,6 @@ pub(super) fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize)
 /// A refusal when the request asks for a rank that there is not.
 pub(super) fn read(
     env: &Env,
-    routing: &RoutingState,
     slot: &mut Slot,
     fleet: &FleetSnapshot,
     model_index: ModelIndex,
@@ -68,9 +76,10 @@ pub(super) fn read(
         Some(model) => pin(slot, fleet, model)?,
         None => None,
     };
-    let Slot { head, message, request, .. } = slot;
-    let hints = routing.hint_rules.borrow().read(head, message, request.priority);
-    slot.told_priority = hints.told_priority;
+    let Slot { head, message, request, told, .. } = slot;
+    let rules = told.whom.rules(&fleet.tenants, &fleet.flow.queue);
+    let hints = rules.read(head, message, request.priority);
+    slot.told.priority = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
     let first_byte_max = env.config.timeouts.first_byte;
     let deadline = wait_deadline(fleet, came.read_at, client_deadline, first_byte_max);

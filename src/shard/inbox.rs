@@ -5,14 +5,14 @@
 use super::slice::OwnSlice;
 use super::state::Shard;
 use super::workers::ShardFleet;
-use crate::ingress::{Deadline, end_turn};
+use crate::ingress::Deadline;
 use crate::runtime::{Replies, Sleeper};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::APPLY_OPS_PER_TURN;
 use forebay_fleet::mailbox::{MeshMessage, ShardCommand};
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::KvBatch;
-use forebay_prompt::parse::HintRules;
+use forebay_net::end_turn;
 use forebay_ring::{Bell, Consumer, LatestReader, MeshReceiver};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -103,10 +103,6 @@ impl Inbox {
         // The fleet comes first: what follows in this turn goes by it.
         if let Some(fleet) = self.fleet.take() {
             self.slice.meet(&shard.env, &fleet, shard.env.now());
-            if !shard.routing.hint_rules.borrow().are_of(&fleet.flow) {
-                let rules = HintRules::new(Arc::clone(&fleet.flow), shard.routing.tenant_seed);
-                *shard.routing.hint_rules.borrow_mut() = rules;
-            }
             let mut home = shard.queues.home.borrow_mut();
             shard.routing.informed().take_over(&mut home, &fleet, shard.env.now());
             *shard.workers.fleet.borrow_mut() = ShardFleet::new(fleet);

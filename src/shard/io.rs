@@ -1,15 +1,17 @@
 //! Buffers, connections to workers, and the thread beside the shard.
 
 use super::env::Env;
-use crate::relay::{CachedTokens, Upstream, UpstreamPool};
+use crate::relay::{CachedTokens, Upstream, UpstreamPool, UsageFinders};
 use crate::runtime::Offload;
-use forebay_base::NanosSinceStart;
-use forebay_base::limits::{INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD};
+use ahash::AHashMap;
+use forebay_base::limits::{FREED_HERE_BYTES_MAX, INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD};
+use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::account::Count;
+use forebay_link::Turnstile;
 use forebay_net::BufferPool;
 use forebay_router::dispatch::RelayError;
+use forebay_tls::{Connector, Session};
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,13 +20,25 @@ pub(super) struct Io {
     pub(super) buffers: Rc<BufferPool>,
     /// Idle connections to workers.
     pub(super) upstreams: RefCell<UpstreamPool>,
+    pub(super) handshakes: Handshakes,
     /// The thread for long computations.
     pub(super) offload: Offload,
     pub(super) cached_tokens: CachedTokens,
+    /// Finds what answers have cost.
+    pub(super) usage: UsageFinders,
     /// Engines that are being told to abort a request.
     pub(super) aborting: Cell<usize>,
     /// From then on, a lack of sockets is worth another line of the log.
     pub(super) say_lack_at: Cell<NanosSinceStart>,
+}
+
+/// What handshakes of clients and workers share.
+#[derive(Default)]
+pub(super) struct Handshakes {
+    /// How sessions with workers begin, each with what this shard remembers of earlier ones.
+    connectors: RefCell<AHashMap<WorkerIndex, Connector>>,
+    /// All of them pass here, one in a turn.
+    pub(super) turnstile: Turnstile,
 }
 
 impl Io {
@@ -32,16 +46,29 @@ impl Io {
         Self {
             buffers: forebay_net::buffers(),
             upstreams: RefCell::new(UpstreamPool::new(upstream_idle)),
+            handshakes: Handshakes::default(),
             offload,
             cached_tokens: CachedTokens::new(),
+            usage: UsageFinders::new(),
             aborting: Cell::new(0),
             say_lack_at: Cell::default(),
         }
     }
 
+    /// A session with a worker, which may know this shard from an earlier one.
+    pub(super) fn session(
+        &self,
+        worker: WorkerIndex,
+        connector: &Connector,
+    ) -> Result<Session, RelayError> {
+        let mut connectors = self.handshakes.connectors.borrow_mut();
+        let own = connectors.entry(worker).or_insert_with(|| connector.of_thread());
+        own.session().map_err(|_| RelayError::ConnectFailed)
+    }
+
     /// Takes a buffer back. A large one is freed elsewhere.
     pub(super) fn recycle(&self, buffer: Vec<u8>) {
-        if buffer.capacity() > INLINE_BODY_BYTES_MAX {
+        if buffer.capacity() > FREED_HERE_BYTES_MAX {
             self.offload.free(buffer.capacity(), buffer);
         } else {
             self.buffers.give(buffer);
@@ -55,9 +82,9 @@ impl Io {
         }
     }
 
-    /// Keeps a connection for the next request to that address.
-    pub(super) fn keep(&self, env: &Env, address: SocketAddr, upstream: Upstream) {
-        self.upstreams.borrow_mut().put(address, upstream, env.now());
+    /// Keeps a connection for the next request to the same worker.
+    pub(super) fn keep(&self, env: &Env, upstream: Upstream) {
+        self.upstreams.borrow_mut().put(upstream, env.now());
     }
 
     /// Counts and logs a failed connection, if the router had no socket for it.

@@ -60,13 +60,14 @@ pub(super) async fn match_prompt(
     asked: Asked<'_>,
 ) -> Result<(), Stop> {
     io.recycle(slot.prompt.end());
-    let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
     let matches = env.config.policy == Policy::Kv && asked.endpoint != Endpoint::Models;
-    if matches && !is_large && here(env, io, routing, slot, asked) {
+    let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
+    let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
+    let inspects = is_large && is_split();
+    let is_here = || slot.request.is_brief && !inspects && is_mostly_ascii(slot.body());
+    if matches && (!is_large || is_here()) && here(env, io, routing, slot, asked) {
         return Ok(());
     }
-    let is_split = !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
-    let inspects = is_large && is_split;
     if !matches && !inspects || io.offload.is_full() {
         env.counters.add(Count::Unrenderable, u64::from(matches));
         return Ok(());
@@ -76,7 +77,17 @@ pub(super) async fn match_prompt(
     elsewhere(env, io, conn, slot, asked, wanting).await
 }
 
-/// On the shard. False if that takes too long.
+/// Bytes that are not ASCII, in a long body that a shard renders itself.
+const OTHERS_MAX: usize = 24 * 1024;
+
+/// Other text may have to be composed, which takes longer than all else.
+fn is_mostly_ascii(body: &[u8]) -> bool {
+    // Sums of bytes are vector code, a count of bytes is not.
+    let others = |part: &[u8]| usize::from(part.iter().map(|byte| byte >> 7).sum::<u8>());
+    body.chunks(128).map(others).sum::<usize>() <= OTHERS_MAX
+}
+
+/// On the shard. False if that takes too long, and the offload thread may do it.
 fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Asked<'_>) -> bool {
     let mut stages = routing.stages.borrow_mut();
     let start = env.now();
@@ -90,12 +101,18 @@ fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Aske
     if rendered == Some(Err(Unrenderable::NotHere)) {
         return false;
     }
-    env.count_render(rendered);
+    let is_large = body.len() > INLINE_BODY_BYTES_MAX;
     if prompt.prompt_bytes() > 0 {
-        let rendered_at = env.time(Stage::Render, start);
-        stages.matching.matched.walk(&ask, prompt, &asked.model.ranks, ratio);
+        let rendered_at = env.now();
+        let matched = &mut stages.matching.matched;
+        matched.walk(&ask, prompt, &asked.model.ranks, ratio);
+        if is_large && matched.is_cut() && !io.offload.is_full() {
+            return false;
+        }
+        env.histograms.borrow_mut().record(Stage::Render, rendered_at.since(start));
         env.time(Stage::Index, rendered_at);
     }
+    env.count_render(rendered);
     true
 }
 

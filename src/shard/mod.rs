@@ -7,13 +7,17 @@
 
 mod abort;
 mod answer;
+mod arrival;
 mod attempt;
+mod connect;
 mod connection;
 mod discard;
 mod down;
 mod drain;
 mod env;
 mod facts;
+mod handshake;
+mod identity;
 mod inbox;
 mod io;
 mod judge;
@@ -29,9 +33,13 @@ mod pair;
 #[cfg(debug_assertions)]
 mod plant;
 mod predict;
+mod preflight;
 mod prefill;
 mod pressure;
 mod queues;
+mod quota;
+mod quota_use;
+mod rate_fields;
 mod read;
 mod record;
 mod refuse;

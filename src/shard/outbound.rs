@@ -51,8 +51,10 @@ pub(super) fn encode(
     let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     // Each is compared with every field of the client's.
-    let (mut extra, mut extra_count) = ([("", &b""[..]); 3], 0);
-    for (place, field) in extra.iter_mut().zip([pin, plain, priority].into_iter().flatten()) {
+    let (mut extra, mut extra_count) = ([("", &b""[..]); 7], 0);
+    let fields = [pin, plain, priority].into_iter().chain(slot.forwarded()).chain(slot.withheld());
+    let fields = fields.flatten();
+    for (place, field) in extra.iter_mut().zip(fields) {
         *place = field;
         extra_count += 1;
     }

@@ -52,7 +52,7 @@ pub(super) async fn answer(
         body: body.as_bytes(),
         keep_alive,
         head_only: slot.head.method == Method::Head,
-        extra: &[("x-request-id", &slot.request_id)],
+        extra: &slot.own_fields(),
     };
     let mut out = conn.buffer();
     encode_own(&response, &mut out);

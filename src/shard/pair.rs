@@ -276,6 +276,7 @@ fn abort_call(
     let is_told =
         matches!(kv_transfer, KvTransfer::Bootstrap(_)) && wanted.push_abort(body, id, &mut call);
     is_told.then(|| AbortCall {
+        worker: plan.worker,
         address: plan.address,
         authority: Arc::clone(&plan.authority),
         authorization: plan.authorization.clone(),
@@ -289,6 +290,8 @@ fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) ->
     let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
     let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
+    let [for_client, forwarded] = slot.forwarded();
+    let [bearer, key] = slot.withheld();
     let head = UpstreamHead {
         authority: &plan.authority,
         content_length: Some(u64::try_from(body_bytes).unwrap_or(u64::MAX)),
@@ -299,6 +302,10 @@ fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) ->
             pinned.unwrap_or_default(),
             priority.unwrap_or_default(),
             ("accept-encoding", b"identity"),
+            for_client.unwrap_or_default(),
+            forwarded.unwrap_or_default(),
+            bearer.unwrap_or_default(),
+            key.unwrap_or_default(),
         ],
     };
     let mut out = Vec::with_capacity(slot.head.head_bytes + 256);

@@ -3,12 +3,13 @@
 
 use super::abort;
 use super::answer::Answering;
+use super::connect::{Towards, connect};
 use super::down::DownWatch;
 use super::env::Env;
 use super::judge;
 use super::state::{Sending, Shard};
 use crate::ingress::Deadline;
-use crate::relay::{Outbound, Over, Upstream, Watch, drain, gather, send};
+use crate::relay::{Outbound, Over, Watch, drain, gather, send};
 use crate::runtime::Signal;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_disagg::{Accusation, AnswerForm, Handed, KvTransferError, PrefillAnswer, message_of};
@@ -170,7 +171,8 @@ async fn exchange(
 ) -> Result<PrefillEnded, RelayError> {
     let Sending { env, io, workers } = sending;
     let is_long = leg.call.body.len() > READ_AT_ONCE_BYTES_MAX;
-    let mut pooled = io.upstreams.borrow_mut().take(leg.call.address, env.now(), is_long);
+    let key = workers.key(leg.worker, leg.call.address);
+    let mut pooled = io.upstreams.borrow_mut().take(key, env.now(), is_long);
     let mut response = ResponseHead::default();
     let mut is_resent = false;
     loop {
@@ -178,11 +180,10 @@ async fn exchange(
         let mut upstream = match pooled.take() {
             Some(upstream) => upstream,
             None => {
-                env.count(Count::UpstreamConnects);
                 let left = leg.posted_at.plus(leg.timeout).since(env.now());
                 let timeout = env.config.timeouts.connect.min(Duration::from_nanos(left));
-                let connecting = Upstream::connect_while(watch, leg.call.address, timeout, is_long);
-                connecting
+                let to = Towards { worker: leg.worker, key, timeout, is_for_long: is_long };
+                connect(sending, watch, to)
                     .await
                     .map_err(|error| if is_resent { error.once_sent() } else { error })?
             }
@@ -224,7 +225,7 @@ async fn answered(
             response.value_of(FieldKind::RetryAfter, &upstream.input).and_then(retry_after_s);
         let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;
         if gathered.upstream_reusable && sent {
-            io.keep(env, leg.call.address, upstream);
+            io.keep(env, upstream);
         }
         return Ok(match status {
             status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy(after)),
@@ -253,7 +254,7 @@ async fn answered(
         return Ok(wrong_answer(&leg.kv_transfer, &wrong));
     }
     if drained? && sent {
-        io.keep(env, leg.call.address, upstream);
+        io.keep(env, upstream);
     }
     Ok(match answer.finish() {
         Ok(Handed::Nothing) => PrefillEnded::Done(None),

@@ -20,7 +20,7 @@ pub(super) struct Entered(ShardBoard);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.0.exit();
+        self.0.in_flight().exit();
     }
 }
 
@@ -38,7 +38,7 @@ pub(super) fn before_body(
     if endpoint.is_inference() {
         stages.windows_of_all(&fleet, now, is_drawn)?;
     }
-    if !stages.loads.board.enter(fleet.flow.router_in_flight_max) {
+    if !stages.loads.board.in_flight().enter(fleet.flow.router_in_flight_max) {
         return Err(in_flight_full());
     }
     Ok(Entered(stages.loads.board.clone()))

@@ -4,16 +4,17 @@
 use super::env::Env;
 use super::io::Io;
 use super::slot::Slot;
-use crate::ingress::{Conn, ReadEnd, Turn};
+use crate::ingress::{BodyPace, Conn, ReadEnd, Turn};
 use crate::runtime::offloaded;
 use forebay_base::NanosSinceStart;
-use forebay_base::limits::INLINE_BODY_BYTES_MAX;
+use forebay_base::limits::{INLINE_BODY_BYTES_MAX, INLINE_SCAN_BYTES_MAX};
 use forebay_fleet::account::Stage;
 use forebay_fleet::admit::Admitted;
 use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder};
-use forebay_prompt::parse::{Endpoint, Reason, Refusal, scan};
+use forebay_prompt::parse::{Endpoint, Reason, Refusal, scan, scan_briefly};
 use forebay_router::request;
 use std::mem::take;
+use std::time::Duration;
 
 /// A body may take this many times `timeouts.body` in all, however steadily it trickles in.
 const BODY_TIMEOUTS_MAX: u32 = 10;
@@ -51,9 +52,12 @@ pub(super) async fn body(
             return Err(NoRequest::Silent);
         }
     }
+    let now = env.now();
     let mut reading = BodyReading {
         env,
-        give_up_at: env.now().plus(env.config.timeouts.body * BODY_TIMEOUTS_MAX),
+        give_up_at: now.plus(env.config.timeouts.body * BODY_TIMEOUTS_MAX),
+        pace: BodyPace::new(now, env.config.timeouts.body, env.config.limits.body_rate_min),
+        received_bytes: conn.input.len().saturating_sub(start),
         admitted,
         turn: Turn::default(),
     };
@@ -64,6 +68,7 @@ pub(super) async fn body(
             if length > env.config.limits.body_bytes_max {
                 return Err(reading.too_large());
             }
+            conn.expect_body(length);
             // What has come is counted, not what was announced: an announcement costs its sender
             // nothing.
             loop {
@@ -82,6 +87,8 @@ pub(super) async fn body(
 struct BodyReading<'a> {
     env: &'a Env,
     give_up_at: NanosSinceStart,
+    pace: BodyPace,
+    received_bytes: usize,
     admitted: &'a mut Admitted,
     turn: Turn,
 }
@@ -129,10 +136,7 @@ impl BodyReading<'_> {
 
     /// Reads on. `whole_bytes`: what head and body come to at most.
     async fn more(&mut self, conn: &mut Conn, whole_bytes: usize) -> Result<(), NoRequest> {
-        if self.env.now() >= self.give_up_at {
-            return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
-        }
-        conn.wait_at_most(self.env.config.timeouts.body);
+        let late = self.wait(conn)?;
         let before = conn.input.len();
         // A long body is believed as it comes: its announcement alone gets no room.
         let gets_all = before > 0 && whole_bytes <= ROOM_BYTES || before >= ROOM_AT_BYTES;
@@ -143,11 +147,32 @@ impl BodyReading<'_> {
         }
         conn.fill().await.map_err(|end| match end {
             ReadEnd::Closed => NoRequest::Silent,
-            ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(Reason::RequestTimeout)),
+            ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(late)),
         })?;
+        let came_bytes = conn.input.len().saturating_sub(before);
+        self.received_bytes = self.received_bytes.saturating_add(came_bytes);
         // A body that comes as fast as it is read would hold the shard until its end.
-        self.turn.spend(conn.input.len().saturating_sub(before)).await;
+        self.turn.copied(came_bytes).await;
         Ok(())
+    }
+
+    /// Says how long the next bytes may take, and what it is called when none come until then.
+    fn wait(&self, conn: &mut Conn) -> Result<Reason, NoRequest> {
+        let (now, silence_max) = (self.env.now(), self.env.config.timeouts.body);
+        let due_at = self.pace.due_at(self.received_bytes);
+        if now >= self.give_up_at {
+            return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
+        }
+        // One that sends nothing at all is silent, not slow.
+        if due_at >= now.plus(silence_max) || self.received_bytes == 0 {
+            conn.wait_at_most(silence_max);
+            return Ok(Reason::RequestTimeout);
+        }
+        if now >= due_at {
+            return Err(NoRequest::Refused(Refusal::new(Reason::BodyTooSlow)));
+        }
+        conn.wait_at_most(Duration::from_nanos(due_at.since(now)));
+        Ok(Reason::BodyTooSlow)
     }
 }
 
@@ -166,9 +191,17 @@ pub(super) async fn parse(
         return Ok(read_at);
     }
     let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());
-    let scanned = if body_bytes <= INLINE_BODY_BYTES_MAX {
-        let body = slot.message.get(head_bytes..).unwrap_or_default();
-        scan(body, endpoint, &mut slot.request)
+    let body = slot.message.get(head_bytes..).unwrap_or_default();
+    let scanned_here = if body_bytes <= INLINE_BODY_BYTES_MAX {
+        Some(scan(body, endpoint, &mut slot.request))
+    } else if body_bytes <= INLINE_SCAN_BYTES_MAX {
+        scan_briefly(body, endpoint, &mut slot.request)
+    } else {
+        None
+    };
+    slot.request.is_brief = scanned_here.is_some();
+    let scanned = if let Some(scanned) = scanned_here {
+        scanned
     } else {
         let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
         let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {

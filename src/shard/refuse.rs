@@ -4,12 +4,14 @@
 use super::discard;
 use super::env::Env;
 use super::labels::{CLIENT_GONE, Labels};
+use super::rate_fields::RATE_FIELDS;
 use super::slot::{After, Slot};
 use super::standing;
 use crate::ingress::Conn;
 use forebay_fleet::account::NO_ENDPOINT;
 use forebay_fleet::mailbox::EngineAnswer;
 use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
+use forebay_identity::AnswerField;
 use forebay_prompt::parse::{ApiShape, Endpoint, Refusal};
 
 /// Answers a request whose head or body is no good. The connection ends: where the next request
@@ -22,7 +24,7 @@ pub(super) async fn and_close(
     labels: &Labels,
 ) -> After {
     let wire = Wire { keep_alive: false, head_only: false };
-    answer(env, conn, refusal, labels, wire, &slot.request_id).await
+    answer(env, conn, refusal, labels, wire, slot).await
 }
 
 /// Answers a request whose body has not been read. The body is thrown away as it comes; one that is
@@ -38,7 +40,7 @@ pub(super) async fn before_body(
         keep_alive: discard::goes_on(env, conn, &slot.head),
         head_only: slot.head.method == Method::Head,
     };
-    match answer(env, conn, refusal, labels, wire, &slot.request_id).await {
+    match answer(env, conn, refusal, labels, wire, slot).await {
         After::KeepAlive => discard::request(env, conn, &slot.head).await,
         end => end,
     }
@@ -60,7 +62,7 @@ pub(super) async fn request(
         keep_alive: slot.head.keep_alive && !env.draining.is_set(),
         head_only: slot.head.method == Method::Head,
     };
-    answer(env, conn, refusal, labels, wire, &slot.request_id).await
+    answer(env, conn, refusal, labels, wire, slot).await
 }
 
 /// Passes on what an engine said of the request, in the engine's own words.
@@ -84,7 +86,7 @@ pub(super) async fn by_engine(
         body: &answer.body,
         keep_alive,
         head_only: false,
-        extra: &[("x-request-id", &slot.request_id)],
+        extra: &slot.own_fields(),
     };
     encode_own(&response, &mut out);
     conn.wait_at_most(env.config.timeouts.write);
@@ -94,6 +96,11 @@ pub(super) async fn by_engine(
         Err(_) => After::Drop,
     }
 }
+
+/// Fields that say what a refusal is.
+const OWN_FIELDS: usize = 7;
+/// Fields beside it: the request's id, what the page of the client is told, limits.
+const TOLD_FIELDS: usize = 5 + RATE_FIELDS;
 
 #[derive(Clone, Copy, Debug)]
 struct Wire {
@@ -121,7 +128,7 @@ async fn answer(
     refusal: &Refusal,
     labels: &Labels,
     wire: Wire,
-    request_id: &[u8],
+    slot: &Slot,
 ) -> After {
     count(env, refusal, labels);
     let (mut body, mut out) = (conn.buffer(), conn.buffer());
@@ -130,7 +137,10 @@ async fn answer(
         _ => ApiShape::OpenAi,
     };
     refusal.encode_body(shape, &mut body);
-    encode(refusal, wire, request_id, &body, &mut out);
+    let own = slot.own_fields().into_iter().chain(slot.answer.limits.fields());
+    let mut told = [("", &b""[..]); TOLD_FIELDS];
+    told.iter_mut().zip(own).for_each(|(place, field)| *place = field);
+    encode(refusal, wire, &told, &body, &mut out);
     conn.recycle(body);
     conn.wait_at_most(env.config.timeouts.write);
     match conn.write(out).await {
@@ -141,26 +151,33 @@ async fn answer(
 }
 
 /// Appends the whole answer. A router that is full does little else, so nothing is allocated.
-fn encode(refusal: &Refusal, wire: Wire, request_id: &[u8], body: &[u8], out: &mut Vec<u8>) {
+fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], out: &mut Vec<u8>) {
     let (mut seconds, mut millis): (Digits, Digits) = ([0; 20], [0; 20]);
     let seconds = refusal.retry_after_s().map_or(&[][..], |after| decimal(after, &mut seconds));
     let millis = refusal.retry_after_ms().map_or(&[][..], |after| decimal(after, &mut millis));
     let retry =
         refusal.reason().should_retry().map_or("", |retry| if retry { "true" } else { "false" });
+    let own = [
+        (header::REASON, refusal.reason().as_str().as_bytes()),
+        told.first().copied().unwrap_or_default(),
+        ("allow", refusal.allow().unwrap_or_default().as_bytes()),
+        ("www-authenticate", refusal.challenge().as_bytes()),
+        (header::SHOULD_RETRY, retry.as_bytes()),
+        (header::RETRY_AFTER, seconds),
+        (header::RETRY_AFTER_MS, millis),
+    ];
+    let mut extra = [("", &b""[..]); OWN_FIELDS + TOLD_FIELDS];
+    let further = told.iter().skip(1).copied();
+    for (place, field) in extra.iter_mut().zip(own.into_iter().chain(further)) {
+        *place = field;
+    }
     let response = OwnResponse {
         status: refusal.status(),
         content_type: "application/json",
         body,
         keep_alive: wire.keep_alive,
         head_only: wire.head_only,
-        extra: &[
-            (header::REASON, refusal.reason().as_str().as_bytes()),
-            (header::REQUEST_ID, request_id),
-            ("allow", refusal.allow().unwrap_or_default().as_bytes()),
-            (header::SHOULD_RETRY, retry.as_bytes()),
-            (header::RETRY_AFTER, seconds),
-            (header::RETRY_AFTER_MS, millis),
-        ],
+        extra: &extra,
     };
     encode_own(&response, out);
 }
@@ -174,7 +191,7 @@ mod tests {
     fn bytes(refusal: &Refusal, api: ApiShape, wire: Wire, request_id: &[u8]) -> String {
         let (mut body, mut out) = (Vec::new(), Vec::new());
         refusal.encode_body(api, &mut body);
-        encode(refusal, wire, request_id, &body, &mut out);
+        encode(refusal, wire, &[(header::REQUEST_ID, request_id)], &body, &mut out);
         String::from_utf8(out).unwrap()
     }
 

@@ -8,14 +8,16 @@ use super::pressure::Entered;
 use super::read::{self, NoRequest};
 use super::slot::{After, Slot};
 use super::state::Shard;
-use super::{matching, models, own_page, predict, pressure, record, refuse, wait};
+use super::{
+    identity, matching, models, own_page, predict, preflight, pressure, quota, record, refuse, wait,
+};
 use crate::ingress::Conn;
 use crate::relay::Early;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::admit::Admitted;
 use forebay_http1::{BodyFraming, HeadError, RequestHead};
-use forebay_prompt::parse::{Endpoint, route};
+use forebay_prompt::parse::{Endpoint, Refusal, Whom, route};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{Action, RequestEvent, RequestFlow, Scene, Stop, in_flight_full};
 
@@ -31,6 +33,8 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     let started = shard.env.now();
     let mut labels = Labels::default();
     slot.begin(&conn.input, shard.routing.stages.borrow_mut().random.u64(..));
+    identity::asked(shard, conn, slot);
+    preflight::choose(&shard.intake.cors, conn, slot);
     // parse: the route.
     let served = match route(&slot.head.method, slot.head.path(&conn.input)) {
         Ok(endpoint) => {
@@ -53,12 +57,16 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
                 }
             }
         }
-        Err(refusal) => Err(Stop::BeforeBody(refusal)),
+        Err(refusal) => {
+            let (env, cors) = (&shard.env, &shard.intake.cors);
+            preflight::answer_or(refusal, env, cors, conn, slot, &mut labels).await
+        }
     };
     let served = served.map_err(|stop| pressure::with_time(&shard.routing, stop));
     shard.env.time(Stage::Total, started);
+    quota::settle(shard, slot, labels.model);
     if shard.env.config.log.requests {
-        record::write(&shard.env, &shard.workers.fleet(), slot, &labels, &served, started);
+        record::write(shard, &conn.client, slot, &labels, &served, started);
     }
     match served {
         Ok(after) => after,
@@ -96,9 +104,13 @@ async fn stages(
     asks: Asks,
 ) -> Result<After, Stop> {
     let Asks { endpoint, head_at } = asks;
+    // parse: who asks.
+    identify(shard, conn, slot).map_err(Stop::BeforeBody)?;
     // admit: the rejection window and the exact limits, before any of the body is read.
+    identity::admit(shard, conn, slot).map_err(Stop::BeforeBody)?;
     let mut is_drawn = None;
     let (_entered, mut admitted) = admit(shard, slot, asks, &mut is_drawn)?;
+    quota::enter(shard, slot, endpoint).map_err(Stop::BeforeBody)?;
     // ingress: the whole body. parse: one scan of it.
     let body_bytes = read::body(&shard.env, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes);
@@ -109,9 +121,14 @@ async fn stages(
         labels.status = 200;
         return Ok(models::answer(&shard.env, conn, slot, &fleet).await);
     }
+    if endpoint == Endpoint::Models
+        && let Some(only) = slot.told.whom.only_models(&fleet.tenants)
+    {
+        labels.status = 200;
+        return Ok(models::of_key(&shard.env, conn, slot, only).await);
+    }
     // admit: the window of the pool, now that the model is known, and the bytes of both legs.
-    let (model_index, model) =
-        facts::model(&fleet, endpoint, &slot.request).map_err(Stop::Refused)?;
+    let (model_index, model) = facts::model(&fleet, endpoint, slot).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());
     {
         let mut stages = shard.routing.stages.borrow_mut();
@@ -125,15 +142,14 @@ async fn stages(
     let full = |_| Stop::Refused(in_flight_full());
     admitted.hold_body(held_bytes).map_err(full)?;
     slot.answer.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
-    let facts = facts::read(
-        &shard.env,
-        &shard.routing,
-        slot,
-        &fleet,
-        model_index,
-        Came { head_at, read_at },
-    );
+    let facts = facts::read(&shard.env, slot, &fleet, model_index, Came { head_at, read_at });
     let facts = facts.map_err(Stop::Refused)?;
+    {
+        let ratios = &shard.routing.stages.borrow().matching.ratios;
+        let output_tokens = facts.output_tokens;
+        quota::charge(&shard.env, slot, &fleet, ratios, model_index, output_tokens)
+            .map_err(Stop::Refused)?;
+    }
     // render, index: once a request.
     let asked = Asked { fleet: &fleet, model_index, model, endpoint };
     matching::match_prompt(&shard.env, &shard.io, &shard.routing, conn, slot, asked).await?;
@@ -142,6 +158,13 @@ async fn stages(
     let body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
     let mut flow = RequestFlow::new(facts, endpoint, body_bytes, is_drawn);
     drive(shard, conn, slot, labels, &mut flow).await
+}
+
+/// Notes whose request it is.
+fn identify(shard: &Shard, conn: &Conn, slot: &mut Slot) -> Result<(), Refusal> {
+    let fleet = shard.workers.fleet.borrow();
+    slot.told.whom = Whom::of(&fleet.tenants, &fleet.flow.queue, &slot.head, &conn.input)?;
+    Ok(())
 }
 
 /// Admits a request on its head.

@@ -5,7 +5,6 @@ use forebay_base::NanosSinceStart;
 use forebay_base::limits::LOAD_RING_MAX;
 use forebay_fleet::worker::LoadReport;
 use forebay_index::IndexReader;
-use forebay_prompt::parse::HintRules;
 use forebay_ring::Consumer;
 use forebay_router::request::Stages;
 use forebay_select::ToldPaths;
@@ -21,10 +20,6 @@ pub(super) struct RoutingState {
     pub(super) index: IndexReader,
     /// What owners of slices have been told a moment ago.
     pub(super) told: RefCell<ToldPaths>,
-    /// How requests say what they wish.
-    pub(super) hint_rules: RefCell<HintRules>,
-    /// Tells tenants apart; the same in all shards.
-    pub(super) tenant_seed: u64,
 }
 
 impl RoutingState {

@@ -6,11 +6,12 @@ use super::env::Env;
 use super::inbox::Inbox;
 use super::io::Io;
 use super::links::Links;
+use super::preflight::cors;
 use super::routing::RoutingState;
 use super::slice::OwnSlice;
 use super::state::{Intake, Queues, Shard};
 use super::workers::Workers;
-use crate::ingress::{Deadline, end_turn, listen};
+use crate::ingress::{BoundListener, Deadline, Listeners};
 use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
 use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
@@ -19,9 +20,9 @@ use forebay_fleet::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use forebay_fleet::admit::InFlight;
 use forebay_fleet::mailbox::{ShardEnd, ShardPeers};
 use forebay_fleet::worker::{LoadBoard, LoadReport, LoadReports, ShardBoard};
+use forebay_identity::ClientRules;
 use forebay_index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
-use forebay_net::Listener;
-use forebay_prompt::parse::HintRules;
+use forebay_net::{IoCounts, end_turn};
 use forebay_ring::{Consumer, Producer};
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::request::{Loads, StageRules, Stages};
@@ -57,8 +58,6 @@ pub struct ShardSetup {
     pub board: Arc<LoadBoard>,
     /// Reads all slices.
     pub index: IndexReader,
-    /// Tells tenants apart: a secret, the same in all shards.
-    pub tenant_seed: u64,
     /// Writes its own slice.
     pub slice: SliceWriter,
 }
@@ -70,8 +69,10 @@ pub struct ShardThread {
     pub core: usize,
     /// io_uring or epoll.
     pub driver: Driver,
-    /// Bound listening socket.
-    pub listener: std::net::TcpListener,
+    /// Bound listening sockets.
+    pub listeners: Vec<BoundListener>,
+    /// What clients are held to, the same in all shards.
+    pub clients: Arc<ClientRules>,
     /// What it sleeps on.
     pub wake: WakeSource,
 }
@@ -113,7 +114,7 @@ impl Drop for End {
 }
 
 async fn main(setup: ShardSetup) -> io::Result<()> {
-    let ShardSetup { config, clock, thread, end, board, index, tenant_seed, slice } = setup;
+    let ShardSetup { config, clock, thread, end, board, index, slice } = setup;
     let sleeper = Sleeper::new(thread.wake)?;
     let ShardEnd { index: number, kv, fleet, reports, commands, mut histograms, .. } = end;
     let ShardPeers { mesh, bells, counters: shards } = end.peers;
@@ -133,19 +134,20 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         alarm: Deadline::new(clock),
     };
     let board = ShardBoard::from(board);
-    let routing = routing(number, &config, board.clone(), reports, index, tenant_seed);
+    let routing = routing(number, &config, board.clone(), reports, index);
     let shard = Rc::new_cyclic(|me| Shard {
         io: Io::new(offload, config.timeouts.upstream_idle),
         workers: Workers::new(board),
         routing,
         links: Links::new(mesh.sender, bells, shards),
         queues: Queues::new(number, fastrand::u64(..)),
-        intake: Intake::new(in_flight, runtime::least_us()),
+        intake: Intake::new(in_flight, thread.clients, cors(&config.cors), runtime::least_us()),
         env: Env::new(number, clock, config, end.counters),
         me: Weak::clone(me),
     });
     forebay_net::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));
-    forebay_net::spawn(accept(Rc::clone(&shard), listen(thread.listener)?));
+    let listeners = Listeners::new(thread.listeners)?;
+    forebay_net::spawn(accept(Rc::clone(&shard), listeners));
     tick(&shard, &mut histograms).await;
     Ok(())
 }
@@ -161,19 +163,15 @@ fn routing(
     board: ShardBoard,
     load_reports: Consumer<LoadReport>,
     index: IndexReader,
-    tenant_seed: u64,
 ) -> RoutingState {
     let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };
     let retry = RetryBudget::new(config.retry.budget_percent);
     let (rules, random) = (StageRules::of(config), fastrand::Rng::new());
-    let hint_rules = HintRules::new(Arc::new(config.flow.clone()), tenant_seed);
     RoutingState {
         stages: RefCell::new(Stages::new(number, rules, loads, retry, random)),
         load_reports: RefCell::new(load_reports),
         index,
         told: RefCell::default(),
-        hint_rules: RefCell::new(hint_rules),
-        tenant_seed,
     }
 }
 
@@ -195,7 +193,7 @@ fn expiring_limits(config: &Config, shard_count: usize) -> ExpiringLimits {
 /// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits
 /// in the kernel instead of being told that there is no worker. Dropping the listener then takes it
 /// out of the kernel's spread.
-async fn accept(shard: Rc<Shard>, listener: Listener) {
+async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
     let seat = shard.env.draining.seat();
     let ready = shard.intake.ready.seat();
     poll_fn(|cx| if seat.poll(cx).is_ready() { Poll::Ready(()) } else { ready.poll(cx) }).await;
@@ -212,20 +210,20 @@ async fn accept(shard: Rc<Shard>, listener: Listener) {
             turn_count = 0;
             end_turn().await;
         }
-        let accepted = poll_fn(|cx| match listener.poll_accept(cx) {
+        let accepted = poll_fn(|cx| match listeners.poll_accept(cx) {
             Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
             Poll::Pending => seat.poll(cx).map(|()| None),
         });
         match accepted.await {
             None => return shard.env.counters.set_phase(ShardPhase::Draining),
-            Some(Ok(socket))
+            Some(Ok(arrival))
                 if shard.intake.connections.get() < shard.env.config.limits.connections_max =>
             {
                 shard.env.count(Count::ConnectionsAccepted);
                 // Counted here, not in its task: a burst would pass the limit before the first task
                 // has run.
                 shard.intake.connections.set(shard.intake.connections.get() + 1);
-                forebay_net::spawn(connection::serve(Rc::clone(&shard), socket));
+                forebay_net::spawn(connection::serve(Rc::clone(&shard), arrival));
             }
             Some(Ok(_)) => shard.env.count(Count::ConnectionsRefused),
             Some(Err(error)) => {
@@ -242,9 +240,10 @@ async fn accept(shard: Rc<Shard>, listener: Listener) {
 /// or its deadline has passed.
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.env.now();
-    let mut ending = Ending::default();
+    let (mut ending, mut counted) = (Ending::default(), IoCounts::default());
     loop {
         let now = shard.env.now();
+        counted = show_io(&shard.env, counted);
         shard.env.counters.set_offloaded(shard.io.offload.out_count());
         // A shard whose thread finishes nothing serves no large request: it counts as stalled too.
         if !shard.io.offload.is_stuck(now) {
@@ -278,6 +277,16 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             pause(shard).await;
         }
     }
+}
+
+/// Counts what the loop has asked of the kernel since `counted`; returns what it has asked so far.
+fn show_io(env: &Env, counted: IoCounts) -> IoCounts {
+    let now = forebay_net::io_counts();
+    env.counters.add(Count::IoSubmissions, now.submissions - counted.submissions);
+    env.counters.add(Count::IoWaits, now.waits - counted.waits);
+    env.counters.add(Count::IoSends, now.sends - counted.sends);
+    env.counters.add(Count::IoReceives, now.receives - counted.receives);
+    now
 }
 
 /// Waits until the next beat is due; a drain ends the wait.
@@ -345,18 +354,24 @@ mod tests {
         let (wakes, mut sources): (Vec<_>, Vec<_>) = (0..2).map(|_| wake_pair().unwrap()).unzip();
         let (mut control, mut ends) = wire(wakes);
         let (mut other, end) = (ends.pop().unwrap(), ends.pop().unwrap());
-        let listener = ingress::bind_first(([127, 0, 0, 1], 0).into(), false).unwrap();
+        let socket = ingress::bind_first(([127, 0, 0, 1], 0).into(), false).unwrap();
+        let listeners = vec![BoundListener { socket, is_tls: false }];
         let (reader, mut slices) = forebay_index::index(2, KeySeed(1), 1 << 20);
         let bells = other.peers.bells.clone();
         let board = Arc::new(LoadBoard::with_bells(bells.clone()));
         let setup = ShardSetup {
             config: Arc::new(Config::default()),
             clock: Clock::start(),
-            thread: ShardThread { core: 0, driver, listener, wake: sources.remove(0) },
+            thread: ShardThread {
+                core: 0,
+                driver,
+                listeners,
+                clients: Arc::default(),
+                wake: sources.remove(0),
+            },
             end,
             board: Arc::clone(&board),
             index: reader,
-            tenant_seed: 1,
             slice: slices.remove(0),
         };
         let counters = Arc::clone(&setup.end.counters);

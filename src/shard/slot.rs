@@ -1,13 +1,19 @@
 //! What one connection keeps from request to request, and what becomes of it after an answer.
 
+use super::quota_use::QuotaUse;
+use super::rate_fields::RateFields;
 use crate::ingress::Conn;
 use crate::relay::Early;
+use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::Dialect;
-use forebay_http1::{FieldKind, RequestHead, ResponseHead};
-use forebay_prompt::parse::ApiRequest;
+use forebay_http1::{FieldKind, RequestHead, ResponseHead, header};
+use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
+use forebay_prompt::parse::{ApiRequest, Whom};
 use forebay_router::dispatch::SendPlan;
 use forebay_router::request::Split;
 use forebay_select::Prompt;
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// The field that counts before the body's `priority` in vLLM 0.28 and newer.
 pub(super) const PRIORITY: &str = "x-vllm-priority";
@@ -27,14 +33,27 @@ pub(super) struct Slot {
     pub(super) message: Vec<u8>,
     /// Its prompt, rendered and matched.
     pub(super) prompt: Prompt,
-    /// The priority that vLLM is told in place of the one in the body.
-    pub(super) told_priority: Option<i64>,
+    /// Who makes the request, and what a worker is told of it.
+    pub(super) told: ToldSlot,
     /// Its id: the client's own, or a fresh one.
     pub(super) request_id: Vec<u8>,
     /// Used while a pair serves the request.
     pub(super) pair: PairSlot,
     /// What comes back.
     pub(super) answer: AnswerSlot,
+}
+
+/// Who makes a request, and what a worker is told of it, beside what the client has sent.
+#[derive(Debug, Default)]
+pub(super) struct ToldSlot {
+    /// The caller, as the head says.
+    pub(super) whom: Whom,
+    /// The priority that vLLM is told in place of the one in the body.
+    pub(super) priority: Option<i64>,
+    /// What it takes of its tenant's limits.
+    pub(super) quota: QuotaUse,
+    /// Whose request it is.
+    pub(super) forwarded: ForwardedFields,
 }
 
 /// What a request needs that a pair of ranks serves.
@@ -55,8 +74,35 @@ pub(super) struct AnswerSlot {
     pub(super) retry_after_s: Option<u64>,
     /// What the client has before there is an answer.
     pub(super) early: Early,
+    /// What the page is told that sends the request, if anything.
+    pub(super) cors: Option<Rc<CorsFields>>,
+    /// What the client is told of its limits per minute.
+    pub(super) limits: RateFields,
+    /// What the request has cost, once an engine has worked for it.
+    pub(super) usage: Cell<Option<TokenUsage>>,
     /// Status of the answer that was counted: of the worker's, once its head is passed on.
     pub(super) status: Option<u16>,
+}
+
+impl ToldSlot {
+    fn forget(&mut self) {
+        self.whom = Whom::default();
+        self.quota = QuotaUse::default();
+    }
+}
+
+impl AnswerSlot {
+    fn forget(&mut self) {
+        self.limits.clear();
+        self.usage.set(None);
+        self.status = None;
+        self.cors = None;
+    }
+
+    /// The fields for the page that sends the request; `None` where the router says nothing.
+    pub(super) fn cors_fields(&self) -> Option<[AnswerField<'_>; 4]> {
+        self.cors.as_ref().map(|cors| cors.fields())
+    }
 }
 
 impl Slot {
@@ -70,15 +116,19 @@ impl Slot {
     pub(super) fn begin(&mut self, input: &[u8], fresh_id: u64) {
         let sent = self.head.value_of(FieldKind::RequestId, input);
         self.name(sent, fresh_id);
-        self.request.clear();
-        self.answer.status = None;
+        self.forget();
     }
 
     /// The same where its head cannot be read.
     pub(super) fn begin_unread(&mut self, fresh_id: u64) {
         self.name(None, fresh_id);
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        self.told.forget();
+        self.answer.forget();
         self.request.clear();
-        self.answer.status = None;
     }
 
     fn name(&mut self, sent: Option<&[u8]>, fresh_id: u64) {
@@ -91,8 +141,28 @@ impl Slot {
     /// The value of [`PRIORITY`], where the engine has to be told. Other engines do not read it,
     /// and SGLang may take higher ones for better.
     pub(super) fn priority_for(&self, plan: &SendPlan) -> Option<String> {
-        let told = self.told_priority.filter(|_| plan.engine.dialect != Dialect::Sglang);
+        let told = self.told.priority.filter(|_| plan.engine.dialect != Dialect::Sglang);
         told.map(|priority| priority.to_string())
+    }
+
+    /// `X-Forwarded-For` and `Forwarded`, where workers are told of the client.
+    pub(super) fn forwarded(&self) -> [Option<(&'static str, &[u8])>; 2] {
+        let ForwardedFields { x_forwarded_for, forwarded } = &self.told.forwarded;
+        [("x-forwarded-for", &x_forwarded_for[..]), ("forwarded", &forwarded[..])]
+            .map(|field| Some(field).filter(|(_, value)| !value.is_empty()))
+    }
+
+    /// A key of this router is not for workers. Fields without a value replace the client's, and
+    /// are not sent themselves.
+    pub(super) fn withheld(&self) -> [Option<(&'static str, &'static [u8])>; 2] {
+        let has_key = self.told.whom.has_key();
+        [header::AUTHORIZATION, header::API_KEY].map(|name| has_key.then_some((name, &[][..])))
+    }
+
+    /// Fields of each answer that the router gives itself; those without a value are not sent.
+    pub(super) fn own_fields(&self) -> [AnswerField<'_>; 5] {
+        let [origin, credentials, expose, vary] = self.answer.cors_fields().unwrap_or_default();
+        [(header::REQUEST_ID, &self.request_id), origin, credentials, expose, vary]
     }
 
     /// Moves a request that has been read completely out of the connection's input, so that what

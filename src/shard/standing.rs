@@ -103,8 +103,8 @@ fn begin(
     let framing = AnswerFraming::open(client_version);
     let keep_alive =
         slot.head.keep_alive && framing == AnswerFraming::Chunked && !env.draining.is_set();
-    let extra: [(&str, &[u8]); 1] = [("x-request-id", &slot.request_id)];
-    encode_own_stream(&OwnStream { client_version, keep_alive, extra: &extra }, out);
+    let extra = &slot.own_fields();
+    encode_own_stream(&OwnStream { client_version, keep_alive, extra }, out);
     Begun { shape, framing, keep_alive, at, next_at: at }
 }
 

@@ -12,9 +12,11 @@ use forebay_base::{ShardIndex, WorkerIndex};
 use forebay_disagg::Rooms;
 use forebay_fleet::admit::InFlight;
 use forebay_fleet::mailbox::{PrefillEnded, Ticket};
+use forebay_identity::{ClientRules, Cors};
 use forebay_router::queue::{Home, WaitTable};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 /// One shard's state. Cells are never borrowed across an await.
 pub(super) struct Shard {
@@ -35,6 +37,8 @@ pub(super) struct Intake {
     pub(super) ready: Signal,
     pub(super) connections: Cell<usize>,
     pub(super) in_flight: Rc<InFlight>,
+    pub(super) clients: Arc<ClientRules>,
+    pub(super) cors: Cors,
     /// See [`crate::runtime::watched`].
     pub(super) holds_least_us: Option<u64>,
 }
@@ -52,9 +56,14 @@ pub(super) struct Queues {
 }
 
 impl Intake {
-    pub(super) fn new(in_flight: Rc<InFlight>, holds_least_us: Option<u64>) -> Self {
+    pub(super) fn new(
+        in_flight: Rc<InFlight>,
+        clients: Arc<ClientRules>,
+        cors: Cors,
+        holds_least_us: Option<u64>,
+    ) -> Self {
         let (ready, connections) = (Signal::default(), Cell::new(0));
-        Self { ready, connections, in_flight, holds_least_us }
+        Self { ready, connections, in_flight, clients, cors, holds_least_us }
     }
 }
 
@@ -95,7 +104,7 @@ impl Shard {
         let fleet = self.workers.fleet();
         let mut upstreams = self.io.upstreams.borrow_mut();
         for rank in fleet.ranks.iter().filter(|rank| rank.worker == worker) {
-            upstreams.purge(rank.address);
+            upstreams.purge(self.workers.key(worker, rank.address));
         }
     }
 }

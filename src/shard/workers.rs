@@ -1,12 +1,14 @@
 //! What the shard knows of the workers.
 
 use super::env::Env;
+use crate::relay::UpstreamKey;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::Count;
 use forebay_fleet::worker::{FleetSnapshot, ShardBoard, WorkerState};
 use forebay_router::request::engine_refused;
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -75,6 +77,13 @@ impl Workers {
     pub(super) fn is_down(&self, worker: WorkerIndex) -> bool {
         let fleet = self.fleet.borrow();
         fleet.workers.get(worker.index()).is_some_and(|worker| worker.state == WorkerState::Down)
+    }
+
+    /// The key of connections to one of its addresses.
+    pub(super) fn key(&self, worker: WorkerIndex, address: SocketAddr) -> UpstreamKey {
+        let fleet = self.fleet.borrow();
+        let is_tls = fleet.workers.get(worker.index()).is_some_and(|one| one.connector.is_some());
+        UpstreamKey { address, secured_for: is_tls.then_some(worker) }
     }
 
     /// The control plane asks the worker again what it serves.

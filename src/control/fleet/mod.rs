@@ -12,12 +12,16 @@ mod text_tests;
 pub(super) use plans::FeedPlan;
 
 use super::tier_numbers::GivenNumbers;
+use super::tls::{ServerTls, TlsSetup};
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_config::{Config, FlowConfig, LoadSource, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
+use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
+use forebay_keys::KeyRing;
 use forebay_kv_events::FeedNotice;
+use forebay_tls::Acceptor;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,11 +35,19 @@ const FLEET_MODELS_MAX: usize = 1_024;
 pub(super) struct Fleet {
     seed: KeySeed,
     flow: Arc<FlowConfig>,
+    front: FrontDoor,
     generation: u64,
     workers: Vec<KnownWorker>,
     ranks: Vec<KnownRank>,
     models: Vec<Arc<str>>,
     tier_numbers: Rc<GivenNumbers>,
+}
+
+/// Who may come in, and how.
+#[derive(Debug)]
+struct FrontDoor {
+    tenants: Arc<Tenants>,
+    acceptor: Option<Acceptor>,
 }
 
 #[derive(Debug)]
@@ -91,6 +103,7 @@ impl Fleet {
                 state: WorkerState::Unknown,
                 api_key: worker.api_key.as_deref().map(Into::into),
                 cache_generation: 0,
+                connector: None,
             };
             let concurrency_max = worker.concurrency_max;
             let load_source = match worker.load_source.unwrap_or(config.load.source) {
@@ -109,15 +122,30 @@ impl Fleet {
             })
         });
         let workers = workers.collect();
+        let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, None);
         Self {
             seed,
             flow: Arc::new(config.flow.clone()),
+            front: FrontDoor { tenants: Arc::new(tenants), acceptor: None },
             generation: 0,
             workers,
             ranks: Vec::new(),
             models: Vec::new(),
             tier_numbers: Rc::default(),
         }
+    }
+
+    /// How sessions with clients and workers begin.
+    pub(super) fn set_tls(&mut self, tls: &TlsSetup) {
+        self.set_acceptor(tls.server.as_ref().map(ServerTls::acceptor));
+        for (worker, connector) in self.workers.iter_mut().zip(&tls.connectors) {
+            worker.shown.connector.clone_from(connector);
+        }
+    }
+
+    /// How sessions with clients begin from now on.
+    pub(super) fn set_acceptor(&mut self, acceptor: Option<Acceptor>) {
+        self.front.acceptor = acceptor;
     }
 
     /// Takes a worker's description.
@@ -239,9 +267,16 @@ impl Fleet {
         Rc::clone(&self.tier_numbers)
     }
 
-    /// Limits and queues that the shards get with the next snapshot.
-    pub(super) fn set_flow(&mut self, flow: Arc<FlowConfig>) {
+    /// Limits, queues and tenants that the shards get with the next snapshot. Without `keys` no
+    /// key is asked for.
+    pub(super) fn set_flow(&mut self, flow: Arc<FlowConfig>, keys: Option<Arc<KeyRing>>) {
+        self.front.tenants = Arc::new(Tenants::new(&self.front.tenants, &flow.tenants, keys));
         self.flow = flow;
+    }
+
+    /// The keys that clients may use.
+    pub(super) fn keys(&self) -> Option<&Arc<KeyRing>> {
+        self.front.tenants.keys()
     }
 
     /// The workers' own limits, in the order of the configuration, for the next snapshot.

@@ -65,6 +65,8 @@ impl Fleet {
             models: self.models.iter().map(|name| self.shown_model(name)).collect(),
             pools: Vec::new(),
             flow: Arc::clone(&self.flow),
+            tenants: Arc::clone(&self.front.tenants),
+            acceptor: self.front.acceptor.clone(),
         };
         pools::assign(&mut snapshot);
         snapshot.check_invariants();

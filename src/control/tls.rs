@@ -1,0 +1,83 @@
+//! Certificates of the ports for clients: read at the start, and again with each reload. Shards
+//! get them with the fleet.
+
+use forebay_admin::AdminAcceptor;
+use forebay_base::since_1970;
+use forebay_config::{Config, Connectors};
+use forebay_tls::{AcceptFiles, Acceptor, FilesFault, Tickets};
+use tracing::{error, info};
+
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+
+/// TLS on both sides of the router.
+#[derive(Debug, Default)]
+pub struct TlsSetup {
+    /// Certificates for clients; `None` in plain text.
+    pub server: Option<ServerTls>,
+    /// How sessions with workers begin, in their order.
+    pub connectors: Connectors,
+}
+
+/// What clients are shown, and the keys of tickets, which outlive it.
+#[derive(Debug)]
+pub struct ServerTls {
+    acceptor: Acceptor,
+    tickets: Tickets,
+}
+
+impl ServerTls {
+    /// Reads all files.
+    ///
+    /// # Errors
+    /// Which file is at fault, and why.
+    pub fn read(files: &AcceptFiles) -> Result<Self, FilesFault> {
+        let tickets = Tickets::new()?;
+        Ok(Self { acceptor: Acceptor::read(files, &tickets)?, tickets })
+    }
+
+    /// Reads all files again. What cannot be read leaves in use what was.
+    pub(super) fn read_again(&mut self, files: &AcceptFiles) {
+        match Acceptor::read(files, &self.tickets) {
+            Ok(acceptor) => {
+                self.acceptor = acceptor;
+                let left = self.acceptor.expires_at().map(|at| at.saturating_sub(since_1970()));
+                let days = left.map(|left| left.as_secs() / SECONDS_PER_DAY);
+                info!(expire_in_days = days, "certificates read again: new connections get them");
+            }
+            Err(fault) => {
+                error!(%fault, "certificates not read again: those from before stay in use");
+            }
+        }
+    }
+
+    pub(super) fn acceptor(&self) -> Acceptor {
+        self.acceptor.clone()
+    }
+}
+
+/// The same for the admin API.
+#[derive(Debug)]
+pub(super) struct AdminTls {
+    tls: ServerTls,
+    shown: AdminAcceptor,
+}
+
+impl AdminTls {
+    pub(super) fn new(tls: ServerTls) -> Self {
+        let shown = AdminAcceptor::new(tls.acceptor());
+        Self { tls, shown }
+    }
+
+    /// What callers are shown.
+    pub(super) fn shown(&self) -> AdminAcceptor {
+        self.shown.clone()
+    }
+
+    /// Reads the files again, of the paths that the router was started with.
+    pub(super) fn read_again(&mut self, config: &Config) {
+        if let Some(files) = config.admin_accept_files() {
+            self.tls.read_again(&files);
+            self.shown.replace(self.tls.acceptor());
+        }
+    }
+}

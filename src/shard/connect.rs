@@ -1,0 +1,62 @@
+//! Connections to workers: in plain text, or over TLS with the worker's name checked.
+
+use super::state::Sending;
+use crate::relay::{Upstream, UpstreamKey, Watch, while_wanted};
+use forebay_base::WorkerIndex;
+use forebay_fleet::account::Count;
+use forebay_router::dispatch::RelayError;
+use forebay_tls::{HandshakeFault, Session};
+use std::time::Duration;
+
+/// Where a connection is to lead.
+#[derive(Clone, Copy)]
+pub(super) struct Towards {
+    pub(super) worker: WorkerIndex,
+    pub(super) key: UpstreamKey,
+    /// For connection and handshake together.
+    pub(super) timeout: Duration,
+    /// For requests that may be long, see [`Upstream`].
+    pub(super) is_for_long: bool,
+}
+
+/// Connects as long as somebody wants it.
+pub(super) async fn connect(
+    sending: Sending<'_>,
+    watch: &mut impl Watch,
+    to: Towards,
+) -> Result<Upstream, RelayError> {
+    sending.env.count(Count::UpstreamConnects);
+    while_wanted(watch, open(sending, to)).await
+}
+
+/// Connects, whoever wants it.
+pub(super) async fn open(sending: Sending<'_>, to: Towards) -> Result<Upstream, RelayError> {
+    let env = sending.env;
+    let start = env.now();
+    let mut upstream = Upstream::connect(to.key, to.timeout, to.is_for_long).await?;
+    let Some(session) = session(sending, to.worker)? else { return Ok(upstream) };
+    let left = to.timeout.saturating_sub(Duration::from_nanos(env.now().since(start)));
+    match upstream.shake_hands(session, left, &sending.io.handshakes.turnstile).await {
+        Ok(shaken) => {
+            env.count(Count::UpstreamHandshakes);
+            env.counters.add(Count::UpstreamResumed, u64::from(shaken.is_resumed));
+            Ok(upstream)
+        }
+        Err(fault) => {
+            env.count(Count::UpstreamHandshakesFailed);
+            tracing::debug!(shard = env.number.0, ?fault, "no handshake with a worker");
+            Err(match fault {
+                HandshakeFault::TimedOut => RelayError::ConnectTimedOut,
+                _ => RelayError::ConnectFailed,
+            })
+        }
+    }
+}
+
+/// A session for a fresh connection; `None` in plain text.
+fn session(sending: Sending<'_>, worker: WorkerIndex) -> Result<Option<Session>, RelayError> {
+    let fleet = sending.workers.fleet();
+    let shown = fleet.workers.get(worker.index());
+    let connector = shown.and_then(|shown| shown.connector.as_ref());
+    connector.map(|connector| sending.io.session(worker, connector)).transpose()
+}
