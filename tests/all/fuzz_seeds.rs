@@ -14,6 +14,8 @@ use std::path::Path;
 
 #[path = "../../fuzz/checks/kv_transfer.rs"]
 pub(crate) mod kv_transfer;
+#[path = "../../fuzz/checks/config.rs"]
+mod config;
 #[path = "../../fuzz/checks/http_body.rs"]
 mod http_body;
 #[path = "../../fuzz/checks/http_head.rs"]
@@ -27,8 +29,12 @@ pub(crate) mod json_scan;
 mod kv_decode;
 #[path = "../../fuzz/checks/load_report.rs"]
 mod load_report;
+#[path = "../../fuzz/checks/proxy_header.rs"]
+mod proxy_header;
 #[path = "../../fuzz/checks/recording.rs"]
 mod recording;
+#[path = "../../fuzz/checks/replica.rs"]
+mod replica;
 #[path = "../../fuzz/checks/snapshot.rs"]
 mod snapshot;
 #[path = "../../fuzz/checks/zmtp.rs"]
@@ -112,7 +118,10 @@ mod replay {
     target!(kv_transfer);
     target!(kv_decode);
     target!(load_report);
+    target!(proxy_header);
+    target!(config);
     target!(recording);
+    target!(replica);
     target!(snapshot);
     target!(index_events);
     target!(zmtp);

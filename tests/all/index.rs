@@ -336,6 +336,25 @@ fn numbered(number: usize, length: usize) -> Vec<u8> {
 /// More child lengths than a word, a cell and a list can hold, added and dropped in different
 /// orders.
 #[test]
+fn a_walk_that_may_cost_little_says_that_it_is_cut() {
+    let mut index = Index::new(1, 64, 1 << 22);
+    let path: Vec<Vec<u8>> = (0..1_000).map(|number| numbered(number, 8)).collect();
+    let blocks: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
+    (1..=blocks.len()).for_each(|end| index.apply(0, &blocks[..end], true));
+    let (text, mut overlaps) = (path.concat(), Overlaps::new(1));
+    let mut found = |probes_max| {
+        overlaps.clear();
+        overlaps.limit(probes_max);
+        index.reader.overlap(root(), &text, &mut overlaps);
+        (overlaps.get(RankIndex(0)).blocks, overlaps.is_cut())
+    };
+    assert_eq!(found(usize::MAX), (1_000, false));
+    let (blocks, is_cut) = found(500);
+    assert!(is_cut && (400..=500).contains(&blocks), "{blocks}");
+    assert_eq!(found(usize::MAX), (1_000, false), "the next walk is not");
+}
+
+#[test]
 fn many_child_lengths() {
     let mut index = Index::new(1, 64, 8 << 20);
     let system: &[u8] = b"system";

@@ -213,9 +213,10 @@ fn flag_help(arg: &Arg) -> String {
 }
 
 /// Headings of the page about metrics, in their order.
-const METRIC_SECTIONS: [&str; 11] = [
+const METRIC_SECTIONS: [&str; 12] = [
     "Requests",
     "Connections",
+    "TLS",
     "Prompts and matches",
     "KV events",
     "Index and snapshot",
@@ -324,8 +325,9 @@ fn endpoints() -> String {
 fn every_metric_is_opened_somewhere() {
     let admin: PathBuf = [env!("CARGO_MANIFEST_DIR"), "src", "admin"].iter().collect();
     let read = |name: &str| fs::read_to_string(admin.join(name)).unwrap();
-    let files = ["scrape.rs", "scrape_flow.rs", "scrape_load.rs", "scrape_replicas.rs"];
-    let code: String = files.map(read).concat();
+    let files = ["", "_flow", "_load", "_replicas", "_tenants"];
+    let files = files.map(|part| format!("scrape{part}.rs"));
+    let code: String = files.map(|name| read(&name)).concat();
     let counted: Vec<&str> = Count::ALL.iter().map(|(_, metric)| metric.name).collect();
     for metric in all_metrics().filter(|metric| !counted.contains(&metric.name)) {
         let name = metric.name.strip_suffix("_total").unwrap_or(metric.name).to_uppercase();

@@ -12,7 +12,7 @@ const COMMENT_REACH_LINES: usize = 8;
 /// Only the I/O layer knows how its shard waits.
 const IO_URING: &[&str] = &["net"];
 /// What threads hand over, and what the kernel reads and writes.
-const UNSAFE: &[&str] = &["net", "ring"];
+const UNSAFE: &[&str] = &["heap", "net", "ring", "wide"];
 const TOKIO: &[&str] = &[
     "admin",
     "cli",
@@ -36,6 +36,8 @@ const ATOMICS: &[&str] = &[
     "fleet/worker/queue_cell.rs",
     "fleet/worker/window.rs",
     "fleet/account/counters.rs",
+    "fleet/tenant/board.rs",
+    "identity/per_address.rs",
     "base/invariant.rs",
     "log.rs",
 ];

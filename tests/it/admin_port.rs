@@ -2,9 +2,14 @@
 
 use crate::rig::truth::get;
 use crate::rig::{
-    ASK, Client, Reply, RouterProcess, Worker, admin_post, config, post, router, until,
+    ASK, Client, Reply, RouterProcess, Worker, admin_post, any_port, config, post, router, until,
 };
+use forebay::config::AdminAddress;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 fn call(admin: SocketAddr, bytes: &[u8]) -> Reply {
     let mut client = Client::connect(admin);
@@ -82,6 +87,75 @@ fn a_name_of_the_configuration_may_be_called_and_a_token_is_asked_for_what_chang
     assert_eq!(reload.status, 401, "also without a body");
     let explained = admin_post("/debug/overlap?endpoint=/v1/completions", ASK);
     assert_eq!(call(handle.admin, &explained).status, 200, "it changes nothing");
+}
+
+#[test]
+fn readers_have_a_token_of_their_own() {
+    let worker = Worker::json("{}");
+    let mut config = config(&[&worker]);
+    config.admin_token_file = Some("tests/data/admin_token".into());
+    config.admin_read_token_file = Some("tests/data/admin_read_token".into());
+    let handle = router(config);
+    let status = |line: &str, token: &str| {
+        let token = format!("Authorization: Bearer {token}\r\n");
+        call(handle.admin, &browser(line, "localhost", &token, "")).status
+    };
+    for (line, none, read, change) in [
+        ("GET /workers", 401, 200, 200),
+        ("GET /metrics", 401, 200, 200),
+        ("GET /admin/window", 401, 200, 200),
+        // It came from no file and no flags.
+        ("POST /admin/reload", 401, 403, 409),
+        ("GET /healthz", 200, 200, 200),
+    ] {
+        let got = ["wrong", "only-to-read", "only-for-tests"].map(|token| status(line, token));
+        assert_eq!(got, [none, read, change], "{line}");
+    }
+    let refused = call(handle.admin, &browser("GET /workers", "localhost", "", ""));
+    assert_eq!((refused.status, refused.field("www-authenticate")), (401, Some("Bearer")));
+    assert!(call(handle.admin, b"GET /readyz HTTP/1.0\r\n\r\n").status != 401, "a probe");
+}
+
+/// Calls a socket in the file system.
+fn call_socket(path: &Path, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_socket_in_the_file_system_is_called_as_a_port_is() {
+    let worker = Worker::json("{}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let mut config = config(&[&worker]);
+    config.admin = AdminAddress::Unix(path.clone());
+    // A process that was killed has left its socket.
+    drop(UnixListener::bind(&path).unwrap());
+    let handle = router(config.clone());
+    assert_eq!((handle.admin.port(), &handle.admin_address), (0, &config.admin));
+    let get = |page: &str, host: &str| {
+        let call = format!("GET {page} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        call_socket(&path, call.as_bytes())
+    };
+    assert!(get("/healthz", "localhost").starts_with("HTTP/1.1 200 "));
+    assert!(get("/metrics", "localhost").contains("forebay_connections_accepted_total"));
+    assert!(
+        get("/metrics", "evil.example").starts_with("HTTP/1.1 421 "),
+        "the checks are the same"
+    );
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let mut second = config;
+    second.listen = any_port();
+    let refused = forebay::server::start(second, false).unwrap_err().to_string();
+    assert!(refused.contains("unix:/") && refused.contains("key `admin`"), "{refused}");
+    assert!(get("/healthz", "localhost").starts_with("HTTP/1.1 200 "), "the first one goes on");
+    handle.stop();
+    handle.join().unwrap();
+    assert!(!path.exists(), "the router takes its socket with it");
 }
 
 #[test]

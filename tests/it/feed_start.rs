@@ -29,8 +29,8 @@ fn a_history_longer_than_the_memory_of_it_is_incomplete_and_true() {
     let handle = following(&publisher, true);
     until_feed(handle.admin, "live");
     until_difference(handle.admin, &publisher, |now| now.ghosts == 0);
-    assert!((replays(handle.admin, "incomplete") - 1.0).abs() < 0.5);
-    assert!(feed(handle.admin, 0)["blocks"].as_u64().unwrap() > 0, "what is remembered is known");
+    until("that is counted", || (replays(handle.admin, "incomplete") - 1.0).abs() < 0.5);
+    until("what is remembered is known", || feed(handle.admin, 0)["blocks"].as_u64() > Some(0));
     (0..300).for_each(|_| publisher.churn());
     until("the stream is read", || {
         let mut client = Client::connect(handle.admin);
@@ -39,7 +39,8 @@ fn a_history_longer_than_the_memory_of_it_is_incomplete_and_true() {
             || publisher.held_blocks(newest) == 0
     });
     until_difference(handle.admin, &publisher, |now| now.ghosts == 0);
-    assert!(resets(handle.admin, "") < 0.5);
+    // A machine under load may lose more of the stream than is remembered.
+    assert!(resets(handle.admin, "") - resets(handle.admin, "gap") < 0.5);
 }
 
 /// A gap that goes further back than the engine remembers: what it does remember is known

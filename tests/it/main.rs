@@ -13,8 +13,11 @@
 )]
 
 mod admin_port;
+mod admin_tls;
+mod api_keys;
 mod approximate_routing;
 mod client_leaves;
+mod cors;
 mod defaults;
 mod demand;
 mod drain;
@@ -26,6 +29,7 @@ mod feed_stall;
 mod feed_start;
 mod holds;
 mod http_rules;
+mod identity;
 mod kv_routing;
 mod load_reports;
 mod logging;
@@ -42,6 +46,7 @@ mod pair_storm;
 mod pair_streams;
 mod pairs;
 mod queue_comments;
+mod quotas;
 mod recording;
 mod refusals;
 mod relay_bytes;
@@ -54,6 +59,9 @@ mod shard_faults;
 mod side_doors;
 mod starvation;
 mod tiers_and_adapters;
+mod tls_clients;
+mod tls_reload;
+mod tls_workers;
 mod waiting;
 mod warm_restart;
 mod worker_down;

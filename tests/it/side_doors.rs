@@ -70,13 +70,8 @@ fn no_endpoint_passes_what_only_the_router_may_say() {
 fn the_engine_hears_the_priority_that_was_granted() {
     let worker = Worker::json("{}");
     let mut config = config(&[&worker]);
-    let tenant = |key: &str, class_best| TenantConfig {
-        name: key.to_owned(),
-        key: key.to_owned(),
-        class_best,
-        weight: 1,
-    };
-    config.flow.tenants = vec![tenant("gold", 0), tenant("batch", 3)];
+    config.flow.tenants = vec![TenantConfig { name: "gold".to_owned(), ..TenantConfig::default() }];
+    config.flow.queue.tenant_header = "x-team".to_owned();
     let router = router(config);
     let mut client = Client::connect(router.listen);
     let early = br#"{"model":"m","prompt":"hi","priority":-5}"#;
@@ -97,11 +92,10 @@ fn the_engine_hears_the_priority_that_was_granted() {
         ("X-Vllm-Priority: 4\r\nx-vllm-priority: -5\r\n", ASK, "x-vllm-priority: 4"),
         ("X-VLLM-PRIORITY: not a number\r\n", ASK, ""),
         ("", early, "x-vllm-priority: 0"),
-        ("Authorization: Bearer made-up\r\n", early, "x-vllm-priority: 0"),
-        ("Authorization: Bearer gold\r\n", early, ""),
-        ("Authorization: Bearer gold\r\nX-Vllm-Priority: -9\r\n", ASK, "x-vllm-priority: -9"),
-        ("Authorization: Bearer batch\r\n", ASK, "x-vllm-priority: 2"),
-        ("Authorization: Bearer batch\r\nX-Vllm-Priority: 1\r\n", early, "x-vllm-priority: 2"),
+        ("x-team: made-up\r\n", early, "x-vllm-priority: 0"),
+        ("Authorization: Bearer gold\r\n", early, "x-vllm-priority: 0"),
+        ("x-team: gold\r\n", early, ""),
+        ("x-team: gold\r\nX-Vllm-Priority: -9\r\n", ASK, "x-vllm-priority: -9"),
     ] {
         assert_eq!(told(fields, body), wanted, "{fields:?}");
     }

@@ -58,13 +58,24 @@ fn ask(router: &RouterProcess, prompts: usize) {
     }
 }
 
+/// Asks with more and more prompts until the feed says that: what an engine publishes before it has
+/// noted the router as a subscriber is lost. Returns how many prompts it took.
+fn ask_until(router: &RouterProcess, text: &str) -> usize {
+    let mut prompts = 0;
+    until(&format!("the feed's text is {text}"), || {
+        prompts += 10;
+        ask(router, prompts);
+        feed(router.admin, 0)["text"] == text
+    });
+    prompts
+}
+
 #[test]
 fn a_tokenizer_that_is_not_the_engines_is_reported_once() {
     let (engine, other) = (engine("m"), bytes_only());
     let router = router(other.path(), &[&engine]);
     assert!(feed(router.admin, 0)["text"].is_null(), "nothing has come yet");
-    ask(&router, 30);
-    until("the mismatch is shown", || feed(router.admin, 0)["text"] == "mismatch");
+    let asked = ask_until(&router, "mismatch");
     assert_eq!(feed(router.admin, 0)["state"], "live");
     until("the log has it", || router.logged(MISMATCH) == 1);
     let log = router.log();
@@ -76,7 +87,7 @@ fn a_tokenizer_that_is_not_the_engines_is_reported_once() {
     );
     let unread = || metric(router.admin, "forebay_kv_events_total{kind=\"stored\",result=\"no");
     let before = unread();
-    ask(&router, 60);
+    ask(&router, asked + 30);
     until("more has come", || unread() > before);
     assert_eq!(router.logged(MISMATCH), 1, "once");
 }
@@ -85,8 +96,7 @@ fn a_tokenizer_that_is_not_the_engines_is_reported_once() {
 fn the_engines_own_tokenizer_and_none_are_no_mismatch() {
     let engine = engine("m");
     let own = router(Path::new(OWN), &[&engine]);
-    ask(&own, 10);
-    until("its blocks can be read", || feed(own.admin, 0)["text"] == "ok");
+    ask_until(&own, "ok");
     let nothing = tempfile::tempdir().expect("a directory");
     let without = router(nothing.path(), &[&engine]);
     assert_eq!(feed(without.admin, 0)["text"], "none");

@@ -207,6 +207,8 @@ impl Truth {
             models: self.models.iter().map(model).collect(),
             pools: Vec::new(),
             flow: Arc::clone(&self.flow),
+            tenants: Arc::default(),
+            acceptor: None,
         };
         pools::assign(&mut fleet);
         fleet.check_invariants();

@@ -75,6 +75,8 @@ impl Stage {
                 models: models.iter().map(|ranks| test_support::model("model", ranks)).collect(),
                 pools: Vec::new(),
                 flow: Arc::new(flow),
+                tenants: Arc::default(),
+                acceptor: None,
             },
             board: board.clone(),
             home: Home::default(),

@@ -5,8 +5,8 @@ use forebay::server::ServerHandle;
 use std::net::{SocketAddr, TcpListener};
 
 /// A loopback address whose port the system chooses.
-pub(crate) fn any_port() -> SocketAddr {
-    ([127, 0, 0, 1], 0).into()
+pub(crate) fn any_port<A: From<SocketAddr>>() -> A {
+    SocketAddr::from(([127, 0, 0, 1], 0)).into()
 }
 
 /// An address where nobody listens yet; its port is not of those that the system gives to others

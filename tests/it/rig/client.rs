@@ -1,12 +1,19 @@
 //! A raw HTTP/1.1 client: sends bytes, reads one answer at a time.
 
 use super::PATIENCE;
-use std::io::{ErrorKind, Read, Write};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Stream};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 
 /// One connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
+    /// Between the stream and the bytes of HTTP.
+    pub(crate) tls: Option<Box<ClientConnection>>,
+    /// The end came without a word over TLS.
+    pub(crate) was_cut: bool,
     input: Vec<u8>,
 }
 
@@ -25,11 +32,53 @@ impl Client {
         let stream = TcpStream::connect(address).expect("connect");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, input: Vec::new() }
+        Self { stream, tls: None, was_cut: false, input: Vec::new() }
+    }
+
+    /// Connects and shakes hands.
+    pub(crate) fn connect_tls(address: SocketAddr, tls: &Arc<ClientConfig>, name: &str) -> Self {
+        Self::try_tls(address, tls, name).expect("handshake")
+    }
+
+    pub(crate) fn try_tls(
+        address: SocketAddr,
+        tls: &Arc<ClientConfig>,
+        name: &str,
+    ) -> io::Result<Self> {
+        let mut client = Self::connect(address);
+        client.secure(tls, name).map(|()| client)
+    }
+
+    /// Shakes hands.
+    pub(crate) fn secure(&mut self, tls: &Arc<ClientConfig>, name: &str) -> io::Result<()> {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let mut connection = Box::new(ClientConnection::new(Arc::clone(tls), name).unwrap());
+        while connection.is_handshaking() {
+            connection.complete_io(&mut self.stream)?;
+        }
+        self.tls = Some(connection);
+        Ok(())
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("send");
+        self.try_send(bytes).expect("send");
+    }
+
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.tls {
+            None => self.stream.write_all(bytes),
+            Some(tls) => {
+                let mut stream = Stream::new(&mut **tls, &mut self.stream);
+                stream.write_all(bytes).and_then(|()| stream.flush())
+            }
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.tls {
+            None => self.stream.read(buffer),
+            Some(tls) => Stream::new(&mut **tls, &mut self.stream).read(buffer),
+        }
     }
 
     /// Reads the next final answer (interim ones are returned too).
@@ -78,9 +127,34 @@ impl Client {
         }
     }
 
+    /// Reads on until this has come, which is thrown away with all before.
+    pub(crate) fn until_body(&mut self, awaited: &[u8]) {
+        loop {
+            if let Some(at) = memchr::memmem::find(&self.input, awaited) {
+                self.input.drain(..at + awaited.len());
+                return;
+            }
+            assert!(self.more(), "closed before {:?}", String::from_utf8_lossy(awaited));
+        }
+    }
+
+    /// Reads to the end: does a chunked body end there as it should?
+    pub(crate) fn ends_with_chunk(&mut self) -> bool {
+        while self.more() {}
+        self.input.ends_with(b"0\r\n\r\n")
+    }
+
+    /// Reads once.
+    pub(crate) fn try_more(&mut self) -> io::Result<usize> {
+        let mut buffer = [0; 65_536];
+        let count = self.read(&mut buffer)?;
+        self.input.extend_from_slice(&buffer[..count]);
+        Ok(count)
+    }
+
     fn more(&mut self) -> bool {
         let mut buffer = [0; 65_536];
-        match self.stream.read(&mut buffer) {
+        match self.read(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::Interrupted => self.more(),
             Ok(0) => false,
             Ok(count) => {
@@ -88,6 +162,10 @@ impl Client {
                 true
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                self.was_cut = true;
+                false
+            }
             Err(error) => panic!("no answer in time: {error}"),
         }
     }

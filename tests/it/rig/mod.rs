@@ -1,6 +1,7 @@
 //! What the tests share: a router, scripted workers, a raw HTTP client. Every wait has a deadline.
 
 pub(crate) mod admin;
+pub(crate) mod certificates;
 pub(crate) mod client;
 pub(crate) mod frames;
 pub(crate) mod gate;
@@ -11,17 +12,20 @@ pub(crate) mod proxy;
 pub(crate) mod publisher;
 pub(crate) mod stub;
 pub(crate) mod stub_pages;
+pub(crate) mod tls_front;
 pub(crate) mod truth;
 pub(crate) mod worker;
 
 pub(crate) use admin::{admin, any_port, metric, port_for_later, usable};
+pub(crate) use certificates::{Certificates, Pair};
 pub(crate) use client::{Client, Reply};
 pub(crate) use gate::Gate;
 pub(crate) use nats::Nats;
 pub(crate) use process::RouterProcess;
 pub(crate) use proxy::Proxy;
 pub(crate) use publisher::{Publisher, Replay};
-pub(crate) use worker::Worker;
+pub(crate) use tls_front::TlsFront;
+pub(crate) use worker::{Seen, Worker};
 
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::server::{ServerHandle, start};
