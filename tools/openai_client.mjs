@@ -1,6 +1,7 @@
 // The official OpenAI client for Node: requests at once, all of which have to end well, however often they are refused.
 //
 // usage: node tools/openai_client.mjs BASE_URL REQUESTS      prints one line of JSON: {"answered": N, "faults": [...]}
+// env:   FOREBAY_KEY   the API key, default a word that is none
 // needs: the package `openai` in target/node (tools/ci/40-openai sets it up)
 
 import { createRequire } from "node:module";
@@ -9,7 +10,7 @@ const require = createRequire(new URL("../target/node/package.json", import.meta
 const { OpenAI } = require("openai");
 
 const [baseURL, requests] = [process.argv[2], Number(process.argv[3])];
-const client = new OpenAI({ baseURL, apiKey: "unused", maxRetries: 40, timeout: 60_000 });
+const client = new OpenAI({ baseURL, apiKey: process.env.FOREBAY_KEY ?? "unused", maxRetries: 40, timeout: 60_000 });
 
 async function one(number) {
   const ask = {

@@ -9,6 +9,7 @@ import http.client
 import itertools
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -183,6 +184,23 @@ class Rig(contextlib.AbstractContextManager):
         running.admin = f"http://127.0.0.1:{admin}"
         path = "/readyz" if ready else "/healthz"
         return running.wait_for(path, lambda: get(running.admin + path)[0] == 200)
+
+
+def nats_server():
+    found = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/bin")
+    if not found:
+        raise Missing("no nats-server: apt-get install nats-server")
+    return found
+
+
+def certificate(folder, name="cert"):
+    """A certificate for localhost that signs itself: FOLDER/NAME.pem, and FOLDER/NAME.key."""
+    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    cert, key = f"{folder}/{name}.pem", f"{folder}/{name}.key"
+    made = subprocess.run([*words.split(), "-keyout", key, "-out", cert], capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise Missing(f"openssl made no certificate: {made.stderr.strip()}")
+    return cert, key
 
 
 class Score:

@@ -12,6 +12,7 @@ mod kv_stream;
 mod load;
 mod nginx;
 mod options;
+#[allow(dead_code, reason = "benches/peers writes more than a socket takes at once")]
 mod poll;
 mod report;
 mod rig;

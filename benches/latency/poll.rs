@@ -40,6 +40,18 @@ impl Poller {
         Ok(epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)?)
     }
 
+    /// Watches it for room to write too, or no longer.
+    pub(crate) fn await_room(
+        &self,
+        socket: impl AsFd,
+        token: Token,
+        is_awaited: bool,
+    ) -> io::Result<()> {
+        let room = if is_awaited { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(token.to_word());
+        Ok(epoll::modify(&self.epoll, socket, data, epoll::EventFlags::IN | room)?)
+    }
+
     /// Appends what is ready within `wait_ns`; 0 only looks.
     pub(crate) fn wait(&mut self, wait_ns: u64, ready: &mut Vec<Token>) -> io::Result<()> {
         if wait_ns > 0 {

@@ -190,7 +190,7 @@ fn router_config(modes: &ModesOptions, setting: Setting<'_>) -> String {
     format!(
         "rank_concurrency_max = {limit}\n[queue]\n{strict}mode = \"{mode}\"\ndepth_max = {each}\nwait_max = \"{WAIT_MAX}\"\n\
          tenant_header = \"{TENANT_HEADER}\"\n\
-         [[tenant]]\nname = \"heavy\"\nkey = \"heavy\"\n[[tenant]]\nname = \"light\"\nkey = \"light\"\n"
+         [[tenant]]\nname = \"heavy\"\n[[tenant]]\nname = \"light\"\n"
     )
 }
 

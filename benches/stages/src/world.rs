@@ -78,6 +78,8 @@ pub(crate) fn fleet(text: Option<Arc<ModelText>>) -> FleetSnapshot {
         models: vec![model],
         pools: vec![Pool { ranks: all, kv_tokens: kv_tokens * u64::from(RANK_COUNT) }],
         flow: Arc::new(FlowConfig::default()),
+        tenants: Arc::default(),
+        acceptor: None,
     }
 }
 
@@ -94,6 +96,7 @@ fn worker(index: u16) -> Worker {
         state: WorkerState::Up,
         api_key: None,
         cache_generation: 0,
+        connector: None,
     }
 }
 
