@@ -273,6 +273,8 @@ table! {
         upstream_idle: Duration = Duration::from_secs(4);
         /// Longest time for requests in flight when the router stops.
         drain: Duration = Duration::from_secs(30);
+        /// Time in which a router that is told to stop is unready and still accepts connections.
+        drain_delay: Duration = Duration::ZERO;
         /// The process aborts when a shard makes no progress for this time. 0 means never.
         stall_abort: Duration = Duration::ZERO;
     }

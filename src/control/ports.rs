@@ -1,7 +1,7 @@
 //! The shards as the control plane reaches them: rings, cells, bells, counters. Shared by all tasks
 //! of the thread; never borrowed across an await.
 
-use forebay_base::{NanosSinceStart, ShardIndex};
+use forebay_base::ShardIndex;
 use forebay_fleet::account::{ShardCounters, ShardPhase, StageHistograms};
 #[cfg(debug_assertions)]
 use forebay_fleet::mailbox::PlantedFault;
@@ -21,8 +21,8 @@ pub(super) struct Ports {
 #[derive(Debug)]
 struct Port {
     port: ShardPort,
-    /// Deadline of the drain that the shard was told.
-    told: Option<NanosSinceStart>,
+    /// What the shard was told last of its end.
+    told: Option<ShardCommand>,
 }
 
 impl Ports {
@@ -55,12 +55,12 @@ impl Ports {
         dropped
     }
 
-    /// Tells every shard to drain; one whose ring is full is told at the next call.
-    pub(super) fn drain(&self, deadline: NanosSinceStart) {
+    /// Tells every shard of its end; one whose ring is full is told at the next call.
+    pub(super) fn tell(&self, command: ShardCommand) {
         for shard in self.shards.borrow_mut().iter_mut() {
-            let is_new = shard.told != Some(deadline);
-            if is_new && shard.port.commands.push(ShardCommand::Drain { deadline }).is_ok() {
-                shard.told = Some(deadline);
+            let is_new = shard.told != Some(command);
+            if is_new && shard.port.commands.push(command).is_ok() {
+                shard.told = Some(command);
                 shard.port.bell.ring();
             }
         }

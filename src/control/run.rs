@@ -1,6 +1,7 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
+use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
 use super::fleet::Fleet;
@@ -42,9 +43,6 @@ use tracing::{error, info, warn};
 const TICK: Duration = Duration::from_millis(100);
 /// Notices under way from probes and feeds; full ones wait.
 const NOTICES_MAX: usize = 256;
-/// Time after the drain's deadline in which shards have to end.
-const AFTER_DRAIN_MAX: Duration = Duration::from_secs(5);
-
 /// Runs the control plane; returns after the drain that `stopped` or a signal asks for.
 ///
 /// # Errors
@@ -94,12 +92,6 @@ struct Parts {
     reloader: Option<Reloader>,
     tls: TlsSetup,
     admin_tls: Option<AdminTls>,
-}
-
-#[derive(Clone, Copy)]
-struct Drain {
-    deadline: NanosSinceStart,
-    given_up: NanosSinceStart,
 }
 
 impl Control {
@@ -451,26 +443,21 @@ impl Control {
     /// The first call drains, the second cuts.
     fn start_drain(&mut self) {
         let now = self.setup.clock.now();
-        let deadline = match self.drain {
-            None => {
-                let patience = self.setup.config.timeouts.drain;
-                info!(
-                    seconds_max = patience.as_secs(),
-                    "draining: no new connections; again to cut"
-                );
-                now.plus(patience)
-            }
-            Some(_) => {
-                info!("cutting what is left");
-                now
-            }
+        let drain = if self.drain.is_some() {
+            info!("cutting what is left");
+            Drain::cut(now)
+        } else {
+            let timeouts = &self.setup.config.timeouts;
+            let (delay, patience) = (timeouts.drain_delay, timeouts.drain);
+            info!(?delay, ?patience, "draining: no new connections; again to cut");
+            Drain::new(now, timeouts)
         };
         self.systemd.tell_stopping();
         if let Some(replicas) = &self.replicas {
             replicas.drain();
         }
-        self.drain = Some(Drain { deadline, given_up: deadline.plus(AFTER_DRAIN_MAX) });
-        self.ports.drain(deadline);
+        self.ports.tell(drain.command(now));
+        self.drain = Some(drain);
     }
 
     /// True when all shards have ended, or should have.
@@ -487,8 +474,9 @@ impl Control {
             self.start_drain();
         }
         let Some(drain) = self.drain else { return all_ended };
-        self.ports.drain(drain.deadline);
-        let late = self.setup.clock.now() > drain.given_up;
+        let now = self.setup.clock.now();
+        self.ports.tell(drain.command(now));
+        let late = drain.is_given_up(now);
         if late && !all_ended {
             self.fault.get_or_insert(ControlError::ShardsLate);
         }

@@ -219,9 +219,8 @@ fn a_shard_that_ends_by_itself_drains_the_others_and_ends_the_plane_with_an_erro
 
 fn drain_of(command: ShardCommand) -> NanosSinceStart {
     match command {
-        ShardCommand::Drain { deadline } => deadline,
-        #[cfg(debug_assertions)]
-        other @ ShardCommand::Plant(_) => panic!("{other:?}"),
+        ShardCommand::Drain(order) => order.deadline,
+        other => panic!("{other:?}"),
     }
 }
 

@@ -100,6 +100,11 @@ impl Conn {
         self.deadline.set(after);
     }
 
+    /// The same, unless the wait is given up earlier already.
+    pub fn wait_no_longer_than(&mut self, at: NanosSinceStart) {
+        self.deadline.set_at_most(at);
+    }
+
     pub(super) const fn wait_until(&mut self, at: NanosSinceStart) {
         self.deadline.set_at(at);
     }

@@ -35,6 +35,12 @@ impl Deadline {
         self.at = at;
     }
 
+    /// Moves it to `at`, unless it is earlier already.
+    pub fn set_at_most(&mut self, at: NanosSinceStart) {
+        self.begin();
+        self.at = self.at.min(at);
+    }
+
     /// The present, by the clock that decides.
     #[must_use]
     pub fn now(&self) -> NanosSinceStart {
@@ -43,10 +49,14 @@ impl Deadline {
 
     /// Ready when it has passed.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.begin();
+        self.timer.poll_until(self.at, cx)
+    }
+
+    fn begin(&mut self) {
         if let Some(after) = self.given.take() {
             // The time of the turn: no clock is read for each wait.
             self.at = forebay_net::now().unwrap_or_else(|| self.clock.now()).plus(after);
         }
-        self.timer.poll_until(self.at, cx)
     }
 }

@@ -81,6 +81,14 @@ impl Listeners {
         Ok(Self { all: bound.into_iter().map(listen).collect::<io::Result<_>>()?, next: 0 })
     }
 
+    /// No connection begins any more. Those that have begun can still be accepted.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn begin_none(&self) -> io::Result<()> {
+        self.all.iter().try_for_each(|(listener, _)| listener.begin_none())
+    }
+
     /// The next connection of any.
     ///
     /// # Errors

@@ -3,10 +3,26 @@
 use super::{Socket, Source};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
+use socket2::{SockFilter, SockRef};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+
+/// A filter of packets in classic BPF, which sees TCP headers: drops those with SYN and without
+/// ACK.
+fn no_syn() -> [SockFilter; 5] {
+    let step = |code, skipped_if_not, operand| SockFilter::new(code, 0, skipped_if_not, operand);
+    [
+        // Byte 13 has the flags.
+        step(0x30, 0, 13),
+        step(0x54, 0, 0x12),
+        // SYN alone goes on with the next step, anything else with the one after it.
+        step(0x15, 1, 0x02),
+        step(0x06, 0, 0),
+        step(0x06, 0, u32::MAX),
+    ]
+}
 
 /// A listening socket of this thread.
 #[derive(Debug)]
@@ -19,6 +35,17 @@ impl Listener {
     /// As [`Source::new`].
     pub fn from_std(bound: TcpListener) -> io::Result<Self> {
         Source::new(bound.into()).map(Self)
+    }
+
+    /// The kernel drops the packets that begin a connection. Their senders try again after a
+    /// second, and then find another listener or none. Connections that have begun can still be
+    /// accepted: a listener that is closed resets them.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn begin_none(&self) -> io::Result<()> {
+        let Self(source) = self;
+        SockRef::from(&source.fd).attach_filter(&no_syn())
     }
 
     /// The next connection, and the address at its other end. The kernel tells it with the

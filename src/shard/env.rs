@@ -6,6 +6,7 @@ use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_config::{Config, LimitsConfig};
 use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
+use forebay_fleet::mailbox::DrainOrder;
 use forebay_http1::HeadLimits;
 use forebay_prompt::render::{Rendered, Unrenderable};
 use forebay_router::dispatch::RelayError;
@@ -22,8 +23,16 @@ pub(super) struct Env {
     pub(super) counters: Arc<ShardCounters>,
     pub(super) histograms: RefCell<Box<StageHistograms>>,
     pub(super) draining: Signal,
-    /// When a drain cuts what is left.
-    pub(super) drain_until: Cell<Option<NanosSinceStart>>,
+    pub(super) leaving: Leaving,
+}
+
+/// What the shard was told of its end.
+#[derive(Default)]
+pub(super) struct Leaving {
+    /// Whoever asks for the router's health is sent to others.
+    pub(super) is_unready: Cell<bool>,
+    /// How it drains, once it does.
+    pub(super) order: Cell<Option<DrainOrder>>,
 }
 
 impl Env {
@@ -42,8 +51,13 @@ impl Env {
             counters,
             histograms: RefCell::default(),
             draining: Signal::default(),
-            drain_until: Cell::new(None),
+            leaving: Leaving::default(),
         }
+    }
+
+    /// When a drain cuts what is left.
+    pub(super) fn drain_until(&self) -> Option<NanosSinceStart> {
+        self.leaving.order.get().map(|order| order.deadline)
     }
 
     pub(super) fn now(&self) -> NanosSinceStart {

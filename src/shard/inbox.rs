@@ -112,8 +112,10 @@ impl Inbox {
         }
         while let Some(command) = self.commands.pop() {
             match command {
-                ShardCommand::Drain { deadline } => {
-                    shard.env.drain_until.set(Some(deadline));
+                ShardCommand::Unready => shard.env.leaving.is_unready.set(true),
+                ShardCommand::Drain(order) => {
+                    shard.env.leaving.is_unready.set(!order.is_handed_over);
+                    shard.env.leaving.order.set(Some(order));
                     shard.env.draining.set();
                 }
                 #[cfg(debug_assertions)]

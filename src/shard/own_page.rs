@@ -66,7 +66,7 @@ pub(super) async fn answer(
 
 /// The body, if a request could be served now.
 fn healthy(env: &Env, fleet: &FleetSnapshot) -> Result<&'static str, Refusal> {
-    if env.draining.is_set() {
+    if env.leaving.is_unready.get() {
         return Err(Refusal::new(Reason::Draining));
     }
     if !fleet.can_serve() {

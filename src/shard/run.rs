@@ -11,7 +11,7 @@ use super::routing::RoutingState;
 use super::slice::OwnSlice;
 use super::state::{Intake, Queues, Shard};
 use super::workers::Workers;
-use crate::ingress::{BoundListener, Deadline, Listeners};
+use crate::ingress::{BoundListener, Deadline, Listeners, NewConnection};
 use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
 use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
@@ -32,7 +32,7 @@ use std::io;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// How often a draining shard looks whether it is empty.
@@ -40,8 +40,12 @@ const DRAIN_TICK: Duration = Duration::from_millis(20);
 /// Pause after the kernel refused to hand out a connection (out of descriptors): others will end
 /// meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Time for handshakes that have begun when the router stops.
+const LAST_CALL: Duration = Duration::from_millis(150);
 /// Connections that are accepted before others have a turn.
 const ACCEPTS_A_TURN_MAX: usize = 32;
+
+type Accepted = io::Result<NewConnection>;
 
 /// Everything a shard's thread starts with.
 #[derive(Debug)]
@@ -191,8 +195,8 @@ fn expiring_limits(config: &Config, shard_count: usize) -> ExpiringLimits {
 }
 
 /// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits
-/// in the kernel instead of being told that there is no worker. Dropping the listener then takes it
-/// out of the kernel's spread.
+/// in the kernel instead of being told that there is no worker. Nobody who has connected is reset:
+/// the sockets are closed once no connection begins any more.
 async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
     let seat = shard.env.draining.seat();
     let ready = shard.intake.ready.seat();
@@ -201,6 +205,40 @@ async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
     if !shard.env.draining.is_set() {
         shard.env.counters.set_phase(ShardPhase::Listening);
     }
+    accept_all(&shard, &mut listeners, |listeners, cx| match seat.poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => listeners.poll_accept(cx).map(Some),
+    })
+    .await;
+    let is_handed_over = shard.env.leaving.order.get().is_some_and(|order| order.is_handed_over);
+    if !is_handed_over && begin_none(&shard, &listeners) {
+        // Handshakes that are under way, and whoever waits in the kernel.
+        let mut over = pin!(forebay_net::sleep(LAST_CALL));
+        accept_all(&shard, &mut listeners, |listeners, cx| match listeners.poll_accept(cx) {
+            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+            Poll::Pending => over.as_mut().poll(cx).map(|()| None),
+        })
+        .await;
+    }
+    shard.env.counters.set_phase(ShardPhase::Draining);
+}
+
+/// False where the kernel does not do it: closing the sockets then resets who waits in the kernel.
+fn begin_none(shard: &Shard, listeners: &Listeners) -> bool {
+    let done = listeners.begin_none();
+    if let Err(error) = &done {
+        let shard = shard.env.number.index();
+        tracing::warn!(shard, %error, "clients that connect while the router stops may be reset");
+    }
+    done.is_ok()
+}
+
+/// Serves every connection that `next` gives, until it gives none.
+async fn accept_all(
+    shard: &Rc<Shard>,
+    listeners: &mut Listeners,
+    mut next: impl FnMut(&mut Listeners, &mut Context<'_>) -> Poll<Option<Accepted>>,
+) {
     let mut turn_count = 0;
     loop {
         // Thousands may have come at once. Those who are served already, and the first bytes of the
@@ -210,12 +248,8 @@ async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
             turn_count = 0;
             end_turn().await;
         }
-        let accepted = poll_fn(|cx| match listeners.poll_accept(cx) {
-            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
-            Poll::Pending => seat.poll(cx).map(|()| None),
-        });
-        match accepted.await {
-            None => return shard.env.counters.set_phase(ShardPhase::Draining),
+        match poll_fn(|cx| next(listeners, cx)).await {
+            None => return,
             Some(Ok(arrival))
                 if shard.intake.connections.get() < shard.env.config.limits.connections_max =>
             {
@@ -223,7 +257,7 @@ async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
                 // Counted here, not in its task: a burst would pass the limit before the first task
                 // has run.
                 shard.intake.connections.set(shard.intake.connections.get() + 1);
-                forebay_net::spawn(connection::serve(Rc::clone(&shard), arrival));
+                forebay_net::spawn(connection::serve(Rc::clone(shard), arrival));
             }
             Some(Ok(_)) => shard.env.count(Count::ConnectionsRefused),
             Some(Err(error)) => {
@@ -249,7 +283,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
         if !shard.io.offload.is_stuck(now) {
             shard.env.counters.beat();
         }
-        if let Some(deadline) = shard.env.drain_until.get()
+        if let Some(deadline) = shard.env.drain_until()
             && (ending.is_reached(shard) || now >= deadline)
         {
             deliver(shard, histograms);
@@ -271,7 +305,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
                 bell.ring();
             }
         }
-        if shard.env.drain_until.get().is_some() {
+        if shard.env.drain_until().is_some() {
             forebay_net::sleep(DRAIN_TICK).await;
         } else {
             pause(shard).await;
@@ -317,7 +351,7 @@ mod tests {
     use crate::runtime::wake_pair;
     use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
     use forebay_fleet::account::{Lease, LeaseCost};
-    use forebay_fleet::mailbox::{MeshMessage, ShardCommand, Ticket, Verdict, wire};
+    use forebay_fleet::mailbox::{DrainOrder, MeshMessage, ShardCommand, Ticket, Verdict, wire};
     use forebay_fleet::worker::RoomLimits;
     use forebay_index;
     use forebay_index::KeySeed;
@@ -391,8 +425,9 @@ mod tests {
             until("it is counted", || count() == u64::from(panics));
         }
         other.counters.set_phase(ShardPhase::Ended);
-        let deadline = NanosSinceStart(u64::MAX);
-        control.shards[0].commands.push(ShardCommand::Drain { deadline }).unwrap();
+        let far = NanosSinceStart(u64::MAX);
+        let order = DrainOrder { silent_until: far, deadline: far, is_handed_over: false };
+        control.shards[0].commands.push(ShardCommand::Drain(order)).unwrap();
         bells[0].ring();
         thread.join().unwrap().unwrap();
         assert_eq!(counters.phase(), ShardPhase::Ended);

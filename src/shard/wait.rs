@@ -118,6 +118,6 @@ async fn verdict(
 
 /// Until those who still wait are answered because the shard drains.
 fn before_the_cut(env: &Env) -> Duration {
-    let cut = env.drain_until.get().map_or(0, |until| until.since(env.now()));
+    let cut = env.drain_until().map_or(0, |until| until.since(env.now()));
     Duration::from_nanos(cut).saturating_sub(BEFORE_THE_CUT)
 }

@@ -3,9 +3,10 @@
 use crate::rig::pairs::{idle, legs, pair_config, ready};
 use crate::rig::stub::Stub;
 use crate::rig::stub_pages::Pages;
+use crate::rig::truth::get;
 use crate::rig::{ASK, Client, Gate, Worker, config, metric, post, router, until};
 use forebay::config::QueueMode;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,90 @@ fn a_stream_in_flight_finishes_and_everything_ends() {
     release.send(()).unwrap();
     let reply = busy.reply();
     assert_eq!((reply.text(), reply.complete), ("abcd".into(), true));
+    handle.join().unwrap();
+}
+
+/// What became of one request over a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    /// Nobody listens any more.
+    Refused,
+    /// The connection was there, and no whole answer came.
+    Lost,
+}
+
+fn ask_once(address: SocketAddr) -> Fate {
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(5)) else {
+        return Fate::Refused;
+    };
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut request = post("/v1/completions", ASK);
+    let close = request.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
+    request.splice(close..close, b"connection: close\r\n".iter().copied());
+    let mut answer = Vec::new();
+    let sent = stream.write_all(&request).and_then(|()| stream.read_to_end(&mut answer));
+    let is_whole = sent.is_ok() && answer.starts_with(b"HTTP/1.1 200");
+    if is_whole { Fate::Answered } else { Fate::Lost }
+}
+
+#[test]
+fn nobody_who_has_connected_is_reset() {
+    let worker = Worker::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").is_ok()
+    });
+    let mut config = config(&[&worker]);
+    config.cores = vec![0, 1];
+    let handle = router(config);
+    let address = handle.listen;
+    let fates = std::thread::scope(|scope| {
+        let ask_on = || {
+            let fates = std::iter::repeat_with(|| ask_once(address));
+            fates.take_while(|fate| *fate != Fate::Refused).collect::<Vec<_>>()
+        };
+        let clients: Vec<_> = (0..8).map(|_| scope.spawn(ask_on)).collect();
+        until("the load is on", || metric(&handle, "forebay_connections_accepted_total") > 200.0);
+        handle.stop();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    let lost = fates.iter().filter(|fate| **fate == Fate::Lost).count();
+    assert_eq!(lost, 0, "of {}", fates.len());
+    handle.join().unwrap();
+}
+
+#[test]
+fn the_next_request_of_a_kept_connection_is_its_last() {
+    let worker = Worker::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").is_ok()
+    });
+    let handle = router(config(&[&worker]));
+    let mut kept = Client::connect(handle.listen);
+    kept.send(&post("/v1/completions", ASK));
+    assert_eq!(kept.reply().text(), "ok");
+    handle.stop();
+    std::thread::sleep(LONG_IDLE);
+    kept.send(&post("/v1/completions", ASK));
+    let reply = kept.reply();
+    assert_eq!((reply.text(), reply.head.contains("connection: close")), ("ok".into(), true));
+    handle.join().unwrap();
+}
+
+#[test]
+fn a_router_is_unready_before_it_closes() {
+    let worker = Worker::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").is_ok()
+    });
+    let mut config = config(&[&worker]);
+    config.timeouts.drain_delay = Duration::from_secs(1);
+    let handle = router(config);
+    let address = handle.listen;
+    let (ready, health) =
+        (|| get(handle.admin, "/readyz").status, || get(address, "/health").status);
+    until("it serves", || (ready(), health()) == (200, 200));
+    handle.stop();
+    until("it is unready", || (ready(), health()) == (503, 503));
+    assert_eq!(ask_once(address), Fate::Answered);
+    until("it is closed", || ask_once(address) == Fate::Refused);
     handle.join().unwrap();
 }
 

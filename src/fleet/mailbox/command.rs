@@ -8,15 +8,24 @@ use forebay_index::RoutedPrompt;
 /// From control to one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardCommand {
-    /// Stop accepting, let streams finish until the deadline, then close what is left and end the
-    /// thread.
-    Drain {
-        /// When what is left is closed.
-        deadline: NanosSinceStart,
-    },
+    /// Tell whoever asks for the health of the router that it leaves. Nothing else changes.
+    Unready,
+    /// Stop accepting, let streams finish, then close what is left and end the thread.
+    Drain(DrainOrder),
     /// Do wrong, for a test.
     #[cfg(debug_assertions)]
     Plant(PlantedFault),
+}
+
+/// How a shard ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainOrder {
+    /// Connections without a request are closed then.
+    pub silent_until: NanosSinceStart,
+    /// When what is left is closed.
+    pub deadline: NanosSinceStart,
+    /// Another process accepts from the same sockets.
+    pub is_handed_over: bool,
 }
 
 /// What a shard of a debug build can be told to do wrong.

@@ -10,7 +10,7 @@ mod wiring;
 
 #[cfg(debug_assertions)]
 pub use command::PlantedFault;
-pub use command::{MeshMessage, ShardCommand};
+pub use command::{DrainOrder, MeshMessage, ShardCommand};
 pub use facts::{Caller, RequestFacts};
 pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
 pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
