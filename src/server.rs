@@ -1,8 +1,10 @@
 //! Builds the rings, starts the shards and the control plane, and joins them at the end: the only
 //! place that names both planes.
 
-use crate::control::{self, ControlError, ControlSetup, ServerTls, TlsSetup};
-use crate::ingress::{self, BoundListener};
+use crate::control::{
+    self, ControlError, ControlSetup, HandoverOffer, HandoverSetup, ServerTls, TlsSetup,
+};
+use crate::ingress::{self, BoundListener, Inherited};
 use crate::runtime::{Driver, wake_pair};
 use crate::shard::{self, ShardSetup, ShardThread};
 use forebay_admin::{Access, AdminSocket};
@@ -11,6 +13,7 @@ use forebay_base::{Clock, ShardIndex};
 use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault, read_token};
 use forebay_fleet::mailbox::wire;
 use forebay_fleet::worker::LoadBoard;
+use forebay_handover::{MeetingPlace, Program, TakenProcess};
 use forebay_identity::{ClientRules, TrustedNets};
 use forebay_index;
 use forebay_index::KeySeed;
@@ -18,8 +21,10 @@ use forebay_keys::{KeyFileError, KeyRing};
 use forebay_kv_events::FeedTimers;
 use forebay_snapshot::SnapshotFile;
 use forebay_tls::FilesFault;
+use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -143,8 +148,13 @@ fn begin(
     let server = config.accept_files().map(|files| ServerTls::read(&files)).transpose()?;
     let tls = TlsSetup { server, connectors: config.connectors()? };
     let admin_tls = config.admin_accept_files().map(|files| ServerTls::read(&files)).transpose()?;
-    let listeners = bind_all(&mut config)?;
-    let admin = AdminSocket::bind(&config.admin).map_err(refused("admin", config.admin.clone()))?;
+    let place = if signals { place(&config)? } else { None };
+    let mut taken = place.as_ref().and_then(taken_over);
+    let sockets = taken.as_mut().map(|taken| std::mem::take(&mut taken.sockets));
+    let mut inherited = Inherited::new(sockets.unwrap_or_default());
+    let listeners = bind_all(&mut config, &mut inherited)?;
+    let admin = bind_admin(&config.admin, &mut inherited, taken.is_some());
+    let admin = admin.map_err(refused("admin", config.admin.clone()))?;
     if let Some(port) = admin.port()? {
         config.admin = port.into();
     }
@@ -152,7 +162,9 @@ fn begin(
     let api_keys = keys.map_err(StartError::Keys)?;
     let credentials = Credentials { access: access(&config)?, api_keys };
     ingress::raise_limit(&config);
-    let sockets = ServerSockets { listeners, admin, tls, admin_tls };
+    let offer = place.map(|place| offer(place, &listeners, &admin)).transpose()?;
+    let handover = HandoverSetup { taken, offer };
+    let sockets = ServerSockets { listeners, admin, tls, admin_tls, handover };
     let options = RunOptions { signals, reloader, feed_timers };
     launch(Arc::new(config), driver, sockets, credentials, options)
 }
@@ -174,16 +186,65 @@ fn refused(key: &'static str, address: AdminAddress) -> impl FnOnce(io::Error) -
     move |source| StartError::Listen { key, address, source }
 }
 
+/// Where a process with this configuration is met; `None` where it can only run beside another.
+fn place(config: &Config) -> io::Result<Option<MeetingPlace>> {
+    let is_alone = !config.listen_shared && config.listen.port() != 0;
+    is_alone.then(|| MeetingPlace::of(config.listen)).transpose()
+}
+
+/// What the running process hands over, if one runs.
+fn taken_over(place: &MeetingPlace) -> Option<TakenProcess> {
+    let taken = forebay_handover::take(place);
+    taken.unwrap_or_else(|error| {
+        tracing::warn!("nothing is taken over: {error}");
+        None
+    })
+}
+
+/// What the next process gets.
+fn offer(
+    place: MeetingPlace,
+    listeners: &[Vec<BoundListener>],
+    admin: &AdminSocket,
+) -> io::Result<HandoverOffer> {
+    let ports = listeners.iter().flatten().map(|listener| listener.socket.try_clone());
+    let mut sockets = ports.map(|port| port.map(OwnedFd::from)).collect::<io::Result<Vec<_>>>()?;
+    if let AdminSocket::Tcp(listener) = admin {
+        sockets.push(listener.try_clone()?.into());
+    }
+    // Asked now: by the time of an upgrade another file has this name.
+    let path = std::env::current_exe()?;
+    let program = Program { path, arguments: std::env::args_os().skip(1).collect() };
+    Ok(HandoverOffer { place, sockets, program })
+}
+
+fn bind_admin(
+    address: &AdminAddress,
+    inherited: &mut Inherited,
+    is_taken_over: bool,
+) -> io::Result<AdminSocket> {
+    let port = address.port_address().and_then(|port| inherited.take(port).pop());
+    match port {
+        Some(port) => Ok(AdminSocket::Tcp(port)),
+        None if is_taken_over => AdminSocket::bind_beside(address),
+        None => AdminSocket::bind(address),
+    }
+}
+
 /// Binds every address for each shard, and notes which ports the kernel has chosen.
-fn bind_all(config: &mut Config) -> Result<Vec<Vec<BoundListener>>, StartError> {
+fn bind_all(
+    config: &mut Config,
+    inherited: &mut Inherited,
+) -> Result<Vec<Vec<BoundListener>>, StartError> {
     let mut of_shards: Vec<_> = config.cores.iter().map(|_| Vec::new()).collect();
     let (is_tls, is_shared) = (config.speaks_tls(), config.listen_shared);
-    config.listen = bind(config.listen, "listen", is_shared, is_tls, &mut of_shards)?;
+    let mut shares = Shares { inherited, of_shards: &mut of_shards };
+    config.listen = bind(config.listen, "listen", is_shared, is_tls, &mut shares)?;
     for position in 0..config.listeners.len() {
         let Some(listener) = config.listeners.get(position).copied() else { break };
         let is_tls = config.listener_speaks_tls(&listener);
         let (key, address) = ("listener.address", listener.address);
-        let bound = bind(address, key, is_shared, is_tls, &mut of_shards)?;
+        let bound = bind(address, key, is_shared, is_tls, &mut shares)?;
         if let Some(listener) = config.listeners.get_mut(position) {
             listener.address = bound;
         }
@@ -191,27 +252,38 @@ fn bind_all(config: &mut Config) -> Result<Vec<Vec<BoundListener>>, StartError> 
     Ok(of_shards)
 }
 
-/// Binds one address for each shard; returns it with its real port.
+/// What there is to listen on, and who listens.
+struct Shares<'a> {
+    inherited: &'a mut Inherited,
+    of_shards: &'a mut [Vec<BoundListener>],
+}
+
+/// Binds one address for each shard, as far as there is no socket yet; returns it with its real
+/// port. Every socket is served: the kernel gives each of them its share of connections.
 fn bind(
     address: SocketAddr,
     key: &'static str,
     is_shared: bool,
     is_tls: bool,
-    of_shards: &mut [Vec<BoundListener>],
+    shares: &mut Shares<'_>,
 ) -> Result<SocketAddr, StartError> {
-    let first = ingress::bind_first(address, is_shared);
-    let first = first.map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse if key == "listen" => StartError::Taken { address },
-        _ => refused(key, address.into())(source),
-    })?;
-    let address = first.local_addr()?;
-    let mut first = Some(first);
-    for of_shard in of_shards {
-        let socket = match first.take() {
-            Some(first) => first,
-            None => ingress::bind_next(address).map_err(refused(key, address.into()))?,
-        };
-        of_shard.push(BoundListener { socket, is_tls });
+    let mut sockets = shares.inherited.take(address);
+    if sockets.is_empty() {
+        let first = ingress::bind_first(address, is_shared);
+        sockets.push(first.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse if key == "listen" => StartError::Taken { address },
+            _ => refused(key, address.into())(source),
+        })?);
+    }
+    let address = sockets.first().map_or(Ok(address), TcpListener::local_addr)?;
+    while sockets.len() < shares.of_shards.len() {
+        sockets.push(ingress::bind_next(address).map_err(refused(key, address.into()))?);
+    }
+    let shard_count = shares.of_shards.len().max(1);
+    for (number, socket) in sockets.into_iter().enumerate() {
+        if let Some(of_shard) = shares.of_shards.get_mut(number % shard_count) {
+            of_shard.push(BoundListener { socket, is_tls });
+        }
     }
     Ok(address)
 }
@@ -223,6 +295,7 @@ struct ServerSockets {
     admin: AdminSocket,
     tls: TlsSetup,
     admin_tls: Option<ServerTls>,
+    handover: HandoverSetup,
 }
 
 /// What callers have to show.
@@ -246,12 +319,14 @@ fn launch(
     credentials: Credentials,
     options: RunOptions,
 ) -> Result<ServerHandle, StartError> {
-    let ServerSockets { listeners, admin, tls, admin_tls } = sockets;
+    let ServerSockets { listeners, admin, tls, admin_tls, mut handover } = sockets;
     let RunOptions { signals, reloader, feed_timers } = options;
     let trusted = TrustedNets::parse(config.client.trusted.iter().map(String::as_str));
     let trusted = trusted.map_err(StartError::Trusted)?;
     let clock = Clock::start();
-    let snapshot = config.index.snapshot.as_deref().and_then(last_snapshot);
+    let index = handover.taken.as_mut().and_then(|taken| taken.index.take());
+    let snapshot = index.and_then(handed_index);
+    let snapshot = snapshot.or_else(|| config.index.snapshot.as_deref().and_then(last_snapshot));
     let seed = match &snapshot {
         Some(snapshot) => snapshot.header().seed,
         None => KeySeed(getrandom::u64().map_err(io::Error::from)?),
@@ -295,6 +370,7 @@ fn launch(
         end,
         board,
         index: reader,
+        handover,
         admin,
         tls,
         admin_tls,
@@ -322,6 +398,12 @@ fn last_snapshot(path: &Path) -> Option<SnapshotFile> {
         Err(reason) => control::refuse_snapshot(path, reason),
     }
     opened.ok().flatten()
+}
+
+/// What the running process has handed over.
+fn handed_index(file: File) -> Option<SnapshotFile> {
+    let read = SnapshotFile::read(file);
+    read.inspect_err(|reason| tracing::warn!("the index that was handed over: {reason}")).ok()
 }
 
 fn spawn_shard(setup: ShardSetup) -> io::Result<JoinHandle<()>> {

@@ -84,6 +84,17 @@ impl AdminListener {
         })
     }
 
+    /// Takes over the name that another process had until now.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn take_name(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(..) => Ok(()),
+            Self::Unix(_, file) => file.take_name(),
+        }
+    }
+
     async fn accept(&self) -> io::Result<AdminCaller> {
         match self {
             Self::Tcp(listener, tls) => {

@@ -25,6 +25,18 @@ pub enum AdminSocket {
 pub struct SocketFile {
     path: PathBuf,
     inode: u64,
+    /// The name that it has until the other process gives up its own.
+    beside: Option<PathBuf>,
+}
+
+impl SocketFile {
+    /// Takes the name over from another process, which does not serve there any more.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn take_name(&mut self) -> io::Result<()> {
+        self.beside.take().map_or(Ok(()), |beside| fs::rename(beside, &self.path))
+    }
 }
 
 impl AdminSocket {
@@ -41,13 +53,23 @@ impl AdminSocket {
             }
             AdminAddress::Unix(path) => {
                 remove_stale(path)?;
-                let listener = UnixListener::bind(path)?;
-                listener.set_nonblocking(true)?;
-                let file = SocketFile { path: path.clone(), inode: fs::metadata(path)?.ino() };
-                fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
-                Ok(Self::Unix(listener, file))
+                bind_file(path, path.clone(), None)
             }
         }
+    }
+
+    /// The same, while another process serves at a name, which stays its own until
+    /// [`SocketFile::take_name`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn bind_beside(address: &AdminAddress) -> io::Result<Self> {
+        let AdminAddress::Unix(path) = address else { return Self::bind(address) };
+        let mut name = path.clone().into_os_string();
+        name.push(format!(".{}", std::process::id()));
+        let beside = PathBuf::from(name);
+        remove_stale(&beside)?;
+        bind_file(&beside, path.clone(), Some(beside.clone()))
     }
 
     /// The port, where there is one.
@@ -60,6 +82,14 @@ impl AdminSocket {
             Self::Unix(..) => Ok(None),
         }
     }
+}
+
+fn bind_file(at: &Path, path: PathBuf, beside: Option<PathBuf>) -> io::Result<AdminSocket> {
+    let listener = UnixListener::bind(at)?;
+    listener.set_nonblocking(true)?;
+    let file = SocketFile { path, inode: fs::metadata(at)?.ino(), beside };
+    fs::set_permissions(at, Permissions::from_mode(SOCKET_MODE))?;
+    Ok(AdminSocket::Unix(listener, file))
 }
 
 /// Removes a socket on which nobody listens. Anything else that has the name stays.
@@ -81,9 +111,10 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_own = fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
-        if is_own && let Err(error) = fs::remove_file(&self.path) {
-            tracing::debug!(%error, path = %self.path.display(), "the admin socket stays");
+        let name = self.beside.as_ref().unwrap_or(&self.path);
+        let is_own = fs::symlink_metadata(name).is_ok_and(|found| found.ino() == self.inode);
+        if is_own && let Err(error) = fs::remove_file(name) {
+            tracing::debug!(%error, path = %name.display(), "the admin socket stays");
         }
     }
 }
@@ -110,6 +141,27 @@ mod tests {
         fs::write(&path, "a file of somebody").unwrap();
         assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn a_name_is_taken_over_from_whom_it_serves_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let address = AdminAddress::Unix(path.clone());
+        let first = bind(&path).unwrap();
+        let entries = || fs::read_dir(folder.path()).unwrap().count();
+        drop(AdminSocket::bind_beside(&address).unwrap());
+        assert_eq!(entries(), 1, "one that gives up leaves the name");
+        let AdminSocket::Unix(second, mut file) = AdminSocket::bind_beside(&address).unwrap()
+        else {
+            panic!("it has a file")
+        };
+        file.take_name().unwrap();
+        drop(first);
+        let _caller = UnixStream::connect(&path).unwrap();
+        second.accept().unwrap();
+        drop(file);
+        assert_eq!(entries(), 0);
     }
 
     #[test]

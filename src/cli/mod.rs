@@ -21,6 +21,7 @@ mod shell;
 #[cfg(test)]
 #[cfg(feature = "engine")]
 mod tests;
+mod upgrade;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use process::finish;
@@ -37,6 +38,7 @@ use std::process::ExitCode;
         forebay serve -c /etc/forebay.toml\n  \
         forebay check -c /etc/forebay.toml\n  \
         forebay key add --file keys.toml --tenant search\n  \
+        forebay upgrade -c /etc/forebay.toml\n  \
         forebay demo\n  \
         forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \
         forebay replay gpu1.kvrec\n\n\
@@ -57,6 +59,8 @@ enum Command {
     #[cfg(feature = "engine")]
     /// Compare KV-aware routing with round robin on simulated engines, in this process
     Demo(demo::DemoArgs),
+    /// Replace the running router by a new process, without a lost request
+    Upgrade(upgrade::UpgradeArgs),
     /// Write KV-event streams to a file, with their times
     Record(record::RecordArgs),
     /// Put a recording into an index here, or publish it again for a router to follow
@@ -86,6 +90,7 @@ pub fn run() -> ExitCode {
         Command::Engine(args) => engine::run(*args),
         #[cfg(feature = "engine")]
         Command::Demo(args) => demo::run(&args),
+        Command::Upgrade(args) => upgrade::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Key(args) => key::run(&args),

@@ -31,6 +31,18 @@ impl Drain {
         Self { begins_at, order }
     }
 
+    /// An end after which another process serves, so that nobody has to hurry.
+    pub(super) fn handed_over(now: NanosSinceStart, timeouts: &TimeoutsConfig) -> Self {
+        let deadline = now.plus(timeouts.drain);
+        let order = DrainOrder { silent_until: deadline, deadline, is_handed_over: true };
+        Self { begins_at: now, order }
+    }
+
+    /// Another process serves by now.
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.order.is_handed_over
+    }
+
     /// An end that waits for nothing.
     pub(super) fn cut(now: NanosSinceStart) -> Self {
         let order = DrainOrder { silent_until: now, deadline: now, is_handed_over: false };

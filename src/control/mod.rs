@@ -13,6 +13,7 @@ mod drain;
 mod error;
 mod feeds;
 mod fleet;
+mod handover;
 #[cfg(test)]
 mod fleet_tests;
 mod ports;
@@ -30,6 +31,7 @@ mod tls;
 mod watchdog;
 
 pub use error::ControlError;
+pub use handover::{HandoverOffer, HandoverSetup};
 pub use run::run;
 pub use setup::ControlSetup;
 pub use snapshots::refuse_snapshot;

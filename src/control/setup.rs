@@ -1,5 +1,6 @@
 //! What the control plane is given at start.
 
+use super::handover::HandoverSetup;
 use super::tls::{ServerTls, TlsSetup};
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::Clock;
@@ -29,6 +30,8 @@ pub struct ControlSetup {
     pub board: Arc<LoadBoard>,
     /// For the gauges.
     pub index: IndexReader,
+    /// From the process before, and for the next one.
+    pub handover: HandoverSetup,
     /// The admin API's socket.
     pub admin: AdminSocket,
     /// TLS to clients and workers.

@@ -38,6 +38,11 @@ impl Systemd {
         self.tell(b"READY=1");
     }
 
+    /// The service lives on in another process.
+    pub(super) fn tell_main(&self, process: i32) {
+        self.tell(format!("MAINPID={process}").as_bytes());
+    }
+
     pub(super) fn tell_stopping(&self) {
         self.tell(b"STOPPING=1");
     }

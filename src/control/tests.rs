@@ -1,6 +1,6 @@
 //! The whole plane with shards that only listen.
 
-use super::{ControlError, ControlSetup, TlsSetup, run};
+use super::{ControlError, ControlSetup, HandoverSetup, TlsSetup, run};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use forebay_admin::{Access, AdminSocket};
@@ -46,6 +46,7 @@ impl Plane {
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let (index, _slices) = forebay_index::index(2, SEED, 1 << 20);
         let setup = ControlSetup {
+            handover: HandoverSetup::default(),
             config: Arc::new(config),
             clock: Clock::start(),
             seed: SEED,

@@ -166,9 +166,17 @@ impl SnapshotFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        let mut file = File::open(path)?;
+        Self::read(File::open(path)?).map(Some)
+    }
+
+    /// The same, of a file that is open.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn read(mut file: File) -> Result<Self, SnapshotError> {
+        file.seek(SeekFrom::Start(0))?;
         let (_, header) = SnapshotReader::open(&mut file)?;
-        Ok(Some(Self { file, header }))
+        Ok(Self { file, header })
     }
 
     /// What it says about itself.

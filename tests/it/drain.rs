@@ -50,7 +50,7 @@ fn a_stream_in_flight_finishes_and_everything_ends() {
 
 /// What became of one request over a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(crate) enum Fate {
     Answered,
     /// Nobody listens any more.
     Refused,
@@ -58,7 +58,7 @@ enum Fate {
     Lost,
 }
 
-fn ask_once(address: SocketAddr) -> Fate {
+pub(crate) fn ask_once(address: SocketAddr) -> Fate {
     let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(5)) else {
         return Fate::Refused;
     };

@@ -62,6 +62,7 @@ mod tiers_and_adapters;
 mod tls_clients;
 mod tls_reload;
 mod tls_workers;
+mod upgrade;
 mod waiting;
 mod warm_restart;
 mod worker_down;

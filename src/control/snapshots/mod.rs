@@ -20,26 +20,84 @@ use forebay_admin::SnapshotFigures;
 use forebay_base::limits::{LAST_SNAPSHOT_TIME_MAX, RESTORE_TIME_MAX};
 use forebay_kv_events::FeedCounters;
 use forebay_snapshot::SnapshotFile;
-use save::Saving;
+use save::{Saving, SnapshotEnd, SnapshotTarget};
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+use tempfile::TempDir;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
+
+/// The file of a copy in its folder.
+const COPY: &str = "index.copy";
 
 /// Both directions.
 pub(super) struct Snapshots {
     loading: Option<Rc<Loading>>,
     saving: Option<Saving>,
+    /// Copies for other processes; `None` where there will be none.
+    copying: Option<SnapshotTarget>,
+}
+
+/// A copy that is being written, and the folder that goes with it.
+pub(super) struct IndexCopy {
+    folder: TempDir,
+    end: SnapshotEnd,
+}
+
+/// Hands a copy to whoever has asked for it, or nothing.
+pub(super) async fn answer(copy: io::Result<Option<IndexCopy>>, to: SyncSender<Option<File>>) {
+    let file = match copy {
+        Ok(Some(copy)) => copy.file().await.map(Some),
+        Ok(None) => Ok(None),
+        Err(error) => Err(error),
+    };
+    let file = file.unwrap_or_else(|error| {
+        warn!("the index is not handed over: it cannot be written to a temporary file: {error}");
+        None
+    });
+    let _ = to.send(file);
+}
+
+impl IndexCopy {
+    /// The copy, once it is whole.
+    ///
+    /// # Errors
+    /// What was wrong with its place.
+    pub(super) async fn file(self) -> io::Result<File> {
+        let Self { folder, end } = self;
+        end.await.map_err(io::Error::other)??;
+        File::open(folder.path().join(COPY))
+    }
 }
 
 impl Snapshots {
     /// Begins to read the snapshot, if there is one; the first write is a period away.
     pub(super) fn start(setup: &Setup<'_>, file: Option<SnapshotFile>) -> Self {
-        let Some(path) = &setup.config.snapshot else {
-            return Self { loading: None, saving: None };
-        };
+        let path = setup.config.snapshot.as_deref();
+        let name = path.unwrap_or(Path::new(COPY));
         let verified_by = Instant::now() + RESTORE_TIME_MAX;
-        let load = |file| Loading::start(file, path, setup.shard_count, verified_by);
-        Self { loading: file.and_then(load), saving: Some(Saving::new(setup, path)) }
+        let load = |file| Loading::start(file, name, setup.shard_count, verified_by);
+        Self {
+            loading: file.and_then(load),
+            saving: path.map(|path| Saving::new(setup, path)),
+            copying: setup.can_hand_over.then(|| SnapshotTarget::new(setup, Path::new(COPY))),
+        }
+    }
+
+    /// Begins to write a copy; `None` if there is nothing to copy yet.
+    ///
+    /// # Errors
+    /// When there is no place for it.
+    pub(super) fn copy(&self, ranks: Vec<Copyable>) -> io::Result<Option<IndexCopy>> {
+        let Some(target) = self.copying.as_ref().filter(|_| self.is_settled()) else {
+            return Ok(None);
+        };
+        let folder = tempfile::tempdir()?;
+        let end = target.at(folder.path().join(COPY)).write(ranks)?;
+        Ok(Some(IndexCopy { folder, end }))
     }
 
     /// Where feeds ask for what their ranks held.
@@ -52,9 +110,9 @@ impl Snapshots {
         self.saving.as_ref().map(Saving::figures)
     }
 
-    /// True where snapshots are written.
+    /// True where snapshots are written, or copies.
     pub(super) fn are_written(&self) -> bool {
-        self.saving.is_some()
+        self.saving.is_some() || self.copying.is_some()
     }
 
     /// Why the router is not ready yet, if that is because of what is being restored.

@@ -41,19 +41,23 @@ enum ToWrite {
     End,
 }
 
+/// What became of a snapshot.
+pub(super) type SnapshotEnd = oneshot::Receiver<io::Result<SavedSnapshot>>;
+
 /// When the next snapshot is due, and what became of the last.
 pub(super) struct Saving {
     target: SnapshotTarget,
     every: Duration,
     due_at: NanosSinceStart,
-    under_way: Option<oneshot::Receiver<io::Result<SavedSnapshot>>>,
+    under_way: Option<SnapshotEnd>,
     last: Option<SavedSnapshot>,
     /// Failed and whole ones.
     counts: [u64; 2],
 }
 
 /// Where snapshots are written, and what of.
-struct SnapshotTarget {
+#[derive(Clone)]
+pub(super) struct SnapshotTarget {
     path: PathBuf,
     clock: Clock,
     seed: KeySeed,
@@ -65,13 +69,7 @@ impl Saving {
     pub(super) fn new(setup: &Setup<'_>, path: &Path) -> Self {
         let every = setup.config.snapshot_every;
         Self {
-            target: SnapshotTarget {
-                path: path.to_owned(),
-                clock: setup.clock,
-                seed: setup.seed,
-                slice_count: u16::try_from(setup.shard_count).unwrap_or(u16::MAX),
-                index: setup.index.clone(),
-            },
+            target: SnapshotTarget::new(setup, path),
             every,
             due_at: setup.clock.now().plus(every),
             under_way: None,
@@ -115,27 +113,10 @@ impl Saving {
 
     fn begin(&mut self, ranks: Vec<Copyable>) {
         self.due_at = self.target.clock.now().plus(self.every);
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let header = Header {
-            written_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
-            seed: self.target.seed,
-            slice_count: self.target.slice_count,
-        };
-        // One being written, one waiting, one being copied.
-        let (parts, to_write) = mpsc::channel(1);
-        let (tell, told) = oneshot::channel();
-        let (path, clock, index) =
-            (self.target.path.clone(), self.target.clock, self.target.index.clone());
-        let thread = std::thread::Builder::new().name("snapshot-write".into());
-        let spawned = thread.spawn(move || {
-            give_way();
-            let _ = tell.send(write(&path, &header, to_write, &index, clock));
-        });
-        if let Err(error) = spawned {
-            return self.ended(Err(error));
+        match self.target.write(ranks) {
+            Ok(under_way) => self.under_way = Some(under_way),
+            Err(error) => self.ended(Err(error)),
         }
-        self.under_way = Some(told);
-        tokio::task::spawn_local(copy_out(ranks, parts, self.target.clock));
     }
 
     fn ended(&mut self, ended: io::Result<SavedSnapshot>) {
@@ -151,6 +132,44 @@ impl Saving {
             }
             Err(error) => warn!("snapshot {path} cannot be written: {error}; the one before stays"),
         }
+    }
+}
+
+impl SnapshotTarget {
+    pub(super) fn new(setup: &Setup<'_>, path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            clock: setup.clock,
+            seed: setup.seed,
+            slice_count: u16::try_from(setup.shard_count).unwrap_or(u16::MAX),
+            index: setup.index.clone(),
+        }
+    }
+
+    /// The same, in another file.
+    pub(super) fn at(&self, path: PathBuf) -> Self {
+        Self { path, ..self.clone() }
+    }
+
+    /// Begins to write a snapshot.
+    pub(super) fn write(&self, ranks: Vec<Copyable>) -> io::Result<SnapshotEnd> {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let header = Header {
+            written_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
+            seed: self.seed,
+            slice_count: self.slice_count,
+        };
+        // One being written, one waiting, one being copied.
+        let (parts, to_write) = mpsc::channel(1);
+        let (tell, told) = oneshot::channel();
+        let Self { path, clock, index, .. } = self.clone();
+        let thread = std::thread::Builder::new().name("snapshot-write".into());
+        thread.spawn(move || {
+            give_way();
+            let _ = tell.send(write(&path, &header, to_write, &index, clock));
+        })?;
+        tokio::task::spawn_local(copy_out(ranks, parts, self.clock));
+        Ok(told)
     }
 }
 

@@ -11,6 +11,8 @@ pub(in super::super) struct Setup<'a> {
     pub(in super::super) seed: KeySeed,
     pub(in super::super) shard_count: usize,
     pub(in super::super) index: IndexReader,
+    /// Another process may ask for a copy.
+    pub(in super::super) can_hand_over: bool,
 }
 
 /// For the thread that calls it: where it competes with a shard for a core, the shard wins.

@@ -70,6 +70,22 @@ impl RouterProcess {
         router
     }
 
+    /// A second process with the same configuration file.
+    pub(crate) fn second(&self) -> Child {
+        self.command(&["serve", "--config"])
+    }
+
+    /// The program, with its configuration file behind these arguments; it says nothing.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(arguments)
+            .arg(self.folder.path().join("forebay.toml"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
     /// How it ends.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let mut status = None;

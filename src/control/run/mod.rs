@@ -1,10 +1,13 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
+mod ending;
+
 use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
 use super::fleet::Fleet;
+use super::handover::{AdminDoor, Handover};
 use super::ports::Ports;
 use super::reload;
 use super::setup::ControlSetup;
@@ -25,6 +28,7 @@ use forebay_discovery::{LoadTasks, ModelTexts, Probe, ProbeNotice, WorkerClients
 use forebay_fleet::account::{ShardPhase, StageHistograms};
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankLoad};
+use forebay_handover::HostCall;
 use forebay_index::IndexReader;
 use forebay_kv_events::FeedNotice;
 use forebay_load::LoadReporter;
@@ -37,12 +41,15 @@ use tokio::runtime::Builder;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 /// How often histograms are fetched, commands repeated and the end of the shards looked for.
 const TICK: Duration = Duration::from_millis(100);
 /// Notices under way from probes and feeds; full ones wait.
 const NOTICES_MAX: usize = 256;
+/// Calls of processes that take over.
+const HOST_CALLS_MAX: usize = 4;
+
 /// Runs the control plane; returns after the drain that `stopped` or a signal asks for.
 ///
 /// # Errors
@@ -77,6 +84,7 @@ struct Control {
     /// When the shards get a fleet even if some workers have not been heard of.
     first_fleet_at: NanosSinceStart,
     drain: Option<Drain>,
+    handover: Handover,
     watchdog: Watchdog,
     systemd: Systemd,
     /// Why the process has to end.
@@ -102,7 +110,9 @@ impl Control {
         let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
         let admin_tls = setup.admin_tls.map(AdminTls::new);
         let listener = AdminListener::new(admin, admin_tls.as_ref().map(AdminTls::shown))?;
-        tokio::task::spawn_local(forebay_admin::serve(listener, questions, access));
+        let (host_calls, mut called) = mpsc::channel(HOST_CALLS_MAX);
+        let door = AdminDoor { listener, questions, access };
+        let handover = Handover::start(setup.handover, clock, host_calls, door);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
         let probes = Probe::all(&config, &clients, &ModelTexts::new(clock), &probe_notices);
@@ -121,6 +131,7 @@ impl Control {
             seed,
             shard_count: ports.shard_count(),
             index: index.clone(),
+            can_hand_over: handover.can_hand_over(),
         };
         let snapshots = Snapshots::start(&kept, snapshot);
         let numbers = fleet.tier_numbers();
@@ -153,15 +164,13 @@ impl Control {
             unheard,
             first_fleet_at,
             drain: None,
+            handover,
             watchdog: Watchdog::default(),
             systemd: Systemd::of_environment(),
             fault: None,
         };
-        control.turn(&mut probed, &mut fed, &mut asked, stop).await;
-        if let Some(replicas) = &control.replicas {
-            replicas.leave().await;
-        }
-        control.snapshots.finish(|| control.feeds.copyable()).await;
+        control.turn(&mut probed, &mut fed, &mut asked, &mut called, stop).await;
+        control.finish().await;
         control.fault.map_or(Ok(()), Err)
     }
 
@@ -171,9 +180,10 @@ impl Control {
         probed: &mut mpsc::Receiver<ProbeNotice>,
         fed: &mut mpsc::Receiver<FeedNotice>,
         asked: &mut mpsc::Receiver<Question>,
+        called: &mut mpsc::Receiver<HostCall>,
         mut stop: StopSignal,
     ) {
-        self.systemd.tell_ready();
+        self.tell_ready();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -181,6 +191,7 @@ impl Control {
                 Some(notice) = probed.recv() => self.probed(notice),
                 Some(notice) = fed.recv() => self.fed(notice),
                 Some(question) = asked.recv() => self.answer(question),
+                Some(call) = called.recv() => self.called(call),
                 order = stop.asked() => match order {
                     StopOrder::Stop => self.start_drain(),
                     // Whatever came of it is in the log.
@@ -193,6 +204,7 @@ impl Control {
                     let now = self.setup.clock.now();
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
+                    self.take_over();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
                     self.systemd.tick(now);
                     forebay_heap::give_back();
@@ -438,48 +450,5 @@ impl Control {
             reasons.push(forebay_admin::why_not(&self.snapshot));
         }
         reasons
-    }
-
-    /// The first call drains, the second cuts.
-    fn start_drain(&mut self) {
-        let now = self.setup.clock.now();
-        let drain = if self.drain.is_some() {
-            info!("cutting what is left");
-            Drain::cut(now)
-        } else {
-            let timeouts = &self.setup.config.timeouts;
-            let (delay, patience) = (timeouts.drain_delay, timeouts.drain);
-            info!(?delay, ?patience, "draining: no new connections; again to cut");
-            Drain::new(now, timeouts)
-        };
-        self.systemd.tell_stopping();
-        if let Some(replicas) = &self.replicas {
-            replicas.drain();
-        }
-        self.ports.tell(drain.command(now));
-        self.drain = Some(drain);
-    }
-
-    /// True when all shards have ended, or should have.
-    fn drained(&mut self) -> bool {
-        let phases = self.ports.phases();
-        let ended = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
-        let all_ended = ended == phases.len();
-        if ended > 0 && self.drain.is_none() {
-            // Shards end on their own only by a fault. Requests that wait in their queues wait in
-            // vain.
-            let fault = ControlError::ShardEnded { ended, shards: phases.len() };
-            error!(error = %fault, "draining the others; then the process ends with an error");
-            self.fault = Some(fault);
-            self.start_drain();
-        }
-        let Some(drain) = self.drain else { return all_ended };
-        let now = self.setup.clock.now();
-        self.ports.tell(drain.command(now));
-        let late = drain.is_given_up(now);
-        if late && !all_ended {
-            self.fault.get_or_insert(ControlError::ShardsLate);
-        }
-        all_ended || late
     }
 }

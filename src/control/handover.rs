@@ -1,0 +1,123 @@
+//! Takes over from the process before, and hands over to the next one. What both of them listen on
+//! is with `forebay_handover`; here is who answers the admin API meanwhile, and who is the main
+//! process.
+
+use forebay_admin::{Access, AdminListener, Question};
+use forebay_base::Clock;
+use forebay_handover::{HandoverHost, HostCall, HostSetup, MeetingPlace, Program, TakenProcess};
+use std::os::fd::OwnedFd;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tracing::{info, warn};
+
+/// What the process is given at start.
+#[derive(Debug, Default)]
+pub struct HandoverSetup {
+    /// From the process before, if there is one.
+    pub taken: Option<TakenProcess>,
+    /// For the next one; `None` where none can come.
+    pub offer: Option<HandoverOffer>,
+}
+
+/// What the next process gets, and where.
+#[derive(Debug)]
+pub struct HandoverOffer {
+    /// Where it is met.
+    pub place: MeetingPlace,
+    /// Everything that this process listens on.
+    pub sockets: Vec<OwnedFd>,
+    /// How this process was started.
+    pub program: Program,
+}
+
+/// The admin API before it answers.
+pub(super) struct AdminDoor {
+    pub(super) listener: AdminListener,
+    pub(super) questions: mpsc::Sender<Question>,
+    pub(super) access: Access,
+}
+
+/// What goes on between two processes.
+pub(super) struct Handover {
+    setup: HandoverSetup,
+    clock: Clock,
+    calls: mpsc::Sender<HostCall>,
+    /// Until this process is the one that answers.
+    door: Option<AdminDoor>,
+    admin: Option<AbortHandle>,
+    host: Option<HandoverHost>,
+}
+
+impl Handover {
+    /// Answers at once, unless the process before still does.
+    pub(super) fn start(
+        setup: HandoverSetup,
+        clock: Clock,
+        calls: mpsc::Sender<HostCall>,
+        door: AdminDoor,
+    ) -> Self {
+        let door = Some(door);
+        let mut own = Self { setup, clock, calls, door, admin: None, host: None };
+        if own.setup.taken.is_none() {
+            own.open();
+        }
+        own
+    }
+
+    /// This is the process that answers the admin API.
+    pub(super) fn is_open(&self) -> bool {
+        self.door.is_none()
+    }
+
+    /// Another process may come.
+    pub(super) fn can_hand_over(&self) -> bool {
+        self.setup.offer.is_some() || self.host.is_some()
+    }
+
+    /// This process serves: the one before has to do nothing any more.
+    pub(super) fn serves(&mut self) {
+        let Some(taken) = self.setup.taken.take() else { return };
+        let process = taken.from.as_raw_nonzero().get();
+        match taken.serves() {
+            Ok(()) => info!(process, "took over; the process before drains"),
+            Err(error) => warn!(process, %error, "the process before did not hear of this one"),
+        }
+        self.open();
+    }
+
+    /// Another process serves: this one answers nothing any more but the clients that it has.
+    pub(super) fn is_over(&mut self) {
+        self.host = None;
+        if let Some(admin) = self.admin.take() {
+            admin.abort();
+        }
+    }
+
+    /// This process ends, and nobody takes over.
+    pub(super) fn ends(&mut self) {
+        self.host = None;
+    }
+
+    fn open(&mut self) {
+        let Some(mut door) = self.door.take() else { return };
+        if let Err(error) = door.listener.take_name() {
+            warn!(%error, "the admin socket keeps the name that it has beside the configured one");
+        }
+        let AdminDoor { listener, questions, access } = door;
+        let admin = tokio::task::spawn_local(forebay_admin::serve(listener, questions, access));
+        self.admin = Some(admin.abort_handle());
+        self.host = self.setup.offer.take().and_then(|offer| self.host(offer));
+    }
+
+    fn host(&self, offer: HandoverOffer) -> Option<HandoverHost> {
+        let HandoverOffer { place, sockets, program } = offer;
+        let calls = self.calls.clone();
+        let call = Box::new(move |call| calls.blocking_send(call).is_ok());
+        let setup = HostSetup { place, sockets, program, clock: self.clock, call };
+        let host = HandoverHost::start(setup);
+        host.inspect_err(|error| {
+            warn!(%error, "no other process can take over from this one without loss");
+        })
+        .ok()
+    }
+}

@@ -1,0 +1,108 @@
+//! The first and the last moments of the loop: it takes over from the process before, hands over to
+//! the next one, drains.
+
+use super::super::drain::Drain;
+use super::super::error::ControlError;
+use super::super::snapshots;
+use super::Control;
+use forebay_fleet::account::ShardPhase;
+use forebay_handover::HostCall;
+use tracing::{error, info};
+
+impl Control {
+    pub(super) fn tell_ready(&self) {
+        if self.handover.is_open() {
+            self.systemd.tell_ready();
+        }
+    }
+
+    /// From the process before, once this one accepts and knows what its workers hold.
+    pub(super) fn take_over(&mut self) {
+        let listens = |phase: &ShardPhase| *phase == ShardPhase::Listening;
+        let serves = self.ports.phases().iter().all(listens);
+        if !self.handover.is_open() && serves && self.snapshots.restoring().is_none() {
+            self.handover.serves();
+            self.tell_ready();
+        }
+    }
+
+    /// By a new process.
+    pub(super) fn called(&mut self, call: HostCall) {
+        match call {
+            HostCall::Index(answer) => {
+                let copy = self.snapshots.copy(self.feeds.copyable());
+                tokio::task::spawn_local(snapshots::answer(copy, answer));
+            }
+            HostCall::Serves(process, answer) => {
+                let is_first = self.drain.is_none();
+                if is_first {
+                    let process = process.as_raw_nonzero().get();
+                    info!(process, "handed over: this process serves the clients that it has");
+                    self.handover.is_over();
+                    self.systemd.tell_main(process);
+                    let now = self.setup.clock.now();
+                    self.drain_by(Drain::handed_over(now, &self.setup.config.timeouts));
+                }
+                let _ = answer.send(is_first);
+            }
+        }
+    }
+
+    /// The first call drains, the second cuts.
+    pub(super) fn start_drain(&mut self) {
+        let now = self.setup.clock.now();
+        let drain = if self.drain.is_some() {
+            info!("cutting what is left");
+            Drain::cut(now)
+        } else {
+            let timeouts = &self.setup.config.timeouts;
+            let (delay, patience) = (timeouts.drain_delay, timeouts.drain);
+            info!(?delay, ?patience, "draining: no new connections; again to cut");
+            Drain::new(now, timeouts)
+        };
+        self.handover.ends();
+        self.systemd.tell_stopping();
+        self.drain_by(drain);
+    }
+
+    fn drain_by(&mut self, drain: Drain) {
+        if let Some(replicas) = &self.replicas {
+            replicas.drain();
+        }
+        self.ports.tell(drain.command(self.setup.clock.now()));
+        self.drain = Some(drain);
+    }
+
+    /// True when all shards have ended, or should have.
+    pub(super) fn drained(&mut self) -> bool {
+        let phases = self.ports.phases();
+        let ended = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
+        let all_ended = ended == phases.len();
+        if ended > 0 && self.drain.is_none() {
+            // Shards end on their own only by a fault. Requests that wait in their queues wait in
+            // vain.
+            let fault = ControlError::ShardEnded { ended, shards: phases.len() };
+            error!(error = %fault, "draining the others; then the process ends with an error");
+            self.fault = Some(fault);
+            self.start_drain();
+        }
+        let Some(drain) = self.drain else { return all_ended };
+        let now = self.setup.clock.now();
+        self.ports.tell(drain.command(now));
+        let late = drain.is_given_up(now);
+        if late && !all_ended {
+            self.fault.get_or_insert(ControlError::ShardsLate);
+        }
+        all_ended || late
+    }
+
+    /// Says goodbye to the other routers, and writes the last snapshot where no process comes next.
+    pub(super) async fn finish(&mut self) {
+        if let Some(replicas) = &self.replicas {
+            replicas.leave().await;
+        }
+        if !self.drain.is_some_and(|drain| drain.is_handed_over()) {
+            self.snapshots.finish(|| self.feeds.copyable()).await;
+        }
+    }
+}

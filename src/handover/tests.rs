@@ -1,0 +1,133 @@
+//! Two processes in one: threads that meet.
+
+use super::*;
+use forebay_base::Clock;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+
+/// A process that waits under a name of the test's own, and what it is asked.
+fn host(
+    port: u16,
+    sockets: Vec<OwnedFd>,
+    program: &str,
+) -> (HandoverHost, MeetingPlace, Receiver<HostCall>) {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let place = MeetingPlace::of(([127, 9, high, low], port).into()).unwrap();
+    let (call, called) = channel();
+    let setup = HostSetup {
+        place: place.clone(),
+        sockets,
+        program: Program { path: PathBuf::from(program), arguments: Vec::new() },
+        clock: Clock::start(),
+        call: Box::new(move |asked| call.send(asked).is_ok()),
+    };
+    (HandoverHost::start(setup).unwrap(), place, called)
+}
+
+fn file(text: &str) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+/// Answers what a new process asks; keeps the host until that serves.
+fn answer(host: HandoverHost, called: &Receiver<HostCall>, index: Option<File>, drains: bool) {
+    let HostCall::Index(to) = called.recv().unwrap() else { panic!("the index comes first") };
+    to.send(index).unwrap();
+    if let Ok(HostCall::Serves(process, to)) = called.recv() {
+        assert_eq!(process.as_raw_nonzero().get().unsigned_abs(), std::process::id());
+        drop(host);
+        to.send(drains).unwrap();
+    }
+}
+
+#[test]
+fn sockets_and_the_index_come_over_and_the_place_is_free_then() {
+    // More than go with one byte.
+    let listeners: Vec<_> = (0..150).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<_> = listeners.iter().map(|one| one.local_addr().unwrap()).collect();
+    let (host, place, called) = host(1, listeners.into_iter().map(OwnedFd::from).collect(), "");
+    let running = std::thread::spawn(move || answer(host, &called, Some(file("known")), true));
+    let mut taken = take(&place).unwrap().unwrap();
+    let came = std::mem::take(&mut taken.sockets).into_iter().map(TcpListener::from);
+    let came: Vec<_> = came.map(|one| one.local_addr().unwrap()).collect();
+    assert_eq!(came, addresses);
+    let (mut index, mut text) = (taken.index.take().unwrap(), String::new());
+    index.rewind().unwrap();
+    index.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "known");
+    taken.serves().unwrap();
+    running.join().unwrap();
+    assert!(take(&place).unwrap().is_none(), "nobody waits there any more");
+    place.wait().unwrap();
+}
+
+#[test]
+fn a_new_process_that_gives_up_changes_nothing() {
+    let (host, place, called) = host(2, Vec::new(), "");
+    let running = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let HostCall::Index(to) = called.recv().unwrap() else { panic!("nobody serves") };
+            to.send(None).unwrap();
+        }
+        (host, called)
+    });
+    for _ in 0..2 {
+        let taken = take(&place).unwrap().unwrap();
+        assert!(taken.sockets.is_empty() && taken.index.is_none());
+    }
+    let (host, called) = running.join().unwrap();
+    drop(host);
+    assert!(called.recv().is_err(), "its thread has ended");
+    assert!(take(&place).unwrap().is_none());
+}
+
+#[test]
+fn a_process_that_drains_is_not_taken_over() {
+    let (host, place, called) = host(3, Vec::new(), "");
+    let running = std::thread::spawn(move || answer(host, &called, None, false));
+    let taken = take(&place).unwrap().unwrap();
+    assert!(matches!(taken.serves(), Err(TakeError::Io(_))));
+    running.join().unwrap();
+}
+
+#[test]
+fn an_upgrade_whose_program_fails_says_why() {
+    for (port, program, reason) in
+        [(11, "/bin/false", "exit status: 1"), (12, "/nonexistent", "cannot be")]
+    {
+        let (host, place, _called) = host(port, Vec::new(), program);
+        let error = upgrade(&place).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+        drop(host);
+        assert!(upgrade(&place).unwrap().is_none());
+    }
+}
+
+#[test]
+fn who_speaks_otherwise_is_left_alone() {
+    let (host, place, called) = host(5, Vec::new(), "");
+    for said in ["", "other\n", "sock", &"x".repeat(4_096)] {
+        let (mut stream, _) = place.meet().unwrap().unwrap();
+        // It may have closed already.
+        let _ = stream.write_all(said.as_bytes());
+        stream.shutdown(std::net::Shutdown::Write).unwrap_or(());
+        let heard = io::copy(&mut stream, &mut io::sink());
+        assert!(heard.is_err() || heard.unwrap() == 0, "{said}");
+    }
+    drop(host);
+    assert!(called.recv().is_err());
+}
+
+#[test]
+fn places_are_of_one_address() {
+    let place = |address: &str| MeetingPlace::of(address.parse().unwrap()).unwrap();
+    let waits = place("127.0.0.1:7").wait().unwrap();
+    assert!(place("127.0.0.1:7").meet().unwrap().is_some());
+    assert!(place("[::1]:7").meet().unwrap().is_none());
+    drop(waits);
+}

@@ -1,0 +1,77 @@
+//! What is said: lines, and after some of them descriptors.
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Longest line without its end.
+const LINE_BYTES_MAX: usize = 128;
+/// Descriptors that go with one byte; the kernel takes 253.
+const FILES_A_BYTE: usize = 64;
+/// The byte that descriptors go with.
+const MARK: u8 = b'.';
+
+pub(super) fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
+    stream.write_all(format!("{line}\n").as_bytes())
+}
+
+/// One line. No byte after it is read: descriptors may come with that.
+pub(super) fn hear(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
+    stream.set_read_timeout(Some(patience))?;
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    loop {
+        stream.read_exact(&mut byte)?;
+        match byte {
+            [b'\n'] => return String::from_utf8(line).map_err(|_| strange()),
+            _ if line.len() == LINE_BYTES_MAX => return Err(strange()),
+            [other] => line.push(other),
+        }
+    }
+}
+
+pub(super) fn send_files(stream: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    for some in files.chunks(FILES_A_BYTE) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_A_BYTE))];
+        let mut with = SendAncillaryBuffer::new(&mut space);
+        if !with.push(SendAncillaryMessage::ScmRights(some)) {
+            return Err(strange());
+        }
+        sendmsg(stream, &[IoSlice::new(&[MARK])], &mut with, SendFlags::NOSIGNAL)?;
+    }
+    Ok(())
+}
+
+pub(super) fn receive_files(
+    stream: &UnixStream,
+    count: usize,
+    patience: Duration,
+) -> io::Result<Vec<OwnedFd>> {
+    stream.set_read_timeout(Some(patience))?;
+    let mut files = Vec::new();
+    while files.len() < count {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_A_BYTE))];
+        let mut with = RecvAncillaryBuffer::new(&mut space);
+        let (mut mark, before) = ([0], files.len());
+        let into = &mut [IoSliceMut::new(&mut mark)];
+        recvmsg(stream, into, &mut with, RecvFlags::CMSG_CLOEXEC)?;
+        for message in with.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                files.extend(some);
+            }
+        }
+        if mark != [MARK] || files.len() == before {
+            return Err(strange());
+        }
+    }
+    Ok(files)
+}
+
+pub(super) fn strange() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "the other process speaks otherwise")
+}

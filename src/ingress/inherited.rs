@@ -1,0 +1,45 @@
+//! Listening sockets that this process has from another one.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+
+/// Sockets of ports; others are left out.
+#[derive(Debug, Default)]
+pub struct Inherited(Vec<(SocketAddr, TcpListener)>);
+
+impl Inherited {
+    /// Sorts them by where they listen.
+    #[must_use]
+    pub fn new(sockets: Vec<OwnedFd>) -> Self {
+        let listeners = sockets.into_iter().map(TcpListener::from);
+        Self(listeners.filter_map(|one| Some((one.local_addr().ok()?, one))).collect())
+    }
+
+    /// All that listen there.
+    pub fn take(&mut self, address: SocketAddr) -> Vec<TcpListener> {
+        let (wanted, others) =
+            std::mem::take(&mut self.0).into_iter().partition(|(there, _)| *there == address);
+        self.0 = others;
+        let wanted: Vec<(SocketAddr, TcpListener)> = wanted;
+        wanted.into_iter().map(|(_, listener)| listener).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn sockets_are_found_by_their_address() {
+        let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (one, other) = (bind(), bind());
+        let [here, there] = [&one, &other].map(|listener| listener.local_addr().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let file = UnixListener::bind(folder.path().join("socket")).unwrap();
+        let sockets = vec![one.try_clone().unwrap().into(), other.into(), file.into(), one.into()];
+        let mut inherited = Inherited::new(sockets);
+        assert_eq!(inherited.take(here).len(), 2);
+        assert_eq!((inherited.take(here).len(), inherited.take(there).len()), (0, 1));
+    }
+}

@@ -1,0 +1,142 @@
+//! A new process takes over from the running one, and no request is lost.
+
+use crate::drain::{Fate, ask_once};
+use crate::rig::truth::{get, metric};
+use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::Child;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+/// Ends with the value.
+struct Second(Child);
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        self.0.wait().unwrap();
+    }
+}
+
+fn quick() -> Worker {
+    Worker::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").is_ok()
+    })
+}
+
+fn served_by(worker: &Worker) -> RouterProcess {
+    let router = RouterProcess::configured(&format!(
+        "cores = [0, 1]\npolicy = \"least_loaded\"\nhealth = \"off\"\n[timeouts]\ndrain = \"20s\"\n\
+         [[worker]]\nurl = \"http://{}\"\nmodels = [\"m\"]\n",
+        worker.address
+    ));
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    router
+}
+
+/// Requests over new connections until `done`.
+fn load(address: SocketAddr, done: impl Fn() -> bool + Sync) -> Vec<Fate> {
+    let done = &done;
+    std::thread::scope(|scope| {
+        let ask = || {
+            let mut fates = Vec::new();
+            while !done() {
+                fates.push(ask_once(address));
+            }
+            fates
+        };
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_second_start_takes_over_without_a_lost_request() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let worker = Worker::start(move |seen, stream| {
+        if seen.head.contains("hold") {
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n")
+                .unwrap();
+            let _ = released.lock().unwrap().recv();
+            return stream.write_all(b"2\r\ncd\r\n0\r\n\r\n").is_ok();
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").is_ok()
+    });
+    let mut first = served_by(&worker);
+    let (listen, admin) = (first.listen, first.admin);
+    let mut stream = Client::connect(listen);
+    stream.send(&post("/v1/completions?hold", ASK));
+    let mut kept = Client::connect(listen);
+    kept.send(&post("/v1/completions", ASK));
+    assert_eq!(kept.reply().text(), "ok");
+    let second = Mutex::new(None);
+    let fates = load(listen, || {
+        let mut second = second.lock().unwrap();
+        if second.is_none() && metric(admin, "forebay_connections_accepted_total") > 50.0 {
+            *second = Some(Second(first.second()));
+        }
+        // Some more, once the second one alone accepts.
+        first.logged("handed over") > 0
+            && metric(admin, "forebay_connections_accepted_total") > 50.0
+    });
+    let lost = fates.iter().filter(|fate| **fate != Fate::Answered).count();
+    assert_eq!(lost, 0, "of {}: {fates:?}", fates.len());
+    // The connections of before have their next answer, and the stream its end.
+    kept.send(&post("/v1/completions", ASK));
+    let reply = kept.reply();
+    assert_eq!((reply.text(), reply.head.contains("connection: close")), ("ok".into(), true));
+    release.send(()).unwrap();
+    let reply = stream.reply();
+    assert_eq!((reply.text(), reply.complete), ("abcd".into(), true));
+    drop((kept, stream));
+    assert!(first.ended().success());
+    assert_eq!(get(admin, "/readyz").status, 200);
+    assert_eq!(get(listen, "/health").status, 200);
+    assert_eq!(ask_once(listen), Fate::Answered);
+}
+
+#[test]
+fn an_upgrade_starts_the_program_again_and_can_be_repeated() {
+    let worker = quick();
+    let mut first = served_by(&worker);
+    let mut processes = Vec::new();
+    for _ in 0..2 {
+        let mut asked = first.command(&["upgrade", "--config"]);
+        let mut said = String::new();
+        asked.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(asked.wait().unwrap().success(), "{said}");
+        let process = said.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("its number");
+        processes.push(KillAtEnd(process));
+        assert_eq!(ask_once(first.listen), Fate::Answered, "{said}");
+        assert_eq!(get(first.admin, "/readyz").status, 200);
+    }
+    assert!(first.ended().success());
+}
+
+/// A process that is no child of this one.
+struct KillAtEnd(i32);
+
+impl Drop for KillAtEnd {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_raw(self.0).unwrap(), Signal::KILL);
+    }
+}
+
+#[test]
+fn an_upgrade_that_fails_changes_nothing() {
+    let worker = quick();
+    let first = served_by(&worker);
+    first.edit(|text| format!("{text}\nno_such_key = 1\n"));
+    let mut asked = first.command(&["upgrade", "--config"]);
+    let mut said = String::new();
+    asked.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(asked.wait().unwrap().code(), Some(1));
+    assert!(said.contains("not upgraded: the new process ended"), "{said}");
+    assert_eq!(ask_once(first.listen), Fate::Answered);
+    assert_eq!(get(first.admin, "/readyz").status, 200);
+}
