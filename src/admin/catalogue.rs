@@ -124,6 +124,8 @@ catalogue! {
     "Ranks and workers" {
         /// 1 while the worker passes its health checks.
         WORKER_UP = Gauge "worker_up" ["worker", "engine"];
+        /// 1 while the worker gets nothing new, by a call of the admin API.
+        WORKER_DRAINING = Gauge "worker_draining" ["worker"];
         /// Workers by role and state; `registering`: waits for its registry.
         WORKERS = Gauge "workers" ["role", "state"];
         /// Requests that a rank may have in flight; 0: no limit.

@@ -1,14 +1,14 @@
-//! What operators turn by hand through the admin API: the rejection windows and the configuration.
-//! Answers are JSON, also where they refuse.
+//! What operators turn by hand through the admin API: the rejection windows, workers and the
+//! configuration. Answers are JSON, also where they refuse.
 
 use super::question::{Question, Questions, ask, gone};
 use super::windows::WindowRequest;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// `GET /admin/window`.
 pub(crate) async fn windows(State(questions): State<Questions>) -> Response {
@@ -33,6 +33,46 @@ pub(crate) async fn reload(State(questions): State<Questions>) -> Response {
     match ask(&questions, Question::Reload).await {
         Some(Ok(done)) => Json(done.shown()).into_response(),
         Some(Err(refused)) => (refused.status(), Json(refused.shown())).into_response(),
+        None => gone(),
+    }
+}
+
+/// `GET /workers/{id}`.
+pub(crate) async fn worker(
+    State(questions): State<Questions>,
+    Path(name): Path<String>,
+) -> Response {
+    let known = ask(&questions, |back| Question::Worker(name.clone(), back)).await;
+    one_worker(&name, known)
+}
+
+/// `POST /workers/{id}/drain`; answers what GET of the worker would then.
+pub(crate) async fn drain(questions: State<Questions>, name: Path<String>) -> Response {
+    set_draining(questions, name, true).await
+}
+
+/// `POST /workers/{id}/undrain`; answers the same.
+pub(crate) async fn undrain(questions: State<Questions>, name: Path<String>) -> Response {
+    set_draining(questions, name, false).await
+}
+
+async fn set_draining(
+    State(questions): State<Questions>,
+    Path(name): Path<String>,
+    is_draining: bool,
+) -> Response {
+    let order = |back| Question::SetDraining(name.clone(), is_draining, back);
+    let known = ask(&questions, order).await;
+    one_worker(&name, known)
+}
+
+fn one_worker(name: &str, known: Option<Option<Value>>) -> Response {
+    match known {
+        Some(Some(worker)) => Json(worker).into_response(),
+        Some(None) => {
+            let error = format!("no worker is called {name:?}: GET /workers lists their names");
+            refused(StatusCode::NOT_FOUND, &error)
+        }
         None => gone(),
     }
 }

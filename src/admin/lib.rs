@@ -45,4 +45,4 @@ pub use sources::{
     FeedsView, FleetView, SavedSnapshot, ScrapeSources, ShardsView, SnapshotFigures, WorkerSources,
 };
 pub use windows::{UnknownModel, WindowRequest, list as list_windows};
-pub use workers::list as list_workers;
+pub use workers::{list as list_workers, named as worker_named};

@@ -18,6 +18,10 @@ pub enum Question {
     Metrics(oneshot::Sender<String>),
     /// The fleet with its ranks, as JSON.
     Workers(oneshot::Sender<Value>),
+    /// One worker of it; `None` for a name that none has.
+    Worker(String, oneshot::Sender<Option<Value>>),
+    /// The same, after the operator's word whether it drains.
+    SetDraining(String, bool, oneshot::Sender<Option<Value>>),
     /// Other replicas; `None` without NATS.
     Replicas(oneshot::Sender<Option<Value>>),
     /// The rejection windows.

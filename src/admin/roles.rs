@@ -21,7 +21,9 @@ pub fn why_not(fleet: &FleetSnapshot) -> String {
     let counts = census(fleet);
     let up: usize = counts.iter().filter(|(_, state, _)| is_up(state)).map(|(_, _, n)| n).sum();
     if up == 0 {
-        return format!("none of {all} workers is usable");
+        let drain = fleet.workers.iter().filter(|worker| worker.state.is_draining()).count();
+        let note = if drain == 0 { String::new() } else { format!(" ({drain} drain)") };
+        return format!("none of {all} workers is usable{note}");
     }
     let of = |(role, state, count): &(&str, &str, usize)| format!("{count} {role} {state}");
     let seen: Vec<String> = counts.iter().filter(|(_, _, count)| *count > 0).map(of).collect();
@@ -44,7 +46,7 @@ pub(crate) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, 
         .collect();
     let mut counts = Vec::new();
     for role in ["unknown", "both", "prefill", "decode"] {
-        for state in ["unknown", "up", "registering", "down"] {
+        for state in ["unknown", "up", "registering", "draining", "down"] {
             let count = places.iter().filter(|place| **place == (role, state)).count();
             counts.push((role, state, count));
         }
@@ -71,6 +73,7 @@ fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
         Some(WorkerState::Up) if fleet.present().any(waits) => "registering",
         Some(WorkerState::Up) => "up",
         Some(WorkerState::Down) => "down",
+        Some(WorkerState::Draining { .. }) => "draining",
         _ => "unknown",
     }
 }
@@ -148,6 +151,9 @@ mod tests {
         pair.workers[0].state = WorkerState::Down;
         assert!(!pair.can_serve());
         assert_eq!(why_not(&pair), "none of 1 workers is usable");
+        pair.workers[0].state = WorkerState::Up.draining();
+        assert!(!pair.can_serve());
+        assert_eq!(why_not(&pair), "none of 1 workers is usable (1 drain)");
         assert!(!FleetSnapshot::default().can_serve());
     }
 

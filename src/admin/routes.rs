@@ -44,7 +44,7 @@ pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
     routes().into_iter().map(|(route, _)| route)
 }
 
-fn routes() -> [(AdminRoute, MethodRouter<Questions>); 10] {
+fn routes() -> [(AdminRoute, MethodRouter<Questions>); 13] {
     let route = |method, path, meaning| AdminRoute { method, path, meaning };
     let reading = |path, meaning| route("GET", path, meaning);
     let posting = |path, meaning| route("POST", path, meaning);
@@ -56,6 +56,15 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 10] {
         ),
         (reading("/metrics", "[metrics](metrics.md)"), get(metrics)),
         (reading("/workers", "the fleet as the router sees it"), get(workers)),
+        (reading("/workers/{id}", "one worker of it, by name; else 404"), get(flow::worker)),
+        (
+            posting(
+                "/workers/{id}/drain",
+                "the worker gets nothing new, see [Workers](../operate/workers.md)",
+            ),
+            post(flow::drain),
+        ),
+        (posting("/workers/{id}/undrain", "the worker takes requests again"), post(flow::undrain)),
         (reading("/replicas", "the other routers; 404 without `[nats]`"), get(replicas)),
         (reading("/admin/window", "each pool with its rejection window"), get(flow::windows)),
         (posting("/admin/window", "opens or closes windows"), post(flow::set_window)),

@@ -16,7 +16,7 @@ use forebay_base::{RankIndex, broken_invariant_count};
 use forebay_fleet::account::{
     Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage,
 };
-use forebay_fleet::worker::{FleetSnapshot, WorkerState};
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
 use forebay_kv_events::{
     BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
@@ -201,7 +201,11 @@ fn workers(fleet: &FleetSnapshot, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::WORKER_UP);
     for worker in &fleet.workers {
         let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
-        family.sample(&labels, u64::from(worker.state == WorkerState::Up));
+        family.sample(&labels, u64::from(worker.state.answers()));
+    }
+    let mut family = text.open(&catalogue::WORKER_DRAINING);
+    for worker in &fleet.workers {
+        family.sample(&[("worker", &*worker.name)], u64::from(worker.state.is_draining()));
     }
     let mut family = text.open(&catalogue::WORKERS);
     for (role, state, count) in roles::census(fleet) {

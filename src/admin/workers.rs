@@ -2,9 +2,9 @@
 
 use super::metrics_text::approximate;
 use super::roles;
-use super::sources::WorkerSources;
+use super::sources::{FleetView, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadReports, Rank, WorkerState};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadReports, Rank, Worker, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
 use serde_json::{Value, json};
@@ -18,21 +18,44 @@ pub fn list(sources: &WorkerSources<'_>) -> Value {
         .iter()
         .enumerate()
         .filter_map(|(index, worker)| {
-            let index = WorkerIndex::try_from_index(index)?;
-            Some(json!({
-                "name": &*worker.name,
-                "address": worker.address.to_string(),
-                "engine": engine(worker.dialect),
-                "state": state(worker.state),
-                "role": roles::role_of(fleet, index),
-                "waits_for": (sources.waits_for)(index),
-                "models": models_of(fleet, index),
-                "load_source": (sources.load_source)(index).map(ReportSource::word),
-                "ranks": ranks_of(index, sources),
-            }))
+            Some(shown(WorkerIndex::try_from_index(index)?, worker, sources))
         })
         .collect();
     json!({ "generation": fleet.generation, "workers": workers })
+}
+
+/// One of them; `None` for a name that no worker has.
+#[must_use]
+pub fn named(name: &str, sources: &WorkerSources<'_>) -> Option<Value> {
+    let workers = &sources.fleet.fleet.workers;
+    let index = workers.iter().position(|worker| &*worker.name == name)?;
+    Some(shown(WorkerIndex::try_from_index(index)?, workers.get(index)?, sources))
+}
+
+fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Value {
+    let fleet = sources.fleet.fleet;
+    json!({
+        "name": &*worker.name,
+        "address": worker.address.to_string(),
+        "engine": engine(worker.dialect),
+        "state": state(worker.state),
+        "draining": worker.state.is_draining(),
+        "in_flight": in_flight(index, sources),
+        "role": roles::role_of(fleet, index),
+        "waits_for": (sources.waits_for)(index),
+        "models": models_of(fleet, index),
+        "load_source": (sources.load_source)(index).map(ReportSource::word),
+        "ranks": ranks_of(index, sources),
+    })
+}
+
+/// Requests on all ranks that it ever had: one whose rank is gone is still on its way.
+fn in_flight(worker: WorkerIndex, sources: &WorkerSources<'_>) -> u64 {
+    let FleetView { fleet, board, .. } = sources.fleet;
+    let ranks = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
+    let of_worker =
+        ranks.filter(|&index| fleet.rank(index).is_some_and(|(r, _)| r.worker == worker));
+    of_worker.filter_map(|rank| board.rank(rank)).map(|load| u64::from(load.in_flight())).sum()
 }
 
 fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
@@ -48,10 +71,10 @@ fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
 
 fn ranks_of(worker: WorkerIndex, sources: &WorkerSources<'_>) -> Vec<Value> {
     let ranks = sources.fleet.fleet.present().filter(|(_, rank, _)| rank.worker == worker);
-    ranks.filter_map(|(index, rank, _)| shown(index, rank, sources)).collect()
+    ranks.filter_map(|(index, rank, _)| shown_rank(index, rank, sources)).collect()
 }
 
-fn shown(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<Value> {
+fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<Value> {
     let load = sources.fleet.board.rank(index)?;
     Some(json!({
         "rank": index.0,
@@ -130,11 +153,11 @@ pub(crate) fn engine(dialect: Dialect) -> &'static str {
     }
 }
 
-/// The word for a state.
-pub(crate) fn state(state: WorkerState) -> &'static str {
+/// The word for its health.
+pub(crate) const fn state(state: WorkerState) -> &'static str {
     match state {
         WorkerState::Unknown => "unknown",
-        WorkerState::Up => "up",
-        WorkerState::Down => "down",
+        WorkerState::Up | WorkerState::Draining { answers: true } => "up",
+        WorkerState::Down | WorkerState::Draining { answers: false } => "down",
     }
 }

@@ -124,6 +124,36 @@ fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
 }
 
 #[test]
+fn the_operators_word_outlives_health_and_descriptions() {
+    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
+    let worker = fleet.worker_named("b:1").unwrap();
+    assert_eq!((worker, fleet.worker_named("c:1")), (WorkerIndex(1), None));
+    let card = r#"{"data":[{"id":"m"}]}"#;
+    for index in [WorkerIndex(0), worker] {
+        fleet.describe(index, ADDRESS, description(card, 1, 16), BTreeMap::new());
+        fleet.set_state(index, WorkerState::Up);
+    }
+    assert!(fleet.set_draining(worker, true));
+    assert!(!fleet.set_draining(worker, true), "said before");
+    let state = |fleet: &mut Fleet| fleet.snapshot().workers[1].state;
+    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: true });
+    assert_eq!(fleet.snapshot().model("m").unwrap().1.ranks.len(), 2, "its cache is still known");
+    assert!(fleet.set_state(worker, WorkerState::Down));
+    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: false });
+    assert!(state(&mut fleet).is_down(), "who is silent there is cut");
+    fleet.set_state(worker, WorkerState::Up);
+    fleet.describe(worker, ADDRESS, description(card, 2, 32), BTreeMap::new());
+    fleet.set_concurrency(&config(&["http://a:1", "http://b:1"]).workers);
+    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: true }, "restarted, reloaded");
+    assert!(fleet.snapshot().can_serve());
+    fleet.set_draining(WorkerIndex(0), true);
+    assert!(!fleet.snapshot().can_serve());
+    assert!(fleet.set_draining(worker, false));
+    assert_eq!(state(&mut fleet), WorkerState::Up);
+    assert!(!fleet.set_draining(WorkerIndex(9), true), "nobody");
+}
+
+#[test]
 fn declared_capacity_is_kept_and_is_no_sign_of_a_restart() {
     let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
     let worker = WorkerIndex(0);

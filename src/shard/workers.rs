@@ -5,7 +5,7 @@ use crate::relay::UpstreamKey;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::Count;
-use forebay_fleet::worker::{FleetSnapshot, ShardBoard, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, ShardBoard};
 use forebay_router::request::engine_refused;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ impl Workers {
 
     pub(super) fn is_down(&self, worker: WorkerIndex) -> bool {
         let fleet = self.fleet.borrow();
-        fleet.workers.get(worker.index()).is_some_and(|worker| worker.state == WorkerState::Down)
+        fleet.workers.get(worker.index()).is_some_and(|worker| worker.state.is_down())
     }
 
     /// The key of connections to one of its addresses.

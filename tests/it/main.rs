@@ -66,6 +66,7 @@ mod upgrade;
 mod waiting;
 mod warm_restart;
 mod worker_down;
+mod worker_drain;
 mod worker_fails;
 mod worker_lies;
 mod wrong_tokenizer;

@@ -52,7 +52,10 @@ struct FrontDoor {
 
 #[derive(Debug)]
 struct KnownWorker {
+    /// As shards see it, but for the operator's word.
     shown: Worker,
+    /// The operator's word: it gets nothing new, whatever its health.
+    is_draining: bool,
     concurrency_max: Option<u32>,
     load_source: LoadSource,
     description: Option<Description>,
@@ -74,6 +77,15 @@ struct KnownRank {
 }
 
 impl KnownWorker {
+    /// As shards see it.
+    fn shown(&self) -> Worker {
+        let mut shown = self.shown.clone();
+        if self.is_draining {
+            shown.state = shown.state.draining();
+        }
+        shown
+    }
+
     /// What was believed to be in its caches is not believed any more.
     fn lose_caches(&mut self) {
         self.shown.cache_generation = self.shown.cache_generation.wrapping_add(1);
@@ -113,6 +125,7 @@ impl Fleet {
             };
             Some(KnownWorker {
                 shown,
+                is_draining: false,
                 concurrency_max,
                 load_source,
                 description: None,
@@ -235,6 +248,18 @@ impl Fleet {
             known.lose_caches();
         }
         before != state
+    }
+
+    /// The worker of that name.
+    pub(super) fn worker_named(&self, name: &str) -> Option<WorkerIndex> {
+        let named = |known: &KnownWorker| &*known.shown.name == name;
+        WorkerIndex::try_from_index(self.workers.iter().position(named)?)
+    }
+
+    /// Takes the operator's word on a worker, which holds until the next one; true if it changed.
+    pub(super) fn set_draining(&mut self, worker: WorkerIndex, is_draining: bool) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        std::mem::replace(&mut known.is_draining, is_draining) != is_draining
     }
 
     /// Takes what a worker's registry says; true if it changed.

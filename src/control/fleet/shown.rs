@@ -60,7 +60,7 @@ impl Fleet {
         self.generation += 1;
         let mut snapshot = FleetSnapshot {
             generation: self.generation,
-            workers: self.workers.iter().map(|worker| worker.shown.clone()).collect(),
+            workers: self.workers.iter().map(KnownWorker::shown).collect(),
             ranks: self.ranks.iter().map(|rank| self.shown_rank(rank)).collect(),
             models: self.models.iter().map(|name| self.shown_model(name)).collect(),
             pools: Vec::new(),

@@ -349,13 +349,14 @@ impl Control {
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
-                let sources = WorkerSources {
-                    fleet: self.fleet_view(),
-                    feeds: &self.feeds.view(),
-                    waits_for: &|worker| self.fleet.lacks(worker),
-                    load_source: &|worker| self.loads.source(worker),
-                };
-                let _ = answer.send(forebay_admin::list_workers(&sources));
+                let _ = answer.send(self.workers(forebay_admin::list_workers));
+            }
+            Question::Worker(name, answer) => {
+                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
+            }
+            Question::SetDraining(name, is_draining, answer) => {
+                self.set_draining(&name, is_draining);
+                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
             }
             Question::Reload(answer) => {
                 let _ = answer.send(self.reload());
@@ -388,6 +389,29 @@ impl Control {
                 self.explaining.ask(asked, known, answer);
             }
         }
+    }
+
+    fn workers<T>(&self, show: impl FnOnce(&WorkerSources<'_>) -> T) -> T {
+        show(&WorkerSources {
+            fleet: self.fleet_view(),
+            feeds: &self.feeds.view(),
+            waits_for: &|worker| self.fleet.lacks(worker),
+            load_source: &|worker| self.loads.source(worker),
+        })
+    }
+
+    /// By the admin API.
+    fn set_draining(&mut self, worker: &str, is_draining: bool) {
+        let Some(index) = self.fleet.worker_named(worker) else { return };
+        if !self.fleet.set_draining(index, is_draining) {
+            return;
+        }
+        if is_draining {
+            info!(worker, "drains by the admin API: it gets nothing new");
+        } else {
+            info!(worker, "takes requests again by the admin API");
+        }
+        self.publish();
     }
 
     fn fleet_view(&self) -> FleetView<'_> {

@@ -58,7 +58,7 @@ pub struct Worker {
     pub address: SocketAddr,
     /// What it speaks beside OpenAI's API.
     pub dialect: Dialect,
-    /// Health as last checked.
+    /// Health as last checked, and the operator's word.
     pub state: WorkerState,
     /// Sent as `Authorization: Bearer …` instead of the client's own, when configured.
     pub api_key: Option<Arc<str>>,
@@ -79,7 +79,7 @@ pub enum Dialect {
     Openai,
 }
 
-/// What active health checks say of a worker.
+/// What active health checks say of a worker, unless its operator has taken it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerState {
     /// Never answered yet; takes no traffic.
@@ -88,6 +88,41 @@ pub enum WorkerState {
     Up,
     /// Failed its checks; takes no traffic.
     Down,
+    /// Gets nothing new by the operator's word, and finishes what it has.
+    Draining {
+        /// What the checks say meanwhile.
+        answers: bool,
+    },
+}
+
+impl WorkerState {
+    /// The same for a worker that its operator has taken out.
+    #[must_use]
+    pub const fn draining(self) -> Self {
+        match self {
+            Self::Draining { .. } => self,
+            Self::Up => Self::Draining { answers: true },
+            Self::Unknown | Self::Down => Self::Draining { answers: false },
+        }
+    }
+
+    /// Has its operator taken it out?
+    #[must_use]
+    pub const fn is_draining(self) -> bool {
+        matches!(self, Self::Draining { .. })
+    }
+
+    /// Does it pass its checks?
+    #[must_use]
+    pub const fn answers(self) -> bool {
+        matches!(self, Self::Up | Self::Draining { answers: true })
+    }
+
+    /// Did it fail its checks?
+    #[must_use]
+    pub const fn is_down(self) -> bool {
+        matches!(self, Self::Down | Self::Draining { answers: false })
+    }
 }
 
 /// The unit of index, load and selection: one `(worker, dp_rank)` with its own KV cache.
