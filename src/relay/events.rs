@@ -56,6 +56,8 @@ impl StreamShape {
             | Endpoint::Score
             | Endpoint::Tokenize
             | Endpoint::Detokenize
+            | Endpoint::CountTokens
+            | Endpoint::Other
             | Endpoint::Models
             | Endpoint::Health
             | Endpoint::Version => None,

@@ -14,6 +14,8 @@ pub enum NoModel {
     Unknown,
     /// The endpoint needs a name and the body has none.
     Missing,
+    /// Only a name would show that the path is one of an engine, and the body has none.
+    NoPath,
 }
 
 /// The model a request asks for. Endpoints that engines serve without a model name get the first
@@ -26,6 +28,10 @@ pub fn model<'a>(
     endpoint: Endpoint,
     request: &ApiRequest,
 ) -> Result<(ModelIndex, &'a Model), NoModel> {
+    let names_one = request.has_model && !request.model.is_empty();
+    if endpoint == Endpoint::Other && !names_one {
+        return Err(NoModel::NoPath);
+    }
     // Before all names: with it no name is known to be wrong.
     if let Some(any) = fleet.model(ANY_MODEL) {
         return Ok(any);
@@ -35,7 +41,6 @@ pub fn model<'a>(
     {
         return Ok(adapter);
     }
-    let names_one = request.has_model && !request.model.is_empty();
     if names_one && endpoint != Endpoint::Models {
         let none = if fleet.models.is_empty() { NoModel::NoneYet } else { NoModel::Unknown };
         return served(fleet, &request.model)

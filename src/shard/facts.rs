@@ -36,13 +36,14 @@ pub(super) fn model<'a>(
     let found = forebay_select::model(fleet, endpoint, request);
     // Before anything is said of the model: who may not use it does not hear whether it is there.
     let resolved = found.ok().map(|(_, model)| &*model.name);
-    if !matches!(found, Err(NoModel::Missing)) {
+    if !matches!(found, Err(NoModel::Missing | NoModel::NoPath)) {
         slot.told.whom.check_model(&fleet.tenants, request, resolved)?;
     }
     found.map_err(|none| match none {
         NoModel::NoneYet => no_worker("none has answered yet"),
         NoModel::Unknown => Refusal::unknown_model(&request.model),
         NoModel::Missing => Refusal::missing_model(),
+        NoModel::NoPath => Refusal::new(Reason::NotFound),
     })
 }
 

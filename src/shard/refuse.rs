@@ -132,10 +132,7 @@ async fn answer(
 ) -> After {
     count(env, refusal, labels);
     let (mut body, mut out) = (conn.buffer(), conn.buffer());
-    let shape = match labels.endpoint {
-        Some(Endpoint::Messages) => ApiShape::Anthropic,
-        _ => ApiShape::OpenAi,
-    };
+    let shape = labels.endpoint.map_or(ApiShape::OpenAi, Endpoint::shape);
     refusal.encode_body(shape, &mut body);
     let own = slot.own_fields().into_iter().chain(slot.answer.limits.fields());
     let mut told = [("", &b""[..]); TOLD_FIELDS];

@@ -5,7 +5,7 @@ use forebay::account::{Count, MetricKind};
 use forebay::admin::{admin_routes, all_metrics};
 use forebay::config::{KeyEntry, Kind, all_keys};
 use forebay::http1::header;
-use forebay::parse::{CLIENT_ROUTES, Reason};
+use forebay::parse::{CLIENT_ROUTES, ENGINE_CALLS, Reason};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
@@ -22,6 +22,7 @@ fn parts() -> Vec<(&'static str, &'static str, String)> {
         ("errors.md", "reasons", reasons()),
         ("admin-api.md", "calls", calls()),
         ("api.md", "endpoints", endpoints()),
+        ("api.md", "engine calls", engine_calls()),
         ("headers.md", "answers", headers(header::OF_ANSWERS)),
         ("headers.md", "requests", headers(header::OF_REQUESTS)),
     ]
@@ -307,6 +308,12 @@ fn calls() -> String {
         writeln!(text, "| `{} {}` | {} |", route.method, route.path, route.meaning).unwrap();
     }
     text
+}
+
+/// Each part of a path that is not forwarded.
+fn engine_calls() -> String {
+    let calls = ENGINE_CALLS.map(|call| format!("- `{call}`"));
+    calls.join("\n")
 }
 
 /// Each call of the client port.

@@ -114,7 +114,7 @@ fn a_refused_short_body_leaves_the_connection_usable() {
     let worker = Worker::json("{}");
     let router = router(config(&[&worker]));
     let mut client = Client::connect(router.listen);
-    client.send(&post("/v1/nothing", &[b'x'; 50_000]));
+    client.send(&post("/nothing", &[b'x'; 50_000]));
     assert_eq!(client.reply().status, 404);
     client.send(&post("/v1/completions", ASK));
     assert_eq!(client.reply().status, 200);

@@ -45,7 +45,7 @@ fn a_refusal_speaks_of_its_own_request() {
     ask("/v1/completions", "tenant-b", 429);
     window(router.admin, r#"{"close":true}"#);
     ask("/v1/completions", "tenant-c", 200);
-    ask("/v1/nope", "tenant-d", 404);
+    ask("/nope", "tenant-d", 404);
     let has = |words: [&str; 3]| {
         let log = router.log();
         let has_all = |line: &str| words.iter().all(|word| line.contains(word));

@@ -6,7 +6,7 @@ use forebay::config::TenantConfig;
 use serde_json::Value;
 
 /// Every path with a body that the router forwards.
-const PATHS: [&str; 13] = [
+const PATHS: [&str; 19] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
@@ -20,7 +20,42 @@ const PATHS: [&str; 13] = [
     "/generate",
     "/tokenize",
     "/detokenize",
+    "/v1/messages/count_tokens",
+    "/classify",
+    "/v1/classify",
+    "/pooling",
+    "/invocations",
+    "/v1/audio/speech",
 ];
+
+#[test]
+fn a_path_that_nobody_knows_goes_on_by_model_or_not_at_all() {
+    let worker = Worker::json("{}");
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/audio/speech?voice=a", ASK));
+    assert_eq!(client.reply().status, 200);
+    let seen = worker.next();
+    assert!(seen.head.starts_with("POST /v1/audio/speech?voice=a HTTP/1.1\r\n"), "{}", seen.head);
+    assert_eq!(seen.body, ASK);
+    for (path, body, status) in [
+        ("/v1/audio/speech", &br#"{"input":"hi"}"#[..], 404),
+        ("/v1/audio/speech", br#"{"model":7}"#, 404),
+        ("/v1/audio/speech", b"no JSON", 400),
+        ("/v1/load_lora_adapter", ASK, 404),
+        ("/v1/Load_Lora_Adapter", ASK, 404),
+        ("/flush_cache", ASK, 404),
+        ("/v1/../flush_cache", ASK, 404),
+        ("/update_weights_from_disk", ASK, 404),
+    ] {
+        client.send(&post(path, body));
+        let reply = client.reply();
+        assert_eq!(reply.status, status, "{path} {}", reply.text());
+    }
+    client.send(&post("/v1/messages/count_tokens", ASK));
+    assert_eq!(client.reply().status, 200);
+    assert!(worker.next().head.starts_with("POST /v1/messages/count_tokens "), "and nothing else");
+}
 
 /// Review of the field, 0.1 and 0.2: vLLM puts `vllm_xargs` where it looks for its own arguments.
 #[test]

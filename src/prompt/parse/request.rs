@@ -30,6 +30,10 @@ pub enum Endpoint {
     Tokenize,
     /// `POST /detokenize`
     Detokenize,
+    /// `POST /v1/messages/count_tokens` (Anthropic shape)
+    CountTokens,
+    /// `POST` to any other path of an engine that takes a model
+    Other,
     /// `GET /v1/models`, answered by the router
     Models,
     /// `GET /health`, `GET /ping`, answered by the router
@@ -50,7 +54,7 @@ pub enum ApiShape {
 
 impl Endpoint {
     /// All of them, in the order of declaration.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Embeddings,
@@ -61,6 +65,8 @@ impl Endpoint {
         Self::Generate,
         Self::Tokenize,
         Self::Detokenize,
+        Self::CountTokens,
+        Self::Other,
         Self::Models,
         Self::Health,
         Self::Version,
@@ -86,6 +92,8 @@ impl Endpoint {
             Self::Generate => "generate",
             Self::Tokenize => "tokenize",
             Self::Detokenize => "detokenize",
+            Self::CountTokens => "count_tokens",
+            Self::Other => "other",
             Self::Models => "models",
             Self::Health => "health",
             Self::Version => "version",
@@ -96,7 +104,7 @@ impl Endpoint {
     /// do not.
     #[must_use]
     pub const fn is_inference(self) -> bool {
-        !self.is_page() && !matches!(self, Self::Tokenize | Self::Detokenize)
+        !self.is_page() && !matches!(self, Self::Tokenize | Self::Detokenize | Self::CountTokens)
     }
 
     /// Does the router answer it by itself, as a page that takes no body? The list of models is the
@@ -110,7 +118,7 @@ impl Endpoint {
     #[must_use]
     pub const fn shape(self) -> ApiShape {
         match self {
-            Self::Messages => ApiShape::Anthropic,
+            Self::Messages | Self::CountTokens => ApiShape::Anthropic,
             _ => ApiShape::OpenAi,
         }
     }

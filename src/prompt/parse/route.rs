@@ -25,7 +25,7 @@ impl ClientRoute {
 }
 
 /// Every call that clients may make. The first match counts, so frequent calls come first.
-pub const CLIENT_ROUTES: [ClientRoute; 17] = {
+pub const CLIENT_ROUTES: [ClientRoute; 22] = {
     const fn call(path: &'static str, endpoint: Endpoint, meaning: &'static str) -> ClientRoute {
         ClientRoute { path, endpoint, meaning }
     }
@@ -43,12 +43,99 @@ pub const CLIENT_ROUTES: [ClientRoute; 17] = {
         call("/score", Endpoint::Score, "the same"),
         call("/tokenize", Endpoint::Tokenize, "token ids of a text"),
         call("/detokenize", Endpoint::Detokenize, "text of token ids"),
+        call("/v1/messages/count_tokens", Endpoint::CountTokens, "length of a message in tokens"),
+        call("/classify", Endpoint::Other, "classes of texts"),
+        call("/v1/classify", Endpoint::Other, "the same"),
+        call("/pooling", Endpoint::Other, "vectors of texts, as vLLM pools them"),
+        call("/invocations", Endpoint::Other, "any of these, as SageMaker asks"),
         call("/v1/models", Endpoint::Models, "models of all workers"),
         call("/health", Endpoint::Health, "200, or 503 while no request could be served"),
         call("/ping", Endpoint::Health, "the same"),
         call("/version", Endpoint::Version, "version of the router"),
     ]
 };
+
+/// Calls that change or reveal an engine, by the last part of their path. None is forwarded,
+/// whatever stands before that part.
+pub const ENGINE_CALLS: [&str; 57] = [
+    "abort_request",
+    "clear_hicache_storage_backend",
+    "close_session",
+    "collective_rpc",
+    "configure_logging",
+    "continue_generation",
+    "destroy_weights_update_group",
+    "docs",
+    "dump_expert_distribution_record",
+    "flush_cache",
+    "freeze_gc",
+    "get_internal_state",
+    "get_load",
+    "get_model_info",
+    "get_server_info",
+    "get_weights_by_name",
+    "get_world_size",
+    "health",
+    "health_generate",
+    "hicache",
+    "init_weight_transfer_engine",
+    "init_weights_send_group_for_remote_instance",
+    "init_weights_update_group",
+    "is_paused",
+    "is_scaling_elastic_ep",
+    "is_sleeping",
+    "load",
+    "load_lora_adapter",
+    "loads",
+    "metrics",
+    "model_info",
+    "open_session",
+    "openapi.json",
+    "pause",
+    "pause_generation",
+    "ping",
+    "redoc",
+    "release_memory_occupation",
+    "reset_encoder_cache",
+    "reset_mm_cache",
+    "reset_prefix_cache",
+    "resume",
+    "resume_memory_occupation",
+    "scale_elastic_ep",
+    "send_weights_to_remote_instance",
+    "server_info",
+    "set_internal_state",
+    "sleep",
+    "slow_down",
+    "start_expert_distribution_record",
+    "start_profile",
+    "stop_expert_distribution_record",
+    "stop_profile",
+    "unload_lora_adapter",
+    "update_weights",
+    "wake_up",
+    "weight_version",
+];
+/// So do all calls whose last part begins with one of these.
+const ENGINE_CALL_PREFIXES: [&str; 3] = ["update_weight", "load_lora", "dump_"];
+
+/// A path below `/v1/` or `/v2/` that engines may know, and that every server reads alike: without
+/// escapes, dots and empty parts.
+fn may_be_an_engines(path: &[u8]) -> bool {
+    let Some(rest) = path.strip_prefix(b"/v1/").or_else(|| path.strip_prefix(b"/v2/")) else {
+        return false;
+    };
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+    rest.split(|byte| *byte == b'/').all(|part| {
+        let is_call = ENGINE_CALLS.iter().any(|call| part.eq_ignore_ascii_case(call.as_bytes()));
+        let begins = |prefix: &&str| {
+            part.get(..prefix.len())
+                .is_some_and(|part| part.eq_ignore_ascii_case(prefix.as_bytes()))
+        };
+        let is_closed = is_call || ENGINE_CALL_PREFIXES.iter().any(begins);
+        !part.is_empty() && part.iter().all(is_plain) && !is_closed
+    })
+}
 
 /// Endpoint of a method and path (without query). Paths match byte for byte: no decoding, no
 /// trailing slash.
@@ -59,7 +146,8 @@ pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
         return Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD, POST"));
     }
     let Some(call) = CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path) else {
-        return Err(Refusal::new(Reason::NotFound));
+        let is_other = *method == Method::Post && may_be_an_engines(path);
+        return is_other.then_some(Endpoint::Other).ok_or(Refusal::new(Reason::NotFound));
     };
     let is_supported = match method {
         Method::Get | Method::Head => call.endpoint.is_page(),
@@ -75,7 +163,7 @@ pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::route;
+    use super::{ENGINE_CALLS, route};
     use crate::parse::{Endpoint, Reason};
     use forebay_http1::Method;
 
@@ -88,8 +176,34 @@ mod tests {
     }
 
     #[test]
+    fn no_call_that_changes_or_reveals_an_engine_is_forwarded() {
+        let more = ["update_weights_from_disk", "load_lora_adapter_from_tensors", "dump_stats"];
+        for call in ENGINE_CALLS.into_iter().chain(more) {
+            for path in [format!("/{call}"), format!("/v1/{call}"), format!("/v1/{call}/x")] {
+                if let Ok(endpoint) = route(&Method::Post, path.as_bytes()) {
+                    panic!("{path} is {endpoint:?}");
+                }
+            }
+            let path = format!("/v1/{}", call.to_uppercase());
+            assert_eq!(route(&Method::Post, path.as_bytes()).unwrap_err().status(), 404, "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_that_engines_may_know_go_on_by_model() {
+        for path in [&b"/v1/audio/speech"[..], b"/v1/images/generations", b"/v2/new-thing"] {
+            assert_eq!(route(&Method::Post, path), Ok(Endpoint::Other));
+            assert_eq!(route(&Method::Get, path).unwrap_err().status(), 404);
+        }
+        let count = route(&Method::Post, b"/v1/messages/count_tokens");
+        assert_eq!(count, Ok(Endpoint::CountTokens));
+    }
+
+    #[test]
     fn unknown_paths_and_wrong_methods_are_refused() {
-        for path in [&b"/"[..], b"/v1/chat/completions/", b"/V1/models", b"/v1/%6dodels", b""] {
+        let unknown = [&b"/"[..], b"/v1/chat/completions/", b"/V1/models", b"/v1/%6dodels", b""];
+        let odd = [&b"/v1/../flush_cache"[..], b"/v1//x", b"/v1/", b"/v1/x;y", b"/v3/x", b"/x"];
+        for path in unknown.into_iter().chain(odd) {
             let refusal = route(&Method::Post, path).unwrap_err();
             assert_eq!((refusal.status(), refusal.reason()), (404, Reason::NotFound));
         }
