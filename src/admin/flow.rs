@@ -37,7 +37,7 @@ pub(crate) async fn reload(State(questions): State<Questions>) -> Response {
     }
 }
 
-/// `GET /workers/{id}`.
+/// Answers `GET /workers/{id}`: one of the workers.
 pub(crate) async fn worker(
     State(questions): State<Questions>,
     Path(name): Path<String>,
