@@ -1,6 +1,7 @@
 //! What operators turn by hand through the admin API: the rejection windows, workers and the
 //! configuration. Answers are JSON, also where they refuse.
 
+use super::adding::AddWorkerRequest;
 use super::question::{Question, Questions, ask, gone};
 use super::windows::WindowRequest;
 use axum::Json;
@@ -54,6 +55,30 @@ pub(crate) async fn drain(questions: State<Questions>, name: Path<String>) -> Re
 /// `POST /workers/{id}/undrain`; answers the same.
 pub(crate) async fn undrain(questions: State<Questions>, name: Path<String>) -> Response {
     set_draining(questions, name, false).await
+}
+
+/// Answers `POST /workers`: one more.
+pub(crate) async fn add_worker(State(questions): State<Questions>, body: Bytes) -> Response {
+    let asked = match AddWorkerRequest::from_body(&body) {
+        Ok(asked) => asked,
+        Err(fault) => return refused(StatusCode::BAD_REQUEST, &fault),
+    };
+    match ask(&questions, |back| Question::AddWorker(asked, back)).await {
+        Some(Ok(worker)) => (StatusCode::CREATED, Json(worker)).into_response(),
+        Some(Err(reason)) => refused(reason.status(), reason.message()),
+        None => gone(),
+    }
+}
+
+/// Answers `DELETE /workers/{id}`: its end has begun.
+pub(crate) async fn remove_worker(
+    State(questions): State<Questions>,
+    Path(name): Path<String>,
+) -> Response {
+    let known = ask(&questions, |back| Question::RemoveWorker(name.clone(), back)).await;
+    let leaves = matches!(known, Some(Some(_)));
+    let answer = one_worker(&name, known);
+    if leaves { (StatusCode::ACCEPTED, answer).into_response() } else { answer }
 }
 
 async fn set_draining(

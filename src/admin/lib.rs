@@ -8,6 +8,7 @@
 //! engines nothing.
 
 mod access;
+mod adding;
 mod catalogue;
 mod explain;
 #[cfg(test)]
@@ -31,6 +32,7 @@ mod windows;
 mod workers;
 
 pub use access::Access;
+pub use adding::{AddRefused, AddWorkerRequest};
 pub use catalogue::all_metrics;
 pub use explain::ExplainRequest;
 pub use explaining::{ExplainAnswer, ExplainFacts, Explaining};

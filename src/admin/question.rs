@@ -1,5 +1,6 @@
 //! What the admin API asks the control plane's loop, with the way back.
 
+use super::adding::{AddRefused, AddWorkerRequest};
 use super::explain::ExplainRequest;
 use super::reload::{ReloadRefused, Reloaded};
 use super::windows::{UnknownModel, WindowRequest};
@@ -22,6 +23,10 @@ pub enum Question {
     Worker(String, oneshot::Sender<Option<Value>>),
     /// The same, after the operator's word whether it drains.
     SetDraining(String, bool, oneshot::Sender<Option<Value>>),
+    /// A worker more; the worker as it is then.
+    AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefused>>),
+    /// One less, once it is idle; `None` for a name that none has.
+    RemoveWorker(String, oneshot::Sender<Option<Value>>),
     /// Other replicas; `None` without NATS.
     Replicas(oneshot::Sender<Option<Value>>),
     /// The rejection windows.

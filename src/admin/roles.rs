@@ -17,7 +17,7 @@ pub(crate) const fn word(role: Role) -> &'static str {
 /// Why none can, in words for an operator.
 #[must_use]
 pub fn why_not(fleet: &FleetSnapshot) -> String {
-    let all = fleet.workers.len();
+    let all = fleet.present_workers().count();
     let counts = census(fleet);
     let up: usize = counts.iter().filter(|(_, state, _)| is_up(state)).map(|(_, _, n)| n).sum();
     if up == 0 {
@@ -40,10 +40,8 @@ fn is_up(state: &str) -> bool {
 
 /// How many workers there are of each role in each state, for every pair of words.
 pub(crate) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, usize)> {
-    let places: Vec<(&str, &str)> = (0..fleet.workers.len())
-        .filter_map(WorkerIndex::try_from_index)
-        .map(|worker| (role_of(fleet, worker), state_of(fleet, worker)))
-        .collect();
+    let place = |(worker, _)| (role_of(fleet, worker), state_of(fleet, worker));
+    let places: Vec<(&str, &str)> = fleet.present_workers().map(place).collect();
     let mut counts = Vec::new();
     for role in ["unknown", "both", "prefill", "decode"] {
         for state in ["unknown", "up", "registering", "draining", "down"] {

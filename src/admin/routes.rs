@@ -11,7 +11,7 @@ use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Json, Router};
 use forebay_fleet::worker::Leg;
 use forebay_prompt::parse::{ApiShape, Refusal};
@@ -31,7 +31,7 @@ POST takes a request's whole body; ?endpoint= names its path (/v1/chat/completio
 /// A call of the admin API.
 #[derive(Clone, Copy, Debug)]
 pub struct AdminRoute {
-    /// The method, `GET` or `POST`.
+    /// The method: `GET`, `POST` or `DELETE`.
     pub method: &'static str,
     /// What stands behind the address.
     pub path: &'static str,
@@ -44,7 +44,7 @@ pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
     routes().into_iter().map(|(route, _)| route)
 }
 
-fn routes() -> [(AdminRoute, MethodRouter<Questions>); 13] {
+fn routes() -> [(AdminRoute, MethodRouter<Questions>); 15] {
     let route = |method, path, meaning| AdminRoute { method, path, meaning };
     let reading = |path, meaning| route("GET", path, meaning);
     let posting = |path, meaning| route("POST", path, meaning);
@@ -56,6 +56,14 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 13] {
         ),
         (reading("/metrics", "[metrics](metrics.md)"), get(metrics)),
         (reading("/workers", "the fleet as the router sees it"), get(workers)),
+        (
+            posting("/workers", "adds a worker, see [Workers](../operate/workers.md)"),
+            post(flow::add_worker),
+        ),
+        (
+            route("DELETE", "/workers/{id}", "removes a worker once it is idle"),
+            delete(flow::remove_worker),
+        ),
         (reading("/workers/{id}", "one worker of it, by name; else 404"), get(flow::worker)),
         (
             posting(

@@ -199,12 +199,12 @@ fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
 
 fn workers(fleet: &FleetSnapshot, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::WORKER_UP);
-    for worker in &fleet.workers {
+    for (_, worker) in fleet.present_workers() {
         let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
         family.sample(&labels, u64::from(worker.state.answers()));
     }
     let mut family = text.open(&catalogue::WORKER_DRAINING);
-    for worker in &fleet.workers {
+    for (_, worker) in fleet.present_workers() {
         family.sample(&[("worker", &*worker.name)], u64::from(worker.state.is_draining()));
     }
     let mut family = text.open(&catalogue::WORKERS);

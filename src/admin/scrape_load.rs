@@ -3,7 +3,7 @@
 use super::catalogue;
 use super::metrics_text::{MetricsText, WholeHistogram, approximate};
 use super::sources::FleetView;
-use forebay_base::{RankIndex, WorkerIndex};
+use forebay_base::RankIndex;
 use forebay_fleet::account::Metric;
 use forebay_fleet::worker::LoadReport;
 use forebay_load::{ReadFault, SCRAPE_BOUNDS};
@@ -62,8 +62,7 @@ fn per_rank(
 
 fn faults(sources: &FleetView<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::LOAD_REPORT_ERRORS);
-    for (index, worker) in sources.fleet.workers.iter().enumerate() {
-        let Some(index) = WorkerIndex::try_from_index(index) else { continue };
+    for (index, worker) in sources.fleet.present_workers() {
         for (fault, reason) in ReadFault::ALL {
             let count = sources.loads.fault_count(index, fault);
             if count > 0 {

@@ -13,23 +13,17 @@ use serde_json::{Value, json};
 #[must_use]
 pub fn list(sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
-    let workers: Vec<Value> = fleet
-        .workers
-        .iter()
-        .enumerate()
-        .filter_map(|(index, worker)| {
-            Some(shown(WorkerIndex::try_from_index(index)?, worker, sources))
-        })
-        .collect();
+    let shown = |(index, worker)| shown(index, worker, sources);
+    let workers: Vec<Value> = fleet.present_workers().map(shown).collect();
     json!({ "generation": fleet.generation, "workers": workers })
 }
 
 /// One of them; `None` for a name that no worker has.
 #[must_use]
 pub fn named(name: &str, sources: &WorkerSources<'_>) -> Option<Value> {
-    let workers = &sources.fleet.fleet.workers;
-    let index = workers.iter().position(|worker| &*worker.name == name)?;
-    Some(shown(WorkerIndex::try_from_index(index)?, workers.get(index)?, sources))
+    let mut workers = sources.fleet.fleet.present_workers();
+    let (index, worker) = workers.find(|(_, worker)| &*worker.name == name)?;
+    Some(shown(index, worker, sources))
 }
 
 fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Value {
@@ -159,5 +153,6 @@ pub(crate) const fn state(state: WorkerState) -> &'static str {
         WorkerState::Unknown => "unknown",
         WorkerState::Up | WorkerState::Draining { answers: true } => "up",
         WorkerState::Down | WorkerState::Draining { answers: false } => "down",
+        WorkerState::Gone => "gone",
     }
 }

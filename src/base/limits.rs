@@ -8,7 +8,10 @@ pub const RANKS_MAX: usize = 1_024;
 /// Most pools, and most queues: one of each rank, or one of each pool. The pool of a model's
 /// prefill ranks has the number of its other pool plus [`RANKS_MAX`].
 pub const POOLS_MAX: usize = 2 * RANKS_MAX;
-/// Most workers of one fleet; `forebay check` reports more as an error.
+/// Longest name, and longest URL, of a worker that the admin API adds; longer ones are refused.
+pub const WORKER_NAME_BYTES_MAX: usize = 256;
+/// Most workers of one fleet; `forebay check` reports more as an error. A worker that was removed
+/// keeps its place for its address; `POST /workers` is refused when all are given.
 pub const WORKERS_MAX: usize = 1_024;
 /// Most models with their own label in the metrics; further ones share the label `other`.
 pub const MODELS_MAX: usize = 64;

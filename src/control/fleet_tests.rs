@@ -1,9 +1,10 @@
 //! The fleet: descriptions and health in, snapshots and feed plans out.
 
-use super::fleet::{Fleet, LeftOut};
+use super::fleet::{Fleet, LeftOut, NoPlace};
 use super::tests::{SEED, config};
-use forebay_base::{DpRank, RankIndex, WorkerIndex};
-use forebay_config::{DisaggregationConfig, Fallback, FlowConfig};
+use forebay_base::limits::WORKERS_MAX;
+use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_config::{DisaggregationConfig, Fallback, FlowConfig, WorkerConfig};
 use forebay_discovery::{
     Announced, DescribedRank, Description, KvSource, Registry, RegistryKind, numbered, read_models,
 };
@@ -16,6 +17,7 @@ use forebay_zmq::ZmqEndpoint;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Description {
     let models = read_models(models).unwrap().models;
@@ -151,6 +153,71 @@ fn the_operators_word_outlives_health_and_descriptions() {
     assert!(fleet.set_draining(worker, false));
     assert_eq!(state(&mut fleet), WorkerState::Up);
     assert!(!fleet.set_draining(WorkerIndex(9), true), "nobody");
+}
+
+#[test]
+fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
+    let at = |url: &str, name: &str| WorkerConfig {
+        url: url.into(),
+        name: Some(name.into()),
+        ..WorkerConfig::default()
+    };
+    let config = config(&["http://a:1"]);
+    let mut fleet = Fleet::new(&config, SEED);
+    let card = r#"{"data":[{"id":"m"}]}"#;
+    let added = fleet.add(&config, &at("http://b:1", "b"));
+    assert_eq!(added, Ok(WorkerIndex(1)));
+    assert_eq!(fleet.add(&config, &at("http://b:1/", "c")), Err(NoPlace::Url));
+    assert_eq!(fleet.add(&config, &at("http://c:1", "b")), Err(NoPlace::Name));
+    assert_eq!(fleet.add(&config, &at("http://c:1", "a:1")), Err(NoPlace::Name));
+    for index in [WorkerIndex(0), WorkerIndex(1)] {
+        fleet.describe(index, ADDRESS, description(card, 1, 16), BTreeMap::new());
+        fleet.set_state(index, WorkerState::Up);
+    }
+    let s = |seconds| NanosSinceStart::default().plus(Duration::from_secs(seconds));
+    assert!(fleet.leave(WorkerIndex(1), s(30)) && !fleet.leave(WorkerIndex(1), s(60)));
+    assert!(fleet.snapshot().workers[1].state.is_draining());
+    let busy = |rank: RankIndex| rank != RankIndex(1);
+    assert_eq!(fleet.leaving(s(29), busy), []);
+    assert_eq!(fleet.leaving(s(30), busy), [WorkerIndex(1)], "late");
+    assert_eq!(fleet.leaving(s(1), |_| true), [WorkerIndex(1)], "idle");
+    fleet.remove(WorkerIndex(1));
+    assert_eq!((fleet.worker_named("b"), fleet.name(WorkerIndex(1))), (None, None));
+    let snapshot = fleet.snapshot();
+    assert_eq!(snapshot.workers[1].state, WorkerState::Gone);
+    assert_eq!(snapshot.workers[1].cache_generation, 1);
+    assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0)]);
+    assert_eq!(fleet.feed_plans().len() + fleet.load_plans().len(), 1, "of the other");
+    // What a probe said last comes too late.
+    fleet.describe(WorkerIndex(1), ADDRESS, description(card, 1, 16), BTreeMap::new());
+    fleet.set_state(WorkerIndex(1), WorkerState::Up);
+    assert!(!fleet.set_draining(WorkerIndex(1), false));
+    assert_eq!(fleet.snapshot().workers[1].state, WorkerState::Gone);
+    assert_eq!(fleet.snapshot().model("m").unwrap().1.ranks, [RankIndex(0)]);
+
+    assert_eq!(fleet.add(&config, &at("http://d:1", "b")), Ok(WorkerIndex(2)), "not its place");
+    assert_eq!(fleet.add(&config, &at("http://b:1", "new")), Ok(WorkerIndex(1)), "its own");
+    fleet.describe(WorkerIndex(1), ADDRESS, description(card, 1, 16), BTreeMap::new());
+    let snapshot = fleet.snapshot();
+    assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0), RankIndex(1)]);
+    assert_eq!((snapshot.ranks.len(), snapshot.workers[1].cache_generation), (2, 1));
+    assert!(fleet.leave(WorkerIndex(1), s(30)));
+    assert!(fleet.set_draining(WorkerIndex(1), false), "called off");
+    assert_eq!(fleet.leaving(s(99), |_| true), []);
+}
+
+#[test]
+fn places_are_bounded() {
+    let config = config(&[]);
+    let mut fleet = Fleet::new(&config, SEED);
+    let at = |n: usize| WorkerConfig { url: format!("http://w{n}:1"), ..WorkerConfig::default() };
+    for n in 0..WORKERS_MAX {
+        assert!(fleet.add(&config, &at(n)).is_ok(), "{n}");
+    }
+    assert_eq!(fleet.add(&config, &at(WORKERS_MAX)), Err(NoPlace::Full));
+    fleet.remove(WorkerIndex(7));
+    assert_eq!(fleet.add(&config, &at(WORKERS_MAX)), Err(NoPlace::Full), "it is w7's");
+    assert_eq!(fleet.add(&config, &at(7)), Ok(WorkerIndex(7)));
 }
 
 #[test]

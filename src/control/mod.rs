@@ -17,6 +17,7 @@ mod handover;
 #[cfg(test)]
 mod fleet_tests;
 mod ports;
+mod probes;
 mod reload;
 mod run;
 mod setup;

@@ -37,4 +37,4 @@ pub use http::WorkerClients;
 pub use kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use load_tasks::LoadTasks;
 pub use model_text::{FoundText, ModelTexts};
-pub use probe::{Probe, ProbeNotice};
+pub use probe::{Probe, ProbeNotice, Probing};

@@ -107,45 +107,56 @@ impl Described {
     }
 }
 
-impl Probe {
+/// What every probe is made with.
+#[derive(Debug)]
+pub struct Probing {
+    /// The workers of the start, and how health is checked.
+    pub config: Arc<Config>,
+    /// The ways to ask workers.
+    pub clients: WorkerClients,
+    /// Tokenizers and templates that were read.
+    pub texts: ModelTexts,
+    /// Where probes report to.
+    pub notices: mpsc::Sender<ProbeNotice>,
+}
+
+impl Probing {
     /// A probe for each worker of the configuration.
     #[must_use]
-    pub fn all(
-        config: &Config,
-        clients: &WorkerClients,
-        texts: &ModelTexts,
-        notices: &mpsc::Sender<ProbeNotice>,
-    ) -> Vec<Self> {
-        let usable: Vec<(&WorkerConfig, WorkerUrl)> = config
-            .workers
-            .iter()
-            .filter_map(|worker| WorkerUrl::parse(&worker.url).ok().map(|url| (worker, url)))
-            .collect();
-        let beside = |own: &WorkerUrl| {
-            let others = usable.iter().map(|(_, url)| url);
-            others.filter(|url| url.host == own.host && *url != own).map(|url| url.port).collect()
-        };
-        let probe = |(position, (worker, url)): (usize, &(&WorkerConfig, WorkerUrl))| {
-            Some(Self {
-                subject: ProbedWorker {
-                    index: WorkerIndex::try_from_index(position)?,
-                    config: (*worker).clone(),
-                    engine: worker.engine.unwrap_or(config.engine),
-                    url: url.clone(),
-                    taken_ports: beside(url),
-                },
-                name: Lookup::new(&url.host, url.port),
-                model_dir: config.model_dir.clone(),
-                health: config.health,
-                clients: clients.clone(),
-                texts: texts.clone(),
-                notices: notices.clone(),
-                doubts: Rc::default(),
-            })
-        };
-        usable.iter().enumerate().filter_map(probe).collect()
+    pub fn all(&self) -> Vec<Probe> {
+        let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
+        let workers = self.config.workers.iter().filter(has_url).enumerate();
+        let probe = |(position, worker)| self.one(WorkerIndex::try_from_index(position)?, worker);
+        workers.filter_map(probe).collect()
     }
 
+    /// A probe for one worker; `None` if its URL is none.
+    #[must_use]
+    pub fn one(&self, index: WorkerIndex, worker: &WorkerConfig) -> Option<Probe> {
+        let config = &self.config;
+        let url = WorkerUrl::parse(&worker.url).ok()?;
+        let configured = config.workers.iter().filter_map(|one| WorkerUrl::parse(&one.url).ok());
+        let others = configured.filter(|other| other.host == url.host && *other != url);
+        Some(Probe {
+            name: Lookup::new(&url.host, url.port),
+            subject: ProbedWorker {
+                index,
+                config: worker.clone(),
+                engine: worker.engine.unwrap_or(config.engine),
+                taken_ports: others.map(|other| other.port).collect(),
+                url,
+            },
+            model_dir: config.model_dir.clone(),
+            health: config.health,
+            clients: self.clients.clone(),
+            texts: self.texts.clone(),
+            notices: self.notices.clone(),
+            doubts: Rc::default(),
+        })
+    }
+}
+
+impl Probe {
     /// Where a sign is told that the worker is not what it was.
     #[must_use]
     pub fn doubts(&self) -> Rc<Notify> {
@@ -494,10 +505,11 @@ mod tests {
                 healthy_after: 1,
                 ..HealthConfig::default()
             };
-            let client = WorkerClients::new(&config, &[]).unwrap();
+            let clients = WorkerClients::new(&config, &[]).unwrap();
             let (notices, mut told) = mpsc::channel(64);
             let texts = ModelTexts::new(Clock::start());
-            for probe in Probe::all(&config, &client, &texts, &notices) {
+            let config = Arc::new(config);
+            for probe in (Probing { config, clients, texts, notices }).all() {
                 tokio::task::spawn_local(probe.run());
             }
             let seen = async {

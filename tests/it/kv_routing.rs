@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-fn engine(listen: SocketAddr, ranks: u32) -> EngineHandle {
+pub(crate) fn engine(listen: SocketAddr, ranks: u32) -> EngineHandle {
     static TEXT: OnceLock<EngineText> = OnceLock::new();
     let text = TEXT.get_or_init(|| EngineText::load(None).expect("the built-in tokenizer"));
     let config = EngineConfig {
@@ -29,7 +29,7 @@ fn engine(listen: SocketAddr, ranks: u32) -> EngineHandle {
 }
 
 /// A router with policy `kv` that has found all its workers.
-fn kv_router(engines: &[&EngineHandle], cores: Vec<usize>) -> ServerHandle {
+pub(crate) fn kv_router(engines: &[&EngineHandle], cores: Vec<usize>) -> ServerHandle {
     let mut config = Config {
         listen: any_port(),
         admin: any_port(),
@@ -98,7 +98,7 @@ pub(crate) fn applied(handle: &ServerHandle) -> f64 {
 /// Makes sure that the router hears every rank: a publisher drops what comes before it knows its
 /// subscriber. Returns how many batches were lost until then, as a number to add to the received
 /// ones.
-fn follow(handle: &ServerHandle, engines: &[&EngineHandle]) -> u64 {
+pub(crate) fn follow(handle: &ServerHandle, engines: &[&EngineHandle]) -> u64 {
     for engine in engines {
         for rank in 0..engine.stats().len() {
             let before = received(handle);
@@ -126,7 +126,7 @@ fn follow(handle: &ServerHandle, engines: &[&EngineHandle]) -> u64 {
 }
 
 /// Waits until the router has received every event that the engines have sent, and applied it.
-fn settle(handle: &ServerHandle, engines: &[&EngineHandle], lost: u64) {
+pub(crate) fn settle(handle: &ServerHandle, engines: &[&EngineHandle], lost: u64) {
     let busy = |engine: &&EngineHandle| {
         engine.stats().iter().any(|rank| rank.requests.running + rank.requests.waiting > 0)
     };

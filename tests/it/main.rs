@@ -65,6 +65,7 @@ mod tls_workers;
 mod upgrade;
 mod waiting;
 mod warm_restart;
+mod worker_changes;
 mod worker_down;
 mod worker_drain;
 mod worker_fails;

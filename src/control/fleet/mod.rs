@@ -1,7 +1,7 @@
 //! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO:
 //! descriptions and health in, snapshots ([`shown`]) and plans of feeds and questions ([`plans`])
 //! out. Worker, rank and model indices never change their meaning: ranks that a worker has no more
-//! keep theirs, and serve nothing.
+//! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
 
 mod plans;
 mod sharing;
@@ -13,7 +13,8 @@ pub(super) use plans::FeedPlan;
 
 use super::tier_numbers::GivenNumbers;
 use super::tls::{ServerTls, TlsSetup};
-use forebay_base::{RankIndex, WorkerIndex};
+use forebay_base::limits::WORKERS_MAX;
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, FlowConfig, LoadSource, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
 use forebay_fleet::tenant::Tenants;
@@ -54,8 +55,7 @@ struct FrontDoor {
 struct KnownWorker {
     /// As shards see it, but for the operator's word.
     shown: Worker,
-    /// The operator's word: it gets nothing new, whatever its health.
-    is_draining: bool,
+    word: OperatorWord,
     concurrency_max: Option<u32>,
     load_source: LoadSource,
     description: Option<Description>,
@@ -63,6 +63,30 @@ struct KnownWorker {
     texts: BTreeMap<Arc<str>, FoundText>,
     topology: Option<Arc<str>>,
     registration: Registration,
+}
+
+/// The operator's word on a worker. It holds whatever the worker's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OperatorWord {
+    /// It takes what its health allows.
+    Serve,
+    /// It gets nothing new.
+    Drain,
+    /// The same, until it is idle or this moment comes; then it is gone.
+    Leave(NanosSinceStart),
+    /// Its place is left, for a worker of the same address.
+    Gone,
+}
+
+/// Why a worker was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// A worker of that address is there, or was there over TLS.
+    Url,
+    /// A worker of that name is there.
+    Name,
+    /// All places were given.
+    Full,
 }
 
 #[derive(Debug)]
@@ -80,10 +104,43 @@ impl KnownWorker {
     /// As shards see it.
     fn shown(&self) -> Worker {
         let mut shown = self.shown.clone();
-        if self.is_draining {
-            shown.state = shown.state.draining();
-        }
+        shown.state = match self.word {
+            OperatorWord::Serve => shown.state,
+            OperatorWord::Drain | OperatorWord::Leave(_) => shown.state.draining(),
+            OperatorWord::Gone => WorkerState::Gone,
+        };
         shown
+    }
+
+    /// A worker that has not answered yet; `None` if its URL is none.
+    fn new(config: &Config, worker: &WorkerConfig) -> Option<Self> {
+        let url = WorkerUrl::parse(&worker.url).ok()?;
+        let name = worker.name.clone().unwrap_or_else(|| url.authority.clone());
+        let shown = Worker {
+            name: name.into(),
+            authority: url.authority.into(),
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            dialect: Dialect::Openai,
+            state: WorkerState::Unknown,
+            api_key: worker.api_key.as_deref().map(Into::into),
+            cache_generation: 0,
+            connector: None,
+        };
+        let load_source = match worker.load_source.unwrap_or(config.load.source) {
+            // Without health checks nothing is asked of workers unless it is asked for.
+            LoadSource::Auto if !config.health.enabled => LoadSource::Off,
+            source => source,
+        };
+        Some(Self {
+            shown,
+            word: OperatorWord::Serve,
+            concurrency_max: worker.concurrency_max,
+            load_source,
+            description: None,
+            texts: BTreeMap::new(),
+            topology: worker.topology.as_deref().map(Into::into),
+            registration: Registration::default(),
+        })
     }
 
     /// What was believed to be in its caches is not believed any more.
@@ -104,37 +161,8 @@ pub(super) struct LeftOut {
 impl Fleet {
     /// The configured workers, none of which has answered yet.
     pub(super) fn new(config: &Config, seed: KeySeed) -> Self {
-        let workers = config.workers.iter().filter_map(|worker| {
-            let url = WorkerUrl::parse(&worker.url).ok()?;
-            let name = worker.name.clone().unwrap_or_else(|| url.authority.clone());
-            let shown = Worker {
-                name: name.into(),
-                authority: url.authority.into(),
-                address: SocketAddr::from(([0, 0, 0, 0], 0)),
-                dialect: Dialect::Openai,
-                state: WorkerState::Unknown,
-                api_key: worker.api_key.as_deref().map(Into::into),
-                cache_generation: 0,
-                connector: None,
-            };
-            let concurrency_max = worker.concurrency_max;
-            let load_source = match worker.load_source.unwrap_or(config.load.source) {
-                // Without health checks nothing is asked of workers unless it is asked for.
-                LoadSource::Auto if !config.health.enabled => LoadSource::Off,
-                source => source,
-            };
-            Some(KnownWorker {
-                shown,
-                is_draining: false,
-                concurrency_max,
-                load_source,
-                description: None,
-                texts: BTreeMap::new(),
-                topology: worker.topology.as_deref().map(Into::into),
-                registration: Registration::default(),
-            })
-        });
-        let workers = workers.collect();
+        let known = |worker| KnownWorker::new(config, worker);
+        let workers = config.workers.iter().filter_map(known).collect();
         let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, None);
         Self {
             seed,
@@ -170,6 +198,9 @@ impl Fleet {
         texts: BTreeMap<Arc<str>, FoundText>,
     ) -> LeftOut {
         let mut left = LeftOut::default();
+        if self.name(worker).is_none() {
+            return left;
+        }
         for number in description.ranks.iter().map(|rank| rank.number) {
             if self.rank_index(worker, number).is_some() {
                 continue;
@@ -252,14 +283,97 @@ impl Fleet {
 
     /// The worker of that name.
     pub(super) fn worker_named(&self, name: &str) -> Option<WorkerIndex> {
-        let named = |known: &KnownWorker| &*known.shown.name == name;
+        let named =
+            |known: &KnownWorker| known.word != OperatorWord::Gone && &*known.shown.name == name;
         WorkerIndex::try_from_index(self.workers.iter().position(named)?)
     }
 
     /// Takes the operator's word on a worker, which holds until the next one; true if it changed.
     pub(super) fn set_draining(&mut self, worker: WorkerIndex, is_draining: bool) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        std::mem::replace(&mut known.is_draining, is_draining) != is_draining
+        let word = match known.word {
+            leaves @ OperatorWord::Leave(_) if is_draining => leaves,
+            OperatorWord::Gone => OperatorWord::Gone,
+            _ if is_draining => OperatorWord::Drain,
+            _ => OperatorWord::Serve,
+        };
+        std::mem::replace(&mut known.word, word) != word
+    }
+
+    /// Adds a worker, in a place of its own. One of an address that was there before gets the place
+    /// of before, with its ranks: what counts by their numbers goes on counting the same address.
+    pub(super) fn add(
+        &mut self,
+        config: &Config,
+        worker: &WorkerConfig,
+    ) -> Result<WorkerIndex, NoPlace> {
+        let mut known = KnownWorker::new(config, worker).ok_or(NoPlace::Url)?;
+        let authority = Arc::clone(&known.shown.authority);
+        if self.worker_named(&known.shown.name).is_some() {
+            return Err(NoPlace::Name);
+        }
+        let place = self.workers.iter().position(|other| other.shown.authority == authority);
+        if let Some(before) = place.and_then(|place| self.workers.get_mut(place)) {
+            if before.word != OperatorWord::Gone || before.shown.connector.is_some() {
+                return Err(NoPlace::Url);
+            }
+            known.shown.cache_generation = before.shown.cache_generation;
+            *before = known;
+        } else if self.workers.len() < WORKERS_MAX {
+            self.workers.push(known);
+        } else {
+            return Err(NoPlace::Full);
+        }
+        let place = place.unwrap_or(self.workers.len() - 1);
+        WorkerIndex::try_from_index(place).ok_or(NoPlace::Full)
+    }
+
+    /// Begins the end of a worker, if it has not begun; true if it has now.
+    pub(super) fn leave(&mut self, worker: WorkerIndex, by: NanosSinceStart) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        let begins = matches!(known.word, OperatorWord::Serve | OperatorWord::Drain);
+        if begins {
+            known.word = OperatorWord::Leave(by);
+        }
+        begins
+    }
+
+    /// Workers whose end has begun, that are idle or late.
+    pub(super) fn leaving(
+        &self,
+        now: NanosSinceStart,
+        is_idle: impl Fn(RankIndex) -> bool,
+    ) -> Vec<WorkerIndex> {
+        let ends = |index: &WorkerIndex| match self.workers.get(index.index()).map(|k| k.word) {
+            Some(OperatorWord::Leave(by)) => {
+                let all = self.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == *index);
+                let mut ranks = all.filter_map(|(rank, _)| RankIndex::try_from_index(rank));
+                now >= by || ranks.all(&is_idle)
+            }
+            _ => false,
+        };
+        let all = (0..self.workers.len()).filter_map(WorkerIndex::try_from_index);
+        all.filter(ends).collect()
+    }
+
+    /// Ends a worker: it serves no model, and its name is free.
+    pub(super) fn remove(&mut self, worker: WorkerIndex) {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return };
+        known.word = OperatorWord::Gone;
+        known.shown.state = WorkerState::Unknown;
+        known.description = None;
+        known.texts.clear();
+        known.registration = Registration::default();
+        known.lose_caches();
+        for rank in self.ranks.iter_mut().filter(|rank| rank.worker == worker) {
+            (rank.feed_live, rank.block_size_seen) = (false, 0);
+        }
+    }
+
+    /// The name of a worker that is not gone.
+    pub(super) fn name(&self, worker: WorkerIndex) -> Option<Arc<str>> {
+        let known = self.workers.get(worker.index())?;
+        (known.word != OperatorWord::Gone).then(|| Arc::clone(&known.shown.name))
     }
 
     /// Takes what a worker's registry says; true if it changed.

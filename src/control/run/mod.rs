@@ -1,6 +1,7 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
+mod coming;
 mod ending;
 
 use super::drain::Drain;
@@ -9,6 +10,7 @@ use super::feeds::{FeedSetup, Feeds};
 use super::fleet::Fleet;
 use super::handover::{AdminDoor, Handover};
 use super::ports::Ports;
+use super::probes::Probes;
 use super::reload;
 use super::setup::ControlSetup;
 use super::snapshots::{self, Snapshots};
@@ -24,7 +26,7 @@ use forebay_admin::{
 };
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
-use forebay_discovery::{LoadTasks, ModelTexts, Probe, ProbeNotice, WorkerClients};
+use forebay_discovery::{LoadTasks, ModelTexts, ProbeNotice, Probing, WorkerClients};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankLoad};
@@ -38,7 +40,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Builder;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
@@ -75,10 +77,9 @@ struct Control {
     histograms: StageHistograms,
     explaining: Explaining,
     drain_rates: DrainRates,
-    /// Who hears that a worker may have been restarted, by worker.
-    doubts: Vec<Rc<Notify>>,
+    probes: Probes,
     /// Workers of which it was said that they have no events.
-    unfed: Vec<bool>,
+    unfed: HashSet<WorkerIndex>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
     unheard: HashSet<WorkerIndex>,
     /// When the shards get a fleet even if some workers have not been heard of.
@@ -115,11 +116,12 @@ impl Control {
         let handover = Handover::start(setup.handover, clock, host_calls, door);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
-        let probes = Probe::all(&config, &clients, &ModelTexts::new(clock), &probe_notices);
-        let doubts = probes.iter().map(Probe::doubts).collect();
-        for probe in probes {
-            tokio::task::spawn_local(probe.run());
-        }
+        let probes = Probes::start(Probing {
+            config: Arc::clone(&config),
+            clients: clients.clone(),
+            texts: ModelTexts::new(clock),
+            notices: probe_notices,
+        });
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
         let mut fleet = Fleet::new(&config, seed);
         fleet.set_flow(Arc::new(config.flow.clone()), setup.api_keys.map(Arc::new));
@@ -143,8 +145,7 @@ impl Control {
         let reporter = Rc::new(LoadReporter::new(clock, Arc::clone(&board), load.age_max, post));
         let loads = LoadTasks::new(Rc::clone(&reporter), clock, clients, load, timeout);
         let replicas = Replicas::start(&config.nats, clock, &board)?;
-        let unfed = vec![false; config.workers.len()];
-        let unheard = (0..unfed.len()).filter_map(WorkerIndex::try_from_index).collect();
+        let unheard = (0..config.workers.len()).filter_map(WorkerIndex::try_from_index).collect();
         let first_fleet_at = clock.now().plus(config.health.timeout);
         let mut control = Self {
             setup: Parts { config, clock, board, index, reloader, tls, admin_tls },
@@ -159,8 +160,8 @@ impl Control {
             histograms: StageHistograms::new(),
             explaining: Explaining::start()?,
             drain_rates: DrainRates::default(),
-            doubts,
-            unfed,
+            probes,
+            unfed: HashSet::new(),
             unheard,
             first_fleet_at,
             drain: None,
@@ -204,6 +205,7 @@ impl Control {
                     let now = self.setup.clock.now();
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
+                    self.end_workers(now);
                     self.take_over();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
                     self.systemd.tick(now);
@@ -226,7 +228,7 @@ impl Control {
         let before = self.snapshot.ranks.get(notice.rank.index());
         // Its publisher has come or gone, and with it perhaps the whole process.
         if let Some(rank) = before.filter(|before| before.kv_feed_live != notice.live) {
-            self.doubt(rank.worker);
+            self.probes.doubt(rank.worker);
         }
         if self.fleet.set_feed(notice) {
             self.publish();
@@ -238,14 +240,8 @@ impl Control {
         for (rank, shown) in self.snapshot.ranks.iter().enumerate() {
             let load = RankIndex::try_from_index(rank).and_then(|i| self.setup.board.rank(i));
             if load.is_some_and(RankLoad::take_suspicion) {
-                self.doubt(shown.worker);
+                self.probes.doubt(shown.worker);
             }
-        }
-    }
-
-    fn doubt(&self, worker: WorkerIndex) {
-        if let Some(doubts) = self.doubts.get(worker.index()) {
-            doubts.notify_one();
         }
     }
 
@@ -296,18 +292,24 @@ impl Control {
         if before.is_empty() || *before == *now {
             return;
         }
-        let name = self.setup.config.workers.get(worker.index()).map_or("", |worker| &*worker.url);
+        let name = self.logged_name(worker);
         let (before, models) = (text_log::named(before), text_log::named(&now));
         info!(worker = name, before, models, "worker serves other models now");
     }
 
+    /// What the log calls a worker: its URL, if it is configured.
+    fn logged_name(&self, worker: WorkerIndex) -> String {
+        let configured = self.setup.config.workers.get(worker.index());
+        let name = || self.fleet.name(worker).map_or_else(String::new, |name| name.to_string());
+        configured.map_or_else(name, |configured| configured.url.clone())
+    }
+
     /// Says once per worker what is missing for matching.
     fn hint_at_events(&mut self, worker: WorkerIndex) {
-        let Some(said) = self.unfed.get_mut(worker.index()) else { return };
-        if std::mem::replace(said, true) {
+        if !self.unfed.insert(worker) {
             return;
         }
-        let name = self.setup.config.workers.get(worker.index()).map_or("", |worker| &*worker.url);
+        let name = self.logged_name(worker);
         if self.setup.config.policy != Policy::Kv {
             return;
         }
@@ -358,6 +360,13 @@ impl Control {
                 self.set_draining(&name, is_draining);
                 let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
             }
+            Question::AddWorker(asked, answer) => {
+                let _ = answer.send(self.add_worker(&asked));
+            }
+            Question::RemoveWorker(name, answer) => {
+                self.leave(&name);
+                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
+            }
             Question::Reload(answer) => {
                 let _ = answer.send(self.reload());
             }
@@ -398,20 +407,6 @@ impl Control {
             waits_for: &|worker| self.fleet.lacks(worker),
             load_source: &|worker| self.loads.source(worker),
         })
-    }
-
-    /// By the admin API.
-    fn set_draining(&mut self, worker: &str, is_draining: bool) {
-        let Some(index) = self.fleet.worker_named(worker) else { return };
-        if !self.fleet.set_draining(index, is_draining) {
-            return;
-        }
-        if is_draining {
-            info!(worker, "drains by the admin API: it gets nothing new");
-        } else {
-            info!(worker, "takes requests again by the admin API");
-        }
-        self.publish();
     }
 
     fn fleet_view(&self) -> FleetView<'_> {

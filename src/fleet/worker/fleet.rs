@@ -93,6 +93,8 @@ pub enum WorkerState {
         /// What the checks say meanwhile.
         answers: bool,
     },
+    /// Its operator has removed it. Only its place is left, and requests that were late.
+    Gone,
 }
 
 impl WorkerState {
@@ -100,7 +102,7 @@ impl WorkerState {
     #[must_use]
     pub const fn draining(self) -> Self {
         match self {
-            Self::Draining { .. } => self,
+            Self::Draining { .. } | Self::Gone => self,
             Self::Up => Self::Draining { answers: true },
             Self::Unknown | Self::Down => Self::Draining { answers: false },
         }
@@ -118,10 +120,10 @@ impl WorkerState {
         matches!(self, Self::Up | Self::Draining { answers: true })
     }
 
-    /// Did it fail its checks?
+    /// Did it fail its checks, or go?
     #[must_use]
     pub const fn is_down(self) -> bool {
-        matches!(self, Self::Down | Self::Draining { answers: false })
+        matches!(self, Self::Down | Self::Gone | Self::Draining { answers: false })
     }
 }
 
@@ -289,6 +291,13 @@ impl FleetSnapshot {
         let rank = self.ranks.get(index.index());
         let pool = rank.and_then(|rank| self.pool(rank.pool));
         pool.is_some_and(|pool| pool.ranks.binary_search(&index).is_ok())
+    }
+
+    /// All workers that are not gone.
+    pub fn present_workers(&self) -> impl Iterator<Item = (WorkerIndex, &Worker)> {
+        let all = self.workers.iter().enumerate();
+        let present = all.filter(|(_, worker)| worker.state != WorkerState::Gone);
+        present.filter_map(|(index, worker)| Some((WorkerIndex::try_from_index(index)?, worker)))
     }
 
     /// All ranks that their workers still have, in index order.

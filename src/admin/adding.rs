@@ -1,0 +1,122 @@
+//! A worker that is added while the router runs, as `POST /workers` asks.
+
+use axum::http::StatusCode;
+use forebay_base::limits::WORKER_NAME_BYTES_MAX;
+use forebay_config::{Word, WorkerConfig, WorkerRole, WorkerUrl};
+use serde::Deserialize;
+
+const HOW_TO_ASK: &str = r#"give {"url": "http://host:port"}, with "name" and "role" if wanted"#;
+
+/// What the body says.
+#[derive(Debug)]
+pub struct AddWorkerRequest(Box<WorkerConfig>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AddBody {
+    url: String,
+    name: Option<String>,
+    role: Option<String>,
+}
+
+/// Why a worker was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddRefused {
+    /// A worker of that URL is there.
+    UrlTaken,
+    /// A worker of that name is there.
+    NameTaken,
+    /// The router has had as many workers as it can.
+    Full,
+}
+
+impl AddWorkerRequest {
+    /// From a body.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn from_body(body: &[u8]) -> Result<Self, String> {
+        let body: AddBody =
+            serde_json::from_slice(body).map_err(|error| format!("{error}; {HOW_TO_ASK}"))?;
+        let name_bytes = body.name.as_ref().map_or(0, String::len);
+        if body.url.len().max(name_bytes) > WORKER_NAME_BYTES_MAX {
+            return Err(format!("`url` and `name` have at most {WORKER_NAME_BYTES_MAX} bytes"));
+        }
+        let url = WorkerUrl::parse(&body.url);
+        let url = url.map_err(|error| format!("`url` {:?}: {error}; {HOW_TO_ASK}", body.url))?;
+        if url.is_tls {
+            return Err("workers with TLS need their files: add a [[worker]] to the \
+                configuration and restart the router"
+                .to_owned());
+        }
+        let printable = |name: &str| name.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+        if body.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
+            return Err("`name` has to be visible ASCII without spaces".to_owned());
+        }
+        let role = body.role.as_deref().map_or(Ok(WorkerRole::Auto), role_of)?;
+        let name = body.name;
+        let worker = WorkerConfig { url: body.url, name, role, ..WorkerConfig::default() };
+        Ok(Self(Box::new(worker)))
+    }
+
+    /// As a table of the configuration would say it.
+    #[must_use]
+    pub fn worker(&self) -> &WorkerConfig {
+        &self.0
+    }
+}
+
+fn role_of(word: &str) -> Result<WorkerRole, String> {
+    let found = WorkerRole::WORDS.iter().find(|(name, ..)| *name == word);
+    let words: Vec<&str> = WorkerRole::WORDS.iter().map(|(name, ..)| *name).collect();
+    found.map(|(_, role, _)| *role).ok_or_else(|| format!("`role` is one of {}", words.join(", ")))
+}
+
+impl AddRefused {
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Self::UrlTaken | Self::NameTaken => StatusCode::CONFLICT,
+            Self::Full => StatusCode::INSUFFICIENT_STORAGE,
+        }
+    }
+
+    pub(crate) const fn message(self) -> &'static str {
+        match self {
+            Self::UrlTaken => {
+                "a worker of that address is there, or was there over TLS: GET /workers lists them"
+            }
+            Self::NameTaken => "a worker of that name is there: GET /workers lists them",
+            Self::Full => {
+                "this process has had as many addresses of workers as it can have: \
+                 `forebay upgrade` begins anew"
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_name_a_worker_or_are_refused_in_words() {
+        let read = |body: &str| AddWorkerRequest::from_body(body.as_bytes());
+        let asked = read(r#"{"url":"http://a:1","name":"w","role":"prefill"}"#).unwrap();
+        let worker = asked.worker();
+        assert_eq!((&*worker.url, worker.name.as_deref()), ("http://a:1", Some("w")));
+        assert_eq!(worker.role, WorkerRole::Prefill);
+        for (body, word) in [
+            ("", "http://host:port"),
+            ("{}", "url"),
+            (r#"{"url":"a:1"}"#, "http://"),
+            (r#"{"url":"http://a:1/v1"}"#, "path"),
+            (r#"{"url":"https://a:1"}"#, "TLS"),
+            (r#"{"url":"http://a:1","name":"a b"}"#, "visible"),
+            (r#"{"url":"http://a:1","role":"cook"}"#, "prefill"),
+            (r#"{"url":"http://a:1","size":1}"#, "unknown field"),
+        ] {
+            let fault = read(body).unwrap_err();
+            assert!(fault.contains(word), "{body}: {fault}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Workers that come and go while the router runs, through the admin API.
+
+use crate::kv_routing::{Person, engine, follow, kv_router, settle};
+use crate::rig::{
+    ASK, Client, Gate, Reply, Worker, admin, admin_post, any_port, config, metric, post, router,
+    until,
+};
+use forebay::server::ServerHandle;
+use serde_json::Value;
+use std::time::Duration;
+
+fn add(router: &ServerHandle, body: &str) -> (u16, Value) {
+    let mut client = Client::connect(router.admin);
+    client.send(&admin_post("/workers", body.as_bytes()));
+    let reply = client.reply();
+    (reply.status, serde_json::from_slice(&reply.body).unwrap())
+}
+
+fn remove(router: &ServerHandle, name: &str) -> u16 {
+    let mut client = Client::connect(router.admin);
+    let call = format!("DELETE /workers/{name} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    client.send(call.as_bytes());
+    client.reply().status
+}
+
+fn until_gone(router: &ServerHandle, name: &str) {
+    until("it is gone", || admin(router, &format!("/workers/{name}")).status == 404);
+}
+
+fn complete(router: &ServerHandle) -> Reply {
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", ASK));
+    client.reply()
+}
+
+fn worker_of(reply: &Reply) -> &str {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.field("x-forebay-worker").expect("named")
+}
+
+/// How many of twenty requests go to each of these.
+fn shares(router: &ServerHandle, names: [&str; 2]) -> [usize; 2] {
+    let answers: Vec<Reply> = (0..20).map(|_| complete(router)).collect();
+    names.map(|name| answers.iter().filter(|reply| worker_of(reply) == name).count())
+}
+
+#[test]
+fn a_worker_is_added_serves_and_is_removed() {
+    let (first, second) = (Worker::json("{}"), Gate::start());
+    let mut config = config(&[&first]);
+    config.workers[0].name = Some("w0".into());
+    let router = router(config);
+    assert_eq!(worker_of(&complete(&router)), "w0");
+    let (url, address) = (second.worker.url(), second.worker.address);
+    let (status, shown) = add(&router, &format!(r#"{{"url":"{url}","name":"w1"}}"#));
+    assert_eq!((status, &shown["name"], &shown["in_flight"]), (201, &"w1".into(), &0.into()));
+    until("it is up", || metric(&router, "forebay_worker_up{worker=\"w1\"") == 1.0);
+    for (body, status) in [
+        (format!(r#"{{"url":"{url}"}}"#), 409),
+        (r#"{"url":"http://127.0.0.1:1","name":"w0"}"#.to_owned(), 409),
+        (r#"{"url":"127.0.0.1:1"}"#.to_owned(), 400),
+    ] {
+        let (refused, why) = add(&router, &body);
+        assert_eq!(refused, status, "{body}");
+        assert!(why["error"].is_string(), "{why}");
+    }
+    let mut kept: Vec<Client> = (0..2).map(|_| Client::connect(router.listen)).collect();
+    for client in &mut kept {
+        client.send(&post("/v1/completions", ASK));
+    }
+    second.holds(1);
+    assert_eq!(remove(&router, "w1"), 202);
+    assert_eq!(shares(&router, ["w0", "w1"]), [20, 0]);
+    assert_eq!(admin(&router, "/workers/w1").status, 200, "it still has a request");
+    second.open();
+    let mut served: Vec<String> =
+        kept.iter_mut().map(|client| worker_of(&client.reply()).to_owned()).collect();
+    served.sort_unstable();
+    assert_eq!(served, ["w0", "w1"]);
+    until_gone(&router, "w1");
+    assert_eq!(remove(&router, "w1"), 404);
+    assert!(!admin(&router, "/workers").text().contains("w1"));
+    assert!(!admin(&router, "/metrics").text().contains("worker=\"w1\""));
+
+    // The same address under another name, in the place of before.
+    let worker = second.open_for_good();
+    assert_eq!(add(&router, &format!(r#"{{"url":"http://{address}","name":"w2"}}"#)).0, 201);
+    until("it is back", || shares(&router, ["w0", "w2"])[1] > 0);
+    assert_eq!(metric(&router, "forebay_broken_invariants_total"), 0.0);
+    drop(worker);
+}
+
+#[test]
+fn a_worker_is_gone_after_the_drain_time_and_late_requests_still_end() {
+    let (held, other) = (Gate::start(), Worker::json("{}"));
+    let mut config = config(&[&held.worker, &other]);
+    config.workers[0].name = Some("w0".into());
+    config.workers[1].name = Some("w1".into());
+    config.timeouts.drain = Duration::from_millis(300);
+    let router = router(config);
+    let mut clients: Vec<Client> = (0..2).map(|_| Client::connect(router.listen)).collect();
+    for client in &mut clients {
+        client.send(&post("/v1/completions", ASK));
+    }
+    held.holds(1);
+    assert_eq!(remove(&router, "w0"), 202);
+    until_gone(&router, "w0");
+    held.open();
+    let mut served: Vec<String> =
+        clients.iter_mut().map(|client| worker_of(&client.reply()).to_owned()).collect();
+    served.sort_unstable();
+    assert_eq!(served, ["w0", "w1"]);
+}
+
+#[test]
+fn what_a_removed_worker_held_leaves_the_index() {
+    let engines = [engine(any_port(), 1), engine(any_port(), 1)];
+    let router = kv_router(&[&engines[0]], vec![0]);
+    let lost = follow(&router, &[&engines[0]]);
+    let mut person = Person::new(router.listen, "somebody");
+    person.ask("One question?");
+    settle(&router, &[&engines[0]], lost);
+    assert!(metric(&router, "forebay_kv_tracked_blocks") > 0.0);
+    let (status, added) = add(&router, &format!(r#"{{"url":"{}"}}"#, engines[1].url()));
+    assert_eq!((status, &added["state"]), (201, &"unknown".into()));
+    let names = [0, 1].map(|n| engines[n].addr().to_string());
+    let is_up = format!("forebay_worker_up{{worker=\"{}\"", names[1]);
+    until("it is up", || metric(&router, &is_up) == 1.0);
+    assert_eq!(remove(&router, &names[0]), 202);
+    until_gone(&router, &names[0]);
+    until("its blocks are gone", || metric(&router, "forebay_kv_tracked_blocks") == 0.0);
+    until("the index is empty", || metric(&router, "forebay_index_entries") == 0.0);
+    let (reply, cached) = person.ask("Another question?");
+    assert_eq!((worker_of(&reply), cached), (&*names[1], 0));
+    assert_eq!(add(&router, &format!(r#"{{"url":"{}"}}"#, engines[0].url())).0, 201);
+    assert_eq!(remove(&router, &names[1]), 202);
+    until_gone(&router, &names[1]);
+    until("it is back", || admin(&router, "/readyz").status == 200);
+    let (reply, cached) = person.ask("And the last one?");
+    assert_eq!(worker_of(&reply), names[0]);
+    assert!(cached > 0, "its engine was there all the time");
+}
