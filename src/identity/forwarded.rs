@@ -35,9 +35,12 @@ impl ForwardedFields {
         join(value, &mut self.x_forwarded_for);
     }
 
-    /// Appends a value of `Forwarded` that the client has sent.
+    /// Appends a value of `Forwarded` that the client has sent. One whose quotes stay open is left
+    /// out: whoever reads the field would take what follows for a part of it.
     pub fn keep_forwarded(&mut self, value: &[u8]) {
-        join(value, &mut self.forwarded);
+        if is_closed(value) {
+            join(value, &mut self.forwarded);
+        }
     }
 
     /// Appends this address to both.
@@ -52,6 +55,20 @@ impl ForwardedFields {
             IpAddr::V6(address) => write!(self.forwarded, "for=\"[{address}]\""),
         };
     }
+}
+
+/// Has every quote its end? A backslash takes the meaning from the byte behind it.
+fn is_closed(value: &[u8]) -> bool {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for byte in value {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            _ => {}
+        }
+    }
+    !is_quoted
 }
 
 /// Appends a member to a list of members.
@@ -96,6 +113,25 @@ fn address_of(hop: &[u8]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_client_takes_what_follows_into_its_quotes() {
+        for (sent, is_kept) in [
+            ("for=192.0.2.1", true),
+            (r#"for="[2001:db8::1]""#, true),
+            (r#"for="a\"b""#, true),
+            (r#"for="a"#, false),
+            (r#"for="a\""#, false),
+            (r#"for="a";by=""#, false),
+        ] {
+            let mut fields = ForwardedFields::default();
+            fields.keep_forwarded(sent.as_bytes());
+            fields.say([10, 0, 0, 1].into());
+            let told =
+                if is_kept { format!("{sent}, for=10.0.0.1") } else { "for=10.0.0.1".into() };
+            assert_eq!(String::from_utf8(fields.forwarded).unwrap(), told);
+        }
+    }
 
     fn client(from: &str, values: &[&str]) -> String {
         let trusted = TrustedNets::parse(["10.0.0.0/8", "fd00::/8"]).unwrap();

@@ -1,7 +1,7 @@
 //! Addresses that speak for others.
 
 use forebay_base::limits::TRUSTED_NETS_MAX;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 
 /// Proxies that are believed when they say who their client is.
@@ -49,7 +49,16 @@ fn net(entry: &str) -> Result<IpNet, String> {
             net.trunc()
         ));
     }
-    Ok(net)
+    Ok(plain(net))
+}
+
+/// A network of IPv4 addresses that are mapped into IPv6 is one of IPv4: so are those whom it holds.
+fn plain(net: IpNet) -> IpNet {
+    const MAPPED_BITS: u8 = 96;
+    let IpNet::V6(mapped) = net else { return net };
+    let (address, bits) = (mapped.network().to_ipv4_mapped(), mapped.prefix_len());
+    let plain = address.zip(bits.checked_sub(MAPPED_BITS));
+    plain.and_then(|(address, bits)| Ipv4Net::new(address, bits).ok()).map_or(net, IpNet::V4)
 }
 
 #[cfg(test)]
@@ -64,6 +73,11 @@ mod tests {
     fn networks_and_addresses_hold_what_is_in_them() {
         let trusted =
             nets(&["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::1", "::ffff:198.51.100.1"]);
+        let mapped = nets(&["::ffff:10.0.0.0/104"]);
+        for (address, is_in) in [("10.1.2.3", true), ("::ffff:10.9.9.9", true), ("11.0.0.1", false)]
+        {
+            assert_eq!(mapped.holds(address.parse().unwrap()), is_in, "{address}");
+        }
         let holds = |address: &str| trusted.holds(address.parse().unwrap());
         for inside in
             ["10.255.0.1", "192.0.2.7", "2001:db8::9", "::1", "::ffff:10.0.0.1", "198.51.100.1"]

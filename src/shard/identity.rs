@@ -18,10 +18,12 @@ use std::net::SocketAddr;
 /// that its client speaks HTTP in clear text.
 pub(super) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
     let (env, rules) = (&shard.env, &shard.intake.clients);
+    let mut is_known = true;
     if rules.trusted.holds(conn.client.peer.ip()) && env.config.client.proxy_protocol {
         match proxy_header(env, conn).await {
             Ok(Some(source)) => conn.client.speaks_for(source),
-            Ok(None) => {}
+            // Nobody knows whose bytes these are: not even their first hop is believed.
+            Ok(None) => is_known = false,
             Err(fault) => {
                 if let Some(fault) = fault {
                     env.count(Count::ProxyHeaderFaults);
@@ -31,7 +33,7 @@ pub(super) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
             }
         }
     }
-    conn.client.is_proxy = rules.trusted.holds(conn.client.from.ip());
+    conn.client.is_proxy = is_known && rules.trusted.holds(conn.client.from.ip());
     if conn.client.is_proxy {
         return true;
     }

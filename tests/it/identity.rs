@@ -91,7 +91,9 @@ fn records_name_the_client_whom_a_trusted_proxy_speaks_for() {
         // The proxy's client is no proxy: what it says of others is not believed.
         (&*proxied, [V1.as_bytes(), &xff].concat(), "client=203.0.113.5"),
         (&*proxied, [&v2(0x21), &asking("")[..]].concat(), "client=203.0.113.6"),
-        (&*proxied, [&v2(0x20), &xff[..]].concat(), "client=198.51.100.7"),
+        // The proxy does not say whose bytes follow.
+        (&*proxied, [&v2(0x20), &xff[..]].concat(), "client=127.0.0.1"),
+        (&*proxied, [b"PROXY UNKNOWN\r\n", &xff[..]].concat(), "client=127.0.0.1"),
     ] {
         let router = RouterProcess::configured(&settings(client));
         let mut connection = Client::connect(router.listen);
