@@ -21,6 +21,8 @@ pub struct ForwardedFields {
     pub x_forwarded_for: Vec<u8>,
     /// `Forwarded`, of RFC 7239; the same.
     pub forwarded: Vec<u8>,
+    /// What the client says of itself by other names is kept from workers.
+    pub is_only: bool,
 }
 
 impl ForwardedFields {
@@ -28,6 +30,7 @@ impl ForwardedFields {
     pub fn clear(&mut self) {
         self.x_forwarded_for.clear();
         self.forwarded.clear();
+        self.is_only = false;
     }
 
     /// Appends values of `X-Forwarded-For` that the client has sent.

@@ -184,7 +184,12 @@ async fn exchange(
                 // From here on a refused connection counts as sent: the worker may have read it.
                 is_resent = true;
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                if error == RelayError::ClientGone {
+                    slot.bill_prompt();
+                }
+                return Err(error);
+            }
         }
     }
 }

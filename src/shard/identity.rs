@@ -88,6 +88,7 @@ pub(super) fn admit(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Result<(
     };
     let mut fields = std::mem::take(&mut slot.told.forwarded);
     fields.clear();
+    fields.is_only = shard.env.config.client.forwarded == Forwarded::Replace;
     if shard.env.config.client.forwarded == Forwarded::Append {
         keep(slot, &conn.input, &mut fields);
     }

@@ -45,14 +45,16 @@ pub(super) fn encode(
     let mut digits = [0; 10];
     let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
     // The head that the client has promises a body as it is. A pair's answer is read before the
-    // client has any of it.
-    let is_plain = paired.is_some() || slot.answer.early.begun().is_some();
+    // client has any of it, and so is the usage in an answer that is counted.
+    let must_be_read = paired.is_some() || slot.told.quota.is_counted();
+    let is_plain = must_be_read || slot.answer.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     // Each is compared with every field of the client's.
-    let (mut extra, mut extra_count) = ([("", &b""[..]); 7], 0);
-    let fields = [pin, plain, priority].into_iter().chain(slot.forwarded()).chain(slot.withheld());
+    let (mut extra, mut extra_count) = ([("", &b""[..]); 10], 0);
+    let fields = [pin, plain, priority].into_iter().chain(slot.forwarded());
+    let fields = fields.chain(slot.withheld()).chain(slot.claims());
     let fields = fields.flatten();
     for (place, field) in extra.iter_mut().zip(fields) {
         *place = field;

@@ -50,6 +50,11 @@ impl Drop for Held {
 }
 
 impl QuotaUse {
+    /// Is it of interest what the request costs?
+    pub(super) const fn is_counted(&self) -> bool {
+        self.prompt_estimate > 0
+    }
+
     /// What an answer has cost of which the engine tells nothing: about a token an event.
     pub(super) const fn estimated(&self, events: u64) -> TokenUsage {
         TokenUsage { prompt: self.prompt_estimate, cached: 0, output: events }

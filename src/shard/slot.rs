@@ -147,9 +147,22 @@ impl Slot {
 
     /// `X-Forwarded-For` and `Forwarded`, where workers are told of the client.
     pub(super) fn forwarded(&self) -> [Option<(&'static str, &[u8])>; 2] {
-        let ForwardedFields { x_forwarded_for, forwarded } = &self.told.forwarded;
+        let ForwardedFields { x_forwarded_for, forwarded, .. } = &self.told.forwarded;
         [("x-forwarded-for", &x_forwarded_for[..]), ("forwarded", &forwarded[..])]
             .map(|field| Some(field).filter(|(_, value)| !value.is_empty()))
+    }
+
+    /// What a client says of its address by other names, where only the router's word counts. Some
+    /// servers read an underscore as a hyphen.
+    pub(super) fn claims(&self) -> [Option<(&'static str, &'static [u8])>; 3] {
+        let is_only = self.told.forwarded.is_only;
+        ["x-real-ip", "x_forwarded_for", "x_real_ip"].map(|name| is_only.then_some((name, &[][..])))
+    }
+
+    /// Whoever leaves before the answer owes the prompt, which an engine has.
+    pub(super) fn bill_prompt(&self) {
+        let quota = &self.told.quota;
+        self.answer.usage.set(quota.is_counted().then(|| quota.estimated(0)));
     }
 
     /// A key of this router is not for workers. Fields without a value replace the client's, and

@@ -39,8 +39,8 @@ fn asked(client: &mut Client, request: &[u8]) -> Reply {
 
 #[test]
 fn workers_are_told_of_the_client_only_on_wish_and_believe_no_stranger() {
-    let claim =
-        "X-Forwarded-For: 1.1.1.1\r\nX-FORWARDED-FOR: 203.0.113.5\r\nForwarded: for=1.1.1.1\r\n";
+    let claim = "X-Forwarded-For: 1.1.1.1\r\nX-FORWARDED-FOR: 203.0.113.5\r\nForwarded: for=1.1.1.1\r\n\
+         X-Real-IP: 1.1.1.1\r\nx_forwarded_for: 1.1.1.1\r\n";
     let both = ["1.1.1.1", "203.0.113.5"];
     for (mode, trusted, xff, forwarded) in [
         (Forwarded::Off, &["127.0.0.1"][..], &both[..], "for=1.1.1.1"),
@@ -63,6 +63,10 @@ fn workers_are_told_of_the_client_only_on_wish_and_believe_no_stranger() {
         let seen = worker.next();
         assert_eq!(fields(&seen, "x-forwarded-for"), xff, "{mode:?} {trusted:?}");
         assert_eq!(fields(&seen, "forwarded"), [forwarded], "{mode:?} {trusted:?}");
+        for claim in ["x-real-ip", "x_forwarded_for"] {
+            let is_kept = fields(&seen, claim) == ["1.1.1.1"];
+            assert_eq!(is_kept, mode != Forwarded::Replace, "{claim} {mode:?}");
+        }
         // Nothing of one request is told of the next.
         assert_eq!(asked(&mut client, &asking("")).status, 200);
         let alone: &[&str] = if mode == Forwarded::Off { &[] } else { &["127.0.0.1"] };

@@ -319,3 +319,29 @@ fn without_tenants_nothing_is_counted_and_nothing_told() {
     assert_eq!((reply.status, reply.field("x-ratelimit-limit-requests")), (200, None));
     assert_eq!(count(&router, "forebay_tenant_tokens_total"), 0);
 }
+
+#[test]
+fn who_leaves_before_the_answer_pays_for_the_prompt() {
+    let gate = Gate::start();
+    let limited = TenantConfig { tokens_per_minute: 1_000, ..tenant("gold") };
+    let router = router(keyed(config(&[&gate.worker]), vec![limited]));
+    let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "word ".repeat(400));
+    let client = sent(router.listen, "gold-key", "/v1/completions", body.as_bytes());
+    gate.holds(1);
+    drop(client);
+    until("it is counted", || count(&router, "forebay_tenant_tokens_total{tenant=\"gold\"") > 300);
+    assert!(count(&router, "forebay_tenant_tokens_left{tenant=\"gold\"") < 700);
+}
+
+#[test]
+fn an_answer_that_is_counted_is_asked_for_in_plain() {
+    let worker = Worker::json("{}");
+    let router = router(keyed(config(&[&worker]), vec![tenant("gold")]));
+    let mut client = Client::connect(router.listen);
+    let request = String::from_utf8(post("/v1/completions", ASK)).unwrap();
+    let fields = "x-api-key: gold-key\r\naccept-encoding: gzip\r\nhost:";
+    client.send(request.replacen("host:", fields, 1).as_bytes());
+    assert_eq!(client.reply().status, 200);
+    let head = worker.next().head;
+    assert!(head.contains("accept-encoding: identity") && !head.contains("gzip"), "{head}");
+}
