@@ -220,6 +220,14 @@ pub const API_KEY_FILE_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const API_KEY_BYTES_MAX: usize = 512;
 /// Models that one key may be limited to.
 pub const API_KEY_MODELS_MAX: usize = 64;
+/// Bytes of a JSON Web Token. A longer one is refused before it is read.
+pub const JWT_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of a set of keys for tokens (JWKS). A longer one is refused.
+pub const JWKS_BYTES_MAX: usize = 256 * 1024;
+/// Keys of such a set. A set with more is refused.
+pub const JWKS_KEYS_MAX: usize = 64;
+/// Verified tokens that a shard remembers. At the limit it forgets all of them.
+pub const JWT_CACHED_MAX: usize = 1_024;
 /// Bytes of the name of such a model.
 pub const MODEL_NAME_BYTES_MAX: usize = 512;
 /// Bytes of a tenant's name, and of a key's id.

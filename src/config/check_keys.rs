@@ -1,14 +1,18 @@
 //! What the file of the clients' keys may get wrong, and who may call without one.
 
 use super::check::Check;
+use super::client::JwtConfig;
 use super::finding::{Finding, Origin};
 use super::schema::Config;
-use forebay_keys::{KeyFileError, read};
+use super::url::JwksUrl;
+use forebay_keys::{KeyFileError, read, read_token_keys};
+use std::path::Path;
 
 impl Check<'_> {
     pub(super) fn keys(&mut self, config: &Config) {
+        self.jwt(&config.jwt);
         let Some(path) = &config.api_keys else {
-            if !config.listen.ip().is_loopback() {
+            if config.jwt.jwks.is_none() && !config.listen.ip().is_loopback() {
                 let what = format!(
                     "`listen` {} can be reached from outside and asks clients for no key",
                     config.listen
@@ -38,6 +42,37 @@ impl Check<'_> {
                     let origin = Origin::File { name: name.clone(), line, column };
                     Finding::error(origin, fault.what, fault.help)
                 }));
+            }
+        }
+    }
+    fn jwt(&mut self, jwt: &JwtConfig) {
+        let Some(place) = &jwt.jwks else {
+            if *jwt != JwtConfig::default() {
+                let what = "`[jwt]` says nothing without `jwt.jwks`";
+                self.warning("jwt.jwks", what, "name a file or an https:// URL");
+            }
+            return;
+        };
+        if jwt.issuer.is_empty() {
+            let help = "write the `iss` of your tokens";
+            self.error("jwt.issuer", "`jwt.jwks` needs `jwt.issuer`", help);
+        }
+        if jwt.audience.is_empty() {
+            let help = "write the `aud` of your tokens";
+            self.error("jwt.audience", "`jwt.jwks` needs `jwt.audience`", help);
+        }
+        match JwksUrl::parse(place) {
+            Some(Ok(_)) => {}
+            Some(Err(what)) => {
+                let what = format!("`jwt.jwks` {place}: {what}");
+                self.error("jwt.jwks", what, "write https://host/path, or the path of a file");
+            }
+            None => {
+                let read = read_token_keys(Path::new(place));
+                if let Err(what) = read {
+                    let what = format!("`jwt.jwks`: {what}");
+                    self.error("jwt.jwks", what, "write a JSON Web Key Set (RFC 7517)");
+                }
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The table of keys, clients: who they are, what workers are told of it, and which pages may
-//! call.
+//! The table of keys, clients: who they are, what workers are told of it, how tokens name them,
+//! and which pages may call.
 
 use super::table::{table, words};
 use std::time::Duration;
@@ -14,6 +14,31 @@ table! {
         proxy_protocol: bool = false;
         /// What workers are told in `x-forwarded-for` and `forwarded`.
         forwarded: Forwarded = Forwarded::Off;
+    }
+}
+
+table! {
+    /// JSON Web Tokens that clients may show in place of a key.
+    pub struct JwtConfig in "jwt." {
+        /// Set of public keys (JWKS): a file, or an `https://` URL. A URL is fetched over the
+        /// authorities of `upstream_tls.ca`, else of the system.
+        jwks: Option<String> = None, { absent: "no tokens" };
+        /// What the claim `iss` must be. Required with `jwt.jwks`.
+        issuer: String = String::new();
+        /// The claim `aud` must hold any of these. Required with `jwt.jwks`.
+        audience: Vec<String> = Vec::new();
+        /// Claim with the tenant. Tokens without the claim belong to the tenant `*`.
+        tenant_claim: String = "tenant".to_owned();
+        /// Claim with the models that the token may use: a name or a list of names. A token
+        /// without the claim is refused.
+        models_claim: Option<String> = None, { absent: "tokens may use all models" };
+        /// Claim with the best class of the token's requests.
+        class_claim: Option<String> = None, { absent: "`queue.class_default`" };
+        /// Tolerance in `exp` and `nbf`.
+        leeway: Duration = Duration::from_mins(1), { range: 0..=3_600_000 };
+        /// Time between two fetches of a URL. A token with an unknown `kid` causes a fetch, at
+        /// most every 5 s.
+        refresh: Duration = Duration::from_mins(5), { range: 1_000..=u64::MAX };
     }
 }
 

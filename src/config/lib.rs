@@ -40,7 +40,7 @@ mod upstream;
 mod worker;
 
 pub use admin_address::AdminAddress;
-pub use client::{ClientConfig, CorsConfig, Forwarded};
+pub use client::{ClientConfig, CorsConfig, Forwarded, JwtConfig};
 pub use effective::{KeyEntry, all_keys, to_json, to_toml};
 pub use engine::{EngineKind, LoadSource};
 pub use finding::{Finding, Origin, Origins, Severity};
@@ -64,7 +64,7 @@ pub use tls::{
 };
 pub use token::read_token;
 pub use upstream::{Connectors, UpstreamFault};
-pub use url::{WorkerUrl, WorkerUrlError};
+pub use url::{JwksUrl, WorkerUrl, WorkerUrlError};
 pub use worker::{
     KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
     WorkerTlsConfig,

@@ -2,7 +2,7 @@
 //! built by the loader, read by every plane.
 
 use super::admin_address::AdminAddress;
-use super::client::{ClientConfig, CorsConfig};
+use super::client::{ClientConfig, CorsConfig, JwtConfig};
 use super::engine::{EngineKind, LoadSource};
 use super::flow::{FlowConfig, NatsConfig};
 use super::key::{Form, flag};
@@ -56,6 +56,8 @@ table! {
     sections {
         /// `[client]`.
         client: ClientConfig,
+        /// Tokens of clients: `[jwt]`.
+        jwt: JwtConfig,
         /// `[cors]`.
         cors: CorsConfig,
         /// `[tls]`.

@@ -81,6 +81,15 @@ methods = ["POST"]
 headers = "content-type"
 max_age = "1h"
 credentials = true
+[jwt]
+jwks = "../../tests/data/jwt/rsa.json"
+issuer = "https://issuer.example"
+audience = "forebay"
+tenant_claim = "team"
+models_claim = "models"
+class_claim = "class"
+leeway = "5s"
+refresh = "30s"
 [admin_tls]
 cert = "../../tests/data/tls/router.pem"
 key = "../../tests/data/tls/router.key"
@@ -139,6 +148,7 @@ stream_idle = "6s"
 write = "7s"
 upstream_idle = "3s"
 drain = "0s"
+drain_delay = "3s"
 stall_abort = "10s"
 [retry]
 after_send = true
@@ -426,6 +436,26 @@ fn tenants_and_the_file_of_keys_are_checked() {
             "listen = \"0.0.0.0:80\"",
             "forebay.toml:1:10: warning: `listen` 0.0.0.0:80 can be reached from outside and asks \
              clients for no key",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"",
+            "forebay.toml:1:1: warning: `[jwt]` says nothing without `jwt.jwks`",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"\naudience = \"a\"\njwks = \"http://far.example/keys\"",
+            "forebay.toml:4:8: error: `jwt.jwks` http://far.example/keys: http:// is only for this",
+        ),
+        (
+            "[jwt]\naudience = \"a\"\njwks = \"https://far.example/keys\"",
+            "forebay.toml:1:1: error: `jwt.jwks` needs `jwt.issuer`",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"\njwks = \"https://far.example/keys\"",
+            "forebay.toml:1:1: error: `jwt.jwks` needs `jwt.audience`",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"\naudience = \"a\"\njwks = \"/nonexistent\"",
+            "forebay.toml:4:8: error: `jwt.jwks`: /nonexistent: No such file",
         ),
         (
             "api_keys = \"/nonexistent\"",

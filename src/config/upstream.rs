@@ -1,7 +1,7 @@
 //! What TLS to each worker needs.
 
 use super::schema::Config;
-use super::url::WorkerUrl;
+use super::url::{JwksUrl, WorkerUrl};
 use super::worker::WorkerConfig;
 use forebay_tls::{CertificateFiles, ConnectFault, ConnectFiles, Connector};
 use std::collections::HashMap;
@@ -36,6 +36,16 @@ impl Config {
             })
         });
         connectors.collect()
+    }
+
+    /// How TLS to the server of `jwt.jwks` begins.
+    ///
+    /// # Errors
+    /// [`ConnectFault`].
+    pub fn jwks_connector(&self, url: &JwksUrl) -> Result<Option<Connector>, ConnectFault> {
+        let files = ConnectFiles { ca: self.upstream_tls.ca.clone(), certificate: None };
+        let is_tls = url.server.is_tls;
+        is_tls.then(|| Connector::read(&files, &url.server.host)).transpose()
     }
 
     /// `known`: what was read for others.

@@ -15,7 +15,38 @@ pub struct WorkerUrl {
     pub authority: String,
 }
 
-/// Why a worker URL is refused.
+/// Where a set of keys for tokens is fetched from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwksUrl {
+    /// The server that is asked.
+    pub server: WorkerUrl,
+    /// With the slash at its beginning.
+    pub path: String,
+}
+
+impl JwksUrl {
+    /// Takes a URL apart. `None` for what is a path of a file.
+    pub fn parse(url: &str) -> Option<Result<Self, WorkerUrlError>> {
+        let (scheme, rest) = url.split_once("://")?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let server = WorkerUrl::parse(&format!("{scheme}://{authority}"));
+        let path = if path.is_empty() { "/" } else { path }.to_owned();
+        Some(server.and_then(|server| {
+            let is_here = ["localhost", "127.0.0.1", "::1"].contains(&&*server.host);
+            let is_safe = server.is_tls || is_here;
+            if is_safe { Ok(Self { server, path }) } else { Err(WorkerUrlError::ClearText) }
+        }))
+    }
+
+    /// The server as a URL, without a path.
+    #[must_use]
+    pub fn base(&self) -> String {
+        let scheme = if self.server.is_tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.server.authority)
+    }
+}
+
+/// Why a URL is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WorkerUrlError {
     /// Neither `http://` nor `https://`.
@@ -30,6 +61,9 @@ pub enum WorkerUrlError {
     /// No host.
     #[error("the host is missing or holds characters that no host has")]
     Host,
+    /// Keys for tokens from another host, without TLS.
+    #[error("http:// is only for this host: whoever is on the way could put in keys of their own")]
+    ClearText,
     /// A port that is no number from 1 to 65535.
     #[error("the port is not a number from 1 to 65535")]
     Port,

@@ -36,4 +36,7 @@ pub enum ControlError {
     /// No HTTP client.
     #[error("no HTTP client for health checks: {0}")]
     Client(reqwest::Error),
+    /// TLS to the server of `jwt.jwks` cannot begin.
+    #[error("`jwt.jwks`: {0}")]
+    Jwks(forebay_tls::ConnectFault),
 }

@@ -29,6 +29,7 @@ mod tests;
 mod text_log;
 mod tier_numbers;
 mod tls;
+mod token_keys;
 mod watchdog;
 
 pub use error::ControlError;

@@ -18,7 +18,7 @@ const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Asks workers about themselves. Follows no redirects: a worker could make the router ask any
 /// server.
-fn builder(timeouts: &TimeoutsConfig) -> ClientBuilder {
+pub(crate) fn builder(timeouts: &TimeoutsConfig) -> ClientBuilder {
     reqwest::Client::builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())

@@ -3,10 +3,10 @@
 //! One task per worker ([`probe`]) asks over HTTP what the worker is ([`describe`], [`described`],
 //! [`capacity`]), watches its health, finds the text of its models ([`model_text`]), and asks the
 //! registry of a prefill worker ([`kv_source`], [`registry`]). [`load_tasks`] fetches load reports:
-//! [`poll`] asks a worker, [`push`] listens to a rank of SGLang. Runs on the control plane's
-//! thread, which owns what the notices tell. Limits: every answer is bounded in time and in bytes
-//! ([`http`]), a message of a publisher has 64 MiB at most. Must never trust an answer, and never
-//! take a worker out by itself.
+//! [`poll`] asks a worker, [`push`] listens to a rank of SGLang. [`jwks`] fetches keys of tokens.
+//! Runs on the control plane's thread, which owns what the notices tell. Limits: every answer is
+//! bounded in time and in bytes ([`http`]), a message of a publisher has 64 MiB at most. Must never
+//! trust an answer, and never take a worker out by itself.
 
 mod capacity;
 mod describe;
@@ -14,6 +14,7 @@ mod described;
 #[cfg(test)]
 mod described_tests;
 mod http;
+mod jwks;
 mod kv_source;
 mod load_tasks;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use described::{
     Announced, DescribedRank, Description, ModelList, ServedModel, numbered, read_models,
 };
 pub use http::WorkerClients;
+pub use jwks::JwksFetch;
 pub use kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use load_tasks::LoadTasks;
 pub use model_text::{FoundText, ModelTexts};

@@ -52,7 +52,7 @@ fn net(entry: &str) -> Result<IpNet, String> {
     Ok(plain(net))
 }
 
-/// A network of IPv4 addresses that are mapped into IPv6 is one of IPv4: so are those whom it holds.
+/// A network of IPv4 addresses that are mapped into IPv6 is one of IPv4, as its addresses are.
 fn plain(net: IpNet) -> IpNet {
     const MAPPED_BITS: u8 = 96;
     let IpNet::V6(mapped) = net else { return net };

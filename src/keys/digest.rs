@@ -37,6 +37,11 @@ impl KeyDigest {
         digest(&SHA256, key).as_ref().try_into().ok().map(Self)
     }
 
+    /// Hash of a token that a client sent, of any length.
+    pub(super) fn of_token(token: &[u8]) -> Option<Self> {
+        digest(&SHA256, token).as_ref().try_into().ok().map(Self)
+    }
+
     /// As the file has it: `sha256:` and 64 hexadecimal digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

@@ -3,7 +3,8 @@
 
 use super::document::{KeyFault, parse};
 use super::key_ring::KeyRing;
-use forebay_base::limits::API_KEY_FILE_BYTES_MAX;
+use super::token_keys::TokenKeys;
+use forebay_base::limits::{API_KEY_FILE_BYTES_MAX, JWKS_BYTES_MAX};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -92,6 +93,19 @@ fn keep_owner(old: &Path, new: &File) -> io::Result<()> {
         std::os::unix::fs::fchown(new, Some(old.uid()), Some(old.gid()))?;
     }
     new.set_permissions(old.permissions())
+}
+
+/// Reads a set of keys for tokens (JWKS).
+///
+/// # Errors
+/// What is wrong with the file, and its name.
+pub fn read_token_keys(path: &Path) -> Result<TokenKeys, String> {
+    let told = |what: String| format!("{}: {what}", path.display());
+    let limit = u64::try_from(JWKS_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(|error| told(error.to_string()))?;
+    file.take(limit).read_to_end(&mut text).map_err(|error| told(error.to_string()))?;
+    TokenKeys::parse(&text).map_err(told)
 }
 
 #[cfg(test)]

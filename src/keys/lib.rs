@@ -1,6 +1,9 @@
 //! API keys of clients: who a key is. The file has one table for each key, with the key's hash and
 //! never the key. Shards look a key up in a [`KeyRing`], which never changes.
 //!
+//! A client may show a JSON Web Token instead. [`TokenVerifier`] checks it, and [`TokenCache`]
+//! remembers which tokens a shard has verified.
+//!
 //! Parsing and lookup are pure. Only [`read`] and [`change`] touch the disk, and shards call
 //! neither.
 
@@ -8,8 +11,15 @@ mod digest;
 mod document;
 mod file;
 mod key_ring;
+mod token;
+mod token_cache;
+mod token_keys;
+mod token_signature;
 
 pub use digest::{FreshKey, KeyDigest};
 pub use document::{KeyFault, add, parse, remove};
-pub use file::{KeyFileError, change, read};
+pub use file::{KeyFileError, change, read, read_token_keys};
 pub use key_ring::{KeyRing, StoredKey};
+pub use token::{TokenGrant, TokenRules, TokenVerifier};
+pub use token_cache::TokenCache;
+pub use token_keys::{TokenKey, TokenKeys};

@@ -184,12 +184,7 @@ async fn exchange(
                 // From here on a refused connection counts as sent: the worker may have read it.
                 is_resent = true;
             }
-            Err(error) => {
-                if error == RelayError::ClientGone {
-                    slot.bill_prompt();
-                }
-                return Err(error);
-            }
+            Err(error) => return Err(slot.billed(error)),
         }
     }
 }

@@ -163,7 +163,8 @@ async fn stages(
 /// Notes whose request it is.
 fn identify(shard: &Shard, conn: &Conn, slot: &mut Slot) -> Result<(), Refusal> {
     let fleet = shard.workers.fleet.borrow();
-    slot.told.whom = Whom::of(&fleet.tenants, &fleet.flow.queue, &slot.head, &conn.input)?;
+    let tokens = shard.intake.known_tokens();
+    slot.told.whom = Whom::of(&fleet.tenants, &fleet.flow.queue, &slot.head, &conn.input, &tokens)?;
     Ok(())
 }
 

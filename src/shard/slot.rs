@@ -9,7 +9,7 @@ use forebay_fleet::worker::Dialect;
 use forebay_http1::{FieldKind, RequestHead, ResponseHead, header};
 use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
 use forebay_prompt::parse::{ApiRequest, Whom};
-use forebay_router::dispatch::SendPlan;
+use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::Split;
 use forebay_select::Prompt;
 use std::cell::Cell;
@@ -160,9 +160,12 @@ impl Slot {
     }
 
     /// Whoever leaves before the answer owes the prompt, which an engine has.
-    pub(super) fn bill_prompt(&self) {
+    pub(super) fn billed(&self, error: RelayError) -> RelayError {
         let quota = &self.told.quota;
-        self.answer.usage.set(quota.is_counted().then(|| quota.estimated(0)));
+        if error == RelayError::ClientGone && quota.is_counted() {
+            self.answer.usage.set(Some(quota.estimated(0)));
+        }
+        error
     }
 
     /// A key of this router is not for workers. Fields without a value replace the client's, and

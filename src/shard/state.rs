@@ -8,11 +8,13 @@ use super::routing::RoutingState;
 use super::workers::Workers;
 use crate::runtime::Signal;
 use ahash::AHashMap;
-use forebay_base::{ShardIndex, WorkerIndex};
+use forebay_base::{ShardIndex, WorkerIndex, since_1970};
 use forebay_disagg::Rooms;
 use forebay_fleet::admit::InFlight;
 use forebay_fleet::mailbox::{PrefillEnded, Ticket};
 use forebay_identity::{ClientRules, Cors};
+use forebay_keys::TokenCache;
+use forebay_prompt::parse::KnownTokens;
 use forebay_router::queue::{Home, WaitTable};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -39,6 +41,7 @@ pub(super) struct Intake {
     pub(super) in_flight: Rc<InFlight>,
     pub(super) clients: Arc<ClientRules>,
     pub(super) cors: Cors,
+    tokens: RefCell<TokenCache>,
     /// See [`crate::runtime::watched`].
     pub(super) holds_least_us: Option<u64>,
 }
@@ -63,7 +66,13 @@ impl Intake {
         holds_least_us: Option<u64>,
     ) -> Self {
         let (ready, connections) = (Signal::default(), Cell::new(0));
-        Self { ready, connections, in_flight, clients, cors, holds_least_us }
+        let tokens = RefCell::default();
+        Self { ready, connections, in_flight, clients, cors, tokens, holds_least_us }
+    }
+
+    /// What tokens of clients are checked with.
+    pub(super) fn known_tokens(&self) -> KnownTokens<'_> {
+        KnownTokens { cache: &self.tokens, now_s: || since_1970().as_secs() }
     }
 }
 

@@ -38,6 +38,7 @@ const ATOMICS: &[&str] = &[
     "fleet/account/counters.rs",
     "fleet/tenant/board.rs",
     "identity/per_address.rs",
+    "keys/token.rs",
     "base/invariant.rs",
     "log.rs",
 ];

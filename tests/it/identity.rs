@@ -39,8 +39,11 @@ fn asked(client: &mut Client, request: &[u8]) -> Reply {
 
 #[test]
 fn workers_are_told_of_the_client_only_on_wish_and_believe_no_stranger() {
-    let claim = "X-Forwarded-For: 1.1.1.1\r\nX-FORWARDED-FOR: 203.0.113.5\r\nForwarded: for=1.1.1.1\r\n\
-         X-Real-IP: 1.1.1.1\r\nx_forwarded_for: 1.1.1.1\r\n";
+    let claim = [
+        "X-Forwarded-For: 1.1.1.1\r\nX-FORWARDED-FOR: 203.0.113.5\r\nForwarded: for=1.1.1.1\r\n",
+        "X-Real-IP: 1.1.1.1\r\nx_forwarded_for: 1.1.1.1\r\n",
+    ]
+    .concat();
     let both = ["1.1.1.1", "203.0.113.5"];
     for (mode, trusted, xff, forwarded) in [
         (Forwarded::Off, &["127.0.0.1"][..], &both[..], "for=1.1.1.1"),
@@ -59,7 +62,7 @@ fn workers_are_told_of_the_client_only_on_wish_and_believe_no_stranger() {
         config.client.trusted = trusted.iter().map(|net| (*net).to_owned()).collect();
         let router = router(config);
         let mut client = Client::connect(router.listen);
-        assert_eq!(asked(&mut client, &asking(claim)).status, 200);
+        assert_eq!(asked(&mut client, &asking(&claim)).status, 200);
         let seen = worker.next();
         assert_eq!(fields(&seen, "x-forwarded-for"), xff, "{mode:?} {trusted:?}");
         assert_eq!(fields(&seen, "forwarded"), [forwarded], "{mode:?} {trusted:?}");

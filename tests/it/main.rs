@@ -30,6 +30,7 @@ mod feed_start;
 mod holds;
 mod http_rules;
 mod identity;
+mod jwt;
 mod kv_routing;
 mod load_reports;
 mod logging;

@@ -20,7 +20,7 @@ use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registr
 use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
-use forebay_keys::KeyRing;
+use forebay_keys::{KeyRing, TokenVerifier};
 use forebay_kv_events::FeedNotice;
 use forebay_tls::Acceptor;
 use std::collections::BTreeMap;
@@ -411,6 +411,17 @@ impl Fleet {
     pub(super) fn set_flow(&mut self, flow: Arc<FlowConfig>, keys: Option<Arc<KeyRing>>) {
         self.front.tenants = Arc::new(Tenants::new(&self.front.tenants, &flow.tenants, keys));
         self.flow = flow;
+    }
+
+    /// Checks the tokens of clients from the next snapshot on.
+    pub(super) fn set_tokens(&mut self, verifier: TokenVerifier) {
+        let tenants = (*self.front.tenants).clone().with_tokens(Arc::new(verifier));
+        self.front.tenants = Arc::new(tenants);
+    }
+
+    /// Has a client shown a token of a key that is unknown, since the last call?
+    pub(super) fn lacks_token_key(&self) -> bool {
+        self.front.tenants.tokens().is_some_and(|verifier| verifier.take_lack())
     }
 
     /// The keys that clients may use.

@@ -2,6 +2,7 @@
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
 mod coming;
+mod doors;
 mod ending;
 
 use super::drain::Drain;
@@ -18,6 +19,7 @@ use super::stop::{StopOrder, StopSignal};
 use super::systemd::Systemd;
 use super::text_log;
 use super::tls::{AdminTls, TlsSetup};
+use super::token_keys::TokenKeysSource;
 use super::watchdog::Watchdog;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
@@ -88,6 +90,8 @@ struct Control {
     handover: Handover,
     watchdog: Watchdog,
     systemd: Systemd,
+    /// Where keys of tokens come from, if clients may show tokens.
+    token_keys: Option<TokenKeysSource>,
     /// Why the process has to end.
     fault: Option<ControlError>,
 }
@@ -124,8 +128,7 @@ impl Control {
         });
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
         let mut fleet = Fleet::new(&config, seed);
-        fleet.set_flow(Arc::new(config.flow.clone()), setup.api_keys.map(Arc::new));
-        fleet.set_tls(&tls);
+        let token_keys = Self::set_doors(&mut fleet, &config, setup.api_keys, &tls)?;
         let ports = Rc::new(Ports::new(end));
         let kept = snapshots::Setup {
             config: &config.index,
@@ -168,6 +171,7 @@ impl Control {
             handover,
             watchdog: Watchdog::default(),
             systemd: Systemd::of_environment(),
+            token_keys,
             fault: None,
         };
         control.turn(&mut probed, &mut fed, &mut asked, &mut called, stop).await;
@@ -206,6 +210,7 @@ impl Control {
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
                     self.end_workers(now);
+                    self.renew_token_keys();
                     self.take_over();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
                     self.systemd.tick(now);
@@ -328,7 +333,8 @@ impl Control {
         }
         // Shards listen from their first fleet on; one with all workers in it spares the first
         // clients a 503.
-        if self.unheard.is_empty() {
+        let is_waiting = self.token_keys.as_ref().is_some_and(TokenKeysSource::is_waiting);
+        if self.unheard.is_empty() && !is_waiting {
             self.ports.publish(&self.snapshot);
         }
     }

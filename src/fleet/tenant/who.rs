@@ -6,7 +6,7 @@ use ahash::AHashMap;
 use forebay_base::TenantIndex;
 use forebay_base::limits::TENANTS_MAX;
 use forebay_config::TenantConfig;
-use forebay_keys::{KeyDigest, KeyRing, StoredKey};
+use forebay_keys::{KeyDigest, KeyRing, StoredKey, TokenVerifier};
 use std::sync::Arc;
 
 /// Name of the `[[tenant]]` that stands for all without a table of their own.
@@ -19,6 +19,8 @@ pub struct Tenants {
     list: Vec<Tenant>,
     numbers: Arc<TenantNumbers>,
     keys: Option<ServedKeys>,
+    /// Checks tokens, where clients may show one in place of a key.
+    tokens: Option<Arc<TokenVerifier>>,
     /// Is there anybody to count tokens for?
     are_counted: bool,
 }
@@ -122,8 +124,15 @@ impl Tenants {
             tenant.billed = if own.is_some() { number } else { TenantIndex::default() };
             (tenant.weight, tenant.quota) = own.map_or(of_any, rights);
         }
-        let are_counted = keys.is_some() || !tables.is_empty();
-        Self { list, numbers: Arc::new(numbers), keys, are_counted }
+        let tokens = before.tokens.clone();
+        let are_counted = keys.is_some() || tokens.is_some() || !tables.is_empty();
+        Self { list, numbers: Arc::new(numbers), keys, tokens, are_counted }
+    }
+
+    /// The same, and clients may show tokens that `verifier` takes.
+    #[must_use]
+    pub fn with_tokens(self, verifier: Arc<TokenVerifier>) -> Self {
+        Self { tokens: Some(verifier), are_counted: true, ..self }
     }
 
     /// Are there tenants whose tokens are counted?
@@ -132,10 +141,22 @@ impl Tenants {
         self.are_counted
     }
 
-    /// Must a client show a key?
+    /// Must a client show a key or a token?
     #[must_use]
     pub const fn ask_for_keys(&self) -> bool {
-        self.keys.is_some()
+        self.keys.is_some() || self.tokens.is_some()
+    }
+
+    /// Checks tokens, where clients may show one.
+    #[must_use]
+    pub const fn tokens(&self) -> Option<&Arc<TokenVerifier>> {
+        self.tokens.as_ref()
+    }
+
+    /// The tenant of that name; `*` for a name that neither a table nor a key has.
+    #[must_use]
+    pub fn named(&self, name: &str) -> TenantIndex {
+        self.numbers.by_name.get(name).copied().unwrap_or_default()
     }
 
     /// The keys, where clients must show one.
@@ -198,7 +219,7 @@ impl Tenant {
 impl Default for Tenants {
     fn default() -> Self {
         let (list, numbers) = (vec![Tenant::named(ANY_TENANT.into())], Arc::default());
-        Self { list, numbers, keys: None, are_counted: false }
+        Self { list, numbers, keys: None, tokens: None, are_counted: false }
     }
 }
 

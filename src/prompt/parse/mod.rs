@@ -30,4 +30,4 @@ pub use refuse::Refusal;
 pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
 pub use route::{CLIENT_ROUTES, ClientRoute, ENGINE_CALLS, route};
 pub use scan::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, scan, scan_briefly};
-pub use whom::Whom;
+pub use whom::{KnownTokens, Whom};

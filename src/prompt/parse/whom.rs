@@ -3,6 +3,7 @@
 //! | configured | the tenant is | best class |
 //! |---|---|---|
 //! | `api_keys` | that of the key in `Authorization: Bearer`, else in `x-api-key` | the key's |
+//! | `jwt` | that of the token's claim, if a table or a key has this name | the token's |
 //! | `queue.tenant_header` | that of the field, if it has a `[[tenant]]` | 0 |
 //! | nothing | `*` | `queue.class_default` |
 //!
@@ -18,16 +19,29 @@ use forebay_config::QueueConfig;
 use forebay_fleet::tenant::{Grant, Tenants};
 use forebay_fleet::worker::ANY_MODEL;
 use forebay_http1::{FieldKind, RequestHead, bytes_of};
-use forebay_keys::KeyDigest;
+use forebay_keys::{KeyDigest, TokenCache, TokenGrant, TokenVerifier};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 /// The caller of one request. Holds no part of a key but its hash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whom {
     /// The tenant, also one without a table of its own.
     pub tenant: TenantIndex,
     /// Best class of its requests; `None`: `queue.class_default`.
     class_best: Option<u8>,
     key: Option<KeyDigest>,
+    /// In place of a key of the file.
+    token: Option<Arc<TokenGrant>>,
+}
+
+/// What a shard knows of tokens, and the time at which they are asked about.
+#[derive(Debug)]
+pub struct KnownTokens<'a> {
+    /// Tokens that were verified.
+    pub cache: &'a RefCell<TokenCache>,
+    /// Reads the seconds since 1970; only called for a token.
+    pub now_s: fn() -> u64,
 }
 
 impl Whom {
@@ -40,9 +54,10 @@ impl Whom {
         queue: &QueueConfig,
         head: &RequestHead,
         buffer: &[u8],
+        tokens: &KnownTokens<'_>,
     ) -> Result<Self, Refusal> {
         if tenants.ask_for_keys() {
-            return Self::with_key(tenants, head, buffer);
+            return Self::with_key(tenants, head, buffer, tokens);
         }
         let header = queue.tenant_header.as_bytes();
         if header.is_empty() {
@@ -54,16 +69,29 @@ impl Whom {
         let field = head.fields.iter().find(named);
         let known = field.and_then(|field| tenants.with_table(bytes_of(buffer, &field.value)));
         let class_best = known.map(|_| 0);
-        Ok(Self { tenant: known.unwrap_or_default(), class_best, key: None })
+        Ok(Self { tenant: known.unwrap_or_default(), class_best, key: None, token: None })
     }
 
-    fn with_key(tenants: &Tenants, head: &RequestHead, buffer: &[u8]) -> Result<Self, Refusal> {
-        let Some(key) = key_of(head, buffer) else {
+    fn with_key(
+        tenants: &Tenants,
+        head: &RequestHead,
+        buffer: &[u8],
+        tokens: &KnownTokens<'_>,
+    ) -> Result<Self, Refusal> {
+        let Some(shown) = key_of(head, buffer) else {
             return Err(Refusal::new(Reason::Unauthorized));
         };
-        let digest = KeyDigest::of(key).ok_or_else(unknown_key)?;
-        let Grant { tenant, key } = tenants.grant(&digest).ok_or_else(unknown_key)?;
-        Ok(Self { tenant, class_best: key.class_best, key: Some(digest) })
+        let digest = KeyDigest::of(shown);
+        if let Some(grant) = digest.as_ref().and_then(|digest| tenants.grant(digest)) {
+            let Grant { tenant, key } = grant;
+            return Ok(Self { tenant, class_best: key.class_best, key: digest, token: None });
+        }
+        let verifier = tenants.tokens().filter(|_| TokenVerifier::is_token(shown));
+        let verifier = verifier.ok_or_else(unknown_key)?;
+        let grant = tokens.cache.borrow_mut().grant(verifier, shown, (tokens.now_s)());
+        let grant = grant.ok_or_else(refused_token)?;
+        let (tenant, class_best) = (tenants.named(&grant.key.tenant), grant.key.class_best);
+        Ok(Self { tenant, class_best, key: Some(grant.key.digest), token: Some(grant) })
     }
 
     /// Did the client show a key of this router? Workers must not see it.
@@ -74,7 +102,10 @@ impl Whom {
 
     /// The key's models are looked up again, so that a request that began before a reload ends by
     /// the keys of now. A key that has gone meanwhile may use none.
-    fn grant<'a>(&self, tenants: &'a Tenants) -> Option<Option<Grant<'a>>> {
+    fn grant<'a>(&'a self, tenants: &'a Tenants) -> Option<Option<Grant<'a>>> {
+        if let Some(token) = &self.token {
+            return Some(Some(Grant { tenant: self.tenant, key: &token.key }));
+        }
         self.key.as_ref().map(|digest| tenants.grant(digest))
     }
 
@@ -89,7 +120,7 @@ impl Whom {
 
     /// The models that the key is limited to, if it is.
     #[must_use]
-    pub fn only_models<'a>(&self, tenants: &'a Tenants) -> Option<&'a [String]> {
+    pub fn only_models<'a>(&'a self, tenants: &'a Tenants) -> Option<&'a [String]> {
         let grant = self.grant(tenants)?;
         let models = grant.map_or(&[][..], |grant| &grant.key.models);
         (grant.is_none() || !models.is_empty()).then_some(models)
@@ -141,6 +172,12 @@ impl Whom {
     }
 }
 
+fn refused_token() -> Refusal {
+    let message = "This token is not valid here: it has expired, or its key, issuer or audience \
+                   is not one that this router takes.";
+    Refusal::new(Reason::Unauthorized).with_message(message)
+}
+
 fn unknown_key() -> Refusal {
     let message = "This API key is unknown. Ask the operator of this router for a key.";
     Refusal::new(Reason::Unauthorized).with_message(message)
@@ -166,7 +203,6 @@ mod tests {
     use forebay_http1::{HeadLimits, Progress, parse_request};
     use forebay_keys::{KeyRing, StoredKey};
     use proptest::prelude::*;
-    use std::sync::Arc;
 
     fn table(name: &str, weight: u32) -> TenantConfig {
         TenantConfig { name: name.to_owned(), weight, ..TenantConfig::default() }
@@ -194,7 +230,9 @@ mod tests {
         let mut head = RequestHead::default();
         let parsed = parse_request(text.as_bytes(), &HeadLimits::default(), &mut head);
         assert_eq!(parsed, Ok(Progress::Complete), "{fields}");
-        Whom::of(tenants, queue, &head, text.as_bytes())
+        let cache = RefCell::default();
+        let tokens = KnownTokens { cache: &cache, now_s: || 1_000 };
+        Whom::of(tenants, queue, &head, text.as_bytes(), &tokens)
     }
 
     fn rules_of(tenants: &Tenants, queue: &QueueConfig, fields: &str) -> (u8, u64, u32) {

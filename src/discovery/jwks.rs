@@ -1,0 +1,41 @@
+//! The set of keys of tokens, fetched from a URL.
+
+use super::http::{Asker, builder};
+use forebay_config::{JwksUrl, TimeoutsConfig};
+use forebay_tls::Connector;
+use std::time::Duration;
+
+/// Fetches from one URL.
+#[derive(Debug)]
+pub struct JwksFetch {
+    asker: Asker,
+    path: String,
+}
+
+impl JwksFetch {
+    /// `connector`: how TLS begins; `None` in plain text. Follows no redirects.
+    ///
+    /// # Errors
+    /// The system has no randomness or no resolver.
+    pub fn new(
+        timeouts: &TimeoutsConfig,
+        url: &JwksUrl,
+        connector: Option<&Connector>,
+        timeout: Duration,
+    ) -> reqwest::Result<Self> {
+        let mut client = builder(timeouts);
+        if let Some(connector) = connector {
+            client = client.use_preconfigured_tls(connector.config());
+        }
+        let asker = Asker::new(client.build()?, &url.base(), None, timeout);
+        Ok(Self { asker, path: url.path.clone() })
+    }
+
+    /// The answer's text.
+    ///
+    /// # Errors
+    /// What has failed, as text.
+    pub async fn get(&self) -> Result<String, String> {
+        self.asker.get(&self.path).await.map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,149 @@
+//! A JSON Web Token (RFC 7519) as a client shows it, checked against keys and rules. Time is an
+//! argument: seconds since 1970.
+
+use super::digest::KeyDigest;
+use super::key_ring::StoredKey;
+use super::token_keys::TokenKeys;
+use forebay_base::limits::{
+    API_KEY_MODELS_MAX, JWT_BYTES_MAX, MODEL_NAME_BYTES_MAX, TENANT_NAME_BYTES_MAX,
+};
+use jsonwebtoken::{Validation, decode, decode_header};
+use serde_json::{Map, Value};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Classes end below this; the first is 0.
+const CLASS_COUNT: u64 = 4;
+
+/// What a token has to say, and which claims say who calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenRules {
+    /// What `iss` must be.
+    pub issuer: String,
+    /// `aud` must hold any of these.
+    pub audience: Vec<String>,
+    /// Claim with the tenant.
+    pub tenant_claim: String,
+    /// Claim with the models, if tokens say them.
+    pub models_claim: Option<String>,
+    /// Claim with the best class, if tokens say it.
+    pub class_claim: Option<String>,
+    /// Tolerance for clocks that differ.
+    pub leeway_s: u64,
+}
+
+/// Checks tokens. Immutable but for its note that a key is missing.
+#[derive(Debug, Default)]
+pub struct TokenVerifier {
+    rules: TokenRules,
+    keys: TokenKeys,
+    lacks_key: AtomicBool,
+}
+
+/// What a token that was verified is good for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenGrant {
+    /// The rights, as a key of the file has them.
+    pub key: StoredKey,
+    /// The first second since 1970 at which it counts no more.
+    pub ends_at_s: u64,
+}
+
+impl TokenVerifier {
+    /// With these keys, all tokens of any other key are refused.
+    #[must_use]
+    pub fn new(rules: TokenRules, keys: TokenKeys) -> Self {
+        Self { rules, keys, lacks_key: AtomicBool::new(false) }
+    }
+
+    /// Could that be a token? Keys of the router have no dots.
+    #[must_use]
+    pub fn is_token(shown: &[u8]) -> bool {
+        shown.iter().filter(|byte| **byte == b'.').count() == 2
+    }
+
+    /// Did a token name a key that the set lacks, since the last call?
+    pub fn take_lack(&self) -> bool {
+        // ordering: Relaxed, a note that guards no other data.
+        self.lacks_key.swap(false, Ordering::Relaxed)
+    }
+
+    /// Checks signature, `exp`, `nbf`, `iss` and `aud`. Nothing is verified for a `kid` that is
+    /// unknown. `None`: the token counts for nothing.
+    pub fn verify(&self, token: &[u8], now_s: u64) -> Option<TokenGrant> {
+        if token.len() > JWT_BYTES_MAX || !Self::is_token(token) {
+            return None;
+        }
+        let id = decode_header(token).ok()?.kid?;
+        let Some(key) = self.keys.find(&id) else {
+            // ordering: Relaxed, a note that guards no other data.
+            self.lacks_key.store(true, Ordering::Relaxed);
+            return None;
+        };
+        let mut validation = Validation::default();
+        validation.algorithms.clone_from(&key.algorithms);
+        validation.set_issuer(&[&self.rules.issuer]);
+        validation.set_audience(&self.rules.audience);
+        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+        // Both are checked here: the crate would read the clock.
+        (validation.validate_exp, validation.validate_nbf) = (false, false);
+        let claims = decode::<Map<String, Value>>(token, &key.key, &validation).ok()?.claims;
+        self.grant(&claims, KeyDigest::of_token(token)?, now_s)
+    }
+
+    fn grant(
+        &self,
+        claims: &Map<String, Value>,
+        digest: KeyDigest,
+        now_s: u64,
+    ) -> Option<TokenGrant> {
+        let leeway_s = self.rules.leeway_s;
+        let ends_at_s = seconds(claims.get("exp")?)?.saturating_add(leeway_s);
+        let begins_at_s = claims.get("nbf").map_or(Some(0), seconds)?;
+        if now_s >= ends_at_s || now_s.saturating_add(leeway_s) < begins_at_s {
+            return None;
+        }
+        let tenant = match claims.get(&self.rules.tenant_claim) {
+            None => String::new(),
+            Some(name) => {
+                name.as_str().filter(|name| name.len() <= TENANT_NAME_BYTES_MAX)?.to_owned()
+            }
+        };
+        let models = self.rules.models_claim.as_ref();
+        let models = models.map_or(Some(Vec::new()), |name| models_of(claims.get(name)?))?;
+        let class = self.rules.class_claim.as_ref().and_then(|name| claims.get(name));
+        let class_best = class.map(class_of).map_or(Some(None), |class| class.map(Some))?;
+        let (id, created) = (String::new(), String::new());
+        let key = StoredKey { id, digest, tenant, models, class_best, created };
+        Some(TokenGrant { key, ends_at_s })
+    }
+}
+
+/// A time of RFC 7519, section 2: a number that need not be whole.
+fn seconds(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        let seconds = value.as_f64().filter(|seconds| seconds.is_finite() && *seconds >= 0.0)?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+        let whole = seconds as u64;
+        Some(whole)
+    })
+}
+
+/// One name, or a list of them. An empty list would stand for all models.
+fn models_of(value: &Value) -> Option<Vec<String>> {
+    let one = std::slice::from_ref(value);
+    let names = value.as_array().map_or(one, Vec::as_slice);
+    let is_name = |name: &&str| !name.is_empty() && name.len() <= MODEL_NAME_BYTES_MAX;
+    if !(1..=API_KEY_MODELS_MAX).contains(&names.len()) {
+        return None;
+    }
+    names.iter().map(|name| name.as_str().filter(is_name).map(str::to_owned)).collect()
+}
+
+fn class_of(value: &Value) -> Option<u8> {
+    let class = value.as_u64().filter(|class| *class < CLASS_COUNT)?;
+    u8::try_from(class).ok()
+}
+
+#[cfg(test)]
+#[path = "token_tests.rs"]
+mod tests;

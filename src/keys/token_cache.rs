@@ -1,0 +1,45 @@
+//! Tokens that a shard has verified, so that a client pays for a signature once and not with each
+//! request. Holds hashes, never tokens.
+
+use super::digest::KeyDigest;
+use super::token::{TokenGrant, TokenVerifier};
+use ahash::AHashMap;
+use forebay_base::limits::{JWT_BYTES_MAX, JWT_CACHED_MAX};
+use std::sync::Arc;
+
+/// Verified tokens of one shard.
+#[derive(Debug, Default)]
+pub struct TokenCache {
+    /// Who has verified them. Another one, with other keys, starts anew.
+    verifier: Option<Arc<TokenVerifier>>,
+    grants: AHashMap<u64, Arc<TokenGrant>>,
+}
+
+impl TokenCache {
+    /// What the token is good for at that second since 1970; `None`: for nothing.
+    pub fn grant(
+        &mut self,
+        verifier: &Arc<TokenVerifier>,
+        token: &[u8],
+        now_s: u64,
+    ) -> Option<Arc<TokenGrant>> {
+        if token.len() > JWT_BYTES_MAX || !TokenVerifier::is_token(token) {
+            return None;
+        }
+        if !self.verifier.as_ref().is_some_and(|known| Arc::ptr_eq(known, verifier)) {
+            self.grants.clear();
+            self.verifier = Some(Arc::clone(verifier));
+        }
+        let digest = KeyDigest::of_token(token)?;
+        let known = self.grants.get(&digest.start());
+        if let Some(known) = known.filter(|known| known.key.digest == digest) {
+            return (now_s < known.ends_at_s).then(|| Arc::clone(known));
+        }
+        let grant = Arc::new(verifier.verify(token, now_s)?);
+        if self.grants.len() >= JWT_CACHED_MAX {
+            self.grants.clear();
+        }
+        self.grants.insert(digest.start(), Arc::clone(&grant));
+        Some(grant)
+    }
+}
