@@ -2,14 +2,21 @@
 
 use axum::http::StatusCode;
 use forebay_base::limits::WORKER_NAME_BYTES_MAX;
-use forebay_config::{Word, WorkerConfig, WorkerRole, WorkerUrl};
+use forebay_config::{Word, WorkerConfig, WorkerRole, WorkerUrl, parse_duration};
 use serde::Deserialize;
+use std::time::Duration;
 
+/// Longest time in which a call waits for a worker.
+pub(crate) const WAIT_MAX: Duration = Duration::from_mins(10);
 const HOW_TO_ASK: &str = r#"give {"url": "http://host:port"}, with "name" and "role" if wanted"#;
 
 /// What the body says.
 #[derive(Debug)]
-pub struct AddWorkerRequest(Box<WorkerConfig>);
+pub struct AddWorkerRequest {
+    worker: Box<WorkerConfig>,
+    /// The call is answered once the worker serves, or after this time.
+    pub(crate) wait: Option<Duration>,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,6 +24,7 @@ struct AddBody {
     url: String,
     name: Option<String>,
     role: Option<String>,
+    wait: Option<String>,
 }
 
 /// Why a worker was not added.
@@ -38,6 +46,18 @@ impl AddWorkerRequest {
     pub(crate) fn from_body(body: &[u8]) -> Result<Self, String> {
         let body: AddBody =
             serde_json::from_slice(body).map_err(|error| format!("{error}; {HOW_TO_ASK}"))?;
+        Self::new(body)
+    }
+
+    /// For a worker of which only the URL is said.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn from_url(url: &str) -> Result<Self, String> {
+        Self::new(AddBody { url: url.to_owned(), name: None, role: None, wait: None })
+    }
+
+    fn new(body: AddBody) -> Result<Self, String> {
         let name_bytes = body.name.as_ref().map_or(0, String::len);
         if body.url.len().max(name_bytes) > WORKER_NAME_BYTES_MAX {
             return Err(format!("`url` and `name` have at most {WORKER_NAME_BYTES_MAX} bytes"));
@@ -54,15 +74,20 @@ impl AddWorkerRequest {
             return Err("`name` has to be visible ASCII without spaces".to_owned());
         }
         let role = body.role.as_deref().map_or(Ok(WorkerRole::Auto), role_of)?;
+        let wait = body.wait.as_deref().map(parse_duration).transpose();
+        let wait = wait.map_err(|fault| format!("`wait`: {fault}"))?;
+        if wait.is_some_and(|wait| wait > WAIT_MAX) {
+            return Err(format!("`wait` is at most {} s", WAIT_MAX.as_secs()));
+        }
         let name = body.name;
         let worker = WorkerConfig { url: body.url, name, role, ..WorkerConfig::default() };
-        Ok(Self(Box::new(worker)))
+        Ok(Self { worker: Box::new(worker), wait })
     }
 
     /// As a table of the configuration would say it.
     #[must_use]
     pub fn worker(&self) -> &WorkerConfig {
-        &self.0
+        &self.worker
     }
 }
 
@@ -114,6 +139,8 @@ mod tests {
             (r#"{"url":"http://a:1","name":"a b"}"#, "visible"),
             (r#"{"url":"http://a:1","role":"cook"}"#, "prefill"),
             (r#"{"url":"http://a:1","size":1}"#, "unknown field"),
+            (r#"{"url":"http://a:1","wait":"soon"}"#, "`wait`"),
+            (r#"{"url":"http://a:1","wait":"1h"}"#, "at most"),
         ] {
             let fault = read(body).unwrap_err();
             assert!(fault.contains(word), "{body}: {fault}");

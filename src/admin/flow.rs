@@ -10,6 +10,11 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// Between two looks at a worker that is waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// `GET /admin/window`.
 pub(crate) async fn windows(State(questions): State<Questions>) -> Response {
@@ -63,11 +68,46 @@ pub(crate) async fn add_worker(State(questions): State<Questions>, body: Bytes) 
         Ok(asked) => asked,
         Err(fault) => return refused(StatusCode::BAD_REQUEST, &fault),
     };
+    let wait = asked.wait;
     match ask(&questions, |back| Question::AddWorker(asked, back)).await {
-        Some(Ok(worker)) => (StatusCode::CREATED, Json(worker)).into_response(),
+        Some(Ok(worker)) => match wait {
+            None => (StatusCode::CREATED, Json(worker)).into_response(),
+            Some(wait) => served(&questions, &worker, wait).await,
+        },
         Some(Err(reason)) => refused(reason.status(), reason.message()),
         None => gone(),
     }
+}
+
+/// Answers once the worker serves.
+async fn served(questions: &Questions, worker: &Value, wait: Duration) -> Response {
+    let name = member(worker, "name");
+    match until_up(questions, name, wait).await {
+        Some(worker) => (StatusCode::CREATED, Json(worker)).into_response(),
+        None => refused(
+            StatusCode::GATEWAY_TIMEOUT,
+            &format!("{name:?} does not serve yet; it stays added: GET /workers/{name} shows it"),
+        ),
+    }
+}
+
+/// A text that the list has of a worker.
+pub(crate) fn member<'v>(worker: &'v Value, name: &str) -> &'v str {
+    worker.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The worker once it is up; `None` if it is not in time.
+pub(crate) async fn until_up(questions: &Questions, name: &str, wait: Duration) -> Option<Value> {
+    let up = async {
+        loop {
+            let worker = ask(questions, |back| Question::Worker(name.to_owned(), back)).await??;
+            if member(&worker, "state") == "up" {
+                return Some(worker);
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    };
+    timeout(wait, up).await.ok().flatten()
 }
 
 /// Answers `DELETE /workers/{id}`: its end has begun.

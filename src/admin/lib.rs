@@ -10,6 +10,7 @@
 mod access;
 mod adding;
 mod catalogue;
+mod drop_in;
 mod explain;
 #[cfg(test)]
 mod explain_tests;

@@ -3,9 +3,9 @@
 
 use super::access::{self, Access};
 use super::explain::ExplainRequest;
-use super::flow;
 use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
+use super::{drop_in, flow};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
@@ -44,7 +44,7 @@ pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
     routes().into_iter().map(|(route, _)| route)
 }
 
-fn routes() -> [(AdminRoute, MethodRouter<Questions>); 15] {
+fn routes() -> [(AdminRoute, MethodRouter<Questions>); 18] {
     let route = |method, path, meaning| AdminRoute { method, path, meaning };
     let reading = |path, meaning| route("GET", path, meaning);
     let posting = |path, meaning| route("POST", path, meaning);
@@ -83,6 +83,12 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 15] {
             ),
             post(flow::reload),
         ),
+        (
+            posting("/add_worker?url=", "as vllm-router: adds a worker, answers once it serves"),
+            post(drop_in::add),
+        ),
+        (posting("/remove_worker?url=", "as vllm-router: removes a worker"), post(drop_in::remove)),
+        (reading("/list_workers", "as vllm-router: URLs of the workers"), get(drop_in::list)),
         (reading("/debug/overlap", "explains a prompt"), get(overlap_of_prompt)),
         (posting("/debug/overlap", "explains a request"), post(overlap)),
     ]
@@ -93,13 +99,18 @@ pub async fn serve(listener: AdminListener, questions: Questions, access: Access
     port::serve(listener, router(questions, access)).await;
 }
 
+/// Without the query that stands in the reference page.
+fn path_of(route: &AdminRoute) -> &'static str {
+    route.path.split_once('?').map_or(route.path, |(path, _)| path)
+}
+
 fn router(questions: Questions, access: Access) -> Router {
     let router = Router::new();
     #[cfg(debug_assertions)]
     let router = router.route("/debug/plant", post(plant));
     let router = routes()
         .into_iter()
-        .fold(router, |router, (route, handler)| router.route(route.path, handler));
+        .fold(router, |router, (route, handler)| router.route(path_of(&route), handler));
     let mut paths: Vec<&str> = admin_routes().map(|route| route.path).collect();
     paths.dedup();
     let paths = format!("try {}\n", paths.join(", "));

@@ -30,6 +30,7 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
     let fleet = sources.fleet.fleet;
     json!({
         "name": &*worker.name,
+        "url": format!("{}://{}", scheme(worker), worker.authority),
         "address": worker.address.to_string(),
         "engine": engine(worker.dialect),
         "state": state(worker.state),
@@ -41,6 +42,10 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "load_source": (sources.load_source)(index).map(ReportSource::word),
         "ranks": ranks_of(index, sources),
     })
+}
+
+fn scheme(worker: &Worker) -> &'static str {
+    if worker.connector.is_some() { "https" } else { "http" }
 }
 
 /// Requests on all ranks that it ever had: one whose rank is gone is still on its way.

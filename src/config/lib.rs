@@ -58,7 +58,7 @@ pub use schema::{
     LoadConfig, LogConfig, Policy, RetryConfig, TimeoutsConfig,
 };
 pub use setting::{Kind, Word};
-pub use table::Changes;
+pub use table::{Changes, WorkerChanges};
 pub use tls::{
     AdminTlsConfig, CertificateConfig, ClientAuth, ListenerConfig, TlsConfig, UpstreamTlsConfig,
 };

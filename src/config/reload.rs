@@ -7,7 +7,9 @@ use super::finding::Finding;
 use super::flags::Flags;
 use super::load::{ConfigText, Loaded, load};
 use super::schema::Config;
-use super::table::{Changes, KeyTable};
+use super::table::{Changes, KeyTable, WorkerChanges};
+use super::url::WorkerUrl;
+use super::worker::WorkerConfig;
 use std::path::PathBuf;
 
 /// Where a configuration came from, to read it again.
@@ -67,6 +69,11 @@ impl Reloader {
         Ok((self.running.take_over(&wanted), findings))
     }
 
+    /// A worker that has joined found no place: the next reload tries again.
+    pub fn did_not_join(&mut self, url: &str) {
+        self.running.workers.retain(|worker| worker.url != url);
+    }
+
     /// What runs.
     #[must_use]
     pub const fn running(&self) -> &Config {
@@ -97,12 +104,7 @@ impl Config {
             self.flow.tenants.clone_from(&wanted.flow.tenants);
             changes.applied.push("tenant".to_owned());
         }
-        let urls = |config: &Self| -> Vec<String> {
-            config.workers.iter().map(|worker| worker.url.clone()).collect()
-        };
-        if urls(self) != urls(&wanted) {
-            changes.restart.push("worker".to_owned());
-        }
+        self.take_workers(&wanted, &mut changes);
         for (position, worker) in self.workers.iter_mut().enumerate() {
             let Some(same) = wanted.workers.iter().find(|other| other.url == worker.url) else {
                 continue;
@@ -116,6 +118,27 @@ impl Config {
         changes.applied.sort_unstable();
         changes.restart.sort_unstable();
         changes
+    }
+
+    /// Workers that come and go. One over TLS has files that are read at the start only.
+    fn take_workers(&mut self, wanted: &Self, changes: &mut Changes) {
+        let has = |config: &Self, url: &str| config.workers.iter().any(|one| one.url == url);
+        let new = wanted.workers.iter().filter(|worker| !has(self, &worker.url));
+        let is_tls = |url: &str| WorkerUrl::parse(url).is_ok_and(|url| url.is_tls);
+        let (secure, plain): (Vec<_>, Vec<_>) = new.cloned().partition(|one| is_tls(&one.url));
+        let (kept, gone) =
+            std::mem::take(&mut self.workers).into_iter().partition(|one| has(wanted, &one.url));
+        self.workers = kept;
+        self.workers.extend_from_slice(&plain);
+        let urls = |workers: Vec<WorkerConfig>| workers.into_iter().map(|worker| worker.url);
+        changes.workers =
+            WorkerChanges { joined: urls(plain).collect(), left: urls(gone).collect() };
+        if !changes.workers.joined.is_empty() || !changes.workers.left.is_empty() {
+            changes.applied.push("worker".to_owned());
+        }
+        if !secure.is_empty() {
+            changes.restart.push("worker".to_owned());
+        }
     }
 }
 
@@ -134,7 +157,7 @@ mod tests {
     fn reload(before: &str, after: &str) -> (Config, Vec<String>, Vec<String>) {
         let mut running = config(&format!("{before}\n{TWO}"));
         let wanted = config(&format!("{after}\n{TWO}"));
-        let Changes { applied, restart } = running.take_over(&wanted);
+        let Changes { applied, restart, .. } = running.take_over(&wanted);
         let again = running.take_over(&wanted);
         assert_eq!((again.applied.len(), &again.restart), (0, &restart), "taken over once");
         (running, applied, restart)
@@ -213,11 +236,28 @@ mod tests {
             worker("b", "concurrency_max = 3\n"),
             worker("a", "api_key = \"k\"\n")
         ));
-        let Changes { applied, restart } = running.take_over(&wanted);
+        let Changes { applied, restart, .. } = running.take_over(&wanted);
         assert_eq!(applied, ["worker.1.concurrency_max"]);
-        assert_eq!(restart, ["worker", "worker.0.api_key"], "another order, and a key");
+        assert_eq!(restart, ["worker.0.api_key"], "a key, and the order says nothing");
         let limits: Vec<_> = running.workers.iter().map(|w| w.concurrency_max).collect();
         assert_eq!((limits, &*running.workers[0].url), (vec![None, Some(3)], "http://a:1"));
+    }
+
+    #[test]
+    fn workers_come_and_go() {
+        let worker = |url: &str| format!("[[worker]]\nurl = \"{url}\"\n");
+        let file = |urls: [&str; 2]| config(&urls.map(worker).concat());
+        let mut running = file(["http://a:1", "http://b:1"]);
+        let changes = running.take_over(&file(["http://b:1", "http://c:1"]));
+        assert_eq!((&changes.applied[..], changes.restart.len()), (&["worker".to_owned()][..], 0));
+        assert_eq!(changes.workers.joined, ["http://c:1"]);
+        assert_eq!(changes.workers.left, ["http://a:1"]);
+        let urls: Vec<&str> = running.workers.iter().map(|worker| &*worker.url).collect();
+        assert_eq!(urls, ["http://b:1", "http://c:1"]);
+        let changes = running.take_over(&file(["http://b:1", "https://d:1"]));
+        assert_eq!(changes.restart, ["worker"]);
+        assert!(changes.workers.joined.is_empty());
+        assert_eq!(changes.workers.left, ["http://c:1"]);
     }
 
     #[test]

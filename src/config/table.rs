@@ -42,6 +42,17 @@ pub struct Changes {
     pub applied: Vec<String>,
     /// Only a restart makes them count.
     pub restart: Vec<String>,
+    /// Workers that come and go.
+    pub workers: WorkerChanges,
+}
+
+/// URLs of workers that one file has and the other does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerChanges {
+    /// Those that are new.
+    pub joined: Vec<String>,
+    /// Those that are no longer wanted.
+    pub left: Vec<String>,
 }
 
 impl Changes {

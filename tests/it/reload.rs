@@ -158,6 +158,41 @@ fn a_router_in_a_program_has_nothing_to_read_again() {
 }
 
 #[test]
+fn workers_of_the_file_join_and_leave() {
+    let (first, second) = (Worker::json("{}"), Worker::json("{}"));
+    let named = |worker: &Worker, name: &str| {
+        format!("[[worker]]\nname = \"{name}\"\nurl = \"{}\"\n", worker.url())
+    };
+    let (handle, file, _folder) = start(&first, "");
+    let base = std::fs::read_to_string(&file).unwrap();
+    let (head, _) = base.split_once("[[worker]]").unwrap();
+    let reload = |workers: String| {
+        std::fs::write(&file, format!("{head}{workers}")).unwrap();
+        let (status, said) = say(handle.admin, "/admin/reload", "");
+        assert_eq!((status, &said["needs_restart"]), (200, &json!([])), "{said}");
+        said["applied"].clone()
+    };
+    let served_by =
+        || ask(handle.listen, "/v1/completions").field("x-forebay-worker").map(str::to_owned);
+    let old = Some(first.address.to_string());
+    assert_eq!(served_by(), old);
+    let both = format!("[[worker]]\nurl = \"{}\"\n{}", first.url(), named(&second, "new"));
+    assert_eq!(reload(both.clone()), json!(["worker"]));
+    until("the new one serves too", || served_by().as_deref() == Some("new"));
+    assert_eq!(reload(both), json!([]), "once");
+    assert_eq!(reload(named(&second, "new")), json!(["worker"]));
+    for _ in 0..20 {
+        assert_eq!(served_by().as_deref(), Some("new"));
+    }
+    until("the old one is gone", || {
+        !truth::get(handle.admin, "/workers").text().contains(&first.address.to_string())
+    });
+    let both = format!("{}[[worker]]\nurl = \"{}\"\n", named(&second, "new"), first.url());
+    assert_eq!(reload(both), json!(["worker"]));
+    until("it serves again", || served_by() == old);
+}
+
+#[test]
 fn sighup_reads_the_file_again() {
     let live = port_for_later();
     let process = RouterProcess::start(&live, None);

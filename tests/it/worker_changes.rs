@@ -2,8 +2,8 @@
 
 use crate::kv_routing::{Person, engine, follow, kv_router, settle};
 use crate::rig::{
-    ASK, Client, Gate, Reply, Worker, admin, admin_post, any_port, config, metric, post, router,
-    until,
+    ASK, Client, Gate, Reply, Worker, admin, admin_post, any_port, config, metric, port_for_later,
+    post, router, until,
 };
 use forebay::server::ServerHandle;
 use serde_json::Value;
@@ -139,4 +139,58 @@ fn what_a_removed_worker_held_leaves_the_index() {
     let (reply, cached) = person.ask("And the last one?");
     assert_eq!(worker_of(&reply), names[0]);
     assert!(cached > 0, "its engine was there all the time");
+}
+
+fn call(router: &ServerHandle, method: &str, path: &str) -> (u16, String) {
+    let mut client = Client::connect(router.admin);
+    client.send(format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes());
+    let reply = client.reply();
+    (reply.status, reply.text())
+}
+
+#[test]
+fn the_calls_of_vllm_router_answer_as_there() {
+    let (first, second) = (Worker::json("{}"), Worker::json("{}"));
+    let router = router(config(&[&first]));
+    assert_eq!(worker_of(&complete(&router)), first.address.to_string());
+    let [old, new] = [&first, &second].map(Worker::url);
+    let list = |urls: &[&str]| (200, serde_json::json!({ "urls": urls }).to_string());
+    assert_eq!(call(&router, "GET", "/list_workers"), list(&[&old]));
+    let add = format!("/add_worker?url={new}");
+    assert_eq!(call(&router, "POST", &add), (200, format!("Successfully added worker: {new}")));
+    assert!(
+        shares(
+            &router,
+            [&first, &second].map(|one| one.address.to_string()).each_ref().map(|name| &**name)
+        )[1] > 0,
+        "it serves by then"
+    );
+    assert_eq!(call(&router, "POST", &add), (400, format!("Worker {new} already exists")));
+    let required = "Worker URL required. Provide 'url' query parameter";
+    assert_eq!(call(&router, "POST", "/add_worker"), (400, required.to_owned()));
+    let removed = |url: &str| (200, format!("Successfully removed worker: {url}"));
+    assert_eq!(call(&router, "POST", &format!("/remove_worker?url={old}")), removed(&old));
+    until_gone(&router, &first.address.to_string());
+    assert_eq!(call(&router, "GET", "/list_workers"), list(&[&new]));
+    assert_eq!(call(&router, "POST", "/remove_worker?url=http://a:1"), removed("http://a:1"));
+    assert_eq!(call(&router, "POST", "/remove_worker"), (400, String::new()));
+}
+
+#[test]
+fn adding_a_worker_can_wait_until_it_serves() {
+    let (first, second) = (Worker::json("{}"), Worker::json("{}"));
+    let router = router(config(&[&first]));
+    let (status, worker) = add(&router, &format!(r#"{{"url":"{}","wait":"30s"}}"#, second.url()));
+    assert_eq!((status, &worker["state"]), (201, &"up".into()), "{worker}");
+    let mut config = config(&[&first]);
+    config.health.enabled = true;
+    let router = self::router(config);
+    let dead = port_for_later();
+    let asked = format!(r#"{{"url":"http://{dead}","wait":"300ms"}}"#);
+    let (status, said) = add(&router, &asked);
+    assert!(
+        status == 504 && said["error"].as_str().unwrap().contains("does not serve yet"),
+        "{said}"
+    );
+    assert_eq!(admin(&router, &format!("/workers/{dead}")).status, 200, "it stays added");
 }

@@ -431,9 +431,21 @@ impl Fleet {
 
     /// The workers' own limits, in the order of the configuration, for the next snapshot.
     pub(super) fn set_concurrency(&mut self, workers: &[WorkerConfig]) {
-        for (known, worker) in self.workers.iter_mut().zip(workers) {
-            known.concurrency_max = worker.concurrency_max;
+        for worker in workers {
+            let Some(place) = self.worker_at(&worker.url) else { continue };
+            if let Some(known) = self.workers.get_mut(place.index()) {
+                known.concurrency_max = worker.concurrency_max;
+            }
         }
+    }
+
+    /// The worker of a URL, if it is there.
+    pub(super) fn worker_at(&self, url: &str) -> Option<WorkerIndex> {
+        let url = WorkerUrl::parse(url).ok()?;
+        let is_it = |known: &KnownWorker| {
+            known.word != OperatorWord::Gone && *known.shown.authority == *url.authority
+        };
+        WorkerIndex::try_from_index(self.workers.iter().position(is_it)?)
     }
 
     /// Ranks that ever were.

@@ -4,9 +4,10 @@ use super::super::fleet::NoPlace;
 use super::Control;
 use forebay_admin::{AddRefused, AddWorkerRequest};
 use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_config::WorkerChanges;
 use forebay_fleet::worker::RankLoad;
 use serde_json::Value;
-use tracing::info;
+use tracing::{info, warn};
 
 impl Control {
     pub(super) fn set_draining(&mut self, worker: &str, is_draining: bool) {
@@ -37,13 +38,46 @@ impl Control {
         self.workers(|all| forebay_admin::worker_named(&name, all)).ok_or(AddRefused::Full)
     }
 
+    /// Workers that the configuration file has, or has no more, since it was read last.
+    pub(super) fn change_workers(&mut self, changes: &WorkerChanges) {
+        for url in &changes.left {
+            if let Some(place) = self.fleet.worker_at(url) {
+                self.leave_by(place, "the configuration");
+            }
+        }
+        let Some(reloader) = &mut self.setup.reloader else { return };
+        for url in &changes.joined {
+            let workers = &reloader.running().workers;
+            let Some(worker) = workers.iter().find(|worker| worker.url == *url) else { continue };
+            match self.fleet.add(&self.setup.config, worker) {
+                Ok(place) => {
+                    info!(url, "added by the configuration");
+                    self.probes.add(place, worker);
+                }
+                Err(reason) => {
+                    warn!(
+                        url,
+                        ?reason,
+                        "not added: its address or its name is in use; reload again once it is free"
+                    );
+                    reloader.did_not_join(url);
+                }
+            }
+        }
+    }
+
     /// Begins the end of a worker.
     pub(super) fn leave(&mut self, worker: &str) {
         let Some(index) = self.fleet.worker_named(worker) else { return };
+        self.leave_by(index, "the admin API");
+        self.publish();
+    }
+
+    fn leave_by(&mut self, place: WorkerIndex, by: &str) {
         let patience = self.setup.config.timeouts.drain;
-        if self.fleet.leave(index, self.setup.clock.now().plus(patience)) {
-            info!(worker, ?patience, "removed by the admin API: it gets nothing new");
-            self.publish();
+        if self.fleet.leave(place, self.setup.clock.now().plus(patience)) {
+            let worker = self.fleet.name(place).unwrap_or_default();
+            info!(worker = &*worker, by, ?patience, "removed: it gets nothing new");
         }
     }
 

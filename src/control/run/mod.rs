@@ -442,6 +442,7 @@ impl Control {
         let Parts { config, reloader, tls, admin_tls, .. } = &mut self.setup;
         let done = reload::reload(reloader.as_mut(), &mut self.fleet, tls.server.as_mut())?;
         admin_tls.iter_mut().for_each(|tls| tls.read_again(config));
+        self.change_workers(&done.changes.workers);
         self.publish();
         Ok(done)
     }
