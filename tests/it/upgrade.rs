@@ -1,8 +1,10 @@
 //! A new process takes over from the running one, and no request is lost.
 
 use crate::drain::{Fate, ask_once};
+use crate::kv_routing::{Person, overlap_tokens};
 use crate::rig::truth::{get, metric};
 use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
+use crate::warm_restart::new_engine;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -139,4 +141,32 @@ fn an_upgrade_that_fails_changes_nothing() {
     assert!(said.contains("not upgraded: the new process ended"), "{said}");
     assert_eq!(ask_once(first.listen), Fate::Answered);
     assert_eq!(get(first.admin, "/readyz").status, 200);
+}
+
+#[test]
+fn the_index_comes_along() {
+    let (engine, _) = new_engine(true);
+    let first = RouterProcess::configured(&format!(
+        "cores = [0, 1]\npolicy = \"kv\"\nmodel_dir = \"tests/data/tokenizer\"\n\
+         [health]\ninterval = \"100ms\"\n[[worker]]\nurl = \"{}\"\n",
+        engine.url()
+    ));
+    until("it serves", || get(first.admin, "/readyz").status == 200);
+    until("it follows the engine", || metric(first.admin, "forebay_kv_feed_live{") > 0.0);
+    let mut person = Person::new(first.listen, "somebody");
+    let (_, cached) = person.ask("What is a router?");
+    assert_eq!(cached, 0);
+    let tracked = || metric(first.admin, "forebay_kv_tracked_blocks");
+    until("its blocks are known", || tracked() > 18.0);
+    let (reply, cached) = person.ask("And what is a dam?");
+    assert_eq!(overlap_tokens(&reply), cached, "before");
+    let known = tracked();
+    let _second = Second(first.second());
+    until("the second one serves", || first.logged("handed over") > 0);
+    until("it answers", || get(first.admin, "/readyz").status == 200);
+    assert_eq!(tracked().to_bits(), known.to_bits());
+    person.client = Client::connect(first.listen);
+    let (reply, cached) = person.ask("And what is a forebay?");
+    let predicted = overlap_tokens(&reply);
+    assert!(cached > 100 && predicted.abs_diff(cached) <= 16, "{predicted} for {cached}");
 }

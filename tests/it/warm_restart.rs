@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Where an engine listens: ports that nobody else gets until another engine takes them over.
 #[derive(Clone)]
-struct Ports {
+pub(crate) struct Ports {
     listen: std::net::SocketAddr,
     kv_events: String,
     replay: Option<String>,
@@ -37,7 +37,7 @@ fn start_engine(ports: &Ports) -> EngineHandle {
     Engine::start_with(config, text.clone()).expect("the engine starts")
 }
 
-fn new_engine(with_replay: bool) -> (EngineHandle, Ports) {
+pub(crate) fn new_engine(with_replay: bool) -> (EngineHandle, Ports) {
     let endpoint = || format!("tcp://{}", port_for_later());
     let ports = Ports {
         listen: port_for_later(),
