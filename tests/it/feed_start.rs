@@ -39,8 +39,10 @@ fn a_history_longer_than_the_memory_of_it_is_incomplete_and_true() {
             || publisher.held_blocks(newest) == 0
     });
     until_difference(handle.admin, &publisher, |now| now.ghosts == 0);
-    // A machine under load may lose more of the stream than is remembered.
-    assert!(resets(handle.admin, "") - resets(handle.admin, "gap") < 0.5);
+    // A machine under load may lose more of the stream than is remembered, or the connection.
+    for reason in ["restart", "undecodable", "contradiction"] {
+        assert!(resets(handle.admin, reason) < 0.5, "{reason}");
+    }
 }
 
 /// A gap that goes further back than the engine remembers: what it does remember is known
