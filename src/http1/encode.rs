@@ -145,7 +145,7 @@ fn is_of_router(name: &[u8]) -> bool {
 fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
     let name = bytes_of(buffer, &field.name);
     // Each `Vary` adds to the others (RFC 9110 section 12.5.5).
-    let replaces = |own: &str| name.eq_ignore_ascii_case(own.as_bytes()) && own != "vary";
+    let replaces = |own: &str| is_named(name, own.as_bytes()) && own != "vary";
     if extra.iter().any(|(own, _)| replaces(own)) {
         return;
     }
@@ -153,6 +153,12 @@ fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], o
     out.extend_from_slice(b": ");
     out.extend_from_slice(bytes_of(buffer, &field.value));
     out.extend_from_slice(b"\r\n");
+}
+
+/// Are the names the same to a server that reads an underscore as a hyphen?
+fn is_named(name: &[u8], own: &[u8]) -> bool {
+    let folded = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() == own.len() && name.iter().map(folded).eq(own.iter().map(folded))
 }
 
 pub(super) fn push_persistence(keep_alive: bool, client_version: Version, out: &mut Vec<u8>) {

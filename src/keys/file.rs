@@ -5,10 +5,10 @@ use super::document::{KeyFault, parse};
 use super::key_ring::KeyRing;
 use super::token_keys::TokenKeys;
 use forebay_base::limits::{API_KEY_FILE_BYTES_MAX, JWKS_BYTES_MAX};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Why there are no keys.
@@ -39,9 +39,19 @@ pub fn read(path: &Path) -> Result<KeyRing, KeyFileError> {
     parse(&text).map_err(KeyFileError::Faulty)
 }
 
+/// A pipe would be waited for.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    Ok(file)
+}
+
 fn text_of(path: &Path) -> io::Result<String> {
     let (mut text, limit) = (String::new(), API_KEY_FILE_BYTES_MAX as u64);
-    File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
+    open(path)?.take(limit + 1).read_to_string(&mut text)?;
     if text.len() > API_KEY_FILE_BYTES_MAX {
         return Err(io::Error::other(format!("it is longer than {limit} bytes")));
     }
@@ -103,7 +113,7 @@ pub fn read_token_keys(path: &Path) -> Result<TokenKeys, String> {
     let told = |what: String| format!("{}: {what}", path.display());
     let limit = u64::try_from(JWKS_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut text = Vec::new();
-    let file = File::open(path).map_err(|error| told(error.to_string()))?;
+    let file = open(path).map_err(|error| told(error.to_string()))?;
     file.take(limit).read_to_end(&mut text).map_err(|error| told(error.to_string()))?;
     TokenKeys::parse(&text).map_err(told)
 }
@@ -128,6 +138,16 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), TEXT, "as it was");
         let names = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(names, 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("no regular file"));
+        assert!(read_token_keys(&path).unwrap_err().contains("no regular file"));
+        assert!(change(&path, |_| Ok(TEXT.to_owned())).unwrap_err().contains("no regular file"));
     }
 
     #[test]

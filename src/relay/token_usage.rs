@@ -56,6 +56,8 @@ pub enum UsageForm {
 struct PartialObject {
     bytes: Vec<u8>,
     depth: usize,
+    /// Lists that are open; what they hold tells nothing, and is not kept.
+    lists: usize,
     is_in_text: bool,
     is_escaped: bool,
 }
@@ -236,14 +238,20 @@ impl PartialObject {
             if self.depth == 0 && byte != b'{' || self.bytes.len() >= USAGE_BYTES_MAX {
                 return Fed::None;
             }
-            self.bytes.push(byte);
+            let is_in_list = self.lists > 0;
             match byte {
                 _ if self.is_escaped => self.is_escaped = false,
                 b'\\' if self.is_in_text => self.is_escaped = true,
                 b'"' => self.is_in_text = !self.is_in_text,
-                b'{' if !self.is_in_text => self.depth += 1,
-                b'}' if !self.is_in_text => self.depth -= 1,
+                _ if self.is_in_text => {}
+                b'[' => self.lists += 1,
+                b']' => self.lists = self.lists.saturating_sub(1),
+                b'{' if !is_in_list => self.depth += 1,
+                b'}' if !is_in_list => self.depth -= 1,
                 _ => {}
+            }
+            if !is_in_list || self.lists == 0 {
+                self.bytes.push(byte);
             }
             if self.depth == 0 {
                 return Fed::Whole(position + 1);
@@ -319,6 +327,19 @@ mod tests {
         assert_eq!(told(MetaInfo, &batch), Some((22, 11, 33)));
         let stream = &format!("data: {}\n\ndata: {}\n\n", one(2, 0, 1), one(2, 0, 2));
         assert_eq!(told(MetaInfoStream, stream), Some((2, 0, 2)));
+    }
+
+    #[test]
+    fn lists_are_passed_over_however_long() {
+        let logprobs = "[-0.25,[17,\"a]\\\"\",{\"}\":1}]],".repeat(USAGE_BYTES_MAX / 8);
+        for (form, key) in [(UsageForm::MetaInfo, "meta_info"), (UsageForm::Usage, "usage")] {
+            let body = format!(
+                "{{\"{key}\":{{\"prompt_tokens\":3,\"a\":[{logprobs}0],\"b\":[],\
+                 \"completion_tokens\":4}}}}"
+            );
+            assert_eq!(told(form, &body), Some((3, 0, 4)));
+            assert_eq!(told(form, &body.replace("[]", "]")), None, "no list ends there");
+        }
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub(super) async fn answer(
         }
     });
     let relayed = relayed.await;
-    slot.answer.usage.set(scan.map(|scan| used(&scan, slot, endpoint)));
+    slot.answer.usage.set(scan.map(|scan| used(&scan, slot, endpoint, relayed.is_ok())));
     let relayed = relayed?;
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if let (Some(predicted), Some(reported)) = (predicted, reported) {
@@ -126,12 +126,17 @@ fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<Usag
     })
 }
 
-/// What the answer has cost, as far as it came.
-fn used(scan: &UsageScan, slot: &Slot, endpoint: Endpoint) -> TokenUsage {
+/// What the answer has cost, as far as it came. What an engine says in the beginning does not count
+/// what follows, and an answer that is cut has no end that does.
+fn used(scan: &UsageScan, slot: &Slot, endpoint: Endpoint, is_whole: bool) -> TokenUsage {
     // The first event of a chat says whose turn it is.
     let empty = u64::from(endpoint == Endpoint::ChatCompletions);
-    let estimated = || slot.told.quota.estimated(scan.events().saturating_sub(empty));
-    scan.told().unwrap_or_else(estimated)
+    let estimated = slot.told.quota.estimated(scan.events().saturating_sub(empty));
+    match scan.told() {
+        None => estimated,
+        Some(told) if is_whole => told,
+        Some(told) => TokenUsage { output: told.output.max(estimated.output), ..told },
+    }
 }
 
 /// The engine's answer is not the stream that the client was promised: it becomes the last event of

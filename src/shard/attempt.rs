@@ -136,8 +136,8 @@ async fn exchange(
                 let timeout = env.config.timeouts.connect;
                 let to = Towards { worker: plan.worker, key, timeout, is_for_long: is_long };
                 let connecting = connect(sending, &mut watch, to);
-                let sent = |error: RelayError| if is_resent { error.once_sent() } else { error };
-                connecting.await.map_err(sent)?
+                let sent = |error: RelayError| slot.billed(error.once_sent());
+                connecting.await.map_err(|error| if is_resent { sent(error) } else { error })?
             }
         };
         let mut head = io.buffers.take();
@@ -175,7 +175,8 @@ async fn exchange(
                 }
                 if let Some(paired) = paired {
                     let down = DownWatch::new(env, workers, plan.worker).resumed(wait_left);
-                    pair::first(conn, down, &slot.answer.head, &mut upstream, paired).await?;
+                    let first = pair::first(conn, down, &slot.answer.head, &mut upstream, paired);
+                    first.await.map_err(|error| slot.billed(error))?;
                 }
                 return Ok(Answering { upstream, sent });
             }

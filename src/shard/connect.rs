@@ -33,10 +33,16 @@ pub(super) async fn connect(
 pub(super) async fn open(sending: Sending<'_>, to: Towards) -> Result<Upstream, RelayError> {
     let env = sending.env;
     let start = env.now();
+    let session = session(sending, to.worker)?;
+    // The fleet may have changed since the worker was chosen. What was meant for TLS goes nowhere
+    // in plain text, and what is kept as plain text is nothing else.
+    if session.is_some() != to.key.secured_for.is_some() {
+        return Err(RelayError::ConnectFailed);
+    }
     let mut upstream = Upstream::connect(to.key, to.timeout, to.is_for_long).await?;
-    let Some(session) = session(sending, to.worker)? else { return Ok(upstream) };
+    let Some(session) = session else { return Ok(upstream) };
     let left = to.timeout.saturating_sub(Duration::from_nanos(env.now().since(start)));
-    match upstream.shake_hands(session, left, &sending.io.handshakes.turnstile).await {
+    match upstream.shake_hands(session, left, &sending.io.handshakes.workers).await {
         Ok(shaken) => {
             env.count(Count::UpstreamHandshakes);
             env.counters.add(Count::UpstreamResumed, u64::from(shaken.is_resumed));

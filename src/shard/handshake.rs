@@ -33,7 +33,7 @@ pub(super) async fn shake(shard: &Shard, conn: &mut Conn) -> bool {
     };
     conn.secure(session);
     conn.wait_at_most(shard.env.config.timeouts.handshake);
-    let shaken = conn.shake_hands(&shard.io.handshakes.turnstile).await;
+    let shaken = conn.shake_hands(&shard.io.handshakes.clients).await;
     let count = match &shaken {
         Ok(_) => Count::TlsHandshakes,
         Err(HandshakeFault::Closed) => Count::TlsClosed,

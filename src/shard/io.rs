@@ -32,13 +32,15 @@ pub(super) struct Io {
     pub(super) say_lack_at: Cell<NanosSinceStart>,
 }
 
-/// What handshakes of clients and workers share.
+/// What all handshakes of the shard share.
 #[derive(Default)]
 pub(super) struct Handshakes {
     /// How sessions with workers begin, each with what this shard remembers of earlier ones.
     connectors: RefCell<AHashMap<WorkerIndex, Connector>>,
-    /// All of them pass here, one in a turn.
-    pub(super) turnstile: Turnstile,
+    /// Those of clients pass here, one in a turn.
+    pub(super) clients: Turnstile,
+    /// Those with workers pass here: a flood of clients does not hold them up.
+    pub(super) workers: Turnstile,
 }
 
 impl Io {

@@ -306,6 +306,7 @@ fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) ->
             forwarded.unwrap_or_default(),
             bearer.unwrap_or_default(),
             key.unwrap_or_default(),
+            slot.claim().unwrap_or_default(),
         ],
     };
     let mut out = Vec::with_capacity(slot.head.head_bytes + 256);

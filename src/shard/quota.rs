@@ -64,11 +64,9 @@ pub(super) fn charge(
     };
     let wanted = prompt.saturating_add(u64::from(output_tokens));
     let taken = cell.take_tokens(rate, now, wanted);
-    if taken.is_ok() {
-        held.tokens = Some((rate, wanted));
-    }
+    held.tokens = taken.ok();
     tell(slot, cell, *quota, now);
-    taken.map_err(|why| refused(Reason::RejectedTokens, why))
+    taken.map(|_| ()).map_err(|why| refused(Reason::RejectedTokens, why))
 }
 
 /// Counts what a request has cost, and gives back what it has taken and not used.

@@ -1,7 +1,7 @@
 //! What a request holds of its tenant's limits, given back by a guard on every path.
 
 use forebay_base::{Clock, TenantIndex};
-use forebay_fleet::tenant::{MinuteRate, TenantCell, TokenUsage};
+use forebay_fleet::tenant::{TakenUnits, TenantCell, TokenUsage};
 use forebay_fleet::worker::ShardBoard;
 
 /// What one request has taken. Dropping it gives tokens and place back.
@@ -20,7 +20,7 @@ pub(super) struct Held {
     pub(super) billed: TenantIndex,
     pub(super) has_place: bool,
     /// Taken of the limit of tokens.
-    pub(super) tokens: Option<(MinuteRate, u64)>,
+    pub(super) tokens: Option<TakenUnits>,
 }
 
 impl Held {
@@ -30,10 +30,10 @@ impl Held {
 
     /// The request ends, and has used so many tokens.
     pub(super) fn settle(&mut self, used: u64) {
-        if let Some((rate, taken)) = self.tokens.take()
+        if let Some(taken) = self.tokens.take()
             && let Some(cell) = self.cell()
         {
-            cell.correct_tokens(rate, self.clock.now(), taken, used);
+            cell.correct_tokens(taken, self.clock.now(), used);
         }
     }
 }

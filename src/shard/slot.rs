@@ -152,11 +152,9 @@ impl Slot {
             .map(|field| Some(field).filter(|(_, value)| !value.is_empty()))
     }
 
-    /// What a client says of its address by other names, where only the router's word counts. Some
-    /// servers read an underscore as a hyphen.
-    pub(super) fn claims(&self) -> [Option<(&'static str, &'static [u8])>; 3] {
-        let is_only = self.told.forwarded.is_only;
-        ["x-real-ip", "x_forwarded_for", "x_real_ip"].map(|name| is_only.then_some((name, &[][..])))
+    /// What a client says of its address by another name, where only the router's word counts.
+    pub(super) fn claim(&self) -> Option<(&'static str, &'static [u8])> {
+        self.told.forwarded.is_only.then_some(("x-real-ip", &[][..]))
     }
 
     /// Whoever leaves before the answer owes the prompt, which an engine has.

@@ -334,6 +334,31 @@ fn who_leaves_before_the_answer_pays_for_the_prompt() {
 }
 
 #[test]
+fn a_stream_that_is_cut_costs_what_has_come_of_it() {
+    let worker = Worker::start(|_, stream| {
+        let event = |data: &str| format!("event: x\ndata: {data}\n\n");
+        let first = event(r#"{"message":{"usage":{"input_tokens":7,"output_tokens":1}}}"#);
+        let text = event(r#"{"delta":{"text":"a"}}"#).repeat(19);
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+                    content-length: 9999\r\n\r\n";
+        // The connection ends before the answer does.
+        let _ = stream.write_all([head, &first, &text].concat().as_bytes());
+        false
+    });
+    let router = router(keyed(config(&[&worker]), vec![tenant("gold")]));
+    let body = br#"{"model":"m","max_tokens":99,"stream":true,"messages":[]}"#;
+    let mut client = sent(router.listen, "gold-key", "/v1/messages", body);
+    assert!(!client.reply().complete);
+    let told = |kind: &str| {
+        let tokens =
+            format!("forebay_tenant_tokens_total{{tenant=\"gold\",model=\"*\",kind=\"{kind}\"");
+        count(&router, &tokens)
+    };
+    until("it is counted", || told("output") == 20);
+    assert_eq!(told("prompt"), 7);
+}
+
+#[test]
 fn an_answer_that_is_counted_is_asked_for_in_plain() {
     let worker = Worker::json("{}");
     let router = router(keyed(config(&[&worker]), vec![tenant("gold")]));

@@ -735,8 +735,8 @@ mod tenant_models {
         loom::model(|| {
             let rate = MinuteRate::of(100).unwrap();
             let (cell, ..) = together(move |cell| {
-                cell.take_tokens(rate, NOW, 40).unwrap();
-                cell.correct_tokens(rate, NOW, 40, 10);
+                let taken = cell.take_tokens(rate, NOW, 40).unwrap();
+                cell.correct_tokens(taken, NOW, 10);
             });
             assert_eq!(cell.tokens(rate, NOW).remaining, 80);
         });

@@ -1,7 +1,7 @@
 //! What tenants have used, in words that all shards share. Each limit is one word, changed by
 //! compare-and-swap, so it holds exactly however many shards take of it.
 
-use super::rate::{MinuteRate, RateRefusal, RateStanding};
+use super::rate::{MinuteRate, RateRefusal, RateStanding, TakenUnits};
 use super::who::Quota;
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::TENANTS_MAX;
@@ -73,15 +73,16 @@ impl TenantCell {
         rate: MinuteRate,
         now: NanosSinceStart,
         tokens: u64,
-    ) -> Result<(), RateRefusal> {
-        take(&self.tokens_full_at, rate, now, tokens)?;
+    ) -> Result<TakenUnits, RateRefusal> {
+        let refilled_at = take(&self.tokens_full_at, rate, now, tokens)?;
         // ordering: a sum for other replicas; pairs with the load in `used`.
         self.tokens_used.fetch_add(tokens, Ordering::Relaxed);
-        Ok(())
+        Ok(TakenUnits { rate, units: tokens, refilled_at })
     }
 
     /// `used` tokens were used in the end, of `taken` ones.
-    pub fn correct_tokens(&self, rate: MinuteRate, now: NanosSinceStart, taken: u64, used: u64) {
+    pub fn correct_tokens(&self, taken: TakenUnits, now: NanosSinceStart, used: u64) {
+        let (rate, used, taken) = (taken.rate, taken.spent(now, used), taken.units);
         let correct = |full_at| Some(rate.corrected(full_at, now, taken, used));
         // ordering: as in `take`; pairs with it on the same word only.
         let _ = self.tokens_full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, correct);
@@ -173,10 +174,15 @@ fn take(
     rate: MinuteRate,
     now: NanosSinceStart,
     units: u64,
-) -> Result<(), RateRefusal> {
-    let mut refused = RateRefusal::Never;
-    let taken = |full_at| rate.take(full_at, now, units).map_err(|why| refused = why).ok();
+) -> Result<u64, RateRefusal> {
+    let (mut refused, mut refilled_at) = (RateRefusal::Never, 0);
+    let taken = |full_at| {
+        let taken = rate.take(full_at, now, units).map_err(|why| refused = why);
+        refilled_at = taken.unwrap_or_default();
+        taken.ok()
+    };
     // ordering: pairs with itself on other shards. Nothing is published through the word, and its
     // own order makes the limit exact.
-    word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).map(|_| ()).map_err(|_| refused)
+    word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).map_err(|_| refused)?;
+    Ok(refilled_at)
 }

@@ -6,5 +6,5 @@ mod rate;
 mod who;
 
 pub use board::{InFlightCount, TenantBoard, TenantCell};
-pub use rate::{MinuteRate, RateRefusal, RateStanding};
+pub use rate::{MinuteRate, RateRefusal, RateStanding, TakenUnits};
 pub use who::{ANY_TENANT, Grant, Quota, Tenant, TenantNumbers, Tenants, TokenUsage};

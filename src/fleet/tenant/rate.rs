@@ -23,6 +23,17 @@ const DEBT_NS_MAX: u64 = 60 * MINUTE_NS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinuteRate(u32);
 
+/// Units that were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenUnits {
+    /// The limit that they count for.
+    pub rate: MinuteRate,
+    /// How many of them.
+    pub units: u64,
+    /// When time alone will have refilled all of them.
+    pub refilled_at: u64,
+}
+
 /// Why units are not to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateRefusal {
@@ -89,6 +100,12 @@ impl MinuteRate {
         }
     }
 
+    /// Units that flow in meanwhile.
+    fn units_in(self, time_ns: u64) -> u64 {
+        let units = u128::from(time_ns) * u128::from(self.0) / u128::from(MINUTE_NS);
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+
     /// What is left of a bucket.
     #[must_use]
     pub fn standing(self, full_at: u64, now: NanosSinceStart) -> RateStanding {
@@ -101,6 +118,16 @@ impl MinuteRate {
     fn cost_ns(self, units: u64) -> u64 {
         let cost = u128::from(units) * u128::from(MINUTE_NS) / u128::from(self.0);
         u64::try_from(cost).unwrap_or(u64::MAX)
+    }
+}
+
+impl TakenUnits {
+    /// What of them counts as used, if `used` were. What time has refilled is not given back once
+    /// more.
+    #[must_use]
+    pub fn spent(self, now: NanosSinceStart, used: u64) -> u64 {
+        let returnable = self.rate.units_in(self.refilled_at.saturating_sub(now.0));
+        used.max(self.units.saturating_sub(returnable))
     }
 }
 
@@ -153,6 +180,15 @@ mod tests {
         assert_eq!(left(debt, 101), 1);
         let debt = hundred.corrected(taken, at(10), 80, u64::MAX);
         assert_eq!((left(debt, 10 + 3_540), left(debt, 10 + 3_600)), (0, 100), "an hour at most");
+        // Of what was taken, time has refilled a half: no more than the other half comes back.
+        let taken = TakenUnits { rate: hundred, units: 80, refilled_at: taken };
+        for (now, used, spent) in
+            [(10, 0, 0), (10, 30, 30), (34, 0, 40), (34, 60, 60), (58, 0, 80), (900, 0, 80)]
+        {
+            assert_eq!(taken.spent(at(now), used), spent, "{used} used, at {now}");
+        }
+        assert_eq!(taken.spent(at(900), 250), 250);
+        let taken = taken.refilled_at;
         // All is refilled long before the correction: no more than full.
         assert_eq!(left(hundred.corrected(taken, at(1_000), 80, 0), 1_000), 100);
         assert_eq!(left(hundred.corrected(taken, at(1_000), 80, 90), 1_000), 90);

@@ -4,6 +4,7 @@
 //! the engines' parsers do; a body must never mean one thing here and another there.
 
 use super::json::{Cursor, ScanError, Text, unescaped};
+use super::lengths::{lengths_of, own_lengths_of};
 use super::messages::{MessageList, message_list, message_span};
 use super::priority;
 use super::prompt::prompt;
@@ -46,24 +47,6 @@ const OTHER_LENGTHS: u64 = lengths_of(&OWNED)
     | lengths_of(&CONTINUING_KEYS)
     | lengths_of(&transfer::KEYS)
     | own_lengths_of(&OWN_TEMPLATE_KEYS);
-
-const fn lengths_of(mut keys: &[&str]) -> u64 {
-    let mut bits = 0;
-    while let [key, rest @ ..] = keys {
-        bits |= 1 << key.len();
-        keys = rest;
-    }
-    bits
-}
-
-const fn own_lengths_of(mut keys: &[(Endpoint, &str)]) -> u64 {
-    let mut bits = 0;
-    while let [(_, key), rest @ ..] = keys {
-        bits |= 1 << key.len();
-        keys = rest;
-    }
-    bits
-}
 
 /// Keys that change what the chat template writes. A value of `null` or `false` counts as absent.
 const TEMPLATE_KEYS: [&str; 7] = [
@@ -217,6 +200,8 @@ impl ScannedKeys {
             ("cache_salt", _) => self.cache_salt = optional(cursor)?,
             ("extra_key", _) => self.extra_key = optional(cursor)?,
             ("lora_path", _) => self.lora_path = optional(cursor)?,
+            // The engine's own number, which tells nothing here.
+            ("lora_id", Endpoint::Generate) => request.names_other_lora |= present(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
             ("priority", _) => request.priority = priority::of_body(cursor)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
@@ -362,7 +347,7 @@ impl ScannedKeys {
             Optional::Text(lora) if lora.span.len() <= MODEL_BYTES_MAX => {
                 decode(lora, cursor, &mut request.lora);
             }
-            other => request.names_other_lora = !matches!(other, Optional::Absent),
+            other => request.names_other_lora |= !matches!(other, Optional::Absent),
         }
         // Lists of keys or adapters: one for each prompt of a batch.
         request.has_more_than_text = self.more_than_text.contains(&true)

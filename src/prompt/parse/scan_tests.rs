@@ -330,6 +330,20 @@ fn sizes_are_bounded() {
 }
 
 #[test]
+fn an_adapter_by_its_number_is_another_adapter() {
+    for (keys, is_other) in [
+        (r#""lora_id":"7f""#, true),
+        (r#""lora_id":["7f",null],"lora_path":"tuned""#, true),
+        (r#""lora_id":"7f","lora_path":null"#, true),
+        (r#""lora_id":null,"lora_path":"tuned""#, false),
+    ] {
+        let body = format!("{{{keys},\"text\":\"hi\"}}");
+        let request = scanned(&body, Endpoint::Generate);
+        assert_eq!(request.names_other_lora, is_other, "{keys}");
+    }
+}
+
+#[test]
 fn namespaces_beside_the_salt() {
     let of = |keys: &str| {
         let request = chat(&format!(r#"{{{keys},"messages":[{{"role":"user","content":"x"}}]}}"#));
