@@ -14,7 +14,7 @@ use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault, read_token};
 use forebay_fleet::mailbox::wire;
 use forebay_fleet::worker::LoadBoard;
 use forebay_handover::{MeetingPlace, Program, TakenProcess};
-use forebay_identity::{ClientRules, TrustedNets};
+use forebay_identity::{AddressRules, TrustedNets};
 use forebay_index;
 use forebay_index::KeySeed;
 use forebay_keys::{KeyFileError, KeyRing};
@@ -158,6 +158,8 @@ fn begin(
     if let Some(port) = admin.port()? {
         config.admin = port.into();
     }
+    TrustedNets::parse(config.client.trusted.iter().map(String::as_str))
+        .map_err(StartError::Trusted)?;
     let keys = config.api_keys.as_deref().map(forebay_keys::read).transpose();
     let api_keys = keys.map_err(StartError::Keys)?;
     let credentials = Credentials { access: access(&config)?, api_keys };
@@ -321,8 +323,6 @@ fn launch(
 ) -> Result<ServerHandle, StartError> {
     let ServerSockets { listeners, admin, tls, admin_tls, mut handover } = sockets;
     let RunOptions { signals, reloader, feed_timers } = options;
-    let trusted = TrustedNets::parse(config.client.trusted.iter().map(String::as_str));
-    let trusted = trusted.map_err(StartError::Trusted)?;
     let clock = Clock::start();
     let index = handover.taken.as_mut().and_then(|taken| taken.index.take());
     let snapshot = index.and_then(handed_index);
@@ -331,17 +331,12 @@ fn launch(
         Some(snapshot) => snapshot.header().seed,
         None => KeySeed(getrandom::u64().map_err(io::Error::from)?),
     };
-    let per_address_max = config.limits.connections_per_address_max;
-    let clients = Arc::new(ClientRules::new(trusted, per_address_max, seed.0));
+    let addresses = AddressRules::new(config.limits.connections_per_address_max, seed.0);
+    let addresses = Arc::new(addresses);
     let (reader, slices) =
         forebay_index::index(listeners.len(), seed, config.limits.index_bytes_max);
-    let mut wakes = Vec::new();
-    let mut sources = Vec::new();
-    for _ in &listeners {
-        let (wake, source) = wake_pair()?;
-        wakes.push(wake);
-        sources.push(source);
-    }
+    let pairs = listeners.iter().map(|_| wake_pair()).collect::<io::Result<Vec<_>>>()?;
+    let (wakes, sources): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     let (end, ends) = wire(wakes);
     let bells = end.shards.iter().map(|port| Arc::clone(&port.bell)).collect();
     let board = Arc::new(LoadBoard::with_bells(bells));
@@ -351,7 +346,13 @@ fn launch(
         let setup = ShardSetup {
             config: Arc::clone(&config),
             clock,
-            thread: ShardThread { core, driver, listeners, clients: Arc::clone(&clients), wake },
+            thread: ShardThread {
+                core,
+                driver,
+                listeners,
+                addresses: Arc::clone(&addresses),
+                wake,
+            },
             board: Arc::clone(&board),
             index: reader.clone(),
             slice,

@@ -162,8 +162,6 @@ impl Explainer {
             index: sources.index,
             fleet: sources.fleet,
             model,
-            kv: sources.config.kv,
-            approximate: &sources.config.approximate,
             request: &self.request,
             body,
             place: RenderThread::Offload,
@@ -199,7 +197,7 @@ impl Explainer {
             request: PickRequest { ranks: &[], ..self.request(case) },
             pin: None,
             tried: &[],
-            rules: RouteRules::of(&fleet.flow.disaggregation),
+            rules: RouteRules::of(&fleet.config.flow.disaggregation),
         };
         let wanted = inspect(body, endpoint).ok();
         let can_split =

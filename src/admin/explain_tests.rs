@@ -18,7 +18,7 @@ fn pair(uncached_tokens_min: u32) -> FleetSnapshot {
     fleet.models[0].prefill_pool = Some(PoolIndex(1_024));
     let mut flow = FlowConfig::default();
     flow.disaggregation.uncached_tokens_min = uncached_tokens_min;
-    fleet.flow = Arc::new(flow);
+    fleet.config = Arc::new(Config { flow, ..Config::default() });
     fleet
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn kv_transfer(kv_transfer: Option<&KvTransfer>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_config::{DisaggregationConfig, Fallback, FlowConfig};
+    use forebay_config::{Config, DisaggregationConfig, Fallback, FlowConfig};
     use forebay_fleet::worker::Dialect;
     use forebay_fleet::worker::test_support::two_pools;
     use std::sync::Arc;
@@ -161,7 +161,8 @@ mod tests {
         assert!(fleet.can_serve());
         let disaggregation =
             DisaggregationConfig { fallback: Fallback::Reject, ..DisaggregationConfig::default() };
-        fleet.flow = Arc::new(FlowConfig { disaggregation, ..FlowConfig::default() });
+        let flow = FlowConfig { disaggregation, ..FlowConfig::default() };
+        fleet.config = Arc::new(Config { flow, ..Config::default() });
         assert!(!fleet.can_serve());
         fleet.ranks[0].role = Role::Both;
         assert!(fleet.can_serve());

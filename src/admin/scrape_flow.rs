@@ -37,7 +37,7 @@ pub(crate) fn flow(sources: &FlowSources<'_>, text: &mut MetricsText) {
             family.fraction(&of_pool(sources.fleet, pool), rate);
         }
     }
-    let max = sources.fleet.flow.router_in_flight_max;
+    let max = sources.fleet.config.flow.router_in_flight_max;
     if max > 0 {
         text.open(&catalogue::ROUTER_IN_FLIGHT).sample(&[], sources.board.in_flight().get().into());
     }
@@ -93,7 +93,7 @@ fn queues(sources: &FlowSources<'_>, text: &mut MetricsText) {
 
 fn each_queue(sources: &FlowSources<'_>, mut sample: impl FnMut(&[(&str, &str)], &QueueCell)) {
     let fleet = sources.fleet;
-    match fleet.flow.queue.mode {
+    match fleet.config.flow.queue.mode {
         QueueMode::Off => {}
         QueueMode::Pool => {
             for (pool, _) in fleet.used_pools() {
@@ -134,7 +134,7 @@ fn windows(sources: &FlowSources<'_>, text: &mut MetricsText) {
 mod tests {
     use super::*;
     use forebay_base::RankIndex;
-    use forebay_config::{FlowConfig, QueueConfig};
+    use forebay_config::{Config, FlowConfig, QueueConfig};
     use forebay_fleet::worker::pools;
     use forebay_fleet::worker::test_support::two_pools;
     use forebay_fleet::worker::{OpenedBy, QueueLimits, QueueWanted, Role, RoomWanted};
@@ -144,7 +144,7 @@ mod tests {
     fn with_mode(mode: QueueMode) -> FleetSnapshot {
         let queue = QueueConfig { mode, ..QueueConfig::default() };
         let flow = FlowConfig { queue, router_in_flight_max: 9, ..FlowConfig::default() };
-        FleetSnapshot { flow: Arc::new(flow), ..two_pools() }
+        FleetSnapshot { config: Arc::new(Config { flow, ..Config::default() }), ..two_pools() }
     }
 
     fn scraped(fleet: &FleetSnapshot, board: &LoadBoard) -> String {

@@ -17,20 +17,19 @@ table! {
         /// Most requests in flight on one rank. 0 means no limit.
         rank_concurrency_max: Option<u32> = None, {
             absent: "what the engine declares, else no limit",
-            reloadable: true,
             flag: flag("Back pressure", "rank-concurrency-max", "N"),
         };
         /// Time that all requests are refused once a queue is full. 0 means never.
         rejection_window: Duration = Duration::from_secs(1),
-            { reloadable: true, flag: flag("Back pressure", "rejection-window", "DURATION") };
+            { flag: flag("Back pressure", "rejection-window", "DURATION") };
         /// Requests in flight in all shards together. 0 means no limit.
-        router_in_flight_max: u32 = 0, { path: "limits.router_in_flight_max", reloadable: true };
+        router_in_flight_max: u32 = 0, { path: "limits.router_in_flight_max" };
         // A batch of prompts that waits for hours in an engine's own queue is no fault:
         // `queue.depth_max` bounds it.
         /// KV tokens that all requests of a pool may want, in percent of what its ranks hold.
         /// 0 means no limit.
         kv_demand_percent: u32 = 0,
-            { path: "limits.kv_demand_percent", range: 0..=100_000, reloadable: true };
+            { path: "limits.kv_demand_percent", range: 0..=100_000 };
     }
     sections {
         /// `[queue]`.
@@ -50,43 +49,42 @@ table! {
     /// Where requests wait while no rank has room.
     pub struct QueueConfig in "queue." {
         /// Where requests wait.
-        mode: QueueMode = QueueMode::Pool, { flag: flag("Back pressure", "queue-mode", "MODE") };
+        mode: QueueMode = QueueMode::Pool,
+            { reloadable: false, flag: flag("Back pressure", "queue-mode", "MODE") };
         /// Requests that one queue holds.
         depth_max: u32 = 1_024, {
             range: 1..=1 << 16,
-            reloadable: true,
             flag: flag("Back pressure", "queue-depth-max", "N"),
         };
         /// Bodies of the requests that one queue holds.
         bytes_max: usize = 256 << 20,
-            { form: Form::Size, range: 1 << 16..=1 << 40, reloadable: true };
+            { form: Form::Size, range: 1 << 16..=1 << 40 };
         /// Longest wait in a queue, counted from the last byte of the request.
         wait_max: Option<Duration> = None, {
             absent: "the client's own time-out, else `timeouts.first_byte`",
-            reloadable: true,
             flag: flag("Back pressure", "queue-wait-max", "DURATION"),
         };
         /// Mode `endpoint`: a request that has waited this long chooses its rank again.
-        stale_after: Duration = Duration::from_secs(2), { reloadable: true };
+        stale_after: Duration = Duration::from_secs(2);
         /// Mode `endpoint`: how often a request may choose again.
-        hops_max: u32 = 3, { range: 0..=100, reloadable: true };
+        hops_max: u32 = 3, { range: 0..=100 };
         /// Each wait of this length raises a request by one class. 0 means never.
-        promote_after: Duration = Duration::from_secs(2), { reloadable: true };
+        promote_after: Duration = Duration::from_secs(2);
         /// Mode `pool`: how often later requests may go before this one, to ranks that hold most
         /// of their prompts. 0 means strict order.
-        overtaken_max: u32 = 16, { range: 0..=1_000, reloadable: true };
+        overtaken_max: u32 = 16, { range: 0..=1_000 };
         /// Class of requests that name none. Class 0 is served first.
-        class_default: u8 = 1, { range: 0..=CLASS_LAST, reloadable: true };
+        class_default: u8 = 1, { range: 0..=CLASS_LAST };
         /// Header field that names the tenant, where `api_keys` is absent. Only for routers behind
         /// a proxy that sets it.
-        tenant_header: String = String::new(), { reloadable: true };
+        tenant_header: String = String::new();
         /// Share of a rank's KV cache that requests in flight may fill. 0 means no limit.
-        kv_use_percent: u32 = 95, { range: 0..=1_000, reloadable: true };
+        kv_use_percent: u32 = 95, { range: 0..=1_000 };
         /// A rank with this many prompt tokens yet to compute gets no further request.
         /// 0 means no limit.
-        prefill_tokens_max: u32 = 0, { reloadable: true };
+        prefill_tokens_max: u32 = 0;
         /// Tell streaming clients their place in the queue, as comments of the event stream.
-        sse_comments: bool = false, { reloadable: true };
+        sse_comments: bool = false;
     }
 }
 
@@ -107,9 +105,9 @@ table! {
     #[derive(Copy)]
     pub struct RejectionConfig in "rejection." {
         /// Share of the requests that are refused while the window is open.
-        share_percent: u32 = 100, { range: 1..=100, reloadable: true };
+        share_percent: u32 = 100, { range: 1..=100 };
         /// The window closes early once the queue is no fuller than this.
-        low_water_percent: u32 = 50, { range: 0..=99, reloadable: true };
+        low_water_percent: u32 = 50, { range: 0..=99 };
     }
 }
 
@@ -118,28 +116,28 @@ table! {
     /// given.
     pub struct DisaggregationConfig in "disaggregation." {
         /// What happens to a request while no prefill worker is usable.
-        fallback: Fallback = Fallback::DecodeOnly, { reloadable: true };
+        fallback: Fallback = Fallback::DecodeOnly;
         /// Prompts with fewer tokens to compute than this go whole to a worker that can do both.
         /// 0 splits all prompts.
-        uncached_tokens_min: u32 = 0, { reloadable: true };
+        uncached_tokens_min: u32 = 0;
         /// For a prefill leg, from its departure to the end of its answer.
         prefill_timeout: Option<Duration> = None,
-            { absent: "`timeouts.first_byte`", range: 1..=u64::MAX, reloadable: true };
+            { absent: "`timeouts.first_byte`", range: 1..=u64::MAX };
         /// `rank_concurrency_max` of ranks that prefill for others.
         prefill_concurrency_max: Option<u32> = None,
-            { absent: "`rank_concurrency_max`", reloadable: true };
+            { absent: "`rank_concurrency_max`" };
         /// `rank_concurrency_max` of ranks that decode.
         decode_concurrency_max: Option<u32> = None,
-            { absent: "`rank_concurrency_max`", reloadable: true };
+            { absent: "`rank_concurrency_max`" };
         /// `queue.prefill_tokens_max` of ranks that prefill for others.
         prefill_tokens_max: Option<u32> = None,
-            { absent: "`queue.prefill_tokens_max`", reloadable: true };
+            { absent: "`queue.prefill_tokens_max`" };
         /// `queue.kv_use_percent` of ranks that prefill for others.
         prefill_kv_use_percent: Option<u32> = None,
-            { absent: "`queue.kv_use_percent`", range: 0..=1_000, reloadable: true };
+            { absent: "`queue.kv_use_percent`", range: 0..=1_000 };
         /// `queue.kv_use_percent` of ranks that decode.
         decode_kv_use_percent: Option<u32> = None,
-            { absent: "`queue.kv_use_percent`", range: 0..=1_000, reloadable: true };
+            { absent: "`queue.kv_use_percent`", range: 0..=1_000 };
     }
 }
 
@@ -160,15 +158,15 @@ table! {
     /// One table per tenant: what its requests may have together. `api_keys` says who is one.
     pub struct TenantConfig in "tenant." {
         /// As keys and `queue.tenant_header` name it. `*` stands for all without a table, together.
-        name: String = String::new(), { absent: "required", reloadable: true };
+        name: String = String::new(), { absent: "required" };
         /// Share of a class beside other tenants.
-        weight: u32 = 1, { range: 1..=1_000, reloadable: true };
+        weight: u32 = 1, { range: 1..=1_000 };
         /// Requests per minute. 0 means no limit.
-        requests_per_minute: u32 = 0, { range: 0..=10_000_000, reloadable: true };
+        requests_per_minute: u32 = 0, { range: 0..=10_000_000 };
         /// Tokens of prompts and answers per minute. 0 means no limit.
-        tokens_per_minute: u32 = 0, { range: 0..=2_000_000_000, reloadable: true };
+        tokens_per_minute: u32 = 0, { range: 0..=2_000_000_000 };
         /// Requests in flight in all shards. 0 means no limit.
-        in_flight_max: u32 = 0, { reloadable: true };
+        in_flight_max: u32 = 0;
     }
 }
 
@@ -179,11 +177,12 @@ table! {
         url: Option<String> = None, {
             absent: "this router is alone",
             form: Form::Urls,
+            reloadable: false,
             flag: flag("Back pressure", "nats", "URL"),
         };
         /// First word of all subjects. Routers with the same prefix are replicas of each other.
-        prefix: String = "forebay".to_owned();
+        prefix: String = "forebay".to_owned(), { reloadable: false };
         /// This replica's name, in logs and `GET /replicas`.
-        name: Option<String> = None, { absent: "made up" };
+        name: Option<String> = None, { absent: "made up", reloadable: false };
     }
 }

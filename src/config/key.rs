@@ -18,7 +18,7 @@ pub struct Key {
     pub form: Form,
     /// Least and most, in the key's own unit; milliseconds for durations.
     pub range: RangeInclusive<u64>,
-    /// A running router takes over a change. Others wait for a restart.
+    /// A running router takes over a change. Others wait for the next process.
     pub reloadable: bool,
     /// The flag of `serve` that sets it.
     pub flag: Option<Flag>,
@@ -57,7 +57,7 @@ impl Key {
         absent: "",
         form: Form::Plain,
         range: 0..=u64::MAX,
-        reloadable: false,
+        reloadable: true,
         flag: None,
     };
 }

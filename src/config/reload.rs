@@ -1,7 +1,6 @@
-//! The configuration read again while the router runs: what may be taken over as it is, and what
-//! needs a restart. Each key says for itself which it is. Limits, queues, window and tenants may
-//! change, since shards see them as part of the fleet; the rest is built into threads, sockets and
-//! tables.
+//! The configuration read again while the router runs: what is taken over, and what waits for the
+//! next process, since it is built into threads, sockets and tables. Each key says for itself which
+//! it is.
 
 use super::finding::Finding;
 use super::flags::Flags;
@@ -67,6 +66,18 @@ impl Reloader {
         let findings = loaded.findings.clone();
         let wanted = loaded.usable().map_err(ReloadError::Faulty)?;
         Ok((self.running.take_over(&wanted), findings))
+    }
+
+    /// What runs, on the cores and addresses that the process has.
+    #[must_use]
+    pub fn running_as(&self, start: &Config) -> Config {
+        Config {
+            listen: start.listen,
+            admin: start.admin.clone(),
+            cores: start.cores.clone(),
+            listeners: start.listeners.clone(),
+            ..self.running.clone()
+        }
     }
 
     /// A worker that has joined found no place: the next reload tries again.
@@ -196,16 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_needs_a_restart_and_is_named() {
+    fn what_needs_a_restart_is_named() {
         let after = "listen = \"0.0.0.0:1\"\npolicy = \"random\"\ncores = [0]\n[queue]\nmode = \"off\"\nhops_max = 1\n\
             [limits]\nin_flight_max = 5\n[nats]\nurl = \"nats://a:secret@b:1\"\n";
         let (running, applied, restart) = reload("", after);
-        assert_eq!(applied, ["queue.hops_max"]);
-        let wanted =
-            ["cores", "limits.in_flight_max", "listen", "nats.url", "policy", "queue.mode"];
-        assert_eq!(restart, wanted);
+        assert_eq!(applied, ["limits.in_flight_max", "policy", "queue.hops_max"]);
+        assert_eq!(restart, ["cores", "listen", "nats.url", "queue.mode"]);
         assert_eq!(running.flow.queue.mode, QueueMode::Pool);
-        assert_eq!((running.limits.in_flight_max, running.flow.queue.hops_max), (8_192, 1));
+        assert_eq!((running.limits.in_flight_max, running.flow.queue.hops_max), (5, 1));
     }
 
     #[test]
@@ -237,8 +246,8 @@ mod tests {
             worker("a", "api_key = \"k\"\n")
         ));
         let Changes { applied, restart, .. } = running.take_over(&wanted);
-        assert_eq!(applied, ["worker.1.concurrency_max"]);
-        assert_eq!(restart, ["worker.0.api_key"], "a key, and the order says nothing");
+        assert_eq!(applied, ["worker.0.api_key", "worker.1.concurrency_max"]);
+        assert_eq!(restart, [""; 0], "the order says nothing");
         let limits: Vec<_> = running.workers.iter().map(|w| w.concurrency_max).collect();
         assert_eq!((limits, &*running.workers[0].url), (vec![None, Some(3)], "http://a:1"));
     }

@@ -22,28 +22,28 @@ table! {
     pub struct Config in "" {
         /// Where clients connect. Every shard opens its own socket on it.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
-            { flag: flag("", "listen", "ADDR") };
+            { flag: flag("", "listen", "ADDR"), reloadable: false };
         /// Join a port where another router of the same user listens, and let others join. The
         /// kernel spreads connections over all.
-        listen_shared: bool = false, { flag: flag("", "listen-shared", "") };
+        listen_shared: bool = false, { flag: flag("", "listen-shared", ""), reloadable: false };
         /// Where health, metrics and the admin API answer: an address, or a socket in the file
         /// system as `unix:/run/forebay/admin.sock`.
         admin: AdminAddress = AdminAddress::from(([127, 0, 0, 1], 9090)),
-            { flag: flag("", "admin", "ADDR") };
+            { flag: flag("", "admin", "ADDR"), reloadable: false };
         /// Names by which the admin API may be called, beside IP addresses and `localhost`.
-        admin_hosts: Vec<String> = Vec::new();
+        admin_hosts: Vec<String> = Vec::new(), { reloadable: false };
         /// File with the token that admin calls need which change something.
         admin_token_file: Option<PathBuf> = None,
-            { absent: "no token", flag: flag("", "admin-token-file", "FILE") };
+            { absent: "no token", flag: flag("", "admin-token-file", "FILE"), reloadable: false };
         /// File with the token that admin calls need which only read. `/healthz` and `/readyz`
         /// need none.
-        admin_read_token_file: Option<PathBuf> = None, { absent: "no token" };
+        admin_read_token_file: Option<PathBuf> = None, { absent: "no token", reloadable: false };
         /// File with the hashes of the keys that clients may use. `forebay key` writes it.
         api_keys: Option<PathBuf> = None,
-            { absent: "no key is asked for", reloadable: true, flag: flag("", "api-keys", "FILE") };
+            { absent: "no key is asked for", flag: flag("", "api-keys", "FILE") };
         /// Cores to run on, one shard each: `0-3,8`. The file also takes a list, `[0, 1]`.
         cores: Vec<usize> = Vec::new(),
-            { absent: "all but the last", flag: flag("", "cores", "LIST") };
+            { absent: "all but the last", flag: flag("", "cores", "LIST"), reloadable: false };
         /// What the workers speak, unless a worker says otherwise.
         engine: EngineKind = EngineKind::Auto, { flag: flag("Workers", "engine", "KIND") };
         /// Folder with `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`.
@@ -78,10 +78,9 @@ table! {
         index: IndexConfig,
         /// `[load]`.
         load: LoadConfig,
-        /// `[limits]`, but for the limits that may change while the router runs.
+        /// `[limits]`, but for those of [`FlowConfig`].
         limits: LimitsConfig,
-        /// Limits, queues, the rejection window and tenants: all that may change while the router
-        /// runs.
+        /// Limits, queues, the rejection window and tenants.
         flow: FlowConfig,
         /// `[timeouts]`.
         timeouts: TimeoutsConfig,
@@ -197,9 +196,9 @@ table! {
     /// What is known of the fleet's caches, kept across restarts.
     pub struct IndexConfig in "index." {
         /// File that keeps the index. It holds a secret, so only its owner may read it.
-        snapshot: Option<PathBuf> = None, { absent: "not kept" };
+        snapshot: Option<PathBuf> = None, { absent: "not kept", reloadable: false };
         /// Time between two writes. 0 writes only when the router ends.
-        snapshot_every: Duration = Duration::from_mins(5);
+        snapshot_every: Duration = Duration::from_mins(5), { reloadable: false };
     }
 }
 
@@ -236,7 +235,7 @@ table! {
         connections_max: usize = 16_384, { range: 1..=1 << 20 };
         /// Client connections of one address in all shards of this process. An IPv6 address counts
         /// with its /64. 0 means no limit.
-        connections_per_address_max: u32 = 0;
+        connections_per_address_max: u32 = 0, { reloadable: false };
         // Apache refuses below the same rate; nginx and HAProxy look at silence only.
         /// Bytes in a second that a request body has to come in with, on average from
         /// `timeouts.body` on. 0 means no least rate.
@@ -245,7 +244,8 @@ table! {
         buffered_bytes_max: usize = 512 * MIB, { form: Form::Size, range: 1 << 16..=1 << 40 };
         /// Memory of the whole radix index and, once more, of the feeds' own maps.
         /// Times of guesses add up to a sixth.
-        index_bytes_max: usize = 512 * MIB, { form: Form::Size, range: 1 << 20..=1 << 40 };
+        index_bytes_max: usize = 512 * MIB,
+            { form: Form::Size, range: 1 << 20..=1 << 40, reloadable: false };
     }
 }
 
@@ -300,11 +300,12 @@ table! {
     /// What is logged, to standard error.
     pub struct LogConfig in "log." {
         /// Write logs as JSON, one object per line.
-        json: bool = false, { flag: flag("Logging", "log-json", "") };
+        json: bool = false, { flag: flag("Logging", "log-json", ""), reloadable: false };
         /// Write one record per request.
         requests: bool = false, { flag: flag("Logging", "log-requests", "") };
         /// `error`, `warn`, `info`, `debug`, `trace`, or a `tracing` filter.
-        level: String = "info".to_owned(), { flag: flag("Logging", "log-level", "LEVEL") };
+        level: String = "info".to_owned(),
+            { flag: flag("Logging", "log-level", "LEVEL"), reloadable: false };
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! /// What it does, when to change it. The text of the reference page and of the flag's help.
-//! name: Type = default, { range: 1..=10, reloadable: true, ... };
+//! name: Type = default, { range: 1..=10, reloadable: false, ... };
 //! ```
 //!
 //! The part in braces sets fields of [`Key`] and may be left out.

@@ -4,7 +4,7 @@ use super::setting::Setting;
 use super::table::KeyTable;
 use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -260,6 +260,68 @@ fn every_key_is_read() {
     let mut again = Config::from_toml(&printed).unwrap();
     again.workers[0].api_key = Some("secret".to_owned());
     assert_eq!(again, config);
+}
+
+/// Everything but where the process listens, what it runs on, and what is built once.
+#[test]
+fn a_reload_applies_every_key_but_these() {
+    const KEPT: [&str; 32] = [
+        "admin",
+        "admin_hosts",
+        "admin_read_token_file",
+        "admin_tls.cert",
+        "admin_tls.client_ca",
+        "admin_tls.key",
+        "admin_token_file",
+        "cores",
+        "index.snapshot",
+        "index.snapshot_every",
+        "limits.connections_per_address_max",
+        "limits.index_bytes_max",
+        "listen",
+        "listen_shared",
+        "listener",
+        "listener.address",
+        "listener.tls",
+        "log.json",
+        "log.level",
+        "nats.name",
+        "nats.prefix",
+        "nats.url",
+        "queue.mode",
+        "upstream_tls.ca",
+        "upstream_tls.cert",
+        "upstream_tls.key",
+        "worker.name",
+        "worker.role",
+        "worker.tls_ca",
+        "worker.tls_cert",
+        "worker.tls_key",
+        "worker.tls_name",
+    ];
+    let kept = all_keys().into_iter().filter(|entry| !entry.key.reloadable);
+    let mut kept: Vec<_> = kept.map(|entry| entry.key.path).chain(["listener"]).collect();
+    kept.sort_unstable();
+    assert_eq!(kept, KEPT);
+    let wanted = Config::from_toml(EVERY_KEY).unwrap();
+    let mut running = Config { tls: wanted.tls.clone(), ..Config::default() };
+    let changes = running.take_over(&wanted);
+    let is_of_table = |path: &str| !path.starts_with("worker.") && !path.starts_with("listener.");
+    let of_table: Vec<_> = KEPT.into_iter().filter(|path| is_of_table(path)).collect();
+    assert_eq!(changes.restart, of_table);
+    // Each of the others has come over.
+    let mut missing = BTreeMap::new();
+    wanted.each(|key, setting| {
+        missing.insert(key.path, format!("{:?}", setting.show(key)));
+    });
+    running.each(|key, setting| {
+        if missing.get(key.path) == Some(&format!("{:?}", setting.show(key))) {
+            missing.remove(key.path);
+        }
+    });
+    let missing: Vec<_> = missing.into_keys().collect();
+    let of_sections: Vec<_> = of_table.into_iter().filter(|path| *path != "listener").collect();
+    assert_eq!(missing, of_sections);
 }
 
 #[test]

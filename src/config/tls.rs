@@ -12,14 +12,14 @@ table! {
     pub struct TlsConfig in "tls." {
         /// PEM file with the certificate and its chain, for clients that name no other server.
         cert: Option<PathBuf> = None,
-            { absent: "no TLS", reloadable: true, flag: flag("TLS", "tls-cert", "FILE") };
+            { absent: "no TLS", flag: flag("TLS", "tls-cert", "FILE") };
         /// PEM file with the private key of `tls.cert`.
         key: Option<PathBuf> = None,
-            { absent: "none", reloadable: true, flag: flag("TLS", "tls-key", "FILE") };
+            { absent: "none", flag: flag("TLS", "tls-key", "FILE") };
         /// PEM file with the authorities that sign certificates of clients.
-        client_ca: Option<PathBuf> = None, { absent: "none", reloadable: true };
+        client_ca: Option<PathBuf> = None, { absent: "none" };
         /// Whether clients show a certificate.
-        client_auth: ClientAuth = ClientAuth::Off, { reloadable: true };
+        client_auth: ClientAuth = ClientAuth::Off;
     }
 }
 
@@ -27,12 +27,12 @@ table! {
     /// TLS of the admin API, on a port. A reload reads the files again.
     pub struct AdminTlsConfig in "admin_tls." {
         /// PEM file with the certificate and its chain.
-        cert: Option<PathBuf> = None, { absent: "no TLS" };
+        cert: Option<PathBuf> = None, { absent: "no TLS", reloadable: false };
         /// PEM file with the private key of `admin_tls.cert`.
-        key: Option<PathBuf> = None, { absent: "none" };
+        key: Option<PathBuf> = None, { absent: "none", reloadable: false };
         /// PEM file with the authorities of callers. With it, each caller has to show a
         /// certificate.
-        client_ca: Option<PathBuf> = None, { absent: "none" };
+        client_ca: Option<PathBuf> = None, { absent: "none", reloadable: false };
     }
 }
 
@@ -40,11 +40,11 @@ table! {
     /// TLS to workers with `https://`.
     pub struct UpstreamTlsConfig in "upstream_tls." {
         /// PEM file with the authorities that sign certificates of workers.
-        ca: Option<PathBuf> = None, { absent: "those of the system" };
+        ca: Option<PathBuf> = None, { absent: "those of the system", reloadable: false };
         /// PEM file with the certificate that workers are shown.
-        cert: Option<PathBuf> = None, { absent: "none" };
+        cert: Option<PathBuf> = None, { absent: "none", reloadable: false };
         /// PEM file with its private key.
-        key: Option<PathBuf> = None, { absent: "none" };
+        key: Option<PathBuf> = None, { absent: "none", reloadable: false };
     }
 }
 
@@ -64,9 +64,9 @@ table! {
     /// One table per further certificate. The client's server name (SNI) selects the certificate.
     pub struct CertificateConfig in "certificate." {
         /// PEM file with the certificate and its chain.
-        cert: PathBuf = PathBuf::new(), { absent: "required", reloadable: true };
+        cert: PathBuf = PathBuf::new(), { absent: "required" };
         /// PEM file with its private key.
-        key: PathBuf = PathBuf::new(), { absent: "required", reloadable: true };
+        key: PathBuf = PathBuf::new(), { absent: "required" };
     }
 }
 
@@ -75,9 +75,10 @@ table! {
     #[derive(Copy)]
     pub struct ListenerConfig in "listener." {
         /// Where clients connect.
-        address: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)), { absent: "required" };
+        address: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)),
+            { absent: "required", reloadable: false };
         /// Speak TLS there.
-        tls: Option<bool> = None, { absent: "as `listen`" };
+        tls: Option<bool> = None, { absent: "as `listen`", reloadable: false };
     }
 }
 

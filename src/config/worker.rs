@@ -12,7 +12,7 @@ table! {
         /// `http://host:port`, or `https://host:port` for TLS.
         url: String = String::new(), { absent: "required" };
         /// Shown in headers, logs and metrics.
-        name: Option<String> = None, { absent: "`host:port`" };
+        name: Option<String> = None, { absent: "`host:port`", reloadable: false };
         /// Folder with the tokenizer and chat template of this worker's model.
         model_dir: Option<PathBuf> = None, { absent: "top-level `model_dir`" };
         /// ZMQ endpoints of KV events: one per rank, or one for all, counting ports up.
@@ -27,7 +27,7 @@ table! {
         /// Sent to this worker as `Authorization: Bearer …`. Never printed.
         api_key: Option<String> = None, { absent: "none", form: Form::Secret };
         /// Most requests in flight on each of its ranks. 0 means no limit.
-        concurrency_max: Option<u32> = None, { absent: "`rank_concurrency_max`", reloadable: true };
+        concurrency_max: Option<u32> = None, { absent: "`rank_concurrency_max`" };
         /// Data-parallel ranks, where they cannot be discovered.
         ranks: Option<u32> = None, { absent: "discovered", range: 1..=RANKS_MAX as u64 };
         /// Models that it serves, where they cannot be discovered.
@@ -44,7 +44,7 @@ table! {
         /// `--data-parallel-multi-port-external-lb`; SGLang's Rust server tells by itself.
         port_per_rank: Option<bool> = None, { absent: "discovered" };
         /// Which legs of a disaggregated request it serves.
-        role: WorkerRole = WorkerRole::Auto;
+        role: WorkerRole = WorkerRole::Auto, { reloadable: false };
         /// Label of its part of the network. Workers with different labels are no pair.
         topology: Option<String> = None, { absent: "near to all" };
     }
@@ -60,13 +60,13 @@ table! {
     /// TLS to a worker with `https://`.
     pub struct WorkerTlsConfig in "worker." {
         /// PEM file with the authorities that sign this worker's certificate.
-        tls_ca: Option<PathBuf> = None, { absent: "`upstream_tls.ca`" };
+        tls_ca: Option<PathBuf> = None, { absent: "`upstream_tls.ca`", reloadable: false };
         /// PEM file with the certificate that this worker is shown.
-        tls_cert: Option<PathBuf> = None, { absent: "`upstream_tls.cert`" };
+        tls_cert: Option<PathBuf> = None, { absent: "`upstream_tls.cert`", reloadable: false };
         /// PEM file with its private key.
-        tls_key: Option<PathBuf> = None, { absent: "`upstream_tls.key`" };
+        tls_key: Option<PathBuf> = None, { absent: "`upstream_tls.key`", reloadable: false };
         /// Host name that the worker's certificate has to be for.
-        tls_name: Option<String> = None, { absent: "host of `url`" };
+        tls_name: Option<String> = None, { absent: "host of `url`", reloadable: false };
     }
 }
 

@@ -101,6 +101,18 @@ impl Feeds {
         }
     }
 
+    /// Counts these tiers from now on. Until [`Self::adjust`], no feed runs if they are others.
+    pub(super) fn set_kv(&mut self, kv: &KvConfig) {
+        let tiers = Tiers::new(kv, Rc::clone(&self.setup.tiers.numbers));
+        if tiers.counted != self.setup.tiers.counted {
+            self.setup.tiers = tiers;
+            for (rank, feed) in self.running.drain() {
+                let _ = feed.stop.send(());
+                self.ending.insert(rank, feed.task);
+            }
+        }
+    }
+
     /// What the feeds have counted.
     pub(super) fn counters(&self) -> &FeedCounters {
         &self.counters

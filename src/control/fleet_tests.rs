@@ -4,7 +4,7 @@ use super::fleet::{Fleet, LeftOut, NoPlace};
 use super::tests::{SEED, config};
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{DisaggregationConfig, Fallback, FlowConfig, WorkerConfig};
+use forebay_config::{DisaggregationConfig, Fallback, WorkerConfig};
 use forebay_discovery::{
     Announced, DescribedRank, Description, KvSource, Registry, RegistryKind, numbered, read_models,
 };
@@ -35,7 +35,7 @@ const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 #[test]
 fn ranks_keep_their_numbers_and_models_their_roots() {
-    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1", "http://b:1"])), SEED);
     let start = fleet.snapshot();
     assert_eq!((start.workers.len(), start.ranks.len(), start.models.len()), (2, 0, 0));
     assert_eq!(start.workers[0].state, WorkerState::Unknown);
@@ -89,7 +89,7 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
 
 #[test]
 fn unknown_models_are_any_model() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     fleet.describe(WorkerIndex(0), ADDRESS, description(r#"{"data":[]}"#, 1, 16), BTreeMap::new());
     let snapshot = fleet.snapshot();
     let (_, model) = snapshot.model(ANY_MODEL).unwrap();
@@ -98,7 +98,7 @@ fn unknown_models_are_any_model() {
 
 #[test]
 fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     let worker = WorkerIndex(0);
     let described = |fleet: &mut Fleet, card: &str, block_size_tokens| {
         let description = description(card, 1, block_size_tokens);
@@ -127,7 +127,7 @@ fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
 
 #[test]
 fn the_operators_word_outlives_health_and_descriptions() {
-    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1", "http://b:1"])), SEED);
     let worker = fleet.worker_named("b:1").unwrap();
     assert_eq!((worker, fleet.worker_named("c:1")), (WorkerIndex(1), None));
     let card = r#"{"data":[{"id":"m"}]}"#;
@@ -145,7 +145,7 @@ fn the_operators_word_outlives_health_and_descriptions() {
     assert!(state(&mut fleet).is_down(), "who is silent there is cut");
     fleet.set_state(worker, WorkerState::Up);
     fleet.describe(worker, ADDRESS, description(card, 2, 32), BTreeMap::new());
-    fleet.set_concurrency(&config(&["http://a:1", "http://b:1"]).workers);
+    fleet.set_config(Arc::new(config(&["http://a:1", "http://b:1"])), None);
     assert_eq!(state(&mut fleet), WorkerState::Draining { answers: true }, "restarted, reloaded");
     assert!(fleet.snapshot().can_serve());
     fleet.set_draining(WorkerIndex(0), true);
@@ -163,7 +163,7 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
         ..WorkerConfig::default()
     };
     let config = config(&["http://a:1"]);
-    let mut fleet = Fleet::new(&config, SEED);
+    let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
     let card = r#"{"data":[{"id":"m"}]}"#;
     let added = fleet.add(&config, &at("http://b:1", "b"));
     assert_eq!(added, Ok(WorkerIndex(1)));
@@ -209,7 +209,7 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
 #[test]
 fn places_are_bounded() {
     let config = config(&[]);
-    let mut fleet = Fleet::new(&config, SEED);
+    let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
     let at = |n: usize| WorkerConfig { url: format!("http://w{n}:1"), ..WorkerConfig::default() };
     for n in 0..WORKERS_MAX {
         assert!(fleet.add(&config, &at(n)).is_ok(), "{n}");
@@ -222,7 +222,7 @@ fn places_are_bounded() {
 
 #[test]
 fn declared_capacity_is_kept_and_is_no_sign_of_a_restart() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     let worker = WorkerIndex(0);
     let told = |fleet: &mut Fleet, block_size_tokens, running_max| {
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, block_size_tokens);
@@ -244,7 +244,7 @@ fn a_rank_may_have_what_is_configured_else_what_it_declares() {
         let mut config = config(&["http://a:1"]);
         config.flow.rank_concurrency_max = all;
         config.workers[0].concurrency_max = own;
-        let mut fleet = Fleet::new(&config, SEED);
+        let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
         description.ranks[0].running_max = declared;
         fleet.describe(WorkerIndex(0), ADDRESS, description, BTreeMap::new());
@@ -259,7 +259,7 @@ fn a_rank_may_have_what_is_configured_else_what_it_declares() {
 
 #[test]
 fn ranks_on_ports_of_their_own_are_not_pinned() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     let mut both = description(r#"{"data":[{"id":"m"}]}"#, 2, 1);
     both.port_per_rank = true;
     fleet.describe(WorkerIndex(0), ADDRESS, both, BTreeMap::new());
@@ -271,7 +271,7 @@ fn ranks_on_ports_of_their_own_are_not_pinned() {
 
 #[test]
 fn a_fleet_past_the_limit_leaves_ranks_out() {
-    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1", "http://b:1"])), SEED);
     let many = || description(r#"{"data":[{"id":"m"}]}"#, 700, 16);
     assert_eq!(
         fleet.describe(WorkerIndex(0), ADDRESS, many(), BTreeMap::new()),
@@ -283,7 +283,7 @@ fn a_fleet_past_the_limit_leaves_ranks_out() {
 
 #[test]
 fn feeds_are_replaced_only_when_they_would_do_something_else() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     let with = |port: u16| {
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
         let endpoint = ZmqEndpoint::parse(&format!("tcp://a:{port}"), "a").unwrap();
@@ -320,7 +320,7 @@ fn registry(port: u16) -> Registry {
 
 #[test]
 fn prefill_ranks_take_traffic_once_registered() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     let worker = WorkerIndex(0);
     let kv_transfers = |fleet: &mut Fleet| {
         let snapshot = fleet.snapshot();
@@ -360,7 +360,7 @@ fn prefill_ranks_take_traffic_once_registered() {
 
 #[test]
 fn an_unknown_push_source_is_used_in_two_phases_where_that_is_the_fallback() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     fleet.describe(
         WorkerIndex(0),
         ADDRESS,
@@ -368,9 +368,9 @@ fn an_unknown_push_source_is_used_in_two_phases_where_that_is_the_fallback() {
         BTreeMap::new(),
     );
     assert_eq!(fleet.snapshot().ranks[0].kv_transfer, None);
-    let mut flow = FlowConfig::default();
-    flow.disaggregation.fallback = Fallback::TwoPhase;
-    fleet.set_flow(Arc::new(flow), None);
+    let mut config = config(&["http://a:1"]);
+    config.flow.disaggregation.fallback = Fallback::TwoPhase;
+    fleet.set_config(Arc::new(config), None);
     assert_eq!(fleet.snapshot().ranks[0].kv_transfer, Some(KvTransfer::TwoPhase));
 }
 
@@ -383,7 +383,7 @@ fn limits_are_those_of_the_role_before_those_of_all() {
         config.flow.queue.prefill_tokens_max = 1_000;
         config.flow.disaggregation = split;
         config.workers[0].concurrency_max = own;
-        let mut fleet = Fleet::new(&config, SEED);
+        let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
         let mut described = description(r#"{"data":[{"id":"m"}]}"#, 1, 10);
         described.ranks[0].kv_block_count = 100;
         described.role = role;
@@ -410,7 +410,7 @@ fn limits_are_those_of_the_role_before_those_of_all() {
 
 #[test]
 fn ranks_that_a_worker_has_no_more_serve_nothing_and_come_back_under_their_numbers() {
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     let card = r#"{"data":[{"id":"m"}]}"#;
     let with_events = |ranks| {
         let mut description = description(card, ranks, 16);
@@ -445,7 +445,7 @@ fn ranks_that_a_worker_has_no_more_serve_nothing_and_come_back_under_their_numbe
 
 #[test]
 fn ranks_behind_one_of_several_urls_are_pinned_by_position_and_known_by_number() {
-    let mut fleet = Fleet::new(&config(&["http://a:1", "http://b:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1", "http://b:1"])), SEED);
     let numbered_from = |first, count, port_per_rank| {
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
         description.ranks = numbered(first, count, &description.ranks[0]);
@@ -463,7 +463,7 @@ fn ranks_behind_one_of_several_urls_are_pinned_by_position_and_known_by_number()
     assert_eq!(shown(&mut fleet), [(0, 2, 9), (1, 2, 9), (6, 1, 9)]);
     let firsts: Vec<u32> = fleet.load_plans().iter().map(|plan| plan.first).collect();
     assert_eq!(firsts, [4, 6], "reports name ranks by number");
-    let mut fleet = Fleet::new(&config(&["http://a:1"]), SEED);
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     fleet.describe(WorkerIndex(0), ADDRESS, numbered_from(4, 2, true), BTreeMap::new());
     assert_eq!(shown(&mut fleet), [(4, 1, 9), (5, 1, 10)], "rooms go by number");
 }

@@ -1,10 +1,11 @@
 //! Which probes run: one for each worker that is not gone.
 
 use forebay_base::WorkerIndex;
-use forebay_config::WorkerConfig;
+use forebay_config::{Config, WorkerConfig, WorkerUrl};
 use forebay_discovery::{Probe, Probing};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -15,6 +16,7 @@ pub(super) struct Probes {
 }
 
 struct RunningProbe {
+    worker: WorkerConfig,
     /// Where it hears that its worker may have been restarted.
     doubts: Rc<Notify>,
     task: JoinHandle<()>,
@@ -23,17 +25,33 @@ struct RunningProbe {
 impl Probes {
     /// Starts those of the configured workers.
     pub(super) fn start(probing: Probing) -> Self {
-        let all = probing.all();
-        let indices = (0..all.len()).filter_map(WorkerIndex::try_from_index);
-        let running = indices.zip(all.into_iter().map(run)).collect();
-        Self { probing, running }
+        let config = Arc::clone(&probing.config);
+        let mut probes = Self { probing, running: HashMap::new() };
+        let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
+        for (position, worker) in config.workers.iter().filter(has_url).enumerate() {
+            if let Some(index) = WorkerIndex::try_from_index(position) {
+                probes.add(index, worker);
+            }
+        }
+        probes
     }
 
     /// Starts the one of a worker that has come.
     pub(super) fn add(&mut self, index: WorkerIndex, worker: &WorkerConfig) {
         self.end(index);
         let probe = self.probing.one(index, worker);
-        self.running.extend(probe.map(|probe| (index, run(probe))));
+        self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
+    }
+
+    /// Starts all of them again, by the rules of `config` and what it says of its workers now.
+    pub(super) fn restart(&mut self, config: &Arc<Config>) {
+        self.probing.config = Arc::clone(config);
+        let running: Vec<_> = self.running.drain().collect();
+        for (index, RunningProbe { worker, task, .. }) in running {
+            task.abort();
+            let now = config.workers.iter().find(|now| now.url == worker.url);
+            self.add(index, now.unwrap_or(&worker));
+        }
     }
 
     /// Ends the one of a worker that has gone. What it said last may still be on its way.
@@ -51,6 +69,6 @@ impl Probes {
     }
 }
 
-fn run(probe: Probe) -> RunningProbe {
-    RunningProbe { doubts: probe.doubts(), task: tokio::task::spawn_local(probe.run()) }
+fn run(worker: WorkerConfig, probe: Probe) -> RunningProbe {
+    RunningProbe { worker, doubts: probe.doubts(), task: tokio::task::spawn_local(probe.run()) }
 }

@@ -11,9 +11,11 @@ use forebay_keys::KeyRing;
 use std::sync::Arc;
 use tracing::{error, info, warn};
 
-/// Reads again and puts what may change into the fleet, which then has to be published.
+/// Reads again and puts what may change into `config` and the fleet, which then has to be
+/// published.
 pub(super) fn reload(
     reloader: Option<&mut Reloader>,
+    config: &mut Arc<Config>,
     fleet: &mut Fleet,
     tls: Option<&mut ServerTls>,
 ) -> Result<Reloaded, ReloadRefused> {
@@ -37,9 +39,9 @@ pub(super) fn reload(
     let running = reloader.running();
     let keys = keys_of(running, fleet, &mut changes);
     info!(applied = ?changes.applied, needs_restart = ?changes.restart, "configuration reloaded");
-    fleet.set_flow(Arc::new(running.flow.clone()), keys);
-    fleet.set_concurrency(&running.workers);
-    if let (Some(tls), Some(files)) = (tls, running.accept_files()) {
+    *config = Arc::new(reloader.running_as(config));
+    fleet.set_config(Arc::clone(config), keys);
+    if let (Some(tls), Some(files)) = (tls, config.accept_files()) {
         tls.read_again(&files);
         fleet.set_acceptor(Some(tls.acceptor()));
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -27,6 +28,13 @@ pub(super) struct TokenKeysSource {
     news: Rc<KeyNews>,
     /// Nothing was read yet.
     is_waiting: bool,
+    reading: AbortHandle,
+}
+
+impl Drop for TokenKeysSource {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
 }
 
 /// What the task that reads has for the control plane.
@@ -47,17 +55,18 @@ impl TokenKeysSource {
         let Some(place) = &config.jwt.jwks else { return Ok(None) };
         let news = Rc::new(KeyNews::default());
         let of_task = Rc::clone(&news);
-        if let Some(Ok(url)) = JwksUrl::parse(place) {
+        let reading = if let Some(Ok(url)) = JwksUrl::parse(place) {
             let connector = config.jwks_connector(&url).map_err(ControlError::Jwks)?;
             let fetch = JwksFetch::new(&config.timeouts, &url, connector.as_ref(), FETCH_TIMEOUT);
             let fetch = fetch.map_err(ControlError::Client)?;
-            tokio::task::spawn_local(follow_url(fetch, config.jwt.refresh, of_task));
+            tokio::task::spawn_local(follow_url(fetch, config.jwt.refresh, of_task))
         } else {
             let mut file = WatchedFile { path: PathBuf::from(place), seen: None };
             file.look(&news);
-            tokio::task::spawn_local(follow_file(file, of_task));
-        }
-        Ok(Some(Self { rules: rules(&config.jwt), news, is_waiting: true }))
+            tokio::task::spawn_local(follow_file(file, of_task))
+        };
+        let (rules, reading) = (rules(&config.jwt), reading.abort_handle());
+        Ok(Some(Self { rules, news, is_waiting: true, reading }))
     }
 
     /// Checks tokens by these keys.
@@ -68,6 +77,11 @@ impl TokenKeysSource {
     /// What was read since the last call.
     pub(super) fn take(&self) -> Option<TokenKeys> {
         self.news.fresh.take()
+    }
+
+    /// What tokens have to say.
+    pub(super) fn rules(&self) -> TokenRules {
+        self.rules.clone()
     }
 
     /// Asks for another look at the URL.

@@ -36,6 +36,12 @@ impl LoadTasks {
         Self { reporter, clock, clients, config, timeout, running: HashMap::new() }
     }
 
+    /// Asks by these rules from now on; until [`Self::adjust`], nobody is asked.
+    pub fn set_config(&mut self, config: LoadConfig, timeout: Duration) {
+        (self.config, self.timeout) = (config, timeout);
+        self.running.clear();
+    }
+
     /// Where a worker's reports come from, if anywhere.
     #[must_use]
     pub fn source(&self, worker: WorkerIndex) -> Option<ReportSource> {

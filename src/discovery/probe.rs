@@ -121,15 +121,6 @@ pub struct Probing {
 }
 
 impl Probing {
-    /// A probe for each worker of the configuration.
-    #[must_use]
-    pub fn all(&self) -> Vec<Probe> {
-        let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
-        let workers = self.config.workers.iter().filter(has_url).enumerate();
-        let probe = |(position, worker)| self.one(WorkerIndex::try_from_index(position)?, worker);
-        workers.filter_map(probe).collect()
-    }
-
     /// A probe for one worker; `None` if its URL is none.
     #[must_use]
     pub fn one(&self, index: WorkerIndex, worker: &WorkerConfig) -> Option<Probe> {
@@ -509,7 +500,9 @@ mod tests {
             let (notices, mut told) = mpsc::channel(64);
             let texts = ModelTexts::new(Clock::start());
             let config = Arc::new(config);
-            for probe in (Probing { config, clients, texts, notices }).all() {
+            let probing = Probing { config: Arc::clone(&config), clients, texts, notices };
+            let probe = |(n, worker)| probing.one(WorkerIndex::try_from_index(n)?, worker);
+            for probe in config.workers.iter().enumerate().filter_map(probe) {
                 tokio::task::spawn_local(probe.run());
             }
             let seen = async {

@@ -16,5 +16,5 @@ pub use cors::{AnswerField, Cors, CorsFields, CorsPolicy, Preflight, origin_faul
 pub use forwarded::{ForwardMode, ForwardedFields, client_of};
 pub use per_address::{AddressCounts, AddressPlace};
 pub use proxy_header::{ProxyFault, ProxyHeader, parse_proxy_header};
-pub use rules::{ClientRules, TooManyConnections};
+pub use rules::{AddressRules, TooManyConnections};
 pub use trusted::TrustedNets;

@@ -96,9 +96,8 @@ impl Expiring {
     /// Empty; reserves address space for `chunks_max`.
     #[must_use]
     pub fn new(limits: ExpiringLimits) -> Self {
-        let off = limits.approximate_ttl.is_zero() && limits.speculative_ttl.is_zero();
         // Places are 32 bits wide, and the place 0 is none.
-        let chunks_max = if off { 0 } else { limits.chunks_max.min((u32::MAX - 1) as usize) };
+        let chunks_max = limits.chunks_max.min((u32::MAX - 1) as usize);
         let mut entries = Vec::with_capacity(chunks_max + 1);
         entries.push(ExpiringChunk::default());
         Self {
@@ -111,6 +110,11 @@ impl Expiring {
             next_sweep: NanosSinceStart(0),
             fresh: Vec::new(),
         }
+    }
+
+    /// Goes by these from now on, except for `chunks_max`, for which memory is reserved.
+    pub const fn set_limits(&mut self, limits: ExpiringLimits) {
+        self.limits = ExpiringLimits { chunks_max: self.limits.chunks_max, ..limits };
     }
 
     /// Chunks kept.

@@ -55,6 +55,12 @@ impl TokenVerifier {
         Self { rules, keys, lacks_key: AtomicBool::new(false) }
     }
 
+    /// The same keys, by other rules.
+    #[must_use]
+    pub fn with_rules(&self, rules: TokenRules) -> Self {
+        Self::new(rules, self.keys.clone())
+    }
+
     /// Could that be a token? Keys of the router have no dots.
     #[must_use]
     pub fn is_token(shown: &[u8]) -> bool {

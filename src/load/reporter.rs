@@ -70,6 +70,11 @@ pub struct Scrapes {
 }
 
 impl LoadReporter {
+    /// Reports count for so long from now on.
+    pub fn set_age_max(&self, age_max: Duration) {
+        self.state.borrow_mut().reports.set_age_max(age_max);
+    }
+
     /// No reports yet. Reports count for `age_max`.
     pub fn new(clock: Clock, board: Arc<LoadBoard>, age_max: Duration, post: Post) -> Self {
         let state = ReportState {

@@ -23,6 +23,11 @@ impl UpstreamPool {
         Self { idle: AHashMap::new(), idle_max }
     }
 
+    /// How long connections may wait from now on, those that wait already too.
+    pub const fn set_idle_max(&mut self, idle_max: Duration) {
+        self.idle_max = idle_max;
+    }
+
     /// The connection used last, if one is still good. `is_for_long`: only one for long requests.
     pub fn take(
         &mut self,

@@ -16,7 +16,6 @@ use forebay_base::limits::{
     OFFLOADED_MAX, RANKS_MAX,
 };
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
-use forebay_config::Config;
 use forebay_fleet::admit::{HeldBytes, InFlight};
 use forebay_fleet::mailbox::Ticket;
 use forebay_index::IndexReader;
@@ -50,8 +49,6 @@ pub struct Tools {
     pub matched: Matched,
     /// Reads the slices of all shards.
     pub index: IndexReader,
-    /// What the configuration says.
-    pub config: Arc<Config>,
     /// The clock of the process.
     pub clock: Clock,
     /// When the job that runs was posted.
@@ -61,11 +58,10 @@ pub struct Tools {
 impl Tools {
     /// Tools with empty working memory.
     #[must_use]
-    pub fn new(config: &Arc<Config>, index: &IndexReader, clock: Clock) -> Self {
+    pub fn new(index: &IndexReader, clock: Clock) -> Self {
         Self {
             matched: Matched::new(RANKS_MAX),
             index: index.clone(),
-            config: Arc::clone(config),
             clock,
             posted_at: NanosSinceStart::default(),
         }
@@ -363,8 +359,8 @@ mod tests {
         let bell = Arc::new(Bell::new(wake));
         let (reader, _slices) = forebay_index::index(1, KeySeed(1), 1 << 20);
         let in_flight = Rc::new(InFlight::new(10, 100));
-        let (config, clock) = (Arc::default(), Clock::start());
-        let tools = Tools::new(&config, &reader, clock);
+        let clock = Clock::start();
+        let tools = Tools::new(&reader, clock);
         let (offload, mut replies) =
             Offload::start(ShardIndex(0), &bell, &in_flight, tools).unwrap();
         let (go_on, gate) = mpsc::channel::<()>();

@@ -108,7 +108,7 @@ impl Binder<'_> {
             return Some(placed);
         }
         // Its prefill would have to be waited for, and here nothing waits.
-        if fleet.flow.queue.mode == QueueMode::Off {
+        if fleet.config.flow.queue.mode == QueueMode::Off {
             return None;
         }
         candidates.take_up(|sources, rank| {
@@ -266,7 +266,7 @@ impl Binder<'_> {
 
     /// What of the cache may be used of a rank with that role.
     fn kv_use_percent(&self, rank: RankIndex) -> u32 {
-        let flow = &self.fleet.flow;
+        let flow = &self.fleet.config.flow;
         let of_role = match self.fleet.ranks.get(rank.index()).map(|rank| rank.role) {
             Some(Role::Prefill) => flow.disaggregation.prefill_kv_use_percent,
             Some(Role::Decode) => flow.disaggregation.decode_kv_use_percent,

@@ -1,6 +1,5 @@
 //! What is matched, and against what.
 
-use forebay_config::{ApproximateConfig, KvConfig};
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::ApiRequest;
@@ -15,10 +14,6 @@ pub struct MatchRequest<'a> {
     pub fleet: &'a FleetSnapshot,
     /// The model that is asked for.
     pub model: &'a Model,
-    /// What tiers behind the device are worth.
-    pub kv: KvConfig,
-    /// What is believed without events.
-    pub approximate: &'a ApproximateConfig,
     /// The request as it was scanned.
     pub request: &'a ApiRequest,
     /// Its body.

@@ -156,12 +156,14 @@ impl Matched {
             });
             ask.index.overlap_of_roots(&ask.model.roots, &namespace, text, &mut self.exact);
             let Self { exact, overlaps, .. } = self;
-            is_same = !weigh_tiers(ask.fleet, &ask.model.ranks, ask.kv, exact, overlaps);
+            is_same =
+                !weigh_tiers(ask.fleet, &ask.model.ranks, ask.fleet.config.kv, exact, overlaps);
         }
         let of_kind = |kind| ranks.iter().any(|&rank| self.kind(ask.fleet, rank) == kind);
-        let any_blind = !ask.approximate.ttl.is_zero() && of_kind(GuessKind::Approximate);
-        let any_told =
-            !ask.approximate.speculative_ttl.is_zero() && of_kind(GuessKind::Speculative);
+        let any_blind =
+            !ask.fleet.config.approximate.ttl.is_zero() && of_kind(GuessKind::Approximate);
+        let any_told = !ask.fleet.config.approximate.speculative_ttl.is_zero()
+            && of_kind(GuessKind::Speculative);
         if any_blind {
             is_same = false;
             let mut chunks = std::mem::take(&mut prompt.chunks);
@@ -207,8 +209,8 @@ impl Matched {
         }
         let kind = self.kind(ask.fleet, rank);
         let ttl: Duration = match kind {
-            GuessKind::Approximate => ask.approximate.ttl,
-            GuessKind::Speculative => ask.approximate.speculative_ttl,
+            GuessKind::Approximate => ask.fleet.config.approximate.ttl,
+            GuessKind::Speculative => ask.fleet.config.approximate.speculative_ttl,
         };
         // A model with one rank leaves nothing to choose, so nothing is worth remembering.
         if ttl.is_zero() || self.prompt_bytes == 0 || ask.model.ranks.len() < 2 {

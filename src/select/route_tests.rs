@@ -2,7 +2,7 @@
 
 use super::*;
 use forebay_base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
-use forebay_config::{FlowConfig, Policy, QueueMode};
+use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
@@ -168,7 +168,7 @@ impl Scene {
     fn queue(&mut self, mode: QueueMode) {
         let mut flow = FlowConfig::default();
         flow.queue.mode = mode;
-        self.fleet.flow = Arc::new(flow);
+        self.fleet.config = Arc::new(Config { flow, ..Config::default() });
     }
 }
 

@@ -63,7 +63,7 @@ async fn post(sending: Sending<'_>, call: &AbortCall) -> Result<(), RelayError> 
     let (env, key) = (sending.env, sending.workers.key(call.worker, call.address));
     let to = Towards { worker: call.worker, key, timeout: ABORT_TIME_MAX, is_for_long: false };
     let mut upstream = open(sending, to).await?;
-    let limits: HeadLimits = env.head_limits;
+    let limits: HeadLimits = env.head_limits();
     let mut response = ResponseHead::default();
     let mut watch = Alone(Deadline::new(env.clock));
     watch.wait_at_most(ABORT_TIME_MAX);

@@ -81,8 +81,8 @@ pub(super) async fn answer(
         shape,
         head_sent: slot.answer.early.begun().is_some(),
         extra: extra.get(..extra_count).unwrap_or_default(),
-        idle_max: env.config.timeouts.stream_idle,
-        write_max: env.config.timeouts.write,
+        idle_max: env.config().timeouts.stream_idle,
+        write_max: env.config().timeouts.write,
     };
     let mut reported = None;
     let mut scan = usage_scan(workers, slot, endpoint);
@@ -149,7 +149,7 @@ async fn end_early(
     answering: Answering,
 ) -> Result<After, RelayError> {
     let (Sending { env, io, .. }, Answering { mut upstream, sent }) = (sending, answering);
-    let idle_max = env.config.timeouts.stream_idle;
+    let idle_max = env.config().timeouts.stream_idle;
     let gathered = gather(conn, &mut upstream, &slot.answer.head, idle_max).await?;
     if gathered.upstream_reusable && sent {
         io.keep(env, upstream);

@@ -133,14 +133,14 @@ async fn exchange(
             Some(upstream) => upstream,
             None => {
                 let mut watch = waiting(sending, plan, conn, &mut paired);
-                let timeout = env.config.timeouts.connect;
+                let timeout = env.config().timeouts.connect;
                 let to = Towards { worker: plan.worker, key, timeout, is_for_long: is_long };
                 let connecting = connect(sending, &mut watch, to);
                 let sent = |error: RelayError| slot.billed(error.once_sent());
                 connecting.await.map_err(|error| if is_resent { sent(error) } else { error })?
             }
         };
-        let mut head = io.buffers.take();
+        let (mut head, limits) = (io.buffers.take(), env.head_limits());
         let begun_bytes = encode(slot, going, paired.as_deref(), &mut head);
         let body = match paired {
             Some(_) => &slot.pair.leg_body,
@@ -150,7 +150,7 @@ async fn exchange(
             head,
             body: body.get(begun_bytes..).unwrap_or_default(),
             method: &slot.head.method,
-            limits: &env.head_limits,
+            limits: &limits,
         };
         let dispatched = match &paired {
             Some(paired) if paired.is_concurrent() => {
@@ -159,7 +159,7 @@ async fn exchange(
             _ => env.time(Stage::Dispatch, read_at),
         };
         let mut watch = waiting(sending, plan, conn, &mut paired);
-        watch.wait_at_most(env.config.timeouts.first_byte);
+        watch.wait_at_most(env.config().timeouts.first_byte);
         let answered = send(&mut watch, &mut upstream, outbound, &mut slot.answer.head).await;
         let wait_left = watch.down.left();
         match answered {

@@ -71,7 +71,7 @@ async fn requests(shard: &Rc<Shard>, mut conn: Conn, mut slot: Slot) {
                 }
                 shard.io.recycle(slot.prompt.end());
                 if end == After::Linger {
-                    conn.linger(discard::bounds(&shard.env.config)).await;
+                    conn.linger(discard::bounds(&shard.env)).await;
                 }
                 return;
             }
@@ -82,7 +82,7 @@ async fn requests(shard: &Rc<Shard>, mut conn: Conn, mut slot: Slot) {
 /// Waits for the next request's head and parses it into the slot. `reused`: requests came before on
 /// this connection, so that its idle time counts.
 async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Result<(), NoRequest> {
-    let timeouts = &env.config.timeouts;
+    let (timeouts, limits) = (env.config().timeouts, env.head_limits());
     // A client that has just connected has something to ask. A kept connection may stay idle.
     conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
     while conn.input.is_empty() {
@@ -91,8 +91,8 @@ async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Resu
     conn.wait_at_most(timeouts.head);
     let mut due = HeadDue::default();
     loop {
-        if due.is_due(&conn.input, &env.head_limits) {
-            match parse_request(&conn.input, &env.head_limits, &mut slot.head) {
+        if due.is_due(&conn.input, &limits) {
+            match parse_request(&conn.input, &limits, &mut slot.head) {
                 Ok(Progress::Complete) => return Ok(()),
                 Ok(Progress::Partial) => {}
                 Err(error) => return Err(NoRequest::Refused(error.into())),

@@ -5,7 +5,6 @@
 use super::env::Env;
 use super::slot::After;
 use crate::ingress::{Conn, DiscardBounds, Discarding, ReadEnd};
-use forebay_config::Config;
 use forebay_http1::{BodyError, BodyFraming, BodyLimits, ChunkedDecoder, RequestHead};
 use std::time::Duration;
 
@@ -15,9 +14,9 @@ const STALL_MAX: Duration = Duration::from_secs(5);
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// What the router would take as a body it also throws away; a client that sends more is cut.
-pub(super) fn bounds(config: &Config) -> DiscardBounds {
+pub(super) fn bounds(env: &Env) -> DiscardBounds {
     DiscardBounds {
-        bytes_max: config.limits.body_bytes_max,
+        bytes_max: env.config().limits.body_bytes_max,
         stall_max: STALL_MAX,
         time_max: TIME_MAX,
     }
@@ -32,7 +31,7 @@ pub(super) fn goes_on(env: &Env, conn: &Conn, head: &RequestHead) -> bool {
     let has_near_end = match head.body {
         BodyFraming::None => true,
         BodyFraming::Length(bytes) => {
-            !waits && bytes <= u64::try_from(bounds(&env.config).bytes_max).unwrap_or(u64::MAX)
+            !waits && bytes <= u64::try_from(bounds(env).bytes_max).unwrap_or(u64::MAX)
         }
         BodyFraming::Chunked => !waits,
         BodyFraming::UntilClose => false,
@@ -43,7 +42,7 @@ pub(super) fn goes_on(env: &Env, conn: &Conn, head: &RequestHead) -> bool {
 /// Throws the head and body of a refused request away. What then stands in the input is the next
 /// request.
 pub(super) async fn request(env: &Env, conn: &mut Conn, head: &RequestHead) -> After {
-    let mut discarding = conn.discarding(bounds(&env.config));
+    let mut discarding = conn.discarding(bounds(env));
     let ended = match head.body {
         BodyFraming::None => known(&mut discarding, head.head_bytes).await,
         BodyFraming::Length(bytes) => {

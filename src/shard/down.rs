@@ -44,7 +44,7 @@ impl<'a> DownWatch<'a> {
     #[inline]
     pub(super) fn begin(&mut self, wait: Duration) -> Duration {
         if wait != self.last.0 {
-            let health = &self.env.config.health;
+            let health = &self.env.config().health;
             let step = if health.enabled { wait.min(health.timeout) } else { wait };
             self.last = (wait, step, wait.saturating_sub(step));
         }

@@ -10,7 +10,7 @@ use forebay_fleet::mailbox::DrainOrder;
 use forebay_http1::HeadLimits;
 use forebay_prompt::render::{Rendered, Unrenderable};
 use forebay_router::dispatch::RelayError;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 
 /// A stage that takes only this touches no fleet, no queue and no other shard.
@@ -18,8 +18,7 @@ pub(super) struct Env {
     /// Which shard this is.
     pub(super) number: ShardIndex,
     pub(super) clock: Clock,
-    pub(super) config: Arc<Config>,
-    pub(super) head_limits: HeadLimits,
+    config: RefCell<Arc<Config>>,
     pub(super) counters: Arc<ShardCounters>,
     pub(super) histograms: RefCell<Box<StageHistograms>>,
     pub(super) draining: Signal,
@@ -42,17 +41,32 @@ impl Env {
         config: Arc<Config>,
         counters: Arc<ShardCounters>,
     ) -> Self {
-        let LimitsConfig { head_bytes_max, head_fields_max: fields_max, .. } = config.limits;
         Self {
             number,
             clock,
-            head_limits: HeadLimits { head_bytes_max, fields_max },
-            config,
+            config: RefCell::new(config),
             counters,
             histograms: RefCell::default(),
             draining: Signal::default(),
             leaving: Leaving::default(),
         }
+    }
+
+    /// What is configured at this moment. Not held across an await.
+    pub(super) fn config(&self) -> Ref<'_, Config> {
+        Ref::map(self.config.borrow(), |config| &**config)
+    }
+
+    /// What is configured from now on; false if that is what was.
+    pub(super) fn set_config(&self, config: &Arc<Config>) -> bool {
+        let before = self.config.replace(Arc::clone(config));
+        !Arc::ptr_eq(&before, config)
+    }
+
+    /// How long heads may be.
+    pub(super) fn head_limits(&self) -> HeadLimits {
+        let LimitsConfig { head_bytes_max, head_fields_max: fields_max, .. } = self.config().limits;
+        HeadLimits { head_bytes_max, fields_max }
     }
 
     /// When a drain cuts what is left.

@@ -78,11 +78,11 @@ pub(super) fn read(
         None => None,
     };
     let Slot { head, message, request, told, .. } = slot;
-    let rules = told.whom.rules(&fleet.tenants, &fleet.flow.queue);
+    let rules = told.whom.rules(&fleet.tenants, &fleet.config.flow.queue);
     let hints = rules.read(head, message, request.priority);
     slot.told.priority = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
-    let first_byte_max = env.config.timeouts.first_byte;
+    let first_byte_max = env.config().timeouts.first_byte;
     let deadline = wait_deadline(fleet, came.read_at, client_deadline, first_byte_max);
     Ok(RequestFacts {
         model: model_index,

@@ -32,7 +32,7 @@ pub(super) async fn shake(shard: &Shard, conn: &mut Conn) -> bool {
         return false;
     };
     conn.secure(session);
-    conn.wait_at_most(shard.env.config.timeouts.handshake);
+    conn.wait_at_most(shard.env.config().timeouts.handshake);
     let shaken = conn.shake_hands(&shard.io.handshakes.clients).await;
     let count = match &shaken {
         Ok(_) => Count::TlsHandshakes,
@@ -62,6 +62,6 @@ pub(super) async fn refuse(shard: &Shard, mut conn: Conn, slot: &mut Slot) {
     let refusal = Refusal::new(Reason::BadRequest).with_message(PLAIN);
     let after = refuse::and_close(&shard.env, &mut conn, slot, &refusal, &Labels::default()).await;
     if after == After::Linger {
-        conn.linger(discard::bounds(&shard.env.config)).await;
+        conn.linger(discard::bounds(&shard.env)).await;
     }
 }

@@ -17,9 +17,9 @@ use std::net::SocketAddr;
 /// The beginning of a connection. False: it ends here, without an answer, because nothing says yet
 /// that its client speaks HTTP in clear text.
 pub(super) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
-    let (env, rules) = (&shard.env, &shard.intake.clients);
+    let (env, trusted) = (&shard.env, shard.intake.trusted());
     let mut is_known = true;
-    if rules.trusted.holds(conn.client.peer.ip()) && env.config.client.proxy_protocol {
+    if trusted.holds(conn.client.peer.ip()) && env.config().client.proxy_protocol {
         match proxy_header(env, conn).await {
             Ok(Some(source)) => conn.client.speaks_for(source),
             // Nobody knows whose bytes these are: not even their first hop is believed.
@@ -33,11 +33,11 @@ pub(super) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
             }
         }
     }
-    conn.client.is_proxy = is_known && rules.trusted.holds(conn.client.from.ip());
+    conn.client.is_proxy = is_known && trusted.holds(conn.client.from.ip());
     if conn.client.is_proxy {
         return true;
     }
-    let Ok(place) = rules.take(conn.client.address) else {
+    let Ok(place) = shard.intake.addresses.take(conn.client.address) else {
         env.count(Count::ConnectionsRefusedAddress);
         return false;
     };
@@ -51,7 +51,7 @@ async fn proxy_header(
     env: &Env,
     conn: &mut Conn,
 ) -> Result<Option<SocketAddr>, Option<ProxyFault>> {
-    conn.wait_at_most(env.config.timeouts.head);
+    conn.wait_at_most(env.config().timeouts.head);
     first_byte(env, conn).await.map_err(|_: NoRequest| None)?;
     loop {
         if let Some(header) = parse_proxy_header(&conn.input)? {
@@ -66,7 +66,7 @@ async fn proxy_header(
 pub(super) fn asked(shard: &Shard, conn: &mut Conn, slot: &Slot) {
     if conn.client.is_proxy {
         let said = sent(slot, &conn.input, "x-forwarded-for");
-        conn.client.address = client_of(conn.client.from.ip(), said, &shard.intake.clients.trusted);
+        conn.client.address = client_of(conn.client.from.ip(), said, &shard.intake.trusted());
     }
 }
 
@@ -76,20 +76,20 @@ pub(super) fn asked(shard: &Shard, conn: &mut Conn, slot: &Slot) {
 /// # Errors
 /// A refusal when the client has too many.
 pub(super) fn admit(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Result<(), Refusal> {
-    let rules = &shard.intake.clients;
-    if conn.client.is_proxy && !rules.trusted.holds(conn.client.address) {
-        let taken = rules.take(conn.client.address);
+    let intake = &shard.intake;
+    if conn.client.is_proxy && !intake.trusted().holds(conn.client.address) {
+        let taken = intake.addresses.take(conn.client.address);
         conn.client.place = taken.map_err(|_| Refusal::new(Reason::RejectedAddress))?;
     }
-    let said = match shard.env.config.client.forwarded {
+    let said = match shard.env.config().client.forwarded {
         Forwarded::Off => return Ok(()),
         Forwarded::Append => conn.client.from.ip(),
         Forwarded::Replace => conn.client.address,
     };
     let mut fields = std::mem::take(&mut slot.told.forwarded);
     fields.clear();
-    fields.is_only = shard.env.config.client.forwarded == Forwarded::Replace;
-    if shard.env.config.client.forwarded == Forwarded::Append {
+    fields.is_only = shard.env.config().client.forwarded == Forwarded::Replace;
+    if shard.env.config().client.forwarded == Forwarded::Append {
         keep(slot, &conn.input, &mut fields);
     }
     fields.say(said);

@@ -2,6 +2,7 @@
 //! One task; it yields after a bounded amount of work, so that requests go on under any flood of
 //! events. A panic ends one turn of it.
 
+use super::configure::configure;
 use super::slice::OwnSlice;
 use super::state::Shard;
 use super::workers::ShardFleet;
@@ -102,6 +103,7 @@ impl Inbox {
     fn turn(&mut self, shard: &Shard) -> bool {
         // The fleet comes first: what follows in this turn goes by it.
         if let Some(fleet) = self.fleet.take() {
+            configure(shard, &mut self.slice, &fleet.config);
             self.slice.meet(&shard.env, &fleet, shard.env.now());
             let mut home = shard.queues.home.borrow_mut();
             shard.routing.informed().take_over(&mut home, &fleet, shard.env.now());

@@ -52,10 +52,10 @@ pub(super) fn broke_off(shard: &Shard, plan: &SendPlan, error: RelayError) {
 }
 
 fn rank_failed(shard: &Shard, rank: RankIndex, worker: WorkerIndex) {
-    if shard.env.config.health.enabled
+    if shard.env.config().health.enabled
         && let Some(load) = shard.workers.board.rank(rank)
     {
-        let breaker = &shard.env.config.breaker;
+        let breaker = &shard.env.config().breaker;
         load.failed(shard.env.now(), breaker.failures, breaker.open);
     }
     shard.worker_failed(worker);
@@ -63,8 +63,8 @@ fn rank_failed(shard: &Shard, rank: RankIndex, worker: WorkerIndex) {
 
 /// Tells the rank's breaker; without health checks nothing is ever marked.
 pub(super) fn mark_failed(env: &Env, lease: &mut Lease) {
-    if env.config.health.enabled {
-        let breaker = &env.config.breaker;
+    if env.config().health.enabled {
+        let breaker = &env.config().breaker;
         lease.judge_failure(env.now(), breaker.failures, breaker.open);
     }
 }

@@ -11,7 +11,7 @@ use crate::ingress::Conn;
 use crate::runtime::{Tools, offloaded};
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use forebay_base::{ModelIndex, RankIndex};
-use forebay_config::{Config, Policy};
+use forebay_config::Policy;
 use forebay_disagg::{Wanted, inspect};
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::worker::{FleetSnapshot, Model};
@@ -36,13 +36,11 @@ impl<'a> Asked<'a> {
     pub(super) fn request(
         self,
         index: &'a IndexReader,
-        config: &'a Config,
         request: &'a ApiRequest,
         body: &'a [u8],
     ) -> MatchRequest<'a> {
-        let Config { kv, approximate, .. } = config;
         let (Self { fleet, model, .. }, place) = (self, RenderThread::Shard);
-        MatchRequest { index, fleet, model, kv: *kv, approximate, request, body, place }
+        MatchRequest { index, fleet, model, request, body, place }
     }
 }
 
@@ -60,7 +58,7 @@ pub(super) async fn match_prompt(
     asked: Asked<'_>,
 ) -> Result<(), Stop> {
     io.recycle(slot.prompt.end());
-    let matches = env.config.policy == Policy::Kv && asked.endpoint != Endpoint::Models;
+    let matches = env.config().policy == Policy::Kv && asked.endpoint != Endpoint::Models;
     let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
     let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
     let inspects = is_large && is_split();
@@ -95,7 +93,7 @@ fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Aske
     slot.prompt.begin(io.buffers.take());
     let Slot { prompt, request, message, head, .. } = slot;
     let body = message.get(head.head_bytes..).unwrap_or_default();
-    let ask = asked.request(&routing.index, &env.config, request, body);
+    let ask = asked.request(&routing.index, request, body);
     let rendered = prompt.write_text(&ask);
     // Templates run on no shard: a body of 0.7 MB held one for seconds.
     if rendered == Some(Err(Unrenderable::NotHere)) {
@@ -166,12 +164,11 @@ impl Away {
         model: &Model,
         bytes_per_token: f32,
     ) {
-        let Tools { matched, index, config, clock, posted_at } = tools;
+        let Tools { matched, index, clock, posted_at } = tools;
         let start = clock.now();
         let body = self.message.get(self.head_bytes..).unwrap_or_default();
-        let Config { kv, approximate, .. } = &**config;
         let (request, place) = (&self.request, RenderThread::Offload);
-        let ask = MatchRequest { index, fleet, model, kv: *kv, approximate, request, body, place };
+        let ask = MatchRequest { index, fleet, model, request, body, place };
         let is_late = Duration::from_nanos(start.since(*posted_at)) > TEMPLATE_WAIT_MAX
             && self.request.prompt == PromptSource::Messages;
         self.rendered = match is_late {

@@ -9,6 +9,7 @@ mod abort;
 mod answer;
 mod arrival;
 mod attempt;
+mod configure;
 mod connect;
 mod connection;
 mod discard;

@@ -62,7 +62,7 @@ async fn send<T: AsRef<str>>(
     let mut out = Vec::with_capacity(body.len() + 256);
     encode_own(&response, &mut out);
     env.counters.answered(Endpoint::Models as usize, 200);
-    conn.wait_at_most(env.config.timeouts.write);
+    conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
         Ok(()) if keep_alive => After::KeepAlive,
         Ok(()) => After::Linger,

@@ -56,7 +56,7 @@ pub(super) async fn answer(
     };
     let mut out = conn.buffer();
     encode_own(&response, &mut out);
-    conn.wait_at_most(env.config.timeouts.write);
+    conn.wait_at_most(env.config().timeouts.write);
     Ok(match conn.write(out).await {
         Ok(()) if keep_alive => discard::request(env, conn, &slot.head).await,
         Ok(()) => After::Linger,

@@ -152,8 +152,8 @@ pub(super) async fn begin<'a>(
 }
 
 fn timeout(env: &Env, workers: &Workers) -> Duration {
-    let flow = &workers.fleet.borrow().flow;
-    flow.disaggregation.prefill_timeout.unwrap_or(env.config.timeouts.first_byte)
+    let flow = &workers.fleet.borrow().config.flow;
+    flow.disaggregation.prefill_timeout.unwrap_or(env.config().timeouts.first_byte)
 }
 
 /// Looks at the beginning of the decode leg's answer while nothing of it has reached the client:

@@ -80,7 +80,7 @@ fn remember(
     asked: Asked<'_>,
     rank: RankIndex,
 ) {
-    let ask = asked.request(&routing.index, &env.config, &slot.request, slot.body());
+    let ask = asked.request(&routing.index, &slot.request, slot.body());
     let now = || env.now();
     let remembered = {
         let (matched, told) =

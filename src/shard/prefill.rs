@@ -181,7 +181,7 @@ async fn exchange(
             Some(upstream) => upstream,
             None => {
                 let left = leg.posted_at.plus(leg.timeout).since(env.now());
-                let timeout = env.config.timeouts.connect.min(Duration::from_nanos(left));
+                let timeout = env.config().timeouts.connect.min(Duration::from_nanos(left));
                 let to = Towards { worker: leg.worker, key, timeout, is_for_long: is_long };
                 connect(sending, watch, to)
                     .await
@@ -189,7 +189,7 @@ async fn exchange(
             }
         };
         let sent_at = env.now();
-        match send(watch, &mut upstream, outbound(leg, &env.head_limits), &mut response).await {
+        match send(watch, &mut upstream, outbound(leg, &env.head_limits()), &mut response).await {
             Ok(sent) => {
                 workers.hear(leg.worker);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));

@@ -62,7 +62,7 @@ pub(super) async fn answer_or(
     encode_own(&response, &mut out);
     labels.status = 204;
     env.counters.answered(NO_ENDPOINT, 204);
-    conn.wait_at_most(env.config.timeouts.write);
+    conn.wait_at_most(env.config().timeouts.write);
     Ok(match conn.write(out).await {
         Ok(()) if keep_alive => discard::request(env, conn, &slot.head).await,
         Ok(()) => After::Linger,

@@ -38,7 +38,7 @@ pub(super) fn before_body(
     if endpoint.is_inference() {
         stages.windows_of_all(&fleet, now, is_drawn)?;
     }
-    if !stages.loads.board.in_flight().enter(fleet.flow.router_in_flight_max) {
+    if !stages.loads.board.in_flight().enter(fleet.config.flow.router_in_flight_max) {
         return Err(in_flight_full());
     }
     Ok(Entered(stages.loads.board.clone()))

@@ -47,7 +47,7 @@ pub(super) async fn body(
     let start = slot.head.head_bytes;
     if slot.head.expect_continue && conn.input.len() == start && slot.head.body != BodyFraming::None
     {
-        conn.wait_at_most(env.config.timeouts.write);
+        conn.wait_at_most(env.config().timeouts.write);
         if conn.write(CONTINUE.to_vec()).await.is_err() {
             return Err(NoRequest::Silent);
         }
@@ -55,8 +55,8 @@ pub(super) async fn body(
     let now = env.now();
     let mut reading = BodyReading {
         env,
-        give_up_at: now.plus(env.config.timeouts.body * BODY_TIMEOUTS_MAX),
-        pace: BodyPace::new(now, env.config.timeouts.body, env.config.limits.body_rate_min),
+        give_up_at: now.plus(env.config().timeouts.body * BODY_TIMEOUTS_MAX),
+        pace: BodyPace::new(now, env.config().timeouts.body, env.config().limits.body_rate_min),
         received_bytes: conn.input.len().saturating_sub(start),
         admitted,
         turn: Turn::default(),
@@ -65,7 +65,7 @@ pub(super) async fn body(
         BodyFraming::None | BodyFraming::UntilClose => Ok(0),
         BodyFraming::Length(length) => {
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            if length > env.config.limits.body_bytes_max {
+            if length > env.config().limits.body_bytes_max {
                 return Err(reading.too_large());
             }
             conn.expect_body(length);
@@ -96,7 +96,7 @@ struct BodyReading<'a> {
 impl BodyReading<'_> {
     async fn chunked(&mut self, conn: &mut Conn, start: usize) -> Result<usize, NoRequest> {
         let limits = BodyLimits {
-            body_bytes_max: u64::try_from(self.env.config.limits.body_bytes_max)
+            body_bytes_max: u64::try_from(self.env.config().limits.body_bytes_max)
                 .unwrap_or(u64::MAX),
             ..BodyLimits::default()
         };
@@ -119,7 +119,7 @@ impl BodyReading<'_> {
                     return Ok(decoded - start);
                 }
             }
-            let whole_bytes = start.saturating_add(self.env.config.limits.body_bytes_max);
+            let whole_bytes = start.saturating_add(self.env.config().limits.body_bytes_max);
             self.more(conn, whole_bytes).await?;
         }
     }
@@ -131,7 +131,7 @@ impl BodyReading<'_> {
     }
 
     fn too_large(&self) -> NoRequest {
-        NoRequest::Refused(request::body_too_large(self.env.config.limits.body_bytes_max))
+        NoRequest::Refused(request::body_too_large(self.env.config().limits.body_bytes_max))
     }
 
     /// Reads on. `whole_bytes`: what head and body come to at most.
@@ -158,7 +158,7 @@ impl BodyReading<'_> {
 
     /// Says how long the next bytes may take, and what it is called when none come until then.
     fn wait(&self, conn: &mut Conn) -> Result<Reason, NoRequest> {
-        let (now, silence_max) = (self.env.now(), self.env.config.timeouts.body);
+        let (now, silence_max) = (self.env.now(), self.env.config().timeouts.body);
         let due_at = self.pace.due_at(self.received_bytes);
         if now >= self.give_up_at {
             return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));

@@ -89,7 +89,7 @@ pub(super) async fn by_engine(
         extra: &slot.own_fields(),
     };
     encode_own(&response, &mut out);
-    conn.wait_at_most(env.config.timeouts.write);
+    conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
         Ok(()) if keep_alive => After::KeepAlive,
         Ok(()) => After::Linger,
@@ -139,7 +139,7 @@ async fn answer(
     told.iter_mut().zip(own).for_each(|(place, field)| *place = field);
     encode(refusal, wire, &told, &body, &mut out);
     conn.recycle(body);
-    conn.wait_at_most(env.config.timeouts.write);
+    conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
         Ok(()) if wire.keep_alive => After::KeepAlive,
         Ok(()) => After::Linger,

@@ -34,7 +34,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     let mut labels = Labels::default();
     slot.begin(&conn.input, shard.routing.stages.borrow_mut().random.u64(..));
     identity::asked(shard, conn, slot);
-    preflight::choose(&shard.intake.cors, conn, slot);
+    preflight::choose(&shard.intake.cors(), conn, slot);
     // parse: the route.
     let served = match route(&slot.head.method, slot.head.path(&conn.input)) {
         Ok(endpoint) => {
@@ -58,14 +58,14 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
             }
         }
         Err(refusal) => {
-            let (env, cors) = (&shard.env, &shard.intake.cors);
+            let (env, cors) = (&shard.env, &shard.intake.cors());
             preflight::answer_or(refusal, env, cors, conn, slot, &mut labels).await
         }
     };
     let served = served.map_err(|stop| pressure::with_time(&shard.routing, stop));
     shard.env.time(Stage::Total, started);
     quota::settle(shard, slot, labels.model);
-    if shard.env.config.log.requests {
+    if shard.env.config().log.requests {
         record::write(shard, &conn.client, slot, &labels, &served, started);
     }
     match served {
@@ -141,7 +141,7 @@ async fn stages(
     let held_bytes = facts::legs_bytes(model, &slot.request, body_bytes);
     let full = |_| Stop::Refused(in_flight_full());
     admitted.hold_body(held_bytes).map_err(full)?;
-    slot.answer.early = Early::of(&fleet.flow.queue, endpoint, &slot.request);
+    slot.answer.early = Early::of(&fleet.config.flow.queue, endpoint, &slot.request);
     let facts = facts::read(&shard.env, slot, &fleet, model_index, Came { head_at, read_at });
     let facts = facts.map_err(Stop::Refused)?;
     {
@@ -164,7 +164,8 @@ async fn stages(
 fn identify(shard: &Shard, conn: &Conn, slot: &mut Slot) -> Result<(), Refusal> {
     let fleet = shard.workers.fleet.borrow();
     let tokens = shard.intake.known_tokens();
-    slot.told.whom = Whom::of(&fleet.tenants, &fleet.flow.queue, &slot.head, &conn.input, &tokens)?;
+    slot.told.whom =
+        Whom::of(&fleet.tenants, &fleet.config.flow.queue, &slot.head, &conn.input, &tokens)?;
     Ok(())
 }
 

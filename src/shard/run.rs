@@ -1,27 +1,26 @@
 //! One shard from its first to its last moment: runtime, listener, tasks, the tick, the end.
 
-use super::connection;
 use super::drain::Ending;
 use super::env::Env;
 use super::inbox::Inbox;
 use super::io::Io;
 use super::links::Links;
-use super::preflight::cors;
 use super::routing::RoutingState;
 use super::slice::OwnSlice;
 use super::state::{Intake, Queues, Shard};
 use super::workers::Workers;
+use super::{configure, connection, preflight};
 use crate::ingress::{BoundListener, Deadline, Listeners, NewConnection};
 use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
 use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
-use forebay_config::{Config, Policy};
+use forebay_config::Config;
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use forebay_fleet::admit::InFlight;
 use forebay_fleet::mailbox::{ShardEnd, ShardPeers};
 use forebay_fleet::worker::{LoadBoard, LoadReport, LoadReports, ShardBoard};
-use forebay_identity::ClientRules;
-use forebay_index::{Expiring, ExpiringLimits, IndexReader, SliceWriter};
+use forebay_identity::AddressRules;
+use forebay_index::{Expiring, IndexReader, SliceWriter};
 use forebay_net::{IoCounts, end_turn};
 use forebay_ring::{Consumer, Producer};
 use forebay_router::dispatch::RetryBudget;
@@ -75,8 +74,8 @@ pub struct ShardThread {
     pub driver: Driver,
     /// Bound listening sockets.
     pub listeners: Vec<BoundListener>,
-    /// What clients are held to, the same in all shards.
-    pub clients: Arc<ClientRules>,
+    /// Connections of one address, in all shards together.
+    pub addresses: Arc<AddressRules>,
     /// What it sleeps on.
     pub wake: WakeSource,
 }
@@ -125,7 +124,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     let bell = bells.get(number.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = config.limits;
     let in_flight = Rc::new(InFlight::new(limits.in_flight_max, limits.buffered_bytes_max));
-    let tools = Tools::new(&config, &index, clock);
+    let tools = Tools::new(&index, clock);
     let (offload, replies) = Offload::start(number, &bell, &in_flight, tools)?;
     let inbox = Inbox {
         kv,
@@ -134,18 +133,20 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         mesh: mesh.receiver,
         bell,
         replies,
-        slice: OwnSlice::new(slice, Expiring::new(expiring_limits(&config, bells.len()))),
+        slice: OwnSlice::new(slice, Expiring::new(configure::expiring(&config, bells.len()))),
         alarm: Deadline::new(clock),
     };
     let board = ShardBoard::from(board);
     let routing = routing(number, &config, board.clone(), reports, index);
+    let trusted = configure::trusted(&config).unwrap_or_default();
+    let cors = preflight::cors(&config.cors);
     let shard = Rc::new_cyclic(|me| Shard {
         io: Io::new(offload, config.timeouts.upstream_idle),
         workers: Workers::new(board),
         routing,
         links: Links::new(mesh.sender, bells, shards),
         queues: Queues::new(number, fastrand::u64(..)),
-        intake: Intake::new(in_flight, thread.clients, cors(&config.cors), runtime::least_us()),
+        intake: Intake::new(in_flight, thread.addresses, trusted, cors, runtime::least_us()),
         env: Env::new(number, clock, config, end.counters),
         me: Weak::clone(me),
     });
@@ -176,21 +177,6 @@ fn routing(
         load_reports: RefCell::new(load_reports),
         index,
         told: RefCell::default(),
-    }
-}
-
-/// Chunks of routed prompts may take up to half of a slice's memory: about as much in the slice as
-/// for their times.
-fn expiring_limits(config: &Config, shard_count: usize) -> ExpiringLimits {
-    /// An entry of the slice with its spare room, and an entry of [`Expiring`].
-    const CHUNK_BYTES: usize = 128;
-    let slice_bytes = config.limits.index_bytes_max / shard_count.max(1);
-    let has_kv = config.policy == Policy::Kv;
-    ExpiringLimits {
-        approximate_ttl: config.approximate.ttl,
-        speculative_ttl: config.approximate.speculative_ttl,
-        rank_bytes_max: config.approximate.rank_bytes_max,
-        chunks_max: if has_kv { slice_bytes / 2 / CHUNK_BYTES } else { 0 },
     }
 }
 
@@ -251,7 +237,7 @@ async fn accept_all(
         match poll_fn(|cx| next(listeners, cx)).await {
             None => return,
             Some(Ok(arrival))
-                if shard.intake.connections.get() < shard.env.config.limits.connections_max =>
+                if shard.intake.connections.get() < shard.env.config().limits.connections_max =>
             {
                 shard.env.count(Count::ConnectionsAccepted);
                 // Counted here, not in its task: a burst would pass the limit before the first task
@@ -400,7 +386,7 @@ mod tests {
                 core: 0,
                 driver,
                 listeners,
-                clients: Arc::default(),
+                addresses: Arc::default(),
                 wake: sources.remove(0),
             },
             end,

@@ -9,7 +9,7 @@ use forebay_base::limits::APPLY_OPS_PER_TURN;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::Count;
 use forebay_fleet::worker::FleetSnapshot;
-use forebay_index::{Expiring, KvBatch, RoutedPrompt, SliceWriter};
+use forebay_index::{Expiring, ExpiringLimits, KvBatch, RoutedPrompt, SliceWriter};
 use forebay_ring::Consumer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -27,6 +27,10 @@ pub(super) struct OwnSlice {
 impl OwnSlice {
     pub(super) const fn new(writer: SliceWriter, expiring: Expiring) -> Self {
         Self { writer, expiring, is_broken: false }
+    }
+
+    pub(super) const fn set_limits(&mut self, limits: ExpiringLimits) {
+        self.expiring.set_limits(limits);
     }
 
     pub(super) fn tick(&mut self, env: &Env) {

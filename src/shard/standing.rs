@@ -109,6 +109,6 @@ fn begin(
 }
 
 async fn write(env: &Env, conn: &mut Conn, out: Vec<u8>) -> Result<(), WriteEnd> {
-    conn.wait_at_most(env.config.timeouts.write);
+    conn.wait_at_most(env.config().timeouts.write);
     conn.write(out).await
 }

@@ -12,7 +12,7 @@ use forebay_base::{ShardIndex, WorkerIndex, since_1970};
 use forebay_disagg::Rooms;
 use forebay_fleet::admit::InFlight;
 use forebay_fleet::mailbox::{PrefillEnded, Ticket};
-use forebay_identity::{ClientRules, Cors};
+use forebay_identity::{AddressRules, Cors, TrustedNets};
 use forebay_keys::TokenCache;
 use forebay_prompt::parse::KnownTokens;
 use forebay_router::queue::{Home, WaitTable};
@@ -39,8 +39,10 @@ pub(super) struct Intake {
     pub(super) ready: Signal,
     pub(super) connections: Cell<usize>,
     pub(super) in_flight: Rc<InFlight>,
-    pub(super) clients: Arc<ClientRules>,
-    pub(super) cors: Cors,
+    pub(super) addresses: Arc<AddressRules>,
+    /// Proxies that speak for their clients.
+    pub(super) trusted: RefCell<Rc<TrustedNets>>,
+    pub(super) cors: RefCell<Rc<Cors>>,
     tokens: RefCell<TokenCache>,
     /// See [`crate::runtime::watched`].
     pub(super) holds_least_us: Option<u64>,
@@ -61,13 +63,25 @@ pub(super) struct Queues {
 impl Intake {
     pub(super) fn new(
         in_flight: Rc<InFlight>,
-        clients: Arc<ClientRules>,
+        addresses: Arc<AddressRules>,
+        trusted: TrustedNets,
         cors: Cors,
         holds_least_us: Option<u64>,
     ) -> Self {
         let (ready, connections) = (Signal::default(), Cell::new(0));
         let tokens = RefCell::default();
-        Self { ready, connections, in_flight, clients, cors, tokens, holds_least_us }
+        let (trusted, cors) = (RefCell::new(Rc::new(trusted)), RefCell::new(Rc::new(cors)));
+        Self { ready, connections, in_flight, addresses, trusted, cors, tokens, holds_least_us }
+    }
+
+    /// The proxies of this moment.
+    pub(super) fn trusted(&self) -> Rc<TrustedNets> {
+        Rc::clone(&self.trusted.borrow())
+    }
+
+    /// What pages of other sites are told at this moment.
+    pub(super) fn cors(&self) -> Rc<Cors> {
+        Rc::clone(&self.cors.borrow())
     }
 
     /// What tokens of clients are checked with.

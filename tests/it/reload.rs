@@ -1,10 +1,12 @@
 //! Limits that change while requests are served: the configuration read again, and rejection
 //! windows by hand.
 
+use crate::kv_routing::{Person, overlap_tokens};
 use crate::rig::{
     ASK, Client, Reply, RouterProcess, Worker, admin_post, config, metric, port_for_later, post,
     router, truth, until,
 };
+use crate::warm_restart::new_engine;
 use forebay::config::{ConfigSource, Flags, Reloader};
 use forebay::server::{ServerHandle, start_reloadable};
 use rustix::process::Signal;
@@ -77,6 +79,12 @@ fn ask(address: SocketAddr, path: &str) -> Reply {
     client.reply()
 }
 
+fn ask_with(address: SocketAddr, body: &[u8]) -> Reply {
+    let mut client = Client::connect(address);
+    client.send(&post("/v1/completions", body));
+    client.reply()
+}
+
 #[test]
 fn a_raised_limit_counts_at_once_and_nobody_is_disturbed() {
     let (worker, release) = holding();
@@ -87,13 +95,13 @@ fn a_raised_limit_counts_at_once_and_nobody_is_disturbed() {
     let refused = ask(handle.listen, "/v1/completions?now");
     assert_eq!((refused.status, refused.field("x-forebay-reason")), (429, Some("rejected-busy")));
 
-    write(&file, &worker, "rank_concurrency_max = 2\npolicy = \"random\"");
+    write(&file, &worker, "rank_concurrency_max = 2\nadmin_hosts = [\"a\"]");
     let (status, done) = say(handle.admin, "/admin/reload", "");
     assert_eq!(
         (status, done),
         (
             200,
-            json!({ "applied": ["rank_concurrency_max"], "needs_restart": ["policy"],
+            json!({ "applied": ["rank_concurrency_max"], "needs_restart": ["admin_hosts"],
                 "findings": [] })
         )
     );
@@ -105,7 +113,7 @@ fn a_raised_limit_counts_at_once_and_nobody_is_disturbed() {
     write(&file, &worker, "rank_concurrency_max = 3");
     let (status, done) = say(handle.admin, "/admin/reload", "");
     assert_eq!((status, &done["applied"]), (200, &json!(["rank_concurrency_max"])));
-    assert_eq!(done["needs_restart"], json!([]), "the policy is as it was at the start");
+    assert_eq!(done["needs_restart"], json!([]), "the hosts are as they were at the start");
     release.send(()).unwrap();
     let reply = first.reply();
     assert_eq!((reply.text(), reply.complete), ("abcd".into(), true));
@@ -190,6 +198,117 @@ fn workers_of_the_file_join_and_leave() {
     let both = format!("{}[[worker]]\nurl = \"{}\"\n", named(&second, "new"), first.url());
     assert_eq!(reload(both), json!(["worker"]));
     until("it serves again", || served_by() == old);
+}
+
+/// One key after the other changes how the running router behaves, over one connection that stays.
+#[test]
+fn what_shards_go_by_changes_with_a_reload() {
+    let worker = Worker::json("{}");
+    let (handle, file, _folder) = start(&worker, "");
+    let mut kept = Client::connect(handle.listen);
+    let mut asked = |fields: &str, body: &[u8]| {
+        let request = String::from_utf8(post("/v1/completions", body)).unwrap();
+        kept.send(request.replacen("host:", &format!("{fields}host:"), 1).as_bytes());
+        kept.reply()
+    };
+    assert_eq!(asked("", ASK).status, 200);
+    worker.next();
+    let reload = |change: &str| {
+        write(&file, &worker, change);
+        let (status, said) = say(handle.admin, "/admin/reload", "");
+        assert_eq!((status, &said["needs_restart"]), (200, &json!([])), "{said}");
+        assert_ne!(said["applied"], json!([]), "{change}");
+    };
+    let long = format!("{{\"model\":\"m\",\"prompt\":\"{}\"}}", "a ".repeat(2_000));
+    reload("limits.body_bytes_max = \"2KiB\"");
+    until("long bodies are refused", || {
+        let status = ask_with(handle.listen, long.as_bytes()).status;
+        assert!(status == 413 || worker.next().head.contains("POST"));
+        status == 413
+    });
+    reload("timeouts.idle = \"50ms\"");
+    until("long bodies pass again", || {
+        ask_with(handle.listen, long.as_bytes()).status == 200
+            && worker.next().head.contains("POST")
+    });
+    let mut silent = Client::connect(handle.listen);
+    silent.send(&post("/v1/completions", ASK));
+    assert_eq!((silent.reply().status, silent.at_end()), (200, true));
+    worker.next();
+    reload("client.forwarded = \"append\"");
+    until("workers hear of the client", || {
+        assert_eq!(asked("", ASK).status, 200);
+        worker.next().head.contains("x-forwarded-for: 127.0.0.1")
+    });
+    let origin = "origin: https://a.example\r\n";
+    assert_eq!(asked(origin, ASK).field("access-control-allow-origin"), None);
+    reload("cors.origins = [\"https://a.example\"]");
+    until("pages may read", || {
+        asked(origin, ASK).field("access-control-allow-origin") == Some("https://a.example")
+    });
+    reload("limits.head_bytes_max = \"1KiB\"");
+    let field = format!("x-long: {}\r\n", "a".repeat(2_000));
+    until("long heads are refused", || {
+        let mut client = Client::connect(handle.listen);
+        let request = String::from_utf8(post("/v1/completions", ASK)).unwrap();
+        client.send(request.replacen("host:", &format!("{field}host:"), 1).as_bytes());
+        client.reply().status == 431
+    });
+    reload("limits.connections_max = 1");
+    until("one connection is enough", || {
+        drop(Client::connect(handle.listen));
+        metric(&handle, "forebay_connections_refused_total") > 0.0
+    });
+}
+
+/// What the control plane does by itself: ask workers, and as whom.
+#[test]
+fn what_workers_are_asked_changes_with_a_reload() {
+    let (engine, _) = new_engine(true);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("forebay.toml");
+    let write = |change: &str, of_worker: &str| {
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ncores = [0]\n{change}\n\
+             [[worker]]\nurl = \"{}\"\n{of_worker}",
+            engine.url()
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    write("policy = \"round_robin\"\nhealth.enabled = false", "models = [\"other\"]\n");
+    let source = ConfigSource { file: Some(file.clone()), flags: Flags::default() };
+    let config = source.load().unwrap().usable().unwrap();
+    let handle = start_reloadable(config.clone(), false, Reloader::new(source, config)).unwrap();
+    let workers = || truth::get(handle.admin, "/workers").text();
+    until("it serves", || truth::get(handle.admin, "/readyz").status == 200);
+    assert!(workers().contains("other") && !workers().contains("sim"), "{}", workers());
+    let reload = |change: &str, of_worker: &str| {
+        write(change, of_worker);
+        let (status, said) = say(handle.admin, "/admin/reload", "");
+        assert_eq!((status, &said["needs_restart"]), (200, &json!([])), "{said}");
+    };
+    let model_dir = "model_dir = \"tests/data/tokenizer\"\nhealth.interval = \"100ms\"";
+    reload(model_dir, "");
+    until("it is asked what it serves", || workers().contains("sim"));
+    until("it follows the engine", || truth::metric(handle.admin, "forebay_kv_feed_live{") > 0.0);
+    // The policy of the reload is `kv`, the default: prompts are matched from now on.
+    let mut person = Person::new(handle.listen, "somebody");
+    assert_eq!(person.ask("What is a router?").1, 0);
+    until("its blocks are known", || {
+        truth::metric(handle.admin, "forebay_kv_tracked_blocks") > 18.0
+    });
+    let (reply, cached) = person.ask("And what is a dam?");
+    assert_eq!((overlap_tokens(&reply), cached > 0), (cached, true));
+    let reason = reply.field("x-forebay-worker").map(str::to_owned);
+    assert_eq!(reason, Some(engine.url().replacen("http://", "", 1)));
+    // Blocks in host memory do not count any more: the feed begins again, and knows the same.
+    reload(&format!("{model_dir}\nkv.host_credit_percent = 0"), "");
+    until("it follows the engine again", || {
+        truth::metric(handle.admin, "forebay_kv_feed_live{") > 0.0
+            && truth::metric(handle.admin, "forebay_kv_tracked_blocks") > 18.0
+    });
+    let (reply, cached) = person.ask("And what is a forebay?");
+    assert_eq!((overlap_tokens(&reply), cached > 0), (cached, true));
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl World {
     }
 
     pub(crate) fn check_bounds(&self, fleet: &FleetSnapshot, queue: QueueIndex) -> Checked {
-        let (limits, cell) = (&fleet.flow.queue, self.board.queue(queue).unwrap());
+        let (limits, cell) = (&fleet.config.flow.queue, self.board.queue(queue).unwrap());
         let bytes_max = u64::try_from(limits.bytes_max).unwrap();
         if cell.waiting() > limits.depth_max || cell.waiting_bytes() > bytes_max {
             return Err(format!("{queue:?} holds {} of {}", cell.waiting(), limits.depth_max));
@@ -248,7 +248,7 @@ impl World {
             let same =
                 |of: &Waiter| (of.facts.caller.tenant, of.facts.model, of.facts.caller.class);
             // Who was short goes before those of its class who came to this queue since.
-            let strict = fleet.flow.queue.overtaken_max == 0 && !was_short;
+            let strict = fleet.config.flow.queue.overtaken_max == 0 && !was_short;
             let earlier = strict
                 && same(left) == same(waiter)
                 && left.facts.arrived_at < waiter.facts.arrived_at;
@@ -261,13 +261,13 @@ impl World {
 
     fn class_now(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> u64 {
         let asked = u64::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
-        let after = u64::try_from(fleet.flow.queue.promote_after.as_nanos()).unwrap();
+        let after = u64::try_from(fleet.config.flow.queue.promote_after.as_nanos()).unwrap();
         let risen = self.now.since(waiter.facts.arrived_at).checked_div(after).unwrap_or(0);
         asked.saturating_sub(risen)
     }
 
     fn check_reroute(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Checked {
-        let queue = &fleet.flow.queue;
+        let queue = &fleet.config.flow.queue;
         let stale = queue.mode == QueueMode::Endpoint
             && waiter.movable
             && waiter.joined_at.plus(queue.stale_after) <= self.now;
@@ -358,7 +358,7 @@ impl World {
             if openings != seen + 1 || *known > self.now {
                 return Err(format!("{pool:?} was opened again, though open until {known:?}"));
             }
-            *known = self.now.plus(fleet.flow.rejection_window);
+            *known = self.now.plus(fleet.config.flow.rejection_window);
             self.stats.opened += 1;
         }
         self.check_windows();
@@ -438,7 +438,8 @@ impl World {
         };
         // Who goes by older limits closes it when it hears of these.
         let is_known = self.shards.iter().all(|shard| shard.fleet.generation == fleet.generation);
-        let (flow, percent) = (&fleet.flow, u64::from(fleet.flow.rejection.low_water_percent));
+        let (flow, percent) =
+            (&fleet.config.flow, u64::from(fleet.config.flow.rejection.low_water_percent));
         if flow.queue.mode == QueueMode::Off || !is_known {
             return Ok(());
         }
@@ -620,13 +621,13 @@ fn pools() -> impl Iterator<Item = PoolIndex> {
 }
 
 fn kv_use_percent(fleet: &FleetSnapshot, rank: RankIndex) -> u64 {
-    let pairs = &fleet.flow.disaggregation;
+    let pairs = &fleet.config.flow.disaggregation;
     let of_role = match fleet.ranks[rank.index()].role {
         Role::Both => None,
         Role::Prefill => pairs.prefill_kv_use_percent,
         Role::Decode => pairs.decode_kv_use_percent,
     };
-    u64::from(of_role.unwrap_or(fleet.flow.queue.kv_use_percent))
+    u64::from(of_role.unwrap_or(fleet.config.flow.queue.kv_use_percent))
 }
 
 /// What a request wants, and what is out of the question.

@@ -4,7 +4,7 @@
 use super::plan;
 use fastrand::Rng;
 use forebay_base::{DpRank, RankIndex};
-use forebay_config::{FlowConfig, QueueMode};
+use forebay_config::{Config, QueueMode};
 use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, KvTransfer, Model, Rank, Role, RoomLimits, Worker,
     WorkerState, pools, test_support,
@@ -23,7 +23,7 @@ pub(crate) struct Truth {
     /// Ranks, by model.
     pub(crate) models: Vec<Vec<RankIndex>>,
     pub(crate) mode: QueueMode,
-    pub(crate) flow: Arc<FlowConfig>,
+    pub(crate) config: Arc<Config>,
     /// Has `promote_after` ever changed? Who has risen by the old one does not fall again.
     pub(crate) promotes_otherwise: bool,
     prefill_tokens_max: u64,
@@ -101,7 +101,7 @@ impl Truth {
             ranks,
             models: vec![Vec::new(); models],
             mode,
-            flow: Arc::new(plan::flow(random, mode)),
+            config: Arc::new(Config { flow: plan::flow(random, mode), ..Config::default() }),
             promotes_otherwise: false,
             prefill_tokens_max,
         };
@@ -155,11 +155,11 @@ impl Truth {
             3 => {
                 let mut flow = plan::flow(random, self.mode);
                 if random.bool() {
-                    flow.queue.promote_after = self.flow.queue.promote_after;
+                    flow.queue.promote_after = self.config.flow.queue.promote_after;
                 }
                 self.promotes_otherwise |=
-                    flow.queue.promote_after != self.flow.queue.promote_after;
-                self.flow = Arc::new(flow);
+                    flow.queue.promote_after != self.config.flow.queue.promote_after;
+                self.config = Arc::new(Config { flow, ..Config::default() });
                 "flow"
             }
             _ => {
@@ -206,7 +206,7 @@ impl Truth {
             ranks: self.ranks.iter().enumerate().map(rank).collect(),
             models: self.models.iter().map(model).collect(),
             pools: Vec::new(),
-            flow: Arc::clone(&self.flow),
+            config: Arc::clone(&self.config),
             tenants: Arc::default(),
             acceptor: None,
         };

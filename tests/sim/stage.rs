@@ -5,7 +5,7 @@ use super::plan::MS;
 use super::shard::stages;
 use fastrand::Rng;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, ShardIndex};
-use forebay_config::{FlowConfig, Policy, QueueMode};
+use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
@@ -74,7 +74,7 @@ impl Stage {
                 ranks,
                 models: models.iter().map(|ranks| test_support::model("model", ranks)).collect(),
                 pools: Vec::new(),
-                flow: Arc::new(flow),
+                config: Arc::new(Config { flow, ..Config::default() }),
                 tenants: Arc::default(),
                 acceptor: None,
             },
@@ -94,9 +94,9 @@ impl Stage {
     }
 
     pub(crate) fn flow(&mut self, change: impl FnOnce(&mut FlowConfig)) {
-        let mut flow = (*self.fleet.flow).clone();
+        let mut flow = self.fleet.config.flow.clone();
         change(&mut flow);
-        self.fleet.flow = Arc::new(flow);
+        self.fleet.config = Arc::new(Config { flow, ..Config::default() });
         self.stages.take_over(&mut self.home, &self.fleet, self.now);
     }
 

@@ -2,7 +2,7 @@
 
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
-use forebay_config::{Config, FlowConfig};
+use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseCost};
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, ModelText,
@@ -77,7 +77,7 @@ pub(crate) fn fleet(text: Option<Arc<ModelText>>) -> FleetSnapshot {
         ranks: (0..RANK_COUNT).map(rank).collect(),
         models: vec![model],
         pools: vec![Pool { ranks: all, kv_tokens: kv_tokens * u64::from(RANK_COUNT) }],
-        flow: Arc::new(FlowConfig::default()),
+        config: Arc::new(Config::default()),
         tenants: Arc::default(),
         acceptor: None,
     }
@@ -204,7 +204,6 @@ fn store<'a>(writers: &mut [SliceWriter], rank: RankIndex, blocks: impl Iterator
 /// A request, and all that it is matched against.
 pub(crate) struct World {
     pub(crate) fleet: FleetSnapshot,
-    config: Config,
     index: IndexReader,
     pub(crate) body: Vec<u8>,
     request: ApiRequest,
@@ -219,7 +218,7 @@ impl World {
         let mut rendered = Vec::new();
         render_at(RenderThread::Shard, &request, &body, &text, &mut rendered).unwrap();
         let index = filled_index(&rendered);
-        Self { fleet: fleet(Some(text)), config: Config::default(), index, body, request }
+        Self { fleet: fleet(Some(text)), index, body, request }
     }
 
     fn ask(&self) -> MatchRequest<'_> {
@@ -227,8 +226,6 @@ impl World {
             index: &self.index,
             fleet: &self.fleet,
             model: self.model(),
-            kv: self.config.kv,
-            approximate: &self.config.approximate,
             request: &self.request,
             body: &self.body,
             place: RenderThread::Shard,

@@ -15,12 +15,12 @@ use super::tier_numbers::GivenNumbers;
 use super::tls::{ServerTls, TlsSetup};
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, FlowConfig, LoadSource, WorkerConfig, WorkerUrl};
+use forebay_config::{Config, LoadSource, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
 use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
-use forebay_keys::{KeyRing, TokenVerifier};
+use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
 use forebay_kv_events::FeedNotice;
 use forebay_tls::Acceptor;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ const FLEET_MODELS_MAX: usize = 1_024;
 #[derive(Debug)]
 pub(super) struct Fleet {
     seed: KeySeed,
-    flow: Arc<FlowConfig>,
+    config: Arc<Config>,
     front: FrontDoor,
     generation: u64,
     workers: Vec<KnownWorker>,
@@ -122,25 +122,34 @@ impl KnownWorker {
             address: SocketAddr::from(([0, 0, 0, 0], 0)),
             dialect: Dialect::Openai,
             state: WorkerState::Unknown,
-            api_key: worker.api_key.as_deref().map(Into::into),
+            api_key: None,
             cache_generation: 0,
             connector: None,
         };
-        let load_source = match worker.load_source.unwrap_or(config.load.source) {
+        let mut known = Self {
+            shown,
+            word: OperatorWord::Serve,
+            concurrency_max: None,
+            load_source: LoadSource::Off,
+            description: None,
+            texts: BTreeMap::new(),
+            topology: None,
+            registration: Registration::default(),
+        };
+        known.configure(config, worker);
+        Some(known)
+    }
+
+    /// Takes what the configuration says now, beside what a probe goes by.
+    fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
+        self.load_source = match worker.load_source.unwrap_or(config.load.source) {
             // Without health checks nothing is asked of workers unless it is asked for.
             LoadSource::Auto if !config.health.enabled => LoadSource::Off,
             source => source,
         };
-        Some(Self {
-            shown,
-            word: OperatorWord::Serve,
-            concurrency_max: worker.concurrency_max,
-            load_source,
-            description: None,
-            texts: BTreeMap::new(),
-            topology: worker.topology.as_deref().map(Into::into),
-            registration: Registration::default(),
-        })
+        self.shown.api_key = worker.api_key.as_deref().map(Into::into);
+        self.concurrency_max = worker.concurrency_max;
+        self.topology = worker.topology.as_deref().map(Into::into);
     }
 
     /// What was believed to be in its caches is not believed any more.
@@ -160,13 +169,13 @@ pub(super) struct LeftOut {
 
 impl Fleet {
     /// The configured workers, none of which has answered yet.
-    pub(super) fn new(config: &Config, seed: KeySeed) -> Self {
+    pub(super) fn new(config: &Arc<Config>, seed: KeySeed) -> Self {
         let known = |worker| KnownWorker::new(config, worker);
         let workers = config.workers.iter().filter_map(known).collect();
         let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, None);
         Self {
             seed,
-            flow: Arc::new(config.flow.clone()),
+            config: Arc::clone(config),
             front: FrontDoor { tenants: Arc::new(tenants), acceptor: None },
             generation: 0,
             workers,
@@ -406,17 +415,38 @@ impl Fleet {
         Rc::clone(&self.tier_numbers)
     }
 
-    /// Limits, queues and tenants that the shards get with the next snapshot. Without `keys` no
-    /// key is asked for.
-    pub(super) fn set_flow(&mut self, flow: Arc<FlowConfig>, keys: Option<Arc<KeyRing>>) {
-        self.front.tenants = Arc::new(Tenants::new(&self.front.tenants, &flow.tenants, keys));
-        self.flow = flow;
+    /// What the shards go by from the next snapshot on. Without `keys` no key is asked for.
+    pub(super) fn set_config(&mut self, config: Arc<Config>, keys: Option<Arc<KeyRing>>) {
+        let tenants = Tenants::new(&self.front.tenants, &config.flow.tenants, keys);
+        self.front.tenants = Arc::new(tenants);
+        for worker in &config.workers {
+            let place = self.worker_at(&worker.url).map(WorkerIndex::index);
+            if let Some(known) = place.and_then(|place| self.workers.get_mut(place)) {
+                known.configure(&config, worker);
+            }
+        }
+        self.config = config;
     }
 
     /// Checks the tokens of clients from the next snapshot on.
     pub(super) fn set_tokens(&mut self, verifier: TokenVerifier) {
         let tenants = (*self.front.tenants).clone().with_tokens(Arc::new(verifier));
         self.front.tenants = Arc::new(tenants);
+    }
+
+    /// Tokens of clients count by these rules, or not at all. Keys that were read go on counting
+    /// if they are from the same place.
+    pub(super) fn set_token_rules(&mut self, rules: Option<TokenRules>, is_same_place: bool) {
+        let before = self.front.tenants.tokens().filter(|_| is_same_place);
+        let verifier = rules.map(|rules| match before {
+            Some(before) => before.with_rules(rules),
+            None => TokenVerifier::new(rules, TokenKeys::default()),
+        });
+        let tenants = (*self.front.tenants).clone();
+        self.front.tenants = Arc::new(match verifier {
+            Some(verifier) => tenants.with_tokens(Arc::new(verifier)),
+            None => tenants.without_tokens(),
+        });
     }
 
     /// Has a client shown a token of a key that is unknown, since the last call?
@@ -427,16 +457,6 @@ impl Fleet {
     /// The keys that clients may use.
     pub(super) fn keys(&self) -> Option<&Arc<KeyRing>> {
         self.front.tenants.keys()
-    }
-
-    /// The workers' own limits, in the order of the configuration, for the next snapshot.
-    pub(super) fn set_concurrency(&mut self, workers: &[WorkerConfig]) {
-        for worker in workers {
-            let Some(place) = self.worker_at(&worker.url) else { continue };
-            if let Some(known) = self.workers.get_mut(place.index()) {
-                known.concurrency_max = worker.concurrency_max;
-            }
-        }
     }
 
     /// The worker of a URL, if it is there.

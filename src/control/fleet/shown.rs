@@ -64,7 +64,7 @@ impl Fleet {
             ranks: self.ranks.iter().map(|rank| self.shown_rank(rank)).collect(),
             models: self.models.iter().map(|name| self.shown_model(name)).collect(),
             pools: Vec::new(),
-            flow: Arc::clone(&self.flow),
+            config: Arc::clone(&self.config),
             tenants: Arc::clone(&self.front.tenants),
             acceptor: self.front.acceptor.clone(),
         };
@@ -107,7 +107,7 @@ impl Fleet {
 
     fn kv_transfer(&self, place: &ShownRank<'_>) -> Option<KvTransfer> {
         let is_unknown = matches!(place.description.source, Some(KvSource::PushUnknown(_)));
-        if is_unknown && self.flow.disaggregation.fallback == Fallback::TwoPhase {
+        if is_unknown && self.config.flow.disaggregation.fallback == Fallback::TwoPhase {
             // What a push connector answers can be handed on like a pull connector's (vLLM 0.32,
             // `push_scheduler.py`).
             return Some(KvTransfer::TwoPhase);
@@ -125,7 +125,7 @@ impl Fleet {
         declared: u32,
         kv_tokens: u64,
     ) -> RoomLimits {
-        let (queue, split) = (&self.flow.queue, &self.flow.disaggregation);
+        let (queue, split) = (&self.config.flow.queue, &self.config.flow.disaggregation);
         let (places, prefill_tokens, kv_use_percent) = match role {
             Role::Both => (None, None, None),
             Role::Prefill => (
@@ -139,7 +139,7 @@ impl Fleet {
         RoomLimits {
             places_max: configured
                 .or(places)
-                .or(self.flow.rank_concurrency_max)
+                .or(self.config.flow.rank_concurrency_max)
                 .unwrap_or(declared),
             kv_tokens_max: kv_tokens.saturating_mul(percent) / 100,
             prefill_tokens_max: u64::from(prefill_tokens.unwrap_or(queue.prefill_tokens_max)),

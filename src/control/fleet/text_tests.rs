@@ -10,7 +10,7 @@ use forebay_text::chat::EngineRules;
 fn fleet() -> Fleet {
     let worker = |url: &str| WorkerConfig { url: url.into(), ..WorkerConfig::default() };
     let workers = ["http://a:1", "http://b:1"].map(worker).to_vec();
-    Fleet::new(&Config { workers, ..Config::default() }, KeySeed(3))
+    Fleet::new(&Arc::new(Config { workers, ..Config::default() }), KeySeed(3))
 }
 
 fn describe(fleet: &mut Fleet, worker: u16, dialect: Dialect, found: FoundText) {

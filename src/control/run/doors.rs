@@ -13,11 +13,11 @@ impl Control {
     /// Tells the fleet what clients have to show, and where keys of tokens come from.
     pub(super) fn set_doors(
         fleet: &mut Fleet,
-        config: &Config,
+        config: &Arc<Config>,
         keys: Option<KeyRing>,
         tls: &TlsSetup,
     ) -> Result<Option<TokenKeysSource>, ControlError> {
-        fleet.set_flow(Arc::new(config.flow.clone()), keys.map(Arc::new));
+        fleet.set_config(Arc::clone(config), keys.map(Arc::new));
         fleet.set_tls(tls);
         let token_keys = TokenKeysSource::start(config)?;
         if let Some(source) = &token_keys {

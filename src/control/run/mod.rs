@@ -1,6 +1,7 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
+mod anew;
 mod coming;
 mod doors;
 mod ending;
@@ -12,7 +13,6 @@ use super::fleet::Fleet;
 use super::handover::{AdminDoor, Handover};
 use super::ports::Ports;
 use super::probes::Probes;
-use super::reload;
 use super::setup::ControlSetup;
 use super::snapshots::{self, Snapshots};
 use super::stop::{StopOrder, StopSignal};
@@ -23,8 +23,8 @@ use super::token_keys::TokenKeysSource;
 use super::watchdog::Watchdog;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
-    AdminListener, ExplainFacts, Explaining, FleetView, Question, ReloadRefused, Reloaded,
-    ScrapeSources, ShardsView, WorkerSources,
+    AdminListener, ExplainFacts, Explaining, FleetView, Question, ScrapeSources, ShardsView,
+    WorkerSources,
 };
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
@@ -436,15 +436,6 @@ impl Control {
             replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
             log_dropped: dropped_lines_count(),
         })
-    }
-
-    fn reload(&mut self) -> Result<Reloaded, ReloadRefused> {
-        let Parts { config, reloader, tls, admin_tls, .. } = &mut self.setup;
-        let done = reload::reload(reloader.as_mut(), &mut self.fleet, tls.server.as_mut())?;
-        admin_tls.iter_mut().for_each(|tls| tls.read_again(config));
-        self.change_workers(&done.changes.workers);
-        self.publish();
-        Ok(done)
     }
 
     fn windows(&self) -> serde_json::Value {

@@ -7,8 +7,8 @@ use std::rc::Rc;
 /// The limits and what is taken of them.
 #[derive(Debug)]
 pub struct InFlight {
-    requests_max: usize,
-    body_bytes_max: usize,
+    requests_max: Cell<usize>,
+    body_bytes_max: Cell<usize>,
     requests: Cell<usize>,
     body_bytes: Cell<usize>,
 }
@@ -40,7 +40,18 @@ impl InFlight {
     /// Nothing taken.
     #[must_use]
     pub const fn new(requests_max: usize, body_bytes_max: usize) -> Self {
-        Self { requests_max, body_bytes_max, requests: Cell::new(0), body_bytes: Cell::new(0) }
+        Self {
+            requests_max: Cell::new(requests_max),
+            body_bytes_max: Cell::new(body_bytes_max),
+            requests: Cell::new(0),
+            body_bytes: Cell::new(0),
+        }
+    }
+
+    /// Admits so much from now on. What was admitted before stays.
+    pub fn set_limits(&self, requests_max: usize, body_bytes_max: usize) {
+        self.requests_max.set(requests_max);
+        self.body_bytes_max.set(body_bytes_max);
     }
 
     /// Admits one request.
@@ -48,11 +59,11 @@ impl InFlight {
     /// # Errors
     /// [`Full::Requests`] when the shard is full.
     pub fn admit(self: &Rc<Self>) -> Result<Admitted, Full> {
-        if self.requests.get() >= self.requests_max {
+        if self.requests.get() >= self.requests_max.get() {
             return Err(Full::Requests);
         }
         self.requests.set(self.requests.get() + 1);
-        debug_assert!(self.requests.get() <= self.requests_max, "admitted past the limit");
+        debug_assert!(self.requests.get() <= self.requests_max.get(), "admitted past the limit");
         Ok(Admitted { limits: Rc::clone(self), body_bytes: 0 })
     }
 
@@ -82,7 +93,7 @@ impl Admitted {
         // A body grows while it is read: what this request holds already is not asked for again.
         let others = self.limits.body_bytes.get().saturating_sub(self.body_bytes);
         let wanted = others.saturating_add(body_bytes);
-        if wanted > self.limits.body_bytes_max {
+        if wanted > self.limits.body_bytes_max.get() {
             return Err(Full::BodyBytes);
         }
         self.limits.body_bytes.set(wanted);

@@ -135,6 +135,12 @@ impl Tenants {
         Self { tokens: Some(verifier), are_counted: true, ..self }
     }
 
+    /// The same tenants, without tokens of clients.
+    #[must_use]
+    pub fn without_tokens(self) -> Self {
+        Self { tokens: None, ..self }
+    }
+
     /// Are there tenants whose tokens are counted?
     #[must_use]
     pub const fn are_counted(&self) -> bool {

@@ -4,7 +4,7 @@ use super::{KvTransfer, Leg, LoadBoard, Role, RoomLimits};
 use crate::tenant::Tenants;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
-use forebay_config::{Fallback, FlowConfig, QueueMode};
+use forebay_config::{Config, Fallback, QueueMode};
 use forebay_index::{BlockRoot, GuessRoots};
 use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatTemplate, EngineRules};
@@ -30,8 +30,8 @@ pub struct FleetSnapshot {
     pub models: Vec<Model>,
     /// Indexed by [`PoolIndex`]; numbers that no pool has stand for empty ones.
     pub pools: Vec<Pool>,
-    /// Limits and queues, as configured at this moment.
-    pub flow: Arc<FlowConfig>,
+    /// What is configured at this moment.
+    pub config: Arc<Config>,
     /// Who may call, and what callers may have.
     pub tenants: Arc<Tenants>,
     /// How sessions with clients begin from now on; `None` without TLS.
@@ -275,7 +275,7 @@ impl FleetSnapshot {
             };
             let goes_whole = |rank: &RankIndex| {
                 let is_both = self.rank(*rank).is_some_and(|(rank, _)| rank.role == Role::Both);
-                is_both || self.flow.disaggregation.fallback != Fallback::Reject
+                is_both || self.config.flow.disaggregation.fallback != Fallback::Reject
             };
             let is_pair = |decode: &RankIndex| {
                 usable(Leg::Prefill).any(|prefill| self.are_near(*prefill, *decode))
@@ -370,7 +370,7 @@ impl FleetSnapshot {
     pub fn queue_of(&self, index: RankIndex) -> Option<QueueIndex> {
         let rank = self.ranks.get(index.index())?;
         // By the number of the pool or of the rank: shards agree on it without a table.
-        match self.flow.queue.mode {
+        match self.config.flow.queue.mode {
             QueueMode::Pool => Some(QueueIndex(rank.pool.0)),
             QueueMode::Endpoint => Some(QueueIndex(index.0)),
             QueueMode::Off => None,
@@ -380,7 +380,7 @@ impl FleetSnapshot {
     /// The pool whose requests wait in a queue.
     #[must_use]
     pub fn pool_of(&self, queue: QueueIndex) -> Option<PoolIndex> {
-        match self.flow.queue.mode {
+        match self.config.flow.queue.mode {
             QueueMode::Pool => Some(PoolIndex(queue.0)),
             QueueMode::Endpoint => self.ranks.get(queue.index()).map(|rank| rank.pool),
             QueueMode::Off => None,

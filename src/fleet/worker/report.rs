@@ -197,8 +197,14 @@ impl LoadReports {
     /// None yet. A report of that age, or older, counts nothing.
     #[must_use]
     pub fn new(age_max: Duration) -> Self {
-        let age_max_ns = u64::try_from(age_max.as_nanos()).unwrap_or(u64::MAX);
-        Self { age_max_ns, newest: Vec::new() }
+        let mut none = Self { age_max_ns: 0, newest: Vec::new() };
+        none.set_age_max(age_max);
+        none
+    }
+
+    /// A report of that age, or older, counts nothing from now on.
+    pub fn set_age_max(&mut self, age_max: Duration) {
+        self.age_max_ns = u64::try_from(age_max.as_nanos()).unwrap_or(u64::MAX);
     }
 
     /// Takes a report unless there is a newer one. Ranks past [`RANKS_MAX`] are none.

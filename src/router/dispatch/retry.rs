@@ -20,6 +20,14 @@ impl RetryBudget {
         Self { share_percent, balance_percent }
     }
 
+    /// Retries per hundred requests from now on. What was saved stays.
+    pub const fn set_share(&mut self, share_percent: u32) {
+        if share_percent == 0 || self.share_percent == 0 {
+            *self = Self::new(share_percent);
+        }
+        self.share_percent = share_percent;
+    }
+
     /// A new request came.
     pub fn deposit(&mut self) {
         let full = if self.share_percent == 0 { 0 } else { RESERVE_MAX_PERCENT };

@@ -12,7 +12,7 @@ pub(super) fn bounds(
     pool: PoolIndex,
     queue: QueueIndex,
 ) -> QueueLimits {
-    let flow = &fleet.flow;
+    let flow = &fleet.config.flow;
     let pool = fleet.pool(pool);
     let capacity = pool.map_or(0, |pool| pool.kv_tokens);
     let share = u64::from(flow.kv_demand_percent);
@@ -35,7 +35,7 @@ pub(super) fn bounds(
 /// KV tokens given to a rank, and those that wait for it in a queue of its own other than `queue`.
 fn taken(fleet: &FleetSnapshot, board: &LoadBoard, rank: RankIndex, queue: QueueIndex) -> u64 {
     let given = board.rank(rank).map_or(0, |load| load.kv_tokens());
-    let own = (fleet.flow.queue.mode == QueueMode::Endpoint).then_some(QueueIndex(rank.0));
+    let own = (fleet.config.flow.queue.mode == QueueMode::Endpoint).then_some(QueueIndex(rank.0));
     let other = own.filter(|&own| own != queue).and_then(|own| board.queue(own));
     given.saturating_add(other.map_or(0, |cell| cell.waiting_tokens()))
 }
@@ -51,7 +51,7 @@ pub(super) fn is_at_low_water(
     waiting: u64,
 ) -> bool {
     let Some(cell) = board.queue(queue) else { return false };
-    let percent = u64::from(fleet.flow.rejection.low_water_percent);
+    let percent = u64::from(fleet.config.flow.rejection.low_water_percent);
     let low = |held: u64, max: u64| held.saturating_mul(100) <= max.saturating_mul(percent);
     let bounds = bounds(fleet, board, pool, queue);
     low(waiting, u64::from(bounds.depth_max).max(1))

@@ -38,7 +38,7 @@ pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
     let Some(&first) = usable.peek() else { return false };
     let is_full =
         |rank| fleet.queue_of(rank).is_none_or(|queue| is_full(fleet, board, pool, queue));
-    match fleet.flow.queue.mode {
+    match fleet.config.flow.queue.mode {
         // Of one queue nobody has to ask twice.
         QueueMode::Pool => is_full(first) && usable.all(|rank| !takes(binder, rank)),
         QueueMode::Endpoint | QueueMode::Off => {
@@ -58,7 +58,7 @@ pub(crate) fn is_relieved(binder: &Binder<'_>, index: PoolIndex) -> bool {
         let waiting = board.queue(queue).map_or(0, |cell| u64::from(cell.waiting()));
         is_at_low_water(fleet, board, index, queue, waiting)
     };
-    match fleet.flow.queue.mode {
+    match fleet.config.flow.queue.mode {
         QueueMode::Off => has_free_places(fleet, board, pool) && !is_closed(binder, index),
         QueueMode::Pool => low(QueueIndex(index.0)),
         QueueMode::Endpoint => {

@@ -128,7 +128,7 @@ pub(super) fn enter(
         return Entry::Turned(leg, Turned::NoWorker);
     }
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
-    let mode = fleet.flow.queue.mode;
+    let mode = fleet.config.flow.queue.mode;
     if mode != QueueMode::Off {
         // Nobody overtakes: where others wait, newcomers line up.
         let others = |rank| fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue));
@@ -207,7 +207,7 @@ fn line_up(
         }
         first.get_or_insert((cell, queue, wanted));
         // The demand of a pool is the same in each of its queues, and mode `pool` has one queue.
-        if full == QueueFull::Demand || fleet.flow.queue.mode == QueueMode::Pool {
+        if full == QueueFull::Demand || fleet.config.flow.queue.mode == QueueMode::Pool {
             break;
         }
         candidates.remove(rank);
@@ -229,7 +229,7 @@ fn shortest(
 ) -> Option<RankIndex> {
     let ranks = candidates.ranks();
     let fleet = binder.fleet;
-    if fleet.flow.queue.mode == QueueMode::Pool {
+    if fleet.config.flow.queue.mode == QueueMode::Pool {
         return ranks.first().copied();
     }
     match binder.policy {
@@ -269,7 +269,7 @@ fn too_late(
 /// Lines that the ends of a pool are divided among: what is known is how many requests of all of it
 /// end.
 fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
-    if fleet.flow.queue.mode != QueueMode::Endpoint {
+    if fleet.config.flow.queue.mode != QueueMode::Endpoint {
         return 1;
     }
     let is_up = |rank: &&RankIndex| {

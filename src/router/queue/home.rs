@@ -150,7 +150,7 @@ impl Queue {
         // Before the look at the ranks: room that is made during the turn is news for the next.
         (self.seen, self.fresh) = (cell.look(), false);
         self.recheck_at = NanosSinceStart(u64::MAX);
-        let flow = &binder.fleet.flow.queue;
+        let flow = &binder.fleet.config.flow.queue;
         let rules = Rules {
             fleet: binder.fleet,
             now,
@@ -181,7 +181,7 @@ impl Queue {
 
     /// Mode `endpoint`: those who have waited long look for another rank.
     fn turn_away_stale(&mut self, binder: &Binder<'_>, verdicts: &mut Vec<(Ticket, Verdict)>) {
-        let queue = &binder.fleet.flow.queue;
+        let queue = &binder.fleet.config.flow.queue;
         if queue.mode != QueueMode::Endpoint {
             return;
         }
@@ -200,7 +200,7 @@ impl Queue {
 
     /// Who comes and finds the queue full may have what nobody here can use.
     fn tell_spare(&self, binder: &Binder<'_>, index: QueueIndex, awaited: &[bool]) {
-        let mode = binder.fleet.flow.queue.mode;
+        let mode = binder.fleet.config.flow.queue.mode;
         let pool = binder.fleet.pool(PoolIndex(index.0)).filter(|_| mode == QueueMode::Pool);
         let own = (mode == QueueMode::Endpoint).then_some(RankIndex(index.0));
         let ranks = pool.map_or(&[][..], |pool| &pool.ranks).iter().copied().chain(own);

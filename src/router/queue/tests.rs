@@ -7,7 +7,7 @@ use super::waiter::QueuedRequest;
 use super::waiter::prompt_tokens;
 use forebay_base::limits::IDLE_FLOWS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex, ShardIndex};
-use forebay_config::{FlowConfig, QUEUE_CLASSES, QueueMode};
+use forebay_config::{Config, FlowConfig, QUEUE_CLASSES, QueueMode};
 use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Waiter, WaitingPrompt};
 use forebay_fleet::worker::test_support::three_ranks;
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueLimits, QueueWanted, pools};
@@ -562,7 +562,8 @@ fn a_rank_that_its_request_has_lost_is_kept_no_longer() {
 fn tokens_that_wait_in_the_other_queues_of_a_pool_count() {
     let mut flow = FlowConfig { kv_demand_percent: 100, ..FlowConfig::default() };
     flow.queue.mode = QueueMode::Endpoint;
-    let mut fleet = FleetSnapshot { flow: Arc::new(flow), ..three_ranks() };
+    let mut fleet =
+        FleetSnapshot { config: Arc::new(Config { flow, ..Config::default() }), ..three_ranks() };
     pools::assign(&mut fleet);
     let board = LoadBoard::new();
     let wanted = QueueWanted { bytes: 1, tokens: 300, class: 0, tenant: 0 };

@@ -303,7 +303,7 @@ impl RequestFlow {
         scene: &mut Scene<'_>,
     ) -> Result<SeekEnd, Refusal> {
         // After `queue.hops_max` moves it stays in its queue, until a rank or its deadline comes.
-        let is_movable = self.tries.hop_count < scene.fleet.flow.queue.hops_max;
+        let is_movable = self.tries.hop_count < scene.fleet.config.flow.queue.hops_max;
         let seeker =
             Seeker { facts: &self.facts, model, body_bytes: self.body_bytes, queued, is_movable };
         match scene.enter(now, sought, &seeker) {

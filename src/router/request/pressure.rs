@@ -36,7 +36,7 @@ impl Stages {
     /// Is the request among the share that an open window refuses? Drawn once a request, whatever
     /// windows it meets.
     fn is_drawn(&mut self, fleet: &FleetSnapshot, is_drawn: &mut Option<bool>) -> bool {
-        let share = fleet.flow.rejection.share_percent;
+        let share = fleet.config.flow.rejection.share_percent;
         *is_drawn.get_or_insert_with(|| share >= 100 || self.random.u32(..100) < share)
     }
 
@@ -97,7 +97,7 @@ impl Stages {
 
     /// Opens the rejection window of a pool that is closed to whoever comes.
     pub(super) fn close(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
-        let length = fleet.flow.rejection_window;
+        let length = fleet.config.flow.rejection_window;
         if !length.is_zero() {
             self.loads.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
             // Those who left meanwhile found it closed and had nothing to do.
@@ -249,7 +249,7 @@ impl Stages {
 
 fn waiting(board: &LoadBoard, fleet: &FleetSnapshot, index: PoolIndex, pool: &Pool) -> u64 {
     let of = |queue| board.queue(queue).map_or(0, |cell| u64::from(cell.waiting()));
-    match fleet.flow.queue.mode {
+    match fleet.config.flow.queue.mode {
         QueueMode::Off => 0,
         QueueMode::Pool => of(QueueIndex(index.0)),
         QueueMode::Endpoint => {

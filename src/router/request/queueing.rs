@@ -79,7 +79,7 @@ pub fn wait_deadline(
 ) -> NanosSinceStart {
     // What is configured bounds the wait. What the client says bounds the whole request, so it
     // counts from the head.
-    let configured = fleet.flow.queue.wait_max.map(|wait| read_at.plus(wait));
+    let configured = fleet.config.flow.queue.wait_max.map(|wait| read_at.plus(wait));
     match (configured, client_deadline) {
         (Some(configured), Some(deadline)) => configured.min(deadline),
         (Some(end), None) | (None, Some(end)) => end,
@@ -108,7 +108,7 @@ impl Stages {
     /// Takes a message of the queues.
     pub fn take(&mut self, home: &mut Home, fleet: &FleetSnapshot, message: MeshMessage) -> Taken {
         match message {
-            MeshMessage::Join(waiter) => home.join(waiter, fleet.flow.queue.promote_after),
+            MeshMessage::Join(waiter) => home.join(waiter, fleet.config.flow.queue.promote_after),
             MeshMessage::Leave { queue, ticket } => home.leave(queue, ticket),
             MeshMessage::Verdict { ticket, verdict } => {
                 return match self.waits.take_or_return(ticket, *verdict) {

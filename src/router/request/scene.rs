@@ -72,7 +72,7 @@ impl Scene<'_> {
         let Matching { matched, candidates, ratios } = matching;
         let view = LoadView { board, reports, matched, ratio: ratios.of(facts.model) };
         let request = view.request(self.text_bytes, now);
-        let rules = RouteRules::of(&fleet.flow.disaggregation);
+        let rules = RouteRules::of(&fleet.config.flow.disaggregation);
         let asked =
             RouteRequest { fleet, model, request, pin: facts.pin, tried: &facts.tried, rules };
         let can_split = |kv_transfer: &KvTransfer| self.split.can_split(kv_transfer);

@@ -1,0 +1,56 @@
+//! A configuration that was read again reaches all that goes by it.
+
+use super::super::reload;
+use super::super::token_keys::TokenKeysSource;
+use super::{Control, Parts};
+use forebay_admin::{ReloadRefused, Reloaded};
+use std::sync::Arc;
+use tracing::error;
+
+/// What probes of workers go by.
+const OF_PROBES: [&str; 5] = ["health.", "model_dir", "engine", "worker.", "timeouts.connect"];
+
+impl Control {
+    pub(super) fn reload(&mut self) -> Result<Reloaded, ReloadRefused> {
+        let Parts { config, reloader, tls, admin_tls, .. } = &mut self.setup;
+        let (reloader, tls) = (reloader.as_mut(), tls.server.as_mut());
+        let done = reload::reload(reloader, config, &mut self.fleet, tls)?;
+        admin_tls.iter_mut().for_each(|tls| tls.read_again(config));
+        self.go_by(&done.changes.applied);
+        self.change_workers(&done.changes.workers);
+        self.publish();
+        Ok(done)
+    }
+
+    /// Starts again what goes by one of these keys. Shards get theirs with the fleet.
+    fn go_by(&mut self, changed: &[String]) {
+        let config = Arc::clone(&self.setup.config);
+        let any = |of: &[&str]| changed.iter().any(|key| of.iter().any(|of| key.starts_with(of)));
+        if any(&OF_PROBES) {
+            self.probes.restart(&config);
+        }
+        if any(&["health.", "load.", "worker."]) {
+            self.reporter.set_age_max(config.load.age_max);
+            self.loads.set_config(config.load, config.health.timeout);
+            self.loads.adjust(self.fleet.load_plans());
+        }
+        if any(&["kv."]) {
+            self.feeds.set_kv(&config.kv);
+            self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
+        }
+        if any(&["jwt."]) {
+            self.follow_token_keys(!any(&["jwt.jwks"]));
+        }
+    }
+
+    fn follow_token_keys(&mut self, is_same_place: bool) {
+        match TokenKeysSource::start(&self.setup.config) {
+            Ok(source) => {
+                let rules = source.as_ref().map(TokenKeysSource::rules);
+                self.fleet.set_token_rules(rules, is_same_place);
+                self.token_keys = source;
+            }
+            Err(error) => error!("`jwt.jwks`: {error}; tokens are checked as before"),
+        }
+    }
+}
