@@ -136,6 +136,9 @@ table! {
         unhealthy_after: u32 = 3, { range: 1..=1_000 };
         /// Passed checks in a row after which it gets requests again.
         healthy_after: u32 = 1, { range: 1..=1_000 };
+        /// Time in which a worker that has come back gets a growing share of requests.
+        /// 0 gives it its share at once.
+        slow_start: Duration = Duration::ZERO;
     }
 }
 

@@ -100,6 +100,7 @@ interval = "250ms"
 timeout = "1s"
 unhealthy_after = 5
 healthy_after = 2
+slow_start = "20s"
 [kv]
 host_credit_percent = 70
 disk_credit_percent = 20

@@ -30,6 +30,7 @@ mod text_log;
 mod tier_numbers;
 mod tls;
 mod token_keys;
+mod warming;
 mod watchdog;
 
 pub use error::ControlError;

@@ -1,12 +1,12 @@
 //! Which probes run: one for each worker that is not gone.
 
-use forebay_base::WorkerIndex;
+use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
-use forebay_discovery::{Probe, Probing};
+use forebay_discovery::{ModelTexts, Probe, ProbeNotice, Probing, SignsOfLife, WorkerClients};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 /// All probes, and what more are made with.
@@ -24,8 +24,19 @@ struct RunningProbe {
 
 impl Probes {
     /// Starts those of the configured workers.
-    pub(super) fn start(probing: Probing) -> Self {
-        let config = Arc::clone(&probing.config);
+    pub(super) fn start(
+        config: &Arc<Config>,
+        clock: Clock,
+        clients: &WorkerClients,
+        notices: mpsc::Sender<ProbeNotice>,
+    ) -> Self {
+        let probing = Probing {
+            config: Arc::clone(config),
+            clients: clients.clone(),
+            texts: ModelTexts::new(clock),
+            signs: Rc::new(SignsOfLife::new(clock)),
+            notices,
+        };
         let mut probes = Self { probing, running: HashMap::new() };
         let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
         for (position, worker) in config.workers.iter().filter(has_url).enumerate() {
@@ -59,6 +70,11 @@ impl Probes {
         if let Some(ended) = self.running.remove(&worker) {
             ended.task.abort();
         }
+    }
+
+    /// The worker showed that it lives.
+    pub(super) fn note_life(&self, worker: WorkerIndex, at: NanosSinceStart) {
+        self.probing.signs.note(worker, at);
     }
 
     /// Tells a probe that its worker may not be what it was.

@@ -103,9 +103,12 @@ impl Resolve for HostOf {
 /// Why there is no answer.
 #[derive(Debug, Error)]
 pub(crate) enum AskError {
-    /// No connection, no answer in time, or a broken one.
+    /// No answer in time, or a broken one.
     #[error("GET {path}: {cause}")]
     Failed { path: String, cause: String },
+    /// No connection: nobody listens there.
+    #[error("GET {path}: {cause}")]
+    Refused { path: String, cause: String },
     /// This host had no descriptor or port for the question.
     #[error("GET {path}: out of file descriptors or ports")]
     OutOfSockets { path: String },
@@ -162,7 +165,11 @@ impl Asker {
             if is_own_lack(&error) {
                 return AskError::OutOfSockets { path };
             }
-            AskError::Failed { path, cause: innermost(&error) }
+            let cause = innermost(&error);
+            match error.is_connect() && !error.is_timeout() {
+                true => AskError::Refused { path, cause },
+                false => AskError::Failed { path, cause },
+            }
         };
         let mut request = self.client.get(format!("{}{path}", self.base)).timeout(self.timeout);
         if let Some(host) = &self.host {

@@ -25,6 +25,7 @@ mod poll;
 mod probe;
 mod push;
 mod registry;
+mod signs;
 #[cfg(any(test, feature = "test_support"))]
 #[macro_use]
 pub mod test_support;
@@ -40,3 +41,4 @@ pub use kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use load_tasks::LoadTasks;
 pub use model_text::{FoundText, ModelTexts};
 pub use probe::{Probe, ProbeNotice, Probing};
+pub use signs::SignsOfLife;

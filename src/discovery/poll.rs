@@ -107,9 +107,9 @@ impl Poll {
             Err(error) => {
                 debug!(worker = &*self.plan.name, %error, "no load report");
                 let fault = match &error {
-                    AskError::Failed { .. } | AskError::OutOfSockets { .. } => {
-                        ReadFault::Unreachable
-                    }
+                    AskError::Failed { .. }
+                    | AskError::Refused { .. }
+                    | AskError::OutOfSockets { .. } => ReadFault::Unreachable,
                     AskError::TooLong { .. } => ReadFault::Malformed,
                     AskError::Status { .. } => ReadFault::Status,
                 };

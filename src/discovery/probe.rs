@@ -8,6 +8,7 @@ use super::kv_source::{KvSource, Registration, Registry};
 use super::lookup::Lookup;
 use super::model_text::{Dirs, FoundText, ModelTexts};
 use super::registry::Registrar;
+use super::signs::SignsOfLife;
 use forebay_base::WorkerIndex;
 use forebay_config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::{Dialect, WorkerState};
@@ -31,6 +32,8 @@ const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(30);
 const DESCRIPTION_AGE_MIN: Duration = Duration::from_secs(1);
 /// A registry that is not ready is asked again after this.
 const REGISTRY_PAUSE: Duration = Duration::from_millis(250);
+/// Shards and reports tell of signs some times in a second.
+const SIGN_AGE_MIN: Duration = Duration::from_secs(1);
 /// Descriptions need several questions, and a busy engine answers late.
 const DISCOVERY_TIME_MIN: Duration = Duration::from_secs(5);
 
@@ -70,13 +73,12 @@ pub struct Probe {
     subject: ProbedWorker,
     /// Where it is.
     name: Lookup,
-    /// For all workers that have none of their own.
-    model_dir: Option<PathBuf>,
     health: HealthConfig,
     clients: WorkerClients,
     texts: ModelTexts,
     notices: mpsc::Sender<ProbeNotice>,
     doubts: Rc<Notify>,
+    signs: Rc<SignsOfLife>,
 }
 
 /// What the configuration says of a worker.
@@ -88,6 +90,8 @@ struct ProbedWorker {
     url: WorkerUrl,
     /// Ports of the same host at which other configured workers are.
     taken_ports: Vec<u16>,
+    /// For all workers that have none of their own.
+    model_dir: Option<PathBuf>,
 }
 
 /// The last description of a worker that is up.
@@ -118,6 +122,8 @@ pub struct Probing {
     pub texts: ModelTexts,
     /// Where probes report to.
     pub notices: mpsc::Sender<ProbeNotice>,
+    /// What else tells that a worker lives.
+    pub signs: Rc<SignsOfLife>,
 }
 
 impl Probing {
@@ -135,14 +141,15 @@ impl Probing {
                 config: worker.clone(),
                 engine: worker.engine.unwrap_or(config.engine),
                 taken_ports: others.map(|other| other.port).collect(),
+                model_dir: config.model_dir.clone(),
                 url,
             },
-            model_dir: config.model_dir.clone(),
             health: config.health,
             clients: self.clients.clone(),
             texts: self.texts.clone(),
             notices: self.notices.clone(),
             doubts: Rc::default(),
+            signs: Rc::clone(&self.signs),
         })
     }
 }
@@ -208,7 +215,7 @@ impl Probe {
                             warn!(worker = self.worker(), %error, "its health is not known");
                         }
                     }
-                    Err(error) => self.failed(reached, &error.to_string()).await,
+                    Err(error) => self.failed(reached, error).await,
                 }
                 health.is_ok()
             };
@@ -306,10 +313,21 @@ impl Probe {
         self.tell(WorkerState::Up).await;
     }
 
-    async fn failed(&self, reached: &mut Reached, error: &str) {
-        if reached.bad(&self.health) {
-            warn!(worker = self.worker(), error, "worker is down: it takes no traffic");
-            self.tell(WorkerState::Down).await;
+    async fn failed(&self, reached: &mut Reached, error: &AskError) {
+        let checked = SIGN_AGE_MIN.max(self.health.interval + self.health.timeout);
+        let lives = self.signs.were_within(checked, self.subject.index);
+        let is_busy = lives && !matches!(error, AskError::Refused { .. });
+        match reached.bad(&self.health, is_busy) {
+            BadCheck::Counted => {}
+            BadCheck::Excused => warn!(
+                worker = self.worker(),
+                %error,
+                "worker fails its health checks and answers requests: it is busy, and stays up"
+            ),
+            BadCheck::Down => {
+                warn!(worker = self.worker(), %error, "worker is down: it takes no traffic");
+                self.tell(WorkerState::Down).await;
+            }
         }
     }
 
@@ -331,7 +349,7 @@ impl Probe {
         };
         let dirs = Dirs {
             of_worker: self.subject.config.model_dir.as_deref(),
-            of_all: self.model_dir.as_deref(),
+            of_all: self.subject.model_dir.as_deref(),
         };
         let texts = self.texts.find_all(&description, dirs).await;
         let dialect = description.dialect;
@@ -396,12 +414,27 @@ struct Reached {
     complained: bool,
 }
 
+/// What a failed check says of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BadCheck {
+    /// Nothing yet, or nothing new.
+    Counted,
+    /// It would be down, but it lives. Said once.
+    Excused,
+    /// It goes down by it.
+    Down,
+}
+
 impl Reached {
     /// A good check; true when the worker becomes usable by it.
     fn good(&mut self, health: &HealthConfig) -> bool {
         self.bad = 0;
         self.good = self.good.saturating_add(1);
-        if self.state == Some(true) || self.good < health.healthy_after {
+        if self.state == Some(true) {
+            self.complained = false;
+            return false;
+        }
+        if self.good < health.healthy_after {
             return false;
         }
         self.recovered = self.state == Some(false);
@@ -410,15 +443,19 @@ impl Reached {
         true
     }
 
-    /// A bad check; true when the worker goes down by it. One that was never up stays as it is.
-    fn bad(&mut self, health: &HealthConfig) -> bool {
+    /// A bad check of a worker that was never up, or is busy with requests, changes nothing.
+    fn bad(&mut self, health: &HealthConfig, is_busy: bool) -> BadCheck {
         self.good = 0;
         self.bad = self.bad.saturating_add(1);
-        let goes_down = self.state == Some(true) && self.bad >= health.unhealthy_after;
-        if goes_down {
-            self.state = Some(false);
+        if self.state != Some(true) || self.bad < health.unhealthy_after {
+            return BadCheck::Counted;
         }
-        goes_down
+        if is_busy {
+            let is_new = !std::mem::replace(&mut self.complained, true);
+            return if is_new { BadCheck::Excused } else { BadCheck::Counted };
+        }
+        self.state = Some(false);
+        BadCheck::Down
     }
 
     fn is_up(&self) -> bool {
@@ -442,7 +479,7 @@ mod tests {
     use super::*;
     use axum::Router;
     use axum::http::{StatusCode, Uri};
-    use forebay_base::Clock;
+    use forebay_base::{Clock, NanosSinceStart};
     use forebay_kv_events::test_support::block_on_local;
     use serde_json::json;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -500,7 +537,8 @@ mod tests {
             let (notices, mut told) = mpsc::channel(64);
             let texts = ModelTexts::new(Clock::start());
             let config = Arc::new(config);
-            let probing = Probing { config: Arc::clone(&config), clients, texts, notices };
+            let signs = Rc::new(SignsOfLife::new(Clock::start()));
+            let probing = Probing { config: Arc::clone(&config), clients, texts, notices, signs };
             let probe = |(n, worker)| probing.one(WorkerIndex::try_from_index(n)?, worker);
             for probe in config.workers.iter().enumerate().filter_map(probe) {
                 tokio::task::spawn_local(probe.run());
@@ -521,21 +559,42 @@ mod tests {
     }
 
     #[test]
+    fn who_is_busy_stays_up_until_nothing_moves() {
+        let health = HealthConfig { unhealthy_after: 2, ..HealthConfig::default() };
+        let mut reached = Reached::default();
+        assert!(reached.good(&health));
+        let mut bad = |is_busy| reached.bad(&health, is_busy);
+        use BadCheck::{Counted, Down, Excused};
+        assert_eq!([bad(true), bad(true), bad(true)], [Counted, Excused, Counted], "said once");
+        assert_eq!(bad(false), Down, "at once");
+        let clock = Clock::start();
+        let (signs, worker) = (SignsOfLife::new(clock), WorkerIndex(3));
+        let long = Duration::from_secs(60);
+        assert!(!signs.were_within(long, worker));
+        signs.note(worker, clock.now());
+        assert!(signs.were_within(long, worker) && !signs.were_within(long, WorkerIndex(2)));
+        signs.note(worker, NanosSinceStart::default());
+        assert!(!signs.were_within(Duration::ZERO, worker));
+    }
+
+    #[test]
     fn thresholds_count_in_a_row() {
         let health =
             HealthConfig { unhealthy_after: 2, healthy_after: 2, ..HealthConfig::default() };
         let mut reached = Reached::default();
-        assert!(!reached.bad(&health) && !reached.bad(&health), "never up: stays unknown");
+        let bad = |reached: &mut Reached| reached.bad(&health, false);
+        assert_eq!([(); 2].map(|()| bad(&mut reached)), [BadCheck::Counted; 2], "never up");
         assert!(!reached.good(&health));
-        assert!(!reached.bad(&health));
+        assert_eq!(bad(&mut reached), BadCheck::Counted);
         assert!(!reached.good(&health));
         assert!(reached.good(&health) && reached.is_up() && !reached.was_down());
         assert!(!reached.good(&health), "up already");
-        assert!(!reached.bad(&health));
+        assert_eq!(bad(&mut reached), BadCheck::Counted);
         assert!(!reached.good(&health));
-        assert!(!reached.bad(&health));
-        assert!(reached.bad(&health) && !reached.is_up());
-        assert!(!reached.bad(&health), "down already");
+        assert_eq!(bad(&mut reached), BadCheck::Counted);
+        assert_eq!(bad(&mut reached), BadCheck::Down);
+        assert!(!reached.is_up());
+        assert_eq!(bad(&mut reached), BadCheck::Counted, "down already");
         assert!(!reached.good(&health));
         assert!(reached.good(&health) && reached.was_down() && !reached.was_down());
     }

@@ -264,6 +264,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     loop {
         let now = shard.env.now();
         counted = show_io(&shard.env, counted);
+        shard.workers.show_life();
         shard.env.counters.set_offloaded(shard.io.offload.out_count());
         // A shard whose thread finishes nothing serves no large request: it counts as stalled too.
         if !shard.io.offload.is_stuck(now) {

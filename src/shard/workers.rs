@@ -49,12 +49,14 @@ pub(super) struct Workers {
     pub(super) board: ShardBoard,
     /// By [`WorkerIndex`]: changes whenever a byte of an answer comes from it.
     pub(super) heard: Box<[Cell<u32>]>,
+    /// The same, as the control plane was told last.
+    shown: Box<[Cell<u32>]>,
 }
 
 impl Workers {
     pub(super) fn new(board: ShardBoard) -> Self {
-        let heard = vec![Cell::new(0); WORKERS_MAX].into();
-        Self { fleet: RefCell::default(), board, heard }
+        let [heard, shown] = [(); 2].map(|()| vec![Cell::new(0); WORKERS_MAX].into());
+        Self { fleet: RefCell::default(), board, heard, shown }
     }
 
     /// The fleet of this moment. The count that it takes is this shard's own.
@@ -92,7 +94,25 @@ impl Workers {
         let first = fleet.ranks.iter().position(|rank| rank.worker == worker);
         let load = first.and_then(RankIndex::try_from_index).and_then(|rank| self.board.rank(rank));
         if let Some(load) = load {
-            load.suspect();
+            load.signs().suspect();
+        }
+    }
+
+    /// Tells the control plane which workers have sent something since the last call.
+    pub(super) fn show_life(&self) {
+        let fleet = self.fleet.borrow();
+        for (position, rank) in fleet.ranks.iter().enumerate() {
+            let worker = rank.worker.index();
+            let (Some(heard), Some(shown)) = (self.heard.get(worker), self.shown.get(worker))
+            else {
+                continue;
+            };
+            let load = RankIndex::try_from_index(position).and_then(|rank| self.board.rank(rank));
+            if shown.replace(heard.get()) != heard.get()
+                && let Some(load) = load
+            {
+                load.signs().show_life();
+            }
         }
     }
 

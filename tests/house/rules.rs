@@ -34,6 +34,7 @@ const ATOMICS: &[&str] = &[
     "fleet/worker/load.rs",
     "fleet/worker/breaker.rs",
     "fleet/worker/queue_cell.rs",
+    "fleet/worker/signs.rs",
     "fleet/worker/window.rs",
     "fleet/account/counters.rs",
     "fleet/tenant/board.rs",

@@ -290,6 +290,11 @@ impl Fleet {
         before != state
     }
 
+    /// What the checks say of a worker.
+    pub(super) fn checked_state(&self, worker: WorkerIndex) -> Option<WorkerState> {
+        self.workers.get(worker.index()).map(|known| known.shown.state)
+    }
+
     /// The worker of that name.
     pub(super) fn worker_named(&self, name: &str) -> Option<WorkerIndex> {
         let named =

@@ -5,6 +5,7 @@ mod anew;
 mod coming;
 mod doors;
 mod ending;
+mod signs;
 
 use super::drain::Drain;
 use super::error::ControlError;
@@ -20,18 +21,19 @@ use super::systemd::Systemd;
 use super::text_log;
 use super::tls::{AdminTls, TlsSetup};
 use super::token_keys::TokenKeysSource;
+use super::warming::Warming;
 use super::watchdog::Watchdog;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
     AdminListener, ExplainFacts, Explaining, FleetView, Question, ScrapeSources, ShardsView,
     WorkerSources,
 };
-use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
-use forebay_discovery::{LoadTasks, ModelTexts, ProbeNotice, Probing, WorkerClients};
+use forebay_discovery::{LoadTasks, ProbeNotice, WorkerClients};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
 use forebay_fleet::admit::DrainRates;
-use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport, RankLoad};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport};
 use forebay_handover::HostCall;
 use forebay_index::IndexReader;
 use forebay_kv_events::FeedNotice;
@@ -80,6 +82,7 @@ struct Control {
     explaining: Explaining,
     drain_rates: DrainRates,
     probes: Probes,
+    warming: Warming,
     /// Workers of which it was said that they have no events.
     unfed: HashSet<WorkerIndex>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
@@ -120,12 +123,7 @@ impl Control {
         let handover = Handover::start(setup.handover, clock, host_calls, door);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
         let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
-        let probes = Probes::start(Probing {
-            config: Arc::clone(&config),
-            clients: clients.clone(),
-            texts: ModelTexts::new(clock),
-            notices: probe_notices,
-        });
+        let probes = Probes::start(&config, clock, &clients, probe_notices);
         let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
         let mut fleet = Fleet::new(&config, seed);
         let token_keys = Self::set_doors(&mut fleet, &config, setup.api_keys, &tls)?;
@@ -164,6 +162,7 @@ impl Control {
             explaining: Explaining::start()?,
             drain_rates: DrainRates::default(),
             probes,
+            warming: Warming::default(),
             unfed: HashSet::new(),
             unheard,
             first_fleet_at,
@@ -205,11 +204,12 @@ impl Control {
                 _ = tick.tick() => {
                     self.ports.merge_histograms(&mut self.histograms);
                     self.reporter.tick(self.fleet.rank_count());
-                    self.pass_on_suspicions();
+                    self.pass_on_signs();
                     let now = self.setup.clock.now();
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
                     self.end_workers(now);
+                    self.warm_up(now);
                     self.renew_token_keys();
                     self.take_over();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
@@ -240,20 +240,11 @@ impl Control {
         }
     }
 
-    /// What shards saw of workers that may have been restarted.
-    fn pass_on_suspicions(&self) {
-        for (rank, shown) in self.snapshot.ranks.iter().enumerate() {
-            let load = RankIndex::try_from_index(rank).and_then(|i| self.setup.board.rank(i));
-            if load.is_some_and(RankLoad::take_suspicion) {
-                self.probes.doubt(shown.worker);
-            }
-        }
-    }
-
     fn probed(&mut self, notice: ProbeNotice) {
         match notice {
             ProbeNotice::State { worker, state } => {
                 self.unheard.remove(&worker);
+                self.note_comeback(worker, state);
                 if self.fleet.set_state(worker, state) {
                     self.publish();
                 }
@@ -326,7 +317,9 @@ impl Control {
     }
 
     fn publish(&mut self) {
-        self.snapshot = Arc::new(self.fleet.snapshot());
+        let mut fleet = self.fleet.snapshot();
+        self.warming.limit(&mut fleet);
+        self.snapshot = Arc::new(fleet);
         self.snapshot.set_queues(&self.setup.board);
         if let Some(replicas) = &self.replicas {
             replicas.set_fleet(&self.snapshot);

@@ -2,7 +2,7 @@
 //! It is the truth of what this router has in flight. Leases (`account::lease`) are the only
 //! writers of the counts of requests and tokens; the other words say who may change them.
 
-use super::{QueueCell, Windows};
+use super::{QueueCell, Windows, WorkerSigns};
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
@@ -58,8 +58,8 @@ pub struct RankLoad {
     refused: AtomicU64,
     /// Whose waiters are told when there is room. Written by the control plane.
     queue: AtomicU32,
-    /// Its worker may be another than it was. Set by shards, taken by the control plane.
-    suspect: AtomicBool,
+    /// Set by shards, taken by the control plane.
+    signs: WorkerSigns,
     /// Nobody in that queue has a use for room here. Written by the queue's home.
     spare: AtomicBool,
     pub(super) failures: AtomicU32,
@@ -197,7 +197,7 @@ impl Default for RankLoad {
             busy_until_ns: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             queue: AtomicU32::new(NO_QUEUE),
-            suspect: AtomicBool::new(false),
+            signs: WorkerSigns::default(),
             spare: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             open_until_ns: AtomicU64::new(0),
@@ -291,18 +291,10 @@ impl RankLoad {
         debug_assert!(before >= tokens, "decode taken off twice");
     }
 
-    /// A connection to its worker broke, or the worker does not know a model: it may have been
-    /// restarted.
-    pub fn suspect(&self) {
-        // ordering: a hint; pairs with the swap in `take_suspicion` on the same word only.
-        self.suspect.store(true, Ordering::Relaxed);
-    }
-
-    /// True once after [`Self::suspect`].
+    /// What shards saw of its worker, for the control plane.
     #[must_use]
-    pub fn take_suspicion(&self) -> bool {
-        // ordering: as in `suspect`. The load spares the line a write at each look.
-        self.suspect.load(Ordering::Relaxed) && self.suspect.swap(false, Ordering::Relaxed)
+    pub const fn signs(&self) -> &WorkerSigns {
+        &self.signs
     }
 
     /// The engine refused work for lack of room: it gets none until then, or until one of our

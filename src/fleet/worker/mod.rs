@@ -9,6 +9,7 @@ pub mod pools;
 mod queue_cell;
 mod report;
 mod shard_board;
+mod signs;
 #[cfg(any(test, feature = "test_support"))]
 pub mod test_support;
 mod window;
@@ -22,4 +23,5 @@ pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
 pub use shard_board::ShardBoard;
+pub use signs::WorkerSigns;
 pub use window::{OpenedBy, Windows};

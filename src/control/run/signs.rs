@@ -1,0 +1,54 @@
+//! What workers show of themselves beside the answers to checks, and what follows when they come
+//! back.
+
+use super::{Control, TICK};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_fleet::worker::{RankLoad, WorkerState};
+
+impl Control {
+    /// What shards saw of workers: that they may have been restarted, and that they live. So does
+    /// one that has told of its load since the last tick.
+    pub(super) fn pass_on_signs(&self) {
+        let now = self.setup.clock.now();
+        let told = |rank| {
+            let report = self.reporter.reports().newest(rank).map(|report| report.at);
+            report.is_some_and(|at| now < at.plus(2 * TICK))
+        };
+        for (rank, shown) in self.snapshot.ranks.iter().enumerate() {
+            let Some(rank) = RankIndex::try_from_index(rank) else { continue };
+            let Some(load) = self.setup.board.rank(rank) else { continue };
+            if load.signs().take_suspicion() {
+                self.probes.doubt(shown.worker);
+            }
+            if load.signs().take_life() || told(rank) {
+                self.probes.note_life(shown.worker, now);
+            }
+        }
+    }
+
+    /// A worker is about to enter that state. One that was down, or joins later than the others,
+    /// starts slowly.
+    pub(super) fn note_comeback(&mut self, worker: WorkerIndex, state: WorkerState) {
+        let now = self.setup.clock.now();
+        let before = self.fleet.checked_state(worker);
+        let is_late = before == Some(WorkerState::Unknown) && now > self.first_fleet_at;
+        let comes_back = before == Some(WorkerState::Down) || is_late;
+        if state != WorkerState::Up {
+            self.warming.end(worker);
+        } else if comes_back && !self.setup.config.health.slow_start.is_zero() {
+            self.warming.begin(worker, now);
+        }
+    }
+
+    /// Workers that have come back get more as time passes.
+    pub(super) fn warm_up(&mut self, now: NanosSinceStart) {
+        let ranks = self.snapshot.ranks.iter().enumerate();
+        let others = ranks.filter(|(_, rank)| !self.warming.holds(rank.worker));
+        let board = &self.setup.board;
+        let load = |rank| RankIndex::try_from_index(rank).and_then(|rank| board.rank(rank));
+        let usual = others.filter_map(|(rank, _)| load(rank).map(RankLoad::in_flight)).max();
+        if self.warming.grow(now, self.setup.config.health.slow_start, usual.unwrap_or(0)) {
+            self.publish();
+        }
+    }
+}
