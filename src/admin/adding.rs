@@ -57,6 +57,18 @@ impl AddWorkerRequest {
         Self::new(AddBody { url: url.to_owned(), name: None, role: None, wait: None })
     }
 
+    /// For a worker of which no more is said.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_worker(
+        url: String,
+        name: Option<String>,
+        role: Option<String>,
+    ) -> Result<Self, String> {
+        Self::new(AddBody { url, name, role, wait: None })
+    }
+
     fn new(body: AddBody) -> Result<Self, String> {
         let name_bytes = body.name.as_ref().map_or(0, String::len);
         if body.url.len().max(name_bytes) > WORKER_NAME_BYTES_MAX {

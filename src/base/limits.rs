@@ -13,6 +13,8 @@ pub const WORKER_NAME_BYTES_MAX: usize = 256;
 /// Most workers of one fleet; `forebay check` reports more as an error. A worker that was removed
 /// keeps its place for its address; `POST /workers` is refused when all are given.
 pub const WORKERS_MAX: usize = 1_024;
+/// Longest file of `workers_state`: a line for each worker. A longer one counts as broken.
+pub const WORKERS_STATE_BYTES_MAX: u64 = 1 << 20;
 /// Most models with their own label in the metrics; further ones share the label `other`.
 pub const MODELS_MAX: usize = 64;
 /// Most shards of one process; `forebay check` reports more as an error.

@@ -36,6 +36,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.workers(config);
     check.roles(config);
     check.snapshot(&config.index);
+    check.workers_state(config);
     check.limits(config);
     check.flow(&config.flow);
     check.disaggregation(&config.flow.disaggregation);
@@ -104,7 +105,7 @@ impl Check<'_> {
     }
 
     fn workers(&mut self, config: &Config) {
-        if config.workers.is_empty() {
+        if config.workers.is_empty() && config.workers_state.is_none() {
             let help = "give --worker http://host:port, or a [[worker]] table with a url";
             self.error("worker", "no worker is configured", help);
         }
@@ -183,8 +184,20 @@ impl Check<'_> {
             let what = "`index.snapshot_every` is less than a second";
             self.error("index.snapshot_every", what, "give 0 to write only when the router ends");
         }
-        let Some(path) = &index.snapshot else { return };
-        let (key, shown) = ("index.snapshot", path.display());
+        if let Some(path) = &index.snapshot {
+            self.written_file("index.snapshot", path);
+        }
+    }
+
+    fn workers_state(&mut self, config: &Config) {
+        if let Some(path) = &config.workers_state {
+            self.written_file("workers_state", path);
+        }
+    }
+
+    /// A file that the router replaces as a whole.
+    fn written_file(&mut self, key: &str, path: &Path) {
+        let shown = path.display();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = parent.unwrap_or(Path::new("."));
         if path.file_name().is_none() || path.is_dir() {

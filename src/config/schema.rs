@@ -50,6 +50,10 @@ table! {
         /// Used for workers whose engine names no folder that exists here.
         model_dir: Option<PathBuf> = None,
             { absent: "the Hugging Face cache", flag: flag("Workers", "model-dir", "DIR") };
+        /// File with what the admin API changed of the workers: added, drained and removed ones
+        /// stay so after a restart.
+        workers_state: Option<PathBuf> = None,
+            { absent: "a restart forgets the changes", reloadable: false };
         /// How a rank is chosen among those with room.
         policy: Policy = Policy::Kv, { flag: flag("Routing", "policy", "POLICY") };
     }

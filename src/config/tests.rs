@@ -33,6 +33,7 @@ listen_shared = true
 admin = "127.0.0.1:91"
 admin_hosts = ["router-a.example"]
 api_keys = "../../tests/data/api_keys/two.toml"
+workers_state = "/tmp/workers"
 admin_read_token_file = "../../tests/data/admin_read_token"
 admin_token_file = "../../tests/data/admin_token"
 model_dir = "../../tests"
@@ -266,7 +267,7 @@ fn every_key_is_read() {
 /// Everything but where the process listens, what it runs on, and what is built once.
 #[test]
 fn a_reload_applies_every_key_but_these() {
-    const KEPT: [&str; 32] = [
+    const KEPT: [&str; 33] = [
         "admin",
         "admin_hosts",
         "admin_read_token_file",
@@ -299,6 +300,7 @@ fn a_reload_applies_every_key_but_these() {
         "worker.tls_cert",
         "worker.tls_key",
         "worker.tls_name",
+        "workers_state",
     ];
     let kept = all_keys().into_iter().filter(|entry| !entry.key.reloadable);
     let mut kept: Vec<_> = kept.map(|entry| entry.key.path).chain(["listener"]).collect();
@@ -467,6 +469,10 @@ fn places_of_snapshots_are_checked() {
         (
             "[index]\nsnapshot = \"/tmp\"",
             "forebay.toml:2:12: error: `index.snapshot` /tmp is a dir",
+        ),
+        (
+            "workers_state = \"/nonexistent/w\"",
+            "forebay.toml:1:17: error: `workers_state` /nonexistent/w: /nonexistent is not a dir",
         ),
         (
             "[index]\nsnapshot_every = \"10ms\"",

@@ -32,6 +32,7 @@ mod tls;
 mod token_keys;
 mod warming;
 mod watchdog;
+mod workers_state;
 
 pub use error::ControlError;
 pub use handover::{HandoverOffer, HandoverSetup};

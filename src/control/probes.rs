@@ -77,6 +77,11 @@ impl Probes {
         self.probing.signs.note(worker, at);
     }
 
+    /// What a worker is probed by.
+    pub(super) fn worker(&self, worker: WorkerIndex) -> Option<&WorkerConfig> {
+        self.running.get(&worker).map(|probe| &probe.worker)
+    }
+
     /// Tells a probe that its worker may not be what it was.
     pub(super) fn doubt(&self, worker: WorkerIndex) {
         if let Some(probe) = self.running.get(&worker) {

@@ -141,6 +141,68 @@ fn what_a_removed_worker_held_leaves_the_index() {
     assert!(cached > 0, "its engine was there all the time");
 }
 
+#[test]
+fn what_calls_have_changed_outlives_a_restart() {
+    let workers: Vec<Worker> = (0..4).map(|_| Worker::json("{}")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers");
+    let mut config = config(&workers.iter().take(3).collect::<Vec<_>>());
+    for (number, worker) in config.workers.iter_mut().enumerate() {
+        worker.name = Some(format!("w{number}"));
+    }
+    config.workers_state = Some(file.clone());
+    let kept = || std::fs::read_to_string(&file).unwrap_or_default();
+    let first = router(config.clone());
+    let added = format!(r#"{{"url":"{}","name":"w3","wait":"30s"}}"#, workers[3].url());
+    assert_eq!(add(&first, &added).0, 201);
+    assert_eq!(call(&first, "POST", "/workers/w0/drain").0, 200);
+    assert_eq!(remove(&first, "w1"), 202);
+    first.stop();
+    first.join().unwrap();
+    let [w0, w1, _, w3] = [0, 1, 2, 3].map(|number: usize| workers[number].url());
+    let lines = format!(
+        "{{\"url\":\"{w0}\",\"draining\":true}}\n{{\"url\":\"{w1}\",\"removed\":true}}\n\
+         {{\"url\":\"{w3}\",\"name\":\"w3\",\"added\":true}}\n"
+    );
+    assert_eq!(kept(), lines);
+
+    let second = router(config.clone());
+    let served = shares(&second, ["w2", "w3"]);
+    assert!(served[0] + served[1] == 20 && served[0].min(served[1]) > 0, "{served:?}");
+    assert_eq!(admin(&second, "/workers/w1").status, 404);
+    assert_eq!(call(&second, "POST", "/workers/w0/undrain").0, 200);
+    until("the file has no order for it", || !kept().contains(&w0));
+    assert_eq!(remove(&second, "w3"), 202);
+    assert_eq!(add(&second, &format!(r#"{{"url":"{w1}","name":"other"}}"#)).0, 201);
+    until("nothing is left to keep", || kept().is_empty());
+    assert_eq!(add(&second, &added).0, 201);
+    until("it is kept", || kept().contains(&w3));
+    second.stop();
+    second.join().unwrap();
+
+    // The configuration names it by now: it is as the configuration says.
+    config.workers.truncate(1);
+    config.workers[0].url.clone_from(&w3);
+    config.workers[0].name = Some("named".into());
+    let third = router(config);
+    assert_eq!(worker_of(&complete(&third)), "named");
+    until("it is the configuration's", || kept().is_empty());
+}
+
+#[test]
+fn a_fleet_may_begin_without_workers() {
+    let folder = tempfile::tempdir().unwrap();
+    let worker = Worker::json("{}");
+    let mut config = config(&[&worker]);
+    config.workers.clear();
+    config.workers_state = Some(folder.path().join("workers"));
+    let router = router(config);
+    assert_eq!(complete(&router).status, 503);
+    let asked = format!(r#"{{"url":"{}","wait":"30s"}}"#, worker.url());
+    assert_eq!(add(&router, &asked).0, 201);
+    assert_eq!(worker_of(&complete(&router)), worker.address.to_string());
+}
+
 fn call(router: &ServerHandle, method: &str, path: &str) -> (u16, String) {
     let mut client = Client::connect(router.admin);
     client.send(format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes());

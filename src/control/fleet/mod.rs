@@ -67,7 +67,7 @@ struct KnownWorker {
 
 /// The operator's word on a worker. It holds whatever the worker's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OperatorWord {
+pub(super) enum OperatorWord {
     /// It takes what its health allows.
     Serve,
     /// It gets nothing new.

@@ -1,6 +1,6 @@
 //! The fleet as shards see it: one snapshot, made anew with every change.
 
-use super::{Fleet, KnownRank, KnownWorker};
+use super::{Fleet, KnownRank, KnownWorker, OperatorWord};
 use forebay_base::{DpRank, PoolIndex, RankIndex};
 use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, KvSource, ServedModel};
@@ -55,6 +55,11 @@ impl<'a> ShownRank<'a> {
 }
 
 impl Fleet {
+    /// The operator's word on each worker that ever was, by its address.
+    pub(in crate::control) fn words(&self) -> impl Iterator<Item = (&str, OperatorWord)> {
+        self.workers.iter().map(|known| (&*known.shown.authority, known.word))
+    }
+
     /// The fleet as it is now, as a new generation.
     pub(in crate::control) fn snapshot(&mut self) -> FleetSnapshot {
         self.generation += 1;

@@ -90,7 +90,7 @@ impl Control {
         }
     }
 
-    fn end_worker(&mut self, worker: WorkerIndex) {
+    pub(super) fn end_worker(&mut self, worker: WorkerIndex) {
         let name = self.fleet.name(worker).unwrap_or_default();
         info!(worker = &*name, "gone");
         self.probes.end(worker);

@@ -101,6 +101,7 @@ impl Control {
         if let Some(replicas) = &self.replicas {
             replicas.leave().await;
         }
+        self.keep_workers_at_last().await;
         if !self.drain.is_some_and(|drain| drain.is_handed_over()) {
             self.snapshots.finish(|| self.feeds.copyable()).await;
         }

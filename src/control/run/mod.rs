@@ -5,6 +5,7 @@ mod anew;
 mod coming;
 mod doors;
 mod ending;
+mod kept;
 mod signs;
 
 use super::drain::Drain;
@@ -23,6 +24,7 @@ use super::tls::{AdminTls, TlsSetup};
 use super::token_keys::TokenKeysSource;
 use super::warming::Warming;
 use super::watchdog::Watchdog;
+use super::workers_state::WorkersState;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
     AdminListener, ExplainFacts, Explaining, FleetView, Question, ScrapeSources, ShardsView,
@@ -108,6 +110,7 @@ struct Parts {
     reloader: Option<Reloader>,
     tls: TlsSetup,
     admin_tls: Option<AdminTls>,
+    workers_state: Option<WorkersState>,
 }
 
 impl Control {
@@ -147,9 +150,11 @@ impl Control {
         let loads = LoadTasks::new(Rc::clone(&reporter), clock, clients, load, timeout);
         let replicas = Replicas::start(&config.nats, clock, &board)?;
         let unheard = (0..config.workers.len()).filter_map(WorkerIndex::try_from_index).collect();
+        let (workers_state, orders) =
+            config.workers_state.as_deref().map(WorkersState::open).unzip();
         let first_fleet_at = clock.now().plus(config.health.timeout);
         let mut control = Self {
-            setup: Parts { config, clock, board, index, reloader, tls, admin_tls },
+            setup: Parts { config, clock, board, index, reloader, tls, admin_tls, workers_state },
             ports,
             fleet,
             snapshot: Arc::default(),
@@ -173,6 +178,7 @@ impl Control {
             token_keys,
             fault: None,
         };
+        control.bring_back(&orders.unwrap_or_default());
         control.turn(&mut probed, &mut fed, &mut asked, &mut called, stop).await;
         control.finish().await;
         control.fault.map_or(Ok(()), Err)
@@ -209,6 +215,7 @@ impl Control {
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
                     self.stop_waiting();
                     self.end_workers(now);
+                    self.keep_workers();
                     self.warm_up(now);
                     self.renew_token_keys();
                     self.take_over();

@@ -1,0 +1,110 @@
+//! What operators changed of the fleet outlives the process, in the file of `workers_state`.
+
+use super::super::fleet::OperatorWord;
+use super::super::workers_state::WorkerOrder;
+use super::Control;
+use forebay_base::WorkerIndex;
+use forebay_config::{Word, WorkerRole, WorkerUrl};
+use std::collections::BTreeMap;
+use tracing::{info, warn};
+
+impl Control {
+    /// Brings the workers to where operators left them. The configuration comes first: a worker
+    /// that the configuration names is as the configuration says.
+    pub(super) fn bring_back(&mut self, orders: &[WorkerOrder]) {
+        for order in orders {
+            let url = &order.url;
+            let configured = self.fleet.worker_at(url);
+            let place = configured.or_else(|| self.bring_back_added(order));
+            let Some(place) = place else { continue };
+            if order.removed {
+                info!(url, "stays removed, as the admin API said");
+                self.end_worker(place);
+            } else if order.draining && self.fleet.set_draining(place, true) {
+                info!(url, "goes on draining, as the admin API said");
+            }
+        }
+        // Without any worker nothing else would: the shards listen from their first fleet on.
+        self.publish();
+    }
+
+    fn bring_back_added(&mut self, order: &WorkerOrder) -> Option<WorkerIndex> {
+        let url = &order.url;
+        let worker = order.worker().ok().filter(|_| order.added)?;
+        match self.fleet.add(&self.setup.config, &worker) {
+            Ok(place) => {
+                info!(url, "added by the admin API before this process began");
+                self.probes.add(place, &worker);
+                self.unheard.insert(place);
+                Some(place)
+            }
+            Err(reason) => {
+                warn!(url, ?reason, "not added again: its name is in use, or no place is left");
+                None
+            }
+        }
+    }
+
+    /// Has the file say what is now, if it has to say anything else. A process that has handed over
+    /// leaves the file to the next one.
+    pub(super) fn keep_workers(&mut self) {
+        let handed_over = self.drain.is_some_and(|drain| drain.is_handed_over());
+        let generation = self.snapshot.generation;
+        let state = self.setup.workers_state.as_mut();
+        if !handed_over && state.is_some_and(|state| state.is_due(generation)) {
+            let orders = self.orders();
+            if let Some(state) = &mut self.setup.workers_state {
+                state.keep(&orders);
+            }
+        }
+    }
+
+    /// Writes what is left to write.
+    pub(super) async fn keep_workers_at_last(&mut self) {
+        for _ in 0..2 {
+            if let Some(state) = &mut self.setup.workers_state {
+                state.written().await;
+            }
+            self.keep_workers();
+        }
+        if let Some(state) = &mut self.setup.workers_state {
+            state.written().await;
+        }
+    }
+
+    fn orders(&self) -> Vec<WorkerOrder> {
+        let mut words: BTreeMap<&str, (usize, OperatorWord)> = BTreeMap::new();
+        for (place, (authority, word)) in self.fleet.words().enumerate() {
+            words.insert(authority, (place, word));
+        }
+        let mut orders = Vec::new();
+        for worker in &self.setup.config.workers {
+            let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
+            let Some((_, word)) = words.remove(&*url.authority) else { continue };
+            let removed = matches!(word, OperatorWord::Leave(_) | OperatorWord::Gone);
+            let draining = word == OperatorWord::Drain;
+            if removed || draining {
+                let url = worker.url.clone();
+                orders.push(WorkerOrder { url, draining, removed, ..WorkerOrder::default() });
+            }
+        }
+        let mut added: Vec<_> = words.into_values().collect();
+        added.sort_unstable_by_key(|(place, _)| *place);
+        for (place, word) in added {
+            let index = WorkerIndex::try_from_index(place);
+            let Some(worker) = index.and_then(|index| self.probes.worker(index)) else { continue };
+            if !matches!(word, OperatorWord::Serve | OperatorWord::Drain) {
+                continue;
+            }
+            orders.push(WorkerOrder {
+                url: worker.url.clone(),
+                name: worker.name.clone(),
+                role: (worker.role != WorkerRole::Auto).then(|| worker.role.word().to_owned()),
+                added: true,
+                draining: word == OperatorWord::Drain,
+                removed: false,
+            });
+        }
+        orders
+    }
+}
