@@ -37,6 +37,12 @@ mod recording;
 mod replica;
 #[path = "../../fuzz/checks/snapshot.rs"]
 mod snapshot;
+#[path = "../../fuzz/checks/tls.rs"]
+mod tls;
+#[path = "../../fuzz/checks/token.rs"]
+mod token;
+#[path = "../../fuzz/checks/usage.rs"]
+mod usage;
 #[path = "../../fuzz/checks/zmtp.rs"]
 mod zmtp;
 
@@ -124,5 +130,8 @@ mod replay {
     target!(replica);
     target!(snapshot);
     target!(index_events);
+    target!(tls);
+    target!(token);
+    target!(usage);
     target!(zmtp);
 }
