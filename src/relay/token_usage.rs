@@ -60,6 +60,8 @@ struct PartialObject {
     lists: usize,
     is_in_text: bool,
     is_escaped: bool,
+    /// Nothing has come since the end of a line.
+    ends_line: bool,
 }
 
 /// Members as they were told, each by the last object that had it.
@@ -114,7 +116,11 @@ impl UsageScan {
                     self.object = Some(object);
                     return;
                 }
-                Fed::None => {}
+                Fed::None(passed) => {
+                    // An event may begin on the line that begins here.
+                    self.carry.extend(object.ends_line.then_some(b'\n'));
+                    rest = rest.get(passed..).unwrap_or_default();
+                }
             }
         }
     }
@@ -225,19 +231,21 @@ enum Fed {
     Whole(usize),
     /// Its end has not come.
     NotAll,
-    /// It is no object, or too long: what follows is searched again.
-    None,
+    /// It is no object, or too long: what follows so many is searched.
+    None(usize),
 }
 
 impl PartialObject {
     fn feed(&mut self, data: &[u8]) -> Fed {
         for (position, byte) in data.iter().copied().enumerate() {
             if self.depth == 0 && byte.is_ascii_whitespace() {
+                self.ends_line = byte == b'\n';
                 continue;
             }
             if self.depth == 0 && byte != b'{' || self.bytes.len() >= USAGE_BYTES_MAX {
-                return Fed::None;
+                return Fed::None(position);
             }
+            self.ends_line = false;
             let is_in_list = self.lists > 0;
             match byte {
                 _ if self.is_escaped => self.is_escaped = false,
@@ -365,6 +373,10 @@ mod tests {
     fn events_are_counted_and_text_is_none() {
         assert_eq!(scan(UsageForm::Usage, CHAT.as_bytes(), &[]).1, 4);
         assert_eq!(scan(UsageForm::Usage, b"data: {}\n\ndata: {}\n\ndata: [DONE]\n\n", &[]).1, 2);
+        let cut = b"data: {\"usage\":\n\ndata: {}\n\n";
+        for read in [15, 16, 17, 18] {
+            assert_eq!(scan(UsageForm::Usage, cut, &[read]).1, 2, "a key without its object");
+        }
     }
 
     proptest! {
