@@ -8,6 +8,8 @@ pub const RANKS_MAX: usize = 1_024;
 /// Most pools, and most queues: one of each rank, or one of each pool. The pool of a model's
 /// prefill ranks has the number of its other pool plus [`RANKS_MAX`].
 pub const POOLS_MAX: usize = 2 * RANKS_MAX;
+/// The file of `discovery.file`: some hundred bytes for each worker.
+pub const WORKERS_FILE_BYTES_MAX: usize = 1 << 20;
 /// Longest name, and longest URL, of a worker that the admin API adds; longer ones are refused.
 pub const WORKER_NAME_BYTES_MAX: usize = 256;
 /// Most workers of one fleet; `forebay check` reports more as an error. A worker that was removed

@@ -105,7 +105,17 @@ impl Check<'_> {
     }
 
     fn workers(&mut self, config: &Config) {
-        if config.workers.is_empty() && config.workers_state.is_none() {
+        for url in &config.discovery.dns {
+            let fault = match WorkerUrl::parse(url) {
+                Ok(url) if url.is_tls => "workers with TLS need a [[worker]] table".to_owned(),
+                Ok(_) => continue,
+                Err(error) => error.to_string(),
+            };
+            let help = "write http://NAME:PORT";
+            self.error("discovery.dns", format!("`discovery.dns` {url:?}: {fault}"), help);
+        }
+        let others = config.workers_state.is_some() || config.discovery.is_on();
+        if config.workers.is_empty() && !others {
             let help = "give --worker http://host:port, or a [[worker]] table with a url";
             self.error("worker", "no worker is configured", help);
         }

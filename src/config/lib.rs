@@ -14,6 +14,7 @@ mod client;
 mod check_keys;
 #[cfg(test)]
 mod disaggregation_tests;
+mod discovery;
 mod effective;
 mod engine;
 mod finding;
@@ -38,9 +39,11 @@ mod tests;
 mod url;
 mod upstream;
 mod worker;
+mod worker_file;
 
 pub use admin_address::AdminAddress;
 pub use client::{ClientConfig, CorsConfig, Forwarded, JwtConfig};
+pub use discovery::DiscoveryConfig;
 pub use effective::{KeyEntry, all_keys, to_json, to_toml};
 pub use engine::{EngineKind, LoadSource};
 pub use finding::{Finding, Origin, Origins, Severity};
@@ -69,3 +72,4 @@ pub use worker::{
     KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
     WorkerTlsConfig,
 };
+pub use worker_file::workers_of;

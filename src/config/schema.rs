@@ -3,6 +3,7 @@
 
 use super::admin_address::AdminAddress;
 use super::client::{ClientConfig, CorsConfig, JwtConfig};
+use super::discovery::DiscoveryConfig;
 use super::engine::{EngineKind, LoadSource};
 use super::flow::{FlowConfig, NatsConfig};
 use super::key::{Form, flag};
@@ -70,6 +71,8 @@ table! {
         admin_tls: AdminTlsConfig,
         /// `[upstream_tls]`.
         upstream_tls: UpstreamTlsConfig,
+        /// `[discovery]`.
+        discovery: DiscoveryConfig,
         /// `[health]`.
         health: HealthConfig,
         /// `[breaker]`.

@@ -102,6 +102,10 @@ timeout = "1s"
 unhealthy_after = 5
 healthy_after = 2
 slow_start = "20s"
+[discovery]
+file = "/tmp/workers.toml"
+dns = ["http://engines.internal:8000"]
+interval = "3s"
 [kv]
 host_credit_percent = 70
 disk_credit_percent = 20

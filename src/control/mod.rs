@@ -22,6 +22,7 @@ mod reload;
 mod run;
 mod setup;
 mod snapshots;
+mod sources;
 mod stop;
 mod systemd;
 #[cfg(test)]

@@ -50,6 +50,8 @@ pub(super) struct WorkersState {
     text: String,
     /// Of the fleet that the text is of.
     generation: u64,
+    /// What is said of workers that no source has listed yet.
+    pending: Vec<WorkerOrder>,
     writing: Option<JoinHandle<()>>,
 }
 
@@ -91,7 +93,24 @@ impl WorkersState {
         if !orders.is_empty() {
             info!(file = %shown, workers = orders.len(), "read what the admin API had changed");
         }
-        (Self { path, text, generation: 0, writing: None }, orders)
+        let pending = Vec::new();
+        (Self { path, text, generation: 0, pending, writing: None }, orders)
+    }
+
+    /// The worker of that order may come by a source.
+    pub(super) fn expect(&mut self, order: WorkerOrder) {
+        self.pending.push(order);
+    }
+
+    /// The order for a worker that has come by a source, if one waits for it.
+    pub(super) fn take_order(&mut self, url: &str) -> Option<WorkerOrder> {
+        let place = self.pending.iter().position(|order| order.url == url)?;
+        Some(self.pending.swap_remove(place))
+    }
+
+    /// Orders for workers that have not come yet.
+    pub(super) fn pending(&self) -> &[WorkerOrder] {
+        &self.pending
     }
 
     /// Is this a fleet that the file has not seen? Then [`Self::keep`] is due. Not while the file

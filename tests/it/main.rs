@@ -58,6 +58,7 @@ mod retries;
 mod roles;
 mod shard_faults;
 mod side_doors;
+mod sources;
 mod starvation;
 mod tiers_and_adapters;
 mod tls_clients;

@@ -34,6 +34,10 @@ impl Control {
             self.loads.set_config(config.load, config.health.timeout);
             self.loads.adjust(self.fleet.load_plans());
         }
+        if any(&["discovery."]) {
+            let left = self.sources.look(&config.discovery);
+            self.leave_with(&left, "the configuration");
+        }
         if any(&["kv."]) {
             self.feeds.set_kv(&config.kv);
             self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());

@@ -1,13 +1,14 @@
 //! Workers that operators take out, add and remove through the admin API.
 
 use super::super::fleet::NoPlace;
+use super::super::sources::{SourceNews, WorkerList};
 use super::Control;
 use forebay_admin::{AddRefused, AddWorkerRequest};
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_config::WorkerChanges;
+use forebay_config::{WorkerChanges, WorkerConfig};
 use forebay_fleet::worker::RankLoad;
 use serde_json::Value;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 impl Control {
     pub(super) fn set_draining(&mut self, worker: &str, is_draining: bool) {
@@ -38,10 +39,62 @@ impl Control {
         self.workers(|all| forebay_admin::worker_named(&name, all)).ok_or(AddRefused::Full)
     }
 
+    /// A source says what it lists now.
+    pub(super) fn listed(&mut self, listed: &WorkerList) {
+        let is_start = self.sources.are_awaited();
+        let SourceNews { joined, left } = self.sources.news(listed);
+        let ends_wait = is_start && !self.sources.are_awaited();
+        let changes = !joined.is_empty() || !left.is_empty();
+        for worker in joined {
+            self.join(&listed.source, worker, is_start);
+        }
+        self.leave_with(&left, &listed.source);
+        if changes || ends_wait {
+            self.publish();
+        }
+    }
+
+    fn join(&mut self, source: &str, worker: WorkerConfig, is_start: bool) {
+        if let Some(place) = self.fleet.worker_at(&worker.url) {
+            // By another source, or on its way out.
+            if self.fleet.stay(place) {
+                info!(source, url = worker.url, "stays, for its source lists it again");
+            }
+            return self.sources.has_brought(source, worker);
+        }
+        let place = match self.fleet.add(&self.setup.config, &worker) {
+            Ok(place) => place,
+            Err(reason) => {
+                // It is tried again with the next list.
+                debug!(source, url = worker.url, ?reason, "not added");
+                return;
+            }
+        };
+        info!(source, url = worker.url, "added by its source");
+        self.probes.add(place, &worker);
+        if is_start {
+            self.unheard.insert(place);
+        }
+        let url = worker.url.clone();
+        self.sources.has_brought(source, worker);
+        self.obey_earlier(place, &url);
+    }
+
+    /// Workers that a source lists no more leave, unless the configuration has them.
+    pub(super) fn leave_with(&mut self, left: &[String], source: &str) {
+        for url in left {
+            let is_configured = self.setup.config.workers.iter().any(|one| one.url == *url);
+            if let Some(place) = self.fleet.worker_at(url).filter(|_| !is_configured) {
+                self.leave_by(place, source);
+            }
+        }
+    }
+
     /// Workers that the configuration file has, or has no more, since it was read last.
     pub(super) fn change_workers(&mut self, changes: &WorkerChanges) {
         for url in &changes.left {
-            if let Some(place) = self.fleet.worker_at(url) {
+            let place = self.fleet.worker_at(url).filter(|_| !self.sources.lists(url));
+            if let Some(place) = place {
                 self.leave_by(place, "the configuration");
             }
         }

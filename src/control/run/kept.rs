@@ -1,7 +1,7 @@
 //! What operators changed of the fleet outlives the process, in the file of `workers_state`.
 
 use super::super::fleet::OperatorWord;
-use super::super::workers_state::WorkerOrder;
+use super::super::workers_state::{WorkerOrder, WorkersState};
 use super::Control;
 use forebay_base::WorkerIndex;
 use forebay_config::{Word, WorkerRole, WorkerUrl};
@@ -15,17 +15,36 @@ impl Control {
         for order in orders {
             let url = &order.url;
             let configured = self.fleet.worker_at(url);
-            let place = configured.or_else(|| self.bring_back_added(order));
-            let Some(place) = place else { continue };
-            if order.removed {
-                info!(url, "stays removed, as the admin API said");
-                self.end_worker(place);
-            } else if order.draining && self.fleet.set_draining(place, true) {
-                info!(url, "goes on draining, as the admin API said");
+            match configured.or_else(|| self.bring_back_added(order)) {
+                Some(place) => self.obey(place, order),
+                // A source may list it.
+                None if order.added => {}
+                None => {
+                    let state = self.setup.workers_state.as_mut();
+                    state.into_iter().for_each(|state| state.expect(order.clone()));
+                }
             }
         }
         // Without any worker nothing else would: the shards listen from their first fleet on.
         self.publish();
+    }
+
+    fn obey(&mut self, place: WorkerIndex, order: &WorkerOrder) {
+        let url = &order.url;
+        if order.removed {
+            info!(url, "stays removed, as the admin API said");
+            self.end_worker(place);
+        } else if order.draining && self.fleet.set_draining(place, true) {
+            info!(url, "goes on draining, as the admin API said");
+        }
+    }
+
+    /// A source has brought a worker: what operators said of it before the start counts.
+    pub(super) fn obey_earlier(&mut self, place: WorkerIndex, url: &str) {
+        let state = self.setup.workers_state.as_mut();
+        if let Some(order) = state.and_then(|state| state.take_order(url)) {
+            self.obey(place, &order);
+        }
     }
 
     fn bring_back_added(&mut self, order: &WorkerOrder) -> Option<WorkerIndex> {
@@ -78,7 +97,7 @@ impl Control {
             words.insert(authority, (place, word));
         }
         let mut orders = Vec::new();
-        for worker in &self.setup.config.workers {
+        for worker in self.setup.config.workers.iter().chain(self.sources.brought()) {
             let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
             let Some((_, word)) = words.remove(&*url.authority) else { continue };
             let removed = matches!(word, OperatorWord::Leave(_) | OperatorWord::Gone);
@@ -105,6 +124,8 @@ impl Control {
                 removed: false,
             });
         }
+        let pending = self.setup.workers_state.iter().flat_map(WorkersState::pending);
+        orders.extend(pending.cloned());
         orders
     }
 }

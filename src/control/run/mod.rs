@@ -17,6 +17,7 @@ use super::ports::Ports;
 use super::probes::Probes;
 use super::setup::ControlSetup;
 use super::snapshots::{self, Snapshots};
+use super::sources::{WorkerList, WorkerLists};
 use super::stop::{StopOrder, StopSignal};
 use super::systemd::Systemd;
 use super::text_log;
@@ -70,6 +71,15 @@ pub fn run(setup: ControlSetup) -> Result<(), ControlError> {
     ran
 }
 
+/// All that the loop waits for, beside signals and time.
+struct Inboxes {
+    probed: mpsc::Receiver<ProbeNotice>,
+    fed: mpsc::Receiver<FeedNotice>,
+    asked: mpsc::Receiver<Question>,
+    called: mpsc::Receiver<HostCall>,
+    listed: mpsc::Receiver<WorkerList>,
+}
+
 struct Control {
     setup: Parts,
     ports: Rc<Ports>,
@@ -84,6 +94,7 @@ struct Control {
     explaining: Explaining,
     drain_rates: DrainRates,
     probes: Probes,
+    sources: WorkerLists,
     warming: Warming,
     /// Workers of which it was said that they have no events.
     unfed: HashSet<WorkerIndex>,
@@ -118,16 +129,17 @@ impl Control {
         let ControlSetup { config, clock, seed, snapshot, end, feed_timers, tls, .. } = setup;
         let ControlSetup { board, index, admin, access, stopped, signals, reloader, .. } = setup;
         let stop = StopSignal::listen(stopped, signals)?;
-        let (questions, mut asked) = mpsc::channel(NOTICES_MAX);
+        let (questions, asked) = mpsc::channel(NOTICES_MAX);
         let admin_tls = setup.admin_tls.map(AdminTls::new);
         let listener = AdminListener::new(admin, admin_tls.as_ref().map(AdminTls::shown))?;
-        let (host_calls, mut called) = mpsc::channel(HOST_CALLS_MAX);
+        let (host_calls, called) = mpsc::channel(HOST_CALLS_MAX);
         let door = AdminDoor { listener, questions, access };
         let handover = Handover::start(setup.handover, clock, host_calls, door);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
-        let (probe_notices, mut probed) = mpsc::channel(NOTICES_MAX);
+        let (probe_notices, probed) = mpsc::channel(NOTICES_MAX);
         let probes = Probes::start(&config, clock, &clients, probe_notices);
-        let (feed_notices, mut fed) = mpsc::channel(NOTICES_MAX);
+        let (feed_notices, fed) = mpsc::channel(NOTICES_MAX);
+        let (sources, listed) = WorkerLists::start(&config.discovery);
         let mut fleet = Fleet::new(&config, seed);
         let token_keys = Self::set_doors(&mut fleet, &config, setup.api_keys, &tls)?;
         let ports = Rc::new(Ports::new(end));
@@ -152,8 +164,8 @@ impl Control {
         let unheard = (0..config.workers.len()).filter_map(WorkerIndex::try_from_index).collect();
         let (workers_state, orders) =
             config.workers_state.as_deref().map(WorkersState::open).unzip();
-        let first_fleet_at = clock.now().plus(config.health.timeout);
         let mut control = Self {
+            first_fleet_at: clock.now().plus(config.health.timeout),
             setup: Parts { config, clock, board, index, reloader, tls, admin_tls, workers_state },
             ports,
             fleet,
@@ -167,10 +179,10 @@ impl Control {
             explaining: Explaining::start()?,
             drain_rates: DrainRates::default(),
             probes,
+            sources,
             warming: Warming::default(),
             unfed: HashSet::new(),
             unheard,
-            first_fleet_at,
             drain: None,
             handover,
             watchdog: Watchdog::default(),
@@ -179,29 +191,23 @@ impl Control {
             fault: None,
         };
         control.bring_back(&orders.unwrap_or_default());
-        control.turn(&mut probed, &mut fed, &mut asked, &mut called, stop).await;
+        control.turn(Inboxes { probed, fed, asked, called, listed }, stop).await;
         control.finish().await;
         control.fault.map_or(Ok(()), Err)
     }
 
     /// Until the shards have drained.
-    async fn turn(
-        &mut self,
-        probed: &mut mpsc::Receiver<ProbeNotice>,
-        fed: &mut mpsc::Receiver<FeedNotice>,
-        asked: &mut mpsc::Receiver<Question>,
-        called: &mut mpsc::Receiver<HostCall>,
-        mut stop: StopSignal,
-    ) {
+    async fn turn(&mut self, mut inboxes: Inboxes, mut stop: StopSignal) {
         self.tell_ready();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                Some(notice) = probed.recv() => self.probed(notice),
-                Some(notice) = fed.recv() => self.fed(notice),
-                Some(question) = asked.recv() => self.answer(question),
-                Some(call) = called.recv() => self.called(call),
+                Some(notice) = inboxes.probed.recv() => self.probed(notice),
+                Some(notice) = inboxes.fed.recv() => self.fed(notice),
+                Some(question) = inboxes.asked.recv() => self.answer(question),
+                Some(call) = inboxes.called.recv() => self.called(call),
+                Some(list) = inboxes.listed.recv() => self.listed(&list),
                 order = stop.asked() => match order {
                     StopOrder::Stop => self.start_drain(),
                     // Whatever came of it is in the log.
@@ -334,15 +340,17 @@ impl Control {
         // Shards listen from their first fleet on; one with all workers in it spares the first
         // clients a 503.
         let is_waiting = self.token_keys.as_ref().is_some_and(TokenKeysSource::is_waiting);
-        if self.unheard.is_empty() && !is_waiting {
+        if self.unheard.is_empty() && !is_waiting && !self.sources.are_awaited() {
             self.ports.publish(&self.snapshot);
         }
     }
 
     /// Workers that are down at start must not keep the others from serving.
     fn stop_waiting(&mut self) {
-        if !self.unheard.is_empty() && self.setup.clock.now() >= self.first_fleet_at {
+        let waits = !self.unheard.is_empty() || self.sources.are_awaited();
+        if waits && self.setup.clock.now() >= self.first_fleet_at {
             self.unheard.clear();
+            self.sources.stop_waiting();
             self.publish();
         }
     }

@@ -1,0 +1,107 @@
+//! Workers that operators and sources take out, add and remove.
+
+use super::{Fleet, KnownWorker, NoPlace, OperatorWord};
+use forebay_base::limits::WORKERS_MAX;
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_config::{Config, WorkerConfig};
+use forebay_discovery::Registration;
+use forebay_fleet::worker::WorkerState;
+use std::sync::Arc;
+
+impl Fleet {
+    /// Takes the operator's word on a worker, which holds until the next one; true if it changed.
+    pub(in crate::control) fn set_draining(
+        &mut self,
+        worker: WorkerIndex,
+        is_draining: bool,
+    ) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        let word = match known.word {
+            leaves @ OperatorWord::Leave(_) if is_draining => leaves,
+            OperatorWord::Gone => OperatorWord::Gone,
+            _ if is_draining => OperatorWord::Drain,
+            _ => OperatorWord::Serve,
+        };
+        std::mem::replace(&mut known.word, word) != word
+    }
+
+    /// Adds a worker, in a place of its own. One of an address that was there before gets the place
+    /// of before, with its ranks: what counts by their numbers goes on counting the same address.
+    pub(in crate::control) fn add(
+        &mut self,
+        config: &Config,
+        worker: &WorkerConfig,
+    ) -> Result<WorkerIndex, NoPlace> {
+        let mut known = KnownWorker::new(config, worker).ok_or(NoPlace::Url)?;
+        let authority = Arc::clone(&known.shown.authority);
+        if self.worker_named(&known.shown.name).is_some() {
+            return Err(NoPlace::Name);
+        }
+        let place = self.workers.iter().position(|other| other.shown.authority == authority);
+        if let Some(before) = place.and_then(|place| self.workers.get_mut(place)) {
+            if before.word != OperatorWord::Gone || before.shown.connector.is_some() {
+                return Err(NoPlace::Url);
+            }
+            known.shown.cache_generation = before.shown.cache_generation;
+            *before = known;
+        } else if self.workers.len() < WORKERS_MAX {
+            self.workers.push(known);
+        } else {
+            return Err(NoPlace::Full);
+        }
+        let place = place.unwrap_or(self.workers.len() - 1);
+        WorkerIndex::try_from_index(place).ok_or(NoPlace::Full)
+    }
+
+    /// Calls the end of a worker off; true if it had begun.
+    pub(in crate::control) fn stay(&mut self, worker: WorkerIndex) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        let leaves = matches!(known.word, OperatorWord::Leave(_));
+        if leaves {
+            known.word = OperatorWord::Serve;
+        }
+        leaves
+    }
+
+    /// Begins the end of a worker, if it has not begun; true if it has now.
+    pub(in crate::control) fn leave(&mut self, worker: WorkerIndex, by: NanosSinceStart) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        let begins = matches!(known.word, OperatorWord::Serve | OperatorWord::Drain);
+        if begins {
+            known.word = OperatorWord::Leave(by);
+        }
+        begins
+    }
+
+    /// Workers whose end has begun, that are idle or late.
+    pub(in crate::control) fn leaving(
+        &self,
+        now: NanosSinceStart,
+        is_idle: impl Fn(RankIndex) -> bool,
+    ) -> Vec<WorkerIndex> {
+        let ends = |index: &WorkerIndex| match self.workers.get(index.index()).map(|k| k.word) {
+            Some(OperatorWord::Leave(by)) => {
+                let all = self.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == *index);
+                let mut ranks = all.filter_map(|(rank, _)| RankIndex::try_from_index(rank));
+                now >= by || ranks.all(&is_idle)
+            }
+            _ => false,
+        };
+        let all = (0..self.workers.len()).filter_map(WorkerIndex::try_from_index);
+        all.filter(ends).collect()
+    }
+
+    /// Ends a worker: it serves no model, and its name is free.
+    pub(in crate::control) fn remove(&mut self, worker: WorkerIndex) {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return };
+        known.word = OperatorWord::Gone;
+        known.shown.state = WorkerState::Unknown;
+        known.description = None;
+        known.texts.clear();
+        known.registration = Registration::default();
+        known.lose_caches();
+        for rank in self.ranks.iter_mut().filter(|rank| rank.worker == worker) {
+            (rank.feed_live, rank.block_size_seen) = (false, 0);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Workers that come and go by themselves: a file that is looked at, and host names. What cannot be
+//! read, or names nobody, removes nobody. Which of them a change brings and takes is decided here
+//! without I/O; the tasks below only read.
+
+use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
+use forebay_config::{DiscoveryConfig, WorkerConfig, WorkerUrl, workers_of};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+/// Lists under way; the sources wait for a place.
+const LISTS_MAX: usize = 4;
+/// Longest wait for a resolver.
+const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What a source lists now.
+#[derive(Debug)]
+pub(super) struct WorkerList {
+    /// File or URL, as configured.
+    pub(super) source: String,
+    pub(super) workers: Vec<WorkerConfig>,
+}
+
+/// All sources, and what each has brought.
+#[derive(Debug, Default)]
+pub(super) struct WorkerLists {
+    /// The workers that each source has brought.
+    brought: BTreeMap<String, Vec<WorkerConfig>>,
+    /// WorkerLists that have said nothing since the start.
+    awaited: Vec<String>,
+    reading: JoinSet<()>,
+    listed: Option<mpsc::Sender<WorkerList>>,
+}
+
+/// What to do about a list.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct SourceNews {
+    /// Workers that the source has gained.
+    pub(super) joined: Vec<WorkerConfig>,
+    /// URLs of those that neither it nor another source lists any more.
+    pub(super) left: Vec<String>,
+}
+
+impl WorkerLists {
+    /// Looks where the configuration says. What is found comes out of the receiver.
+    pub(super) fn start(config: &DiscoveryConfig) -> (Self, mpsc::Receiver<WorkerList>) {
+        let (listed, receiver) = mpsc::channel(LISTS_MAX);
+        let mut sources = Self { listed: Some(listed), ..Self::default() };
+        sources.look(config);
+        sources.awaited = names(config).collect();
+        (sources, receiver)
+    }
+
+    /// Looks from now on where the configuration says. The answer are the URLs of workers that
+    /// leave, since it has their sources no more.
+    pub(super) fn look(&mut self, config: &DiscoveryConfig) -> Vec<String> {
+        self.reading = JoinSet::new();
+        self.awaited.clear();
+        let Some(listed) = self.listed.clone() else { return Vec::new() };
+        let every = config.interval;
+        if let Some(path) = &config.file {
+            self.reading.spawn_local(follow_file(path.clone(), every, listed.clone()));
+        }
+        for url in &config.dns {
+            self.reading.spawn_local(follow_name(url.clone(), every, listed.clone()));
+        }
+        let is_kept = |source: &String| names(config).any(|name| name == *source);
+        let gone: Vec<String> =
+            self.brought.keys().filter(|source| !is_kept(source)).cloned().collect();
+        let nothing = |source| WorkerList { source, workers: Vec::new() };
+        gone.into_iter().flat_map(|source| self.news(&nothing(source)).left).collect()
+    }
+
+    /// Has a source of the start said nothing yet?
+    pub(super) const fn are_awaited(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// Nobody waits for sources any more.
+    pub(super) fn stop_waiting(&mut self) {
+        self.awaited.clear();
+    }
+
+    /// What a list changes. The workers that join count once [`Self::has_brought`] says so.
+    pub(super) fn news(&mut self, listed: &WorkerList) -> SourceNews {
+        self.awaited.retain(|source| *source != listed.source);
+        let had = self.brought.entry(listed.source.clone()).or_default();
+        let has = |workers: &[WorkerConfig], url: &str| workers.iter().any(|one| one.url == url);
+        let joined = listed.workers.iter().filter(|one| !has(had, &one.url)).cloned().collect();
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(had).into_iter().partition(|one| has(&listed.workers, &one.url));
+        *had = kept;
+        let left = gone.into_iter().map(|worker| worker.url);
+        let left = left.filter(|url| !self.lists(url)).collect();
+        self.brought.retain(|_, workers| !workers.is_empty());
+        SourceNews { joined, left }
+    }
+
+    /// The worker of a source is in the fleet, by it or by others.
+    pub(super) fn has_brought(&mut self, source: &str, worker: WorkerConfig) {
+        self.brought.entry(source.to_owned()).or_default().push(worker);
+    }
+
+    /// The workers of all sources.
+    pub(super) fn brought(&self) -> impl Iterator<Item = &WorkerConfig> {
+        self.brought.values().flatten()
+    }
+
+    /// Does some source list a worker?
+    pub(super) fn lists(&self, url: &str) -> bool {
+        self.brought.values().flatten().any(|worker| worker.url == url)
+    }
+}
+
+fn names(config: &DiscoveryConfig) -> impl Iterator<Item = String> + '_ {
+    let file = config.file.iter().map(|path| path.display().to_string());
+    file.chain(config.dns.iter().cloned())
+}
+
+async fn follow_file(path: PathBuf, every: Duration, listed: mpsc::Sender<WorkerList>) {
+    let source = path.display().to_string();
+    let mut complaint = Complaint::default();
+    loop {
+        let place = path.clone();
+        let read = tokio::task::spawn_blocking(move || read_file(&place)).await;
+        match read.unwrap_or_else(|_| Err("it could not be read".to_owned())) {
+            Ok(workers) => {
+                complaint = Complaint::default();
+                let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
+            }
+            Err(error) => complaint.say(&source, error),
+        }
+        sleep(every).await;
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<WorkerConfig>, String> {
+    let (mut text, limit) = (String::new(), WORKERS_FILE_BYTES_MAX as u64);
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    file.take(limit + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if text.len() > WORKERS_FILE_BYTES_MAX {
+        return Err(format!("it is longer than {limit} bytes"));
+    }
+    workers_of(&path.display().to_string(), &text)
+}
+
+async fn follow_name(url: String, every: Duration, listed: mpsc::Sender<WorkerList>) {
+    let Ok(WorkerUrl { host, port, .. }) = WorkerUrl::parse(&url) else { return };
+    let mut complaint = Complaint::default();
+    loop {
+        let found = timeout(LOOKUP_TIME_MAX, tokio::net::lookup_host((&*host, port))).await;
+        let addresses = match found {
+            Ok(Ok(addresses)) => Ok(addresses.collect::<Vec<_>>()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the resolver does not answer".to_owned()),
+        };
+        match addresses.and_then(|addresses| workers_at(&addresses)) {
+            Ok(workers) => {
+                complaint = Complaint::default();
+                let _ = listed.send(WorkerList { source: url.clone(), workers }).await;
+            }
+            Err(error) => complaint.say(&url, error),
+        }
+        sleep(every).await;
+    }
+}
+
+/// One worker for each address, in an order of their own: resolvers turn theirs.
+fn workers_at(addresses: &[SocketAddr]) -> Result<Vec<WorkerConfig>, String> {
+    if addresses.is_empty() {
+        return Err("the name has no address".to_owned());
+    }
+    let mut urls: Vec<String> = addresses.iter().map(|at| format!("http://{at}")).collect();
+    urls.sort_unstable();
+    urls.dedup();
+    let worker = |url| WorkerConfig { url, ..WorkerConfig::default() };
+    Ok(urls.into_iter().map(worker).collect())
+}
+
+/// Said once, and again when it is another one.
+#[derive(Default)]
+struct Complaint(String);
+
+impl Complaint {
+    fn say(&mut self, source: &str, error: String) {
+        if self.0 != error {
+            warn!(source, error, "nothing learnt of workers: those that are known stay");
+            self.0 = error;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(source: &str, urls: &[&str]) -> WorkerList {
+        let worker =
+            |url: &&str| WorkerConfig { url: (*url).to_owned(), ..WorkerConfig::default() };
+        WorkerList { source: source.to_owned(), workers: urls.iter().map(worker).collect() }
+    }
+
+    /// Takes a list, as if all that joins found a place.
+    fn take(sources: &mut WorkerLists, source: &str, urls: &[&str]) -> (Vec<String>, Vec<String>) {
+        let SourceNews { joined, left } = sources.news(&listed(source, urls));
+        let came = joined.iter().map(|worker| worker.url.clone()).collect();
+        joined.into_iter().for_each(|worker| sources.has_brought(source, worker));
+        (came, left)
+    }
+
+    #[test]
+    fn what_a_source_gains_joins_and_what_all_have_lost_leaves() {
+        let mut sources = WorkerLists::default();
+        let strings = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
+        assert_eq!(take(&mut sources, "f", &["a", "b"]), (strings(&["a", "b"]), vec![]));
+        assert_eq!(
+            take(&mut sources, "f", &["b", "a"]),
+            (vec![], vec![]),
+            "the order says nothing"
+        );
+        assert_eq!(take(&mut sources, "d", &["b", "c"]), (strings(&["b", "c"]), vec![]));
+        assert_eq!(take(&mut sources, "f", &["a"]), (vec![], vec![]), "the other still lists it");
+        assert_eq!(take(&mut sources, "d", &["c"]), (vec![], strings(&["b"])));
+        assert!(sources.lists("a") && sources.lists("c") && !sources.lists("b"));
+        // One that found no place is tried again.
+        let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]));
+        assert_eq!(joined, listed("", &["x"]).workers);
+        let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]));
+        assert_eq!(joined.len(), 1);
+    }
+
+    #[test]
+    fn each_address_is_a_worker() {
+        let at = |text: &str| text.parse().unwrap();
+        let found = [at("10.0.0.2:80"), at("[::1]:80"), at("10.0.0.1:80"), at("10.0.0.2:80")];
+        let urls: Vec<String> =
+            workers_at(&found).unwrap().into_iter().map(|worker| worker.url).collect();
+        assert_eq!(urls, ["http://10.0.0.1:80", "http://10.0.0.2:80", "http://[::1]:80"]);
+        assert!(workers_at(&[]).is_err(), "no address removes nobody");
+        assert!(urls.iter().all(|url| WorkerUrl::parse(url).is_ok()));
+    }
+}

@@ -1,0 +1,133 @@
+//! Workers that come and go by themselves: a file that is looked at, and host names.
+
+use crate::rig::truth::get;
+use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
+use std::path::Path;
+
+fn table(worker: &Worker) -> String {
+    format!("[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n", worker.url())
+}
+
+/// As an operator would: beside it, then in its place.
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(new, file).unwrap();
+}
+
+fn start(discovery: &str, workers: &str) -> RouterProcess {
+    RouterProcess::configured(&format!(
+        "cores = [0, 1]\npolicy = \"round_robin\"\nhealth.enabled = false\n\
+         [timeouts]\ndrain = \"20s\"\n[discovery]\ninterval = \"100ms\"\n{discovery}\n{workers}"
+    ))
+}
+
+fn served_by(router: &RouterProcess) -> String {
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", ASK));
+    let reply = client.reply();
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.field("x-forebay-worker").unwrap().to_owned()
+}
+
+fn workers(router: &RouterProcess) -> String {
+    get(router.admin, "/workers").text()
+}
+
+#[test]
+fn a_file_brings_workers_and_takes_them() {
+    let [first, second, third] = [(); 3].map(|()| Worker::json("{}"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    std::fs::write(&file, table(&first)).unwrap();
+    let router = start(&format!("file = \"{}\"", file.display()), &table(&third));
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    let names = [&first, &second, &third].map(|worker| worker.address.to_string());
+    let has = |worker: usize| workers(&router).contains(&names[worker]);
+    assert!(has(0) && has(2), "from the first fleet on: {}", workers(&router));
+    replace(&file, &[table(&first), table(&second)].concat());
+    until("the second one has joined", || has(1));
+    until("it serves too", || served_by(&router) == names[1]);
+    // What is no file of workers changes nothing, and is said once.
+    let broken = ["", "[[worker", "policy = \"random\"\n"];
+    for (count, broken) in broken.into_iter().enumerate() {
+        replace(&file, broken);
+        until("that is said", || router.logged("nothing learnt of workers") == count + 1);
+        assert!(has(0) && has(1) && has(2));
+    }
+    std::fs::remove_file(&file).unwrap();
+    until("each fault is said", || router.logged("nothing learnt of workers") == 4);
+    assert!(has(0) && has(1) && has(2));
+    // The third one is configured too: the file takes it no more than it brought it.
+    replace(&file, &[table(&second), table(&third)].concat());
+    until("the first one is gone", || !has(0));
+    replace(&file, &table(&second));
+    until("it was read", || router.logged("by=") > 0);
+    for _ in 0..20 {
+        assert!(names[1..].contains(&served_by(&router)));
+    }
+    assert!(has(1) && has(2));
+}
+
+#[test]
+fn a_name_brings_its_addresses_and_a_resolver_that_fails_takes_nobody() {
+    let worker = Worker::json("{}");
+    let port = worker.address.port();
+    let router = start(
+        &format!("dns = [\"http://127.0.0.1:{port}\", \"http://no-such-name.invalid:1\"]"),
+        "",
+    );
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    assert_eq!(served_by(&router), worker.address.to_string());
+    until("the fault is said", || router.logged("nothing learnt of workers") == 1);
+    assert!(router.logged("no-such-name.invalid") > 0);
+    // A reload takes the name, and its worker with it.
+    let url = worker.url();
+    router.edit(|text| {
+        text.replace(&format!("\"http://127.0.0.1:{port}\", "), "")
+            + "[[worker]]\nurl = \"http://127.0.0.1:9\"\nmodels = [\"m\"]\n"
+    });
+    router.signal(rustix::process::Signal::HUP);
+    until("it is gone", || !workers(&router).contains(&url));
+}
+
+#[test]
+fn a_removed_worker_of_a_file_stays_away_from_the_next_process() {
+    let [first, second] = [(); 2].map(|()| Worker::json("{}"));
+    let folder = tempfile::tempdir().unwrap();
+    let [file, state] = ["workers.toml", "state"].map(|name| folder.path().join(name));
+    std::fs::write(&file, [table(&first), table(&second)].concat()).unwrap();
+    // Above the first table.
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\npolicy = \"round_robin\"\nhealth.enabled = false\n\
+         workers_state = \"{}\"\n[discovery]\ninterval = \"100ms\"\nfile = \"{}\"\n",
+        state.display(),
+        file.display()
+    ));
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    let [a, b] = [&first, &second].map(|worker| worker.address.to_string());
+    let call = |method: &str, path: &str| {
+        let mut client = Client::connect(router.admin);
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
+        client.send(format!("{head}content-length: 0\r\n\r\n").as_bytes());
+        client.reply().status
+    };
+    assert_eq!(call("DELETE", &format!("/workers/{b}")), 202);
+    until("it is gone", || !workers(&router).contains(&b));
+    let kept = || std::fs::read_to_string(&state).unwrap_or_default();
+    until("that is written", || kept().contains(&second.url()));
+    let mut next = router.second();
+    until("it has taken over", || router.logged("handed over") > 0);
+    until("it answers", || get(router.admin, "/readyz").status == 200);
+    for _ in 0..10 {
+        assert_eq!(served_by(&router), a, "{}", workers(&router));
+    }
+    assert!(kept().contains("\"removed\":true") && !kept().contains("added"), "{}", kept());
+    // The file loses it, and lists it again: the call of before counts no more.
+    replace(&file, &table(&first));
+    until("nobody is expected", || !kept().contains(&b));
+    replace(&file, &[table(&first), table(&second)].concat());
+    until("it serves", || served_by(&router) == b);
+    next.kill().unwrap();
+    next.wait().unwrap();
+}
