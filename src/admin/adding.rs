@@ -1,14 +1,15 @@
 //! A worker that is added while the router runs, as `POST /workers` asks.
 
 use axum::http::StatusCode;
-use forebay_base::limits::WORKER_NAME_BYTES_MAX;
+use forebay_base::limits::{WORKER_API_KEY_BYTES_MAX, WORKER_NAME_BYTES_MAX};
 use forebay_config::{Word, WorkerConfig, WorkerRole, WorkerUrl, parse_duration};
 use serde::Deserialize;
 use std::time::Duration;
 
 /// Longest time in which a call waits for a worker.
 pub(crate) const WAIT_MAX: Duration = Duration::from_mins(10);
-const HOW_TO_ASK: &str = r#"give {"url": "http://host:port"}, with "name" and "role" if wanted"#;
+const HOW_TO_ASK: &str =
+    r#"give {"url": "http://host:port"}, with "name", "role" and "api_key" if wanted"#;
 
 /// What the body says.
 #[derive(Debug)]
@@ -18,12 +19,13 @@ pub struct AddWorkerRequest {
     pub(crate) wait: Option<Duration>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AddBody {
     url: String,
     name: Option<String>,
     role: Option<String>,
+    api_key: Option<String>,
     wait: Option<String>,
 }
 
@@ -54,7 +56,7 @@ impl AddWorkerRequest {
     /// # Errors
     /// What is wrong with it.
     pub(crate) fn from_url(url: &str) -> Result<Self, String> {
-        Self::new(AddBody { url: url.to_owned(), name: None, role: None, wait: None })
+        Self::new(AddBody { url: url.to_owned(), ..AddBody::default() })
     }
 
     /// For a worker of which no more is said.
@@ -65,13 +67,14 @@ impl AddWorkerRequest {
         url: String,
         name: Option<String>,
         role: Option<String>,
+        api_key: Option<String>,
     ) -> Result<Self, String> {
-        Self::new(AddBody { url, name, role, wait: None })
+        Self::new(AddBody { url, name, role, api_key, wait: None })
     }
 
     fn new(body: AddBody) -> Result<Self, String> {
-        let name_bytes = body.name.as_ref().map_or(0, String::len);
-        if body.url.len().max(name_bytes) > WORKER_NAME_BYTES_MAX {
+        let bytes = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        if body.url.len().max(bytes(&body.name)) > WORKER_NAME_BYTES_MAX {
             return Err(format!("`url` and `name` have at most {WORKER_NAME_BYTES_MAX} bytes"));
         }
         let url = WorkerUrl::parse(&body.url);
@@ -85,14 +88,20 @@ impl AddWorkerRequest {
         if body.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
             return Err("`name` has to be visible ASCII without spaces".to_owned());
         }
+        if bytes(&body.api_key) > WORKER_API_KEY_BYTES_MAX {
+            return Err(format!("`api_key` has at most {WORKER_API_KEY_BYTES_MAX} bytes"));
+        }
+        if body.api_key.as_deref().is_some_and(|key| key.is_empty() || !printable(key)) {
+            return Err("`api_key` has to be visible ASCII without spaces".to_owned());
+        }
         let role = body.role.as_deref().map_or(Ok(WorkerRole::Auto), role_of)?;
         let wait = body.wait.as_deref().map(parse_duration).transpose();
         let wait = wait.map_err(|fault| format!("`wait`: {fault}"))?;
         if wait.is_some_and(|wait| wait > WAIT_MAX) {
             return Err(format!("`wait` is at most {} s", WAIT_MAX.as_secs()));
         }
-        let name = body.name;
-        let worker = WorkerConfig { url: body.url, name, role, ..WorkerConfig::default() };
+        let AddBody { url, name, api_key, .. } = body;
+        let worker = WorkerConfig { url, name, role, api_key, ..WorkerConfig::default() };
         Ok(Self { worker: Box::new(worker), wait })
     }
 
@@ -149,6 +158,8 @@ mod tests {
             (r#"{"url":"http://a:1/v1"}"#, "path"),
             (r#"{"url":"https://a:1"}"#, "TLS"),
             (r#"{"url":"http://a:1","name":"a b"}"#, "visible"),
+            (r#"{"url":"http://a:1","api_key":""}"#, "`api_key`"),
+            (r#"{"url":"http://a:1","api_key":"a\r\nb: c"}"#, "`api_key`"),
             (r#"{"url":"http://a:1","role":"cook"}"#, "prefill"),
             (r#"{"url":"http://a:1","size":1}"#, "unknown field"),
             (r#"{"url":"http://a:1","wait":"soon"}"#, "`wait`"),

@@ -27,6 +27,8 @@ pub(super) struct WorkerOrder {
     pub(super) name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) role: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) api_key: Option<String>,
     /// No configuration names it.
     #[serde(skip_serializing_if = "is_no")]
     pub(super) added: bool,
@@ -59,7 +61,8 @@ impl WorkerOrder {
     /// The worker as a table of the configuration would say it.
     pub(super) fn worker(&self) -> Result<WorkerConfig, String> {
         let (name, role) = (self.name.clone(), self.role.clone());
-        let asked = AddWorkerRequest::of_worker(self.url.clone(), name, role)?;
+        let api_key = self.api_key.clone();
+        let asked = AddWorkerRequest::of_worker(self.url.clone(), name, role, api_key)?;
         Ok(asked.worker().clone())
     }
 

@@ -7,6 +7,7 @@ use crate::rig::{
 };
 use forebay::server::ServerHandle;
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 fn add(router: &ServerHandle, body: &str) -> (u16, Value) {
@@ -187,6 +188,34 @@ fn what_calls_have_changed_outlives_a_restart() {
     let third = router(config);
     assert_eq!(worker_of(&complete(&third)), "named");
     until("it is the configuration's", || kept().is_empty());
+}
+
+#[test]
+fn a_worker_that_is_added_gets_its_key_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers");
+    let worker = Worker::json("{}");
+    let mut config = config(&[&worker]);
+    config.workers.clear();
+    config.workers_state = Some(file.clone());
+    let gets_its_key = |router: &ServerHandle| {
+        assert_eq!(complete(router).status, 200);
+        let asked = std::iter::repeat_with(|| worker.next().head);
+        let head = asked.take(100).find(|head| head.starts_with("POST")).expect("a request");
+        assert!(head.contains("authorization: Bearer of-the-worker\r\n"), "{head}");
+        let shown = admin(router, "/workers").text();
+        assert!(!shown.contains("of-the-worker"), "{shown}");
+    };
+    let first = router(config.clone());
+    let key = "\"api_key\":\"of-the-worker\",\"wait\":\"30s\"";
+    let (status, shown) = add(&first, &format!(r#"{{"url":"{}",{key}}}"#, worker.url()));
+    assert_eq!(status, 201, "{shown}");
+    gets_its_key(&first);
+    first.stop();
+    first.join().unwrap();
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "only the user of the router reads keys");
+    gets_its_key(&router(config));
 }
 
 #[test]

@@ -119,6 +119,7 @@ impl Control {
                 url: worker.url.clone(),
                 name: worker.name.clone(),
                 role: (worker.role != WorkerRole::Auto).then(|| worker.role.word().to_owned()),
+                api_key: worker.api_key.clone(),
                 added: true,
                 draining: word == OperatorWord::Drain,
                 removed: false,
