@@ -55,13 +55,19 @@ impl Probes {
     }
 
     /// Starts all of them again, by the rules of `config` and what it says of its workers now.
-    pub(super) fn restart(&mut self, config: &Arc<Config>) {
+    pub(super) fn restart(&mut self, config: &Arc<Config>, is_up: impl Fn(WorkerIndex) -> bool) {
         self.probing.config = Arc::clone(config);
         let running: Vec<_> = self.running.drain().collect();
         for (index, RunningProbe { worker, task, .. }) in running {
             task.abort();
             let now = config.workers.iter().find(|now| now.url == worker.url);
-            self.add(index, now.unwrap_or(&worker));
+            let worker = now.unwrap_or(&worker);
+            let probe = self.probing.one(index, worker);
+            let probe = probe.map(|probe| match is_up(index) {
+                true => probe.of_one_that_is_up(),
+                false => probe,
+            });
+            self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
         }
     }
 

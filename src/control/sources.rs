@@ -92,6 +92,9 @@ impl WorkerLists {
     pub(super) fn news(&mut self, listed: &WorkerList) -> SourceNews {
         self.awaited.retain(|source| *source != listed.source);
         let had = self.brought.entry(listed.source.clone()).or_default();
+        if *had == listed.workers {
+            return SourceNews::default();
+        }
         let has = |workers: &[WorkerConfig], url: &str| workers.iter().any(|one| one.url == url);
         let joined = listed.workers.iter().filter(|one| !has(had, &one.url)).cloned().collect();
         let (kept, gone): (Vec<_>, Vec<_>) =
@@ -126,14 +129,17 @@ fn names(config: &DiscoveryConfig) -> impl Iterator<Item = String> + '_ {
 
 async fn follow_file(path: PathBuf, every: Duration, listed: mpsc::Sender<WorkerList>) {
     let source = path.display().to_string();
-    let mut complaint = Complaint::default();
+    let (mut complaint, mut last) = (Complaint::default(), None);
     loop {
         let place = path.clone();
         let read = tokio::task::spawn_blocking(move || read_file(&place)).await;
         match read.unwrap_or_else(|_| Err("it could not be read".to_owned())) {
             Ok(workers) => {
                 complaint = Complaint::default();
-                let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
+                // Half a file may be a file too: what was read twice is whole.
+                if last.replace(workers.clone()).is_none_or(|last| last == workers) {
+                    let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
+                }
             }
             Err(error) => complaint.say(&source, error),
         }

@@ -13,6 +13,7 @@ use forebay_base::WorkerIndex;
 use forebay_config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::{Dialect, WorkerState};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -92,6 +93,8 @@ struct ProbedWorker {
     taken_ports: Vec<u16>,
     /// For all workers that have none of their own.
     model_dir: Option<PathBuf>,
+    /// The probe before this one has found it well.
+    was_up: bool,
 }
 
 /// The last description of a worker that is up.
@@ -142,6 +145,7 @@ impl Probing {
                 engine: worker.engine.unwrap_or(config.engine),
                 taken_ports: others.map(|other| other.port).collect(),
                 model_dir: config.model_dir.clone(),
+                was_up: false,
                 url,
             },
             health: config.health,
@@ -161,9 +165,17 @@ impl Probe {
         Rc::clone(&self.doubts)
     }
 
+    /// The same, for a worker that another probe has found well.
+    #[must_use]
+    pub fn of_one_that_is_up(mut self) -> Self {
+        self.subject.was_up = true;
+        self
+    }
+
     /// Runs until the control plane ends.
     pub async fn run(self) {
-        let mut reached = Reached::default();
+        let state = self.subject.was_up.then_some(true);
+        let mut reached = Reached { state, ..Reached::default() };
         let mut registrar = None;
         loop {
             let dialect = self.describe_until_known(&mut reached, &mut registrar).await;
@@ -185,6 +197,7 @@ impl Probe {
         loop {
             match self.describe(registrar).await {
                 Ok(dialect) => return dialect,
+                Err(error) if reached.is_up() => self.failed(reached, &error, false).await,
                 Err(error) => self.unreachable(reached, &error),
             }
             sleep(pause).await;
@@ -215,7 +228,10 @@ impl Probe {
                             warn!(worker = self.worker(), %error, "its health is not known");
                         }
                     }
-                    Err(error) => self.failed(reached, error).await,
+                    Err(error) => {
+                        let is_refused = matches!(error, AskError::Refused { .. });
+                        self.failed(reached, error, is_refused).await;
+                    }
                 }
                 health.is_ok()
             };
@@ -313,10 +329,10 @@ impl Probe {
         self.tell(WorkerState::Up).await;
     }
 
-    async fn failed(&self, reached: &mut Reached, error: &AskError) {
+    async fn failed(&self, reached: &mut Reached, error: &dyn Display, is_refused: bool) {
         let checked = SIGN_AGE_MIN.max(self.health.interval + self.health.timeout);
         let lives = self.signs.were_within(checked, self.subject.index);
-        let is_busy = lives && !matches!(error, AskError::Refused { .. });
+        let is_busy = lives && !is_refused;
         match reached.bad(&self.health, is_busy) {
             BadCheck::Counted => {}
             BadCheck::Excused => warn!(
@@ -575,6 +591,26 @@ mod tests {
         assert!(signs.were_within(long, worker) && !signs.were_within(long, WorkerIndex(2)));
         signs.note(worker, NanosSinceStart::default());
         assert!(!signs.were_within(Duration::ZERO, worker));
+    }
+
+    #[test]
+    fn one_that_was_up_and_is_gone_goes_down() {
+        block_on_local(async {
+            let worker =
+                WorkerConfig { url: "http://127.0.0.1:1".into(), ..WorkerConfig::default() };
+            let mut config = Config::default();
+            config.health.unhealthy_after = 2;
+            let clients = WorkerClients::new(&config, &[]).unwrap();
+            let (notices, mut told) = mpsc::channel(4);
+            let (clock, config) = (Clock::start(), Arc::new(config));
+            let (texts, signs) = (ModelTexts::new(clock), Rc::new(SignsOfLife::new(clock)));
+            let probing = Probing { config, clients, texts, notices, signs };
+            let probe = probing.one(WorkerIndex(0), &worker).unwrap().of_one_that_is_up();
+            tokio::task::spawn_local(probe.run());
+            let said = timeout(Duration::from_secs(30), told.recv()).await.expect("in time");
+            let is_down = matches!(said, Some(ProbeNotice::State { state: WorkerState::Down, .. }));
+            assert!(is_down, "{said:?}");
+        });
     }
 
     #[test]

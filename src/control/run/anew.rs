@@ -4,6 +4,7 @@ use super::super::reload;
 use super::super::token_keys::TokenKeysSource;
 use super::{Control, Parts};
 use forebay_admin::{ReloadRefused, Reloaded};
+use forebay_fleet::worker::WorkerState;
 use std::sync::Arc;
 use tracing::error;
 
@@ -27,7 +28,9 @@ impl Control {
         let config = Arc::clone(&self.setup.config);
         let any = |of: &[&str]| changed.iter().any(|key| of.iter().any(|of| key.starts_with(of)));
         if any(&OF_PROBES) {
-            self.probes.restart(&config);
+            let fleet = &self.fleet;
+            let is_up = |worker| fleet.checked_state(worker) == Some(WorkerState::Up);
+            self.probes.restart(&config, is_up);
         }
         if any(&["health.", "load.", "worker."]) {
             self.reporter.set_age_max(config.load.age_max);
