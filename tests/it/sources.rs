@@ -2,6 +2,7 @@
 
 use crate::rig::truth::get;
 use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
+use crate::upgrade::Second;
 use std::path::Path;
 
 fn table(worker: &Worker) -> String {
@@ -116,7 +117,7 @@ fn a_removed_worker_of_a_file_stays_away_from_the_next_process() {
     until("it is gone", || !workers(&router).contains(&b));
     let kept = || std::fs::read_to_string(&state).unwrap_or_default();
     until("that is written", || kept().contains(&second.url()));
-    let mut next = router.second();
+    let _next = Second(router.second());
     until("it has taken over", || router.logged("handed over") > 0);
     until("it answers", || get(router.admin, "/readyz").status == 200);
     for _ in 0..10 {
@@ -128,6 +129,4 @@ fn a_removed_worker_of_a_file_stays_away_from_the_next_process() {
     until("nobody is expected", || !kept().contains(&b));
     replace(&file, &[table(&first), table(&second)].concat());
     until("it serves", || served_by(&router) == b);
-    next.kill().unwrap();
-    next.wait().unwrap();
 }

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 /// Ends with the value.
-struct Second(Child);
+pub(crate) struct Second(pub(crate) Child);
 
 impl Drop for Second {
     fn drop(&mut self) {
