@@ -110,3 +110,38 @@ fn a_set_is_fetched_and_a_token_stays_with_the_router() {
     client.send(&post("/v1/completions", ASK));
     assert_eq!(client.reply().status, 401, "no token at all");
 }
+
+/// The next regular fetch is minutes away: what comes, comes for the failure, or for the token.
+#[test]
+fn a_failed_fetch_is_tried_again_and_an_unknown_key_asks_for_the_set() {
+    let worker = Worker::json("{}");
+    let stage = Arc::new(AtomicUsize::new(0));
+    let at = Arc::clone(&stage);
+    let issuer = Worker::start(move |_, stream| {
+        let both = || {
+            let keys = [FIRST, NEXT].map(|set| serde_json::from_str::<Value>(set).unwrap());
+            let keys: Vec<Value> =
+                keys.iter().flat_map(|set| set["keys"].as_array().unwrap().clone()).collect();
+            json!({ "keys": keys }).to_string()
+        };
+        let (status, body) = match at.load(Ordering::SeqCst) {
+            0 => ("500 No", String::new()),
+            1 => ("200 OK", FIRST.to_owned()),
+            _ => ("200 OK", both()),
+        };
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+        std::io::Write::write_all(stream, [head, body].concat().as_bytes()).is_ok()
+    });
+    let handle = start(&worker, &format!("{}/keys", issuer.url()));
+    let status = |token: usize| {
+        let mut client = Client::connect(handle.listen);
+        ask(&mut client, TOKENS[token], ASK).status
+    };
+    assert_eq!(status(0), 401, "without keys each token is refused");
+    stage.store(1, Ordering::SeqCst);
+    until("the set was fetched", || status(0) == 200);
+    assert_eq!(status(1), 401);
+    stage.store(2, Ordering::SeqCst);
+    until("the unknown key was asked for", || status(1) == 200);
+    assert_eq!(status(0), 200);
+}

@@ -261,6 +261,39 @@ fn what_shards_go_by_changes_with_a_reload() {
     });
 }
 
+/// The rules change, and the keys that were read go on counting.
+#[test]
+fn rules_of_tokens_change_with_a_reload() {
+    let worker = Worker::json("{}");
+    let jwt = |audience: &str| {
+        format!(
+            "[jwt]\njwks = \"tests/data/jwt/rsa.json\"\nissuer = \"https://issuer.example\"\n\
+             audience = [\"{audience}\"]\n"
+        )
+    };
+    let (handle, file, _folder) = start(&worker, &jwt("forebay"));
+    let token = include_str!("../data/jwt/rsa.jwt").trim();
+    let status = || {
+        let mut client = Client::connect(handle.listen);
+        let request = String::from_utf8(post("/v1/completions", ASK)).unwrap();
+        let field = format!("authorization: Bearer {token}\r\nhost:");
+        client.send(request.replacen("host:", &field, 1).as_bytes());
+        client.reply().status
+    };
+    assert_eq!(status(), 200);
+    let reload = |change: &str, applied: Value| {
+        write(&file, &worker, change);
+        let (status, said) = say(handle.admin, "/admin/reload", "");
+        assert_eq!((status, &said["applied"]), (200, &applied), "{said}");
+    };
+    reload(&jwt("others"), json!(["jwt.audience"]));
+    until("it is for others", || status() == 401);
+    reload(&jwt("forebay"), json!(["jwt.audience"]));
+    until("it is for this router", || status() == 200);
+    reload("", json!(["jwt.audience", "jwt.issuer", "jwt.jwks"]));
+    until("no token is asked for", || status() == 200);
+}
+
 /// What the control plane does by itself: ask workers, and as whom.
 #[test]
 fn what_workers_are_asked_changes_with_a_reload() {
