@@ -240,6 +240,9 @@ pub const MODEL_NAME_BYTES_MAX: usize = 512;
 pub const TENANT_NAME_BYTES_MAX: usize = 64;
 /// Tenants that are told apart, those of `[[tenant]]` first. Further ones count as one.
 pub const TENANTS_MAX: usize = 256;
+/// What a server keeps of a handshake in which the client shows no certificate: the longest record.
+/// A browser's first message has 2 KB.
+pub const TLS_HELLO_BYTES_MAX: usize = 20 * 1024;
 /// Bytes of one message of the TLS layer that a session keeps until its rest has come: the longest
 /// handshake message of rustls, with its records. Past it the connection ends.
 pub const TLS_MESSAGE_BYTES_MAX: usize = 96 * 1024;

@@ -5,7 +5,7 @@ use super::labels::Labels;
 use super::refuse;
 use super::slot::{After, Slot};
 use super::state::Shard;
-use crate::ingress::Conn;
+use crate::ingress::{Conn, ReadEnd};
 use forebay_fleet::account::Count;
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_tls::{HandshakeFault, Session};
@@ -26,13 +26,23 @@ fn session(shard: &Shard) -> Option<Session> {
 
 /// Shakes hands and counts what comes of it; true if requests may follow.
 pub(super) async fn shake(shard: &Shard, conn: &mut Conn) -> bool {
+    conn.wait_at_most(shard.env.config().timeouts.handshake);
+    // Who only connects costs no session.
+    if conn.input.is_empty()
+        && let Err(end) = conn.fill().await
+    {
+        shard.env.count(match end {
+            ReadEnd::Closed => Count::TlsClosed,
+            ReadEnd::TimedOut => Count::TlsTimedOut,
+        });
+        return false;
+    }
     let Some(session) = session(shard) else {
         // Nothing that has come is to be taken for a request.
         conn.input.clear();
         return false;
     };
     conn.secure(session);
-    conn.wait_at_most(shard.env.config().timeouts.handshake);
     let shaken = conn.shake_hands(&shard.io.handshakes.clients).await;
     let count = match &shaken {
         Ok(_) => Count::TlsHandshakes,

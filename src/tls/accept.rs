@@ -72,6 +72,8 @@ impl Tickets {
 pub struct Acceptor {
     config: Arc<ServerConfig>,
     expires_at: Option<Duration>,
+    /// Clients show certificates, which may be long.
+    asks_client: bool,
 }
 
 impl Acceptor {
@@ -105,7 +107,7 @@ impl Acceptor {
         }
         // A store would be a lock between shards. What a client brings needs none.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Self { config: Arc::new(config), expires_at })
+        Ok(Self { config: Arc::new(config), expires_at, asks_client: files.client_ca.is_some() })
     }
 
     /// A session with a client that has just connected.
@@ -113,7 +115,8 @@ impl Acceptor {
     /// # Errors
     /// What rustls says; no client is to blame.
     pub fn session(&self) -> Result<Session, Error> {
-        UnbufferedServerConnection::new(Arc::clone(&self.config)).map(Session::server)
+        let connection = UnbufferedServerConnection::new(Arc::clone(&self.config))?;
+        Ok(Session::server(connection, self.asks_client))
     }
 
     /// What it shows and asks for, for a loop that does its own I/O.

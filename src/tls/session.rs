@@ -10,7 +10,7 @@
 
 use super::fault::SessionFault;
 use super::records::{Looked, Writing, look, write};
-use forebay_base::limits::TLS_MESSAGE_BYTES_MAX;
+use forebay_base::limits::{TLS_HELLO_BYTES_MAX, TLS_MESSAGE_BYTES_MAX};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{CommonState, Error, HandshakeKind};
@@ -38,6 +38,8 @@ pub struct Session {
     early: Vec<u8>,
     peer_has_closed: bool,
     fault: Option<SessionFault>,
+    /// Most that `incoming` keeps of a handshake.
+    handshake_bytes_max: usize,
 }
 
 enum Party {
@@ -56,15 +58,16 @@ impl fmt::Debug for Party {
 }
 
 impl Session {
-    pub(crate) fn server(connection: UnbufferedServerConnection) -> Self {
-        Self::new(Party::Server(Box::new(connection)))
+    pub(crate) fn server(connection: UnbufferedServerConnection, asks_client: bool) -> Self {
+        let most = if asks_client { TLS_MESSAGE_BYTES_MAX } else { TLS_HELLO_BYTES_MAX };
+        Self::new(Party::Server(Box::new(connection)), most)
     }
 
     pub(crate) fn client(connection: UnbufferedClientConnection) -> Self {
-        Self::new(Party::Client(Box::new(connection)))
+        Self::new(Party::Client(Box::new(connection)), TLS_MESSAGE_BYTES_MAX)
     }
 
-    fn new(side: Party) -> Self {
+    fn new(side: Party, handshake_bytes_max: usize) -> Self {
         Self {
             side,
             incoming: Vec::new(),
@@ -73,6 +76,7 @@ impl Session {
             early: Vec::new(),
             peer_has_closed: false,
             fault: None,
+            handshake_bytes_max,
         }
     }
 
@@ -155,7 +159,11 @@ impl Session {
             }
         };
         self.incoming.drain(..used.min(self.incoming.len()));
-        let is_long = !self.has_more && self.incoming.len() > TLS_MESSAGE_BYTES_MAX;
+        let most = match self.is_handshaking() {
+            true => self.handshake_bytes_max,
+            false => TLS_MESSAGE_BYTES_MAX,
+        };
+        let is_long = !self.has_more && self.incoming.len() > most;
         let advanced =
             advanced.and_then(|()| if is_long { Err(SessionFault::TooLong) } else { Ok(()) });
         self.fault = advanced.clone().err();

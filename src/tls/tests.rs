@@ -4,6 +4,7 @@ use super::{
     AcceptFiles, Acceptor, CertificateFault, CertificateFiles, Certified, ConnectFiles, Connector,
     FilesFault, HandshakeFault, Session, SessionFault, Tickets,
 };
+use forebay_base::limits::TLS_HELLO_BYTES_MAX;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::path::{Path, PathBuf};
 
@@ -402,4 +403,37 @@ fn files_at_fault_are_named() {
     let accept = AcceptFiles { certificates: vec![a], client_ca: Some(missing), ..accept };
     let fault = Acceptor::read(&accept, &Tickets::new().unwrap()).unwrap_err();
     assert!(matches!(fault, FilesFault::ClientCa(_)), "{fault:?}");
+}
+
+/// Whoever has shown nothing yet makes the server keep no more than a record of it.
+#[test]
+fn an_endless_first_message_is_cut() {
+    let folder = Folder::new();
+    let files = folder.own("a", &["a.example"]);
+    let ca = files.cert.clone();
+    let kept = |asks_client: bool| {
+        let files = AcceptFiles {
+            certificates: vec![files.clone()],
+            client_ca: asks_client.then(|| ca.clone()),
+            ..AcceptFiles::default()
+        };
+        let acceptor = Acceptor::read(&files, &Tickets::new().unwrap()).unwrap();
+        let mut server = acceptor.session().unwrap();
+        // A first message of 60,000 bytes, in records of 1,000.
+        let mut message = vec![1, 0, 0xea, 0x60];
+        message.resize(60_000, 0);
+        let mut most = 0;
+        for part in message.chunks(1_000) {
+            server.incoming().extend_from_slice(&[22, 3, 1, 3, 0xe8]);
+            server.incoming().extend_from_slice(part);
+            if server.shake().is_err() {
+                break;
+            }
+            most = most.max(server.incoming().len());
+        }
+        most
+    };
+    let (alone, asking) = (kept(false), kept(true));
+    assert!((15_000..=TLS_HELLO_BYTES_MAX).contains(&alone), "{alone}");
+    assert!(asking > 50_000, "{asking}");
 }
