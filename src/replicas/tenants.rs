@@ -1,16 +1,17 @@
 //! Limits of tenants, in sum over replicas. Each replica says every second what the requests of
 //! each limited tenant have taken of it, ever. What another replica has taken since it last said so
-//! is taken here too. Without NATS each replica holds the limits by itself. Sans-IO.
+//! is taken here too. Requests in flight elsewhere count here until their replica says otherwise or
+//! falls silent. Without NATS each replica holds the limits by itself. Sans-IO.
 //!
 //! Subject `<prefix>.v1.use`:
 //! ```json
-//! {"replica":"5be1c0ffee15600d","tenants":[{"name":"search","requests":17,"tokens":9100}]}
+//! {"replica":"5be1c0ffee15600d","tenants":[{"name":"search","requests":17,"tokens":9100,"in_flight":3}]}
 //! ```
 
 use super::wire::ReplicaId;
 use forebay_base::limits::{REPLICAS_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use forebay_base::{NanosSinceStart, TenantIndex};
-use forebay_fleet::tenant::{ANY_TENANT, TenantBoard, Tenants};
+use forebay_fleet::tenant::{ANY_TENANT, Quota, TenantBoard, Tenants};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,6 +24,8 @@ const PERIOD: Duration = Duration::from_millis(900);
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// Longest message that is read.
 const USE_BYTES_MAX: usize = 64 * 1024;
+/// Requests in flight that one replica may say it has. The sum over all fits into its word.
+const IN_FLIGHT_SAID_MAX: u32 = 1 << 20;
 
 /// What other replicas have said.
 #[derive(Debug, Default)]
@@ -34,7 +37,7 @@ pub(crate) struct TenantShare {
 #[derive(Debug)]
 struct PeerTenants {
     heard_at: NanosSinceStart,
-    used: HashMap<TenantIndex, (u64, u64)>,
+    said: HashMap<TenantIndex, TenantUse>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,9 +49,17 @@ struct UseMessage {
 #[derive(Debug, Serialize, Deserialize)]
 struct TenantWord {
     name: String,
+    #[serde(flatten)]
+    used: TenantUse,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct TenantUse {
     requests: u64,
     /// Counts down where less was used than taken.
     tokens: u64,
+    #[serde(default)]
+    in_flight: u32,
 }
 
 /// The subject of these messages.
@@ -72,9 +83,12 @@ impl TenantShare {
         if self.said_at.is_some_and(|at| now < at.plus(PERIOD)) {
             return None;
         }
+        self.forget_silent(board, now);
         let words = limited(tenants).filter_map(|number| {
-            let (requests, tokens) = board.of(number)?.used();
-            Some(TenantWord { name: tenants.name(number).to_owned(), requests, tokens })
+            let cell = board.of(number)?;
+            let ((requests, tokens), in_flight) = (cell.used(), cell.in_flight().get());
+            let used = TenantUse { requests, tokens, in_flight };
+            Some(TenantWord { name: tenants.name(number).to_owned(), used })
         });
         let message = UseMessage { replica: me, tenants: words.collect() };
         if message.tenants.is_empty() {
@@ -100,41 +114,54 @@ impl TenantShare {
         if message.tenants.len() > TENANTS_MAX || message.tenants.iter().any(is_long) {
             return false;
         }
-        self.by_replica.retain(|_, peer| now <= peer.heard_at.plus(SILENT_MAX));
+        self.forget_silent(board, now);
         let is_known = self.by_replica.contains_key(&message.replica);
         if !is_known && self.by_replica.len() >= REPLICAS_MAX {
             return false;
         }
-        let nothing = PeerTenants { heard_at: now, used: HashMap::new() };
+        let nothing = PeerTenants { heard_at: now, said: HashMap::new() };
         let peer = self.by_replica.entry(message.replica).or_insert(nothing);
         peer.heard_at = now;
-        for TenantWord { name, requests, tokens } in message.tenants {
+        for TenantWord { name, mut used } in message.tenants {
             let number = match name.as_str() {
                 ANY_TENANT => Some(TenantIndex::default()),
                 name => tenants.with_table(name.as_bytes()),
             };
             let Some(number) = number else { continue };
+            let Some(cell) = board.of(number) else { continue };
+            used.in_flight = used.in_flight.min(IN_FLIGHT_SAID_MAX);
+            let before = peer.said.insert(number, used);
+            cell.in_flight_elsewhere(before.map_or(0, |before| before.in_flight), used.in_flight);
             // The first word of a replica says nothing of when that was.
-            let before = peer.used.insert(number, (requests, tokens));
-            let (Some((requests_before, tokens_before)), Some(cell)) = (before, board.of(number))
-            else {
-                continue;
-            };
+            let Some(before) = before else { continue };
             let quota = tenants.get(number).map(|tenant| tenant.quota).unwrap_or_default();
-            let requests = requests.wrapping_sub(requests_before).cast_signed();
-            let tokens = tokens.wrapping_sub(tokens_before).cast_signed();
+            let requests = used.requests.wrapping_sub(before.requests).cast_signed();
+            let tokens = used.tokens.wrapping_sub(before.tokens).cast_signed();
             cell.use_elsewhere(quota, now, requests, tokens);
         }
         true
     }
+
+    /// What a silent replica had in flight has ended, or will never be told.
+    fn forget_silent(&mut self, board: &TenantBoard, now: NanosSinceStart) {
+        self.by_replica.retain(|_, peer| {
+            let is_there = now <= peer.heard_at.plus(SILENT_MAX);
+            for (number, said) in peer.said.iter().filter(|_| !is_there) {
+                if let Some(cell) = board.of(*number) {
+                    cell.in_flight_elsewhere(said.in_flight, 0);
+                }
+            }
+            is_there
+        });
+    }
 }
 
-/// Tenants with a limit per minute of their own, and `*` if it has one.
+/// Tenants with a limit of their own, and `*` if it has one.
 fn limited(tenants: &Tenants) -> impl Iterator<Item = TenantIndex> {
     let numbered = tenants.all().iter().enumerate();
     numbered.filter_map(|(number, tenant)| {
         let number = TenantIndex::try_from_index(number)?;
-        let has_limits = tenant.quota.requests.is_some() || tenant.quota.tokens.is_some();
+        let has_limits = tenant.quota != Quota::default();
         (has_limits && tenant.billed == number).then_some(number)
     })
 }
@@ -193,6 +220,35 @@ mod tests {
         cell.take_tokens(tokens, at(30_000), 500).unwrap();
         assert!(tell(30_000));
         assert_eq!(left(30_000).1, 1_000);
+    }
+
+    #[test]
+    fn requests_in_flight_elsewhere_count_until_their_replica_is_silent() {
+        let (tenants, here, there) = (tenants(), TenantBoard::new(), TenantBoard::new());
+        let (mut author, mut share) = (TenantShare::default(), TenantShare::default());
+        let mut tell = |now: u64| {
+            let said = author.say(ReplicaId(7), &tenants, &there, at(now)).unwrap();
+            assert!(share.hear(&said, &tenants, &here, at(now)));
+        };
+        let (far, near) = (there.of(A).unwrap(), here.of(A).unwrap());
+        assert!(far.enter(3) && far.enter(3));
+        tell(0);
+        assert!(near.enter(3), "one is left");
+        assert!(!near.enter(3) && !near.enter(2) && !near.enter(1));
+        far.in_flight().exit();
+        tell(1_000);
+        assert!(near.enter(3) && !near.enter(3));
+        share.say(ReplicaId(8), &tenants, &here, at(11_001)).unwrap();
+        assert!(near.enter(3), "the other fell silent");
+        let lie = br#"{"replica":"9","tenants":[{"name":"a","requests":0,"tokens":0,"in_flight":4294967295}]}"#;
+        for number in 0..2 * REPLICAS_MAX {
+            let lie = String::from_utf8_lossy(lie).replace("\"9\"", &format!("\"{number:x}\""));
+            share.hear(lie.as_bytes(), &tenants, &here, at(12_000));
+        }
+        assert!(!near.enter(3));
+        share.say(ReplicaId(8), &tenants, &here, at(23_000)).unwrap();
+        near.in_flight().exit();
+        assert!(near.enter(3), "lies are forgotten too");
     }
 
     #[test]

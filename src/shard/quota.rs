@@ -25,7 +25,7 @@ pub(super) fn enter(shard: &Shard, slot: &mut Slot, endpoint: Endpoint) -> Resul
     let (billed, quota, now) = (tenant.billed, tenant.quota, shard.env.now());
     let Some(cell) = shard.workers.board.tenants().of(billed) else { return Ok(()) };
     let has_place = quota.in_flight_max > 0;
-    if has_place && !cell.in_flight().enter(quota.in_flight_max) {
+    if has_place && !cell.enter(quota.in_flight_max) {
         tell(slot, cell, quota, now);
         return Err(Refusal::new(Reason::RejectedTenantInFlight));
     }

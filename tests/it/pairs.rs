@@ -5,6 +5,7 @@ use crate::rig::pairs::{ask, ask_with, idle, pair_config, ready, ready_pair, roo
 use crate::rig::stub::{Arrival, Step, Stub, answer, reply_bytes, stream_of};
 use crate::rig::stub_pages::Pages;
 use crate::rig::{metric, router, until, usable};
+use forebay::config::Forwarded;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -104,6 +105,21 @@ fn decode_leaves_while_prefill_is_silent_and_the_client_hears_decode_alone() {
         }
         idle(&router);
     }
+}
+
+#[test]
+fn neither_leg_believes_what_a_stranger_says_of_the_client() {
+    let (prefill, decode) = sglang_pair();
+    let router =
+        ready_pair(&prefill, &decode, |config| config.client.forwarded = Forwarded::Replace);
+    let claims = "x-forwarded-for: 1.1.1.1\r\nX-Real-IP: 1.1.1.1\r\nforwarded: for=1.1.1.1\r\n";
+    assert_eq!(ask_with(&router, CHAT, claims, BODY).reply().status, 200);
+    for leg in [prefill.arrival(0), decode.arrival(0)] {
+        assert_eq!(leg.fields("x-forwarded-for"), ["127.0.0.1"], "{}", leg.head);
+        assert_eq!(leg.fields("forwarded"), ["for=127.0.0.1"], "{}", leg.head);
+        assert!(!leg.head.contains("1.1.1.1"), "{}", leg.head);
+    }
+    idle(&router);
 }
 
 #[test]

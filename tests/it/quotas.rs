@@ -118,6 +118,38 @@ fn limits_hold_in_sum_over_two_replicas() {
 }
 
 #[test]
+fn requests_in_flight_count_at_both_replicas() {
+    let Some(nats) = Nats::start() else { return };
+    // Answers what is quick, and holds the rest.
+    let worker = Worker::start(|seen, stream| {
+        let is_quick = seen.body.windows(5).any(|part| part == b"quick");
+        is_quick && stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").is_ok() || {
+            let _ = std::io::Read::read(stream, &mut [0]);
+            false
+        }
+    });
+    let replica = |name: &str| {
+        let limits = TenantConfig { in_flight_max: 2, ..tenant("gold") };
+        let mut config = keyed(config(&[&worker]), vec![limits]);
+        config.nats.url = Some(nats.url());
+        config.nats.name = Some(name.to_owned());
+        router(config)
+    };
+    let (one, other) = (replica("one"), replica("other"));
+    for handle in [&one, &other] {
+        until("they know each other", || count(handle, "forebay_replicas") == 2);
+    }
+    let quick = || ask(other.listen, "gold-key", br#"{"model":"m","prompt":"quick"}"#);
+    assert_eq!(quick().status, 200);
+    let held = [(); 2].map(|()| sent(one.listen, "gold-key", "/v1/completions", ASK));
+    until("the other replica has heard", || {
+        quick().field("x-forebay-reason") == Some("rejected-tenant-in-flight")
+    });
+    drop(held);
+    until("and that they left", || quick().status == 200);
+}
+
+#[test]
 fn answers_that_pass_say_what_is_left() {
     let worker = Worker::json("{}");
     let limits =

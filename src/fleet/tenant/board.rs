@@ -26,6 +26,8 @@ pub struct TenantCell {
     /// Tokens taken and not given back, ever.
     tokens_used: AtomicU64,
     in_flight: InFlightCount,
+    /// Requests in flight at other replicas, as they last said.
+    in_flight_elsewhere: AtomicU32,
 }
 
 /// Requests in flight in all shards: of a tenant, or of the whole router.
@@ -128,6 +130,20 @@ impl TenantCell {
     pub fn tokens(&self, rate: MinuteRate, now: NanosSinceStart) -> RateStanding {
         // ordering: a figure for clients; pairs with nothing.
         rate.standing(self.tokens_full_at.load(Ordering::Relaxed), now)
+    }
+
+    /// Counts one request in unless `max` are, here and at other replicas.
+    #[must_use]
+    pub fn enter(&self, max: u32) -> bool {
+        // ordering: the last word of other replicas, which is late anyway; pairs with nothing.
+        let left = max.saturating_sub(self.in_flight_elsewhere.load(Ordering::Relaxed));
+        left > 0 && self.in_flight.enter(left)
+    }
+
+    /// Another replica has `after` requests of this tenant in flight, no longer `before`.
+    pub fn in_flight_elsewhere(&self, before: u32, after: u32) {
+        // ordering: as in `enter`. One thread alone writes.
+        self.in_flight_elsewhere.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Requests of this tenant in flight.
