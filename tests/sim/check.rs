@@ -2,6 +2,7 @@
 
 use super::books::Sum;
 use super::request::{PrefillLeg, State};
+use super::shard::SimShard;
 use super::world::{Checked, World};
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay_base::{DpRank, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
@@ -312,6 +313,11 @@ impl World {
                 continue;
             }
             for rank in self.ways(fleet, waiter) {
+                // A home with a newer fleet may have the rank already, and nobody who waits for it.
+                let is_its = |shard: &SimShard| shard.fleet.queue_of(rank) == Some(waiter.queue);
+                if !self.shards.iter().all(is_its) {
+                    continue;
+                }
                 let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
                 // Who is short has another rank kept for it, and others may have had the last place
                 // here since.

@@ -9,7 +9,7 @@
 //! and prints its last steps if it fails; `FOREBAY_SIM_BASE=n` starts elsewhere and
 //! `FOREBAY_SIM_RUNS=n` runs so many, for a soak.
 //!
-//! What must hold is in `check.rs`.
+//! What must hold is in `check.rs`. `fuzz/fuzz_targets/requests.rs` searches for worlds by coverage.
 #![allow(
     clippy::unwrap_used,
     clippy::unwrap_in_result,
@@ -36,6 +36,7 @@ mod world;
 
 use stats::Stats;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use world::World;
@@ -110,6 +111,33 @@ fn run_all(base: u64, runs: u64) -> (Stats, Option<u64>) {
     (sum, (failed != u64::MAX).then(|| base.wrapping_add(failed)))
 }
 
+#[test]
+fn worlds_by_tape_hold() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/requests");
+    let mut tapes = 0;
+    for tape in std::fs::read_dir(folder).unwrap() {
+        run_by_tape(&std::fs::read(tape.unwrap().path()).unwrap());
+        tapes += 1;
+    }
+    assert!(tapes >= 10, "too few seeds");
+}
+
+/// A world whose first eight bytes are its seed. The others decide its steps, one after the other.
+///
+/// # Panics
+/// When something breaks.
+pub(crate) fn run_by_tape(bytes: &[u8]) {
+    let Some((seed, tape)) = bytes.split_first_chunk::<8>() else { return };
+    let run = |tracing| {
+        let mut world = World::new(u64::from_le_bytes(*seed), tracing);
+        world.tape = tape.to_vec().into_iter();
+        world.run().map_err(|fault| told(&world, &fault))
+    };
+    if run(false).is_err() {
+        panic!("{}", run(true).unwrap_err());
+    }
+}
+
 /// One world from its beginning to its end.
 fn run(seed: u64, tracing: bool) -> Result<Stats, String> {
     let mut world = World::new(seed, tracing);
@@ -123,13 +151,16 @@ fn run(seed: u64, tracing: bool) -> Result<Stats, String> {
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .unwrap_or_else(|| "a panic".to_owned()),
     };
-    let trace = world.trace.unwrap_or_default();
-    let last = trace[trace.len().saturating_sub(STEPS_SHOWN)..].join("\n");
+    let told = told(&world, &fault);
     Err(format!(
-        "{last}\nseed {seed}: {fault}\nat {} us; {:?}, {:?}\n\
-         FOREBAY_SIM_SEED={seed} cargo test -p forebay-router --test sim",
-        world.now.0 / 1_000,
-        world.truth.mode,
-        world.plan
+        "{told}\nseed {seed}: FOREBAY_SIM_SEED={seed} cargo test -p forebay-router --test sim"
     ))
+}
+
+/// A fault, the steps before it and where they happened.
+fn told(world: &World, fault: &str) -> String {
+    let trace = world.trace.as_deref().unwrap_or_default();
+    let last = trace[trace.len().saturating_sub(STEPS_SHOWN)..].join("\n");
+    let (at, mode, plan) = (world.now.0 / 1_000, world.truth.mode, &world.plan);
+    format!("{last}\n{fault}\nat {at} us; {mode:?}, {plan:?}")
 }
