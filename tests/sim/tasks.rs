@@ -108,7 +108,11 @@ impl World {
         if flow.hop_count() > hops {
             // What it had been granted, or what it had, is not there any more.
             self.stats.lost_its_pair += 1;
-            (step.is_granted, step.had) = (false, None);
+            let has = match &action {
+                Action::Send(chosen) => Some(chosen.lease.rank()),
+                _ => flow.decode_rank(),
+            };
+            (step.is_granted, step.had) = (false, step.had.filter(|had| Some(*had) == has));
         }
         // What it held, and what it holds now.
         let decode = flow.decode_rank();
