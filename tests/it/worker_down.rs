@@ -167,7 +167,9 @@ fn a_worker_whose_reports_come_stays_up() {
     let mut config = config(&[&worker]);
     config.workers[0].engine = Some(EngineKind::Vllm);
     quick(&mut config);
-    config.load.interval = Duration::from_millis(100);
+    // Checks are rarer than reports, so that a busy machine holds up none for too long.
+    config.health.interval = Duration::from_millis(200);
+    config.load.interval = Duration::from_millis(50);
     let router = router(config);
     until("the worker is up", || usable(&router) == 1);
     let reported = || metric(&router, "forebay_load_scrape_seconds_count");
