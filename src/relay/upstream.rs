@@ -8,7 +8,7 @@ use forebay_link::{LinkReader, LinkWriter, Shaken, Turnstile, link, secure, shak
 use forebay_router::dispatch::RelayError;
 use forebay_tls::{HandshakeFault, Session};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Upstream {
         timeout: Duration,
         is_for_long: bool,
     ) -> Result<Self, RelayError> {
-        let socket = match in_time(timeout, forebay_net::connect(key.address)).await {
+        let socket = match in_time(timeout, pin!(forebay_net::connect(key.address))).await {
             Some(Ok(socket)) => socket,
             Some(Err(error)) if is_out_of_sockets(&error) => return Err(RelayError::OutOfSockets),
             Some(Err(_)) => return Err(RelayError::ConnectFailed),
@@ -70,14 +70,15 @@ impl Upstream {
     ) -> Result<Shaken, HandshakeFault> {
         let Self { reader, writer, .. } = self;
         secure(reader, writer, session, Vec::new());
-        let shaken = in_time(timeout, shake_hands(reader, writer, turnstile)).await;
+        let shaken = in_time(timeout, pin!(shake_hands(reader, writer, turnstile))).await;
         shaken.unwrap_or(Err(HandshakeFault::TimedOut))
     }
 }
 
-/// What comes of it within that time.
-async fn in_time<T>(timeout: Duration, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut late) = (pin!(work), pin!(forebay_net::sleep(timeout)));
+/// What comes of it within that time. The work stays where it is: a future that is handed over would
+/// lie twice in each that waits for it.
+async fn in_time<T>(timeout: Duration, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let mut late = pin!(forebay_net::sleep(timeout));
     poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
         Poll::Pending => late.as_mut().poll(cx).map(|()| None),
@@ -85,15 +86,14 @@ async fn in_time<T>(timeout: Duration, work: impl Future<Output = T>) -> Option<
     .await
 }
 
-/// Works as long as somebody wants what comes of it.
+/// Works as long as somebody wants what comes of it. The work stays where it is, as in `in_time`.
 ///
 /// # Errors
 /// The same, or what `watch` says.
 pub async fn while_wanted<T>(
     watch: &mut impl Watch,
-    work: impl Future<Output = Result<T, RelayError>>,
+    mut work: Pin<&mut impl Future<Output = Result<T, RelayError>>>,
 ) -> Result<T, RelayError> {
-    let mut work = pin!(work);
     poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(done),
         Poll::Pending => watch.poll_lost(cx).map(Err),

@@ -6,6 +6,7 @@ use forebay_base::WorkerIndex;
 use forebay_fleet::account::Count;
 use forebay_router::dispatch::RelayError;
 use forebay_tls::{HandshakeFault, Session};
+use std::pin::pin;
 use std::time::Duration;
 
 /// Where a connection is to lead.
@@ -26,7 +27,7 @@ pub(super) async fn connect(
     to: Towards,
 ) -> Result<Upstream, RelayError> {
     sending.env.count(Count::UpstreamConnects);
-    while_wanted(watch, open(sending, to)).await
+    while_wanted(watch, pin!(open(sending, to))).await
 }
 
 /// Connects, whoever wants it.

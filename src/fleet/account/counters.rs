@@ -5,6 +5,7 @@ use super::count::Count;
 use crate::tenant::TokenUsage;
 use forebay_base::limits::{MODELS_MAX, TENANTS_MAX};
 use forebay_base::{ModelIndex, TenantIndex};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
@@ -53,10 +54,16 @@ pub struct ShardCounters {
 #[derive(Debug)]
 struct LabelledCells {
     requests: Box<[AtomicU64]>,
-    refused: Box<[AtomicU64]>,
-    /// By tenant, model and kind of token.
-    tenant_tokens: Box<[AtomicU64]>,
+    /// A row for each reason and endpoint.
+    refused: ModelRows,
+    /// A row for each tenant.
+    tenant_tokens: ModelRows,
 }
+
+/// Rows of counters, [`KINDS`] for each model. Most rows never count anything: a row takes memory from
+/// its first count on. The shard alone fills it, so nobody waits for the lock.
+#[derive(Debug)]
+struct ModelRows(Box<[OnceLock<Box<[AtomicU64]>>]>);
 
 /// How far predictions were from what engines reported.
 #[derive(Debug)]
@@ -74,8 +81,8 @@ impl ShardCounters {
             plain: zeroed(Count::ALL.len()),
             by_label: LabelledCells {
                 requests: zeroed(ENDPOINTS_MAX * STATUSES),
-                refused: zeroed(REASONS_MAX * ENDPOINTS_MAX * KINDS * (MODELS_MAX + 1)),
-                tenant_tokens: zeroed(TENANTS_MAX * (MODELS_MAX + 1) * TOKEN_KINDS),
+                refused: ModelRows::new(REASONS_MAX * ENDPOINTS_MAX),
+                tenant_tokens: ModelRows::new(TENANTS_MAX),
             },
             overlap_error: OverlapError {
                 buckets: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -145,14 +152,8 @@ impl ShardCounters {
         stream: Option<bool>,
         model_index: usize,
     ) {
-        if let Some(cell) = self.by_label.refused.get(refused_slot(
-            reason_index,
-            endpoint_index,
-            stream,
-            model_index,
-        )) {
-            bump(cell, 1);
-        }
+        let row = refused_row(reason_index, endpoint_index);
+        self.by_label.refused.add(row, model_index, kind_of(stream), 1);
     }
 
     /// Requests refused for that reason; models past `MODELS_MAX` share the index `MODELS_MAX`.
@@ -164,21 +165,15 @@ impl ShardCounters {
         stream: Option<bool>,
         model_index: usize,
     ) -> u64 {
-        self.by_label
-            .refused
-            .get(refused_slot(reason_index, endpoint_index, stream, model_index))
-            .map_or(0, read)
+        let row = refused_row(reason_index, endpoint_index);
+        self.by_label.refused.count(row, model_index, kind_of(stream))
     }
 
     /// Counts the tokens of one answered request.
     pub fn tokens_used(&self, tenant: TenantIndex, model_index: usize, usage: TokenUsage) {
         let TokenUsage { prompt, cached, output } = usage;
         for (kind, tokens) in [prompt, cached, output].into_iter().enumerate() {
-            if let Some(cell) =
-                self.by_label.tenant_tokens.get(token_slot(tenant, model_index) + kind)
-            {
-                bump(cell, tokens);
-            }
+            self.by_label.tenant_tokens.add(tenant.index(), model_index, kind, tokens);
         }
     }
 
@@ -186,8 +181,7 @@ impl ShardCounters {
     /// `MODELS_MAX`.
     #[must_use]
     pub fn tokens_used_count(&self, tenant: TenantIndex, model_index: usize) -> TokenUsage {
-        let start = token_slot(tenant, model_index);
-        let value = |kind: usize| self.by_label.tenant_tokens.get(start + kind).map_or(0, read);
+        let value = |kind| self.by_label.tenant_tokens.count(tenant.index(), model_index, kind);
         TokenUsage { prompt: value(0), cached: value(1), output: value(2) }
     }
 
@@ -269,22 +263,41 @@ fn request_slot(endpoint_index: usize, status: u16) -> Option<usize> {
     (endpoint_index < ENDPOINTS_MAX).then_some(endpoint_index * STATUSES + status)
 }
 
-/// Unary, stream, and requests whose body has not told.
+/// Of refusals: unary, stream, and requests whose body has not told. Of tokens: prompt, cached,
+/// output.
 const KINDS: usize = 3;
 
-fn refused_slot(reason: usize, endpoint: usize, stream: Option<bool>, model: usize) -> usize {
-    let reason = reason.min(REASONS_MAX - 1);
-    let endpoint = endpoint.min(ENDPOINTS_MAX - 1);
-    let kind = stream.map_or(KINDS - 1, usize::from);
-    ((reason * ENDPOINTS_MAX + endpoint) * KINDS + kind) * (MODELS_MAX + 1) + model.min(MODELS_MAX)
+impl ModelRows {
+    fn new(rows: usize) -> Self {
+        Self((0..rows).map(|_| OnceLock::new()).collect())
+    }
+
+    fn add(&self, row: usize, model: usize, kind: usize, amount: u64) {
+        let Some(row) = self.0.get(row.min(self.0.len() - 1)).filter(|_| amount > 0) else {
+            return;
+        };
+        let zeroed = || (0..KINDS * (MODELS_MAX + 1)).map(|_| AtomicU64::new(0)).collect();
+        if let Some(cell) = row.get_or_init(zeroed).get(Self::place(model, kind)) {
+            bump(cell, amount);
+        }
+    }
+
+    fn count(&self, row: usize, model: usize, kind: usize) -> u64 {
+        let row = self.0.get(row.min(self.0.len() - 1)).and_then(OnceLock::get);
+        row.and_then(|row| row.get(Self::place(model, kind))).map_or(0, read)
+    }
+
+    fn place(model: usize, kind: usize) -> usize {
+        model.min(MODELS_MAX) * KINDS + kind
+    }
 }
 
-/// Kinds of tokens: prompt, cached, output.
-const TOKEN_KINDS: usize = 3;
+fn refused_row(reason: usize, endpoint: usize) -> usize {
+    reason.min(REASONS_MAX - 1) * ENDPOINTS_MAX + endpoint.min(ENDPOINTS_MAX - 1)
+}
 
-fn token_slot(tenant: TenantIndex, model: usize) -> usize {
-    let tenant = tenant.index().min(TENANTS_MAX - 1);
-    (tenant * (MODELS_MAX + 1) + model.min(MODELS_MAX)) * TOKEN_KINDS
+fn kind_of(stream: Option<bool>) -> usize {
+    stream.map_or(KINDS - 1, usize::from)
 }
 
 fn bump(cell: &AtomicU64, amount: u64) {
