@@ -130,7 +130,7 @@ pub(crate) fn run_by_tape(bytes: &[u8]) {
     let Some((seed, tape)) = bytes.split_first_chunk::<8>() else { return };
     let run = |tracing| {
         let mut world = World::new(u64::from_le_bytes(*seed), tracing);
-        world.tape = tape.to_vec().into_iter();
+        world.tape = Vec::from(tape).into_iter();
         world.run().map_err(|fault| told(&world, &fault))
     };
     if run(false).is_err() {
