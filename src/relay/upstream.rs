@@ -75,8 +75,8 @@ impl Upstream {
     }
 }
 
-/// What comes of it within that time. The work stays where it is: a future that is handed over would
-/// lie twice in each that waits for it.
+/// What comes of it within that time. The work stays where it is: a future that is handed over
+/// would lie twice in each that waits for it.
 async fn in_time<T>(timeout: Duration, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     let mut late = pin!(forebay_net::sleep(timeout));
     poll_fn(|cx| match work.as_mut().poll(cx) {

@@ -5,7 +5,7 @@
 //!
 //! Subject `<prefix>.v1.use`:
 //! ```json
-//! {"replica":"5be1c0ffee15600d","tenants":[{"name":"search","requests":17,"tokens":9100,"in_flight":3}]}
+//! {"replica":"5be1c0ffee15600d","tenants":[{"name":"a","requests":17,"tokens":9100,"in_flight":3}]}
 //! ```
 
 use super::wire::ReplicaId;
@@ -240,9 +240,12 @@ mod tests {
         assert!(near.enter(3) && !near.enter(3));
         share.say(ReplicaId(8), &tenants, &here, at(11_001)).unwrap();
         assert!(near.enter(3), "the other fell silent");
-        let lie = br#"{"replica":"9","tenants":[{"name":"a","requests":0,"tokens":0,"in_flight":4294967295}]}"#;
         for number in 0..2 * REPLICAS_MAX {
-            let lie = String::from_utf8_lossy(lie).replace("\"9\"", &format!("\"{number:x}\""));
+            let lie = format!(
+                "{{\"replica\":\"{number:x}\",\"tenants\":[{{\"name\":\"a\",\"requests\":0,\
+                 \"tokens\":0,\"in_flight\":{}}}]}}",
+                u32::MAX
+            );
             share.hear(lie.as_bytes(), &tenants, &here, at(12_000));
         }
         assert!(!near.enter(3));

@@ -48,8 +48,8 @@ async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
     }
 }
 
-/// Serves one request after the other; how the connection ends. Borrows: what an async function takes
-/// lies twice in its future.
+/// Serves one request after the other; how the connection ends. Borrows: what an async function
+/// takes lies twice in its future.
 async fn requests(shard: &Rc<Shard>, conn: &mut Conn, slot: &mut Slot) -> After {
     let mut reused = false;
     loop {
@@ -118,8 +118,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// Each open stream holds one. What an async function takes by value, or a future that is handed
-    /// over, lies in it twice: on the way to 9 KB it was that.
+    /// Each open stream holds one. What an async function takes by value, or a future that is
+    /// handed over, lies in it twice: on the way to 9 KB it was that.
     #[test]
     fn a_connection_is_small() {
         let bytes = future_bytes(&serve);

@@ -9,7 +9,7 @@
 //! and prints its last steps if it fails; `FOREBAY_SIM_BASE=n` starts elsewhere and
 //! `FOREBAY_SIM_RUNS=n` runs so many, for a soak.
 //!
-//! What must hold is in `check.rs`. `fuzz/fuzz_targets/requests.rs` searches for worlds by coverage.
+//! What must hold is in `check.rs`. `fuzz/fuzz_targets/requests.rs` searches by coverage.
 #![allow(
     clippy::unwrap_used,
     clippy::unwrap_in_result,

@@ -60,8 +60,8 @@ struct LabelledCells {
     tenant_tokens: ModelRows,
 }
 
-/// Rows of counters, [`KINDS`] for each model. Most rows never count anything: a row takes memory from
-/// its first count on. The shard alone fills it, so nobody waits for the lock.
+/// Rows of counters, [`KINDS`] for each model. Most rows never count anything: a row takes memory
+/// from its first count on. The shard alone fills it, so nobody waits for the lock.
 #[derive(Debug)]
 struct ModelRows(Box<[OnceLock<Box<[AtomicU64]>>]>);
 
