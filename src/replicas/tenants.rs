@@ -5,7 +5,7 @@
 //!
 //! Subject `<prefix>.v1.use`:
 //! ```json
-//! {"replica":"5be1c0ffee15600d","tenants":[{"name":"a","requests":17,"tokens":9100,"in_flight":3}]}
+//! {"replica":"5be1c0ffee1560","tenants":[{"name":"a","requests":17,"tokens":9100,"in_flight":3}]}
 //! ```
 
 use super::wire::ReplicaId;
