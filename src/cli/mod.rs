@@ -18,6 +18,7 @@ mod record;
 mod replay;
 mod serve;
 mod shell;
+mod simulate;
 #[cfg(test)]
 #[cfg(feature = "engine")]
 mod tests;
@@ -41,7 +42,8 @@ use std::process::ExitCode;
         forebay upgrade -c /etc/forebay.toml\n  \
         forebay demo\n  \
         forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \
-        forebay replay gpu1.kvrec\n\n\
+        forebay replay gpu1.kvrec\n  \
+        forebay simulate --trace conversation_trace.jsonl --policy kv,round_robin\n\n\
         Exit codes: 0 done, 1 refused or failed (the reason is on standard error), 2 wrong usage."
 )]
 struct CommandLine {
@@ -65,6 +67,8 @@ enum Command {
     Record(record::RecordArgs),
     /// Put a recording into an index here, or publish it again for a router to follow
     Replay(replay::ReplayArgs),
+    /// Compare policies on a trace, with simulated ranks in virtual time
+    Simulate(simulate::SimulateArgs),
     /// Make, list and remove the API keys of clients
     Key(key::KeyArgs),
     /// Check a configuration file and report everything that is wrong with it
@@ -93,6 +97,7 @@ pub fn run() -> ExitCode {
         Command::Upgrade(args) => upgrade::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Completions(args) => finish(shell::completions(&args, definition())),

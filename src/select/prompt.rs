@@ -112,6 +112,13 @@ impl Prompt {
         rendered
     }
 
+    /// Takes a text as the engine sees it, where no body has to be rendered: in simulations.
+    pub fn take_text(&mut self, text: Vec<u8>) {
+        self.end();
+        (self.prompt_bytes, self.is_rendered) = (text.len() as u64, true);
+        self.text = text;
+    }
+
     /// Takes the prompt of a body whose turn came too late: some text of it, not rendered.
     pub fn write_late(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
         self.is_rendered = false;

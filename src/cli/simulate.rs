@@ -1,0 +1,160 @@
+//! `forebay simulate`: a trace under several policies, in virtual time.
+
+use super::process::failed;
+use clap::Args;
+use clap::builder::RangedI64ValueParser;
+use forebay_base::Clock;
+use forebay_simulate::{PolicySummary, Rule, Scenario, SimPlan, Trace, read, simulate};
+use serde_json::{Map, json};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// A trace of this name is made up.
+const GENERATED: &str = "generate:";
+
+/// Flags of `forebay simulate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay simulate --trace conversation_trace.jsonl --workers 8 --policy kv,round_robin\n  \
+    forebay simulate --trace generate:agents --workers 16 --policy kv,dynamo --load 120\n\n\
+    The router's code chooses ranks, as in `forebay serve`. The ranks model an H100 with vLLM.\n\
+    Policies of `forebay serve`: kv, least_loaded, power_of_two, round_robin, random.\n\
+    Rules of others: longest_prefix, session, session_bounded, lmetric, dynamo,\n\
+    sglang_cache_aware, vllm_kv_aware, llm_d. `all` stands for all of them.")]
+pub(super) struct SimulateArgs {
+    /// Mooncake JSONL, Azure CSV, sessions JSONL, or generate:chats|shared|agents|documents
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// Simulated ranks of the fleet
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = ranks())]
+    workers: u16,
+    /// Policies to compare, by name
+    #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "kv,round_robin")]
+    policy: Vec<String>,
+    /// Prompt work offered, in percent of the fleet's prefill capacity without any cache
+    #[arg(long, value_name = "PERCENT", default_value_t = 80.0)]
+    load: f64,
+    /// KV blocks of one rank [default: a quarter of the distinct blocks for the fleet, at least the
+    /// longest prompt]
+    #[arg(long, value_name = "N")]
+    kv_blocks: Option<usize>,
+    /// Seed of ties, of generated traces, and of arrivals that a trace gives in coarse steps
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Write the figures as JSON there, `-` for standard output
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Replay the trace so often, each time with prompts that share nothing with the others
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = times())]
+    repeat: u32,
+}
+
+fn ranks() -> RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=1024)
+}
+
+fn times() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=1_000)
+}
+
+pub(super) fn run(args: &SimulateArgs) -> ExitCode {
+    match simulated(args, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => failed(reason),
+    }
+}
+
+fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
+    if !(args.load.is_finite() && args.load > 0.0) {
+        return Err(format!("--load {}: give percents above 0", args.load));
+    }
+    let rules = rules(&args.policy)?;
+    let trace = trace(&args.trace, args.seed)?;
+    let trace = if args.repeat > 1 { trace.repeated(args.repeat) } else { trace };
+    let plan = SimPlan {
+        ranks: usize::from(args.workers),
+        load_percent: args.load,
+        kv_blocks: args.kv_blocks,
+        seed: args.seed,
+        ..SimPlan::default()
+    };
+    let clock = Clock::start();
+    let begun = clock.now();
+    let runs: Vec<(String, PolicySummary)> =
+        rules.into_iter().map(|(name, rule)| (name, simulate(&trace, &plan, rule))).collect();
+    let rate = per_second(&runs, clock.now().since(begun));
+    let said = |result: io::Result<()>| result.map_err(|error| error.to_string());
+    match args.json.as_deref() {
+        Some(file) if file == Path::new("-") => said(writeln!(out, "{:#}", as_json(&runs, rate))),
+        file => {
+            if let Some(file) = file {
+                std::fs::write(file, format!("{:#}\n", as_json(&runs, rate)))
+                    .map_err(|error| format!("--json {}: {error}", file.display()))?;
+            }
+            said(table(&runs, rate, out))
+        }
+    }
+}
+
+fn trace(path: &Path, seed: u64) -> Result<Trace, String> {
+    match path.to_str().and_then(|name| name.strip_prefix(GENERATED)) {
+        Some(name) => Ok(name.parse::<Scenario>()?.trace(seed)),
+        None => read(path).map_err(|error| error.to_string()),
+    }
+}
+
+fn rules(names: &[String]) -> Result<Vec<(String, Rule)>, String> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(Rule::all().into_iter().map(|(name, rule)| (name.to_owned(), rule)).collect());
+    }
+    names.iter().map(|name| Ok((name.clone(), name.parse()?))).collect()
+}
+
+fn per_second(runs: &[(String, PolicySummary)], nanos: u64) -> u64 {
+    let requests: u64 = runs.iter().map(|(_, run)| run.requests).sum();
+    requests.saturating_mul(1_000_000_000) / nanos.max(1)
+}
+
+fn as_json(runs: &[(String, PolicySummary)], rate: u64) -> serde_json::Value {
+    let policies: Map<String, serde_json::Value> =
+        runs.iter().map(|(name, run)| (name.clone(), json!(run))).collect();
+    json!({ "policies": policies, "simulated_requests_per_s": rate })
+}
+
+fn table(runs: &[(String, PolicySummary)], rate: u64, out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:<19} {:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>6}",
+        "policy",
+        "requests",
+        "refused",
+        "hits",
+        "TTFT mean",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+        "goodput",
+        "max/mean",
+        "busy"
+    )?;
+    for (name, run) in runs {
+        let ttft = &run.ttft;
+        writeln!(
+            out,
+            "{name:<19} {:>8} {:>7} {:>6.3} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>7.3} {:>8.2} \
+             {:>6.2}",
+            run.requests,
+            run.refused,
+            run.hit_rate,
+            ttft.ttft_ms_mean,
+            ttft.ttft_ms_p50,
+            ttft.ttft_ms_p90,
+            ttft.ttft_ms_p99,
+            run.goodput,
+            run.load_max_over_mean,
+            run.busy
+        )?;
+    }
+    writeln!(out, "{rate} simulated requests a second")
+}

@@ -1,0 +1,342 @@
+//! One simulated rank. Each step computes one token of each sequence that decodes, and parts of
+//! prompts with the rest of its tokens, first come first served. Steps that only decode are taken
+//! many at a time. A sequence that finds no block for its next token is put off: the sequence that
+//! came last loses its blocks and is computed again, as in vLLM.
+
+use crate::kv_cache::{CacheChange, KvCache};
+use crate::speed::{ModelSpeed, StepWork};
+use crate::trace::{Trace, TraceRequest};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What the router hears of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineNews {
+    /// Its first token was made.
+    First(u32),
+    /// Its last token was made.
+    Ended(u32),
+}
+
+/// A request in the engine.
+#[derive(Clone, Copy, Debug)]
+struct ModelSequence {
+    request: u32,
+    /// Tokens whose KV is there.
+    computed: u32,
+    /// Tokens to compute before the next is made: the prompt, and what was made before it was put
+    /// off.
+    target: u32,
+    /// Tokens that were made, at the step `since`.
+    made: u32,
+    since: u64,
+    /// Blocks of its path that others can find.
+    committed: usize,
+    loose: usize,
+    /// Tokens that this step computes of it.
+    chunk: u32,
+}
+
+/// Steps under way, all of the same length.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    began_ns: u64,
+    each_ns: u64,
+    count: u64,
+}
+
+/// The sequences that make tokens.
+#[derive(Debug, Default)]
+struct Decoding {
+    places: Vec<Option<ModelSequence>>,
+    free: Vec<usize>,
+    /// By step: the place of a sequence that ends then, or needs a block.
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    steps: u64,
+    context_tokens: u64,
+    count: u32,
+}
+
+/// What an engine has done in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EngineTotals {
+    /// Prompt tokens that were computed.
+    pub(crate) computed_tokens: u64,
+    /// Prompt tokens of requests that were found in the cache when they began.
+    pub(crate) cached_tokens: u64,
+    /// Time in which steps ran.
+    pub(crate) busy_ns: u64,
+    /// Sequences that were put off.
+    pub(crate) preempted: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct ModelEngine {
+    rules: ModelSpeed,
+    cache: KvCache,
+    waiting: VecDeque<ModelSequence>,
+    prefilling: Vec<ModelSequence>,
+    decoding: Decoding,
+    steps: Option<Steps>,
+    totals: EngineTotals,
+}
+
+impl ModelEngine {
+    pub(crate) fn new(rules: ModelSpeed, blocks: usize) -> Self {
+        Self {
+            rules,
+            cache: KvCache::new(blocks),
+            waiting: VecDeque::new(),
+            prefilling: Vec::new(),
+            decoding: Decoding::default(),
+            steps: None,
+            totals: EngineTotals::default(),
+        }
+    }
+
+    pub(crate) const fn totals(&self) -> &EngineTotals {
+        &self.totals
+    }
+
+    /// Requests in the batch, and requests that wait for it.
+    pub(crate) fn load(&self) -> (u32, u32) {
+        let running = self.decoding.count + self.prefilling.len() as u32;
+        (running, self.waiting.len() as u32)
+    }
+
+    /// Share of the blocks that are in use, in thousandths.
+    pub(crate) fn used_permille(&self) -> u16 {
+        (self.cache.used() * 1_000 / self.cache.capacity().max(1)).min(1_000) as u16
+    }
+
+    pub(crate) fn take_changes(&mut self) -> Vec<CacheChange> {
+        self.cache.take_changes()
+    }
+
+    /// When the steps under way end.
+    pub(crate) fn ends_at(&self) -> Option<u64> {
+        self.steps.map(|steps| steps.began_ns + steps.each_ns * steps.count)
+    }
+
+    /// A request came. True if [`Self::ends_at`] is another time now.
+    pub(crate) fn arrive(&mut self, request: u32, trace: &Trace, now: u64) -> bool {
+        let tokens = trace.requests[request as usize].input_tokens;
+        self.waiting.push_back(ModelSequence::new(request, tokens));
+        let Some(steps) = &mut self.steps else {
+            self.begin(trace, now);
+            return self.steps.is_some();
+        };
+        // Steps that only decode end with the one under way.
+        let done = ((now - steps.began_ns) / steps.each_ns + 1).min(steps.count);
+        std::mem::replace(&mut steps.count, done) != done
+    }
+
+    /// The steps under way are over, and the next begin.
+    pub(crate) fn end_steps(&mut self, trace: &Trace, now: u64, news: &mut Vec<EngineNews>) {
+        let Some(steps) = self.steps.take() else { return };
+        self.totals.busy_ns += steps.each_ns * steps.count;
+        self.decoding.steps += steps.count;
+        self.decoding.context_tokens += u64::from(self.decoding.count) * steps.count;
+        self.end_decodes(trace, news);
+        self.end_chunks(trace, news);
+        self.begin(trace, now);
+    }
+
+    fn end_decodes(&mut self, trace: &Trace, news: &mut Vec<EngineNews>) {
+        while let Some(&Reverse((due, place))) = self.decoding.due.peek() {
+            if due > self.decoding.steps {
+                break;
+            }
+            self.decoding.due.pop();
+            let steps = self.decoding.steps;
+            let Some(sequence) = &mut self.decoding.places[place] else { continue };
+            // It was put off meanwhile, and another sequence has its place.
+            if sequence.due(trace) != due {
+                continue;
+            }
+            sequence.made += (steps - sequence.since) as u32;
+            sequence.since = steps;
+            let request = &trace.requests[sequence.request as usize];
+            sequence.computed = request.input_tokens + sequence.made - 1;
+            sequence.commit(&mut self.cache, request, trace.block_tokens);
+            if sequence.made >= request.output_tokens {
+                news.push(EngineNews::Ended(sequence.request));
+                let ended = *sequence;
+                self.leave(place, &ended, trace);
+            } else if self.cache.admit(std::iter::empty(), 1) {
+                sequence.loose += 1;
+                let next = sequence.due(trace);
+                self.decoding.due.push(Reverse((next, place)));
+            } else {
+                self.put_off(place, trace);
+            }
+        }
+    }
+
+    /// The sequence takes its place back when there is a block for it; until then the one that came
+    /// last is computed again later.
+    fn put_off(&mut self, place: usize, trace: &Trace) {
+        let last = (0..self.decoding.places.len())
+            .filter(|&at| at != place)
+            .filter_map(|at| Some((self.decoding.places[at]?.request, at)))
+            .max();
+        let own = self.decoding.places[place].map_or(0, |sequence| sequence.request);
+        let victim = last.filter(|(request, _)| *request > own).map_or(place, |(_, at)| at);
+        let Some(mut sequence) = self.decoding.places[victim] else { return };
+        sequence.made += (self.decoding.steps - sequence.since) as u32;
+        sequence.since = self.decoding.steps;
+        self.leave(victim, &sequence, trace);
+        self.totals.preempted += 1;
+        let tokens = trace.requests[sequence.request as usize].input_tokens;
+        let again =
+            ModelSequence { made: sequence.made, ..ModelSequence::new(sequence.request, tokens) };
+        self.waiting.push_front(ModelSequence { target: tokens + sequence.made, ..again });
+        let Some(waits) = self.decoding.places[place].as_mut().filter(|_| victim != place) else {
+            return;
+        };
+        if self.cache.admit(std::iter::empty(), 1) {
+            waits.loose += 1;
+            let next = waits.due(trace);
+            self.decoding.due.push(Reverse((next, place)));
+        } else {
+            self.put_off(place, trace);
+        }
+    }
+
+    fn leave(&mut self, place: usize, sequence: &ModelSequence, trace: &Trace) {
+        sequence.release(&mut self.cache, trace);
+        let request = &trace.requests[sequence.request as usize];
+        self.decoding.context_tokens -= u64::from(request.input_tokens + sequence.made);
+        self.decoding.places[place] = None;
+        self.decoding.free.push(place);
+        self.decoding.count -= 1;
+    }
+
+    fn end_chunks(&mut self, trace: &Trace, news: &mut Vec<EngineNews>) {
+        let mut prefilling = std::mem::take(&mut self.prefilling);
+        prefilling.retain_mut(|sequence| {
+            let request = &trace.requests[sequence.request as usize];
+            sequence.computed += sequence.chunk;
+            self.totals.computed_tokens += u64::from(sequence.chunk);
+            sequence.chunk = 0;
+            sequence.commit(&mut self.cache, request, trace.block_tokens);
+            if sequence.computed < sequence.target {
+                return true;
+            }
+            if sequence.made == 0 {
+                news.push(EngineNews::First(sequence.request));
+            }
+            sequence.made += 1;
+            if sequence.made >= request.output_tokens {
+                news.push(EngineNews::Ended(sequence.request));
+                sequence.release(&mut self.cache, trace);
+            } else {
+                self.decoding.add(*sequence, trace);
+            }
+            false
+        });
+        self.prefilling = prefilling;
+    }
+
+    /// Begins the next steps, if there is anything to do.
+    fn begin(&mut self, trace: &Trace, now: u64) {
+        let decoding = u64::from(self.decoding.count);
+        let context_tokens = self.decoding.context_tokens;
+        let mut work = StepWork { decoding, context_tokens, ..StepWork::default() };
+        let mut left = self.rules.step_tokens_max.saturating_sub(self.decoding.count);
+        for sequence in &mut self.prefilling {
+            sequence.take_chunk(&mut left, &mut work);
+        }
+        while left > 0 && self.load().0 < self.rules.sequences_max {
+            let Some(next) = self.waiting.front_mut() else { break };
+            if !next.start(&mut self.cache, trace) {
+                break;
+            }
+            if next.made == 0 {
+                self.totals.cached_tokens += u64::from(next.computed);
+            }
+            next.take_chunk(&mut left, &mut work);
+            self.prefilling.extend(self.waiting.pop_front());
+        }
+        let is_idle = work.prefill_tokens == 0 && decoding == 0;
+        let count = match self.decoding.due.peek() {
+            Some(&Reverse((due, _))) if work.prefill_tokens == 0 => due - self.decoding.steps,
+            _ => 1,
+        };
+        // KV grows by one token a step and sequence: the middle of the steps stands for all.
+        work.context_tokens += decoding * count.saturating_sub(1) / 2;
+        let each_ns = self.rules.step_ns(&work);
+        self.steps = (!is_idle).then_some(Steps { began_ns: now, each_ns, count: count.max(1) });
+    }
+}
+
+impl ModelSequence {
+    const fn new(request: u32, target: u32) -> Self {
+        let (committed, loose, chunk) = (0, 0, 0);
+        Self { request, computed: 0, target, made: 0, since: 0, committed, loose, chunk }
+    }
+
+    /// Takes the blocks of all that it has to compute; false if they are not there.
+    fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> bool {
+        let (request, block_tokens) = (&trace.requests[self.request as usize], trace.block_tokens);
+        // The last token is always computed.
+        let most = ((self.target - 1) / block_tokens) as usize;
+        let path = (0..most).map_while(|place| request.block_at(place, block_tokens));
+        let found = cache.prefix(path.clone());
+        let all = (self.target + 1).div_ceil(block_tokens) as usize;
+        if !cache.admit(path.take(found), all - found) {
+            return false;
+        }
+        self.computed = found as u32 * block_tokens;
+        (self.committed, self.loose) = (found, all - found);
+        true
+    }
+
+    fn take_chunk(&mut self, left: &mut u32, work: &mut StepWork) {
+        self.chunk = (self.target - self.computed).min(*left);
+        *left -= self.chunk;
+        work.add_chunk(self.computed, self.chunk);
+    }
+
+    /// Blocks that are full now can be found, as far as their path is known.
+    fn commit(&mut self, cache: &mut KvCache, request: &TraceRequest, block_tokens: u32) {
+        let full = (self.computed / block_tokens) as usize;
+        while self.committed < full && self.loose > 0 {
+            let Some(block) = request.block_at(self.committed, block_tokens) else { return };
+            cache.commit(block);
+            self.committed += 1;
+            self.loose -= 1;
+        }
+    }
+
+    /// The step at which it ends, or needs a block more.
+    fn due(&self, trace: &Trace) -> u64 {
+        let request = &trace.requests[self.request as usize];
+        let held = (self.committed + self.loose) as u32 * trace.block_tokens;
+        let to_end = request.output_tokens.saturating_sub(self.made);
+        let to_block = (held + 1).saturating_sub(request.input_tokens + self.made);
+        self.since + u64::from(to_end.min(to_block).max(1))
+    }
+
+    fn release(&self, cache: &mut KvCache, trace: &Trace) {
+        let request = &trace.requests[self.request as usize];
+        let blocks = (0..self.committed).rev();
+        let blocks = blocks.filter_map(|place| request.block_at(place, trace.block_tokens));
+        cache.release(blocks, self.loose);
+    }
+}
+
+impl Decoding {
+    fn add(&mut self, mut sequence: ModelSequence, trace: &Trace) {
+        sequence.since = self.steps;
+        let request = &trace.requests[sequence.request as usize];
+        self.context_tokens += u64::from(request.input_tokens + sequence.made);
+        self.count += 1;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.due.push(Reverse((sequence.due(trace), place)));
+        self.places[place] = Some(sequence);
+    }
+}

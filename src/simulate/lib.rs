@@ -1,0 +1,44 @@
+//! Replays a trace against the router's decisions and simulated ranks, in virtual time. The index,
+//! the guesses, selection, leases, queues and the machine of a request are the code that serves.
+//! The ranks are a model: steps in which prefill and decode share the time, and a KV cache.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `world` | the order of events; open this file first |
+//! | `shipped` | the router's own code, as a shard runs it |
+//! | `rivals` | rules of other routers, from their descriptions |
+//! | `engine`, `kv_cache` | one rank: its steps, its blocks |
+//! | `speed` | how long steps take, with the source of each figure |
+//! | `trace`, `trace_file`, `generate` | what is asked for, and when |
+//! | `summary` | what came of it |
+//!
+//! A run is a function of its trace, its plan and its seed. Nothing here reads a clock.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "no input of a client comes here; places come from the trace, and figures are small"
+)]
+
+mod engine;
+mod generate;
+mod kv_cache;
+mod rivals;
+mod shipped;
+mod speed;
+mod summary;
+mod trace;
+mod trace_file;
+mod world;
+
+pub use generate::Scenario;
+pub use rivals::{Rival, Rule};
+pub use speed::ModelSpeed;
+pub use summary::PolicySummary;
+pub use trace::{Trace, TraceRequest, TurnStart};
+pub use trace_file::{TraceError, read};
+pub use world::{SimPlan, simulate};
+
+#[cfg(test)]
+mod tests;

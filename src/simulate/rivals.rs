@@ -1,0 +1,229 @@
+//! Rules of other routers and of papers, written from their descriptions. What they learn from
+//! events or from their own counts they have here from the index and the load board at once, which
+//! flatters them where they ask for figures in intervals.
+//!
+//! | rule | from | chooses |
+//! |---|---|---|
+//! | `longest_prefix` | | the rank that holds most of the prompt |
+//! | `session` | | a rank by the hash of the session |
+//! | `session_bounded` | | the same, until the rank has 1.25 times the mean requests |
+//! | `lmetric` | arXiv 2603.15202 | least (prefill tokens) × (requests) |
+//! | `dynamo` | NVIDIA Dynamo, router guide | least (prefill blocks + decode blocks) |
+//! | `sglang_cache_aware` | sglang-router | the last with the prefix; else least requests |
+//! | `vllm_kv_aware` | vLLM production stack | the longest match; else in turn |
+//! | `llm_d` | llm-d, default profile | 3 × prefix + 2 × empty queue |
+//!
+//! `sglang_cache_aware` follows a prefix from 0.3 of the prompt on. Beyond an imbalance of 64
+//! requests and 1.5 times it goes by least requests alone. `vllm_kv_aware` follows a match that
+//! leaves at most 2,000 tokens.
+
+use crate::shipped::{Shipped, TraceAsked};
+use ahash::AHashMap;
+use forebay_base::RankIndex;
+use forebay_config::Policy;
+use forebay_fleet::worker::RankLoad;
+use std::str::FromStr;
+
+/// How a rank is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A policy of this router.
+    Own(Policy),
+    /// A rule of another router or of a paper.
+    Rival(Rival),
+}
+
+/// A rule that is not this router's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rival {
+    /// Most of the prompt, whatever the load.
+    LongestPrefix,
+    /// One rank for one session.
+    Session,
+    /// One rank for one session, unless the rank is loaded above the mean.
+    SessionBounded,
+    /// New prefill tokens times the size of the batch.
+    LMetric,
+    /// Prefill blocks plus decode blocks.
+    Dynamo,
+    /// The history of prefixes, unless the loads differ.
+    SglangCacheAware,
+    /// The longest match, unless it leaves too much.
+    VllmKvAware,
+    /// A weighted sum of scores.
+    LlmD,
+}
+
+/// As the configuration names them.
+const OWN: [(&str, Policy); 5] = [
+    ("kv", Policy::Kv),
+    ("least_loaded", Policy::LeastLoaded),
+    ("power_of_two", Policy::PowerOfTwo),
+    ("round_robin", Policy::RoundRobin),
+    ("random", Policy::Random),
+];
+const RIVALS: [(&str, Rival); 8] = [
+    ("longest_prefix", Rival::LongestPrefix),
+    ("session", Rival::Session),
+    ("session_bounded", Rival::SessionBounded),
+    ("lmetric", Rival::LMetric),
+    ("dynamo", Rival::Dynamo),
+    ("sglang_cache_aware", Rival::SglangCacheAware),
+    ("vllm_kv_aware", Rival::VllmKvAware),
+    ("llm_d", Rival::LlmD),
+];
+
+impl Rule {
+    /// All of them by name, the router's own first.
+    #[must_use]
+    pub fn all() -> Vec<(&'static str, Self)> {
+        let own = OWN.map(|(name, policy)| (name, Self::Own(policy)));
+        own.into_iter().chain(RIVALS.map(|(name, rival)| (name, Self::Rival(rival)))).collect()
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = Self::all();
+        let found = all.iter().find(|(name, _)| *name == text).map(|(_, rule)| *rule);
+        let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+        found.ok_or_else(|| format!("`{text}` is no policy; known are {}", names.join(", ")))
+    }
+}
+
+/// What a rule remembers.
+#[derive(Debug)]
+pub(crate) struct RivalState {
+    rival: Rival,
+    random: fastrand::Rng,
+    turn: usize,
+    /// By block: the rank that got it last.
+    sent: AHashMap<u32, RankIndex>,
+}
+
+/// What rules compare of one rank.
+#[derive(Clone, Copy, Debug, Default)]
+struct RankSeen {
+    prefill_tokens: u64,
+    decode_tokens: u64,
+    in_flight: u64,
+    uncached: u64,
+}
+
+impl RivalState {
+    pub(crate) fn new(rival: Rival, seed: u64) -> Self {
+        let random = fastrand::Rng::with_seed(seed);
+        Self { rival, random, turn: 0, sent: AHashMap::new() }
+    }
+
+    /// The rank, and the tokens that it is expected to compute. `waiting`: requests of each rank
+    /// without a first token.
+    pub(crate) fn choose(
+        &mut self,
+        asked: TraceAsked<'_>,
+        shipped: &mut Shipped,
+        waiting: &[u32],
+    ) -> (RankIndex, u64) {
+        shipped.look(asked);
+        let tokens = u64::from(asked.request.input_tokens);
+        let board = shipped.board();
+        let seen: Vec<RankSeen> = (0..waiting.len())
+            .map(|at| {
+                let rank = RankIndex::try_from_index(at).unwrap_or(RankIndex(0));
+                let load = board.rank(rank);
+                RankSeen {
+                    prefill_tokens: load.map_or(0, RankLoad::prefill_tokens),
+                    decode_tokens: load.map_or(0, RankLoad::decode_tokens),
+                    in_flight: load.map_or(0, |load| u64::from(load.in_flight())),
+                    uncached: tokens.saturating_sub(shipped.told_tokens(rank)).max(1),
+                }
+            })
+            .collect();
+        let at = self.pick(asked, &seen, waiting);
+        let rank = RankIndex::try_from_index(at).unwrap_or(RankIndex(0));
+        if self.rival == Rival::SglangCacheAware {
+            self.sent.extend(asked.request.blocks.iter().map(|&block| (block, rank)));
+        }
+        (rank, seen[at].uncached)
+    }
+
+    fn pick(&mut self, asked: TraceAsked<'_>, seen: &[RankSeen], waiting: &[u32]) -> usize {
+        let least_requests = |seen: &RankSeen| seen.in_flight as f64;
+        let session = asked.request.session;
+        match self.rival {
+            Rival::LongestPrefix => self.least(seen, |seen| (seen.uncached, seen.in_flight)),
+            Rival::Session => place_of(session, 0, seen.len()),
+            Rival::SessionBounded => {
+                let all: u64 = seen.iter().map(|seen| seen.in_flight).sum();
+                let most = (all + 1) as f64 * 1.25 / seen.len() as f64;
+                let ring = (0..seen.len() as u32).map(|step| place_of(session, step, seen.len()));
+                let mut ring = ring.filter(|&at| ((seen[at].in_flight + 1) as f64) <= most.ceil());
+                ring.next().unwrap_or_else(|| place_of(session, 0, seen.len()))
+            }
+            Rival::LMetric => self
+                .least(seen, |seen| (seen.prefill_tokens + seen.uncached) * (seen.in_flight + 1)),
+            Rival::Dynamo => {
+                self.least(seen, |seen| seen.prefill_tokens + seen.uncached + seen.decode_tokens)
+            }
+            Rival::SglangCacheAware => {
+                let loads = || seen.iter().map(|seen| seen.in_flight);
+                let (most, least) = (loads().max().unwrap_or(0), loads().min().unwrap_or(0));
+                let is_uneven = most - least > 64 && most as f64 > least as f64 * 1.5;
+                let blocks = &asked.request.blocks;
+                let known = blocks.iter().take_while(|block| self.sent.contains_key(*block));
+                let known = known.count();
+                let is_match = known as f64 > blocks.len() as f64 * 0.3;
+                match known.checked_sub(1).filter(|_| is_match && !is_uneven) {
+                    Some(last) => self.sent[&blocks[last]].index(),
+                    None => self.least(seen, least_requests),
+                }
+            }
+            Rival::VllmKvAware => {
+                let best = self.least(seen, |seen| (seen.uncached, seen.in_flight));
+                if seen[best].uncached <= 2_000 {
+                    return best;
+                }
+                self.turn += 1;
+                self.turn % seen.len()
+            }
+            Rival::LlmD => {
+                let tokens = f64::from(asked.request.input_tokens);
+                let most = waiting.iter().copied().max().unwrap_or(0);
+                let least = waiting.iter().copied().min().unwrap_or(0);
+                let spread = f64::from((most - least).max(1));
+                let score = |at: usize| {
+                    let prefix = 1.0 - seen[at].uncached as f64 / tokens;
+                    let queue = f64::from(most - waiting[at]) / spread;
+                    3.0 * prefix + 2.0 * if most == least { 1.0 } else { queue }
+                };
+                let scores: Vec<f64> = (0..seen.len()).map(|at| -score(at)).collect();
+                self.least(&scores, |score| *score)
+            }
+        }
+    }
+
+    /// The least; among equals each has the same chance.
+    fn least<S, T: PartialOrd>(&mut self, all: &[S], weight: impl Fn(&S) -> T) -> usize {
+        let (mut best, mut equal) = (0, 1);
+        for at in 1..all.len() {
+            let (own, other) = (weight(&all[at]), weight(&all[best]));
+            if own < other {
+                (best, equal) = (at, 1);
+            } else if own == other {
+                equal += 1;
+                if self.random.usize(..equal) == 0 {
+                    best = at;
+                }
+            }
+        }
+        best
+    }
+}
+
+/// The place of a session on a ring, `step` places on.
+fn place_of(session: u32, step: u32, ranks: usize) -> usize {
+    let hash = (u64::from(session) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+    ((hash + u64::from(step)) % ranks.max(1) as u64) as usize
+}

@@ -1,0 +1,498 @@
+//! The router's own code, run as one shard runs it: the index with its guesses, `Stages`, the
+//! machine of a request, the home of the queues. `src/shard` puts sockets around the same calls.
+
+use crate::kv_cache::CacheChange;
+use crate::trace::{NO_BLOCK, Trace, TraceRequest};
+use ahash::AHashMap;
+use forebay_base::WorkerIndex;
+use forebay_base::limits::{RANKS_MAX, SPECULATIVE_CHUNK_BYTES};
+use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
+use forebay_config::{Config, Policy};
+use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
+use forebay_fleet::worker::{
+    Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, OwnLoad, Rank,
+    Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState, pools,
+};
+use forebay_index::{
+    BlockKey, BlockRoot, Expiring, ExpiringLimits, GuessRoots, IndexReader, KeySeed, KvOp, Overlap,
+    RootName, SliceWriter, index,
+};
+use forebay_prompt::parse::{ApiRequest, Endpoint};
+use forebay_prompt::render::RenderThread;
+use forebay_router::dispatch::RetryBudget;
+use forebay_router::queue::Home;
+use forebay_router::request::{
+    Action, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages, Taken, Wait,
+    WaitEnd, wait_deadline,
+};
+use forebay_select::{MatchRequest, Prompt, ToldPaths, output_tokens};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// Bytes of text that stand for a token. Real text has about 4; with 2 the walk costs half, and a
+/// guess is exact to a block of 512 tokens.
+const TOKEN_BYTES: u32 = 2;
+const MODEL: ModelIndex = ModelIndex(0);
+/// Blocks from which the ratio of bytes to tokens is learnt before the run.
+const LEARN_STEPS: u32 = 400;
+const SEED: KeySeed = KeySeed(1);
+/// Chunks removed at once because their time is over, as in a shard's turn.
+const EXPIRE_PER_TURN: u32 = 512;
+
+/// Chunks of prompts on their way that are kept. A shard has room for more, and the memory of a
+/// run would be cold each time.
+const CHUNKS_MAX: usize = 1 << 18;
+
+/// What became of a request.
+pub(crate) enum PlacedAs {
+    Sent(Lease),
+    /// It waits for a rank, until that moment at most.
+    Waits(NanosSinceStart),
+    Refused,
+}
+
+/// What the ranks of a fleet are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankShape {
+    pub(crate) blocks: usize,
+    pub(crate) sequences_max: u32,
+}
+
+/// A request that waits in a queue.
+struct WaitsInQueue {
+    request: u32,
+    flow: RequestFlow,
+    prompt: Prompt,
+    wait: Wait,
+}
+
+pub(crate) struct Shipped {
+    fleet: Arc<FleetSnapshot>,
+    stages: Stages,
+    home: Home,
+    memory: IndexMemory,
+    request: ApiRequest,
+    waiting: AHashMap<Ticket, WaitsInQueue>,
+    buffer: Vec<u8>,
+}
+
+/// The one slice, and what is believed of prompts on their way.
+struct IndexMemory {
+    reader: IndexReader,
+    writer: SliceWriter,
+    expiring: Expiring,
+    /// By block of the trace: the key of its parent, and its own.
+    keys: Vec<(BlockKey, BlockKey)>,
+    block_bytes: u16,
+}
+
+/// What a request asks for, as the machine sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct TraceAsked<'a> {
+    pub(crate) id: u32,
+    pub(crate) request: &'a TraceRequest,
+    pub(crate) now: NanosSinceStart,
+}
+
+impl Shipped {
+    pub(crate) fn new(
+        trace: &Trace,
+        ranks: usize,
+        shape: RankShape,
+        policy: Policy,
+        seed: u64,
+    ) -> Self {
+        let config = Arc::new(Config { policy, ..Config::default() });
+        let (fleet, root) = fleet(trace, ranks, shape, &config);
+        let board = ShardBoard::from(LoadBoard::new());
+        fleet.set_queues(&board);
+        let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };
+        let retry = RetryBudget::new(config.retry.budget_percent);
+        let random = fastrand::Rng::with_seed(seed);
+        let rules = StageRules::of(&config);
+        let mut stages = Stages::new(ShardIndex(0), rules, loads, retry, random);
+        let bytes = LEARN_STEPS * TOKEN_BYTES;
+        for _ in 0..LEARN_STEPS {
+            let overlap = Overlap { blocks: LEARN_STEPS, bytes };
+            stages.matching.ratios.learn(MODEL, overlap, 1);
+        }
+        let request =
+            ApiRequest { endpoint: Some(Endpoint::ChatCompletions), ..ApiRequest::default() };
+        let memory = IndexMemory::new(trace, &config, root);
+        let (waiting, buffer, home) = (AHashMap::new(), Vec::new(), Home::default());
+        let mut shipped = Self { fleet, stages, home, memory, request, waiting, buffer };
+        shipped.meet();
+        shipped
+    }
+
+    fn meet(&mut self) {
+        for rank in (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
+            self.memory.expiring.set_rank(rank, 0, 0, NanosSinceStart(0));
+        }
+    }
+
+    pub(crate) fn board(&self) -> &LoadBoard {
+        &self.stages.loads.board
+    }
+
+    /// Tokens of the prompt that the rank's events tell of.
+    pub(crate) fn told_tokens(&self, rank: RankIndex) -> u64 {
+        let told = self.stages.matching.matched.told(rank, TierRanks::default());
+        u64::from(told.device.bytes / TOKEN_BYTES)
+    }
+
+    /// Matches a prompt for a rule that is not the router's own.
+    pub(crate) fn look(&mut self, asked: TraceAsked<'_>) {
+        let prompt = self.matched(asked);
+        self.buffer = { prompt }.end();
+    }
+
+    /// A lease that no limit refuses, for a rule that is not the router's own.
+    pub(crate) fn lease(
+        &self,
+        asked: TraceAsked<'_>,
+        rank: RankIndex,
+        uncached: u64,
+    ) -> Option<Lease> {
+        let cost = forebay_fleet::account::LeaseCost {
+            prefill_tokens: uncached,
+            decode_tokens: u64::from(asked.request.input_tokens) + u64::from(output_tokens(None)),
+            kv_tokens: uncached,
+        };
+        let board = &self.stages.loads.board;
+        Lease::try_take(board, rank, cost, RoomLimits::default(), asked.now)
+    }
+
+    /// Runs the machine of a new request.
+    pub(crate) fn place(&mut self, asked: TraceAsked<'_>) -> PlacedAs {
+        let mut is_drawn = None;
+        let fleet = Arc::clone(&self.fleet);
+        let pool = fleet.models[MODEL.index()].pool;
+        if self.stages.let_in(&fleet, pool, asked.now, &mut is_drawn).is_err() {
+            return PlacedAs::Refused;
+        }
+        self.stages.drain_rates.observe(&fleet, &self.stages.loads.board, asked.now);
+        let prompt = self.matched(asked);
+        let first_byte_max = self.stages.rules.first_byte_max;
+        let facts = RequestFacts {
+            model: MODEL,
+            caller: Caller { class: 1, tenant: 0, weight: 1 },
+            arrived_at: asked.now,
+            deadline: wait_deadline(&fleet, asked.now, None, first_byte_max),
+            client_deadline: None,
+            pin: None,
+            tried: Vec::new(),
+            // Clients of these traces name no limit.
+            output_tokens: output_tokens(None),
+        };
+        let body_bytes = u64::from(asked.request.input_tokens * TOKEN_BYTES);
+        let flow = RequestFlow::new(facts, Endpoint::ChatCompletions, body_bytes, is_drawn);
+        let going = FlowAndPrompt { request: asked.id, flow, prompt };
+        self.step(going, asked.now, RequestEvent::Ready, None)
+    }
+
+    /// A wait is over without a rank. `None`: the request waits no longer.
+    pub(crate) fn late(&mut self, request: u32, now: NanosSinceStart) -> Option<PlacedAs> {
+        let mut tickets = self.waiting.iter();
+        let (&ticket, _) = tickets.find(|(_, waiting)| waiting.request == request)?;
+        Some(self.over(ticket, now, Err(WaitEnd::Late))?.1)
+    }
+
+    /// Serves the queues, where there is news or `is_due`. Adds who got a rank or an answer.
+    pub(crate) fn serve(
+        &mut self,
+        now: NanosSinceStart,
+        is_due: bool,
+        placed: &mut Vec<(u32, PlacedAs)>,
+    ) {
+        let fleet = Arc::clone(&self.fleet);
+        let mut looks = is_due;
+        while !self.home.is_empty() && (looks || self.home.has_news(&self.stages.loads.board)) {
+            looks = false;
+            for (ticket, verdict) in self.stages.serve(&mut self.home, &fleet, now) {
+                let message = MeshMessage::Verdict { ticket, verdict: Box::new(verdict) };
+                let taken = self.stages.take(&mut self.home, &fleet, message);
+                if !matches!(taken, Taken::Delivered(_)) {
+                    continue;
+                }
+                let context = Context::from_waker(Waker::noop());
+                if let Poll::Ready(verdict) = self.stages.waits.poll(ticket, &context) {
+                    placed.extend(self.over(ticket, now, Ok(verdict)));
+                }
+            }
+        }
+    }
+
+    /// When the queues have to be looked at again.
+    pub(crate) fn look_again_at(&self) -> Option<NanosSinceStart> {
+        self.home.look_again_at()
+    }
+
+    fn over(
+        &mut self,
+        ticket: Ticket,
+        now: NanosSinceStart,
+        ended: Result<Verdict, WaitEnd>,
+    ) -> Option<(u32, PlacedAs)> {
+        let WaitsInQueue { request, flow, prompt, mut wait } = self.waiting.remove(&ticket)?;
+        let (event, is_kept) = wait.event(ended);
+        if !is_kept {
+            self.end_wait(&wait, now);
+        }
+        let going = FlowAndPrompt { request, flow, prompt };
+        Some((request, self.step(going, now, event, is_kept.then_some(wait))))
+    }
+
+    fn end_wait(&mut self, wait: &Wait, now: NanosSinceStart) {
+        let fleet = Arc::clone(&self.fleet);
+        if let Some(leave) = self.stages.end_wait(wait, &fleet, now) {
+            self.stages.take(&mut self.home, &fleet, leave);
+        }
+    }
+
+    fn step(
+        &mut self,
+        mut going: FlowAndPrompt,
+        now: NanosSinceStart,
+        event: RequestEvent,
+        wait: Option<Wait>,
+    ) -> PlacedAs {
+        let fleet = Arc::clone(&self.fleet);
+        let mut split = Split::default();
+        let mut scene = Scene {
+            fleet: &fleet,
+            stages: &mut self.stages,
+            prompt: &going.prompt,
+            text_bytes: going.prompt.prompt_bytes(),
+            body: &[],
+            split: &mut split,
+            count: &|_| {},
+        };
+        let action = going.flow.step(now, event, &mut scene);
+        if let Some(wait) = wait {
+            self.end_wait(&wait, now);
+        }
+        match action {
+            Action::Send(chosen) => {
+                let lease = chosen.lease;
+                self.remember(&going.prompt, lease.rank(), now);
+                self.buffer = { going.prompt }.end();
+                PlacedAs::Sent(lease)
+            }
+            Action::Wait(waiter, wanted) => {
+                let (wait, ticket) = (Wait::new(&waiter, wanted), waiter.ticket);
+                let deadline = wait.deadline;
+                self.stages.take(&mut self.home, &fleet, MeshMessage::Join(waiter));
+                let FlowAndPrompt { request, flow, prompt } = going;
+                self.waiting.insert(ticket, WaitsInQueue { request, flow, prompt, wait });
+                PlacedAs::Waits(deadline)
+            }
+            Action::End(_) => {
+                self.buffer = { going.prompt }.end();
+                PlacedAs::Refused
+            }
+        }
+    }
+
+    fn matched(&mut self, asked: TraceAsked<'_>) -> Prompt {
+        let mut text = std::mem::take(&mut self.buffer);
+        self.memory.write_text(asked.request, &mut text);
+        let mut prompt = Prompt::default();
+        prompt.take_text(text);
+        let Self { memory, fleet, request, stages, .. } = self;
+        let model = &fleet.models[MODEL.index()];
+        memory.sweep(asked.now);
+        let ask = memory.ask(fleet, model, request);
+        let matching = &mut stages.matching;
+        let ratio = matching.ratios.of(MODEL);
+        matching.matched.walk(&ask, &mut prompt, &model.ranks, ratio);
+        prompt
+    }
+
+    fn remember(&mut self, prompt: &Prompt, rank: RankIndex, now: NanosSinceStart) {
+        let Self { memory, fleet, request, stages, .. } = self;
+        let matched = &mut stages.matching.matched;
+        matched.recall(prompt);
+        let model = &fleet.models[MODEL.index()];
+        let reader = memory.reader.clone();
+        let ask = MatchRequest { index: &reader, ..memory.ask(fleet, model, request) };
+        let told = matched.to_remember(&ask, prompt, rank, &mut ToldPaths::default(), || now);
+        if let Some((_, routed)) = told {
+            let IndexMemory { writer, expiring, .. } = memory;
+            expiring.remember(&routed, now, |rank, op| writer.apply(rank, op));
+        }
+    }
+
+    /// What the events of a rank say.
+    pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange]) {
+        for &change in changes {
+            let op = self.memory.op(change);
+            self.memory.writer.apply(rank, op);
+        }
+    }
+
+    /// What the engine of a rank reports of its load.
+    pub(crate) fn report(&mut self, rank: RankIndex, now: NanosSinceStart, reading: LoadReading) {
+        let Loads { board, reports } = &mut self.stages.loads;
+        let own = board.rank(rank).map_or_else(OwnLoad::default, OwnLoad::of);
+        reports.take(LoadReport::new(rank, now, &reading, own));
+    }
+
+    /// A request has ended: its lease goes back.
+    pub(crate) fn end(&mut self, mut lease: Lease, now: NanosSinceStart) {
+        lease.judge_success();
+        drop(lease);
+        let fleet = Arc::clone(&self.fleet);
+        self.stages.relieve_model(&fleet, MODEL, now);
+    }
+}
+
+/// A request between two steps of its machine.
+struct FlowAndPrompt {
+    request: u32,
+    flow: RequestFlow,
+    prompt: Prompt,
+}
+
+impl IndexMemory {
+    fn new(trace: &Trace, config: &Config, root: BlockKey) -> Self {
+        let (reader, mut writers) = index(1, SEED, config.limits.index_bytes_max);
+        let limits = ExpiringLimits {
+            approximate_ttl: config.approximate.ttl,
+            speculative_ttl: config.approximate.speculative_ttl,
+            rank_bytes_max: config.approximate.rank_bytes_max,
+            chunks_max: CHUNKS_MAX,
+        };
+        let block_bytes = (trace.block_tokens * TOKEN_BYTES) as u16;
+        let mut keys: Vec<(BlockKey, BlockKey)> = Vec::with_capacity(trace.parents.len());
+        let mut text = Vec::new();
+        for (block, &parent) in trace.parents.iter().enumerate() {
+            let before = if parent == NO_BLOCK { root } else { keys[parent as usize].1 };
+            text.clear();
+            write_block(block as u32, usize::from(block_bytes), &mut text);
+            keys.push((before, before.child(SEED, &text)));
+        }
+        let writer = writers.swap_remove(0);
+        let expiring = Expiring::new(limits);
+        Self { reader, writer, expiring, keys, block_bytes }
+    }
+
+    fn ask<'a>(
+        &'a self,
+        fleet: &'a FleetSnapshot,
+        model: &'a Model,
+        request: &'a ApiRequest,
+    ) -> MatchRequest<'a> {
+        let place = RenderThread::Offload;
+        MatchRequest { index: &self.reader, fleet, model, request, body: &[], place }
+    }
+
+    fn op(&self, change: CacheChange) -> KvOp {
+        match change {
+            CacheChange::Stored(block) => {
+                let (parent, key) = self.keys[block as usize];
+                KvOp::Store { parent, key, block_bytes: self.block_bytes }
+            }
+            CacheChange::Evicted(block) => KvOp::Remove { key: self.keys[block as usize].1 },
+        }
+    }
+
+    fn sweep(&mut self, now: NanosSinceStart) {
+        let Self { writer, expiring, .. } = self;
+        expiring.sweep(now, EXPIRE_PER_TURN, |rank, op| writer.apply(rank, op));
+    }
+
+    /// The text of a prompt: equal blocks have equal text.
+    fn write_text(&self, request: &TraceRequest, text: &mut Vec<u8>) {
+        text.clear();
+        let bytes = (request.input_tokens * TOKEN_BYTES) as usize;
+        text.reserve(bytes + usize::from(self.block_bytes));
+        for &block in &request.blocks {
+            write_block(block, usize::from(self.block_bytes), text);
+        }
+        text.resize(bytes, b' ');
+    }
+}
+
+fn write_block(block: u32, bytes: usize, text: &mut Vec<u8>) {
+    let word = (u64::from(block) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    let end = text.len() + bytes;
+    while text.len() < end {
+        text.extend_from_slice(&word);
+    }
+    text.truncate(end);
+}
+
+fn fleet(
+    trace: &Trace,
+    ranks: usize,
+    shape: RankShape,
+    config: &Arc<Config>,
+) -> (Arc<FleetSnapshot>, BlockKey) {
+    let block_size_tokens = trace.block_tokens;
+    let name = RootName { model: "m", block_size_tokens, ..RootName::default() };
+    let root = BlockKey::root(SEED, &name);
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let numbers = || (0..ranks.min(RANKS_MAX)).filter_map(RankIndex::try_from_index);
+    let kv_block_count = shape.blocks as u32;
+    let kv_tokens = u64::from(kv_block_count) * u64::from(block_size_tokens);
+    let kv_use_percent = u64::from(config.flow.queue.kv_use_percent);
+    // As `src/control/fleet/shown.rs` has it for an engine that declares its limit.
+    let room = RoomLimits {
+        places_max: config.flow.rank_concurrency_max.unwrap_or(shape.sequences_max),
+        kv_tokens_max: kv_tokens.saturating_mul(kv_use_percent) / 100,
+        prefill_tokens_max: u64::from(config.flow.queue.prefill_tokens_max),
+    };
+    let rank = |rank: RankIndex| Rank {
+        worker: WorkerIndex(rank.0),
+        dp_rank: DpRank(0),
+        dp_size: 1,
+        address: nowhere,
+        block_size_tokens,
+        kv_block_count,
+        running_max: shape.sequences_max,
+        kv_feed_live: true,
+        role: Role::Both,
+        kv_transfer: None,
+        topology: None,
+        room,
+        pool: PoolIndex(0),
+        tiers: TierRanks::default(),
+    };
+    let worker = |rank: RankIndex| Worker {
+        name: format!("r{}", rank.0).into(),
+        authority: "r:1".into(),
+        address: nowhere,
+        dialect: Dialect::Vllm,
+        state: WorkerState::Up,
+        api_key: None,
+        cache_generation: 0,
+        connector: None,
+    };
+    let model = Model {
+        name: "m".into(),
+        card_json: "".into(),
+        ranks: numbers().collect(),
+        pool: PoolIndex(0),
+        prefill_pool: None,
+        roots: vec![BlockRoot { block_size_tokens, key: root }],
+        guess_roots: GuessRoots::new(SEED, "m"),
+        text: None,
+        is_adapter: false,
+    };
+    let mut fleet = FleetSnapshot {
+        generation: 1,
+        workers: numbers().map(worker).collect(),
+        ranks: numbers().map(rank).collect(),
+        models: vec![model],
+        config: Arc::clone(config),
+        ..FleetSnapshot::default()
+    };
+    pools::assign(&mut fleet);
+    fleet.check_invariants();
+    (Arc::new(fleet), root)
+}
+
+const _: () = assert!(SPECULATIVE_CHUNK_BYTES == 512 * TOKEN_BYTES as usize);

@@ -1,0 +1,157 @@
+//! Engines by hand, traces by hand, and runs that repeat.
+
+use super::*;
+use crate::engine::{EngineNews, ModelEngine};
+use crate::trace_file::parse;
+
+fn trace(text: &str) -> Trace {
+    parse(text).unwrap()
+}
+
+fn mooncake(timestamp: u64, input: u32, output: u32, hashes: &[u64]) -> String {
+    format!(
+        "{{\"timestamp\": {timestamp}, \"input_length\": {input}, \"output_length\": {output}, \
+         \"hash_ids\": {hashes:?}}}\n"
+    )
+}
+
+/// Runs an engine alone until it is idle; returns who ended when, and the hits.
+fn run_alone(trace: &Trace, blocks: usize, at: &[u64]) -> (Vec<(u32, u64)>, u64, u64) {
+    let rules = ModelSpeed::default();
+    let mut engine = ModelEngine::new(rules, blocks);
+    let (mut ended, mut news, mut next) = (Vec::new(), Vec::new(), 0);
+    loop {
+        let arrival = at.get(next).copied().unwrap_or(u64::MAX);
+        match engine.ends_at().filter(|&end| end <= arrival) {
+            Some(end) => {
+                engine.end_steps(trace, end, &mut news);
+                ended.extend(news.drain(..).filter_map(|news| match news {
+                    EngineNews::Ended(id) => Some((id, end)),
+                    EngineNews::First(_) => None,
+                }));
+            }
+            None if arrival < u64::MAX => {
+                engine.arrive(next as u32, trace, arrival);
+                next += 1;
+            }
+            None => return (ended, engine.totals().cached_tokens, engine.totals().preempted),
+        }
+    }
+}
+
+#[test]
+fn a_prompt_alone_takes_its_own_time_and_its_steps() {
+    let text = mooncake(0, 1_000, 11, &[1, 2]);
+    let trace = trace(&text);
+    let rules = ModelSpeed::default();
+    let (ended, ..) = run_alone(&trace, 10, &[0]);
+    let prefill = rules.prefill_ns(1_000);
+    let step = rules.weights_ns + 1_005.5 * rules.kv_read_ns;
+    let expected = prefill as f64 + 10.0 * step;
+    assert!((ended[0].1 as f64 - expected).abs() < 0.01 * expected, "{ended:?} {expected}");
+}
+
+#[test]
+fn what_is_held_is_not_computed_and_answers_are_held_too() {
+    // The second request extends the first with its answer; the third shares one block.
+    let text = mooncake(0, 1_024, 513, &[1, 2])
+        + &mooncake(1, 2_000, 1, &[1, 2, 3, 4])
+        + &mooncake(2, 1_024, 1, &[1, 9]);
+    let trace = trace(&text);
+    let far = 1_000_000_000_000;
+    let (ended, cached, _) = run_alone(&trace, 20, &[0, far, 2 * far]);
+    assert_eq!((ended.len(), cached), (3, 1_536 + 512));
+    let (_, cached, _) = run_alone(&trace, 5, &[0, far, 2 * far]);
+    assert_eq!(cached, 1_536 + 512, "the oldest goes first");
+}
+
+#[test]
+fn sequences_that_outgrow_the_cache_are_computed_again() {
+    let text = mooncake(0, 1_024, 1_600, &[1, 2]) + &mooncake(0, 1_024, 1_600, &[3, 4]);
+    let trace = trace(&text);
+    let (ended, _, preempted) = run_alone(&trace, 7, &[0, 0]);
+    assert_eq!(ended.len(), 2, "both end");
+    assert_eq!(preempted, 1);
+    assert_eq!(ended[0].0, 0, "the one that came last is put off");
+}
+
+#[test]
+fn turns_of_a_session_follow_each_other() {
+    let session = |requests: &str| {
+        let fields = r#""hash_id_scope":"local","tool_tokens":64,"system_tokens":0"#;
+        format!("{{\"id\":\"a\",\"block_size\":64,{fields},\"requests\":[{requests}]}}\n")
+    };
+    let first = r#"{"t":0,"type":"n","model":"m","in":128,"out":5,"hash_ids":[1,2]}"#;
+    let branch = r#"{"t":9,"requests":[{"t":0,"in":64,"out":1,"hash_ids":[7]}]}"#;
+    let last = r#"{"t":12,"think_time":2.5,"in":192,"out":5,"hash_ids":[1,2,3]}"#;
+    let trace = trace(&(session(&[first, branch, last].join(",")) + &session(first)));
+    let turns: Vec<TurnStart> = trace.requests.iter().map(|request| request.turn).collect();
+    assert_eq!(turns[1], TurnStart::After { request: 0, think_ns: 0 });
+    assert_eq!(turns[2], TurnStart::After { request: 1, think_ns: 2_500_000_000 });
+    assert!(matches!(turns[3], TurnStart::At { .. }));
+    let blocks = |at: usize| trace.requests[at].blocks.clone();
+    assert_eq!(blocks(0)[0], blocks(3)[0], "the same tools");
+    assert_ne!(blocks(0)[1], blocks(3)[1], "hashes of one session");
+    assert_eq!(blocks(2)[..2], blocks(0)[..]);
+}
+
+#[test]
+fn faults_of_a_trace_name_their_line() {
+    assert_eq!(parse("").map(|_| ()), Err(None));
+    let fault = parse(&(mooncake(0, 9, 1, &[1]) + "{\n")).map(|_| ()).unwrap_err();
+    assert_eq!(fault.unwrap().0, 1);
+    let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,374,44\n";
+    assert_eq!(trace(azure).requests[0].input_tokens, 374);
+    assert!(parse(&azure.replace("374", "x")).is_err());
+}
+
+#[test]
+fn a_seed_is_one_run_and_every_rule_serves_everything() {
+    let trace = Scenario::Shared.trace(3).first(400);
+    for (name, rule) in Rule::all() {
+        let plan = SimPlan { ranks: 4, load_percent: 60.0, seed: 7, ..SimPlan::default() };
+        let run = simulate(&trace, &plan, rule);
+        assert_eq!(run, simulate(&trace, &plan, rule), "{name}");
+        assert_eq!((run.requests, run.refused), (400, 0), "{name}");
+        assert!(run.ttft.ttft_ms_p50 > 1.0 && run.goodput > 0.05, "{name}: {run:?}");
+    }
+}
+
+#[test]
+fn routing_by_prefix_finds_more_than_routing_in_turn() {
+    let trace = Scenario::Documents.trace(1).first(600);
+    let plan = SimPlan::default();
+    let run = |name: &str| simulate(&trace, &plan, name.parse().unwrap());
+    let (kv, turn) = (run("kv"), run("round_robin"));
+    assert!(kv.hit_rate > 1.5 * turn.hit_rate, "{kv:?} {turn:?}");
+    assert!(kv.ttft.ttft_ms_mean < turn.ttft.ttft_ms_mean, "{kv:?} {turn:?}");
+}
+
+/// A change of these figures is a change of the policy. `FOREBAY_WRITE_SUMMARIES=1` writes them.
+#[test]
+fn fixed_seeds_have_the_figures_of_the_file() {
+    let mut found = String::new();
+    for name in ["chats", "shared", "agents", "documents"] {
+        let trace = name.parse::<Scenario>().unwrap().trace(1).first(400);
+        for load_percent in [30.0, 120.0] {
+            let plan = SimPlan { ranks: 4, load_percent, ..SimPlan::default() };
+            let run = simulate(&trace, &plan, "kv".parse().unwrap());
+            let (ttft, hits) = (run.ttft, run.hit_rate);
+            found += &format!(
+                "{name} {load_percent} %: hits {hits:.3}, TTFT mean {:.0} ms, p99 {:.0} ms, \
+                 goodput {:.3}, max/mean {:.2}, refused {}\n",
+                ttft.ttft_ms_mean,
+                ttft.ttft_ms_p99,
+                run.goodput,
+                run.load_max_over_mean,
+                run.refused
+            );
+        }
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/simulate/summaries.txt");
+    if std::env::var_os("FOREBAY_WRITE_SUMMARIES").is_some() {
+        std::fs::write(file, found).unwrap();
+        return;
+    }
+    assert_eq!(found, std::fs::read_to_string(file).unwrap_or_default());
+}

@@ -1,0 +1,193 @@
+//! What is asked for, and when. Prompts are paths of blocks; equal beginnings are equal blocks.
+
+use ahash::AHashMap;
+
+/// A block that no prompt names: made by decoding, and asked for by nobody.
+pub(crate) const NO_BLOCK: u32 = u32::MAX;
+
+/// When a request is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnStart {
+    /// At that moment of the trace, whatever became of others.
+    At {
+        /// Since the start of the trace.
+        ns: u64,
+    },
+    /// So long after the answer to another request has ended.
+    After {
+        /// Place of that request in the trace; before this one.
+        request: u32,
+        /// Think time of a person, or the time of a tool.
+        think_ns: u64,
+    },
+}
+
+/// One request of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRequest {
+    /// When the request is sent.
+    pub turn: TurnStart,
+    /// Tokens of the prompt, at least 1.
+    pub input_tokens: u32,
+    /// Tokens of the answer, at least 1.
+    pub output_tokens: u32,
+    /// Blocks of the prompt; the last may be filled in part.
+    pub blocks: Vec<u32>,
+    /// Blocks that the answer fills, behind the full blocks of the prompt.
+    pub made: Vec<u32>,
+    /// Requests of one conversation share it.
+    pub session: u32,
+}
+
+/// Requests in the order in which they were recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Tokens of each block.
+    pub block_tokens: u32,
+    /// All of them; one that waits for another stands behind it.
+    pub requests: Vec<TraceRequest>,
+    /// By block: the block before it on its path, or [`NO_BLOCK`].
+    pub(crate) parents: Vec<u32>,
+}
+
+/// Gives numbers to blocks: one number for one path.
+#[derive(Debug, Default)]
+pub(crate) struct BlockNames {
+    names: AHashMap<(u32, u64), u32>,
+    parents: Vec<u32>,
+}
+
+impl BlockNames {
+    /// The path of these hashes, from a root on.
+    pub(crate) fn path(&mut self, hashes: impl Iterator<Item = u64>) -> Vec<u32> {
+        let mut parent = NO_BLOCK;
+        hashes
+            .map(|hash| {
+                parent = self.child(parent, hash);
+                parent
+            })
+            .collect()
+    }
+
+    fn child(&mut self, parent: u32, hash: u64) -> u32 {
+        let Self { names, parents } = self;
+        *names.entry((parent, hash)).or_insert_with(|| {
+            parents.push(parent);
+            (parents.len() - 1) as u32
+        })
+    }
+}
+
+impl TraceRequest {
+    /// Blocks of the prompt that are full.
+    pub(crate) fn full_blocks(&self, block_tokens: u32) -> usize {
+        ((self.input_tokens / block_tokens) as usize).min(self.blocks.len())
+    }
+
+    /// The block at a place of prompt and answer, once it is full.
+    pub(crate) fn block_at(&self, place: usize, block_tokens: u32) -> Option<u32> {
+        let full = self.full_blocks(block_tokens);
+        match place.checked_sub(full) {
+            None => self.blocks.get(place).copied(),
+            Some(behind) => self.made.get(behind).copied().filter(|&block| block != NO_BLOCK),
+        }
+    }
+}
+
+impl Trace {
+    /// A trace of these requests. Adds the blocks that answers make, and sessions where a request
+    /// extends another one.
+    pub(crate) fn new(block_tokens: u32, requests: Vec<TraceRequest>, names: BlockNames) -> Self {
+        let mut trace = Self { block_tokens, requests, parents: names.parents };
+        trace.continue_sessions();
+        trace
+    }
+
+    /// A request whose prompt begins with the whole prompt of an earlier one, and that alone had
+    /// its last full block, continues the earlier one: its blocks there hold the earlier answer.
+    fn continue_sessions(&mut self) {
+        let block_tokens = self.block_tokens;
+        // By last full block: the request that brought the block.
+        let mut brought: AHashMap<u32, u32> = AHashMap::new();
+        let mut seen = vec![false; self.parents.len()];
+        for at in 0..self.requests.len() {
+            let full = self.requests[at].full_blocks(block_tokens);
+            let blocks = self.requests[at].blocks[..full].to_vec();
+            let earlier = blocks.iter().rev().find_map(|block| brought.get(block).copied());
+            if let Some(earlier) = earlier {
+                self.continues(at, earlier as usize, &blocks);
+            }
+            if let Some(&last) = blocks.last()
+                && !seen[last as usize]
+            {
+                brought.insert(last, at as u32);
+            }
+            for block in blocks {
+                seen[block as usize] = true;
+            }
+        }
+    }
+
+    fn continues(&mut self, at: usize, earlier: usize, blocks: &[u32]) {
+        let session = self.requests[earlier].session;
+        self.requests[at].session = session;
+        let before = &mut self.requests[earlier];
+        if !before.made.is_empty() {
+            return;
+        }
+        let full = before.full_blocks(self.block_tokens);
+        let all = ((before.input_tokens + before.output_tokens - 1) / self.block_tokens) as usize;
+        before.made = blocks.iter().copied().take(all).skip(full).collect();
+    }
+
+    /// The least distinct blocks that hold all prompts.
+    #[must_use]
+    pub fn distinct_blocks(&self) -> usize {
+        self.parents.len()
+    }
+
+    /// Blocks of the longest prompt with its answer.
+    #[must_use]
+    pub fn longest_blocks(&self) -> usize {
+        let tokens = |request: &TraceRequest| request.input_tokens + request.output_tokens;
+        let longest = self.requests.iter().map(tokens).max().unwrap_or(0);
+        (longest / self.block_tokens.max(1)) as usize + 1
+    }
+
+    /// The first requests of the trace.
+    #[must_use]
+    pub fn first(mut self, requests: usize) -> Self {
+        self.requests.truncate(requests);
+        self
+    }
+
+    /// The same requests so often, each time with prompts that share nothing with the others.
+    #[must_use]
+    pub fn repeated(&self, times: u32) -> Self {
+        let mut all = Self { block_tokens: self.block_tokens, ..Self::default() };
+        let span = self.requests.iter().map(|request| match request.turn {
+            TurnStart::At { ns } => ns,
+            TurnStart::After { .. } => 0,
+        });
+        let span = span.max().unwrap_or(0) + 1;
+        let sessions = self.requests.iter().map(|request| request.session + 1).max().unwrap_or(0);
+        for time in 0..times {
+            let (first, blocks) = (all.requests.len() as u32, all.parents.len() as u32);
+            let moved = |block: &u32| if *block == NO_BLOCK { NO_BLOCK } else { block + blocks };
+            all.parents.extend(self.parents.iter().map(moved));
+            all.requests.extend(self.requests.iter().map(|request| TraceRequest {
+                turn: match request.turn {
+                    TurnStart::At { ns } => TurnStart::At { ns: ns + span * u64::from(time) },
+                    TurnStart::After { request, think_ns } => {
+                        TurnStart::After { request: request + first, think_ns }
+                    }
+                },
+                blocks: request.blocks.iter().map(moved).collect(),
+                made: request.made.iter().map(moved).collect(),
+                session: request.session + sessions * time,
+                ..*request
+            }));
+        }
+        all
+    }
+}

@@ -1,0 +1,346 @@
+//! One run: what happens, in the order of virtual time. Requests come, are placed by the router's
+//! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
+
+use crate::engine::{EngineNews, ModelEngine};
+use crate::kv_cache::CacheChange;
+use crate::rivals::{RivalState, Rule};
+use crate::shipped::{PlacedAs, RankShape, Shipped, TraceAsked};
+use crate::speed::ModelSpeed;
+use crate::summary::{PolicySummary, RequestOutcome};
+use crate::trace::{Trace, TurnStart};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_config::Policy;
+use forebay_fleet::account::Lease;
+use forebay_fleet::worker::LoadReading;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+/// A KV cache holds so many parts of the fleet's distinct blocks, unless a plan says otherwise.
+const CACHED_PART: usize = 4;
+
+/// What a run simulates.
+#[derive(Clone, Debug)]
+pub struct SimPlan {
+    /// Ranks of the fleet; at most 1,024.
+    pub ranks: usize,
+    /// Prompts offered, in percent of what the fleet computes without a cache.
+    pub load_percent: f64,
+    /// KV blocks of one rank; `None`: a quarter of the distinct blocks for the fleet, at least the
+    /// longest prompt.
+    pub kv_blocks: Option<usize>,
+    /// Of ties, and of arrivals that the trace gives in coarse steps.
+    pub seed: u64,
+    /// What the engines of the ranks are like.
+    pub engine: ModelSpeed,
+    /// From a change in a cache until the index has it.
+    pub event_delay: Duration,
+    /// Between two load reports of a rank.
+    pub report_interval: Duration,
+}
+
+impl Default for SimPlan {
+    fn default() -> Self {
+        Self {
+            ranks: 8,
+            load_percent: 80.0,
+            kv_blocks: None,
+            seed: 1,
+            engine: ModelSpeed::default(),
+            event_delay: Duration::from_millis(3),
+            report_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What happens at a certain time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrives(u32),
+    StepsEnd(u32),
+    /// The deadline of a wait in a queue.
+    Late(u32),
+    LooksAgain,
+    Reports,
+}
+
+/// Replays the trace under one policy.
+#[must_use]
+pub fn simulate(trace: &Trace, plan: &SimPlan, rule: Rule) -> PolicySummary {
+    let mut world = World::new(trace, plan, rule);
+    world.plan_arrivals();
+    while let Some(Reverse((now, _, event))) = world.events.pop() {
+        world.happen(now, event);
+    }
+    world.summary()
+}
+
+struct World<'a> {
+    trace: &'a Trace,
+    plan: &'a SimPlan,
+    shipped: Shipped,
+    rival: Option<RivalState>,
+    ranks: SimRanks,
+    requests: Requests,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    event_count: u64,
+}
+
+struct SimRanks {
+    engines: Vec<ModelEngine>,
+    /// Requests of each without a first token.
+    waiting: Vec<u32>,
+    /// Changes of caches that the router does not know of yet, oldest first.
+    unheard: VecDeque<(u64, RankIndex, Vec<CacheChange>)>,
+    /// The next look at the queues that is planned.
+    looks_again_at: u64,
+}
+
+struct Requests {
+    leases: Vec<Option<Lease>>,
+    started_ns: Vec<u64>,
+    outcomes: Vec<RequestOutcome>,
+    /// By request: those that wait for its end.
+    followers: Vec<Vec<u32>>,
+    /// Those that have not ended.
+    left: usize,
+    last_arrival_ns: u64,
+}
+
+impl<'a> World<'a> {
+    fn new(trace: &'a Trace, plan: &'a SimPlan, rule: Rule) -> Self {
+        let quarter = trace.distinct_blocks() / CACHED_PART / plan.ranks.max(1);
+        let blocks = plan.kv_blocks.unwrap_or(quarter).max(trace.longest_blocks() + 1);
+        let shape = RankShape { blocks, sequences_max: plan.engine.sequences_max };
+        let (policy, rival) = match rule {
+            Rule::Own(policy) => (policy, None),
+            Rule::Rival(rival) => (Policy::Kv, Some(RivalState::new(rival, plan.seed))),
+        };
+        let count = trace.requests.len();
+        let alone = trace.requests.iter().map(|request| RequestOutcome {
+            ttft_ns: None,
+            alone_ns: plan.engine.prefill_ns(request.input_tokens),
+        });
+        let engine = |_| ModelEngine::new(plan.engine, blocks);
+        Self {
+            trace,
+            plan,
+            shipped: Shipped::new(trace, plan.ranks, shape, policy, plan.seed),
+            rival,
+            ranks: SimRanks {
+                engines: (0..plan.ranks).map(engine).collect(),
+                waiting: vec![0; plan.ranks],
+                unheard: VecDeque::new(),
+                looks_again_at: u64::MAX,
+            },
+            requests: Requests {
+                leases: (0..count).map(|_| None).collect(),
+                started_ns: vec![0; count],
+                outcomes: alone.collect(),
+                followers: vec![Vec::new(); count],
+                left: count,
+                last_arrival_ns: 0,
+            },
+            events: BinaryHeap::new(),
+            event_count: 0,
+        }
+    }
+
+    fn at(&mut self, ns: u64, event: Event) {
+        self.event_count += 1;
+        self.events.push(Reverse((ns, self.event_count, event)));
+    }
+
+    /// The time of the trace is stretched until the offered prompts are the load of the plan.
+    fn plan_arrivals(&mut self) {
+        let work: u64 = self.requests.outcomes.iter().map(|outcome| outcome.alone_ns).sum();
+        let capacity = self.plan.ranks as f64 * self.plan.load_percent / 100.0;
+        let starts = self.trace.requests.iter().map(|request| match request.turn {
+            TurnStart::At { ns } => Some(ns),
+            TurnStart::After { .. } => None,
+        });
+        let starts: Vec<Option<u64>> = starts.collect();
+        let first = starts.iter().flatten().min().copied().unwrap_or(0);
+        let span = starts.iter().flatten().max().copied().unwrap_or(0) - first;
+        let stretch = work as f64 / capacity / (span as f64).max(1.0);
+        let step = coarse_step(&starts);
+        let mut random = fastrand::Rng::with_seed(self.plan.seed);
+        for (id, start) in starts.iter().enumerate() {
+            match (start, self.trace.requests[id].turn) {
+                (Some(start), _) => {
+                    let start = start - first + random.u64(..step.max(1));
+                    self.at((start as f64 * stretch) as u64, Event::Arrives(id as u32));
+                }
+                (None, TurnStart::After { request, .. }) => {
+                    self.requests.followers[request as usize].push(id as u32);
+                }
+                (None, TurnStart::At { .. }) => {}
+            }
+        }
+        self.at(0, Event::Reports);
+    }
+
+    fn happen(&mut self, now: u64, event: Event) {
+        while self.ranks.unheard.front().is_some_and(|(at, ..)| *at <= now) {
+            let Some((_, rank, changes)) = self.ranks.unheard.pop_front() else { break };
+            self.shipped.hear(rank, &changes);
+        }
+        match event {
+            Event::Arrives(id) => self.arrive(id, now),
+            Event::StepsEnd(rank) => self.end_steps(rank as usize, now),
+            Event::Late(id) => {
+                if let Some(placed) = self.shipped.late(id, NanosSinceStart(now)) {
+                    self.placed(id, placed, now);
+                }
+            }
+            Event::LooksAgain => {
+                self.ranks.looks_again_at = u64::MAX;
+                self.serve(true, now);
+            }
+            Event::Reports => self.report(now),
+        }
+    }
+
+    fn arrive(&mut self, id: u32, now: u64) {
+        self.requests.started_ns[id as usize] = now;
+        self.requests.last_arrival_ns = now;
+        let trace = self.trace;
+        let request = &trace.requests[id as usize];
+        let asked = TraceAsked { id, request, now: NanosSinceStart(now) };
+        let placed = match &mut self.rival {
+            None => self.shipped.place(asked),
+            Some(rival) => {
+                let (rank, uncached) = rival.choose(asked, &mut self.shipped, &self.ranks.waiting);
+                let lease = self.shipped.lease(asked, rank, uncached);
+                lease.map_or(PlacedAs::Refused, PlacedAs::Sent)
+            }
+        };
+        self.placed(id, placed, now);
+        self.serve(false, now);
+    }
+
+    fn placed(&mut self, id: u32, placed: PlacedAs, now: u64) {
+        match placed {
+            PlacedAs::Sent(lease) => {
+                let rank = lease.rank().index();
+                self.requests.leases[id as usize] = Some(lease);
+                self.ranks.waiting[rank] += 1;
+                if self.ranks.engines[rank].arrive(id, self.trace, now) {
+                    self.plan_end(rank);
+                }
+                self.tell(rank, now);
+            }
+            PlacedAs::Waits(deadline) => self.at(deadline.0, Event::Late(id)),
+            PlacedAs::Refused => self.ended(id, now),
+        }
+    }
+
+    fn plan_end(&mut self, rank: usize) {
+        if let Some(end) = self.ranks.engines[rank].ends_at() {
+            self.at(end, Event::StepsEnd(rank as u32));
+        }
+    }
+
+    fn end_steps(&mut self, rank: usize, now: u64) {
+        // The steps were cut short, and ended before.
+        if self.ranks.engines[rank].ends_at() != Some(now) {
+            return;
+        }
+        let mut news = Vec::new();
+        self.ranks.engines[rank].end_steps(self.trace, now, &mut news);
+        self.tell(rank, now);
+        self.plan_end(rank);
+        for news in news {
+            match news {
+                EngineNews::First(id) => {
+                    let at = id as usize;
+                    let ttft = now - self.requests.started_ns[at];
+                    self.requests.outcomes[at].ttft_ns = Some(ttft);
+                    self.ranks.waiting[rank] -= 1;
+                    if let Some(lease) = &mut self.requests.leases[at] {
+                        lease.prefill_done();
+                    }
+                }
+                EngineNews::Ended(id) => self.ended(id, now),
+            }
+        }
+        self.serve(false, now);
+    }
+
+    /// Changes of the cache go on their way to the router.
+    fn tell(&mut self, rank: usize, now: u64) {
+        let changes = self.ranks.engines[rank].take_changes();
+        if let Some(index) = RankIndex::try_from_index(rank).filter(|_| !changes.is_empty()) {
+            let delay = u64::try_from(self.plan.event_delay.as_nanos()).unwrap_or(u64::MAX);
+            self.ranks.unheard.push_back((now.saturating_add(delay), index, changes));
+        }
+    }
+
+    fn ended(&mut self, id: u32, now: u64) {
+        if let Some(lease) = self.requests.leases[id as usize].take() {
+            self.shipped.end(lease, NanosSinceStart(now));
+        }
+        self.requests.left -= 1;
+        for follower in std::mem::take(&mut self.requests.followers[id as usize]) {
+            if let TurnStart::After { think_ns, .. } = self.trace.requests[follower as usize].turn {
+                self.at(now.saturating_add(think_ns), Event::Arrives(follower));
+            }
+        }
+    }
+
+    fn serve(&mut self, is_due: bool, now: u64) {
+        let mut placed = Vec::new();
+        self.shipped.serve(NanosSinceStart(now), is_due, &mut placed);
+        for (id, placed) in placed {
+            self.placed(id, placed, now);
+        }
+        let again = self.shipped.look_again_at().map_or(u64::MAX, |at| at.0.max(now + 1));
+        if again < self.ranks.looks_again_at {
+            self.ranks.looks_again_at = again;
+            self.at(again, Event::LooksAgain);
+        }
+    }
+
+    fn report(&mut self, now: u64) {
+        if self.requests.left == 0 {
+            return;
+        }
+        for (at, engine) in self.ranks.engines.iter().enumerate() {
+            let (running, waiting) = engine.load();
+            let kv_permille = Some(engine.used_permille());
+            let reading = LoadReading { running, waiting, kv_permille, ..LoadReading::default() };
+            if let Some(rank) = RankIndex::try_from_index(at) {
+                self.shipped.report(rank, NanosSinceStart(now), reading);
+            }
+        }
+        let interval = u64::try_from(self.plan.report_interval.as_nanos()).unwrap_or(u64::MAX);
+        self.at(now.saturating_add(interval.max(1)), Event::Reports);
+    }
+
+    fn summary(&self) -> PolicySummary {
+        let mut summary = PolicySummary::default();
+        summary.count(&self.requests.outcomes);
+        let totals = || self.ranks.engines.iter().map(ModelEngine::totals);
+        let computed = || totals().map(|totals| totals.computed_tokens);
+        let cached: u64 = totals().map(|totals| totals.cached_tokens).sum();
+        let prompts = self.trace.requests.iter().zip(&self.requests.outcomes);
+        let served = prompts.filter(|(_, outcome)| outcome.ttft_ns.is_some());
+        let tokens: u64 = served.map(|(request, _)| u64::from(request.input_tokens)).sum();
+        summary.hit_rate = cached as f64 / tokens.max(1) as f64;
+        summary.preempted = totals().map(|totals| totals.preempted).sum();
+        let mean = computed().sum::<u64>() as f64 / self.plan.ranks.max(1) as f64;
+        summary.load_max_over_mean = computed().max().unwrap_or(0) as f64 / mean.max(1.0);
+        let busy: u64 = totals().map(|totals| totals.busy_ns).sum();
+        let all = self.requests.last_arrival_ns.max(1) as f64 * self.plan.ranks as f64;
+        summary.busy = busy as f64 / all;
+        summary
+    }
+}
+
+/// The least distance of two moments of the trace: arrivals within it are in no known order.
+fn coarse_step(starts: &[Option<u64>]) -> u64 {
+    let mut times: Vec<u64> = starts.iter().flatten().copied().collect();
+    times.sort_unstable();
+    times.dedup();
+    times.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(0)
+}
