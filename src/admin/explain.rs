@@ -22,7 +22,7 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
-    PickRequest, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model,
+    PickRequest, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, TokenPrice, model,
     output_tokens, pick,
 };
 use serde_json::{Value, json};
@@ -182,6 +182,13 @@ impl Explainer {
             now: case.sources.now,
             overlaps: self.matched.overlaps(),
             on_the_way: self.matched.on_the_way(),
+            fleet: case.sources.fleet,
+            price: TokenPrice::of(
+                case.sources.config.policy,
+                case.sources.fleet,
+                case.sources.board,
+                &case.model.ranks,
+            ),
             prompt_bytes: case.prompt_bytes,
             bytes_per_token: case.bytes_per_token,
         }
@@ -312,6 +319,7 @@ impl Explainer {
             "cost_parts": {
                 "queued_tokens": parts.queued_tokens,
                 "uncached_tokens": parts.uncached_tokens,
+                "delay_tokens": parts.delay_tokens,
                 "running_tokens": parts.running_tokens,
                 "held_tokens": parts.held_tokens,
                 "reported_tokens": parts.reported_tokens,

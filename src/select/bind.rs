@@ -7,9 +7,7 @@ use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin, lease_cost};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Lease, LeaseCost};
-use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadReports, RankLoad, Role, RoomLimits, ShardBoard,
-};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadReports, RankLoad, ShardBoard};
 
 /// What a binding is made with.
 #[derive(Debug)]
@@ -261,32 +259,6 @@ impl Binder<'_> {
         let limits = self.fleet.room(rank);
         load.busy_until() <= self.now
             && load.has_room(load.room_at(limits, self.now), cost.room_wanted())
-            && !self.is_reported_full(rank, limits)
-    }
-
-    /// What of the cache may be used of a rank with that role.
-    fn kv_use_percent(&self, rank: RankIndex) -> u32 {
-        let flow = &self.fleet.config.flow;
-        let of_role = match self.fleet.ranks.get(rank.index()).map(|rank| rank.role) {
-            Some(Role::Prefill) => flow.disaggregation.prefill_kv_use_percent,
-            Some(Role::Decode) => flow.disaggregation.decode_kv_use_percent,
-            Some(Role::Both) | None => None,
-        };
-        of_role.unwrap_or(flow.queue.kv_use_percent)
-    }
-
-    /// Does the engine say that its cache is as full as it may be, and is part of that ours? A
-    /// report alone never closes a rank: it may be old, and what it tells of may be over.
-    #[must_use]
-    pub fn is_reported_full(&self, rank: RankIndex, limits: RoomLimits) -> bool {
-        let percent = u64::from(self.kv_use_percent(rank));
-        let ours = self.board.rank(rank).is_some_and(|load| load.in_flight() > 0);
-        if limits.kv_tokens_max == 0 || !ours {
-            return false;
-        }
-        let report = self.reports.counting(rank, self.now);
-        let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
-        u64::from(permille) >= percent.saturating_mul(10)
     }
 }
 

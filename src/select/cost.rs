@@ -1,13 +1,14 @@
 //! Predicted work on a rank, in tokens of prefill: what a new request would wait for, plus what it
 //! adds.
 
+use super::TokenPrice;
 use forebay_fleet::worker::{LoadReport, RankLoad, ReportWeight};
 
 /// What one running request costs its rank's prefill, as prefill tokens: it shares every step of
 /// the batch.
 const RUNNING_REQUEST_TOKENS: u64 = 32;
-/// KV tokens held by running requests that weigh like one token of prefill: attention over them is
-/// cheap but not free, and they crowd out cached blocks.
+/// KV tokens held by running requests that weigh like one token of prefill, on a rank whose cache
+/// has an unknown size: attention over them is cheap but not free.
 const HELD_TOKENS_PER_PREFILL_TOKEN: u64 = 64;
 /// Up to this share of its KV cache a rank takes another request without anybody noticing, in
 /// thousandths.
@@ -29,9 +30,11 @@ pub struct CostParts {
     pub queued_tokens: u64,
     /// What the rank would have to compute of the request itself.
     pub uncached_tokens: u64,
+    /// What computing that costs those behind it, see [`TokenPrice`].
+    pub delay_tokens: u64,
     /// Requests in flight of this router.
     pub running_tokens: u64,
-    /// KV that they hold.
+    /// KV that they hold: the part of the prompt that finds no place beside it.
     pub held_tokens: u64,
     /// What the engine reports beyond that: load of others, a cache that is nearly full. Fades with
     /// the report's age.
@@ -43,6 +46,7 @@ impl CostParts {
     #[must_use]
     pub fn total(&self) -> RankCost {
         let own = self.queued_tokens.saturating_add(self.uncached_tokens);
+        let own = own.saturating_add(self.delay_tokens);
         let own = own.saturating_add(self.running_tokens).saturating_add(self.held_tokens);
         // Saturating: what engines report may be any number, and a sum that ran over would make the
         // fullest rank the cheapest.
@@ -52,24 +56,47 @@ impl CostParts {
     }
 }
 
+/// What a request asks of one rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RankWork {
+    /// Tokens of the prompt.
+    pub(super) prompt_tokens: u64,
+    /// Those that the rank would have to compute.
+    pub(super) uncached_tokens: u64,
+    /// Those that are believed to be in the rank's queue, as part of a sibling's prompt. They are
+    /// no wait for other people's work: any other rank would have to compute them.
+    pub(super) shared_tokens: u64,
+    /// Of a token to compute.
+    pub(super) price: TokenPrice,
+    /// KV tokens that the rank can hold; 0: not known.
+    pub(super) kv_capacity_tokens: u64,
+}
+
 /// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself.
-///
-/// `shared_tokens` of its prompt are believed to be in the rank's queue, as part of a sibling's:
-/// they are no wait for other people's work, since any other rank would have to compute them for
-/// this request. `report` is what the engine says, if it counts; without one only the leases do.
+/// `report` is what the engine says, if it counts; without one only the leases do.
 #[must_use]
-pub fn predicted_work(
+pub(super) fn predicted_work(
     load: &RankLoad,
-    uncached_tokens: u64,
-    shared_tokens: u64,
+    work: &RankWork,
     report: Option<(&LoadReport, ReportWeight)>,
 ) -> CostParts {
     CostParts {
-        queued_tokens: load.prefill_tokens().saturating_sub(shared_tokens),
-        uncached_tokens,
+        queued_tokens: load.prefill_tokens().saturating_sub(work.shared_tokens),
+        uncached_tokens: work.uncached_tokens,
+        delay_tokens: work.price.delay(work.uncached_tokens),
         running_tokens: u64::from(load.in_flight()) * RUNNING_REQUEST_TOKENS,
-        held_tokens: load.decode_tokens() / HELD_TOKENS_PER_PREFILL_TOKEN,
+        held_tokens: crowding(load.decode_tokens(), work),
         reported_tokens: report.map_or(0, |(report, weight)| weight.of(beyond_leases(report))),
+    }
+}
+
+/// Running requests that hold a share of a cache leave the rest of it to prompts: of the request's
+/// own prompt that share has no place, or pushes out as much of another one.
+fn crowding(held_tokens: u64, work: &RankWork) -> u64 {
+    let product = u128::from(held_tokens) * u128::from(work.prompt_tokens);
+    match product.checked_div(u128::from(work.kv_capacity_tokens)) {
+        Some(tokens) => u64::try_from(tokens).unwrap_or(u64::MAX),
+        None => held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN,
     }
 }
 
@@ -89,10 +116,35 @@ mod tests {
     use forebay_base::{NanosSinceStart, RankIndex};
     use forebay_fleet::worker::{LoadReading, OwnLoad, RoomLimits, RoomWanted};
 
+    fn work(uncached_tokens: u64, shared_tokens: u64) -> RankWork {
+        RankWork {
+            prompt_tokens: 1_100,
+            uncached_tokens,
+            shared_tokens,
+            price: TokenPrice::LEAST,
+            kv_capacity_tokens: 0,
+        }
+    }
+
+    #[test]
+    fn what_runs_crowds_a_cache_of_known_size_by_its_share() {
+        let load = RankLoad::default();
+        load.add_decode(2_500);
+        let held = |kv_capacity_tokens, prompt_tokens| {
+            let work = RankWork { kv_capacity_tokens, prompt_tokens, ..work(100, 0) };
+            predicted_work(&load, &work, None).held_tokens
+        };
+        assert_eq!(held(10_000, 1_000), 250, "a quarter of the prompt");
+        assert_eq!(held(1_000, 1_000), 2_500, "shared blocks count once for each request");
+        assert_eq!(held(0, 1_000), 2_500 / 64, "the size is not known");
+        assert_eq!(held(1, u64::MAX), u64::MAX);
+    }
+
     #[test]
     fn a_holder_keeps_its_conversation_until_its_backlog_exceeds_the_prefill_saved() {
         let (holder, other) = (RankLoad::default(), RankLoad::default());
-        let cost = |load: &RankLoad, uncached| predicted_work(load, uncached, 0, None).total();
+        let cost =
+            |load: &RankLoad, uncached| predicted_work(load, &work(uncached, 0), None).total();
         holder.add_prefill(900);
         assert!(cost(&holder, 100) < cost(&other, 1_100));
         holder.add_prefill(200);
@@ -106,7 +158,7 @@ mod tests {
         rank.add_prefill(1_100);
         let mut met = 0;
         let cost = |load: &RankLoad, uncached, shared| {
-            predicted_work(load, uncached, shared, None).total()
+            predicted_work(load, &work(uncached, shared), None).total()
         };
         while cost(&rank, 100, 1_000) < cost(&other, 1_100, 0) {
             rank.add_prefill(100);
@@ -124,7 +176,8 @@ mod tests {
         let idle = RankLoad::default();
         let with = |reading| {
             let report = report(reading);
-            predicted_work(&idle, 100, 0, Some((&report, ReportWeight::FULL))).reported_tokens
+            predicted_work(&idle, &work(100, 0), Some((&report, ReportWeight::FULL)))
+                .reported_tokens
         };
         let quiet = LoadReading::default();
         assert_eq!(with(quiet), 0);
@@ -143,10 +196,11 @@ mod tests {
         load.add_decode(6_400);
         assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
         let report = report(LoadReading { running: 1, ..LoadReading::default() });
-        let parts = predicted_work(&load, 70, 200, Some((&report, ReportWeight::FULL)));
+        let parts = predicted_work(&load, &work(70, 200), Some((&report, ReportWeight::FULL)));
         let expected = CostParts {
             queued_tokens: 300,
             uncached_tokens: 70,
+            delay_tokens: 0,
             running_tokens: 32,
             held_tokens: 100,
             reported_tokens: 32,

@@ -9,6 +9,7 @@ mod match_request;
 mod matched;
 mod model;
 mod pick;
+mod price;
 mod prompt;
 mod reach;
 mod route;
@@ -19,7 +20,7 @@ mod usable;
 
 pub use bind::Binder;
 pub use candidate::{Candidates, NoCandidate, Seeking};
-pub use cost::{CostParts, RankCost, predicted_work};
+pub use cost::{CostParts, RankCost};
 pub use match_request::MatchRequest;
 pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};
@@ -27,6 +28,7 @@ pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
     tokens,
 };
+pub use price::TokenPrice;
 pub use prompt::Prompt;
 pub use reach::reaches;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};

@@ -1,9 +1,10 @@
 //! The policies, and what a request is expected to cost a rank.
 
-use super::{CostParts, RankCost, predicted_work};
+use super::cost::{RankWork, predicted_work};
+use super::{CostParts, RankCost, TokenPrice};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
-use forebay_fleet::worker::{Leg, LoadBoard, LoadReports, ReportWeight};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight};
 use forebay_index::Overlaps;
 
 pub use forebay_config::Policy;
@@ -26,6 +27,8 @@ pub struct PickRequest<'a> {
     pub leg: Leg,
     /// Ranks to choose from; not empty.
     pub ranks: &'a [RankIndex],
+    /// What the ranks can hold.
+    pub fleet: &'a FleetSnapshot,
     /// Loads of all ranks.
     pub board: &'a LoadBoard,
     /// What engines report beyond it.
@@ -37,6 +40,8 @@ pub struct PickRequest<'a> {
     /// The part of them that no event has told of: a sibling with the same beginning is on its way
     /// to the rank.
     pub on_the_way: &'a Overlaps,
+    /// What one token costs that a rank has to compute.
+    pub price: TokenPrice,
     /// Length of the prompt.
     pub prompt_bytes: u64,
     /// Bytes per token of this model, at least 1.
@@ -130,11 +135,16 @@ impl PickRequest<'_> {
     pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
         // Who only decodes computes nothing of the prompt.
         let computes = self.leg != Leg::Decode;
-        let uncached = if computes { self.uncached_tokens(rank) } else { 0 };
         let shared = u64::from(self.on_the_way.get(rank).bytes);
-        let shared = tokens(shared, self.bytes_per_token);
+        let work = RankWork {
+            prompt_tokens: self.prompt_tokens(),
+            uncached_tokens: if computes { self.uncached_tokens(rank) } else { 0 },
+            shared_tokens: tokens(shared, self.bytes_per_token),
+            price: self.price,
+            kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
+        };
         let report = self.reports.counting(rank, self.now);
-        Some(predicted_work(self.board.rank(rank)?, uncached, shared, report))
+        Some(predicted_work(self.board.rank(rank)?, &work, report))
     }
 
     /// What the policies minimise that look at load alone: requests, ours and reported ones, in
@@ -265,6 +275,8 @@ mod tests {
             now: NanosSinceStart(0),
             overlaps,
             on_the_way: &Overlaps::new(8),
+            fleet: &FleetSnapshot::default(),
+            price: TokenPrice::LEAST,
             prompt_bytes: 32,
             bytes_per_token: 4.0,
         };
@@ -344,6 +356,8 @@ mod tests {
                 now: NanosSinceStart(now),
                 overlaps: &Overlaps::new(8),
                 on_the_way: &Overlaps::new(8),
+                fleet: &FleetSnapshot::default(),
+                price: TokenPrice::LEAST,
                 prompt_bytes: 400,
                 bytes_per_token: 4.0,
             };

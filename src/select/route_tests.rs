@@ -130,6 +130,8 @@ impl Scene {
             now: NOW,
             overlaps: &self.overlaps,
             on_the_way: none,
+            fleet: &self.fleet,
+            price: TokenPrice::LEAST,
             prompt_bytes: self.prompt_bytes,
             bytes_per_token: 4.0,
         }

@@ -224,9 +224,6 @@ async fn elsewhere(
 pub(super) fn cache_bytes(fleet: &FleetSnapshot, rank: RankIndex) -> usize {
     /// English and code under the common vocabularies: 3.5 to 4.5.
     const BYTES_PER_TOKEN: u64 = 4;
-    let tokens = fleet
-        .ranks
-        .get(rank.index())
-        .map_or(0, |rank| u64::from(rank.kv_block_count) * u64::from(rank.block_size_tokens));
+    let tokens = fleet.kv_capacity_tokens(rank);
     usize::try_from(tokens.saturating_mul(BYTES_PER_TOKEN)).unwrap_or(usize::MAX)
 }

@@ -17,7 +17,9 @@ use forebay::kv_events::{
 };
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::render::render;
-use forebay::select::{PickRequest, Policy, RoundRobin, TierOverlaps, pick, weigh_tiers};
+use forebay::select::{
+    PickRequest, Policy, RoundRobin, TierOverlaps, TokenPrice, pick, weigh_tiers,
+};
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
@@ -244,6 +246,8 @@ fn chosen(fleet: &FleetSnapshot, config: KvConfig, found: &Overlaps, prompt_byte
         now: NanosSinceStart(0),
         overlaps: &overlaps,
         on_the_way: &Overlaps::new(8),
+        fleet,
+        price: TokenPrice::LEAST,
         prompt_bytes,
         bytes_per_token: 1.0,
     };

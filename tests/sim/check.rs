@@ -97,7 +97,6 @@ impl World {
 
     /// Who comes waits for a pair only if no rank that serves whole requests is free.
     pub(crate) fn check_nobody_is_free(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Checked {
-        let at = waiter.ticket.shard.index();
         let whole = Waiter { leg: Leg::Whole, near: None, ..waiter.clone() };
         let is_waited_for = |queue: QueueIndex| {
             // It counts itself already.
@@ -108,7 +107,7 @@ impl World {
             let waits = fleet.queue_of(rank).is_some_and(is_waited_for);
             fleet.ranks[rank.index()].role == Role::Both
                 && !waits
-                && self.has_room(at, fleet, &whole, rank)
+                && self.has_room(fleet, &whole, rank)
         };
         let mut ways = self.ways_anywhere(fleet, waiter);
         keep_able(fleet, waiter, &mut ways);
@@ -326,7 +325,7 @@ impl World {
                     kept.iter().any(|(ticket, of)| *ticket == waiter.ticket && *of != rank);
                 let is_short = has_other
                     || load.has_room(limits, RoomWanted::default())
-                        && !self.has_room(at, fleet, waiter, rank);
+                        && !self.has_room(fleet, waiter, rank);
                 if load.is_spare() && !is_short {
                     return Err(format!("{waiter:?} waits, and {rank:?} is free for others"));
                 }
@@ -389,7 +388,6 @@ impl World {
                 && (load.busy_until() > self.now
                     || load.places_now(self.now).is_some()
                     || is_shut(rank)
-                    || self.is_reported_full(at, fleet, rank)
                     || lacks_prefill)
             {
                 self.books.held_at.insert(queue, self.now);
@@ -485,7 +483,7 @@ impl World {
         let mut awaited: Vec<RankIndex> = kept.iter().map(|(_, rank)| *rank).collect();
         for (ticket, rank) in kept {
             if let Some((_, short)) = self.books.at_home.get(ticket)
-                && self.rooms(at, fleet, short).contains(rank)
+                && self.rooms(fleet, short).contains(rank)
                 && kept.len() < KEPT_MAX
                 && !kept.iter().any(|(other, of)| other != ticket && of == rank)
             {
@@ -493,14 +491,14 @@ impl World {
             }
         }
         loop {
-            let (stuck, free): (Vec<_>, Vec<_>) = left.into_iter().partition(|waiter| {
-                self.rooms(at, fleet, waiter).iter().all(|r| awaited.contains(r))
-            });
+            let (stuck, free): (Vec<_>, Vec<_>) = left
+                .into_iter()
+                .partition(|waiter| self.rooms(fleet, waiter).iter().all(|r| awaited.contains(r)));
             if stuck.is_empty() || kept.len() < KEPT_MAX {
                 return match free.first() {
                     None => Ok(()),
                     Some(waiter) => {
-                        let rooms = self.rooms(at, fleet, waiter);
+                        let rooms = self.rooms(fleet, waiter);
                         Err(format!(
                             "lost wake-up: {waiter:?} waits beside {rooms:?}, kept {kept:?}"
                         ))
@@ -530,24 +528,16 @@ impl World {
     }
 
     /// Those of them that have room for it now.
-    fn rooms(&self, at: usize, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {
+    fn rooms(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {
         let mut ways = self.ways(fleet, waiter);
-        ways.retain(|&rank| self.has_room(at, fleet, waiter, rank));
+        ways.retain(|&rank| self.has_room(fleet, waiter, rank));
         ways
     }
 
-    fn has_room(&self, at: usize, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
+    fn has_room(&self, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
         let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
-        let is_bounded = limits.kv_tokens_max > 0 && load.in_flight() > 0;
         load.has_room(load.room_at(limits, self.now), wanted(waiter, rank))
             && load.busy_until() <= self.now
-            && !(is_bounded && self.is_reported_full(at, fleet, rank))
-    }
-
-    fn is_reported_full(&self, at: usize, fleet: &FleetSnapshot, rank: RankIndex) -> bool {
-        let report = self.shards[at].stages.loads.reports.counting(rank, self.now);
-        let permille = report.and_then(|(report, _)| report.kv_permille).unwrap_or(0);
-        u64::from(permille) >= kv_use_percent(fleet, rank) * 10
     }
 
     /// Everybody was answered once, and nothing is left anywhere.
@@ -624,16 +614,6 @@ fn all_ranks(fleet: &FleetSnapshot) -> impl Iterator<Item = RankIndex> {
 /// All that a run may have.
 fn pools() -> impl Iterator<Item = PoolIndex> {
     (0..3).chain(RANKS_MAX..RANKS_MAX + 3).filter_map(PoolIndex::try_from_index)
-}
-
-fn kv_use_percent(fleet: &FleetSnapshot, rank: RankIndex) -> u64 {
-    let pairs = &fleet.config.flow.disaggregation;
-    let of_role = match fleet.ranks[rank.index()].role {
-        Role::Both => None,
-        Role::Prefill => pairs.prefill_kv_use_percent,
-        Role::Decode => pairs.decode_kv_use_percent,
-    };
-    u64::from(of_role.unwrap_or(fleet.config.flow.queue.kv_use_percent))
 }
 
 /// What a request wants, and what is out of the question.

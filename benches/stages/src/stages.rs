@@ -19,7 +19,7 @@ use forebay_router::dispatch::{RetryBudget, SendPlans};
 use forebay_router::request::{
     Action, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
 };
-use forebay_select::{Binder, Candidates, Matched, PickRequest, RoundRobin, Seeking};
+use forebay_select::{Binder, Candidates, Matched, PickRequest, RoundRobin, Seeking, TokenPrice};
 use std::hint::black_box;
 
 /// What is counted.
@@ -164,6 +164,13 @@ impl Choice {
             now: NOW,
             overlaps: self.matched.overlaps(),
             on_the_way: self.matched.on_the_way(),
+            fleet: &self.world.fleet,
+            price: TokenPrice::of(
+                Policy::Kv,
+                &self.world.fleet,
+                &self.board,
+                &self.world.model().ranks,
+            ),
             prompt_bytes: self.matched.prompt_bytes(),
             bytes_per_token: BYTES_PER_TOKEN,
         }

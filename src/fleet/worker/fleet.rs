@@ -365,6 +365,14 @@ impl FleetSnapshot {
         self.ranks.get(index.index()).map(|rank| rank.room).unwrap_or_default()
     }
 
+    /// KV tokens that a rank can hold; 0: not known.
+    #[must_use]
+    pub fn kv_capacity_tokens(&self, index: RankIndex) -> u64 {
+        self.ranks
+            .get(index.index())
+            .map_or(0, |rank| u64::from(rank.kv_block_count) * u64::from(rank.block_size_tokens))
+    }
+
     /// The queue that requests for a rank wait in.
     #[must_use]
     pub fn queue_of(&self, index: RankIndex) -> Option<QueueIndex> {

@@ -11,7 +11,7 @@ use forebay_fleet::account::LeaseCost;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{Leg, LoadBoard, OpenedBy, QueueCell, RankLoad};
 use forebay_index::Overlaps;
-use forebay_select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
+use forebay_select::{Binder, Candidates, PickRequest, Seeking, TokenPrice, lease_cost};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -256,6 +256,8 @@ fn place(
         now: binder.now,
         overlaps,
         on_the_way,
+        fleet,
+        price: TokenPrice::of(binder.policy, fleet, binder.board, &model.ranks),
         prompt_bytes: waiter.prompt.bytes,
         bytes_per_token: waiter.prompt.bytes_per_token,
     };
@@ -351,7 +353,7 @@ fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
                 || load.is_open()
                 // What began before there was this limit tells nobody of its first byte.
                 || most > 0 && load.prefill_tokens() >= most
-        }) || binder.is_reported_full(rank, limits)
+        })
     };
     here().any(is_shut)
         || here().any(|rank| fleet.serves(rank, Leg::Decode))

@@ -13,8 +13,8 @@ use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
-    self, Binder, Matched, NoPair, PickRequest, Prompt, Route, RouteRequest, RouteRules,
-    WholeBecause,
+    self, Binder, Matched, NoPair, PickRequest, Policy, Prompt, Route, RouteRequest, RouteRules,
+    TokenPrice, WholeBecause,
 };
 use std::rc::Rc;
 
@@ -68,9 +68,10 @@ impl Scene<'_> {
         }
         self.stages.matching.matched.recall(self.prompt);
         self.split.look(self.body, endpoint);
-        let Stages { loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
+        let Stages { rules, loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
         let Matching { matched, candidates, ratios } = matching;
-        let view = LoadView { board, reports, matched, ratio: ratios.of(facts.model) };
+        let (policy, ratio) = (rules.policy, ratios.of(facts.model));
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio };
         let request = view.request(self.text_bytes, now);
         let rules = RouteRules::of(&fleet.config.flow.disaggregation);
         let asked =
@@ -117,7 +118,8 @@ impl Scene<'_> {
             drain_rates,
             ..
         } = &mut *self.stages;
-        let view = LoadView { board, reports, matched, ratio };
+        let policy = rules.policy;
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio };
         let request = view.request(self.text_bytes, now);
         let Seeker { body_bytes, queued, is_movable: movable, .. } = *seeker;
         let applicant =
@@ -135,6 +137,9 @@ impl Scene<'_> {
 
 /// What a policy looks at.
 struct LoadView<'a> {
+    fleet: &'a FleetSnapshot,
+    model: &'a Model,
+    policy: Policy,
     board: &'a LoadBoard,
     reports: &'a LoadReports,
     matched: &'a Matched,
@@ -149,8 +154,10 @@ impl<'a> LoadView<'a> {
         PickRequest {
             leg: Leg::Whole,
             ranks: &[],
+            fleet: self.fleet,
             board: self.board,
             reports: self.reports,
+            price: TokenPrice::of(self.policy, self.fleet, self.board, &self.model.ranks),
             now,
             overlaps: self.matched.overlaps(),
             on_the_way: self.matched.on_the_way(),
