@@ -504,6 +504,14 @@ fn tenants_and_the_file_of_keys_are_checked() {
              clients for no key",
         ),
         (
+            "[[listener]]\naddress = \"0.0.0.0:80\"",
+            "forebay.toml:2:11: warning: `listener` 0.0.0.0:80 can be reached from outside",
+        ),
+        (
+            "listen = \"0.0.0.0:80\"\napi_keys = \"../../tests/data/api_keys/two.toml\"",
+            "forebay.toml:1:10: warning: `listen` 0.0.0.0:80 takes keys of clients in clear text",
+        ),
+        (
             "[jwt]\nissuer = \"i\"",
             "forebay.toml:1:1: warning: `[jwt]` says nothing without `jwt.jwks`",
         ),
