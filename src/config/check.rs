@@ -28,6 +28,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.ranges(config);
     check.admin(config);
     check.client(&config.client);
+    check.doors(config);
     check.keys(config);
     check.cors(&config.cors);
     check.tls(config);

@@ -1,4 +1,4 @@
-//! What the file of the clients' keys may get wrong, and who may call without one.
+//! What the files of the clients' keys may get wrong.
 
 use super::check::Check;
 use super::client::JwtConfig;
@@ -11,16 +11,7 @@ use std::path::Path;
 impl Check<'_> {
     pub(super) fn keys(&mut self, config: &Config) {
         self.jwt(&config.jwt);
-        let Some(path) = &config.api_keys else {
-            if config.jwt.jwks.is_none() && !config.listen.ip().is_loopback() {
-                let what = format!(
-                    "`listen` {} can be reached from outside and asks clients for no key",
-                    config.listen
-                );
-                self.warning("listen", what, "set `api_keys`, or bind it to 127.0.0.1");
-            }
-            return;
-        };
+        let Some(path) = &config.api_keys else { return };
         if !config.flow.queue.tenant_header.is_empty() {
             let what = "`queue.tenant_header` is not read while `api_keys` is set";
             self.warning("queue.tenant_header", what, "remove one of the two");
@@ -45,6 +36,7 @@ impl Check<'_> {
             }
         }
     }
+
     fn jwt(&mut self, jwt: &JwtConfig) {
         let Some(place) = &jwt.jwks else {
             if *jwt != JwtConfig::default() {

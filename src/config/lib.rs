@@ -7,6 +7,7 @@ mod check;
 mod check_admin;
 mod check_client;
 mod check_disaggregation;
+mod check_doors;
 mod check_flow;
 mod check_tls;
 mod check_upstream;

@@ -7,7 +7,6 @@ use super::flags::Flags;
 use super::load::{ConfigText, Loaded, load};
 use super::schema::Config;
 use super::table::{Changes, KeyTable, WorkerChanges};
-use super::url::WorkerUrl;
 use super::worker::WorkerConfig;
 use std::path::PathBuf;
 
@@ -131,24 +130,19 @@ impl Config {
         changes
     }
 
-    /// Workers that come and go. One over TLS has files that are read at the start only.
+    /// Workers that come and go.
     fn take_workers(&mut self, wanted: &Self, changes: &mut Changes) {
         let has = |config: &Self, url: &str| config.workers.iter().any(|one| one.url == url);
         let new = wanted.workers.iter().filter(|worker| !has(self, &worker.url));
-        let is_tls = |url: &str| WorkerUrl::parse(url).is_ok_and(|url| url.is_tls);
-        let (secure, plain): (Vec<_>, Vec<_>) = new.cloned().partition(|one| is_tls(&one.url));
+        let new: Vec<_> = new.cloned().collect();
         let (kept, gone) =
             std::mem::take(&mut self.workers).into_iter().partition(|one| has(wanted, &one.url));
         self.workers = kept;
-        self.workers.extend_from_slice(&plain);
+        self.workers.extend_from_slice(&new);
         let urls = |workers: Vec<WorkerConfig>| workers.into_iter().map(|worker| worker.url);
-        changes.workers =
-            WorkerChanges { joined: urls(plain).collect(), left: urls(gone).collect() };
+        changes.workers = WorkerChanges { joined: urls(new).collect(), left: urls(gone).collect() };
         if !changes.workers.joined.is_empty() || !changes.workers.left.is_empty() {
             changes.applied.push("worker".to_owned());
-        }
-        if !secure.is_empty() {
-            changes.restart.push("worker".to_owned());
         }
     }
 }
@@ -264,8 +258,8 @@ mod tests {
         let urls: Vec<&str> = running.workers.iter().map(|worker| &*worker.url).collect();
         assert_eq!(urls, ["http://b:1", "http://c:1"]);
         let changes = running.take_over(&file(["http://b:1", "https://d:1"]));
-        assert_eq!(changes.restart, ["worker"]);
-        assert!(changes.workers.joined.is_empty());
+        assert!(changes.restart.is_empty());
+        assert_eq!(changes.workers.joined, ["https://d:1"]);
         assert_eq!(changes.workers.left, ["http://c:1"]);
     }
 

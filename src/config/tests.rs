@@ -271,7 +271,7 @@ fn every_key_is_read() {
 /// Everything but where the process listens, what it runs on, and what is built once.
 #[test]
 fn a_reload_applies_every_key_but_these() {
-    const KEPT: [&str; 33] = [
+    const KEPT: [&str; 26] = [
         "admin",
         "admin_hosts",
         "admin_read_token_file",
@@ -295,15 +295,8 @@ fn a_reload_applies_every_key_but_these() {
         "nats.prefix",
         "nats.url",
         "queue.mode",
-        "upstream_tls.ca",
-        "upstream_tls.cert",
-        "upstream_tls.key",
         "worker.name",
         "worker.role",
-        "worker.tls_ca",
-        "worker.tls_cert",
-        "worker.tls_key",
-        "worker.tls_name",
         "workers_state",
     ];
     let kept = all_keys().into_iter().filter(|entry| !entry.key.reloadable);
@@ -509,6 +502,14 @@ fn tenants_and_the_file_of_keys_are_checked() {
             "listen = \"0.0.0.0:80\"",
             "forebay.toml:1:10: warning: `listen` 0.0.0.0:80 can be reached from outside and asks \
              clients for no key",
+        ),
+        (
+            "[[listener]]\naddress = \"0.0.0.0:80\"",
+            "forebay.toml:2:11: warning: `listener` 0.0.0.0:80 can be reached from outside",
+        ),
+        (
+            "listen = \"0.0.0.0:80\"\napi_keys = \"../../tests/data/api_keys/two.toml\"",
+            "forebay.toml:1:10: warning: `listen` 0.0.0.0:80 takes keys of clients in clear text",
         ),
         (
             "[jwt]\nissuer = \"i\"",

@@ -37,14 +37,14 @@ table! {
 }
 
 table! {
-    /// TLS to workers with `https://`.
+    /// TLS to workers with `https://`. A reload reads all files again.
     pub struct UpstreamTlsConfig in "upstream_tls." {
         /// PEM file with the authorities that sign certificates of workers.
-        ca: Option<PathBuf> = None, { absent: "those of the system", reloadable: false };
+        ca: Option<PathBuf> = None, { absent: "those of the system" };
         /// PEM file with the certificate that workers are shown.
-        cert: Option<PathBuf> = None, { absent: "none", reloadable: false };
+        cert: Option<PathBuf> = None, { absent: "none" };
         /// PEM file with its private key.
-        key: Option<PathBuf> = None, { absent: "none", reloadable: false };
+        key: Option<PathBuf> = None, { absent: "none" };
     }
 }
 

@@ -36,6 +36,16 @@ fn files_are_read_and_faults_stand_at_their_keys() {
     }
     let good = "[tls]\ncert = \"@/a.pem\"\nkey = \"@/a.key\"\n";
     assert_eq!(findings(folder, good), [""; 0]);
+    // On a network, with certificates of clients or with keys.
+    let open = "listen = \"0.0.0.0:1\"\n";
+    let asking = format!("{open}{good}client_auth = \"required\"\nclient_ca = \"@/b.pem\"");
+    assert_eq!(findings(folder, &asking), [""; 0]);
+    let keyed = format!("{open}api_keys = \"../../tests/data/api_keys/two.toml\"\n{good}");
+    assert_eq!(findings(folder, &keyed), [""; 0]);
+    let beside = "[[listener]]\naddress = \"0.0.0.0:2\"\ntls = false";
+    let found = findings(folder, &format!("{keyed}{beside}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("`listener` 0.0.0.0:2 takes keys of clients in clear text"));
     for (text, finding) in [
         ("[tls]\ncert = \"@/a.pem\"", "f:2:8: error: `tls.cert` has no `tls.key`"),
         ("[tls]\nkey = \"@/a.key\"", "f:2:7: error: `tls.key` has no `tls.cert`"),

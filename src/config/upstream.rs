@@ -6,8 +6,8 @@ use super::worker::WorkerConfig;
 use forebay_tls::{CertificateFiles, ConnectFault, ConnectFiles, Connector};
 use std::collections::HashMap;
 
-/// Connections to the workers over TLS, in the order of the workers.
-pub type Connectors = Vec<Option<Connector>>;
+/// How sessions with the configured workers of `https://` begin, by their `host:port`.
+pub type Connectors = HashMap<String, Connector>;
 
 /// Which worker cannot be connected to, and why.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -28,14 +28,16 @@ impl Config {
     /// [`UpstreamFault`] of the first worker at fault.
     pub fn connectors(&self) -> Result<Connectors, UpstreamFault> {
         let mut known = HashMap::new();
-        let workers = self.workers.iter().enumerate();
-        let connectors = workers.map(|(position, worker)| {
-            self.connector(worker, &mut known).map_err(|fault| {
+        let mut connectors = Connectors::new();
+        for (position, worker) in self.workers.iter().enumerate() {
+            let connector = self.connector(worker, &mut known).map_err(|fault| {
                 let url = worker.url.clone();
                 UpstreamFault { position, url, fault }
-            })
-        });
-        connectors.collect()
+            })?;
+            let authority = WorkerUrl::parse(&worker.url).map(|url| url.authority);
+            connectors.extend(authority.ok().zip(connector));
+        }
+        Ok(connectors)
     }
 
     /// How TLS to the server of `jwt.jwks` begins.

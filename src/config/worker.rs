@@ -60,13 +60,13 @@ table! {
     /// TLS to a worker with `https://`.
     pub struct WorkerTlsConfig in "worker." {
         /// PEM file with the authorities that sign this worker's certificate.
-        tls_ca: Option<PathBuf> = None, { absent: "`upstream_tls.ca`", reloadable: false };
+        tls_ca: Option<PathBuf> = None, { absent: "`upstream_tls.ca`" };
         /// PEM file with the certificate that this worker is shown.
-        tls_cert: Option<PathBuf> = None, { absent: "`upstream_tls.cert`", reloadable: false };
+        tls_cert: Option<PathBuf> = None, { absent: "`upstream_tls.cert`" };
         /// PEM file with its private key.
-        tls_key: Option<PathBuf> = None, { absent: "`upstream_tls.key`", reloadable: false };
+        tls_key: Option<PathBuf> = None, { absent: "`upstream_tls.key`" };
         /// Host name that the worker's certificate has to be for.
-        tls_name: Option<String> = None, { absent: "host of `url`", reloadable: false };
+        tls_name: Option<String> = None, { absent: "host of `url`" };
     }
 }
 

@@ -71,6 +71,11 @@ impl Probes {
         }
     }
 
+    /// The ways to ask workers.
+    pub(super) const fn clients(&self) -> &WorkerClients {
+        &self.probing.clients
+    }
+
     /// Ends the one of a worker that has gone. What it said last may still be on its way.
     pub(super) fn end(&mut self, worker: WorkerIndex) {
         if let Some(ended) = self.running.remove(&worker) {

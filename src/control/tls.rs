@@ -14,8 +14,25 @@ const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 pub struct TlsSetup {
     /// Certificates for clients; `None` in plain text.
     pub server: Option<ServerTls>,
-    /// How sessions with workers begin, in their order.
+    /// How sessions with workers begin.
     pub connectors: Connectors,
+}
+
+impl TlsSetup {
+    /// Takes what was read again; true if a worker gets another certificate, authority or name.
+    /// What is as before stays, with its memory of sessions.
+    pub(super) fn take_connectors(&mut self, mut read: Connectors) -> bool {
+        let mut is_new = false;
+        for (authority, connector) in &mut read {
+            match self.connectors.get(authority) {
+                Some(before) if before.is_like(connector) => connector.clone_from(before),
+                Some(_) => is_new = true,
+                None => {}
+            }
+        }
+        self.connectors = read;
+        is_new
+    }
 }
 
 /// What clients are shown, and the keys of tickets, which outlive it.

@@ -5,6 +5,7 @@ use super::error::ControlError;
 use forebay_config::{Config, JwksUrl, JwtConfig};
 use forebay_discovery::JwksFetch;
 use forebay_keys::{TokenKeys, TokenRules, TokenVerifier, read_token_keys};
+use forebay_tls::Connector;
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -26,6 +27,8 @@ const FILE_PERIOD: Duration = Duration::from_secs(1);
 pub(super) struct TokenKeysSource {
     rules: TokenRules,
     news: Rc<KeyNews>,
+    /// How TLS to the server of the URL begins.
+    connector: Option<Connector>,
     /// Nothing was read yet.
     is_waiting: bool,
     reading: AbortHandle,
@@ -55,8 +58,9 @@ impl TokenKeysSource {
         let Some(place) = &config.jwt.jwks else { return Ok(None) };
         let news = Rc::new(KeyNews::default());
         let of_task = Rc::clone(&news);
+        let mut connector = None;
         let reading = if let Some(Ok(url)) = JwksUrl::parse(place) {
-            let connector = config.jwks_connector(&url).map_err(ControlError::Jwks)?;
+            connector = config.jwks_connector(&url).map_err(ControlError::Jwks)?;
             let fetch = JwksFetch::new(&config.timeouts, &url, connector.as_ref(), FETCH_TIMEOUT);
             let fetch = fetch.map_err(ControlError::Client)?;
             tokio::task::spawn_local(follow_url(fetch, config.jwt.refresh, of_task))
@@ -66,7 +70,16 @@ impl TokenKeysSource {
             tokio::task::spawn_local(follow_file(file, of_task))
         };
         let (rules, reading) = (rules(&config.jwt), reading.abort_handle());
-        Ok(Some(Self { rules, news, is_waiting: true, reading }))
+        Ok(Some(Self { rules, news, connector, is_waiting: true, reading }))
+    }
+
+    /// True if the authorities that sign the certificate of the URL's server are other ones now.
+    pub(super) fn is_outdated(&self, config: &Config) -> bool {
+        let Some(Ok(url)) = config.jwt.jwks.as_deref().and_then(JwksUrl::parse) else {
+            return false;
+        };
+        let now = config.jwks_connector(&url).ok().flatten();
+        now.zip(self.connector.as_ref()).is_some_and(|(now, before)| !now.is_like(before))
     }
 
     /// Checks tokens by these keys.

@@ -1,11 +1,11 @@
 //! Small questions to workers over HTTP, each bounded in time and bytes.
 
-use forebay_base::{WorkerIndex, is_out_of_sockets};
-use forebay_config::{Config, TimeoutsConfig, WorkerUrl};
-use forebay_tls::Connector;
+use forebay_base::is_out_of_sockets;
+use forebay_config::{Config, Connectors, TimeoutsConfig, WorkerUrl};
 use reqwest::ClientBuilder;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::HOST;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
@@ -26,11 +26,13 @@ pub(crate) fn builder(timeouts: &TimeoutsConfig) -> ClientBuilder {
         .connect_timeout(timeouts.connect)
 }
 
-/// Clients of HTTP for all workers: one for all in plain text, one for each over TLS.
+/// Clients of HTTP for all workers: one for all in plain text, one for each over TLS. A handle:
+/// copies share everything.
 #[derive(Clone, Debug)]
 pub struct WorkerClients {
     pub(crate) plain: reqwest::Client,
-    secured: Rc<HashMap<WorkerIndex, SecuredClient>>,
+    /// By the `host:port` of their workers.
+    secured: Rc<RefCell<HashMap<String, SecuredClient>>>,
 }
 
 /// Asks one worker over TLS.
@@ -42,18 +44,32 @@ struct SecuredClient {
 }
 
 impl WorkerClients {
-    /// `connectors`: how TLS to each worker begins, in the order of the configuration.
+    /// `connectors`: how TLS to each worker begins.
     ///
     /// # Errors
     /// The system has no randomness or no resolver.
-    pub fn new(config: &Config, connectors: &[Option<Connector>]) -> reqwest::Result<Self> {
-        let mut secured = HashMap::new();
-        for (position, connector) in connectors.iter().enumerate() {
-            let worker = config.workers.get(position);
-            let url = worker.and_then(|worker| WorkerUrl::parse(&worker.url).ok());
-            let index = WorkerIndex::try_from_index(position);
-            let (Some(worker), Some(url), Some(index)) = (worker, url, index) else { continue };
-            let Some(connector) = connector else { continue };
+    pub fn new(config: &Config, connectors: &Connectors) -> reqwest::Result<Self> {
+        let plain = builder(&config.timeouts).build()?;
+        let clients = Self { plain, secured: Rc::default() };
+        clients.renew(config, connectors, |_| false)?;
+        Ok(clients)
+    }
+
+    /// Askers that begin from now on ask over TLS like this. Workers that the configuration has no
+    /// more are asked as before, as long as they are known.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; nothing changes then.
+    pub fn renew(
+        &self,
+        config: &Config,
+        connectors: &Connectors,
+        is_known: impl Fn(&str) -> bool,
+    ) -> reqwest::Result<()> {
+        let mut renewed = HashMap::new();
+        for worker in &config.workers {
+            let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
+            let Some(connector) = connectors.get(&url.authority) else { continue };
             let mut client = builder(&config.timeouts).use_preconfigured_tls(connector.config());
             let mut base = format!("https://{}", url.authority);
             if let Some(name) = &worker.tls.tls_name {
@@ -61,20 +77,22 @@ impl WorkerClients {
                 base = format!("https://{name}:{}", url.port);
                 client = client.dns_resolver(Arc::new(HostOf(url.host)));
             }
-            secured.insert(index, SecuredClient { client: client.build()?, base });
+            renewed.insert(url.authority, SecuredClient { client: client.build()?, base });
         }
-        Ok(Self { plain: builder(&config.timeouts).build()?, secured: Rc::new(secured) })
+        let mut secured = self.secured.borrow_mut();
+        secured.retain(|authority, _| is_known(authority));
+        secured.extend(renewed);
+        Ok(())
     }
 
     /// Asks a worker that names itself `authority`.
     pub(crate) fn asker(
         &self,
-        worker: WorkerIndex,
         authority: &str,
         api_key: Option<String>,
         timeout: Duration,
     ) -> Asker {
-        match self.secured.get(&worker) {
+        match self.secured.borrow().get(authority) {
             None => {
                 let base = format!("http://{authority}");
                 Asker::new(self.plain.clone(), &base, api_key, timeout)

@@ -64,7 +64,7 @@ impl LoadTasks {
         let key = plan.api_key.as_deref().map(str::to_owned);
         let poll = Poll {
             plan: plan.clone(),
-            asker: self.clients.asker(plan.worker, &plan.authority, key, self.timeout),
+            asker: self.clients.asker(&plan.authority, key, self.timeout),
             reporter: Rc::clone(&self.reporter),
             clock: self.clock,
             interval: self.config.interval,

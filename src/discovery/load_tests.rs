@@ -5,7 +5,7 @@ use super::load_tasks::LoadTasks;
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use forebay_base::{Clock, RankIndex, WorkerIndex};
-use forebay_config::LoadConfig;
+use forebay_config::{Config, Connectors, LoadConfig};
 use forebay_fleet::worker::{LoadBoard, LoadReport, RoomLimits, RoomWanted};
 use forebay_kv_events::test_support::block_on_local;
 use forebay_load::{AnnouncedLoad, LoadPlan, LoadReporter, PlannedRank, ReadFault, ReportSource};
@@ -39,7 +39,7 @@ fn bench() -> Bench {
     });
     let reporter =
         Rc::new(LoadReporter::new(clock, Arc::clone(&board), Duration::from_secs(60), post));
-    let client = WorkerClients::new(&forebay_config::Config::default(), &[]).unwrap();
+    let client = WorkerClients::new(&Config::default(), &Connectors::default()).unwrap();
     let config = LoadConfig {
         interval: Duration::from_millis(100),
         back_off: false,

@@ -400,7 +400,7 @@ impl Probe {
 
     fn asker(&self, timeout: Duration) -> Asker {
         let key = self.subject.config.api_key.clone();
-        self.clients.asker(self.subject.index, &self.subject.url.authority, key, timeout)
+        self.clients.asker(&self.subject.url.authority, key, timeout)
     }
 
     /// Says once per outage why a worker cannot be described.
@@ -496,6 +496,7 @@ mod tests {
     use axum::Router;
     use axum::http::{StatusCode, Uri};
     use forebay_base::{Clock, NanosSinceStart};
+    use forebay_config::Connectors;
     use forebay_kv_events::test_support::block_on_local;
     use serde_json::json;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -549,7 +550,7 @@ mod tests {
                 healthy_after: 1,
                 ..HealthConfig::default()
             };
-            let clients = WorkerClients::new(&config, &[]).unwrap();
+            let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
             let (notices, mut told) = mpsc::channel(64);
             let texts = ModelTexts::new(Clock::start());
             let config = Arc::new(config);
@@ -600,7 +601,7 @@ mod tests {
                 WorkerConfig { url: "http://127.0.0.1:1".into(), ..WorkerConfig::default() };
             let mut config = Config::default();
             config.health.unhealthy_after = 2;
-            let clients = WorkerClients::new(&config, &[]).unwrap();
+            let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
             let (notices, mut told) = mpsc::channel(4);
             let (clock, config) = (Clock::start(), Arc::new(config));
             let (texts, signs) = (ModelTexts::new(clock), Rc::new(SignsOfLife::new(clock)));

@@ -79,7 +79,12 @@ impl TokenVerifier {
         if token.len() > JWT_BYTES_MAX || !Self::is_token(token) {
             return None;
         }
-        let id = decode_header(token).ok()?.kid?;
+        let header = decode_header(token).ok()?;
+        if header.crit.is_some() {
+            // The token asks for an extension. The router knows none.
+            return None;
+        }
+        let id = header.kid?;
         let Some(key) = self.keys.find(&id) else {
             // ordering: Relaxed, a note that guards no other data.
             self.lacks_key.store(true, Ordering::Relaxed);

@@ -177,6 +177,11 @@ fn forged_tokens_are_refused() {
     assert!(refused(&other.sign(&header(), &claims())), "another key's signature");
     let own_key = with(header(), "jwk", other.jwk("a"));
     assert!(refused(&other.sign(&own_key, &claims())), "a key that the token brings along");
+    // RFC 7515, section 4.1.11: an extension that the router does not know changes what is signed.
+    for critical in [json!(["b64"]), json!(["exp"]), json!([])] {
+        let header = with(with(header(), "crit", critical), "b64", json!(false));
+        assert!(refused(&key.sign(&header, &claims())), "{header}");
+    }
     assert!(refused(&key.sign(&without(header(), "kid"), &claims())));
     assert!(!verifier.take_lack());
     assert!(refused(&key.sign(&with(header(), "kid", json!("c")), &claims())));

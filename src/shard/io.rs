@@ -65,6 +65,10 @@ impl Io {
     ) -> Result<Session, RelayError> {
         let mut connectors = self.handshakes.connectors.borrow_mut();
         let own = connectors.entry(worker).or_insert_with(|| connector.of_thread());
+        if !own.is_of(connector) {
+            // A reload has found other files, or another name.
+            *own = connector.of_thread();
+        }
         own.session().map_err(|_| RelayError::ConnectFailed)
     }
 

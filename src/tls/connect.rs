@@ -4,7 +4,7 @@ use super::certificate::{CertificateFault, CertificateFiles, Certified, read_aut
 use super::session::Session;
 use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor};
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, Error, RootCertStore};
 use std::path::PathBuf;
@@ -45,6 +45,15 @@ pub enum ConnectFault {
 pub struct Connector {
     config: Arc<ClientConfig>,
     server: ServerName<'static>,
+    content: Arc<Content>,
+}
+
+/// What stood in the files.
+#[derive(Debug, PartialEq)]
+struct Content {
+    authorities: Vec<TrustAnchor<'static>>,
+    /// Another key comes with another certificate.
+    own: Vec<CertificateDer<'static>>,
 }
 
 impl Connector {
@@ -59,19 +68,20 @@ impl Connector {
             None => of_system(),
         };
         let authorities = authorities.map_err(ConnectFault::Ca)?;
+        let anchors = authorities.roots.clone();
         let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(authorities);
-        let mut config = match &files.certificate {
+        let own = files.certificate.as_ref().map(Certified::read).transpose()?.map(|own| own.key);
+        let chain = own.as_ref().map_or_else(Vec::new, |own| own.cert.clone());
+        let mut config = match own {
             None => builder.with_no_client_auth(),
-            Some(files) => {
-                let own = SingleCertAndKey::from(Certified::read(files)?.key);
-                builder.with_client_cert_resolver(Arc::new(own))
-            }
+            Some(own) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own))),
         };
         config.alpn_protocols = vec![super::HTTP_1_1.to_vec()];
         config.resumption = Resumption::disabled();
-        Ok(Self { config: Arc::new(config), server })
+        let content = Arc::new(Content { authorities: anchors, own: chain });
+        Ok(Self { config: Arc::new(config), server, content })
     }
 
     /// The same for another server.
@@ -79,7 +89,21 @@ impl Connector {
     /// # Errors
     /// [`ConnectFault::Name`].
     pub fn to(&self, server: &str) -> Result<Self, ConnectFault> {
-        Ok(Self { config: Arc::clone(&self.config), server: name_of(server)? })
+        let (config, content) = (Arc::clone(&self.config), Arc::clone(&self.content));
+        Ok(Self { config, server: name_of(server)?, content })
+    }
+
+    /// True if both believe and show the same, to the same server: neither files nor name differ.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let is_same = || Arc::ptr_eq(&self.content, &other.content);
+        self.server == other.server && (is_same() || self.content == other.content)
+    }
+
+    /// True if [`Self::of_thread`] has made the one from the other, or both from a third.
+    #[must_use]
+    pub fn is_of(&self, other: &Self) -> bool {
+        self.server == other.server && Arc::ptr_eq(&self.content, &other.content)
     }
 
     /// The same with a memory of its own for sessions: no thread waits for another's.
@@ -87,7 +111,8 @@ impl Connector {
     pub fn of_thread(&self) -> Self {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        Self { config: Arc::new(config), server: self.server.clone() }
+        let (server, content) = (self.server.clone(), Arc::clone(&self.content));
+        Self { config: Arc::new(config), server, content }
     }
 
     /// A session with a server that has just been connected to.

@@ -25,6 +25,9 @@ const CONTROL_BYTES: usize = 64;
 /// Where a record's length stands, behind its type and version.
 const LENGTH_AT: usize = 3;
 const HEADER_BYTES: usize = 5;
+/// Records that may wait behind a fault: ServerHello, ChangeCipherSpec, the alert, and as many
+/// more.
+const LAST_WRITES_MAX: usize = 6;
 
 /// One side of a TLS connection.
 #[derive(Debug)]
@@ -191,21 +194,27 @@ impl Session {
     }
 
     fn look(&mut self, used: &mut usize, plain: &mut Vec<u8>) -> Result<Looked, SessionFault> {
-        let Self { side, incoming, outgoing, .. } = self;
-        let mut look = || {
-            let records = incoming.get_mut(*used..).unwrap_or_default();
-            let (discard, step) = match side {
-                Party::Server(server) => look(&mut **server, records, outgoing, plain),
-                Party::Client(client) => look(&mut **client, records, outgoing, plain),
-            };
-            *used += discard;
-            step
-        };
-        let step = look();
+        let step = self.step(used, plain);
         if step.is_err() {
-            // The alert that says why is the next thing that the session has to send.
-            let _alert = look();
+            // The alert that says why is the last thing that the session has to send. What it owes
+            // to the handshake goes before.
+            for _ in 0..LAST_WRITES_MAX {
+                if self.common().wants_write() {
+                    let _written = self.step(used, plain);
+                }
+            }
         }
+        step
+    }
+
+    fn step(&mut self, used: &mut usize, plain: &mut Vec<u8>) -> Result<Looked, SessionFault> {
+        let Self { side, incoming, outgoing, .. } = self;
+        let records = incoming.get_mut(*used..).unwrap_or_default();
+        let (discard, step) = match side {
+            Party::Server(server) => look(&mut **server, records, outgoing, plain),
+            Party::Client(client) => look(&mut **client, records, outgoing, plain),
+        };
+        *used += discard;
         step
     }
 

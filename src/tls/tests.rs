@@ -2,11 +2,15 @@
 
 use super::{
     AcceptFiles, Acceptor, CertificateFault, CertificateFiles, Certified, ConnectFiles, Connector,
-    FilesFault, HandshakeFault, Session, SessionFault, Tickets,
+    FilesFault, HandshakeFault, Session, SessionFault, Tickets, read_authorities,
 };
 use forebay_base::limits::TLS_HELLO_BYTES_MAX;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConfig, Error};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A folder with certificates.
 struct Folder(tempfile::TempDir);
@@ -229,6 +233,32 @@ fn garbage_ends_a_session_with_an_alert() {
         }
     };
     assert_eq!(fault.in_handshake(), HandshakeFault::Malformed);
+}
+
+/// The alert stands behind what the server owes to the handshake, in TLS 1.3 under its keys.
+#[test]
+fn a_client_of_another_protocol_is_told_so() {
+    let folder = Folder::new();
+    let files = folder.own("a", &["a.example"]);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(&[version]).unwrap();
+        let authorities = read_authorities(&files.cert).unwrap();
+        let mut config = builder.with_root_certificates(authorities).with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let name = ServerName::try_from("a.example").unwrap();
+        let client = UnbufferedClientConnection::new(Arc::new(config), name).unwrap();
+        let mut client = Session::client(client);
+        let mut server = acceptor(vec![files.clone()]).session().unwrap();
+        client.shake().unwrap();
+        server.incoming().append(client.outgoing());
+        let fault = server.shake().unwrap_err();
+        assert_eq!(fault.in_handshake(), HandshakeFault::Incompatible);
+        client.incoming().append(server.outgoing());
+        let told = Error::AlertReceived(AlertDescription::NoApplicationProtocol);
+        assert_eq!(client.shake(), Err(told.into()), "{version:?}");
+    }
 }
 
 #[test]

@@ -63,6 +63,7 @@ mod starvation;
 mod tiers_and_adapters;
 mod tls_clients;
 mod tls_reload;
+mod tls_worker_reload;
 mod tls_workers;
 mod upgrade;
 mod waiting;

@@ -15,7 +15,7 @@ pub(super) use plans::FeedPlan;
 use super::tier_numbers::GivenNumbers;
 use super::tls::{ServerTls, TlsSetup};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, LoadSource, WorkerConfig, WorkerUrl};
+use forebay_config::{Config, Connectors, LoadSource, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
 use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
@@ -44,11 +44,13 @@ pub(super) struct Fleet {
     tier_numbers: Rc<GivenNumbers>,
 }
 
-/// Who may come in, and how.
+/// Who may come in, and how sessions begin.
 #[derive(Debug)]
 struct FrontDoor {
     tenants: Arc<Tenants>,
     acceptor: Option<Acceptor>,
+    /// With configured workers, also with those that join later.
+    connectors: Connectors,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,7 @@ pub(super) enum OperatorWord {
 /// Why a worker was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// A worker of that address is there, or was there over TLS.
+    /// A worker of that address is there, or was there over TLS; or TLS to it is not set up.
     Url,
     /// A worker of that name is there.
     Name,
@@ -173,10 +175,12 @@ impl Fleet {
         let known = |worker| KnownWorker::new(config, worker);
         let workers = config.workers.iter().filter_map(known).collect();
         let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, None);
+        let tenants = Arc::new(tenants);
+        let front = FrontDoor { tenants, acceptor: None, connectors: Connectors::new() };
         Self {
             seed,
             config: Arc::clone(config),
-            front: FrontDoor { tenants: Arc::new(tenants), acceptor: None },
+            front,
             generation: 0,
             workers,
             ranks: Vec::new(),
@@ -188,9 +192,23 @@ impl Fleet {
     /// How sessions with clients and workers begin.
     pub(super) fn set_tls(&mut self, tls: &TlsSetup) {
         self.set_acceptor(tls.server.as_ref().map(ServerTls::acceptor));
-        for (worker, connector) in self.workers.iter_mut().zip(&tls.connectors) {
-            worker.shown.connector.clone_from(connector);
+        self.set_connectors(&tls.connectors);
+    }
+
+    /// How sessions with workers begin from now on. Workers without an entry keep what they have.
+    pub(super) fn set_connectors(&mut self, connectors: &Connectors) {
+        for known in &mut self.workers {
+            if let Some(connector) = connectors.get(&*known.shown.authority) {
+                known.shown.connector = Some(connector.clone());
+            }
         }
+        self.front.connectors.clone_from(connectors);
+    }
+
+    /// Is there a worker of that `host:port`, or one on its way out?
+    pub(super) fn knows(&self, authority: &str) -> bool {
+        let mut present = self.workers.iter().filter(|known| known.word != OperatorWord::Gone);
+        present.any(|known| *known.shown.authority == *authority)
     }
 
     /// How sessions with clients begin from now on.

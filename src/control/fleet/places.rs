@@ -3,7 +3,7 @@
 use super::{Fleet, KnownWorker, NoPlace, OperatorWord};
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, WorkerConfig};
+use forebay_config::{Config, WorkerConfig, WorkerUrl};
 use forebay_discovery::Registration;
 use forebay_fleet::worker::WorkerState;
 use std::sync::Arc;
@@ -37,9 +37,16 @@ impl Fleet {
         if self.worker_named(&known.shown.name).is_some() {
             return Err(NoPlace::Name);
         }
+        if WorkerUrl::parse(&worker.url).is_ok_and(|url| url.is_tls) {
+            // Nothing goes there in plain text.
+            let connector = self.front.connectors.get(&*authority).ok_or(NoPlace::Url)?;
+            known.shown.connector = Some(connector.clone());
+        }
         let place = self.workers.iter().position(|other| other.shown.authority == authority);
         if let Some(before) = place.and_then(|place| self.workers.get_mut(place)) {
-            if before.word != OperatorWord::Gone || before.shown.connector.is_some() {
+            if before.word != OperatorWord::Gone
+                || before.shown.connector.is_some() && known.shown.connector.is_none()
+            {
                 return Err(NoPlace::Url);
             }
             known.shown.cache_generation = before.shown.cache_generation;

@@ -9,18 +9,46 @@ use std::sync::Arc;
 use tracing::error;
 
 /// What probes of workers go by.
-const OF_PROBES: [&str; 5] = ["health.", "model_dir", "engine", "worker.", "timeouts.connect"];
+const OF_PROBES: [&str; 6] =
+    ["health.", "model_dir", "engine", "worker.", "timeouts.connect", UPSTREAM_TLS];
+/// Files or keys of TLS to workers.
+const UPSTREAM_TLS: &str = "upstream_tls";
 
 impl Control {
     pub(super) fn reload(&mut self) -> Result<Reloaded, ReloadRefused> {
         let Parts { config, reloader, tls, admin_tls, .. } = &mut self.setup;
         let (reloader, tls) = (reloader.as_mut(), tls.server.as_mut());
-        let done = reload::reload(reloader, config, &mut self.fleet, tls)?;
+        let mut done = reload::reload(reloader, config, &mut self.fleet, tls)?;
         admin_tls.iter_mut().for_each(|tls| tls.read_again(config));
+        let applied = &mut done.changes.applied;
+        if self.renew_connectors() && !applied.iter().any(|key| key.contains("tls")) {
+            applied.push(UPSTREAM_TLS.to_owned());
+            applied.sort_unstable();
+        }
         self.go_by(&done.changes.applied);
         self.change_workers(&done.changes.workers);
         self.publish();
         Ok(done)
+    }
+
+    /// Reads the files of TLS to workers again; true if there is another one.
+    fn renew_connectors(&mut self) -> bool {
+        let Parts { config, tls, .. } = &mut self.setup;
+        let read = match config.connectors() {
+            Ok(read) => read,
+            Err(fault) => {
+                error!(%fault, "TLS to workers: not read again, the files from before stay in use");
+                return false;
+            }
+        };
+        let is_new = tls.take_connectors(read);
+        let fleet = &mut self.fleet;
+        fleet.set_connectors(&tls.connectors);
+        let is_known = |authority: &str| fleet.knows(authority);
+        if let Err(error) = self.probes.clients().renew(config, &tls.connectors, is_known) {
+            error!(%error, "workers are asked about themselves as before");
+        }
+        is_new
     }
 
     /// Starts again what goes by one of these keys. Shards get theirs with the fleet.
@@ -32,7 +60,7 @@ impl Control {
             let is_up = |worker| fleet.checked_state(worker) == Some(WorkerState::Up);
             self.probes.restart(&config, is_up);
         }
-        if any(&["health.", "load.", "worker."]) {
+        if any(&["health.", "load.", "worker.", UPSTREAM_TLS]) {
             self.reporter.set_age_max(config.load.age_max);
             self.loads.set_config(config.load, config.health.timeout);
             self.loads.adjust(self.fleet.load_plans());
@@ -45,7 +73,8 @@ impl Control {
             self.feeds.set_kv(&config.kv);
             self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
         }
-        if any(&["jwt."]) {
+        let is_outdated = |source: &TokenKeysSource| source.is_outdated(&config);
+        if any(&["jwt."]) || self.token_keys.as_ref().is_some_and(is_outdated) {
             self.follow_token_keys(!any(&["jwt.jwks"]));
         }
     }
