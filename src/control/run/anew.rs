@@ -13,6 +13,12 @@ const OF_PROBES: [&str; 5] = ["health.", "model_dir", "engine", "worker.", "time
 
 impl Control {
     pub(super) fn reload(&mut self) -> Result<Reloaded, ReloadRefused> {
+        let done = self.read_again();
+        self.note_reload(&done);
+        done
+    }
+
+    fn read_again(&mut self) -> Result<Reloaded, ReloadRefused> {
         let Parts { config, reloader, tls, admin_tls, .. } = &mut self.setup;
         let (reloader, tls) = (reloader.as_mut(), tls.server.as_mut());
         let done = reload::reload(reloader, config, &mut self.fleet, tls)?;
